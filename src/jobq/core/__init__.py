@@ -1,0 +1,1 @@
+"""Pure logic: records, states, decisions. No I/O, no asyncio, no clock reads."""

@@ -1,0 +1,561 @@
+"""The records that cross the Store seam. Frozen, keyword-only, integers of milliseconds, bytes for what users wrote.
+
+The public API turns them into what users see (`JobInfo`, `Event`, …); a store turns them into rows, keys or messages.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from jobq.core.states import Kind, State
+
+MAX_PRIORITY = 2**21 - 1
+MAX_ID_LENGTH = 256
+
+Reason = Literal["error", "timeout", "stalled", "expired", "rejected", "child", "crashed"]
+ChildPolicy = Literal["fail", "ignore", "continue"]
+UniqueMode = Literal["simple", "throttle", "debounce", "keep_last"]
+Mode = Literal["plain", "keyed"]
+CatchUp = Literal["skip", "one", "all"]
+
+
+class QueueName(NamedTuple):
+    """A queue's whole name."""
+
+    tenant: str
+    queue: str
+
+
+class JobKey(NamedTuple):
+    """A job's whole name."""
+
+    queue: QueueName
+    id: str
+
+
+# ── what a producer hands in ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RetryData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """A retry policy as data: what a call may carry with it. The n-th retry (from 1) waits
+    min(base·factor^(n-1), cap), or delays_ms[n-1] (its last one from then on), with ±jitter as a fraction."""
+
+    max_retries: int = 3
+    base_ms: int = 1000
+    factor: float = 2.0
+    cap_ms: int = 3_600_000
+    jitter: float = 0.0
+    delays_ms: tuple[int, ...] | None = None
+
+
+class UniqueSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """`lock`: a digest of what makes two jobs the same (unique in the queue). `ttl_ms`: how long it holds at most."""
+
+    lock: str
+    mode: UniqueMode = "simple"
+    ttl_ms: int | None = None
+
+
+class Edge(NamedTuple):
+    """The job waits for `job`. With `data`, its result is delivered in the lease."""
+
+    job: JobKey
+    data: bool = True
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A job as its producer wants it, checked and encoded."""
+
+    queue: QueueName
+    id: str
+    name: str
+    payload: bytes
+    codec: str = "json"
+    given_id: bool = False  # the caller chose the id: trimming by count never removes it
+    priority: int = 0
+    lifo: bool = False  # to the front of its priority
+    delay_ms: int = 0  # from the store's now, or from the moment it is unblocked
+    at_ms: int | None = None  # instead of delay_ms
+    ttl_ms: int | None = None  # from due to the first start; then failed, `expired`
+    result_ttl_ms: int | None = None  # None: the queue's retention
+    retry: RetryData | None = None  # None: the worker's task decides
+    timeout_ms: int | None = None  # None: the worker's task decides; 0: none
+    max_stalls: int = 3
+    key: str | None = None
+    cost: int = 1
+    unique: UniqueSpec | None = None
+    after: tuple[Edge, ...] = ()
+    on_child_failure: ChildPolicy = "fail"
+    watch: bool = False  # tell this handle's listeners when it ends
+    schedule: str | None = None  # the schedule that made it
+    origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
+
+
+class PutResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one spec. A duplicate names the job that was there (its id may differ: a unique lock's holder)."""
+
+    id: str
+    life: int
+    state: State
+    duplicate: bool = False
+    found: JobRecord | None = None  # with duplicate: that job as it is now
+
+
+# ── what a worker gets and gives back ────────────────────────────────────────────────────────────────────────────────
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Why an attempt, or the job, failed."""
+
+    reason: Reason
+    type: str
+    message: str
+    traceback: str | None = None
+    attempt: int = 0
+    at_ms: int = 0
+    fingerprint: str | None = None  # groups failures of one cause
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """How a job this one waited for ended: `result` (None: nothing to deliver), or `failure` by policy `continue`."""
+
+    job: JobKey
+    result: bytes | None = None
+    codec: str = "json"
+    failure: Failure | None = None
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """One job, claimed: the right to run it until `expires_ms`, proved by `token`."""
+
+    queue: QueueName
+    id: str
+    token: str
+    life: int
+    name: str
+    payload: bytes
+    codec: str
+    attempt: int
+    failures: int
+    stalls: int
+    created_ms: int
+    started_ms: int
+    expires_ms: int
+    key: str | None = None
+    retry: RetryData | None = None
+    timeout_ms: int | None = None
+    saved: bytes | None = None  # what Snooze(saved=…) or a wait kept
+    cancel_asked: bool = False
+    inputs: tuple[Input, ...] = ()
+    signals: tuple[tuple[str, bytes], ...] = ()  # signals received and not yet taken, oldest first
+
+
+class LeaseRef(NamedTuple):
+    """Which lease: enough to renew it or to write notes under it."""
+
+    queue: QueueName
+    id: str
+    token: str
+
+
+LeaseState = Literal["held", "lost", "cancel"]  # cancel: held, and its job was asked to stop
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended. The subclasses are the whole list."""
+
+    queue: QueueName
+    id: str
+    token: str
+
+
+class Complete(Outcome, frozen=True, kw_only=True, tag="complete"):
+    """It succeeded."""
+
+    result: bytes | None = None
+
+
+class RetryLater(Outcome, frozen=True, kw_only=True, tag="retry"):
+    """It failed and runs again after `delay_ms`; failures+1."""
+
+    failure: Failure
+    delay_ms: int = 0
+
+
+class Fail(Outcome, frozen=True, kw_only=True, tag="fail"):
+    """It failed for good; failures+1."""
+
+    failure: Failure
+
+
+class SnoozeFor(Outcome, frozen=True, kw_only=True, tag="snooze"):
+    """It asked to run again later, with what it saved; at no cost."""
+
+    delay_ms: int = 0
+    saved: bytes | None = None
+
+
+class Release(Outcome, frozen=True, kw_only=True, tag="release"):
+    """Handed back unfinished, to the front of its line; at no cost."""
+
+
+class Hold(Outcome, frozen=True, kw_only=True, tag="hold"):
+    """It met a rate limit: its key (or, unkeyed, its queue) is held for `delay_ms`, the job goes to the front; at no cost."""
+
+    delay_ms: int
+
+
+class Block(Outcome, frozen=True, kw_only=True, tag="block"):
+    """It waits, `blocked`: for the jobs of `after` (put before), or for a signal. At no cost.
+
+    With everything there already it goes straight back to waiting. Past `timeout_ms` it goes on without."""
+
+    after: tuple[Edge, ...] = ()
+    signal: str | None = None
+    timeout_ms: int | None = None
+    saved: bytes | None = None
+
+
+AnyOutcome = Complete | RetryLater | Fail | SnoozeFor | Release | Hold | Block
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker asks for: up to `limit` jobs it can start now, from `queues` in this order."""
+
+    queues: tuple[QueueName, ...]
+    limit: int
+    lease_ms: int
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to an exchange. Every outcome not named in `stale` was applied."""
+
+    stale: tuple[LeaseRef, ...] = ()
+    leases: tuple[Lease, ...] = ()
+    next_due_ms: int | None = None  # from now until the next job of these queues may become claimable by itself
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress and log lines of a running job."""
+
+    lease: LeaseRef
+    progress: bytes | None = None
+    lines: tuple[str, ...] = ()
+
+
+# ── what readers see ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as the store holds it now."""
+
+    queue: QueueName
+    id: str
+    name: str
+    state: State
+    payload: bytes
+    codec: str = "json"
+    priority: int = 0
+    key: str | None = None
+    life: int = 0
+    attempt: int = 0
+    failures: int = 0
+    stalls: int = 0
+    created_ms: int = 0
+    due_ms: int | None = None
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    worker: str | None = None
+    result: bytes | None = None
+    failure: Failure | None = None  # the last one
+    reason: str | None = None  # of a cancelled job: cancelled, removed, replaced, …
+    progress: bytes | None = None
+    saved: bytes | None = None
+    cancel_asked: bool = False
+    schedule: str | None = None
+    origin: str | None = None
+    parents: tuple[JobKey, ...] = ()
+    children: tuple[JobKey, ...] = ()
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs of a queue."""
+
+    queue: QueueName
+    state: State | None = None
+    name: str | None = None
+    key: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a listing. `cursor` continues it; None: there is no more. A page may be empty and still have a cursor."""
+
+    records: tuple[JobRecord, ...]
+    cursor: str | None = None
+
+
+class StatsRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue at a glance."""
+
+    queue: QueueName
+    counts: dict[State, int]
+    paused: bool = False
+    mode: Mode | None = None
+    oldest_waiting_ms: int | None = None  # how long the next job in line has been waiting
+    next_due_ms: int | None = None  # until the next delayed job is due
+    workers: int = 0
+
+
+class MinuteRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in one minute of one queue. Sums, so that minutes can be added up."""
+
+    minute_ms: int  # its start
+    accepted: int = 0
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    retried: int = 0
+    stalled: int = 0
+    wait_ms: int = 0  # of the jobs started: due to start, summed
+    run_ms: int = 0  # of the runs that ended: start to end, summed
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as it last said it was."""
+
+    name: str
+    host: str
+    pid: int
+    queues: tuple[QueueName, ...]
+    concurrency: int
+    active: int = 0
+    paused: bool = False
+    started_ms: int = 0
+    seen_ms: int = 0
+
+
+Wish = Literal["drain", "shutdown"]  # what an operator may ask of a worker; it hears of it in its next beat
+
+# ── queues: limits, retention, schedules ─────────────────────────────────────────────────────────────────────────────
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="window", gc=False):
+    """At most `limit` starts per window of `per_ms`. The window is fixed and opened by its first start."""
+
+    limit: int
+    per_ms: int
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="tokens", gc=False):
+    """A token bucket: a start takes the job's cost; `refill` tokens come back per second."""
+
+    capacity: int
+    refill: float
+
+
+RateData = Window | Tokens
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What holds starts back. None: no such limit."""
+
+    limit: int | None = None  # active jobs of the queue
+    rate: RateData | None = None  # starts of the queue
+    key_limit: int | None = None  # active jobs per key (keyed queues; unset there: 1)
+    key_rate: RateData | None = None  # starts per key
+
+
+class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits in force, and where they come from."""
+
+    declared: Limits = Limits()
+    version: int = 0
+    changed: Limits | None = None  # set at run time; wins until a higher version is declared
+    keys: dict[str, Limits] = {}  # overrides per key (key_limit and key_rate)
+
+    @property
+    def effective(self) -> Limits:
+        """What is in force for the queue."""
+        return self.declared if self.changed is None else self.changed
+
+
+class RetentionData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """How long ended jobs are kept: by age (None: for ever) and by count per state (None: any number)."""
+
+    completed_ms: int | None = 86_400_000
+    failed_ms: int | None = 30 * 86_400_000
+    cancelled_ms: int | None = 86_400_000
+    count: int | None = 100_000
+
+
+class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What code declares about a queue. None: not declared, what is stored stands."""
+
+    mode: Mode | None = None
+    limits: Limits | None = None
+    limits_version: int = 1
+    partitions: int | None = None
+    retention: RetentionData | None = None
+    dead_letters: str | None = None  # failed jobs are copied to this queue of the tenant
+
+
+class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored about a queue."""
+
+    queue: QueueName
+    mode: Mode | None = None
+    limits: LimitsRecord = LimitsRecord()
+    partitions: int = 1
+    retention: RetentionData = RetentionData()
+    dead_letters: str | None = None
+    paused: bool = False
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """When, and what. `cron` or `every_ms`, never both."""
+
+    queue: QueueName
+    id: str
+    template: JobSpec  # its id, delay and at are ignored: the job's id is id@time
+    cron: str | None = None
+    tz: str = "UTC"
+    every_ms: int | None = None
+    after_complete: bool = False
+    start_ms: int | None = None
+    end_ms: int | None = None
+    limit: int | None = None
+    catch_up: CatchUp = "skip"
+
+
+class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as stored. `next_ms` None: it waits for its job to end, or it is over."""
+
+    spec: ScheduleSpec
+    next_ms: int | None
+    fired: int = 0
+    last_ms: int | None = None
+    paused: bool = False
+    created_ms: int = 0
+
+
+class Fire(msgspec.Struct, frozen=True, kw_only=True):
+    """Make the job of `schedule` for time `at_ms`, if that is still its next time, and move it on to `next_ms`."""
+
+    queue: QueueName
+    schedule: str
+    at_ms: int
+    next_ms: int | None
+    skipped: bool = False  # catch-up says: move on, make no job
+
+
+# ── operators' commands on single jobs ───────────────────────────────────────────────────────────────────────────────
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to do to one job. Each answers True if it applied."""
+
+    job: JobKey
+
+
+class Cancel(Command, frozen=True, kw_only=True, tag="cancel"):
+    """Waiting, delayed, blocked: at once. Active: asked. `cascade`: the jobs it waits for as well."""
+
+    cascade: bool = False
+    reason: str = "cancelled"
+
+
+class Rerun(Command, frozen=True, kw_only=True, tag="rerun"):
+    """From any ended state to waiting: life+1, failures and stalls 0. False if its unique lock is another's."""
+
+
+class Promote(Command, frozen=True, kw_only=True, tag="promote"):
+    """A delayed job becomes waiting now."""
+
+
+class Reprioritise(Command, frozen=True, kw_only=True, tag="reprioritise"):
+    """A job that has not started gets a new priority, behind those that have it already."""
+
+    priority: int
+
+
+class Reschedule(Command, frozen=True, kw_only=True, tag="reschedule"):
+    """A waiting or delayed job becomes due at another time."""
+
+    delay_ms: int = 0
+    at_ms: int | None = None
+
+
+class Update(Command, frozen=True, kw_only=True, tag="update"):
+    """New arguments for a job that has not started (delayed, blocked or waiting)."""
+
+    payload: bytes
+    codec: str = "json"
+
+
+class Remove(Command, frozen=True, kw_only=True, tag="remove"):
+    """An ended job's record goes. An unfinished one is cancelled with reason `removed`; False if it is active."""
+
+
+class SendSignal(Command, frozen=True, kw_only=True, tag="signal"):
+    """Wakes `wait_for_signal(name)`; kept if the job is not there yet. False if the job has ended."""
+
+    name: str
+    value: bytes = b"null"
+
+
+AnyCommand = Cancel | Rerun | Promote | Reprioritise | Reschedule | Update | Remove | SendSignal
+
+# ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One transition, self-contained. In order per job. `kind="gap"` has no job: events were dropped at the hard cap."""
+
+    id: str
+    position: str
+    kind: Kind | Literal["gap"]
+    at_ms: int
+    queue: QueueName
+    job: str
+    life: int
+    name: str
+    key: str | None
+    attempt: int
+    failures: int
+    stalls: int
+    state: State | None
+    previous: State | None
+    worker: str | None
+    reason: str | None
+    error: str | None
+    fingerprint: str | None
+    created_ms: int
+    due_ms: int | None
+    started_ms: int | None
+    finished_ms: int | None
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a queue's log. `position` continues after it, also when `events` is empty."""
+
+    events: tuple[EventRecord, ...]
+    position: str
+
+
+class Topic(NamedTuple):
+    """What can be listened for: `ended` (queue, job id) · `cancel` (worker name) · `log` (queue: events were written)."""
+
+    kind: Literal["ended", "cancel", "log"]
+    queue: QueueName | None
+    name: str | None
+
+
+class Signal(NamedTuple):
+    """A topic that came up. For `cancel`, `job` is the one asked to stop; for `ended`, the one that ended."""
+
+    kind: Literal["ended", "cancel", "log"]
+    queue: QueueName
+    job: str | None

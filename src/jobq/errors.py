@@ -1,0 +1,64 @@
+"""Everything jobq raises.
+
+    JobqError
+    ├── InvalidJob (ValueError)        refused before anything was stored; names the option and the value
+    │   └── PayloadTooLarge
+    ├── ConfigError (ValueError)       bad URL, missing extra, mode or limits that differ from the stored ones
+    ├── JobNotFound (LookupError)      no such job, or its record is gone
+    ├── JobFailed                      the job ended as failed; `.failure` says why
+    ├── JobCancelled                   the job ended as cancelled
+    ├── WaitTimeout (TimeoutError)     waited long enough; the job itself goes on
+    ├── LeaseLost                      a run's lease went to another worker; its result was not stored
+    └── StoreUnavailable (ConnectionError)   the store did not answer; whether it acted is unknown
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jobq.core.records import Failure
+
+
+class JobqError(Exception):
+    """The root of the tree."""
+
+
+class InvalidJob(JobqError, ValueError):
+    """Refused before anything was stored. The message names the option and the value."""
+
+
+class PayloadTooLarge(InvalidJob):
+    """The encoded arguments are larger than the queue's `max_payload`."""
+
+
+class ConfigError(JobqError, ValueError):
+    """The set-up is wrong: a bad URL, a missing extra, a mode or limits that differ from the stored ones."""
+
+
+class JobNotFound(JobqError, LookupError):
+    """There is no such job, or its record has been removed by retention."""
+
+
+class JobFailed(JobqError):
+    """The job ended as failed; `failure` says why."""
+
+    def __init__(self, message: str, failure: Failure) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class JobCancelled(JobqError):
+    """The job ended as cancelled."""
+
+
+class WaitTimeout(JobqError, TimeoutError):
+    """The wait ended, the job did not: nothing was cancelled."""
+
+
+class LeaseLost(JobqError):
+    """The run's lease went to another worker, so its result was not stored."""
+
+
+class StoreUnavailable(JobqError, ConnectionError):
+    """The store did not answer. Whether it acted is unknown; every call of the contract may be repeated safely."""

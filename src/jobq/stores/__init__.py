@@ -1,0 +1,39 @@
+"""`open_store(url)`: from an address to a store. Drivers are imported when their scheme is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from urllib.parse import urlsplit
+
+from jobq.errors import ConfigError
+from jobq.stores.base import Clock, Store
+
+# scheme → (module with `open(url, clock)`, extra that brings its driver)
+_SCHEMES: dict[str, tuple[str, str | None]] = {
+    "memory": ("jobq.stores.sqlite", None),
+    "sqlite": ("jobq.stores.sqlite", None),
+    "valkey": ("jobq.stores.valkey", "valkey"),
+    "valkeys": ("jobq.stores.valkey", "valkey"),
+    "redis": ("jobq.stores.valkey", "valkey"),
+    "rediss": ("jobq.stores.valkey", "valkey"),
+    "valkey+sentinel": ("jobq.stores.valkey", "valkey"),
+    "valkey+cluster": ("jobq.stores.valkey", "valkey"),
+}
+
+_EXAMPLES = "memory://, sqlite:///path/to/jobs.db, valkey://host:6379"
+
+
+def open_store(url: str, *, clock: Clock | None = None) -> Store:
+    """The store at `url`, not yet connected: `async with open_store(url) as store`. ConfigError says what to type."""
+    scheme = urlsplit(url).scheme
+    if scheme not in _SCHEMES:
+        raise ConfigError(f"no store for {url!r}: a store URL looks like one of {_EXAMPLES}")
+    module, extra = _SCHEMES[scheme]
+    try:
+        opener = import_module(module).open
+    except ImportError as e:
+        if extra is None:
+            raise
+        raise ConfigError(f"{scheme}:// needs a driver that is not installed: pip install 'jobq[{extra}]'") from e
+    store: Store = opener(url, clock)
+    return store

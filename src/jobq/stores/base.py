@@ -1,0 +1,291 @@
+"""The Store contract. A store keeps jobs; everything else in jobq is built on these calls.
+
+Each docstring is the contract and tests/contract holds every store to it. The rules that hold for all calls:
+
+- **Batch-shaped and bounded.** A call's cost follows the size of its arguments (or its `limit`), never the backlog.
+- **Atomic per queue.** A call that names one queue happens whole or not at all; with several, each queue for itself.
+- **Recorded.** Every transition goes into the queue's event log in the same atomic step, and is one of `core.states`.
+- **One clock.** The store's own, or the `clock` given to `open_store`, decides what is due and what has expired.
+  Expiry is compared when read: a record past its time is gone, whether or not a sweep has come by.
+- **Safe to repeat.** After `StoreUnavailable` nobody knows whether the call acted; repeating it with the same arguments
+  does not act twice (ids make `put` so, `call` makes `settle` so, the rest is idempotent).
+- **No driver type crosses the seam**, and every wait has a timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Protocol, Self
+
+from jobq.core.records import (
+    AnyCommand,
+    AnyOutcome,
+    Claim,
+    EventPage,
+    Filter,
+    Fire,
+    JobKey,
+    JobRecord,
+    JobSpec,
+    LeaseRef,
+    LeaseState,
+    Limits,
+    MinuteRecord,
+    Note,
+    Page,
+    PutResult,
+    QueueConfig,
+    QueueName,
+    QueueRecord,
+    ScheduleRecord,
+    ScheduleSpec,
+    Settled,
+    Signal,
+    StatsRecord,
+    Topic,
+    Wish,
+    WorkerRecord,
+)
+from jobq.core.states import State
+
+Clock = Callable[[], int]
+"""Milliseconds since the epoch."""
+
+
+class HotStore(Protocol):
+    """What runs for every job."""
+
+    async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
+        """Accept jobs. The answers stand in the order of the specs.
+
+        An id whose record lives is a duplicate: nothing changes and the job found is returned; a cancelled one is free
+        (life+1), and so is one whose retention has passed. A unique lock that is held answers by its mode. A job with
+        `after` is blocked until those have ended (ids not yet known among them are refused with InvalidJob); one with
+        a delay or time is delayed; the others are waiting, behind those of their priority, or in front with `lifo`.
+        A job with a key fixes an unset mode to keyed, one without to plain; a job of the other kind is a ConfigError.
+        A cost above the capacity of the bucket that would pay for it is InvalidJob.
+
+        With `flow`, the specs are staged under that id and invisible until a call with `last` makes all of them
+        visible at once, whichever queues they are in; a flow never finished is swept. The same flow finished again
+        changes nothing.
+        """
+        ...
+
+    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
+        """End runs, then claim more: the one exchange of a working worker.
+
+        An outcome whose token is not (any more) the job's lease changes nothing and is named in `stale`. A job that was
+        asked to cancel ends as completed if it completed, otherwise as cancelled, whatever the outcome says.
+        The end of a job releases its unique lock and its key's and queue's slots, and tells the jobs that wait for it.
+
+        Claiming first promotes what is due and repairs expired leases of those queues (bounded), then takes up to
+        `then.limit` jobs: highest priority first, in line order, as limits allow; from keyed queues one per key in
+        turn. A paused queue is promoted and repaired, not claimed from. Jobs past their ttl fail as `expired` instead.
+        A claimed job is active: attempt+1, under a token of this claim, until `lease_ms` from now.
+
+        `call` names the exchange, unique for the worker: repeated, it answers as the first time (the same stale ones,
+        the leases it granted) and does nothing. A worker has one exchange under way at a time; only its last is kept.
+        Finding nothing to claim, the worker counts as asleep until its next exchange (see `sleep`).
+        """
+        ...
+
+    async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
+        """Renew leases to `lease_ms` from now; the answers stand in their order."""
+        ...
+
+    async def note(self, notes: Sequence[Note]) -> None:
+        """Keep progress (the last one) and log lines (the last 1,000 per job). Under a lost lease nothing is kept."""
+        ...
+
+
+class SignalStore(Protocol):
+    """Being told instead of asking. Signals can be lost: whoever waits also looks, slowly."""
+
+    async def sleep(self, queues: Sequence[QueueName], *, worker: str, slots: int, timeout_ms: int) -> bool:
+        """Wait until there may be work in one of the queues (True), or for the timeout (False).
+
+        Work that arrived since the worker's last exchange found nothing is not missed. n jobs becoming waiting wake
+        workers with about n free slots between them, not all.
+        """
+        ...
+
+    def listen(
+        self, topics: Sequence[Topic], *, announced: bool = False
+    ) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
+        """Signals for these topics from the moment the context is entered. Look at the state after entering, then wait.
+
+        `announced`: the jobs are put with `watch=True` through this handle, so that nothing needs to be registered.
+        """
+        ...
+
+
+class OperatorStore(Protocol):
+    """What people and their tools do to jobs and queues."""
+
+    async def alter(self, commands: Sequence[AnyCommand]) -> list[bool]:
+        """Carry out commands on single jobs, in order. False: no such job, or not in a state for it."""
+        ...
+
+    async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
+        """Store what code says about the queue and answer what is in force.
+
+        ConfigError: another mode than stored; the same limits_version with other limits; other partitions. A lower
+        limits_version is ignored; a higher one replaces the limits, also those changed at run time.
+        """
+        ...
+
+    async def set_limits(self, queue: QueueName, limits: Limits | None, *, key: str | None = None) -> None:
+        """Change limits at run time, for the queue or for one key; None goes back to what is declared."""
+        ...
+
+    async def pause(self, queue: QueueName) -> None:
+        """Nothing more is claimed from the queue; all else goes on."""
+        ...
+
+    async def resume(self, queue: QueueName) -> None:
+        """Claims go on; sleeping workers hear of it."""
+        ...
+
+    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000) -> int:
+        """Cancel up to `limit` waiting (and delayed and blocked, with `delayed`) jobs as `removed`; how many it were."""
+        ...
+
+    async def clean(self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000) -> int:
+        """Remove up to `limit` ended records of a state, oldest first, that ended at least that long ago."""
+        ...
+
+    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000) -> bool:
+        """Remove everything of the queue, up to `limit` jobs at a time; True when nothing is left.
+
+        With active jobs: ConfigError, unless forced (their leases are then lost). Events that are kept stay readable.
+        """
+        ...
+
+    async def ask_worker(self, name: str, wish: Wish) -> bool:
+        """Leave a wish for a worker; False if no such worker is known."""
+        ...
+
+
+class ScheduleStore(Protocol):
+    """Jobs that come by the clock."""
+
+    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None) -> ScheduleRecord:
+        """Store a schedule. The same spec again keeps its counts and next time; another one starts anew."""
+        ...
+
+    async def drop_schedule(self, queue: QueueName, id: str) -> bool:
+        """Forget a schedule; the jobs it made stay."""
+        ...
+
+    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool) -> bool:
+        """Stop or go on firing; a paused schedule's times pass as missed."""
+        ...
+
+    async def list_schedules(self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100) -> list[ScheduleRecord]:
+        """Schedules of a queue or of all; with `due`, only those whose next time has come and that are not paused."""
+        ...
+
+    async def fire(self, fires: Sequence[Fire]) -> list[bool]:
+        """Make the jobs of due schedules. Compare and set on the next time, so each fires once among any number of callers."""
+        ...
+
+
+class ReadStore(Protocol):
+    """Looking."""
+
+    async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
+        """The jobs as they are now, in order; None where there is none."""
+        ...
+
+    async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Jobs of a queue, newest first within a state. Looks at a bounded number of records per call."""
+        ...
+
+    async def count(self, queue: QueueName) -> dict[State, int]:
+        """How many jobs stand where, kept as counters: asking costs the same at any backlog."""
+        ...
+
+    async def stats(self, queue: QueueName) -> StatsRecord:
+        """The queue at a glance."""
+        ...
+
+    async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:
+        """The last minutes, oldest first, with empty ones left out. A day is kept."""
+        ...
+
+    async def logs(self, job: JobKey) -> list[str]:
+        """A job's log lines, oldest first."""
+        ...
+
+    async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
+        """The queues there are, with what is stored about them."""
+        ...
+
+    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Wish | None:
+        """A worker says it is there (again), for `ttl_ms`; the answer is what an operator asked of it."""
+        ...
+
+    async def retire(self, worker: str) -> None:
+        """A worker is gone: it is listed no more. Its leases expire by themselves."""
+        ...
+
+    async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
+        """Workers whose last word is not older than its ttl."""
+        ...
+
+
+class EventStore(Protocol):
+    """The log of everything that happened, per queue."""
+
+    async def read_events(self, queue: QueueName, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        """Events after a position, about `limit` of them. None: nothing yet, only the present end; "0": from the oldest kept."""
+        ...
+
+    async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:
+        """Register `reader`, or move it on to `position`; answers where it stands. What it has not acknowledged is kept,
+        up to the log's hard cap, which leaves a `gap` event. A position of None asks only."""
+        ...
+
+
+class LifecycleStore(Protocol):
+    """Opening, closing, upkeep."""
+
+    async def migrate(self) -> None:
+        """Connect, and bring the schema up to date. Every other call needs it first. Idempotent, safe in parallel."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back what the handle holds. Nothing stored changes."""
+        ...
+
+    def twin(self) -> Store:
+        """Another handle on the same place, for the event loop of another thread: what that loop waits for, this one does not."""
+        ...
+
+    async def tick(self, *, limit: int = 500) -> int:
+        """Upkeep in all queues, at most `limit` steps: promote, repair, expire, apply retention, sweep, trim the log.
+
+        Answers how many steps it took; `limit` means there is more to do."""
+        ...
+
+    async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
+        """Hold the office `name` for `ttl_ms`: True for one `who` at a time, which renews by asking again."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Migrate."""
+        ...
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        """Close."""
+        ...
+
+
+class Store(
+    HotStore, SignalStore, OperatorStore, ScheduleStore, ReadStore, EventStore, LifecycleStore, Protocol
+):
+    """All of it. `url` is where it keeps jobs, with passwords left out."""
+
+    url: str
