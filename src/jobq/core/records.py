@@ -5,6 +5,7 @@ The public API turns them into what users see (`JobInfo`, `Event`, …); a store
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -116,6 +117,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     attempt: int = 0
     at_ms: int = 0
     fingerprint: str | None = None  # groups failures of one cause
+
+    @property
+    def at(self) -> datetime:
+        """`at_ms`, for people."""
+        return datetime.fromtimestamp(self.at_ms / 1000, UTC)
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -1,0 +1,360 @@
+"""What users see: snapshots with datetimes, made from the records of the store. Frozen; reading a field costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from jobq.core import records
+from jobq.core.records import Failure, Mode
+from jobq.core.states import Kind, State
+
+__all__ = [
+    "Event", "Failure", "JobInfo", "JobRef", "MinuteMetrics", "QueueLimits", "QueueStats", "ScheduleInfo", "State",
+    "Undecoded", "WorkerInfo",
+]  # fmt: skip
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Decode = Callable[[str, bytes], Any]
+"""(codec name, data) → value; raises when it cannot."""
+
+
+def moment(ms: int) -> datetime:
+    """Milliseconds since the epoch as an aware datetime, exactly."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def moment_or_none(ms: int | None) -> datetime | None:
+    """The same, for times that may not have come yet."""
+    return None if ms is None else moment(ms)
+
+
+class JobRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Names a job of the same tenant."""
+
+    queue: str
+    id: str
+
+
+class Undecoded(msgspec.Struct, frozen=True, kw_only=True):
+    """Stands for a value whose codec is not known here, or that it cannot read."""
+
+    codec: str
+    data: bytes
+
+
+class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as it was when asked."""
+
+    tenant: str
+    queue: str
+    id: str
+    name: str
+    state: State
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    result: Any
+    failure: Failure | None  # the last one, also while it is being retried
+    priority: int
+    key: str | None
+    attempt: int
+    failures: int
+    stalls: int
+    created_at: datetime
+    due_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    worker: str | None
+    progress: Any
+    life: int
+    parents: tuple[JobRef, ...]
+    children: tuple[JobRef, ...]
+    reason: str | None = None  # of a cancelled job: cancelled, removed, replaced, …
+    cancel_asked: bool = False
+    schedule: str | None = None  # the schedule that made it
+    origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One transition, self-contained, in order per job. `position` is opaque and resumes `events(after=…)`.
+
+    `kind="gap"` has no job and no state: events were dropped at the log's hard cap.
+    """
+
+    id: str
+    position: str
+    kind: Kind | Literal["gap"]
+    at: datetime
+    tenant: str
+    queue: str
+    job: str
+    life: int
+    name: str
+    key: str | None
+    attempt: int
+    failures: int
+    stalls: int
+    state: State | None
+    previous: State | None
+    worker: str | None
+    reason: str | None
+    error: str | None
+    fingerprint: str | None
+    created_at: datetime
+    due_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue at a glance."""
+
+    tenant: str
+    queue: str
+    counts: Mapping[State, int]
+    paused: bool
+    mode: Mode | None
+    oldest_waiting: timedelta | None  # how long the next job in line has been waiting
+    next_due: timedelta | None  # until the next delayed job is due
+    workers: int
+
+
+class MinuteMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in one minute of one queue. Sums, so that minutes can be added up."""
+
+    minute: datetime
+    accepted: int
+    started: int
+    completed: int
+    failed: int
+    cancelled: int
+    retried: int
+    stalled: int
+    wait: timedelta  # of the jobs started: due to start, summed
+    run: timedelta  # of the runs that ended: start to end, summed
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as it last said it was."""
+
+    name: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    concurrency: int
+    active: int
+    paused: bool
+    started_at: datetime
+    seen_at: datetime
+
+
+class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits in force. `version`: of the declaration; `changed`: they were set at run time and differ from it."""
+
+    limit: int | None
+    rate: records.RateData | None
+    key_limit: int | None
+    key_rate: records.RateData | None
+    version: int
+    changed: bool
+    keys: Mapping[str, records.Limits]
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as stored. `next_at` None: it waits for its job to end, or it is over."""
+
+    id: str
+    queue: str
+    name: str  # of the task
+    cron: str | None
+    tz: str
+    every: timedelta | None
+    after_complete: bool
+    catch_up: records.CatchUp
+    start_at: datetime | None
+    end_at: datetime | None
+    limit: int | None
+    next_at: datetime | None
+    last_at: datetime | None
+    fired: int
+    paused: bool
+    created_at: datetime
+
+
+# ── from the store's records ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def job_info(record: records.JobRecord, decode: Decode, decode_result: Decode | None = None) -> JobInfo:
+    """The snapshot of a record. What cannot be decoded appears as `Undecoded`: a listing never fails for one job."""
+    args, kwargs = _arguments(record, decode)
+    return JobInfo(
+        tenant=record.queue.tenant,
+        queue=record.queue.queue,
+        id=record.id,
+        name=record.name,
+        state=record.state,
+        args=args,
+        kwargs=kwargs,
+        result=_value(record.codec, record.result, decode_result or decode),
+        failure=record.failure,
+        priority=record.priority,
+        key=record.key,
+        attempt=record.attempt,
+        failures=record.failures,
+        stalls=record.stalls,
+        created_at=moment(record.created_ms),
+        due_at=moment_or_none(record.due_ms),
+        started_at=moment_or_none(record.started_ms),
+        finished_at=moment_or_none(record.finished_ms),
+        worker=record.worker,
+        progress=_value(record.codec, record.progress, decode),
+        life=record.life,
+        parents=tuple(JobRef(queue=key.queue.queue, id=key.id) for key in record.parents),
+        children=tuple(JobRef(queue=key.queue.queue, id=key.id) for key in record.children),
+        reason=record.reason,
+        cancel_asked=record.cancel_asked,
+        schedule=record.schedule,
+        origin=record.origin,
+    )
+
+
+def _arguments(record: records.JobRecord, decode: Decode) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    value = _value(record.codec, record.payload, decode)
+    match value:
+        case [[*args], dict(kwargs)]:
+            return tuple(args), kwargs
+        case _:
+            return (value,), {}
+
+
+def _value(codec: str, data: bytes | None, decode: Decode) -> Any:
+    if data is None:
+        return None
+    try:
+        return decode(codec, data)
+    except Exception:  # a custom codec may raise anything, and one bad job must not spoil a listing
+        return Undecoded(codec=codec, data=data)
+
+
+def event(record: records.EventRecord) -> Event:
+    """An event of the log, for users."""
+    return Event(
+        id=record.id,
+        position=record.position,
+        kind=record.kind,
+        at=moment(record.at_ms),
+        tenant=record.queue.tenant,
+        queue=record.queue.queue,
+        job=record.job,
+        life=record.life,
+        name=record.name,
+        key=record.key,
+        attempt=record.attempt,
+        failures=record.failures,
+        stalls=record.stalls,
+        state=record.state,
+        previous=record.previous,
+        worker=record.worker,
+        reason=record.reason,
+        error=record.error,
+        fingerprint=record.fingerprint,
+        created_at=moment(record.created_ms),
+        due_at=moment_or_none(record.due_ms),
+        started_at=moment_or_none(record.started_ms),
+        finished_at=moment_or_none(record.finished_ms),
+    )
+
+
+def queue_stats(record: records.StatsRecord) -> QueueStats:
+    """A queue's record, for users."""
+    return QueueStats(
+        tenant=record.queue.tenant,
+        queue=record.queue.queue,
+        counts=all_counts(record.counts),
+        paused=record.paused,
+        mode=record.mode,
+        oldest_waiting=_span(record.oldest_waiting_ms),
+        next_due=_span(record.next_due_ms),
+        workers=record.workers,
+    )
+
+
+def all_counts(counts: Mapping[State, int]) -> dict[State, int]:
+    """Every state, also those in which no job stands."""
+    return {state: counts.get(state, 0) for state in State}
+
+
+def _span(ms: int | None) -> timedelta | None:
+    return None if ms is None else timedelta(milliseconds=ms)
+
+
+def minute_metrics(record: records.MinuteRecord) -> MinuteMetrics:
+    """A minute, for users."""
+    return MinuteMetrics(
+        minute=moment(record.minute_ms),
+        accepted=record.accepted,
+        started=record.started,
+        completed=record.completed,
+        failed=record.failed,
+        cancelled=record.cancelled,
+        retried=record.retried,
+        stalled=record.stalled,
+        wait=timedelta(milliseconds=record.wait_ms),
+        run=timedelta(milliseconds=record.run_ms),
+    )
+
+
+def worker_info(record: records.WorkerRecord) -> WorkerInfo:
+    """A worker, for users."""
+    return WorkerInfo(
+        name=record.name,
+        host=record.host,
+        pid=record.pid,
+        queues=tuple(queue.queue for queue in record.queues),
+        concurrency=record.concurrency,
+        active=record.active,
+        paused=record.paused,
+        started_at=moment(record.started_ms),
+        seen_at=moment(record.seen_ms),
+    )
+
+
+def queue_limits(record: records.LimitsRecord) -> QueueLimits:
+    """A queue's limits, for users."""
+    effective = record.effective
+    return QueueLimits(
+        limit=effective.limit,
+        rate=effective.rate,
+        key_limit=effective.key_limit,
+        key_rate=effective.key_rate,
+        version=record.version,
+        changed=record.changed is not None,
+        keys=record.keys,
+    )
+
+
+def schedule_info(record: records.ScheduleRecord) -> ScheduleInfo:
+    """A schedule, for users."""
+    spec = record.spec
+    return ScheduleInfo(
+        id=spec.id,
+        queue=spec.queue.queue,
+        name=spec.template.name,
+        cron=spec.cron,
+        tz=spec.tz,
+        every=_span(spec.every_ms),
+        after_complete=spec.after_complete,
+        catch_up=spec.catch_up,
+        start_at=moment_or_none(spec.start_ms),
+        end_at=moment_or_none(spec.end_ms),
+        limit=spec.limit,
+        next_at=moment_or_none(record.next_ms),
+        last_at=moment_or_none(record.last_ms),
+        fired=record.fired,
+        paused=record.paused,
+        created_at=moment(record.created_ms),
+    )
