@@ -1,0 +1,75 @@
+# Every target does its own set-up; `make` alone lists them.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format faults bench bench-peers clean setup
+SHELL := /bin/sh
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+PEERS := .venv-bench/.stamp
+NODE  := bench/peers/node/node_modules/.stamp
+
+# Two workers: CI has two cores. loadfile keeps a file's servers and Spark sessions in one worker.
+PYTEST      := $(BIN)/python -m pytest
+PYTEST_ARGS ?= -n 2 --dist loadfile
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  (make test ARGS='tests/core -q' passes arguments on to pytest)"
+
+demo: $(STAMP)  ## a worker, a few thousand mixed jobs, live: under a minute
+	@$(BIN)/python examples/demo.py
+
+test: check  ## everything CI runs: check, then the tests
+	@$(PYTEST) $(PYTEST_ARGS) -m "not faults" $(ARGS)
+
+check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are current
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(BIN)/python scripts/layers.py
+	@if [ -f scripts/states_doc.py ]; then $(BIN)/python scripts/states_doc.py --check; fi
+
+format: $(STAMP)  ## let ruff sort imports and fix what it can
+	@$(BIN)/ruff check --fix
+
+faults: $(STAMP)  ## kills, cuts and failovers that take minutes
+	@$(PYTEST) -m faults $(ARGS)
+
+bench: $(STAMP)  ## sqlite:// and memory:// against huey on SQLite, a few minutes
+	@$(BIN)/python -m bench $(ARGS)
+
+bench-peers: $(STAMP) $(PEERS) $(NODE)  ## valkey:// against SAQ, arq, taskiq, dramatiq, Celery, RQ, BullMQ and @platformatic/job-queue
+	@$(BIN)/python -m bench --suite valkey $(ARGS)
+
+setup: $(STAMP)  ## only make the virtual environment
+
+clean:  ## remove the virtual environments and caches
+	rm -rf $(VENV) .venv-bench bench/peers/node/node_modules .mypy_cache .ruff_cache .hypothesis
+
+# The first Python of at least 3.11 among $PYTHON and the usual names.
+$(STAMP): pyproject.toml
+	@set -e; if [ ! -x $(BIN)/python ]; then \
+	  for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "jobq needs Python 3.11 or newer and found $$(python3 --version 2>/dev/null || echo no python3): install one, or say make PYTHON=/path/to/python3.12" >&2; exit 1; \
+	  fi; \
+	  "$$found" -m venv $(VENV) || { echo "could not make $(VENV): is the venv module installed? (Debian, Ubuntu: apt install python3-venv)" >&2; rm -rf $(VENV); exit 1; }; \
+	fi
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(VENV) was made by a Python older than 3.11: make clean, then again" >&2; exit 1; }
+	@echo "Setting up $(VENV) (once, and when pyproject.toml changes) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' || { echo "pip could not install the development dependencies (see above): is there a network?" >&2; exit 1; }
+	@touch $@
+
+$(PEERS): bench/peers/requirements.txt $(STAMP)
+	@echo "Setting up .venv-bench with the peers (once) …"
+	@[ -x .venv-bench/bin/python ] || $(BIN)/python -m venv .venv-bench
+	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements.txt
+	@touch $@
+
+$(NODE): bench/peers/node/package.json bench/peers/node/package-lock.json
+	@command -v npm >/dev/null || { echo "the Node peers need Node 20 or newer with npm on the PATH: install it, or say make bench-peers ARGS='--without bullmq,platformatic'" >&2; exit 1; }
+	@echo "Setting up the Node peers (once) …"
+	@cd bench/peers/node && npm ci --silent --no-audit --no-fund
+	@touch $@

@@ -1,0 +1,186 @@
+"""Who may import whom. `make check` runs it; it prints one line per broken rule and exits 1.
+
+    cli → server → public API (queue … worker) → engine → stores.base → core
+
+- A store imports no other store; `stores` itself opens them by name, so no driver is loaded before it is asked for.
+- A driver is imported only in the package it belongs to, so that `import jobq` needs none.
+- core is pure: no I/O, no asyncio, no clock.
+- Nothing imports pipeline, server or cli (cli may import server).
+
+Imports under `if TYPE_CHECKING` are not dependencies at run time and are left alone; imports inside functions count.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = "jobq"
+
+STORES = frozenset({"stores.sqlite", "stores.valkey", "stores.postgres", "stores.remote"})
+BELOW_PUBLIC = frozenset({"engine", "executors", "current", "stores", "stores.base", "core", "errors"})
+
+# Unit → the units it may import, besides itself. A unit is the longest of these names that begins a module's name;
+# what has no entry (queue, task, job, worker, …, and `jobq` itself) is "public".
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "errors": frozenset(),
+    "core": frozenset({"errors"}),
+    "stores.base": frozenset({"core", "errors"}),
+    "stores": frozenset({"stores.base", "core", "errors"}),
+    **{store: frozenset({"stores.base", "core", "errors"}) for store in STORES},
+    "stores.remote": frozenset({"rpc", "stores.base", "core", "errors"}),
+    "rpc": frozenset({"core", "errors"}),
+    # `current` is the run a handler finds itself in: the engine sets it, users read it.
+    "current": frozenset({"core", "errors", "stores.base"}),
+    "executors": frozenset({"core", "errors", "current"}),
+    "engine": BELOW_PUBLIC,
+    "public": BELOW_PUBLIC,
+    "relay": BELOW_PUBLIC | {"public"},
+    "pipeline": frozenset({"public", "core", "errors"}),
+    "server": BELOW_PUBLIC | {"public", "rpc", "relay"},
+    "cli": BELOW_PUBLIC | {"public", "rpc", "relay", "server"},
+}
+
+# Third-party (or costly) module → where it may be imported, and what it is.
+DRIVERS: dict[str, tuple[frozenset[str], str]] = {
+    "sqlite3": (frozenset({"stores.sqlite"}), "the SQLite driver"),
+    "redis": (frozenset({"stores.valkey"}), "the Valkey driver"),
+    "hiredis": (frozenset({"stores.valkey"}), "the Valkey driver"),
+    "valkey": (frozenset({"stores.valkey"}), "the Valkey driver"),
+    "psycopg": (frozenset({"stores.postgres"}), "the PostgreSQL driver"),
+    "grpc": (frozenset({"rpc", "server", "stores.remote"}), "the gRPC runtime"),
+    "google": (frozenset({"rpc", "server", "stores.remote"}), "the protobuf runtime"),
+    "confluent_kafka": (frozenset({"relay"}), "the Kafka client"),
+    "pyspark": (frozenset({"pipeline"}), "Spark"),
+    "pyarrow": (frozenset({"pipeline"}), "Arrow"),
+    "pandas": (frozenset({"pipeline"}), "pandas"),
+    "click": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
+    "rich": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
+    "yaml": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
+    "uvloop": (frozenset({"cli", "server"}), "an event loop, the process's choice"),
+}
+
+IMPURE = frozenset({
+    "asyncio", "concurrent", "http", "io", "logging", "multiprocessing", "os", "pathlib", "select", "selectors", "shutil",
+    "signal", "socket", "sqlite3", "ssl", "subprocess", "tempfile", "threading", "time",
+})  # fmt: skip
+CLOCK_READS = frozenset({"now", "utcnow", "today"})
+
+
+class Import(NamedTuple):
+    """One imported module name, whole, and where."""
+
+    module: str
+    line: int
+
+
+def unit_of(module: str) -> str:
+    """The unit a module of the package belongs to: `jobq.stores.valkey.keys` → `stores.valkey`."""
+    parts = module.split(".")[1:]
+    for length in range(len(parts), 0, -1):
+        name = ".".join(parts[:length])
+        if name in MAY_IMPORT:
+            return name
+    return "public"
+
+
+def imports(tree: ast.AST, names: frozenset[str]) -> Iterator[Import]:
+    """What a module imports at run time. `names`: the package's modules, to tell `from a import module` from a name."""
+    for node in _at_run_time(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield Import(whole if whole in names else node.module, node.lineno)
+
+
+def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node below, but not what stands under `if TYPE_CHECKING`."""
+    yield node
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        children: Iterator[ast.AST] = iter(node.orelse)
+    else:
+        children = ast.iter_child_nodes(node)
+    for child in children:
+        yield from _at_run_time(child)
+
+
+def broken(module: str, source: str, names: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """The rules that a module breaks: (line, what and why)."""
+    tree = ast.parse(source)
+    unit = unit_of(module)
+    for found in imports(tree, names):
+        top = found.module.split(".")[0]
+        if top == PACKAGE:
+            problem = _wrong_way(unit, found.module)
+        elif unit == "core" and top in IMPURE:
+            problem = f"core is pure and may not import {top}: take what it needs as an argument"
+        else:
+            problem = _foreign_driver(unit, top)
+        if problem:
+            yield found.line, problem
+    if unit == "core":
+        yield from _clock_reads(tree)
+
+
+def _wrong_way(unit: str, module: str) -> str | None:
+    target = unit_of(module)
+    if target == unit or target in MAY_IMPORT[unit]:
+        return None
+    if unit in STORES and target in STORES:
+        return f"a store imports no other store: {unit} imports {module}"
+    allowed = ", ".join(sorted(MAY_IMPORT[unit])) or "nothing of jobq"
+    return f"{unit} may not import {module} ({target}); it may import {allowed}"
+
+
+def _foreign_driver(unit: str, top: str) -> str | None:
+    if top not in DRIVERS:
+        return None
+    homes, what = DRIVERS[top]
+    if unit in homes:
+        return None
+    return f"{top} is {what} and belongs in {', '.join(sorted(homes))}, not in {unit}"
+
+
+def _clock_reads(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in CLOCK_READS
+            and ast.unparse(node.func.value) in {"datetime", "date", "datetime.datetime", "datetime.date"}
+        ):
+            yield node.lineno, f"core reads no clock ({ast.unparse(node.func)}): take the time as an argument"
+
+
+def check(src: Path) -> list[str]:
+    """Every broken rule under `src`, as `path:line: message`."""
+    files = {_module_name(path, src): path for path in sorted((src / PACKAGE).rglob("*.py"))}
+    names = frozenset(files)
+    return [
+        f"{path}:{line}: {message}"
+        for module, path in files.items()
+        for line, message in broken(module, path.read_text(), names)
+    ]
+
+
+def _module_name(path: Path, src: Path) -> str:
+    parts = path.relative_to(src).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def main() -> int:
+    problems = check(Path("src"))
+    for problem in problems:
+        print(problem)
+    print(f"layers: {len(problems)} broken" if problems else "layers: ok")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
