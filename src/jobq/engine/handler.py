@@ -1,0 +1,79 @@
+"""What the engine needs to know of a task. Tasks fit it; the engine imports none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from jobq.core.policies import Retry
+from jobq.core.records import Lease, QueueConfig, QueueName
+from jobq.stores.base import Store
+
+ExecutorName = Literal["inline", "thread", "process", "command"]
+Bound = tuple[Sequence[Any], Mapping[str, Any]]
+"""Positional and keyword arguments, decoded."""
+
+
+class Handler(Protocol):
+    """A named function and how to run it."""
+
+    @property
+    def name(self) -> str:
+        """The name that jobs carry."""
+        ...
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """The function: a coroutine function for `inline`, a plain one for `thread`."""
+        ...
+
+    @property
+    def executor(self) -> ExecutorName:
+        """Where it runs."""
+        ...
+
+    @property
+    def retry(self) -> Retry:
+        """What a failure leads to, unless the job carries its own policy."""
+        ...
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """How long a run may take, unless the job carries its own; None or 0: as long as it likes."""
+        ...
+
+    def bind(self, lease: Lease, /) -> Bound:
+        """The arguments of this job. Raises if the payload does not fit the function."""
+        ...
+
+    def encode(self, value: Any, /) -> bytes:
+        """A result, as it is stored. Raises if it cannot be."""
+        ...
+
+
+class Source(Protocol):
+    """What the worker needs to know of a queue."""
+
+    @property
+    def qname(self) -> QueueName:
+        """Its whole name."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Where its jobs are kept."""
+        ...
+
+    @property
+    def config(self) -> QueueConfig | None:
+        """What code declares about it."""
+        ...
+
+    @property
+    def tasks(self) -> Mapping[str, Handler]:
+        """Its tasks by name. Looked at for every job: a task added later is found."""
+        ...
+
+    async def store(self) -> Store:
+        """Its handle in the running event loop."""
+        ...
