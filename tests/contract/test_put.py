@@ -24,7 +24,11 @@ async def test_the_lease_carries_what_the_producer_gave(q: Desk) -> None:
     lease = await q.take()
     assert (lease.queue, lease.id, lease.name, lease.payload, lease.codec) == (q.queue, "a", "charge", b"\x00\xff{}", "msgpack")
     assert (lease.retry, lease.timeout_ms, lease.attempt, lease.life) == (policy, 0, 1, 0)
-    assert (lease.created_ms, lease.started_ms, lease.expires_ms) == (q.clock.now_ms, q.clock.now_ms, q.clock.now_ms + 30 * SECOND)
+    assert (lease.created_ms, lease.started_ms, lease.expires_ms) == (
+        q.clock.now_ms,
+        q.clock.now_ms,
+        q.clock.now_ms + 30 * SECOND,
+    )
     assert (lease.saved, lease.cancel_asked, lease.inputs, lease.signals, lease.key) == (None, False, (), (), None)
 
 
@@ -67,7 +71,8 @@ async def test_a_completed_id_is_a_duplicate_with_the_cached_result(q: Desk) -> 
     await q.settle(complete(await q.take(), b'"done"'))
     result = await q.put_one("a")
     assert (result.duplicate, result.state) == (True, State.COMPLETED)
-    assert result.found is not None and result.found.result == b'"done"'
+    assert result.found is not None
+    assert result.found.result == b'"done"'
     assert await q.line() == []
 
 
@@ -76,7 +81,9 @@ async def test_a_failed_id_stays_a_duplicate(q: Desk) -> None:
     await q.settle(fail(await q.take(), "no"))
     result = await q.put_one("a")
     assert (result.duplicate, result.state) == (True, State.FAILED)
-    assert result.found is not None and result.found.failure is not None and result.found.failure.message == "no"
+    assert result.found is not None
+    assert result.found.failure is not None
+    assert result.found.failure.message == "no"
     assert await q.counts() == {"failed": 1}
 
 
