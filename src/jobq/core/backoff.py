@@ -1,0 +1,48 @@
+"""How long a retry waits. Pure: the random number comes from outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from jobq.core.checks import to_ms
+from jobq.core.policies import Retry
+from jobq.core.records import RetryData
+
+Random = Callable[[], float]
+"""Numbers from 0 up to 1, like `random.random`."""
+
+
+def delay_ms(policy: Retry | RetryData, n: int, error: BaseException, random: Random) -> int | None:
+    """The wait before the n-th retry (from 1). None: the policy's own function gives up.
+
+    Computed waits are min(base·factor^(n-1), cap) with ±jitter, never above cap; listed ones have the jitter but no cap
+    (their last one serves from then on); those of a function are taken as they are. Never negative.
+    """
+    if isinstance(policy, Retry) and policy.choose is not None:
+        chosen = policy.choose(n, error)
+        return None if chosen is None else to_ms(chosen, "delays")
+    return computed_ms(policy, n, random)
+
+
+def computed_ms(policy: Retry | RetryData, n: int, random: Random) -> int:
+    """The same, without asking the policy's own function."""
+    if policy.delays_ms:
+        listed = policy.delays_ms[min(n, len(policy.delays_ms)) - 1]
+        return _spread(listed, policy.jitter, random)
+    return min(_spread(_grown(policy.base_ms, policy.factor, policy.cap_ms, n), policy.jitter, random), policy.cap_ms)
+
+
+def _grown(base_ms: int, factor: float, cap_ms: int, n: int) -> int:
+    if base_ms >= cap_ms or factor == 1.0 or base_ms == 0:
+        return min(base_ms, cap_ms)
+    # Compared as logarithms: factor**9999 overflows a float.
+    if (n - 1) * math.log(factor) >= math.log(cap_ms / base_ms):
+        return cap_ms
+    return min(round(base_ms * factor ** (n - 1)), cap_ms)
+
+
+def _spread(ms: int, jitter: float, random: Random) -> int:
+    if not jitter:
+        return ms
+    return max(0, round(ms * (1 + jitter * (2 * random() - 1))))

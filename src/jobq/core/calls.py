@@ -1,0 +1,236 @@
+"""A function's parameters, worked out once: does a call fit, which argument has which name, how is a payload decoded.
+
+Both classes are made per function and used per job, so what can be known beforehand is.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import datetime
+import decimal
+import inspect
+import types
+import typing
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from jobq.core.checks import did_you_mean, shown
+from jobq.core.codec import Args, Codec, Kwargs, convert
+from jobq.errors import ConfigError, InvalidJob
+
+_KINDS = inspect.Parameter
+_POSITIONAL = (_KINDS.POSITIONAL_ONLY, _KINDS.POSITIONAL_OR_KEYWORD)
+
+
+class CallShape:
+    """What a call must look like to fit a function."""
+
+    __slots__ = ("_allowed", "_any_keyword", "_any_position", "_names", "_needed", "name", "signature")
+
+    def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
+        self.name = name or getattr(fn, "__name__", "task")
+        self.signature = inspect.signature(fn)
+        parameters = list(self.signature.parameters.values())
+        positional = [p for p in parameters if p.kind in _POSITIONAL]
+        keyword = [p for p in parameters if p.kind is _KINDS.KEYWORD_ONLY]
+        self._any_position = any(p.kind is _KINDS.VAR_POSITIONAL for p in parameters)
+        self._any_keyword = any(p.kind is _KINDS.VAR_KEYWORD for p in parameters)
+        self._names = tuple(p.name for p in positional)
+        # By how many arguments are given in place: the names that must, and that may, follow as keywords.
+        rests = [positional[n:] + keyword for n in range(len(positional) + 1)]
+        self._needed = tuple(frozenset(p.name for p in rest if p.default is p.empty) for rest in rests)
+        self._allowed = tuple(frozenset(p.name for p in rest if p.kind is not _KINDS.POSITIONAL_ONLY) for rest in rests)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names a call may use for its arguments."""
+        return tuple(p.name for p in self.signature.parameters.values())
+
+    def check(self, args: Args, kwargs: Mapping[str, Any]) -> None:
+        """InvalidJob, naming the argument, if the call does not fit."""
+        given = len(args)
+        if given < len(self._needed):
+            if not kwargs:
+                if not self._needed[given]:
+                    return
+            elif self._needed[given] <= kwargs.keys() <= self._allowed[given]:
+                return
+        self._check_slowly(args, kwargs)
+
+    def bound(self, args: Args, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by parameter name, defaults filled in. InvalidJob if the call does not fit."""
+        return dict(self._check_slowly(args, kwargs))
+
+    def argument(self, name: str, args: Args, kwargs: Mapping[str, Any]) -> Any:
+        """The value one parameter gets from a call that fits: quicker than `bound`."""
+        if name in kwargs:
+            return kwargs[name]
+        if name in self._names and (place := self._names.index(name)) < len(args):
+            return args[place]
+        return self.bound(args, kwargs)[name]
+
+    def check_parameter(self, name: str, option: str) -> str:
+        """InvalidJob if the function has no such parameter; for options that name one (`key`, `Unique` fields)."""
+        if name not in self.signature.parameters:
+            raise InvalidJob(
+                f"{option}={shown(name)}: {self.name}{self.signature} has no such parameter{did_you_mean(name, self.parameters)}"
+            )
+        return name
+
+    def _check_slowly(self, args: Args, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidJob(f"{self.name}{self.signature}: {error}{self._hint(kwargs)}") from None
+        bound.apply_defaults()
+        return bound.arguments
+
+    def _hint(self, kwargs: Mapping[str, Any]) -> str:
+        strange = [name for name in kwargs if name not in self.signature.parameters]
+        options = [name for name in strange if name in _OPTIONS]
+        if options:
+            return f"; {options[0]} is an option: {self.name}.options({options[0]}=…).enqueue(…)"
+        return did_you_mean(strange[0], self.parameters) if strange else ""
+
+
+_OPTIONS = frozenset({
+    "id", "delay", "at", "priority", "lifo", "retry", "max_stalls", "timeout", "ttl", "result_ttl", "after", "unique",
+    "cost", "key", "wait", "on_child_failure",
+})  # fmt: skip
+
+
+# ── decoding by annotation ───────────────────────────────────────────────────────────────────────────────────────────
+
+# For annotations whose imports stand under TYPE_CHECKING: what people put there most.
+_FAMILIAR: dict[str, Any] = {
+    **{name: getattr(typing, name) for name in typing.__all__},
+    **{name: getattr(collections.abc, name) for name in collections.abc.__all__},
+    "typing": typing, "collections": collections, "datetime": datetime.datetime, "date": datetime.date,
+    "timedelta": datetime.timedelta, "time": datetime.time, "UUID": uuid.UUID, "Decimal": decimal.Decimal,
+}  # fmt: skip
+
+_PLAIN_TYPES = frozenset({Any, object, str, int, float, bool, list, dict, None, type(None), inspect.Parameter.empty})
+_PLAIN_LISTS = (list, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)
+_PLAIN_DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+
+def is_plain(annotation: Any) -> bool:
+    """Whether a decoded value is what the annotation says already, so that converting it would only cost time."""
+    if isinstance(annotation, (type, types.NoneType)) or annotation is Any:
+        return annotation in _PLAIN_TYPES or annotation in _PLAIN_LISTS or annotation in _PLAIN_DICTS
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in _PLAIN_LISTS:
+        return all(map(is_plain, arguments))
+    if origin in _PLAIN_DICTS:
+        return arguments[0] in (str, Any) and is_plain(arguments[1])
+    if origin in (typing.Union, types.UnionType):
+        return all(map(is_plain, arguments))
+    if origin is typing.Literal:
+        return all(isinstance(choice, (str, int, type(None))) and type(choice) in _PLAIN_TYPES for choice in arguments)
+    return isinstance(annotation, typing.TypeVar)
+
+
+class ArgumentDecoder:
+    """Decodes payloads into the arguments of one function, converting only the parameters whose annotation needs it.
+
+    Annotations are looked up at the first use (or by `resolve`), when all classes of the module are there.
+    `localns` finds the names of classes that are local to a function.
+    """
+
+    __slots__ = ("_extra", "_fn", "_keywords", "_localns", "_places", "_ready", "_rest", "name", "returns")
+
+    def __init__(self, fn: Callable[..., Any], name: str | None = None, *, localns: Mapping[str, Any] | None = None) -> None:
+        self.name = name or getattr(fn, "__name__", "task")
+        self.returns: Any = Any
+        """The annotation of the result; Any if there is none."""
+        self._fn = fn
+        self._localns = dict(localns or {})
+        self._ready = False
+        self._places: tuple[tuple[int, str, Any], ...] = ()
+        self._keywords: tuple[tuple[str, Any], ...] = ()
+        self._rest: tuple[int, str, Any] | None = None  # *args: from where, its name and annotation
+        self._extra: tuple[frozenset[str], Any] | None = None  # **kwargs: what is not in it, and its annotation
+
+    def decode(self, payload: bytes, codec: Codec) -> tuple[Args, Kwargs]:
+        """The arguments of one job. InvalidJob names the parameter that does not fit."""
+        if not self._ready:
+            self.resolve()
+        args, kwargs = codec.decode_call(payload)
+        if self._places or self._keywords or self._rest or self._extra:
+            self.convert(args, kwargs)
+        return args, kwargs
+
+    def convert(self, args: list[Any], kwargs: Kwargs) -> None:
+        """Convert decoded arguments in place, where annotations need it."""
+        if not self._ready:
+            self.resolve()
+        for place, name, annotation in self._places:
+            if place < len(args):
+                args[place] = self._convert(args[place], name, annotation)
+        for name, annotation in self._keywords:
+            if name in kwargs:
+                kwargs[name] = self._convert(kwargs[name], name, annotation)
+        if self._rest is not None:
+            start, name, annotation = self._rest
+            args[start:] = [self._convert(value, f"*{name}", annotation) for value in args[start:]]
+        if self._extra is not None:
+            named, annotation = self._extra
+            for name in kwargs.keys() - named:
+                kwargs[name] = self._convert(kwargs[name], name, annotation)
+
+    def resolve(self) -> None:
+        """Look up the annotations. ConfigError names one that cannot be found, or that nothing can be decoded to."""
+        parameters = list(inspect.signature(self._fn).parameters.values())
+        hints = self._hints()
+        needing = {p.name: self._checked(p.name, hints[p.name]) for p in parameters if not is_plain(hints.get(p.name, Any))}
+        positional = [p.name for p in parameters if p.kind in _POSITIONAL]
+        self._places = tuple((n, name, needing[name]) for n, name in enumerate(positional) if name in needing)
+        self._keywords = tuple(
+            (p.name, needing[p.name])
+            for p in parameters
+            if p.name in needing and p.kind in (_KINDS.POSITIONAL_OR_KEYWORD, _KINDS.KEYWORD_ONLY)
+        )
+        for p in parameters:
+            if p.name in needing and p.kind is _KINDS.VAR_POSITIONAL:
+                self._rest = (len(positional), p.name, needing[p.name])
+            elif p.name in needing and p.kind is _KINDS.VAR_KEYWORD:
+                self._extra = (frozenset(q.name for q in parameters if q.kind is not _KINDS.POSITIONAL_ONLY), needing[p.name])
+        self.returns = hints.get("return", Any)
+        self._ready = True
+
+    def _hints(self) -> dict[str, Any]:
+        fn = inspect.unwrap(self._fn)
+        if not inspect.isfunction(fn):  # a callable object, a builtin: nothing to go by
+            return {}
+        names = {**_FAMILIAR, **fn.__globals__, **inspect.getclosurevars(fn).nonlocals}
+        return {name: self._look_up(name, annotation, names) for name, annotation in inspect.get_annotations(fn).items()}
+
+    def _look_up(self, name: str, annotation: Any, names: Mapping[str, Any]) -> Any:
+        holder = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            return typing.get_type_hints(holder, dict(names), self._localns, include_extras=True)[name]
+        except Exception as error:
+            if name == "return":  # a result is then read back as plain values
+                return Any
+            raise ConfigError(
+                f"task {self.name}: the annotation {shown(annotation)} of parameter {name} cannot be looked up ({error}): "
+                "import it where the function is (not only under TYPE_CHECKING), or annotate Any"
+            ) from error
+
+    def _checked(self, name: str, annotation: Any) -> Any:
+        try:
+            msgspec.json.Decoder(annotation)
+        except TypeError as error:
+            raise ConfigError(
+                f"task {self.name}: parameter {name} has an annotation nothing can be decoded to: {error}"
+            ) from error
+        return annotation
+
+    def _convert(self, value: Any, name: str, annotation: Any) -> Any:
+        try:
+            return convert(value, annotation)
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise InvalidJob(f"argument {name} of {self.name}: {error}") from error

@@ -1,0 +1,182 @@
+"""What becomes of a run: its end goes in, an outcome for the store comes out. Pure; nothing is awaited or looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from jobq.core import backoff
+from jobq.core.backoff import Random
+from jobq.core.codec import get_codec
+from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze, WaitForChildren, WaitForSignal
+from jobq.core.failures import bounded, describe, fingerprint, fingerprint_of
+from jobq.core.policies import Retry
+from jobq.core.records import (
+    AnyOutcome,
+    Block,
+    Complete,
+    Fail,
+    Failure,
+    Hold,
+    Lease,
+    Reason,
+    Release,
+    RetryData,
+    RetryLater,
+    SnoozeFor,
+)
+
+__all__ = ["Crashed", "End", "HandedBack", "Raised", "Returned", "TimedOut", "Unknown", "decide", "fingerprint"]
+
+Encode = Callable[[Any], bytes]
+
+
+# ── how a run can end ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Returned(msgspec.Struct, frozen=True, gc=False):
+    """The handler returned; `result` is encoded."""
+
+    result: bytes | None = None
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """The handler raised, or its arguments or its result could not be coded."""
+
+    error: BaseException
+
+
+class TimedOut(msgspec.Struct, frozen=True, gc=False):
+    """It did not end in time."""
+
+    seconds: float
+
+
+class HandedBack(msgspec.Struct, frozen=True, gc=False):
+    """The worker stops and gives the job back unfinished."""
+
+
+class Unknown(msgspec.Struct, frozen=True, gc=False):
+    """This worker has no task of that name."""
+
+    name: str
+
+
+class Crashed(msgspec.Struct, frozen=True, gc=False):
+    """The process that ran it died."""
+
+    message: str
+
+
+End = Returned | Raised | TimedOut | HandedBack | Unknown | Crashed
+
+
+class UnknownTask(LookupError):
+    """No task of that name is registered with the worker."""
+
+
+class ProcessCrashed(RuntimeError):
+    """The process of a job died under it."""
+
+
+# ── the decision ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def decide(lease: Lease, end: End, *, retry: Retry, now_ms: int, random: Random, encode: Encode | None = None) -> AnyOutcome:
+    """The outcome of a run that ended like this.
+
+    `retry` is the task's policy; one that came with the call wins. An error, a timeout and an unknown name are retried
+    while `lease.failures < max_retries`. `encode` codes what Snooze saves (default: the codec of the lease).
+    """
+    if isinstance(end, Returned):
+        return Complete(queue=lease.queue, id=lease.id, token=lease.token, result=end.result)
+    if isinstance(end, HandedBack):
+        return Release(queue=lease.queue, id=lease.id, token=lease.token)
+    if isinstance(end, Raised):
+        return _raised(lease, end.error, retry, now_ms, random, encode)
+    error, reason = _as_error(end)
+    return _failed(lease, error, reason, retry, now_ms, random)
+
+
+def _as_error(end: TimedOut | Unknown | Crashed) -> tuple[BaseException, Reason]:
+    match end:
+        case TimedOut(seconds):
+            return TimeoutError(f"did not end within {seconds:g} s"), "timeout"
+        case Crashed(message):
+            return ProcessCrashed(message), "crashed"
+        case Unknown(name):
+            message = f"this worker has no task named {name!r}: is the code that defines it deployed and imported?"
+            return UnknownTask(message), "error"
+
+
+def _raised(lease: Lease, error: BaseException, retry: Retry, now_ms: int, random: Random, encode: Encode | None) -> AnyOutcome:
+    queue, id, token = lease.queue, lease.id, lease.token
+    match error:
+        case Snooze():
+            try:
+                saved = None if error.saved is None else (encode or get_codec(lease.codec).encode)(error.saved)
+            except Exception as unsaved:  # what cannot be saved is the handler's mistake, like any other
+                return _failed(lease, unsaved, "error", retry, now_ms, random)
+            return SnoozeFor(queue=queue, id=id, token=token, delay_ms=error.delay_ms, saved=saved)
+        case RateLimited():
+            return Hold(queue=queue, id=id, token=token, delay_ms=error.delay_ms)
+        case WaitForChildren():
+            return Block(queue=queue, id=id, token=token, after=error.after, saved=_kept(error.saved, lease))
+        case WaitForSignal():
+            return Block(
+                queue=queue, id=id, token=token, signal=error.name, timeout_ms=error.timeout_ms, saved=_kept(error.saved, lease)
+            )
+        case Reject():
+            return Fail(queue=queue, id=id, token=token, failure=_failure(lease, error, "rejected", now_ms))
+        case RetryAfter():
+            return _chosen(lease, error, retry, now_ms)
+    return _failed(lease, error, "error", retry, now_ms, random)
+
+
+def _kept(saved: bytes | None, lease: Lease) -> bytes | None:
+    return lease.saved if saved is None else saved
+
+
+def _chosen(lease: Lease, error: RetryAfter, retry: Retry, now_ms: int) -> AnyOutcome:
+    """A failure whose delay the handler chose. What made it choose is the failure worth keeping."""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    failure = _failure(lease, error if cause is None else cause, "error", now_ms)
+    if lease.failures < (lease.retry or retry).max_retries:
+        return RetryLater(queue=lease.queue, id=lease.id, token=lease.token, failure=failure, delay_ms=error.delay_ms)
+    return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
+
+
+def _failed(lease: Lease, error: BaseException, reason: Reason, retry: Retry, now_ms: int, random: Random) -> AnyOutcome:
+    policy = lease.retry or retry
+    failure = _failure(lease, error, reason, now_ms)
+    if lease.failures < policy.max_retries and (isinstance(policy, RetryData) or policy.retries(error)):
+        delay_ms, failure = _delay(policy, lease.failures + 1, error, failure, random)
+        if delay_ms is not None:
+            return RetryLater(queue=lease.queue, id=lease.id, token=lease.token, failure=failure, delay_ms=delay_ms)
+    return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
+
+
+def _delay(
+    policy: Retry | RetryData, n: int, error: BaseException, failure: Failure, random: Random
+) -> tuple[int | None, Failure]:
+    """The wait, or None to give up. A user's function that fails must not cost the job: the computed wait stands in."""
+    try:
+        return backoff.delay_ms(policy, n, error, random), failure
+    except Exception as broken:
+        message = bounded(f"{failure.message} (and Retry(delays=…) failed itself: {type(broken).__name__}: {broken})")
+        return backoff.computed_ms(policy, n, random), msgspec.structs.replace(failure, message=message)
+
+
+def _failure(lease: Lease, error: BaseException, reason: Reason, now_ms: int) -> Failure:
+    told = describe(error)
+    return Failure(
+        reason=reason,
+        type=told.type,
+        message=told.message,
+        traceback=told.traceback,
+        attempt=lease.attempt,
+        at_ms=now_ms,
+        fingerprint=fingerprint_of(error, told),
+    )

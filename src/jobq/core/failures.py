@@ -1,0 +1,109 @@
+"""An exception as a job keeps it: bounded in size, with a fingerprint that groups failures of one cause."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sysconfig
+import traceback
+from types import TracebackType
+from typing import NamedTuple
+
+MAX_MESSAGE = 2_000
+MAX_TRACEBACK = 8_192
+_FRAMES = 30  # formatting costs about 20 µs a frame, and the last ones tell the story
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+class Told(NamedTuple):
+    """An exception in words."""
+
+    type: str
+    message: str
+    traceback: str | None
+
+
+def describe(error: BaseException) -> Told:
+    """Type, message and traceback, each bounded. Never raises, whatever the exception's own methods do."""
+    return Told(_type(error), bounded(_message(error)), _traceback(error))
+
+
+def fingerprint(error: BaseException) -> str:
+    """Twelve hex digits that are equal for failures of one cause: the same type, raised in the same function of the
+    user's code, with the same message up to numbers, addresses and quoted values. Line numbers do not count."""
+    return fingerprint_of(error, Told(_type(error), bounded(_message(error)), None))
+
+
+def fingerprint_of(error: BaseException, told: Told) -> str:
+    """The same, of an exception that was described already."""
+    text = "\0".join((told.type, _origin(error.__traceback__), normalised(told.message)))
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).hexdigest()
+
+
+_VARYING = re.compile(
+    r"""
+      '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*" | `[^`\n]*`      # quoted values
+    | \b0x[0-9a-f]+\b                                            # addresses
+    | \b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b            # uuids
+    | \b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b                            # digests
+    | \d+(?:[.,:]\d+)*                                           # numbers and times
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def normalised(message: str) -> str:
+    """The message with what varies from job to job taken out."""
+    return _VARYING.sub("·", message[:500])
+
+
+def bounded(text: str, limit: int = MAX_MESSAGE) -> str:
+    """The text, cut at the end when too long, and free of what UTF-8 cannot say."""
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _type(error: BaseException) -> str:
+    cls = type(error)
+    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # a user's __str__
+        return f"<its message could not be read: {type(broken).__name__}>"
+
+
+def _traceback(error: BaseException) -> str | None:
+    if error.__traceback__ is None and error.__cause__ is None and error.__context__ is None:
+        return None
+    try:
+        lines = traceback.format_exception(type(error), error, _without_jobq(error.__traceback__), limit=-_FRAMES)
+    except Exception as broken:
+        return f"<the traceback could not be formatted: {type(broken).__name__}>"
+    text = "".join(lines).encode("utf-8", "replace").decode()
+    return text if len(text) <= MAX_TRACEBACK else f"…{text[1 - MAX_TRACEBACK :]}"
+
+
+def _without_jobq(tb: TracebackType | None) -> TracebackType | None:
+    """The traceback from where the user's code begins; all of it if it never does."""
+    start = tb
+    while start is not None and start.tb_frame.f_code.co_filename.startswith(_HERE):
+        start = start.tb_next
+    return tb if start is None else start
+
+
+def _origin(tb: TracebackType | None) -> str:
+    """File and function of the innermost frame of the user's own code, or of the innermost one there is."""
+    innermost = own = ""
+    while tb is not None:
+        code = tb.tb_frame.f_code
+        innermost = f"{os.path.basename(code.co_filename)}:{code.co_qualname}"
+        if not code.co_filename.startswith((*_LIBRARIES, _HERE, "<frozen")):
+            own = innermost
+        tb = tb.tb_next
+    return own or innermost

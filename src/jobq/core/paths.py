@@ -1,0 +1,114 @@
+"""Finding what cannot be encoded inside a value, so that a refusal names its place: `args[0].items[3]['when']`.
+
+Only walked when something is wrong, or may be: never on the ordinary path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from jobq.core.checks import shown
+from jobq.errors import InvalidJob
+
+_DEEPEST = 200
+
+
+def is_model(value: Any) -> bool:
+    """Whether it is a pydantic model, or the class of one. pydantic is never imported for the question."""
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is None:
+        return False
+    base: type = pydantic.BaseModel
+    return issubclass(value, base) if isinstance(value, type) else isinstance(value, base)
+
+
+def dump_model(value: Any) -> Any:
+    """A pydantic model as plain values; NaN stays NaN, so that it is refused like any other."""
+    return value.model_dump(mode="python", by_alias=True)
+
+
+def explain(value: Any, root: str, encode: Callable[[Any], bytes], error: Exception) -> InvalidJob:
+    """The refusal for a value that `encode` raised `error` on, with the innermost place that is to blame."""
+    place, culprit = _blame(value, root, encode, 0)
+    return InvalidJob(f"{place or 'value'}: {_why(culprit, encode, error)}")
+
+
+def refuse_non_finite(value: Any, root: str) -> None:
+    """InvalidJob if there is a NaN or an infinity anywhere in it: no other system would read it back."""
+    for place, leaf in _leaves(value, root, 0):
+        if isinstance(leaf, float) and not math.isfinite(leaf):
+            raise InvalidJob(f"{place or 'value'}: {leaf} is not a number that can be stored")
+
+
+def _blame(value: Any, place: str, encode: Callable[[Any], bytes], depth: int) -> tuple[str, Any]:
+    if depth < _DEEPEST:
+        for inner, part in _parts(value, place):
+            if not _encodes(part, encode):
+                return _blame(part, inner, encode, depth + 1)
+    return place, value
+
+
+def _encodes(value: Any, encode: Callable[[Any], bytes]) -> bool:
+    try:
+        encode(value)
+    except Exception:
+        return False
+    return True
+
+
+def _why(culprit: Any, encode: Callable[[Any], bytes], error: Exception) -> str:
+    try:
+        encode(culprit)
+    except RecursionError:
+        return f"{shown(culprit)} refers to itself, or is nested too deeply"
+    except (TypeError, NotImplementedError) as own:
+        if isinstance(culprit, Mapping):
+            bad = next((key for key in culprit if not isinstance(key, (str, int, float))), None)
+            return f"the key {shown(bad)} is neither a string nor a number"
+        return f"a {_kind(culprit)} is not something that can be encoded: {shown(culprit)} ({own})"
+    except Exception as own:
+        return f"{shown(culprit)}: {own}"
+    return str(error)
+
+
+def _kind(value: Any) -> str:
+    cls = type(value)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _leaves(value: Any, place: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (str, int, float, bytes, type(None))) or depth >= _DEEPEST:
+        yield place, value
+        return
+    for inner, part in _parts(value, place):
+        yield from _leaves(part, inner, depth + 1)
+
+
+def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """The parts of a value with their places. "call" stands for (args, kwargs), whose parts begin a path."""
+    if place == "call":
+        yield "args", value[0]
+        yield "kwargs", value[1]
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield f"{place}[{shown(key)}]", part
+            if isinstance(key, float):
+                yield f"{place} key", key
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for n, part in enumerate(value):
+            yield f"{place}[{n}]", part
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield f"{place}.{name}", getattr(value, name, None)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield f"{place}.{field.name}", getattr(value, field.name, None)
+    elif is_model(value) and not isinstance(value, type):
+        for name, part in dump_model(value).items():
+            yield f"{place}.{name}", part

@@ -1,0 +1,27 @@
+"""The lock of a unique job: a digest of what makes two calls the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from jobq.core.checks import did_you_mean, shown
+from jobq.core.codec import JSON, Codec
+from jobq.core.policies import Unique
+from jobq.core.records import UniqueSpec
+from jobq.errors import InvalidJob
+
+
+def unique_spec(unique: Unique, task: str, bound: Mapping[str, Any], codec: Codec = JSON) -> UniqueSpec:
+    """What a spec carries. `bound` holds the arguments by name (`CallShape.bound`), so that f(1) and f(x=1) are the same."""
+    return UniqueSpec(lock=lock(unique.fields, task, bound, codec), mode=unique.mode, ttl_ms=unique.ttl_ms)
+
+
+def lock(fields: tuple[str, ...], task: str, bound: Mapping[str, Any], codec: Codec = JSON) -> str:
+    """The digest of the task's name and the chosen arguments (none chosen: all). Their order does not matter."""
+    for field in fields:
+        if field not in bound:
+            raise InvalidJob(f"Unique field {shown(field)} is not an argument of {task}{did_you_mean(field, bound)}")
+    chosen = [[name, bound[name]] for name in sorted(fields or bound)]
+    return hashlib.blake2b(codec.digestible([task, chosen]), digest_size=16).hexdigest()
