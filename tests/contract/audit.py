@@ -51,11 +51,15 @@ def check_story(story: list[EventRecord]) -> None:
 def check_event(event: EventRecord) -> None:
     """One event, by itself."""
     told = f"{event.job}: {event.kind} {event.previous} → {event.state}"
-    assert isinstance(event.kind, Kind) and event.state is not None, told
+    assert isinstance(event.kind, Kind), told
+    assert event.state is not None, told
     assert legal(event.kind, event.previous, event.state), f"illegal: {told}"
-    assert event.name and event.created_ms <= event.at_ms, told
+    assert event.name, told
+    assert event.created_ms <= event.at_ms, told
     if event.state is State.ACTIVE:
-        assert event.attempt >= 1 and event.worker is not None and event.started_ms == event.at_ms, told
+        assert event.attempt >= 1, told
+        assert event.worker is not None, told
+        assert event.started_ms == event.at_ms, told
     if event.state in ENDED:
         assert event.finished_ms == event.at_ms, told
     else:
@@ -63,7 +67,8 @@ def check_event(event: EventRecord) -> None:
     if event.kind is Kind.FAILED or event.kind is Kind.CANCELLED:
         assert event.reason, told
     if event.state is State.DELAYED:
-        assert event.due_ms is not None and event.due_ms >= event.at_ms, told
+        assert event.due_ms is not None, told
+        assert event.due_ms >= event.at_ms, told
 
 
 def check_step(before: EventRecord, event: EventRecord) -> None:
@@ -74,7 +79,7 @@ def check_step(before: EventRecord, event: EventRecord) -> None:
         assert before.state in ENDED, told
         return
     assert event.previous is before.state, told
-    assert event.created_ms == before.created_ms and event.name == before.name and event.key == before.key, told
+    assert (event.created_ms, event.name, event.key) == (before.created_ms, before.name, before.key), told
     assert event.life == before.life + (event.kind is Kind.RERUN), told
     assert event.attempt == before.attempt + (event.kind is Kind.STARTED), told
     if event.kind is Kind.RERUN:

@@ -16,6 +16,7 @@ from jobq.core.records import (
     EventRecord,
     Fail,
     Failure,
+    Filter,
     Hold,
     JobKey,
     JobRecord,
@@ -62,9 +63,12 @@ def fresh_queue() -> QueueName:
     return QueueName(f"t{uuid4().hex[:12]}", "work")
 
 
-def failure(message: str = "boom", reason: Reason = "error", fingerprint: str | None = "f00d") -> Failure:
+def failure(lease: Lease, message: str = "boom", reason: Reason = "error") -> Failure:
     """Why a run failed."""
-    return Failure(reason=reason, type="ValueError", message=message, traceback="Traceback …", fingerprint=fingerprint)
+    return Failure(
+        reason=reason, type="ValueError", message=message, traceback="Traceback …",
+        attempt=lease.attempt, at_ms=lease.started_ms, fingerprint="f00d",
+    )  # fmt: skip
 
 
 def ref(lease: Lease) -> LeaseRef:
@@ -77,11 +81,11 @@ def complete(lease: Lease, result: bytes | None = b"1") -> Complete:
 
 
 def retry(lease: Lease, delay_ms: int = 0, message: str = "boom") -> RetryLater:
-    return RetryLater(queue=lease.queue, id=lease.id, token=lease.token, failure=failure(message), delay_ms=delay_ms)
+    return RetryLater(queue=lease.queue, id=lease.id, token=lease.token, failure=failure(lease, message), delay_ms=delay_ms)
 
 
 def fail(lease: Lease, message: str = "boom", reason: Reason = "error") -> Fail:
-    return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure(message, reason))
+    return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure(lease, message, reason))
 
 
 def snooze(lease: Lease, delay_ms: int = 0, saved: bytes | None = None) -> SnoozeFor:
@@ -252,8 +256,6 @@ async def read_log(store: Store, queue: QueueName, after: str = "0", limit: int 
 
 async def read_all(store: Store, queue: QueueName, state: State | None = None, limit: int = 50) -> list[JobRecord]:
     """Every record a listing shows."""
-    from jobq.core.records import Filter
-
     records: list[JobRecord] = []
     cursor: str | None = None
     while True:

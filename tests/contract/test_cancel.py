@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from jobq.core.records import Cancel, Remove
+from jobq.core.records import AnyOutcome, Cancel, Lease, Remove
 from jobq.core.states import State
 
 from .kit import LEASE, SECOND, Desk, block, complete, fail, hold, ref, release, retry, snooze
@@ -78,10 +80,20 @@ async def test_a_job_asked_to_stop_that_succeeds_is_completed(q: Desk) -> None:
     assert (record.state, record.result) == (State.COMPLETED, b"2")
 
 
-@pytest.mark.parametrize(
-    "outcome", [retry, fail, snooze, release, lambda lease: hold(lease, SECOND), lambda lease: block(lease, signal="go")]
-)
-async def test_a_job_asked_to_stop_ends_as_cancelled_by_anything_but_success(q: Desk, outcome) -> None:  # type: ignore[no-untyped-def]
+UNFINISHED: dict[str, Callable[[Lease], AnyOutcome]] = {
+    "retry": retry,
+    "fail": fail,
+    "snooze": snooze,
+    "release": release,
+    "hold": lambda lease: hold(lease, SECOND),
+    "block": lambda lease: block(lease, signal="go"),
+}
+
+
+@pytest.mark.parametrize("outcome", UNFINISHED.values(), ids=UNFINISHED.keys())
+async def test_a_job_asked_to_stop_ends_as_cancelled_by_anything_but_success(
+    q: Desk, outcome: Callable[[Lease], AnyOutcome]
+) -> None:
     await q.put("a")
     lease = await q.take("bee")
     await q.alter(Cancel(job=q.key("a"), reason="enough"))
