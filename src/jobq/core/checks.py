@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from difflib import get_close_matches
+from uuid import UUID
 
 from jobq.core.records import MAX_ID_LENGTH, MAX_PRIORITY
 from jobq.errors import InvalidJob, JobqError, PayloadTooLarge
@@ -175,7 +176,9 @@ def check_id(value: object, option: str = "id") -> str:
 
 
 def check_key(value: object) -> str:
-    """An ordering key: like an id."""
+    """An ordering key: like an id. A whole number or a UUID counts as its text."""
+    if isinstance(value, (int, UUID)) and not isinstance(value, bool):
+        value = str(value)
     return _name(value, "key", MAX_ID_LENGTH, InvalidJob)
 
 
