@@ -1,0 +1,123 @@
+"""The seam between the commands and what they command: the one place of jq-ctl that opens a store.
+
+A command gets a `Backend` and asks it for the store, for a queue of the public API, or for where a job is. Whatever
+`open_store` can open works; a jq-server is a store too, so its address will be one more URL here and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from jobq.core.records import Filter, JobKey, JobRecord, QueueName, QueueRecord
+from jobq.engine.handles import handle, release
+from jobq.errors import ConfigError, JobNotFound, StoreUnavailable
+from jobq.queue import Queue
+from jobq.stores.base import Store
+
+T = TypeVar("T")
+PAGE = 500
+
+
+def default_url() -> str:
+    """Where jobs are when nobody says so: the same place as for `Queue()`."""
+    return os.environ.get("JQ_URL") or "sqlite:///jobq.db"
+
+
+class Backend:
+    """One tenant's queues in one store. `within` bounds every wait for an answer by `timeout` seconds."""
+
+    store: Store
+
+    def __init__(self, url: str, *, tenant: str | None = None, timeout: float = 10.0) -> None:
+        self.url = url
+        self.tenant = tenant or os.environ.get("JQ_TENANT") or "default"
+        self.timeout = timeout
+        self._stack = AsyncExitStack()
+
+    @asynccontextmanager
+    async def opened(self, *, create: bool = False) -> AsyncIterator[Backend]:
+        """Connected, for as long as the context lasts."""
+        if not create:
+            _must_exist(self.url)
+        async with self._stack:
+            self.store = await self.within(handle(self.url))
+            self._stack.push_async_callback(release, self.store)
+            yield self
+
+    async def within(self, answer: Awaitable[T], *, extra: float = 0) -> T:
+        """The answer, or StoreUnavailable when it does not come in time."""
+        try:
+            async with asyncio.timeout(self.timeout + extra):
+                return await answer
+        except TimeoutError as e:
+            raise StoreUnavailable(f"{self.url} did not answer within {self.timeout:g} s; --timeout gives it longer") from e
+
+    async def queue(self, name: str, **declared: Any) -> Queue:
+        """A queue of the public API, open until the command ends."""
+        queue = Queue(name, self.url, tenant=self.tenant, **declared)
+        return await self.within(self._stack.enter_async_context(queue))
+
+    def name(self, queue: str) -> QueueName:
+        """The queue's whole name."""
+        return QueueName(self.tenant, queue)
+
+    async def queues(self) -> list[QueueRecord]:
+        """The tenant's queues, by name."""
+        return sorted(await self.within(self.store.queues(self.tenant)), key=lambda q: q.queue)
+
+    async def known(self, names: Sequence[str]) -> list[QueueRecord]:
+        """The queues of these names (none: all). ConfigError for one that is not there."""
+        there = {record.queue.queue: record for record in await self.queues()}
+        for name in names:
+            if name not in there:
+                raise ConfigError(f"no queue {name!r} in {self.url}{_have(there)}")
+        return [there[name] for name in names] if names else list(there.values())
+
+    async def locate(self, ids: Sequence[str], queue: str | None = None) -> list[JobRecord]:
+        """The jobs with these ids, in order, wherever they are. JobNotFound names those that are nowhere."""
+        names = [self.name(queue)] if queue is not None else [record.queue for record in await self.queues()]
+        keys = [JobKey(name, id) for id in ids for name in names]
+        found: dict[str, list[JobRecord]] = {id: [] for id in ids}
+        for record in await self.within(self.store.get(keys)):
+            if record is not None:
+                found[record.id].append(record)
+        if missing := [id for id, records in found.items() if not records]:
+            where = f"queue {queue!r}" if queue is not None else f"any queue of {self.url}"
+            raise JobNotFound(f"no job {', '.join(missing)} in {where}: the id is wrong, or retention has removed it")
+        for id, records in found.items():
+            if len(records) > 1:
+                places = ", ".join(record.queue.queue for record in records)
+                raise ConfigError(f"job {id} is in several queues ({places}): say which with --queue")
+        return [found[id][0] for id in ids]
+
+    async def pages(self, filter: Filter, *, limit: int | None = None) -> AsyncIterator[list[JobRecord]]:
+        """What the filter finds, page by page, up to `limit` jobs."""
+        cursor, left = None, limit
+        while left is None or left > 0:
+            page = await self.within(self.store.find(filter, cursor=cursor, limit=PAGE if left is None else min(PAGE, left)))
+            if page.records:
+                records = list(page.records if left is None else page.records[:left])
+                left = None if left is None else left - len(records)
+                yield records
+            if (cursor := page.cursor) is None:
+                return
+
+
+def _have(names: dict[str, QueueRecord]) -> str:
+    return f": it has {', '.join(names)}" if names else ": it has none yet"
+
+
+def _must_exist(url: str) -> None:
+    """A file that is not there is a wrong directory or a typo; opening it would create an empty store."""
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite":
+        return
+    path = Path(parts.path.removeprefix("/"))
+    if not path.exists():
+        raise ConfigError(f"no jobs at {url}: there is no file {path.absolute()}. Give --url or set JQ_URL")

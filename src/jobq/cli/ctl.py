@@ -1,0 +1,38 @@
+"""`jq-ctl`: the operator's command. One file per noun; a new noun is one more line in `NOUNS`."""
+
+from __future__ import annotations
+
+import click
+
+from jobq.cli import submit  # noqa: F401 - adds `submit` to the noun `job`
+from jobq.cli.dead import dead
+from jobq.cli.events import events
+from jobq.cli.job import job
+from jobq.cli.options import Root
+from jobq.cli.queue import queue
+from jobq.cli.system import status, version
+from jobq.cli.workers import worker
+
+NOUNS: tuple[click.Command, ...] = (job, queue, dead, worker, events, status, version)
+
+main = Root(
+    "jq-ctl",
+    help="""Look after a jobq store: its jobs, queues and workers.
+
+    The store is given by --url or JQ_URL. Answers are tables for people, or with -o json|yaml whole documents for
+    programs. Exit codes: 0 done, 1 failed or not found, 2 wrong usage.""",
+    examples="""
+    jq-ctl --url sqlite:///jobs.db status
+    export JQ_URL=valkey://localhost:6379
+    jq-ctl job submit charge -q billing --payload '{"tenant": "acme", "invoice": 7}'
+    jq-ctl queue watch
+    jq-ctl dead list --by-error
+    """,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+for _noun in NOUNS:
+    main.add_command(_noun)
+
+if __name__ == "__main__":
+    main()

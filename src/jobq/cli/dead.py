@@ -1,0 +1,175 @@
+"""`jq-ctl dead …`: dead letters, that is the failed jobs of a queue. They stay until rerun, purged or out of retention."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import click
+from rich.console import RenderableType
+
+from jobq.cli import documents, text
+from jobq.cli.job_view import error
+from jobq.cli.options import DURATION, FAILED, Ctl, confirm, noun, on_store, yes_option
+from jobq.cli.output import Column, table
+from jobq.cli.progress import bar
+from jobq.core.records import AnyCommand, Filter, JobKey, JobRecord, Remove, Rerun
+from jobq.core.states import State
+
+dead = noun("dead", "Dead letters: jobs that failed for good. Look at them, run them again, or let go of them.")
+
+_queues_option = click.option(
+    "-q", "--queue", "queues", metavar="NAME", multiple=True, help="Only this queue (may be given several times)."
+)
+_name_option = click.option("--name", help="Only jobs of the task with this name.")
+_all_option = click.option("--all", "every", is_flag=True, help="All failed jobs that match, instead of ids.")
+
+
+@dead.command(
+    "list",
+    examples="""
+    jq-ctl dead list -q billing
+    jq-ctl dead list --by-error          # which mistakes, and how often
+    """,
+)
+@_queues_option
+@_name_option
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many per queue.")
+@click.option("--by-error", is_flag=True, help="Group them all by task and kind of error.")
+@on_store
+async def list_(ctl: Ctl, queues: tuple[str, ...], name: str | None, limit: int, by_error: bool) -> None:
+    """List failed jobs with what went wrong, latest first."""
+    if by_error:
+        await _by_error(ctl, queues, name)
+        return
+    records = [r async for r in _failed(ctl, queues, name, limit=limit)]
+    ctl.out.show([documents.job(r) for r in records], lambda: _table(records))
+    ctl.out.note("jq-ctl job status ID shows the traceback; jq-ctl dead rerun ID runs it again" if records else "no failed jobs")
+
+
+@dead.command(
+    examples="""
+    jq-ctl dead rerun inv-8 inv-9
+    jq-ctl dead rerun --all -q billing --name charge
+    """
+)
+@click.argument("ids", metavar="[ID...]", nargs=-1)
+@_queues_option
+@_name_option
+@_all_option
+@yes_option
+@on_store
+async def rerun(ctl: Ctl, ids: tuple[str, ...], queues: tuple[str, ...], name: str | None, every: bool, yes: bool) -> int:
+    """Run failed jobs again from the start (alias: retry)."""
+    return await _each(ctl, ids, queues, name, every, yes, "rerun", "Run {n} again?", lambda key: Rerun(job=key))
+
+
+@dead.command(
+    examples="""
+    jq-ctl dead purge inv-8 --yes
+    jq-ctl dead purge --all -q billing --older-than 7d
+    """
+)
+@click.argument("ids", metavar="[ID...]", nargs=-1)
+@_queues_option
+@_name_option
+@_all_option
+@click.option("--older-than", type=DURATION, metavar="TIME", default=0.0, help="With --all: only those that failed so long ago.")
+@yes_option
+@on_store
+async def purge(
+    ctl: Ctl, ids: tuple[str, ...], queues: tuple[str, ...], name: str | None, every: bool, older_than: float, yes: bool
+) -> int:
+    """Remove failed jobs for good."""
+    return await _each(
+        ctl, ids, queues, name, every, yes, "purged", "Remove {n} for good?", lambda key: Remove(job=key), older_than=older_than
+    )
+
+
+async def _each(
+    ctl: Ctl, ids: Sequence[str], queues: Sequence[str], name: str | None, every: bool, yes: bool, did: str, question: str,
+    command: Callable[[JobKey], AnyCommand], *, older_than: float = 0,
+) -> int:  # fmt: skip
+    """One command for every failed job that is meant; how many there were, and how many it applied to."""
+    if every == bool(ids):
+        raise click.UsageError("give the ids of failed jobs, or --all")
+    before = int((time.time() - older_than) * 1000)
+    if every:
+        meant = [r async for r in _failed(ctl, queues, name) if not older_than or (r.finished_ms or 0) <= before]
+    else:
+        meant = await ctl.backend.locate(ids, queues[0] if queues else None)
+    confirm(question.format(n=text.plural(len(meant), "failed job")), yes=yes or (bool(ids) and did == "rerun") or not meant)
+    failed = [JobKey(r.queue, r.id) for r in meant if r.state is State.FAILED]
+    done = 0
+    with bar(did, len(failed)) as advance:
+        for start in range(0, len(failed), 500):
+            answers = await ctl.backend.within(ctl.backend.store.alter([command(key) for key in failed[start : start + 500]]))
+            done += sum(answers)
+            advance(len(answers))
+    ctl.out.show({"matched": len(meant), did: done}, lambda: f"{did}: {done:,} of {text.plural(len(meant), 'failed job')}")
+    if skipped := [r.id for r in meant if r.state is not State.FAILED]:
+        ctl.out.note(f"not failed, left alone: {', '.join(skipped)}")
+    return 0 if done == len(meant) else FAILED
+
+
+async def _failed(ctl: Ctl, queues: Sequence[str], name: str | None, *, limit: int | None = None) -> AsyncIterator[JobRecord]:
+    for queue in await ctl.backend.known(queues):
+        async for page in ctl.backend.pages(Filter(queue=queue.queue, state=State.FAILED, name=name), limit=limit):
+            for record in page:
+                yield record
+
+
+def _table(records: Sequence[JobRecord]) -> RenderableType:
+    now = int(time.time() * 1000)
+    columns = (
+        Column("ID"),
+        Column("QUEUE"),
+        Column("NAME"),
+        Column("RUNS", right=True),
+        Column("FAILED"),
+        Column("REASON"),
+        Column("ERROR", shrinks=True),
+    )
+    return table(columns, [
+        [r.id, r.queue.queue, r.name, r.attempt, text.relative(r.finished_ms, now), _reason(r), error(r)]
+        for r in records
+    ])  # fmt: skip
+
+
+def _reason(record: JobRecord) -> str | None:
+    return None if record.failure is None else record.failure.reason
+
+
+async def _by_error(ctl: Ctl, queues: Sequence[str], name: str | None) -> None:
+    """Failures of one cause have one fingerprint; the latest of each is its example."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    latest: dict[tuple[str, str, str], JobRecord] = {}
+    async for record in _failed(ctl, queues, name):
+        failure = record.failure
+        cause = "" if failure is None else failure.fingerprint or failure.type
+        group = (record.queue.queue, record.name, cause)
+        counts[group] += 1
+        if group not in latest or (record.finished_ms or 0) > (latest[group].finished_ms or 0):
+            latest[group] = record
+    groups = counts.most_common()
+    now = int(time.time() * 1000)
+    columns = (
+        Column("JOBS", right=True),
+        Column("QUEUE"),
+        Column("NAME"),
+        Column("LATEST"),
+        Column("EXAMPLE"),
+        Column("ERROR", shrinks=True),
+    )
+    ctl.out.show(
+        [
+            {"jobs": n, "queue": q, "name": task, "fingerprint": cause, "latest": documents.job(latest[(q, task, cause)])}
+            for (q, task, cause), n in groups
+        ],
+        lambda: table(columns, [
+            [n, g[0], g[1], text.relative(latest[g].finished_ms, now), latest[g].id, error(latest[g])] for g, n in groups
+        ]),
+    )  # fmt: skip
+    if not groups:
+        ctl.out.note("no failed jobs")

@@ -1,0 +1,181 @@
+"""Store records as the documents that `--output json|yaml` prints. Keys are a promise: add, never rename or drop.
+
+Every key is always there (null where there is nothing); times are ISO 8601 in UTC, durations `_ms`.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from jobq.cli.output import plain
+from jobq.cli.text import iso
+from jobq.core.codec import get_codec
+from jobq.core.records import (
+    EventRecord,
+    Failure,
+    JobKey,
+    JobRecord,
+    MinuteRecord,
+    QueueRecord,
+    StatsRecord,
+    WorkerRecord,
+)
+from jobq.core.states import State
+
+Document = dict[str, Any]
+
+
+def decode(data: bytes | None, codec: str) -> Any:
+    """What a user stored, as plain values. A codec that is not known here (an application's own) leaves the bytes."""
+    if data is None:
+        return None
+    try:
+        return plain(get_codec(codec).decode(data, Any))
+    except Exception:  # a custom codec's bytes can do anything; looking at a job must still work
+        return {"codec": codec, "base64": base64.b64encode(data).decode()}
+
+
+def arguments(record: JobRecord) -> tuple[Any, Any]:
+    """args and kwargs; a payload that cannot be read here is shown whole as args."""
+    value = decode(record.payload, record.codec)
+    if isinstance(value, list) and len(value) == 2:
+        return value[0], value[1]
+    return value, {}
+
+
+def job(record: JobRecord) -> Document:
+    """A job, whole."""
+    args, kwargs = arguments(record)
+    return {
+        "tenant": record.queue.tenant,
+        "queue": record.queue.queue,
+        "id": record.id,
+        "name": record.name,
+        "state": record.state.value,
+        "args": args,
+        "kwargs": kwargs,
+        "result": decode(record.result, record.codec),
+        "failure": failure(record.failure),
+        "reason": record.reason,
+        "priority": record.priority,
+        "key": record.key,
+        "life": record.life,
+        "attempt": record.attempt,
+        "failures": record.failures,
+        "stalls": record.stalls,
+        "created_at": iso(record.created_ms),
+        "due_at": iso(record.due_ms),
+        "started_at": iso(record.started_ms),
+        "finished_at": iso(record.finished_ms),
+        "worker": record.worker,
+        "progress": decode(record.progress, record.codec),
+        "cancel_asked": record.cancel_asked,
+        "schedule": record.schedule,
+        "origin": record.origin,
+        "parents": [_ref(key) for key in record.parents],
+        "children": [_ref(key) for key in record.children],
+    }
+
+
+def failure(value: Failure | None) -> Document | None:
+    """Why it failed, if it did."""
+    if value is None:
+        return None
+    return {
+        "reason": value.reason,
+        "type": value.type,
+        "message": value.message,
+        "traceback": value.traceback,
+        "attempt": value.attempt,
+        "at": iso(value.at_ms),
+        "fingerprint": value.fingerprint,
+    }
+
+
+def queue(record: QueueRecord, stats: StatsRecord) -> Document:
+    """A queue at a glance, with what is declared about it."""
+    retention = record.retention
+    return {
+        "tenant": record.queue.tenant,
+        "queue": record.queue.queue,
+        "mode": record.mode,
+        "paused": stats.paused,
+        "counts": {state.value: stats.counts.get(state, 0) for state in State},
+        "workers": stats.workers,
+        "oldest_waiting_ms": stats.oldest_waiting_ms,
+        "next_due_ms": stats.next_due_ms,
+        "partitions": record.partitions,
+        "limits": plain(record.limits.effective),
+        "retention": {
+            "completed_ms": retention.completed_ms,
+            "failed_ms": retention.failed_ms,
+            "cancelled_ms": retention.cancelled_ms,
+            "count": retention.count,
+        },
+        "dead_letters": record.dead_letters,
+    }
+
+
+def minute(record: MinuteRecord) -> Document:
+    """One minute of a queue's life."""
+    return {
+        "minute": iso(record.minute_ms),
+        "accepted": record.accepted,
+        "started": record.started,
+        "completed": record.completed,
+        "failed": record.failed,
+        "cancelled": record.cancelled,
+        "retried": record.retried,
+        "stalled": record.stalled,
+        "wait_ms": record.wait_ms,
+        "run_ms": record.run_ms,
+    }
+
+
+def worker(record: WorkerRecord) -> Document:
+    """A worker as it last said it was."""
+    return {
+        "name": record.name,
+        "host": record.host,
+        "pid": record.pid,
+        "queues": [{"tenant": q.tenant, "queue": q.queue} for q in record.queues],
+        "concurrency": record.concurrency,
+        "active": record.active,
+        "paused": record.paused,
+        "started_at": iso(record.started_ms),
+        "seen_at": iso(record.seen_ms),
+    }
+
+
+def event(record: EventRecord) -> Document:
+    """One transition."""
+    return {
+        "id": record.id,
+        "position": record.position,
+        "kind": str(record.kind),
+        "at": iso(record.at_ms),
+        "tenant": record.queue.tenant,
+        "queue": record.queue.queue,
+        "job": record.job,
+        "life": record.life,
+        "name": record.name,
+        "key": record.key,
+        "attempt": record.attempt,
+        "failures": record.failures,
+        "stalls": record.stalls,
+        "state": None if record.state is None else record.state.value,
+        "previous": None if record.previous is None else record.previous.value,
+        "worker": record.worker,
+        "reason": record.reason,
+        "error": record.error,
+        "fingerprint": record.fingerprint,
+        "created_at": iso(record.created_ms),
+        "due_at": iso(record.due_ms),
+        "started_at": iso(record.started_ms),
+        "finished_at": iso(record.finished_ms),
+    }
+
+
+def _ref(key: JobKey) -> Document:
+    return {"queue": key.queue.queue, "id": key.id}

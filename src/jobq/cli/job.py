@@ -1,0 +1,229 @@
+"""`jq-ctl job …`: look at jobs and act on them. Submitting is in submit.py."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from jobq.cli import documents, text
+from jobq.cli.job_view import job_details, job_table
+from jobq.cli.options import DURATION, FAILED, Ctl, noun, on_store, queue_option, yes_option
+from jobq.cli.options import confirm as ask
+from jobq.core.records import AnyCommand, Cancel, Filter, JobKey, JobRecord, Promote, Remove, Reprioritise, Rerun
+from jobq.core.states import State
+from jobq.errors import WaitTimeout
+
+job = noun("job", "Submit jobs, look at them, and act on them.")
+ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@job.command(
+    "list",
+    examples="""
+    jq-ctl job list
+    jq-ctl job list -q billing --state failed --limit 200
+    jq-ctl job list --state waiting -o json | jq -r '.[].id'
+    """,
+)
+@click.option("-q", "--queue", "queues", metavar="NAME", multiple=True, help="Only this queue (may be given several times).")
+@click.option("--state", type=click.Choice([s.value for s in State]), help="Only jobs in this state.")
+@click.option("--name", help="Only jobs of the task with this name.")
+@click.option("--key", help="Only jobs with this key.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many per queue.")
+@on_store
+async def list_(ctl: Ctl, queues: tuple[str, ...], state: str | None, name: str | None, key: str | None, limit: int) -> None:
+    """List jobs, newest first."""
+    records: list[JobRecord] = []
+    full: list[str] = []
+    for queue in await ctl.backend.known(queues):
+        filter = Filter(queue=queue.queue, state=None if state is None else State(state), name=name, key=key)
+        found = [record async for page in ctl.backend.pages(filter, limit=limit) for record in page]
+        if len(found) == limit:
+            full.append(queue.queue.queue)
+        records += found
+    ctl.out.show([documents.job(r) for r in records], lambda: job_table(records))
+    if not records:
+        ctl.out.note("no such jobs")
+    elif full:
+        ctl.out.note(f"{limit} shown of {', '.join(full)}; --limit shows more")
+
+
+@job.command(examples="jq-ctl job status inv-8\njq-ctl job status inv-8 -q billing -o yaml")
+@click.argument("id")
+@queue_option
+@on_store
+async def status(ctl: Ctl, id: str, queue: str | None) -> None:
+    """Show everything about one job: arguments, result, failure, times."""
+    (record,) = await ctl.backend.locate([id], queue)
+    ctl.out.show(documents.job(record), lambda: job_details(record))
+
+
+@job.command(examples="jq-ctl job logs inv-8\njq-ctl job logs inv-8 --follow")
+@click.argument("id")
+@queue_option
+@click.option("-f", "--follow", is_flag=True, help="Go on printing until the job ends.")
+@on_store
+async def logs(ctl: Ctl, id: str, queue: str | None, follow: bool) -> None:
+    """Print what the job's handler logged (the last 1,000 lines are kept)."""
+    (record,) = await ctl.backend.locate([id], queue)
+    key = JobKey(record.queue, record.id)
+    lines = await ctl.backend.within(ctl.backend.store.logs(key))
+    if not follow:
+        ctl.out.show(lines, lambda: Text(text.clean_lines("\n".join(lines))) if lines else None)
+        if not lines:
+            ctl.out.note(f"job {id} logged nothing")
+        return
+    shown: list[str] = []
+    while True:
+        for line in unseen(shown, lines):
+            ctl.out.stream(line, lambda line=line: Text(text.clean_lines(line)))  # type: ignore[misc]  # bound per line
+        shown = lines
+        (now,) = await ctl.backend.within(ctl.backend.store.get([key]))
+        if ended := now is None or now.state.ended:
+            lines = await ctl.backend.within(ctl.backend.store.logs(key))
+            if lines == shown:
+                return
+        if not ended:
+            await asyncio.sleep(0.5)  # stores signal transitions, not log lines: a person's pace is enough
+            lines = await ctl.backend.within(ctl.backend.store.logs(key))
+
+
+@job.command(
+    examples="""
+    jq-ctl job wait inv-8
+    jq-ctl job wait inv-8 inv-9 --for 5m && echo paid
+    """
+)
+@ids_argument
+@queue_option
+@click.option("--for", "patience", type=DURATION, metavar="TIME", help="How long to wait. Default: until they end.")
+@on_store
+async def wait(ctl: Ctl, ids: tuple[str, ...], queue: str | None, patience: float | None) -> int:
+    """Wait until jobs end. Exit code 0 if all completed, 1 otherwise."""
+    found = await ctl.backend.locate(ids, queue)
+    end = None if patience is None else time.monotonic() + patience
+    late: list[str] = []
+    for record in found:
+        handle = (await ctl.backend.queue(record.queue.queue)).job(record.id)
+        try:
+            await handle.wait(timeout=None if end is None else max(0.001, end - time.monotonic()))
+        except WaitTimeout:
+            late.append(record.id)
+    now = await ctl.backend.locate(ids, queue)
+    ctl.out.show([documents.job(r) for r in now], lambda: job_table(now))
+    if late:
+        ctl.out.note(f"still unfinished: {', '.join(late)}")
+    return 0 if all(record.state is State.COMPLETED for record in now) else FAILED
+
+
+# ── acting ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def alter(
+    ctl: Ctl, ids: Sequence[str], queue: str | None, command: Callable[[JobKey], AnyCommand], did: str, why_not: str
+) -> int:
+    """Carry out one command per job and say what became of each; exit code 1 if one did not apply."""
+    found = await ctl.backend.locate(list(dict.fromkeys(ids)), queue)
+    keys = [JobKey(record.queue, record.id) for record in found]
+    answers = await ctl.backend.within(ctl.backend.store.alter([command(key) for key in keys]))
+    now = await ctl.backend.within(ctl.backend.store.get(keys))
+    states = [None if record is None else record.state for record in now]
+    outcome = [
+        {"queue": k.queue.queue, "id": k.id, "applied": applied, "state": None if state is None else state.value}
+        for k, applied, state in zip(keys, answers, states, strict=True)
+    ]
+
+    def render() -> RenderableType:
+        lines = []
+        for key, applied, before, state in zip(keys, answers, found, states, strict=True):
+            line = Text(f"{key.id} ") + Text(did if applied else f"not {did}", style="green" if applied else "red")
+            if not applied:
+                line += Text(f": it is {before.state.value}; {why_not}")
+            elif state is not None and state is not before.state:
+                line += Text(", now ") + text.state(state)
+            elif state is State.ACTIVE:
+                line += Text(", still running until its handler stops", style="bright_black")
+            lines.append(line)
+        return Group(*lines)
+
+    ctl.out.show(outcome, render)
+    return 0 if all(answers) else FAILED
+
+
+@job.command(examples="jq-ctl job cancel inv-8 inv-9\njq-ctl job cancel month-end --cascade")
+@ids_argument
+@queue_option
+@click.option("--cascade", is_flag=True, help="Also the jobs it waits for.")
+@on_store
+async def cancel(ctl: Ctl, ids: tuple[str, ...], queue: str | None, cascade: bool) -> int:
+    """Cancel jobs: at once if they have not started, otherwise the handler is asked to stop."""
+    return await alter(
+        ctl, ids, queue, lambda key: Cancel(job=key, cascade=cascade), "cancelled", "only unfinished jobs can be cancelled"
+    )
+
+
+@job.command(examples="jq-ctl job rerun inv-8\njq-ctl dead rerun --all -q billing     # every failed job")
+@ids_argument
+@queue_option
+@on_store
+async def rerun(ctl: Ctl, ids: tuple[str, ...], queue: str | None) -> int:
+    """Run ended jobs again from the start (alias: retry)."""
+    return await alter(
+        ctl, ids, queue, lambda key: Rerun(job=key), "set to run again", "only ended jobs, whose unique lock is free, run again"
+    )
+
+
+@job.command(examples="jq-ctl job promote reminder-77")
+@ids_argument
+@queue_option
+@on_store
+async def promote(ctl: Ctl, ids: tuple[str, ...], queue: str | None) -> int:
+    """Make delayed jobs due now."""
+    return await alter(ctl, ids, queue, lambda key: Promote(job=key), "promoted", "only delayed jobs can be promoted")
+
+
+@job.command(examples="jq-ctl job reprioritise inv-8 --priority 9")
+@ids_argument
+@queue_option
+@click.option("--priority", type=int, required=True, help="Higher runs first.")
+@on_store
+async def reprioritise(ctl: Ctl, ids: tuple[str, ...], queue: str | None, priority: int) -> int:
+    """Give jobs that have not started another priority."""
+    from jobq.core.checks import check_priority
+
+    priority = check_priority(priority)
+    return await alter(
+        ctl,
+        ids,
+        queue,
+        lambda key: Reprioritise(job=key, priority=priority),
+        "moved",
+        "only jobs that have not started can be moved",
+    )
+
+
+@job.command(examples="jq-ctl job remove inv-8 --yes")
+@ids_argument
+@queue_option
+@yes_option
+@on_store
+async def remove(ctl: Ctl, ids: tuple[str, ...], queue: str | None, yes: bool) -> int:
+    """Remove jobs: the record of an ended one, an unfinished one is cancelled."""
+    ask(f"Remove {text.plural(len(ids), 'job')}?", yes=yes)
+    return await alter(ctl, ids, queue, lambda key: Remove(job=key), "removed", "a running job must be cancelled first")
+
+
+def unseen(shown: Sequence[str], lines: Sequence[str]) -> Sequence[str]:
+    """The lines after those already shown, of a log that drops its oldest lines: the longest overlap counts."""
+    for start in range(len(shown) + 1):
+        if list(shown[start:]) == list(lines[: len(shown) - start]):
+            return lines[len(shown) - start :]
+    return lines

@@ -1,0 +1,128 @@
+"""How jobs look to people: one line in a listing, or everything about one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.syntax import Syntax
+from rich.text import Text
+
+from jobq.cli import documents, text
+from jobq.cli.output import Cell, Column, details, table
+from jobq.core.records import JobRecord
+from jobq.core.states import State
+
+_COLUMNS = (
+    Column("ID"), Column("QUEUE"), Column("NAME"), Column("STATE"), Column("PRIO", right=True), Column("RUNS", right=True),
+    Column("WHEN"), Column("ABOUT", shrinks=True),
+)  # fmt: skip
+
+
+def job_table(records: Sequence[JobRecord]) -> RenderableType:
+    """One line per job."""
+    now = int(time.time() * 1000)
+    return table(_COLUMNS, [_row(record, now) for record in records])
+
+
+def _row(record: JobRecord, now: int) -> list[Cell]:
+    return [
+        record.id, record.queue.queue, record.name, text.state(record.state), text.count(record.priority),
+        text.count(record.attempt), _when(record, now), about(record),
+    ]  # fmt: skip
+
+
+def _when(record: JobRecord, now: int) -> str:
+    """The time that matters in its state."""
+    match record.state:
+        case State.DELAYED:
+            return text.relative(record.due_ms, now)
+        case State.ACTIVE:
+            return f"for {text.duration(max(0, now - (record.started_ms or now)))}"
+        case State.WAITING | State.BLOCKED:
+            return text.relative(record.due_ms or record.created_ms, now)
+        case _:
+            return text.relative(record.finished_ms, now)
+
+
+def about(record: JobRecord) -> Cell:
+    """What a person wants to know about a job in its state, in one line."""
+    match record.state:
+        case State.FAILED if record.failure is not None:
+            return Text(f"{record.failure.reason}: {error(record)}", style="red")
+        case State.COMPLETED:
+            return brief(documents.decode(record.result, record.codec))
+        case State.CANCELLED:
+            return record.reason
+        case State.ACTIVE:
+            progress = "" if record.progress is None else f" · {brief(documents.decode(record.progress, record.codec))}"
+            return f"on {record.worker}{progress}{' · asked to stop' if record.cancel_asked else ''}"
+        case _ if record.failure is not None:
+            return Text(f"last: {error(record)}", style="yellow")
+        case _:
+            return call(record)
+
+
+def error(record: JobRecord) -> str:
+    """`ValueError: no such tenant`."""
+    return "" if record.failure is None else text.clean(f"{record.failure.type}: {record.failure.message}")
+
+
+def call(record: JobRecord) -> str:
+    """The arguments as they would be typed."""
+    args, kwargs = documents.arguments(record)
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        return brief(args)
+    return ", ".join([*(brief(a) for a in args), *(f"{k}={brief(v)}" for k, v in kwargs.items())])
+
+
+def brief(value: object) -> str:
+    """A value in one line of JSON, cut at 200 characters."""
+    line = msgspec.json.encode(value).decode()
+    return text.clean(line if len(line) <= 200 else line[:199] + "…")
+
+
+def job_details(record: JobRecord) -> RenderableType:
+    """A job, whole, for people."""
+    now = int(time.time() * 1000)
+
+    def moment(ms: int | None) -> str | None:
+        return None if ms is None else f"{text.iso(ms)}  ({text.relative(ms, now)})"
+
+    ran = None
+    if record.started_ms and record.finished_ms:
+        ran = text.duration(record.finished_ms - record.started_ms)
+    parts: list[RenderableType] = [
+        details([
+            ("Job", record.id),
+            ("Queue", record.queue.queue),
+            ("Task", record.name),
+            ("State", text.state(record.state)),
+            ("Reason", record.reason),
+            ("Arguments", call(record) or "none"),
+            ("Result", brief(documents.decode(record.result, record.codec)) if record.result is not None else None),
+            ("Progress", brief(documents.decode(record.progress, record.codec)) if record.progress is not None else None),
+            ("Priority", record.priority),
+            ("Key", record.key),
+            ("Runs", f"{record.attempt} ({text.plural(record.failures, 'failure')}, {text.plural(record.stalls, 'stall')})"),
+            ("Life", record.life if record.life > 1 else None),
+            ("Created", moment(record.created_ms)),
+            ("Due", moment(record.due_ms)),
+            ("Started", moment(record.started_ms)),
+            ("Finished", moment(record.finished_ms)),
+            ("Ran for", ran),
+            ("Worker", record.worker),
+            ("Schedule", record.schedule),
+            ("Copy of", record.origin),
+            ("Asked to stop", "yes" if record.cancel_asked and not record.state.ended else None),
+            ("Waits for", ", ".join(k.id for k in record.children) or None),
+            ("Needed by", ", ".join(k.id for k in record.parents) or None),
+            ("Failure", Text(f"{record.failure.reason}: {error(record)}", style="red") if record.failure else None),
+        ])
+    ]  # fmt: skip
+    if record.failure is not None and record.failure.traceback:
+        traceback = text.clean_lines(record.failure.traceback.rstrip())
+        parts += [Text(), Syntax(traceback, "pytb", theme="ansi_dark", background_color="default", word_wrap=True)]
+    return Group(*parts)

@@ -1,0 +1,214 @@
+"""The shape of every command: options that may stand anywhere on the line, examples in the help, errors in one line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from functools import update_wrapper
+from typing import Any, ClassVar, Concatenate, NoReturn, ParamSpec, cast
+
+import click
+
+from jobq.cli.backend import Backend, default_url
+from jobq.cli.output import FORMATS, Format, Output
+from jobq.cli.text import parse_duration
+from jobq.errors import InvalidJob, JobqError
+
+P = ParamSpec("P")
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+
+# ── parameter types ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Duration(click.ParamType):
+    """Seconds, or 500ms, 15m, 1h30m, 7d."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """A number of seconds."""
+        if isinstance(value, (int, float)):
+            return float(value)
+        try:
+            return parse_duration(value)
+        except ValueError as e:
+            self.fail(str(e), param, ctx)
+
+
+DURATION = Duration()
+
+queue_option = click.option("-q", "--queue", metavar="NAME", help="The queue. Without it: looked for in all of them.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+# ── commands that take the global options anywhere ───────────────────────────────────────────────────────────────────
+
+
+class GlobalOption(click.Option):
+    """An option of jq-ctl itself, accepted before and after the command; the one further right wins."""
+
+
+def _global_options(*, env: bool) -> list[click.Parameter]:
+    # Only the root reads the environment: a leaf doing so would override what was typed before it.
+    def option(names: list[str], variable: str, **attrs: Any) -> GlobalOption:
+        return GlobalOption(
+            names, expose_value=False, callback=_remember, envvar=variable if env else None, show_envvar=env, **attrs
+        )
+
+    return [
+        option(
+            ["--url"],
+            "JQ_URL",
+            metavar="URL",
+            help="The store, e.g. sqlite:///jobs.db or valkey://host:6379. Default: sqlite:///jobq.db",
+        ),
+        option(["--tenant"], "JQ_TENANT", metavar="NAME", help="Whose queues."),
+        option(["-o", "--output"], "JQ_OUTPUT", type=click.Choice(FORMATS), help="Default: table"),
+        option(
+            ["--timeout"],
+            "JQ_TIMEOUT",
+            type=DURATION,
+            metavar="TIME",
+            help="How long to wait for the store's answers. Default: 10s",
+        ),
+    ]
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    if value is not None:
+        ctx.meta[f"jobq.{param.name}"] = value  # meta is shared along the line of contexts
+    return value
+
+
+class _Helped(click.Command):
+    """Help with the command's own options first, the global ones after, and examples as they are typed."""
+
+    is_root = False
+
+    def __init__(self, *args: Any, examples: str | None = None, **attrs: Any) -> None:
+        super().__init__(*args, **attrs)
+        self.examples = examples
+        self.params.extend(_global_options(env=self.is_root))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The two sections of options, and the commands of a group."""
+        own, shared = [], []
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is not None and not isinstance(param, click.Argument):
+                (shared if isinstance(param, GlobalOption) else own).append(record)
+        for title, records in (("Options", own), ("Global options", shared)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The examples, not wrapped, so that they can be copied."""
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples.strip().splitlines():
+                    formatter.write(f"  {line.strip()}\n")
+
+
+class Command(_Helped):
+    """A command of jq-ctl."""
+
+
+class Noun(_Helped, click.Group):
+    """A group of commands for one kind of thing. `aliases` are other names its commands answer to."""
+
+    command_class = Command
+    aliases: ClassVar[dict[str, str]] = {"retry": "rerun", "ls": "list", "rm": "remove"}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """By its name, or by an alias of it."""
+        return super().get_command(ctx, cmd_name) or super().get_command(ctx, self.aliases.get(cmd_name, cmd_name))
+
+
+class Root(Noun):
+    """jq-ctl itself: the one place that reads the environment."""
+
+    is_root = True
+
+
+def noun(name: str, help: str, examples: str | None = None) -> Noun:
+    """A group, to be filled by `@group.command()`."""
+    return Noun(name, help=help, examples=examples)
+
+
+# ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Ctl:
+    """What a command works with: the store, and where its answer goes."""
+
+    def __init__(self, ctx: click.Context) -> None:
+        given: Callable[[str], Any] = lambda name: ctx.meta.get(f"jobq.{name}")  # noqa: E731 - read four times, here only
+        self.out = Output(cast(Format, given("output") or "table"))
+        self.backend = Backend(given("url") or default_url(), tenant=given("tenant"), timeout=given("timeout") or 10.0)
+
+
+def on_store(
+    fn: Callable[Concatenate[Ctl, P], Awaitable[int | None]] | None = None, *, create: bool = False
+) -> Callable[..., Any]:
+    """Make a coroutine a command: opened store first, exit code last (None: 0), jobq's errors as one line.
+
+    With `create` the command may be the first to use a store: without, a SQLite file that is not there is an error
+    rather than a new empty file."""
+
+    def wrap(fn: Callable[Concatenate[Ctl, P], Awaitable[int | None]]) -> Callable[..., None]:
+        @click.pass_context
+        def command(ctx: click.Context, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            ctl = Ctl(ctx)
+
+            async def run() -> int:
+                async with ctl.backend.opened(create=create):
+                    return await fn(ctl, *args, **kwargs) or 0
+
+            ctx.exit(guarded(lambda: asyncio.run(run())))
+
+        return update_wrapper(command, fn)
+
+    return wrap if fn is None else wrap(fn)
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """Run it; what jobq refuses becomes one line and an exit code instead of a traceback."""
+    try:
+        return run()
+    except click.ClickException:
+        raise
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except InvalidJob as e:
+        fail(str(e), USAGE, e)
+    except (JobqError, TimeoutError) as e:
+        fail(str(e) or "the store did not answer in time; --timeout gives it longer", FAILED, e)
+    except OSError as e:
+        fail(str(e), FAILED, e)
+
+
+def fail(message: str, code: int = FAILED, cause: BaseException | None = None) -> NoReturn:
+    """End the command with one line on stderr. JQ_DEBUG=1 shows where it came from as well."""
+    if cause is not None and os.environ.get("JQ_DEBUG"):
+        raise cause
+    error = click.ClickException(message)
+    error.exit_code = code
+    raise error from cause
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be undone. No answer, as in a script, means no."""
+    if yes:
+        return
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        agreed = False
+    if not agreed:
+        fail("nothing was done: answer y, or give --yes")

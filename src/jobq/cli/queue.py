@@ -1,0 +1,247 @@
+"""`jq-ctl queue …`: queues at a glance, and what is done to a whole queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import click
+from msgspec.structs import replace
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from jobq.cli import documents, text
+from jobq.cli.options import DURATION, Ctl, confirm, fail, noun, on_store, yes_option
+from jobq.cli.progress import bar, sweep
+from jobq.cli.queue_view import Glance, glance, queue_details, queue_table, watch_table
+from jobq.core.policies import Retention
+from jobq.core.records import QueueName, RetentionData
+from jobq.core.states import ENDED, State
+
+queue = noun("queue", "Look at queues, and act on a whole queue.")
+name_argument = click.argument("name")
+names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+_STEP = 1000
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@queue.command("list", examples="jq-ctl queue list\njq-ctl queue list -o json | jq '.[] | {queue, counts}'")
+@on_store
+async def list_(ctl: Ctl) -> None:
+    """List the queues with how many jobs stand where."""
+    queues = await _glances(ctl, ())
+    ctl.out.show([g.document for g in queues], lambda: queue_table(queues))
+    if not queues:
+        ctl.out.note("no queues yet: a queue is there from its first job on, or by jq-ctl queue create")
+
+
+@queue.command(examples="jq-ctl queue stats billing\njq-ctl queue stats billing --minutes 240 -o json")
+@name_argument
+@click.option("--minutes", type=click.IntRange(1, 1440), default=60, show_default=True, help="How far back the rates go.")
+@on_store
+async def stats(ctl: Ctl, name: str, minutes: int) -> None:
+    """Show one queue: counts, limits, retention, and its last minutes."""
+    (seen,) = await _glances(ctl, [name])
+    metrics = await ctl.backend.within(ctl.backend.store.metrics(seen.record.queue, minutes=minutes))
+    document = {**seen.document, "minutes": [documents.minute(m) for m in metrics]}
+    ctl.out.show(document, lambda: queue_details(seen, metrics, minutes))
+
+
+@queue.command(examples="jq-ctl queue watch\njq-ctl queue watch billing emails --every 5s")
+@click.argument("names", metavar="[NAME...]", nargs=-1)
+@click.option("--every", type=DURATION, default=1.0, show_default=True, metavar="TIME", help="How often to look.")
+@click.option("--times", type=click.IntRange(min=1), help="Stop after so many looks. Default: until interrupted")
+@on_store
+async def watch(ctl: Ctl, names: tuple[str, ...], every: float, times: int | None) -> None:
+    """Show queues as they change: how fast jobs come and end. Ctrl-C ends it."""
+    screen = (
+        Live(console=ctl.out.console, auto_refresh=False) if ctl.out.format == "table" and ctl.out.console.is_terminal else None
+    )
+    before: list[Glance] | None = None
+    looks = 0
+    with screen or nullcontext():
+        while True:
+            now = await _glances(ctl, names)
+            if screen is not None:
+                screen.update(watch_table(before, now), refresh=True)
+            else:
+                ctl.out.stream([g.document for g in now], partial(watch_table, before, now))
+            before, looks = now, looks + 1
+            if looks == times:
+                return
+            await asyncio.sleep(max(0.1, every))
+
+
+async def _glances(ctl: Ctl, names: Sequence[str]) -> list[Glance]:
+    records = await ctl.backend.known(names)
+    stats = [await ctl.backend.within(ctl.backend.store.stats(record.queue)) for record in records]
+    return [glance(record, s) for record, s in zip(records, stats, strict=True)]
+
+
+# ── making and unmaking ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@queue.command(
+    examples="jq-ctl queue create billing --keep-completed 7d --keep-failed 90d\njq-ctl queue create imports --mode keyed"
+)
+@name_argument
+@click.option("--mode", type=click.Choice(["plain", "keyed"]), help="Whether its jobs have keys. Default: its first job decides")
+@click.option("--keep-completed", type=DURATION, metavar="TIME", help="How long completed jobs are kept. Default: 1d")
+@click.option("--keep-failed", type=DURATION, metavar="TIME", help="The same for failed ones. Default: 30d")
+@click.option("--keep-cancelled", type=DURATION, metavar="TIME", help="The same for cancelled ones. Default: 1d")
+@click.option("--keep-count", type=click.IntRange(min=0), help="At most so many of each. Default: 100000")
+@on_store(create=True)
+async def create(
+    ctl: Ctl, name: str, mode: str | None, keep_completed: float | None, keep_failed: float | None, keep_cancelled: float | None,
+    keep_count: int | None,
+) -> None:  # fmt: skip
+    """Create a queue, or change what is kept about it. (A first job creates its queue as well.)"""
+    declared: dict[str, Any] = {"mode": mode} if mode else {}
+    kept = {"completed_ms": keep_completed, "failed_ms": keep_failed, "cancelled_ms": keep_cancelled}
+    given: dict[str, int] = {field: round(seconds * 1000) for field, seconds in kept.items() if seconds is not None}
+    if keep_count is not None:
+        given["count"] = keep_count
+    if given:
+        declared["retention"] = await _retention(ctl, name, given)
+    await ctl.backend.queue(name, **declared)
+    (seen,) = await _glances(ctl, [name])
+    ctl.out.show(seen.document, lambda: queue_details(seen, [], 0))
+
+
+async def _retention(ctl: Ctl, name: str, given: dict[str, int]) -> Retention:
+    """What is stored, or the default, with what was given laid over it."""
+    stored = [r.retention for r in await ctl.backend.queues() if r.queue.queue == name]
+    kept = replace(stored[0] if stored else RetentionData(), **given)
+    ages = (kept.completed_ms, kept.failed_ms, kept.cancelled_ms)
+    completed, failed, cancelled = (None if ms is None else timedelta(milliseconds=ms) for ms in ages)
+    return Retention(completed=completed, failed=failed, cancelled=cancelled, count=kept.count)
+
+
+@queue.command(examples="jq-ctl queue delete old-imports --yes")
+@name_argument
+@yes_option
+@on_store
+async def delete(ctl: Ctl, name: str, yes: bool) -> None:
+    """Delete a queue that has nothing left to do, with the records of its ended jobs."""
+    (seen,) = await _glances(ctl, [name])
+    if open_ := sum(n for state, n in seen.stats.counts.items() if state not in ENDED):
+        fail(f"queue {name!r} has {text.plural(open_, 'unfinished job')}: let them end, or use jq-ctl queue obliterate {name}")
+    await _obliterate(ctl, seen, yes=yes, force=False, did="deleted")
+
+
+@queue.command(examples="jq-ctl queue obliterate tests --yes\njq-ctl queue obliterate stuck --force")
+@name_argument
+@click.option("--force", is_flag=True, help="Also with jobs running: what they do is then for nothing.")
+@yes_option
+@on_store
+async def obliterate(ctl: Ctl, name: str, force: bool, yes: bool) -> None:
+    """Remove a queue with everything in it, unfinished jobs too."""
+    (seen,) = await _glances(ctl, [name])
+    await _obliterate(ctl, seen, yes=yes, force=force, did="obliterated")
+
+
+async def _obliterate(ctl: Ctl, seen: Glance, *, yes: bool, force: bool, did: str) -> None:
+    name, total = seen.record.queue, sum(seen.stats.counts.values())
+    confirm(f"Remove queue {name.queue!r} with {text.plural(total, 'job')} for good?", yes=yes)
+    left = total
+    with bar(f"removing {name.queue}", total) as advance:
+        while not await ctl.backend.within(ctl.backend.store.obliterate(name, force=force, limit=_STEP)):
+            now = sum((await ctl.backend.within(ctl.backend.store.count(name))).values())
+            advance(max(0, left - now))
+            left = now
+    ctl.out.show({"queue": name.queue, "removed": total}, lambda: f"{name.queue} {did}, with {text.plural(total, 'job')}")
+
+
+# ── acting ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@queue.command(examples="jq-ctl queue pause billing emails")
+@names_argument
+@on_store
+async def pause(ctl: Ctl, names: tuple[str, ...]) -> None:
+    """Stop starting jobs of these queues. Running ones go on, new ones are accepted."""
+    await _pause(ctl, names, paused=True)
+
+
+@queue.command(examples="jq-ctl queue resume billing")
+@names_argument
+@on_store
+async def resume(ctl: Ctl, names: tuple[str, ...]) -> None:
+    """Go on starting jobs of these queues."""
+    await _pause(ctl, names, paused=False)
+
+
+async def _pause(ctl: Ctl, names: Sequence[str], *, paused: bool) -> None:
+    records = await ctl.backend.known(names)
+    change = ctl.backend.store.pause if paused else ctl.backend.store.resume
+    for record in records:
+        await ctl.backend.within(change(record.queue))
+    ctl.out.show(
+        [{"queue": r.queue.queue, "paused": paused} for r in records],
+        lambda: Group(*(Text(f"{r.queue.queue} {'paused' if paused else 'resumed'}") for r in records)),
+    )
+
+
+@queue.command(examples="jq-ctl queue clear imports\njq-ctl queue clear imports --delayed --yes")
+@name_argument
+@click.option("--delayed", is_flag=True, help="Delayed and blocked jobs as well, not only waiting ones.")
+@yes_option
+@on_store
+async def clear(ctl: Ctl, name: str, delayed: bool, yes: bool) -> None:
+    """Cancel every job of the queue that has not started."""
+    (seen,) = await _glances(ctl, [name])
+    states = (State.WAITING, State.DELAYED, State.BLOCKED) if delayed else (State.WAITING,)
+    total = sum(seen.stats.counts.get(state, 0) for state in states)
+    confirm(f"Cancel {text.plural(total, 'job')} of {name!r}?", yes=yes or not total)
+    done = await sweep("clearing", total, lambda: ctl.backend.within(_clear(ctl, seen.record.queue, delayed)))
+    ctl.out.show({"queue": name, "cleared": done}, lambda: f"{text.plural(done, 'job')} of {name} cancelled")
+
+
+async def _clear(ctl: Ctl, name: QueueName, delayed: bool) -> int:
+    return await ctl.backend.store.clear(name, delayed=delayed, limit=_STEP)
+
+
+@queue.command(
+    examples="""
+    jq-ctl queue clean billing --state completed --older-than 1h
+    jq-ctl queue clean billing --state failed -n 1000 --yes
+    """
+)
+@name_argument
+@click.option("--state", type=click.Choice([s.value for s in State if s.ended]), required=True, help="Which ended jobs.")
+@click.option("--older-than", type=DURATION, metavar="TIME", default=0.0, help="Only those that ended so long ago.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many, oldest first. Default: all")
+@yes_option
+@on_store
+async def clean(ctl: Ctl, name: str, state: str, older_than: float, limit: int | None, yes: bool) -> None:
+    """Remove the records of ended jobs."""
+    (seen,) = await _glances(ctl, [name])
+    there = seen.stats.counts.get(State(state), 0)
+    most = there if limit is None else min(limit, there)
+    age = f" older than {text.duration(older_than * 1000)}" if older_than else ""
+    confirm(f"Remove up to {text.plural(most, f'{state} job')}{age} of {name!r}?", yes=yes or not there)
+    left = most
+
+    async def step() -> int:
+        nonlocal left
+        if left <= 0:
+            return 0
+        n = await ctl.backend.within(
+            ctl.backend.store.clean(
+                seen.record.queue, State(state), older_than_ms=round(older_than * 1000), limit=min(_STEP, left)
+            )
+        )
+        left -= n
+        return n
+
+    done = await sweep("cleaning", most, step)
+    ctl.out.show(
+        {"queue": name, "state": state, "removed": done}, lambda: f"{text.plural(done, f'{state} job')} of {name} removed"
+    )

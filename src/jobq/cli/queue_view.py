@@ -1,0 +1,150 @@
+"""How queues look to people: a table of all, everything about one, and a table that moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from jobq.cli import documents, text
+from jobq.cli.output import Cell, Column, details, table
+from jobq.core.records import Limits, MinuteRecord, QueueRecord, RateData, StatsRecord, Window
+from jobq.core.states import State
+
+_SHOWN = (State.WAITING, State.ACTIVE, State.DELAYED, State.BLOCKED, State.COMPLETED, State.FAILED, State.CANCELLED)
+_WATCHED = (State.WAITING, State.ACTIVE, State.DELAYED, State.COMPLETED, State.FAILED)
+
+
+class Glance(NamedTuple):
+    """A queue as it was at one moment."""
+
+    record: QueueRecord
+    stats: StatsRecord
+    at: float
+
+    @property
+    def document(self) -> documents.Document:
+        """For programs."""
+        return documents.queue(self.record, self.stats)
+
+
+def glance(record: QueueRecord, stats: StatsRecord) -> Glance:
+    """The queue, seen now."""
+    return Glance(record, stats, time.monotonic())
+
+
+def queue_table(queues: Sequence[Glance]) -> RenderableType:
+    """One line per queue."""
+    columns = [
+        Column("QUEUE"), Column("STATUS"), *(Column(s.value.upper(), right=True) for s in _SHOWN),
+        Column("OLDEST", right=True), Column("WORKERS", right=True),
+    ]  # fmt: skip
+    return table(columns, [
+        [g.record.queue.queue, _status(g), *_counts(g, _SHOWN), text.duration(g.stats.oldest_waiting_ms),
+         text.count(g.stats.workers)]
+        for g in queues
+    ])  # fmt: skip
+
+
+def watch_table(before: Sequence[Glance] | None, now: Sequence[Glance]) -> RenderableType:
+    """One line per queue, with what came and ended per second since the last look."""
+    past = {g.record.queue: g for g in before or ()}
+    columns = [
+        Column("QUEUE"), Column("STATUS"), *(Column(s.value.upper(), right=True) for s in _WATCHED),
+        Column("ENDED/S", right=True), Column("OLDEST", right=True), Column("WORKERS", right=True),
+    ]  # fmt: skip
+    return table(columns, [
+        [g.record.queue.queue, _status(g), *_counts(g, _WATCHED), _rate(past.get(g.record.queue), g),
+         text.duration(g.stats.oldest_waiting_ms), text.count(g.stats.workers)]
+        for g in now
+    ])  # fmt: skip
+
+
+def queue_details(seen: Glance, metrics: Sequence[MinuteRecord], minutes: int) -> RenderableType:
+    """A queue, whole, for people."""
+    record, stats = seen.record, seen.stats
+    retention = record.retention
+    keep = (("completed", retention.completed_ms), ("failed", retention.failed_ms), ("cancelled", retention.cancelled_ms))
+    kept = ", ".join(f"{name} {'for ever' if ms is None else text.duration(ms)}" for name, ms in keep)
+    parts: list[RenderableType] = [
+        details([
+            ("Queue", record.queue.queue),
+            ("Status", _status(seen)),
+            ("Mode", record.mode or "not fixed yet"),
+            ("Workers", stats.workers),
+            *((state.value.capitalize(), text.count(stats.counts.get(state, 0), text.STATE_STYLES[state])) for state in _SHOWN),
+            ("Oldest waiting", None if stats.oldest_waiting_ms is None else text.duration(stats.oldest_waiting_ms)),
+            ("Next due", None if stats.next_due_ms is None else f"in {text.duration(stats.next_due_ms)}"),
+            ("Limits", _limits(record.limits.effective)),
+            ("Keeps", kept + ("" if retention.count is None else f"; at most {retention.count:,} of each")),
+            ("Dead letters to", record.dead_letters),
+        ])
+    ]  # fmt: skip
+    if metrics:
+        parts += [Text(), _minutes(metrics, minutes)]
+    return Group(*parts)
+
+
+def _minutes(metrics: Sequence[MinuteRecord], minutes: int) -> RenderableType:
+    by_minute = {m.minute_ms: m for m in metrics}
+    last = max(int(time.time() // 60) * 60_000, max(by_minute))
+    window = [by_minute.get(last - 60_000 * n) for n in reversed(range(minutes))][-60:]
+    started, ended = sum(m.started for m in metrics), sum(m.completed + m.failed for m in metrics)
+    runs = ended + sum(m.retried for m in metrics)
+
+    def line(name: str, values: list[int], style: str) -> list[Cell]:
+        return [name, text.count(sum(values)), Text(text.sparkline(values), style=style)]
+
+    rows = [
+        line("accepted", [m.accepted if m else 0 for m in window], "cyan"),
+        line("completed", [m.completed if m else 0 for m in window], "green"),
+        line("retried", [m.retried if m else 0 for m in window], "yellow"),
+        line("failed", [m.failed if m else 0 for m in window], "red"),
+        line("stalled", [m.stalled if m else 0 for m in window], "magenta"),
+    ]
+    averages = details([
+        ("Waited", f"{text.duration(sum(m.wait_ms for m in metrics) / started)} on average" if started else None),
+        ("Ran", f"{text.duration(sum(m.run_ms for m in metrics) / runs)} on average" if runs else None),
+    ])  # fmt: skip
+    heading = (Column(f"LAST {len(window)} MIN"), Column("JOBS", right=True), Column("PER MINUTE"))
+    return Group(table(heading, rows), averages)
+
+
+def _status(g: Glance) -> Text:
+    if g.stats.paused:
+        return Text("paused", style="yellow")
+    if g.stats.counts.get(State.WAITING) and not g.stats.workers:
+        return Text("no worker", style="red")
+    return Text("running" if g.stats.workers else "idle", style="green" if g.stats.workers else "bright_black")
+
+
+def _counts(g: Glance, states: Sequence[State]) -> list[Text]:
+    return [text.count(g.stats.counts.get(state, 0), text.STATE_STYLES[state]) for state in states]
+
+
+def _rate(before: Glance | None, now: Glance) -> str:
+    if before is None:
+        return "-"
+    ended = sum(now.stats.counts.get(s, 0) - before.stats.counts.get(s, 0) for s in State if s.ended)
+    return f"{max(0, ended) / max(1e-3, now.at - before.at):,.0f}"
+
+
+def _limits(limits: Limits) -> str | None:
+    found = [
+        f"{limits.limit:,} at a time" if limits.limit is not None else None,
+        f"{limits.key_limit:,} at a time per key" if limits.key_limit is not None else None,
+        _starts(limits.rate, ""),
+        _starts(limits.key_rate, " per key"),
+    ]
+    return ", ".join(part for part in found if part) or None
+
+
+def _starts(rate: RateData | None, whose: str) -> str | None:
+    if rate is None:
+        return None
+    if isinstance(rate, Window):
+        return f"{rate.limit:,} starts per {text.duration(rate.per_ms)}{whose}"
+    return f"a bucket of {rate.capacity:,} refilled at {rate.refill:g}/s{whose}"

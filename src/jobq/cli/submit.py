@@ -1,0 +1,247 @@
+"""`jq-ctl job submit`: one job from the command line, or any number from JSON lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from jobq.cli import documents, text
+from jobq.cli.job import job
+from jobq.cli.job_view import job_table
+from jobq.cli.options import DURATION, FAILED, USAGE, Ctl, fail, on_store
+from jobq.cli.progress import bar
+from jobq.core.checks import shown
+from jobq.core.states import State
+from jobq.errors import InvalidJob, JobqError, WaitTimeout
+from jobq.job import Job
+from jobq.queue import Queue
+
+_BATCH = 1000
+_OPTIONS = ("id", "delay", "at", "priority", "lifo", "retry", "max_stalls", "timeout", "ttl", "result_ttl", "key", "cost")
+_FIELDS = ("name", "args", "kwargs", *_OPTIONS)
+
+
+class Wanted(NamedTuple):
+    """One job to submit: `line` says where it came from."""
+
+    line: int
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: dict[str, Any]
+
+
+@job.command(
+    examples="""
+    jq-ctl job submit charge -q billing --payload '{"tenant": "acme", "invoice": 7}'
+    jq-ctl job submit charge -q billing -a tenant=acme -a invoice=8 --id inv-8 --delay 1h
+    jq-ctl job submit resize --payload '["cat.png", 640]' --wait 30s
+    jq-ctl job submit charge -q billing --payload @invoice.json
+    jq-ctl job submit charge -q billing --lines invoices.jsonl
+    echo '{"name": "charge", "kwargs": {"invoice": 9}, "id": "inv-9"}' | jq-ctl job submit -q billing --lines -
+    """
+)
+@click.argument("name", required=False)
+@click.option("-q", "--queue", metavar="NAME", default="default", show_default=True, help="The queue.")
+@click.option("--payload", metavar="JSON|@FILE|-", help="The arguments: an array for positional ones, an object for named ones.")
+@click.option("-a", "--arg", "pairs", metavar="NAME=VALUE", multiple=True, help="A named argument; VALUE is JSON, or else text.")
+@click.option("--lines", metavar="FILE|-", help="Many jobs, one JSON value per line: an array of arguments, or an object of "
+              f"{', '.join(_FIELDS[:6])}, …")  # fmt: skip
+@click.option("--id", help="The job's id: submitting it twice makes one job.")
+@click.option("--delay", type=DURATION, metavar="TIME", help="Run it after this long.")
+@click.option("--at", type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"]),
+              help="Run it at this time (local, unless it ends with an offset or Z).")  # fmt: skip
+@click.option("--priority", type=int, help="Higher runs first. Default: 0")
+@click.option("--lifo", is_flag=True, default=None, help="In front of its priority instead of behind.")
+@click.option("--max-retries", "retry", type=int, help="Failures that are forgiven. Default: the task's own")
+@click.option("--run-timeout", type=DURATION, metavar="TIME", help="How long one run may take. Default: the task's own")
+@click.option(
+    "--ttl", type=DURATION, metavar="TIME", help="It fails as expired if it has not started this long after it was due."
+)
+@click.option("--result-ttl", type=DURATION, metavar="TIME", help="How long its record is kept after it ended.")
+@click.option("--key", help="Its key, in a keyed queue.")
+@click.option("--wait", type=DURATION, metavar="TIME", help="Wait up to this long for the end; exit code 1 unless it completed.")
+@on_store(create=True)
+async def submit(
+    ctl: Ctl, name: str | None, queue: str, payload: str | None, pairs: tuple[str, ...], lines: str | None, wait: float | None,
+    run_timeout: float | None, at: datetime | None, **given: Any,
+) -> int:  # fmt: skip
+    """Submit a job of the task NAME, or many from JSON lines.
+
+    In a line, options are named as in Python: {"name": …, "args": […], "kwargs": {…}, "id": …, "delay": seconds,
+    "priority": …}. What the line does not say is taken from the command line. Lines with an id can be submitted again
+    safely, for example after an interruption.
+    """
+    options = {k: v for k, v in {**given, "timeout": run_timeout, "at": at and at.astimezone()}.items() if v is not None}
+    target = await ctl.backend.queue(queue)
+    if lines is not None:
+        if payload is not None or pairs or "id" in options or wait is not None:
+            raise click.UsageError("--lines brings its own arguments: leave out --payload, --arg, --id and --wait")
+        return await _submit_lines(ctl, target, lines, name, options)
+    if name is None:
+        raise click.UsageError("which task? Give its NAME, e.g. jq-ctl job submit charge --payload '{\"invoice\": 7}'")
+    args, kwargs = arguments(payload, pairs)
+    handle = await ctl.backend.within(target.named(name, **options).enqueue(*args, **kwargs))
+    return await _one(ctl, handle, wait)
+
+
+async def _one(ctl: Ctl, handle: Job[Any], wait: float | None) -> int:
+    if wait is not None:
+        try:
+            await handle.wait(timeout=wait)
+        except WaitTimeout:
+            ctl.out.note(f"job {handle.id} has not ended after {text.duration(wait * 1000)}; it goes on")
+    (record,) = await ctl.backend.locate([handle.id], handle.queue)
+    ctl.out.show({**documents.job(record), "duplicate": handle.duplicate}, lambda: job_table([record]))
+    if handle.duplicate:
+        ctl.out.note(f"job {handle.id} was there already: nothing changed")
+    return 0 if wait is None or record.state is State.COMPLETED else FAILED
+
+
+# ── one job's arguments ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def arguments(payload: str | None, pairs: Iterable[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """From --payload and --arg to positional and named arguments. UsageError names what is wrong."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    match None if payload is None else _json(_source(payload), "--payload"):
+        case None:
+            pass
+        case list(items):
+            args = tuple(items)
+        case dict(named):
+            kwargs = named
+        case other:
+            raise click.UsageError(f"--payload must be an array of arguments or an object of named ones, not {other!r}")
+    for pair in pairs:
+        name, found, value = pair.partition("=")
+        if not found or not name.isidentifier():
+            raise click.UsageError(f"--arg {pair!r} must look like name=value")
+        kwargs[name] = _json_or_text(value)
+    return args, kwargs
+
+
+def _source(payload: str) -> bytes:
+    if payload == "-":
+        return sys.stdin.buffer.read()
+    if payload.startswith("@"):
+        return _read(Path(payload[1:]))
+    return payload.encode()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise click.UsageError(f"cannot read {path}: {e.strerror}") from e
+
+
+def _json(data: bytes | str, where: str) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError as e:
+        raise click.UsageError(f"{where} is no JSON: {e}") from e
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+
+
+# ── many ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _submit_lines(ctl: Ctl, queue: Queue, source: str, name: str | None, options: Mapping[str, Any]) -> int:
+    """Bounded batches, in order. A bad line stops it with what was done so far."""
+    accepted = duplicates = 0
+    stream, total = _open(source)
+    with stream, bar("submitting", total) as advance:
+        wanted = parse_lines(stream, name, options)
+        try:
+            while batch := list(islice(wanted, _BATCH)):
+                handles = await _put(ctl, queue, batch)
+                duplicates += sum(h.duplicate for h in handles)
+                accepted += sum(not h.duplicate for h in handles)
+                advance(len(batch))
+        except JobqError as e:
+            done = f" ({text.plural(accepted + duplicates, 'job')} before it were submitted)" if accepted + duplicates else ""
+            fail(f"{e}{done}", USAGE if isinstance(e, InvalidJob) else FAILED, e)
+    document = {"queue": queue.name, "accepted": accepted, "duplicates": duplicates}
+    repeated = f", {duplicates:,} were there already" if duplicates else ""
+    ctl.out.show(document, lambda: f"{text.plural(accepted, 'job')} accepted in {queue.name}{repeated}")
+    return 0
+
+
+async def _put(ctl: Ctl, queue: Queue, batch: list[Wanted]) -> list[Job[Any]]:
+    calls = []
+    for wanted in batch:
+        try:
+            calls.append(queue.named(wanted.name, **wanted.options).bind(*wanted.args, **wanted.kwargs))  # type: ignore[arg-type]  # checked there
+        except (JobqError, TypeError) as e:
+            raise InvalidJob(f"line {wanted.line}: {e}") from e
+    try:
+        return await ctl.backend.within(queue.enqueue_many(calls))
+    except InvalidJob as e:
+        raise InvalidJob(f"lines {batch[0].line} to {batch[-1].line}: {e}") from e
+
+
+def _open(source: str) -> tuple[Any, int | None]:
+    """The lines, and how many there are if that can be known."""
+    if source == "-":
+        return sys.stdin.buffer, None
+    try:
+        with open(source, "rb") as counted:
+            total = sum(1 for line in counted if line.strip())
+        return open(source, "rb"), total
+    except OSError as e:
+        raise click.UsageError(f"cannot read {source}: {e.strerror}") from e
+
+
+def parse_lines(lines: Iterable[bytes], name: str | None, options: Mapping[str, Any]) -> Iterator[Wanted]:
+    """One job per line that is not blank. InvalidJob names the line."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield _wanted(number, line, name, options)
+
+
+def _wanted(number: int, line: bytes, name: str | None, options: Mapping[str, Any]) -> Wanted:
+    try:
+        value = msgspec.json.decode(line)
+    except msgspec.DecodeError as e:
+        raise InvalidJob(f"line {number} is no JSON: {e}") from e
+    if isinstance(value, list):
+        value = {"args": value}
+    if not isinstance(value, dict):
+        raise InvalidJob(f"line {number} must be an array of arguments or an object, not {shown(value)}")
+    if unknown := [key for key in value if key not in _FIELDS]:
+        known = ", ".join(_FIELDS)
+        raise InvalidJob(
+            f'line {number} has an unknown field {unknown[0]!r}: arguments go into "kwargs"; a line may have {known}'
+        )
+    task = value.get("name", name)
+    if not isinstance(task, str):
+        raise InvalidJob(f'line {number} names no task: give it a "name", or NAME on the command line')
+    args, kwargs = value.get("args", []), value.get("kwargs", {})
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise InvalidJob(f'line {number}: "args" must be an array and "kwargs" an object')
+    own = {key: value[key] for key in _OPTIONS if key in value}
+    if isinstance(own.get("at"), str):
+        own["at"] = _time(number, own["at"])
+    return Wanted(number, task, tuple(args), kwargs, {**options, **own})
+
+
+def _time(number: int, value: str) -> datetime:
+    try:
+        return datetime.fromisoformat(value).astimezone()
+    except ValueError as e:
+        raise InvalidJob(f'line {number}: "at" must be an ISO 8601 time, not {value!r}') from e

@@ -1,0 +1,107 @@
+"""How values read in a terminal: ages, durations, counts, states. Nothing here prints."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.text import Text
+
+from jobq.core.states import State
+
+STATE_STYLES: dict[State, str] = {
+    State.DELAYED: "blue",
+    State.BLOCKED: "magenta",
+    State.WAITING: "cyan",
+    State.ACTIVE: "yellow",
+    State.COMPLETED: "green",
+    State.FAILED: "red",
+    State.CANCELLED: "bright_black",
+}
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def clean(value: object) -> str:
+    """One line that is safe to print: what users stored may hold line breaks and terminal escapes."""
+    return " ".join("".join(c if unicodedata.category(c)[0] != "C" else " " for c in str(value)).split())
+
+
+def clean_lines(value: str) -> str:
+    """The same, with line breaks and tabs kept: tracebacks and log lines."""
+    return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else "�" for c in value)
+
+
+def parse_duration(value: str) -> float:
+    """Seconds, from `90`, `1.5`, `500ms`, `15m`, `1h30m`, `7d`. ValueError says what it looks like."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        parts = _PART.findall(value)
+        if not parts or "".join(n + unit for n, unit in parts) != value:
+            raise ValueError(f"{value!r} is no duration: write seconds, or for example 500ms, 90s, 15m, 1h30m, 7d") from None
+        seconds = sum(float(n) * _UNITS_MS[unit] for n, unit in parts) / 1000
+    if not 0 <= seconds < 1e10:
+        raise ValueError(f"{value!r} is no duration: it must be 0 or more, and finite")
+    return seconds
+
+
+def duration(ms: float | None) -> str:
+    """About how long, in two figures that matter: `340ms`, `12.3s`, `4m05s`, `3h12m`, `5d02h`."""
+    if ms is None:
+        return "-"
+    if ms < 1000:
+        return f"{ms:.0f}ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+    for unit, size, small, part in (("m", 60, "s", 1), ("h", 3600, "m", 60)):
+        if seconds < size * (60 if unit == "m" else 24):
+            return f"{int(seconds // size)}{unit}{int(seconds % size // part):02d}{small}"
+    return f"{int(seconds // 86400)}d{int(seconds % 86400 // 3600):02d}h"
+
+
+def relative(at_ms: int | None, now_ms: int) -> str:
+    """`3m12s ago`, `in 20s`."""
+    if at_ms is None:
+        return "-"
+    return f"{duration(now_ms - at_ms)} ago" if at_ms <= now_ms else f"in {duration(at_ms - now_ms)}"
+
+
+def iso(at_ms: int | None) -> str | None:
+    """A time as documents carry it: ISO 8601 in UTC, with milliseconds."""
+    if at_ms is None:
+        return None
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def clock(at_ms: int) -> str:
+    """The time of day here, for lines that scroll by."""
+    return datetime.fromtimestamp(at_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
+
+
+def state(value: State) -> Text:
+    """A state in its colour."""
+    return Text(value.value, style=STATE_STYLES[value])
+
+
+def count(value: int, style: str = "") -> Text:
+    """A number with separators; zero steps back."""
+    return Text(f"{value:,}", style=style) if value else Text("0", style="bright_black")
+
+
+def plural(n: int, noun: str) -> str:
+    """`1 job`, `2,000 jobs`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The values as a row of bars, the highest one full."""
+    top = max(values, default=0)
+    if not top:
+        return _SPARKS[0] * len(values)
+    return "".join(_SPARKS[min(7, int(v / top * 7.999))] for v in values)

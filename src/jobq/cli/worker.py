@@ -1,0 +1,139 @@
+"""`jq-worker`: runs the jobs of an application's queues until it is asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from jobq.cli.app import chosen, load
+from jobq.cli.options import DURATION, FAILED, USAGE, fail
+from jobq.errors import ConfigError, InvalidJob, JobqError
+from jobq.queue import Queue
+from jobq.worker import Worker
+
+log = logging.getLogger("jobq.worker")
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+_LISTS = ("app", "queues")
+
+_HELP = """Run the jobs of an application's queues.
+
+The app is imported from the current directory or the installed packages. SIGTERM or Ctrl-C drains: no more jobs are
+taken, running ones get --drain to finish, what is left is handed back at no cost to its retries. A second signal hands
+back at once. Exit code 0 after a stop that was asked for.
+
+\b
+Every option can come from the environment (JQ_APP, JQ_CONCURRENCY, …) or from --config. The command line wins over the
+environment, the environment over the file.
+
+\b
+Examples:
+  jq-worker --app shop.jobs:billing
+  jq-worker --app shop.jobs:billing,emails --concurrency 20
+  jq-worker --app shop.jobs --queues emails,billing      # all queues of the module; these two, in this order
+  JQ_URL=valkey://localhost:6379 jq-worker --app shop.jobs:billing --drain 5m
+"""
+
+
+def _configured(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
+    """Let a YAML file give the defaults of the other options."""
+    if path is None:
+        return
+    try:
+        values = yaml.safe_load(Path(path).read_text()) or {}
+    except OSError as e:
+        raise click.BadParameter(f"cannot read {path}: {e.strerror}") from e
+    except yaml.YAMLError as e:
+        raise click.BadParameter(f"{path} is no YAML: {' '.join(str(e).split())}") from e
+    if not isinstance(values, dict):
+        raise click.BadParameter(f"{path} must have one option per line, e.g. concurrency: 20")
+    known = {p.name for p in ctx.command.params if p.name not in ("config", "help", "version")}
+    options = {str(key).replace("-", "_"): value for key, value in values.items()}
+    if unknown := [key for key in options if key not in known]:
+        raise click.BadParameter(
+            f"{path} has {unknown[0]!r}, which is no option of jq-worker: {', '.join(sorted(filter(None, known)))}"
+        )
+    for key in _LISTS:
+        if isinstance(options.get(key), str):
+            options[key] = [options[key]]
+    ctx.default_map = options
+
+
+@click.command(
+    "jq-worker",
+    help=_HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "auto_envvar_prefix": "JQ"},
+)
+@click.option(
+    "--config", metavar="FILE", is_eager=True, expose_value=False, callback=_configured, help="A YAML file with these options."
+)
+@click.option(
+    "--app",
+    "app",
+    metavar="MODULE:QUEUE",
+    multiple=True,
+    required=True,
+    help="The queue to work; QUEUE,QUEUE2 for several, MODULE for all in it. May be repeated.",
+)
+@click.option(
+    "--queues", metavar="NAMES", multiple=True, help="Of the app's queues only those with these names, e.g. billing,emails."
+)
+@click.option("--url", metavar="URL", help="Work on this store, whatever the app says.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=100, show_default=True, help="Jobs that run at a time.")
+@click.option(
+    "--lease", type=DURATION, metavar="TIME", default="15s", show_default=True, help="How long a dead worker's jobs stay with it."
+)
+@click.option(
+    "--drain",
+    type=DURATION,
+    metavar="TIME",
+    default="30s",
+    show_default=True,
+    help="How long running jobs may take to finish on a stop.",
+)
+@click.option("--worker-id", "--name", "worker_id", metavar="NAME", help="Its name. Default: host and process id")
+@click.option(
+    "--log-level", type=click.Choice(list(_LEVELS)), default="info", show_default=True, help="What is logged, to stderr."
+)
+@click.version_option(package_name="jobq", prog_name="jq-worker")
+def main(
+    app: tuple[str, ...], queues: tuple[str, ...], url: str | None, concurrency: int, lease: float, drain: float,
+    worker_id: str | None, log_level: str,
+) -> None:  # fmt: skip
+    logging.basicConfig(level=_LEVELS[log_level], format="%(asctime)s %(levelname)-7s %(message)s")
+    if url is not None:
+        os.environ["JQ_URL"] = url  # for queues that leave the store open, before they are made
+    names = [name for part in queues for name in part.split(",") if name]
+    try:
+        working = chosen(load(app), names)
+        run = _runner()
+        run(_work(working, url, concurrency=concurrency, lease=lease, drain=drain, name=worker_id))
+    except (ConfigError, InvalidJob) as e:
+        fail(str(e), USAGE, e)
+    except JobqError as e:
+        fail(str(e), FAILED, e)
+
+
+async def _work(queues: list[Queue], url: str | None, **options: Any) -> None:
+    worker = Worker(*queues, **options)
+    await worker.run()
+
+
+def _runner() -> Callable[[Any], None]:
+    """asyncio.run, on uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
+
+
+if __name__ == "__main__":
+    main()

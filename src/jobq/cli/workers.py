@@ -1,0 +1,112 @@
+"""`jq-ctl worker …`: who works, and asking them to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from jobq.cli import documents, text
+from jobq.cli.options import DURATION, FAILED, Ctl, fail, noun, on_store
+from jobq.cli.output import Column, table
+from jobq.core.records import Wish, WorkerRecord
+
+worker = noun("worker", "See the workers, and ask them to drain or to shut down.")
+names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+wait_option = click.option("--wait", type=DURATION, metavar="TIME", help="Wait up to this long until they have.")
+
+
+@worker.command("list", examples="jq-ctl worker list\njq-ctl worker list -q billing -o json")
+@click.option("-q", "--queue", metavar="NAME", help="Only workers of this queue.")
+@on_store
+async def list_(ctl: Ctl, queue: str | None) -> None:
+    """List the workers that are alive."""
+    records = await _workers(ctl, queue)
+    ctl.out.show([documents.worker(r) for r in records], lambda: _table(ctl, records))
+    if not records:
+        ctl.out.note("no workers: start one with jq-worker --app module:queue")
+
+
+@worker.command(examples="jq-ctl worker drain web-3:4711\njq-ctl worker drain web-3:4711 --wait 5m")
+@names_argument
+@wait_option
+@on_store
+async def drain(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
+    """Ask workers to take no more jobs and finish those they have."""
+    return await _ask(ctl, names, "drain", wait)
+
+
+@worker.command(examples="jq-ctl worker shutdown web-3:4711 --wait 1m")
+@names_argument
+@wait_option
+@on_store
+async def shutdown(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
+    """Ask workers to stop: they drain as on SIGTERM, then exit."""
+    return await _ask(ctl, names, "shutdown", wait)
+
+
+async def _ask(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float | None) -> int:
+    """Leave the wish with each; they hear of it with their next heartbeat."""
+    alive = {r.name for r in await _workers(ctl, None)}
+    if missing := [name for name in names if name not in alive]:
+        fail(f"no worker {', '.join(missing)}: jq-ctl worker list shows those that are alive")
+    asked = {name: await ctl.backend.within(ctl.backend.store.ask_worker(name, wish)) for name in names}
+    done = await _until_done(ctl, names, wish, wait) if wait is not None else set()
+
+    def line(name: str) -> Text:
+        said = "is gone" if not asked[name] else ("has finished" if name in done else f"asked to {wish}")
+        return Text(f"{name} {said}")
+
+    ctl.out.show(
+        [{"name": name, "asked": asked[name], "wish": wish, "done": name in done} for name in names],
+        lambda: Group(*(line(name) for name in names)),
+    )
+    if wait is not None and (late := [name for name in names if name not in done]):
+        ctl.out.note(f"still at work: {', '.join(late)}")
+        return FAILED
+    return 0 if all(asked.values()) else FAILED
+
+
+async def _until_done(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float) -> set[str]:
+    """Those that are gone, or (drain) run nothing any more and take nothing."""
+    end = time.monotonic() + wait
+    while True:
+        busy = {r.name for r in await _workers(ctl, None) if wish == "shutdown" or r.active or not r.paused}
+        if not busy & set(names) or time.monotonic() >= end:
+            return set(names) - busy
+        await asyncio.sleep(
+            min(0.2, max(0.0, end - time.monotonic()))
+        )  # heartbeats come by the second: there is nothing to listen for
+
+
+async def _workers(ctl: Ctl, queue: str | None) -> list[WorkerRecord]:
+    where = None if queue is None else ctl.backend.name(queue)
+    records = await ctl.backend.within(ctl.backend.store.workers(where))
+    mine = [r for r in records if any(q.tenant == ctl.backend.tenant for q in r.queues)]
+    return sorted(mine, key=lambda r: r.name)
+
+
+def _status(record: WorkerRecord) -> Text:
+    if not record.paused:
+        return Text("running", style="green")
+    return Text("draining" if record.active else "drained", style="yellow")
+
+
+def _table(ctl: Ctl, records: Sequence[WorkerRecord]) -> RenderableType:
+    now = int(time.time() * 1000)
+    columns = (
+        Column("NAME"), Column("STATUS"), Column("ACTIVE", right=True), Column("QUEUES", shrinks=True), Column("HOST"),
+        Column("PID", right=True), Column("UP", right=True), Column("SEEN"),
+    )  # fmt: skip
+    return table(columns, [
+        [
+            r.name, _status(r), f"{r.active}/{r.concurrency}",
+            ", ".join(q.queue for q in r.queues if q.tenant == ctl.backend.tenant), r.host, str(r.pid),
+            text.duration(now - r.started_ms), text.relative(min(r.seen_ms, now), now),
+        ]
+        for r in records
+    ])  # fmt: skip
