@@ -1,28 +1,106 @@
-"""Fire times of schedules."""
+"""When schedules fire: the next time, and what to do about times that have passed. Pure; any number of callers agree."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
+from jobq.core.crontab import next_time
+from jobq.core.records import Fire, ScheduleRecord, ScheduleSpec
 
-from cronsim import CronSim, CronSimError
-
-from jobq.errors import ConfigError
-
-
-def check_expression(expression: str) -> str:
-    """A cron expression that can be read; ConfigError otherwise."""
-    try:
-        CronSim(expression, datetime(2024, 1, 1, tzinfo=UTC))
-    except CronSimError as error:
-        raise ConfigError(f"cron {expression!r}: {error}") from None
-    return expression
+GRACE_MS = 60_000
+"""A time that passed less than this ago counts as on time: schedulers tick, and deploys take a moment."""
 
 
-def check_zone(tz: str) -> str:
-    """A time zone there is; ConfigError otherwise."""
-    try:
-        ZoneInfo(tz)
-    except (ValueError, OSError, LookupError):
-        raise ConfigError(f"tz={tz!r} is not a known time zone") from None
-    return tz
+def first_time(spec: ScheduleSpec, now_ms: int) -> int | None:
+    """The first time of a schedule that is made now. Times before it existed were not missed.
+
+    `every` begins at its start, or one interval from now; a start in the past only sets the grid.
+    """
+    if spec.every_ms is None:
+        after_ms = now_ms if spec.start_ms is None else max(now_ms, spec.start_ms - 1)
+        return _until_end(spec, next_time(spec.cron or "", spec.tz, after_ms))
+    if spec.start_ms is None:
+        return _until_end(spec, now_ms + spec.every_ms)
+    return _until_end(spec, max(spec.start_ms, _on_grid(spec.start_ms, spec.every_ms, now_ms - 1)))
+
+
+def next_after(spec: ScheduleSpec, after_ms: int, *, anchor_ms: int | None = None) -> int | None:
+    """The first time after `after_ms`; None: it is over. `every` counts from `anchor_ms`, any one of its times
+    (default: its start, else `after_ms` itself), so that late ticks never shift it."""
+    if spec.start_ms is not None and after_ms < spec.start_ms:
+        return first_time(spec, after_ms)
+    if spec.every_ms is None:
+        return _until_end(spec, next_time(spec.cron or "", spec.tz, after_ms))
+    anchor = anchor_ms if anchor_ms is not None else after_ms if spec.start_ms is None else spec.start_ms
+    return _until_end(spec, _on_grid(anchor, spec.every_ms, after_ms))
+
+
+def after_end(record: ScheduleRecord, ended_ms: int) -> int | None:
+    """The next time of an `after_complete` schedule whose job ended now; None: it is over."""
+    spec = record.spec
+    if spec.every_ms is None or not spec.after_complete or _spent(record, 0):
+        return None
+    return _until_end(spec, ended_ms + spec.every_ms)
+
+
+def plan(record: ScheduleRecord, now_ms: int, *, most: int = 100, grace_ms: int = GRACE_MS) -> list[Fire]:
+    """What to fire now, in order; each Fire begins where the one before it ended.
+
+    Times that passed are made up for by policy. skip: none of them (the last one still counts within `grace_ms`) ·
+    one: the last one · all: each, at most `most` per pass, the rest in the next. An `after_complete` schedule has only
+    one time to its name, so it fires late rather than not.
+    """
+    due = record.next_ms
+    if due is None or due > now_ms or record.paused:
+        return []
+    if record.spec.after_complete:
+        return [_fire(record, due, None)]
+    if record.spec.catch_up == "all":
+        return _each(record, due, now_ms, most)
+    last = _last_due(record.spec, due, now_ms)
+    if record.spec.catch_up == "skip" and now_ms - last > grace_ms:
+        return [_fire(record, due, next_after(record.spec, now_ms, anchor_ms=due), skipped=True)]
+    skipped = [] if last == due else [_fire(record, due, last, skipped=True)]
+    following = None if _spent(record, 1) else next_after(record.spec, last, anchor_ms=due)
+    return [*skipped, _fire(record, last, following)]
+
+
+def _each(record: ScheduleRecord, due: int, now_ms: int, most: int) -> list[Fire]:
+    fires: list[Fire] = []
+    at: int | None = due
+    while at is not None and at <= now_ms and len(fires) < most:
+        following = None if _spent(record, len(fires) + 1) else next_after(record.spec, at, anchor_ms=due)
+        fires.append(_fire(record, at, following))
+        at = following
+    return fires
+
+
+def _last_due(spec: ScheduleSpec, due: int, now_ms: int) -> int:
+    """The latest time up to now. Found by halving: a schedule of every second may have been asleep for a month."""
+    if spec.every_ms is not None:
+        until = now_ms if spec.end_ms is None else min(now_ms, spec.end_ms)
+        return due + max(0, until - due) // spec.every_ms * spec.every_ms
+    # low always has a time after it that is due; high has none.
+    low, high, found = due - 1, now_ms, due
+    while high - low > 1:
+        middle = (low + high) // 2
+        at = next_after(spec, middle)
+        if at is not None and at <= now_ms:
+            low, found = middle, at
+        else:
+            high = middle
+    return found
+
+
+def _fire(record: ScheduleRecord, at_ms: int, next_ms: int | None, *, skipped: bool = False) -> Fire:
+    return Fire(queue=record.spec.queue, schedule=record.spec.id, at_ms=at_ms, next_ms=next_ms, skipped=skipped)
+
+
+def _spent(record: ScheduleRecord, more: int) -> bool:
+    return record.spec.limit is not None and record.fired + more >= record.spec.limit
+
+
+def _until_end(spec: ScheduleSpec, at_ms: int | None) -> int | None:
+    return None if at_ms is None or (spec.end_ms is not None and at_ms > spec.end_ms) else at_ms
+
+
+def _on_grid(anchor_ms: int, every_ms: int, after_ms: int) -> int:
+    return anchor_ms + ((after_ms - anchor_ms) // every_ms + 1) * every_ms

@@ -11,8 +11,18 @@ from typing import Any, Literal, cast
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown, to_epoch_ms, to_ms
 from jobq.core.control import RetryAfter
-from jobq.core.cron import check_expression, check_zone
-from jobq.core.records import CatchUp, RetentionData, RetryData, Tokens, UniqueMode, Window
+from jobq.core.crontab import check_expression, check_zone
+from jobq.core.records import (
+    CatchUp,
+    JobSpec,
+    QueueName,
+    RetentionData,
+    RetryData,
+    ScheduleSpec,
+    Tokens,
+    UniqueMode,
+    Window,
+)
 from jobq.errors import ConfigError, InvalidJob
 
 Errors = type[BaseException] | tuple[type[BaseException], ...]
@@ -241,9 +251,15 @@ class Cron:
         limit: int | None = None,
         catch_up: Literal["skip", "one", "all"] = "skip",
     ) -> None:
-        check_expression(expression)
-        check_zone(tz)
-        _set(self, expression=" ".join(expression.split()), tz=tz, **_range("Cron", start, end, limit, catch_up))
+        plain, zone = check_expression(expression), check_zone(tz)
+        _set(self, expression=plain, tz=zone, **_range("Cron", start, end, limit, catch_up))
+
+    def spec(self, queue: QueueName, id: str, template: JobSpec) -> ScheduleSpec:
+        """The schedule that makes jobs like `template` at these times."""
+        return ScheduleSpec(
+            queue=queue, id=id, template=template, cron=self.expression, tz=self.tz,
+            start_ms=self.start_ms, end_ms=self.end_ms, limit=self.limit, catch_up=self.catch_up,
+        )  # fmt: skip
 
 
 @_policy
@@ -276,6 +292,13 @@ class Every:
             after_complete=checks.check_bool(after_complete, "Every after_complete", error=ConfigError),
             **_range("Every", start, end, limit, catch_up),
         )
+
+    def spec(self, queue: QueueName, id: str, template: JobSpec) -> ScheduleSpec:
+        """The schedule that makes jobs like `template` at these times."""
+        return ScheduleSpec(
+            queue=queue, id=id, template=template, every_ms=self.interval_ms, after_complete=self.after_complete,
+            start_ms=self.start_ms, end_ms=self.end_ms, limit=self.limit, catch_up=self.catch_up,
+        )  # fmt: skip
 
 
 def _range(what: str, start: datetime | None, end: datetime | None, limit: int | None, catch_up: str) -> dict[str, Any]:

@@ -1,0 +1,198 @@
+"""Times by cron expression and time zone.
+
+A schedule that names hours goes by the wall clock: each named time comes once a day, also on the days the clocks change
+(one that falls into the gap comes when the gap ends; of two in an overlap the first counts). A schedule of every hour
+goes by elapsed time: it neither pauses nor bunches. cronsim knows calendars; zones are dealt with here, because its own
+rule leaves out six-field expressions and runs `0 */2 * * *` twice in an overlap.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+from jobq.core.checks import did_you_mean, shown
+from jobq.errors import ConfigError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND, _MINUTE, _DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
+_LONGEST = 256
+
+_FIELDS = (
+    ("second", "0-59"),
+    ("minute", "0-59"),
+    ("hour", "0-23"),
+    ("day of month", "1-31, L or LW"),
+    ("month", "1-12 or JAN-DEC"),
+    ("day of week", "0-7 or SUN-SAT, with #1-#5 or L"),
+)
+_ALIASES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+
+# ── reading expressions ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_expression(expression: object) -> str:
+    """The expression with single spaces and its alias (`@daily`) spelled out. ConfigError names the position of a mistake."""
+    if not isinstance(expression, str):
+        raise ConfigError(f"cron {shown(expression)} is not a string")
+    if len(expression) > _LONGEST:
+        raise ConfigError(f"cron {shown(expression)} is too long: at most {_LONGEST} characters")
+    plain = _ALIASES.get(expression.strip().lower(), expression)
+    try:
+        next(CronSim(plain, datetime(2000, 1, 1)))
+    except CronSimError:
+        raise ConfigError(f"cron {expression!r}: {_mistake(plain)}") from None
+    except (StopIteration, OverflowError):
+        raise ConfigError(f"cron {expression!r}: no such time ever comes") from None
+    return " ".join(plain.split())
+
+
+def _mistake(expression: str) -> str:
+    fields = _positions(expression)
+    if expression.lstrip().startswith("@"):
+        return f"unknown alias at position 0{did_you_mean(expression.strip(), _ALIASES)}: there is {', '.join(_ALIASES)}"
+    if len(fields) not in (5, 6):
+        return f"has {len(fields)} fields: it takes 5 (minute hour day month weekday), or 6 with seconds first"
+    for place, (name, values) in enumerate(_FIELDS[6 - len(fields) :], 6 - len(fields)):
+        start, text = fields[place - 6 + len(fields)]
+        if not _reads(place, text):
+            offset, term = _first_bad_term(place, text)
+            return f"bad {name} {term!r} at position {start + offset}: it takes {values}, lists (,), ranges (-) and steps (/)"
+    start, text = fields[-3]
+    return f"day of month {text!r} at position {start} never comes in those months"
+
+
+def _positions(expression: str) -> list[tuple[int, str]]:
+    fields, at = [], 0
+    for text in expression.split():
+        at = expression.index(text, at)
+        fields.append((at, text))
+        at += len(text)
+    return fields
+
+
+def _first_bad_term(place: int, text: str) -> tuple[int, str]:
+    offset = 0
+    for term in text.split(","):
+        if not _reads(place, term):
+            return offset, term
+        offset += len(term) + 1
+    return 0, text
+
+
+def _reads(place: int, text: str) -> bool:
+    alone = ["*"] * 6
+    alone[place] = text
+    try:
+        CronSim(" ".join(alone) if text else "", datetime(2000, 1, 1))
+    except CronSimError:
+        return place == 3 and text.isdigit() and 1 <= int(text) <= 31
+    return True
+
+
+def check_zone(tz: object) -> str:
+    """The name of a time zone there is. ConfigError otherwise, with the nearest one."""
+    if not isinstance(tz, str):
+        raise ConfigError(f"tz={shown(tz)} is not the name of a time zone, like 'Europe/Zurich'")
+    try:
+        _zone(tz)
+    except (ValueError, OSError, LookupError):
+        raise ConfigError(f"tz={shown(tz)} is not a time zone there is{did_you_mean(tz, available_timezones())}") from None
+    return tz
+
+
+@lru_cache(maxsize=256)
+def _zone(name: str) -> tzinfo:
+    return UTC if name == "UTC" else ZoneInfo(name)
+
+
+# ── times ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def next_time(expression: str, tz: str, after_ms: int) -> int | None:
+    """The first time of a checked expression after `after_ms`. None: there is no more."""
+    after = _EPOCH + timedelta(milliseconds=after_ms)
+    zone = _zone(tz)
+    try:
+        found = _on_the_wall(expression, zone, after) if _names_hours(expression) else _elapsed(expression, zone, after)
+    except (StopIteration, OverflowError):  # nothing for fifty years, or past year 9999
+        return None
+    return (found - _EPOCH) // timedelta(milliseconds=1)
+
+
+@lru_cache(maxsize=256)
+def _names_hours(expression: str) -> bool:
+    return len(CronSim(expression, datetime(2000, 1, 1)).hours) < 24
+
+
+def _on_the_wall(expression: str, zone: tzinfo, after: datetime) -> datetime:
+    """The first named wall-clock time after `after`, each taken once."""
+    walls = CronSim(expression, after.astimezone(zone).replace(tzinfo=None, fold=0))
+    while True:
+        found = _moment(next(walls), zone)
+        if found > after:  # in an overlap's second hour the wall shows times that have been
+            return found
+
+
+def _moment(wall: datetime, zone: tzinfo) -> datetime:
+    """When the wall clock shows this first; for a time in a gap, the end of the gap."""
+    moment = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if moment.astimezone(zone).replace(tzinfo=None) == wall:
+        return moment
+    before = moment - _DAY
+    return _next_change(zone, before, moment) or moment
+
+
+def _elapsed(expression: str, zone: tzinfo, after: datetime) -> datetime:
+    """The first moment after `after` whose wall time matches: searched in one stretch of constant offset after the other."""
+    start = after
+    while True:
+        offset = _offset(zone, start)
+        wall = start.replace(tzinfo=None) + offset
+        if start is not after:
+            wall -= _SECOND  # a change of offset is itself a moment that may match
+        found = (next(CronSim(expression, wall)) - offset).replace(tzinfo=UTC)
+        change = _next_change(zone, start, found)
+        if change is None:
+            return found
+        start = change
+
+
+def _offset(zone: tzinfo, moment: datetime) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta()
+
+
+def _next_change(zone: tzinfo, start: datetime, end: datetime) -> datetime | None:
+    """The first moment after `start`, up to `end`, at which the zone's offset is another. No zone changes twice in a day."""
+    if zone is UTC:
+        return None
+    offset, low = _offset(zone, start), start
+    while low < end:
+        high = min(low + _DAY, end)
+        if _offset(zone, high) != offset:
+            return _bisect(zone, offset, low, high)
+        low = high
+    return None
+
+
+def _bisect(zone: tzinfo, offset: timedelta, low: datetime, high: datetime) -> datetime:
+    low = low.replace(microsecond=0)
+    while high - low > _SECOND:
+        middle = (low + (high - low) / 2).replace(microsecond=0)
+        if _offset(zone, middle) == offset:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -1,0 +1,64 @@
+"""Checks of a flow before anything of it is stored: it must be a graph without cycles whose edges all lead somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from jobq.core.records import JobKey, JobSpec
+from jobq.errors import InvalidJob
+
+
+def check_flow(specs: Sequence[JobSpec], *, known: Collection[JobKey] | None = None) -> list[JobSpec]:
+    """The jobs of a flow, each after those it waits for. InvalidJob names what is wrong: two jobs of one id, another
+    tenant, an edge to nowhere, a cycle.
+
+    `known` are jobs outside the flow that an edge may lead to; None: whether those exist is for the store to say.
+    """
+    members = _members(specs)
+    for spec in specs:
+        _check_edges(spec, members, known)
+    order = TopologicalSorter({key: [edge.job for edge in spec.after if edge.job in members] for key, spec in members.items()})
+    try:
+        return [members[key] for key in order.static_order()]
+    except CycleError as error:
+        raise InvalidJob(f"the flow has a cycle: {_circle(error.args[1], members)}") from None
+
+
+def _members(specs: Sequence[JobSpec]) -> dict[JobKey, JobSpec]:
+    members: dict[JobKey, JobSpec] = {}
+    for spec in specs:
+        key = JobKey(spec.queue, spec.id)
+        if key in members:
+            raise InvalidJob(
+                f"two jobs of the flow have the id {spec.id!r} in queue {spec.queue.queue!r}: {_names(members[key], spec)}"
+            )
+        if spec.queue.tenant != specs[0].queue.tenant:
+            raise InvalidJob(
+                f"the flow is in two tenants, {specs[0].queue.tenant!r} and {spec.queue.tenant!r}: a flow lives in one"
+            )
+        members[key] = spec
+    return members
+
+
+def _check_edges(spec: JobSpec, members: Collection[JobKey], known: Collection[JobKey] | None) -> None:
+    for edge in spec.after:
+        if edge.job.queue.tenant != spec.queue.tenant:
+            raise InvalidJob(f"job {spec.id} ({spec.name}) waits for a job of another tenant: {edge.job.id!r}")
+        if known is not None and edge.job not in members and edge.job not in known:
+            raise InvalidJob(
+                f"job {spec.id} ({spec.name}) waits for {edge.job.id!r} in queue {edge.job.queue.queue!r}, "
+                "which is neither in the flow nor stored"
+            )
+
+
+def _names(one: JobSpec, other: JobSpec) -> str:
+    return one.name if one.name == other.name else f"{one.name} and {other.name}"
+
+
+def _circle(keys: Sequence[JobKey], members: dict[JobKey, JobSpec]) -> str:
+    # graphlib lists the cycle against the direction of waiting, first and last the same.
+    shown = [f"{members[key].name} ({key.id})" for key in reversed(keys)]
+    if len(shown) > 12:
+        shown = [*shown[:6], "…", *shown[-5:]]
+    return " waits for ".join(shown)

@@ -1,0 +1,86 @@
+"""The arithmetic of rate limits: a state goes in, the answer and the new state come out. Stores share it, or say it in Lua.
+
+A state is two numbers. Of a window: how many starts it has seen, and when it was opened. Of a bucket: how many tokens were
+in it, and when. None is a limit that nothing has used, and a state `is_idle` says may be forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from jobq.core.records import RateData, Tokens, Window
+
+_EPSILON = 1e-6  # tokens: floats lose the last bits of rate·time, and a wait that was told must suffice
+
+
+class RateState(NamedTuple):
+    """What a store keeps per limit."""
+
+    value: float
+    at_ms: int
+
+
+class Taken(NamedTuple):
+    """The answer: whether the start may be, the state to keep, and if not, when to ask again."""
+
+    allowed: bool
+    state: RateState | None
+    retry_in_ms: int = 0
+
+
+def take(rate: RateData, state: RateState | None, now_ms: int, cost: int = 1) -> Taken:
+    """Ask for one start. A window counts it as one, a bucket as the job's cost.
+
+    A cost above the capacity (which was lowered after the job was accepted) needs a full bucket and empties it.
+    """
+    return _from_window(rate, state, now_ms) if isinstance(rate, Window) else _from_bucket(rate, state, now_ms, cost)
+
+
+def room(rate: RateData, state: RateState | None, now_ms: int) -> int:
+    """How many starts of cost 1 there is room for now."""
+    if isinstance(rate, Window):
+        return max(0, rate.limit - int(_window(rate, state, now_ms).value))
+    return math.floor(_level(rate, state, now_ms) + _EPSILON)
+
+
+def is_idle(rate: RateData, state: RateState | None, now_ms: int) -> bool:
+    """Whether the state says no more than None would."""
+    if state is None:
+        return True
+    if isinstance(rate, Window):
+        return not _open(rate, state, now_ms)
+    return _level(rate, state, now_ms) + _EPSILON >= rate.capacity
+
+
+def _open(rate: Window, state: RateState, now_ms: int) -> bool:
+    return now_ms < state.at_ms + rate.per_ms
+
+
+def _window(rate: Window, state: RateState | None, now_ms: int) -> RateState:
+    return state if state is not None and _open(rate, state, now_ms) else RateState(0, now_ms)
+
+
+def _from_window(rate: Window, state: RateState | None, now_ms: int) -> Taken:
+    window = _window(rate, state, now_ms)
+    if window.value < rate.limit:
+        return Taken(True, RateState(window.value + 1, window.at_ms))
+    return Taken(False, window, window.at_ms + rate.per_ms - now_ms)
+
+
+def _level(rate: Tokens, state: RateState | None, now_ms: int) -> float:
+    if state is None:
+        return float(rate.capacity)
+    elapsed_ms = max(0, now_ms - state.at_ms)  # a clock set back takes no tokens away
+    return max(0.0, min(float(rate.capacity), state.value + elapsed_ms * rate.refill / 1000))
+
+
+def _from_bucket(rate: Tokens, state: RateState | None, now_ms: int, cost: int) -> Taken:
+    level, price = _level(rate, state, now_ms), min(cost, rate.capacity)
+    # Time never goes back in the state: else a clock set back and forth again would refill twice for one stretch of time.
+    at_ms = now_ms if state is None else max(now_ms, state.at_ms)
+    if level + _EPSILON >= price:
+        return Taken(True, RateState(max(0.0, level - price), at_ms))
+    return Taken(
+        False, RateState(level, at_ms), at_ms - now_ms + max(1, math.ceil((price - level - _EPSILON) * 1000 / rate.refill))
+    )
