@@ -64,8 +64,7 @@ async def test_after_the_first_start_the_ttl_is_over(q: Desk) -> None:
     r, s, _ = await q.claim(3)
     await q.settle(retry(r, 20 * SECOND), release(s))
     q.clock.advance(DAY)
-    assert await q.line() == ["s", "t", "r"] or set(await q.states("r", "s", "t")) == {"active"}
-    assert await q.states("r", "s", "t") == ["active"] * 3
+    assert await q.line() == ["s", "t", "r"]
 
 
 async def test_tick_expires_where_nobody_claims(q: Desk) -> None:
@@ -81,7 +80,8 @@ async def test_expired_jobs_in_front_do_not_hide_the_one_behind(q: Desk) -> None
     await q.put(*(f"j{n}" for n in range(600)), ttl_ms=SECOND)
     await q.put("last")
     q.clock.advance(2 * SECOND)
-    assert await q.line(1) == ["last"] or await q.line(1) == ["last"]
+    found = [id for _ in range(4) for id in await q.line(1)]  # a claim's work is bounded, so it may take several
+    assert found == ["last"]
     await q.tick()
     assert await q.counts() == {"failed": 600, "active": 1}
 
