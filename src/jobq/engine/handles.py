@@ -63,7 +63,9 @@ async def _open(entry: _Entry) -> Store:
         await entry.store.migrate()
     except BaseException as error:
         _drop(entry)
-        entry.ready.set_exception(error if isinstance(error, Exception) else StoreUnavailable(f"opening {entry.store.url} was cancelled"))
+        entry.ready.set_exception(
+            error if isinstance(error, Exception) else StoreUnavailable(f"opening {entry.store.url} was cancelled")
+        )
         entry.ready.exception()  # those who wait raise it; nobody waiting is no mistake
         await entry.store.aclose()
         raise

@@ -1,0 +1,76 @@
+"""The settle+claim exchange, repeated under one name until it is answered: a lost reply costs neither a job nor a slot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+
+from jobq.core.failures import describe, fingerprint
+from jobq.core.records import Claim, Fail, Failure, Settled
+from jobq.engine.run import Run
+from jobq.engine.service import Outage
+from jobq.errors import StoreUnavailable
+from jobq.stores.base import Store
+
+log = logging.getLogger("jobq")
+
+
+class Exchange:
+    """A worker's exchanges with one store, one at a time."""
+
+    def __init__(self, store: Store, *, worker: str, patience_ms: int) -> None:
+        self._store = store
+        self._worker = worker
+        self._patience = patience_ms / 1000
+        # A worker that restarts under its old name must not be answered with what its last life was told.
+        self._life = secrets.token_hex(4)
+        self._calls = 0
+        self._outage = Outage(f"exchange with {store.url}")
+
+    async def ask(self, runs: Sequence[Run], claim: Claim | None) -> Settled:
+        """Settle these runs, then claim. Returns when the store has answered, however long that takes."""
+        outcomes = [run.outcome for run in runs if run.outcome is not None]
+        call = self._name_call()
+        while True:
+            try:
+                async with asyncio.timeout(self._patience):
+                    settled = await self._store.settle(outcomes, worker=self._worker, call=call, then=claim)
+            except (StoreUnavailable, TimeoutError) as error:
+                await asyncio.sleep(self._outage.failed(error))
+            except Exception as error:  # an answer, and it is no: of what, is found one by one
+                if not runs:
+                    await asyncio.sleep(self._outage.failed(error))
+                    return Settled()
+                if len(runs) == 1 and claim is None:
+                    return await self._give_up(runs[0], error)
+                return await self._one_by_one(runs)
+            else:
+                self._outage.over()
+                return settled
+
+    def _name_call(self) -> str:
+        self._calls += 1
+        return f"{self._life}-{self._calls}"
+
+    async def _one_by_one(self, runs: Sequence[Run]) -> Settled:
+        answers = [await self.ask([run], None) for run in runs]
+        return Settled(stale=tuple(ref for answer in answers for ref in answer.stale))
+
+    async def _give_up(self, run: Run, error: Exception) -> Settled:
+        """The store refuses this outcome: the job fails with that as its reason. Refused again, its lease runs out."""
+        log.error("%s: the store refused its outcome: %s", run, error, exc_info=error)
+        told = describe(error)
+        failure = Failure(
+            reason="error",
+            type=told.type,
+            message=f"the run ended, but the store refused its outcome: {told.message}",
+            attempt=run.lease.attempt,
+            at_ms=run.now_ms,
+            fingerprint=fingerprint(error),
+        )
+        if isinstance(run.outcome, Fail) and run.outcome.failure.message.startswith("the run ended, but"):
+            return Settled()
+        run.outcome = Fail(queue=run.lease.queue, id=run.lease.id, token=run.lease.token, failure=failure)
+        return await self.ask([run], None)

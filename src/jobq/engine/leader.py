@@ -1,0 +1,31 @@
+"""Who does the upkeep: one worker of a store at a time, so that a thousand workers do not tick a thousand times."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from jobq.stores.base import Store
+
+
+class Leader:
+    """Asks for an office and remembers the answer: held, it is renewed at a third of its time; not held, asked for again
+    after about half of it."""
+
+    def __init__(self, store: Store, office: str, *, who: str, ttl_ms: int) -> None:
+        self._store = store
+        self._office = office
+        self._who = who
+        self._ttl_ms = ttl_ms
+        self._held = False
+        self._ask_at = 0.0
+
+    async def leads(self) -> bool:
+        """Whether this worker holds the office now."""
+        now = time.monotonic()
+        if now >= self._ask_at:
+            self._held = False  # if asking fails, nobody here believes to hold it
+            self._held = await self._store.lead(self._office, who=self._who, ttl_ms=self._ttl_ms)
+            pause = self._ttl_ms / 3000 if self._held else self._ttl_ms / 1000 * random.uniform(0.4, 0.6)
+            self._ask_at = now + pause
+        return self._held

@@ -1,0 +1,71 @@
+"""Progress and log lines in natural batches: one `note` in flight, what is said meanwhile rides in the next."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jobq.core.records import LeaseRef, Note
+from jobq.engine.service import Outage
+from jobq.errors import StoreUnavailable
+from jobq.stores.base import Store
+
+
+class Notes:
+    """What running jobs say, on its way to the store. Belongs to the worker's event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._said: dict[LeaseRef, tuple[bytes | None, list[str]]] = {}
+        self._round: asyncio.Future[None] | None = None
+        self._flusher: asyncio.Task[None] | None = None
+        self._outage = Outage("notes of running jobs")
+
+    async def add(self, lease: LeaseRef, progress: bytes | None, lines: tuple[str, ...]) -> None:
+        """Say it; returns when it is stored. While the store is away this waits, as long as the run may."""
+        loop = asyncio.get_running_loop()
+        kept = self._said.setdefault(lease, (None, []))[1]
+        kept.extend(lines)
+        if progress is not None:
+            self._said[lease] = (progress, kept)
+        if self._round is None:
+            self._round = loop.create_future()
+        done = self._round
+        if self._flusher is None:
+            self._flusher = loop.create_task(self._flush(), name="jobq notes")
+        await asyncio.shield(done)
+
+    async def aclose(self) -> None:
+        """Stop; whoever still waits is told so."""
+        if self._flusher is not None:
+            self._flusher.cancel()
+            await asyncio.wait([self._flusher])
+
+    async def _flush(self) -> None:
+        done: asyncio.Future[None] | None = None
+        try:
+            while self._round is not None:
+                done, self._round = self._round, None
+                said, self._said = self._said, {}
+                await self._send([Note(lease=lease, progress=p, lines=tuple(lines)) for lease, (p, lines) in said.items()], done)
+        finally:
+            self._flusher = None
+            self._said = {}
+            for future in (done, self._round):
+                if future is not None and not future.done():
+                    future.cancel()
+            self._round = None
+
+    async def _send(self, notes: list[Note], done: asyncio.Future[None]) -> None:
+        while True:
+            try:
+                await self._store.note(notes)
+            except (StoreUnavailable, TimeoutError) as error:
+                await asyncio.sleep(self._outage.failed(error))
+            except Exception as error:
+                done.set_exception(error)
+                done.exception()  # told to those who wait; a run that was interrupted meanwhile does not
+                return
+            else:
+                self._outage.over()
+                done.set_result(None)
+                return

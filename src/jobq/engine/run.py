@@ -1,0 +1,76 @@
+"""One lease being worked on, from its claim until the store has its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from jobq.core.codec import get_codec
+from jobq.core.decide import End
+from jobq.core.records import AnyOutcome, Lease, LeaseRef
+
+if TYPE_CHECKING:
+    from jobq.engine.notes import Notes
+    from jobq.engine.runner import Runner
+    from jobq.executors import Executor
+
+
+class Run:
+    """Made for every job, so: attributes that most runs never set are defaults of the class."""
+
+    task: asyncio.Task[None] | None = None
+    executor: Executor | None = None
+    timer: asyncio.TimerHandle | None = None
+    until: float | None = None  # monotonic: its lease is not renewed past this
+    timeout_s: float = 0.0
+    end: End | None = None  # what an interruption means, set before it is made
+    outcome: AnyOutcome | None = None
+    concluded = False  # its end is decided: it has an outcome, or lost its lease
+    cancelled = False  # it was asked to stop
+    linger: asyncio.Future[None] | None = None
+
+    def __init__(self, lease: Lease, runner: Runner, since: float) -> None:
+        self.lease = lease
+        self.runner = runner
+        self.since = since  # monotonic, when its claim was sent: the lease is at least this old
+
+    def __repr__(self) -> str:
+        return f"<Run of {self}>"
+
+    def __str__(self) -> str:
+        return f"job {self.lease.id} ({self.lease.name}) of queue {self.lease.queue.queue}"
+
+    @property
+    def ref(self) -> LeaseRef:
+        """Which lease it holds."""
+        return LeaseRef(self.lease.queue, self.lease.id, self.lease.token)
+
+    @property
+    def now_ms(self) -> int:
+        """The store's clock, as far as it is known here: its time of the claim, and what has passed since."""
+        return self.lease.started_ms + int((time.monotonic() - self.since) * 1000)
+
+    # ── what a handler reaches through current_job() ──
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The worker's event loop."""
+        return self.runner.loop
+
+    @property
+    def notes(self) -> Notes:
+        """Where progress and log lines go."""
+        return self.runner.notes
+
+    def encode(self, value: Any) -> bytes:
+        """A value in the job's codec."""
+        return get_codec(self.lease.codec).encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        """A value out of the job's codec."""
+        return get_codec(self.lease.codec).decode(data)
+
+    async def note(self, progress: bytes | None, lines: tuple[str, ...]) -> None:
+        """Keep progress and log lines; returns when they are stored."""
+        await self.notes.add(self.ref, progress, lines)

@@ -1,0 +1,241 @@
+"""Runs leases: find the handler, bind, call, encode, decide. What has ended waits in `ended` for the next exchange.
+
+A run ends twice: it is *concluded* when its outcome is decided, and its slot comes free when nothing of it runs any more.
+Mostly both happen at once; a thread past its timeout, or a handler that ignores its cancellation, keeps the slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Mapping
+
+from jobq.core.decide import End, HandedBack, Raised, TimedOut, Unknown, decide
+from jobq.core.policies import Retry
+from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName, RetryLater
+from jobq.current import running
+from jobq.engine.handler import Handler
+from jobq.engine.notes import Notes
+from jobq.engine.run import Run
+from jobq.engine.settings import Settings
+from jobq.engine.slots import Bell, Slots
+from jobq.errors import LeaseLost
+from jobq.executors import Executor, open_executor
+
+log = logging.getLogger("jobq")
+
+_DEFAULT_RETRY = Retry()
+
+
+class Executors(dict[str, Executor]):
+    """The executors of a worker, opened when first asked for."""
+
+    def __missing__(self, name: str) -> Executor:
+        self[name] = executor = open_executor(name)
+        return executor
+
+
+class Runner:
+    """All runs of one station. Belongs to the worker's event loop; only `held` is read from another thread."""
+
+    def __init__(
+        self,
+        tasks: Mapping[QueueName, Mapping[str, Handler]],
+        *,
+        executors: Executors,
+        slots: Slots,
+        bell: Bell,
+        notes: Notes,
+        settings: Settings,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.notes = notes
+        self.held: set[Run] = set()  # leases to keep: running, or ended and not yet settled
+        self.ended: list[Run] = []  # concluded with an outcome, to be settled by the next exchange
+        self.open = 0  # runs not yet concluded
+        self.refusing = False  # stopping: what still arrives goes straight back
+        self._tasks = tasks
+        self._executors = executors
+        self._slots = slots
+        self._bell = bell
+        self._settings = settings
+        self._early: set[JobKey] = set()  # cancels heard of jobs whose lease has not arrived yet
+
+    # ── starting ──
+
+    def start(self, leases: Iterable[Lease], since: float) -> None:
+        """Run these, each in a slot already taken. `since`: when their claim was sent."""
+        for lease in leases:
+            run = Run(lease, self, since)
+            self.held.add(run)
+            self.open += 1
+            if self.refusing or lease.cancel_asked or (self._early and JobKey(lease.queue, lease.id) in self._early):
+                self._close(run, self._decide(run, HandedBack(), _DEFAULT_RETRY))
+                continue
+            handler = self._tasks[lease.queue].get(lease.name)
+            if handler is None:
+                self._close(run, self._decide(run, Unknown(lease.name), _DEFAULT_RETRY))
+                continue
+            try:
+                self._launch(run, lease, handler)
+            except Exception as error:  # no such executor: this job's trouble, not that of those behind it
+                self._close(run, self._decide(run, Raised(error), _DEFAULT_RETRY))
+        self._early.clear()
+
+    def _launch(self, run: Run, lease: Lease, handler: Handler) -> None:
+        run.executor = executor = self._executors[handler.executor]
+        timeout_ms = lease.timeout_ms
+        if timeout_ms is None:
+            timeout_ms = handler.timeout_ms
+        run.task = self.loop.create_task(self._run(run, lease, handler, executor))
+        if timeout_ms:
+            run.timeout_s = timeout_ms / 1000
+            run.until = run.since + (timeout_ms + self._settings.grace_ms) / 1000
+            run.timer = self.loop.call_later(run.timeout_s, self._time_out, run, handler)
+
+    async def _run(self, run: Run, lease: Lease, handler: Handler, executor: Executor) -> None:
+        """The task of a run. A successful one passes through here and `_close` only: this is the hot path."""
+        running.set(run)
+        outcome: AnyOutcome | None
+        try:
+            args, kwargs = handler.bind(lease)
+            value = await executor.call(run, handler.fn, args, kwargs)
+            outcome = Complete(queue=lease.queue, id=lease.id, token=lease.token, result=handler.encode(value))
+        except KeyboardInterrupt:  # somebody stops the process, not the job
+            self._close(run, self._decide(run, HandedBack(), handler.retry))
+            raise
+        except BaseException as error:
+            outcome = self._raised(run, handler, error)
+        self._close(run, outcome)
+
+    # ── ending ──
+
+    def _close(self, run: Run, outcome: AnyOutcome | None) -> None:
+        """Nothing of the run goes on (unless it lingers): conclude it, free its slot."""
+        run.task = None
+        if run.timer is not None:
+            run.timer.cancel()
+            run.timer = None
+        if not run.concluded:
+            self._conclude(run, outcome)
+        if run.linger is None:
+            self._slots.give(1)
+        else:
+            run.linger.add_done_callback(self._freed)
+        self._bell.ring()
+
+    def _conclude(self, run: Run, outcome: AnyOutcome | None) -> None:
+        """Its end is decided. No outcome: its lease is another's, and there is nothing to settle."""
+        run.concluded = True
+        self.open -= 1
+        if outcome is None:
+            self.held.discard(run)
+        else:
+            run.outcome = outcome
+            self.ended.append(run)
+
+    def _freed(self, _: asyncio.Future[None]) -> None:
+        self._slots.give(1)
+        self._bell.ring()
+
+    def _raised(self, run: Run, handler: Handler, error: BaseException) -> AnyOutcome | None:
+        """What a run that raised comes to. An interruption made here means what it was made for; anything else the
+        handler raises, or returns, after one counts as if there had been none (as with asyncio.timeout)."""
+        if run.concluded:
+            return None
+        if isinstance(error, asyncio.CancelledError) and run.end is not None:
+            return self._decide(run, run.end, handler.retry)
+        return self._decide(run, Raised(error), handler.retry)
+
+    def _decide(self, run: Run, end: End, retry: Retry) -> AnyOutcome:
+        outcome = decide(run.lease, end, retry=retry, now_ms=run.now_ms, random=random.random)
+        if isinstance(outcome, RetryLater):
+            log.info("%s failed: %s; retry in %g s", run, _words(outcome), outcome.delay_ms / 1000)
+        elif isinstance(outcome, Fail):
+            log.warning("%s failed for good: %s", run, _words(outcome))
+        return outcome
+
+    # ── interrupting ──
+
+    def _time_out(self, run: Run, handler: Handler) -> None:
+        """Past its timeout: interrupt it, and past its grace settle it without its consent."""
+        if run.task is None or run.concluded:
+            return
+        run.cancelled = True
+        run.end = TimedOut(run.timeout_s)
+        run.timer = self.loop.call_later(self._settings.grace_ms / 1000, self._overrule, run, run.end, handler.retry)
+        self._interrupt(run)
+
+    def _overrule(self, run: Run, end: End, retry: Retry) -> None:
+        """It was interrupted and goes on: settle it now. Its slot stays taken until it really ends."""
+        if not run.concluded:
+            log.warning("%s was told to stop and goes on; it is settled, and keeps its slot until it ends", run)
+            self._conclude(run, self._decide(run, end, retry))
+            self._bell.ring()
+
+    def cancel(self, queue: QueueName, id: str) -> None:
+        """A job was cancelled: ask its run to stop. One whose lease has not arrived yet will not start."""
+        for run in self.held:
+            if run.lease.id == id and run.lease.queue == queue:
+                self._ask(run)
+                return
+        if len(self._early) < 10_000:
+            self._early.add(JobKey(queue, id))
+
+    def told(self, run: Run, state: LeaseState) -> None:
+        """What the keeper heard of a lease. Of a concluded run the settling says more."""
+        if run.concluded or state == "held":
+            return
+        if state == "cancel":
+            self._ask(run)
+        else:
+            self._lose(run)
+
+    def _ask(self, run: Run) -> None:
+        if run.concluded or run.cancelled:
+            return
+        run.cancelled = True
+        run.end = HandedBack()  # asked to cancel, the store ends it as cancelled
+        if run.executor is not None:
+            self.loop.call_soon(run.executor.ask, run)  # not before its first step, see _interrupt
+
+    def _lose(self, run: Run) -> None:
+        log.warning("%s", lost(run))
+        run.cancelled = True
+        self._conclude(run, None)
+        self._interrupt(run)
+        self._bell.ring()
+
+    def _interrupt(self, run: Run) -> None:
+        """CancelledError at its next await. Not now: a task cancelled before its first step never enters its coroutine,
+        and nobody would close the run. What is called soon comes after that step."""
+        if run.task is not None:
+            self.loop.call_soon(run.task.cancel)
+
+    def hand_back(self) -> None:
+        """Interrupt everything that runs; what ends by that is released. `release_rest` does not wait any longer."""
+        for run in self.held:
+            if not run.concluded:
+                run.cancelled = True
+                run.end = run.end or HandedBack()
+                self._interrupt(run)
+
+    def release_rest(self) -> None:
+        """Release what was interrupted and goes on all the same."""
+        for run in tuple(self.held):
+            if not run.concluded:
+                self._overrule(run, HandedBack(), _DEFAULT_RETRY)
+
+    def settled(self, runs: Iterable[Run]) -> None:
+        """The store has these outcomes: their leases need no keeping."""
+        self.held.difference_update(runs)
+
+
+def lost(run: Run) -> LeaseLost:
+    """Says which job, what happened and what that means."""
+    return LeaseLost(f"{run} (attempt {run.lease.attempt}) lost its lease to expiry or to an operator; its result was not stored")
+
+
+def _words(outcome: RetryLater | Fail) -> str:
+    return f"{outcome.failure.type}: {outcome.failure.message}" if outcome.failure.message else outcome.failure.type

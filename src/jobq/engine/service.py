@@ -1,0 +1,81 @@
+"""The shape of every background loop: `tick()` is one pass, `run()` repeats it and survives a store that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+
+from jobq.errors import StoreUnavailable
+
+log = logging.getLogger("jobq")
+
+
+class Outage:
+    """How long to wait before the next try, and one log line per outage instead of one per try."""
+
+    def __init__(self, what: str, *, base: float = 0.05, cap: float = 5.0) -> None:
+        self._what = what
+        self._base = base
+        self._cap = cap
+        self._tries = 0
+        self._since = 0.0
+
+    def failed(self, error: BaseException) -> float:
+        """A try failed: seconds until the next one. Half of it is chance, so that a fleet does not return in step."""
+        if self._tries == 0:
+            self._since = time.monotonic()
+            expected = isinstance(error, (StoreUnavailable, TimeoutError))
+            log.warning("%s: %s; trying again until it works", self._what, _told(error), exc_info=None if expected else error)
+        delay = min(self._cap, self._base * 2.0 ** min(self._tries, 30))
+        self._tries += 1
+        return delay * random.uniform(0.5, 1.0)
+
+    def over(self) -> None:
+        """A try worked."""
+        if self._tries:
+            log.info("%s: works again after %.1f s and %d tries", self._what, time.monotonic() - self._since, self._tries)
+            self._tries = 0
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+class Service:
+    """One noun, one loop. Subclasses say `name` and what one pass does."""
+
+    name = "service"
+
+    def __init__(self) -> None:
+        self._stopping = False
+        self._bell: asyncio.Future[None] | None = None
+        self._outage = Outage(self.name)
+
+    async def tick(self) -> float:
+        """One pass; answers the seconds until the next one is due."""
+        raise NotImplementedError
+
+    async def run(self) -> None:
+        """Passes until `stop()`. Nothing a store does ends it."""
+        while not self._stopping:
+            try:
+                rest = await self.tick()
+                self._outage.over()
+            except Exception as error:
+                rest = self._outage.failed(error)
+            await self._rest(rest)
+
+    def stop(self) -> None:
+        """The pass under way is the last one."""
+        self._stopping = True
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    async def _rest(self, seconds: float) -> None:
+        if self._stopping:
+            return
+        self._bell = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._bell], timeout=max(seconds, 0.0))
+        self._bell = None

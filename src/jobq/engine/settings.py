@@ -1,0 +1,27 @@
+"""The numbers a worker runs by. What users choose comes from `Worker(…)`; the rest is here with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Times in ms."""
+
+    concurrency: int = 100
+    lease_ms: int = 15_000
+    drain_ms: int = 30_000
+    grace_ms: int = 5_000  # from asking a run to stop until it is settled without its consent
+    poll_ms: int = 5_000  # signals can be lost: an idle worker looks this often
+    patience_ms: int = 30_000  # an exchange unanswered for so long is repeated (safe: same call id)
+    farewell_ms: int = 10_000  # what a stopping worker gives a store that does not answer
+    beat_ms: int = 5_000
+    tick_ms: int = 5_000
+    schedule_ms: int = 1_000
+    office_ms: int = 15_000  # how long upkeep goes undone when the worker that led it dies
+
+    @property
+    def beat_ttl_ms(self) -> int:
+        """A worker that missed three beats is gone."""
+        return 3 * self.beat_ms + 1_000

@@ -1,0 +1,147 @@
+"""Everything a worker runs for one store: the fetcher and its runs, the keeper's thread, upkeep, schedules, the pulse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from jobq.core.records import QueueName, Wish, WorkerRecord
+from jobq.engine.fetcher import Fetcher
+from jobq.engine.handler import Handler
+from jobq.engine.keeper import Keeper
+from jobq.engine.leader import Leader
+from jobq.engine.notes import Notes
+from jobq.engine.pulse import Pulse
+from jobq.engine.runner import Executors, Runner
+from jobq.engine.scheduler import Scheduler
+from jobq.engine.service import Service
+from jobq.engine.settings import Settings
+from jobq.engine.slots import Bell, Slots
+from jobq.engine.ticker import Ticker
+from jobq.stores.base import Store
+
+log = logging.getLogger("jobq")
+
+_OFFICE = "upkeep"
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Station:
+    """A worker's place at one store. `start`, then `drain` and `hand_back` in this order, then `close`."""
+
+    def __init__(
+        self,
+        store: Store,
+        tasks: Mapping[QueueName, Mapping[str, Handler]],
+        *,
+        worker: str,
+        slots: Slots,
+        executors: Executors,
+        settings: Settings,
+        wish: Callable[[Wish], None],
+    ) -> None:
+        """`wish` is called in the running event loop with what an operator asks of the worker."""
+        self.queues: Sequence[QueueName] = tuple(tasks)
+        self._store = store
+        self._worker = worker
+        self._settings = settings
+        self._wish = wish
+        self._loop = asyncio.get_running_loop()
+        self._started_ms = _wall_clock()
+        self._paused = False
+        bell = Bell()
+        self._notes = Notes(store)
+        self.runner = Runner(tasks, executors=executors, slots=slots, bell=bell, notes=self._notes, settings=settings)
+        self.fetcher = Fetcher(store, self.queues, self.runner, worker=worker, slots=slots, bell=bell, settings=settings)
+        self._keeper = Keeper(
+            store, self.runner.held, worker=worker, settings=settings,
+            tell=self.runner.told, cancel=self.runner.cancel, pulse=self._pulse,
+        )  # fmt: skip
+        leader = Leader(store, _OFFICE, who=worker, ttl_ms=settings.office_ms)
+        self._services: tuple[Service, ...] = (
+            Ticker(store, leader, settings),
+            Scheduler(store, leader, settings, clock=_wall_clock),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._fetching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._keeper.start()
+        self._tasks = [self._loop.create_task(service.run(), name=f"jobq {service.name}") for service in self._services]
+        self._fetching = self._loop.create_task(self.fetcher.run(), name="jobq fetcher")
+
+    def pause(self) -> None:
+        """Claim nothing more, for now."""
+        self._paused = True
+        self.fetcher.pause()
+
+    def resume(self) -> None:
+        """Claim again."""
+        self._paused = False
+        self.fetcher.resume()
+
+    def drain(self) -> asyncio.Task[None]:
+        """Claim nothing more. The task is done when everything that runs has ended and is settled."""
+        assert self._fetching is not None
+        self.fetcher.stop()
+        return self._fetching
+
+    async def hand_back(self, grace_s: float) -> None:
+        """Interrupt what still runs and release it: what ends within the grace first, then the rest as it is."""
+        if self._fetching is None or self._fetching.done():
+            return
+        self.runner.hand_back()
+        await asyncio.wait([self._fetching], timeout=grace_s)
+        self.runner.release_rest()
+        await asyncio.wait([self._fetching], timeout=self._settings.farewell_ms / 1000)
+
+    async def close(self) -> None:
+        """Stop everything and leave the list of workers. Leases that could not be given back run out by themselves."""
+        if self._fetching is not None and not self._fetching.done():
+            log.error("%s does not answer: %d leases are left to run out", self._store.url, len(self.runner.held))
+            self._fetching.cancel()
+            self._tasks.append(self._fetching)
+        for service in self._services:
+            service.stop()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=1.0)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._notes.aclose()
+        await self._keeper.stop()
+        try:
+            async with asyncio.timeout(self._settings.farewell_ms / 1000):
+                await self._store.retire(self._worker)
+        except Exception as error:
+            log.warning("worker %s could not sign off: %s", self._worker, error)
+
+    # ── what the keeper's thread asks ──
+
+    def _pulse(self, store: Store) -> Pulse:
+        return Pulse(store, self._settings, record=self._record, wish=self._wished)
+
+    def _record(self) -> WorkerRecord:
+        now = _wall_clock()
+        return WorkerRecord(
+            name=self._worker,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=tuple(self.queues),
+            concurrency=self._settings.concurrency,
+            active=self.runner.open,
+            paused=self._paused,
+            started_ms=self._started_ms,
+            seen_ms=now,
+        )
+
+    def _wished(self, wish: Wish) -> None:
+        self._loop.call_soon_threadsafe(self._wish, wish)

@@ -1,0 +1,213 @@
+"""`Worker`: runs the jobs of queues. `await Worker(queue).run()`, or `async with Worker(queue):` to work in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from jobq.core.checks import Seconds, check_id, check_int, to_ms
+from jobq.core.records import QueueName, Wish
+from jobq.engine.handler import Handler, Source
+from jobq.engine.runner import Executors
+from jobq.engine.settings import Settings
+from jobq.engine.slots import Slots
+from jobq.engine.station import Station
+from jobq.errors import ConfigError
+from jobq.stores.base import Store
+
+log = logging.getLogger("jobq")
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Worker:
+    """Runs at most `concurrency` jobs of these queues at a time, claiming each only when it can start.
+
+    `lease`: a job whose worker died is run by another after so long. `drain`: how long a stopping worker lets jobs end
+    before it hands them back. `name` must be unique among the workers of a store; by default it is made up.
+    Queues may be in different stores.
+    """
+
+    def __init__(
+        self, *queues: Source, concurrency: int = 100, lease: Seconds = 15, drain: Seconds = 30, name: str | None = None
+    ) -> None:
+        if not queues:
+            raise ConfigError("Worker() has no queue to work on: Worker(queue, …)")
+        self.settings = Settings(
+            concurrency=check_int(concurrency, "concurrency", low=1, high=100_000, error=ConfigError),
+            lease_ms=to_ms(lease, "lease", positive=True, error=ConfigError),
+            drain_ms=to_ms(drain, "drain", error=ConfigError),
+        )
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}" if name is None else check_id(name, "name")
+        self._queues = queues
+        self._stations: list[Station] = []
+        self._executors = Executors()
+        self._paused = False
+        self._hurry: asyncio.Event | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._done: asyncio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name} on {', '.join(queue.qname.queue for queue in self._queues)}>"
+
+    # ── working ──
+
+    async def run(self) -> None:
+        """Work until stop(), SIGTERM or SIGINT; a second signal hands back at once."""
+        await self._start()
+        assert self._done is not None
+        caught = self._catch_signals()
+        try:
+            await self._done.wait()
+        except asyncio.CancelledError:  # whoever ran it has no time: hand back, then go
+            await asyncio.shield(self.stop(drain=0))
+            raise
+        finally:
+            self._release_signals(caught)
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        await self.stop(drain=None if t is None else 0)
+
+    async def stop(self, *, drain: Seconds | None = None) -> None:
+        """Claim nothing more, let jobs end for `drain` (default: the worker's), hand back the rest at no cost to them.
+
+        Called again, a `drain` of 0 ends the waiting of the first call."""
+        if self._done is None or self._hurry is None:
+            return
+        drain_s = (self.settings.drain_ms if drain is None else to_ms(drain, "drain", error=ConfigError)) / 1000
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._end(drain_s), name="jobq stop")
+        elif drain_s == 0:
+            self._hurry.set()
+        await asyncio.shield(self._ending)
+
+    def pause(self) -> None:
+        """Claim nothing more until resume(); what runs goes on."""
+        self._paused = True
+        for station in self._stations:
+            station.pause()
+
+    def resume(self) -> None:
+        """Claim again."""
+        self._paused = False
+        for station in self._stations:
+            station.resume()
+
+    # ── starting ──
+
+    async def _start(self) -> None:
+        if self._done is not None:
+            raise ConfigError(f"worker {self.name} was started before: a Worker works once, make another")
+        self._done = asyncio.Event()
+        self._hurry = asyncio.Event()
+        try:
+            places = await self._open()
+        except BaseException:
+            self._done = self._hurry = None
+            raise
+        slots = Slots(self.settings.concurrency)
+        self._stations = [
+            Station(
+                store, tasks, worker=self.name, slots=slots, executors=self._executors, settings=self.settings, wish=self._wished
+            )
+            for store, tasks in places
+        ]
+        for station in self._stations:
+            if self._paused:
+                station.pause()
+            station.start()
+        log.info("worker %s works on %s", self.name, ", ".join(queue.qname.queue for queue in self._queues))
+
+    async def _open(self) -> list[tuple[Store, Mapping[QueueName, Mapping[str, Handler]]]]:
+        """The stores, each with its queues and their tasks. ConfigError if a queue is stored otherwise than declared."""
+        places: list[tuple[Store, dict[QueueName, Mapping[str, Handler]]]] = []
+        for queue in self._queues:
+            store = await queue.store()
+            if queue.config is not None:
+                await store.declare(queue.qname, queue.config)
+            tasks = next((tasks for known, tasks in places if known is store), None)
+            if tasks is None:
+                tasks = {}
+                places.append((store, tasks))
+            # Two Queue objects may speak of one queue, each with tasks of its own.
+            known = tasks.get(queue.qname)
+            tasks[queue.qname] = queue.tasks if known is None else ChainMap(dict(known), dict(queue.tasks))
+        return list(places)
+
+    # ── stopping ──
+
+    async def _end(self, drain_s: float) -> None:
+        assert self._done is not None
+        try:
+            await self._drain(drain_s)
+            await asyncio.gather(*(station.hand_back(self._grace_s) for station in self._stations))
+            await asyncio.gather(*(station.close() for station in self._stations))
+            for executor in self._executors.values():
+                await executor.aclose()
+        finally:
+            log.info("worker %s has stopped", self.name)
+            self._done.set()
+
+    async def _drain(self, drain_s: float) -> None:
+        """Until all is settled, the time is over, or somebody is in a hurry."""
+        assert self._hurry is not None
+        fetching = [station.drain() for station in self._stations]
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        settled = asyncio.ensure_future(_all(fetching))
+        try:
+            await asyncio.wait([settled, hurry], timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()
+            settled.cancel()
+
+    @property
+    def _grace_s(self) -> float:
+        """How long a run that is handed back may clean up."""
+        return min(1.0, self.settings.grace_ms / 1000)
+
+    def _wished(self, wish: Wish) -> None:
+        log.info("worker %s was asked to %s", self.name, "drain and stop" if wish == "drain" else "hand back and stop")
+        self._stop_soon(drain=None if wish == "drain" else 0)
+
+    def _stop_soon(self, drain: Seconds | None) -> None:
+        task = asyncio.get_running_loop().create_task(self.stop(drain=drain))
+        self._stopping = task  # held, or it might be collected under way
+
+    # ── signals ──
+
+    def _catch_signals(self) -> list[signal.Signals]:
+        """First one: drain. Second one: hand back at once. Only where signals can be caught (the main thread)."""
+        caught: list[signal.Signals] = []
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            try:
+                loop.add_signal_handler(number, self._on_signal, number)
+                caught.append(number)
+            except (NotImplementedError, RuntimeError, ValueError):
+                break
+        return caught
+
+    def _release_signals(self, caught: Iterable[signal.Signals]) -> None:
+        for number in caught:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        again = self._ending is not None
+        log.info("worker %s: %s, %s", self.name, number.name, "handing back" if again else "draining (again: hand back at once)")
+        self._stop_soon(drain=0 if again else None)
+
+
+async def _all(tasks: list[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)
