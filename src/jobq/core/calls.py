@@ -12,23 +12,26 @@ import inspect
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from jobq.core.checks import did_you_mean, shown
 from jobq.core.codec import Args, Codec, Kwargs, convert
+from jobq.core.records import Input
+from jobq.core.refs import convert_beside_failures, fill, mentions_failure
 from jobq.errors import ConfigError, InvalidJob
 
 _KINDS = inspect.Parameter
+_Converter = Callable[[Any], Any]
 _POSITIONAL = (_KINDS.POSITIONAL_ONLY, _KINDS.POSITIONAL_OR_KEYWORD)
 
 
 class CallShape:
     """What a call must look like to fit a function."""
 
-    __slots__ = ("_allowed", "_any_keyword", "_any_position", "_names", "_needed", "name", "signature")
+    __slots__ = ("_allowed", "_defaults", "_names", "_needed", "_simple", "name", "signature")
 
     def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
         self.name = name or getattr(fn, "__name__", "task")
@@ -36,8 +39,8 @@ class CallShape:
         parameters = list(self.signature.parameters.values())
         positional = [p for p in parameters if p.kind in _POSITIONAL]
         keyword = [p for p in parameters if p.kind is _KINDS.KEYWORD_ONLY]
-        self._any_position = any(p.kind is _KINDS.VAR_POSITIONAL for p in parameters)
-        self._any_keyword = any(p.kind is _KINDS.VAR_KEYWORD for p in parameters)
+        self._simple = len(positional) + len(keyword) == len(parameters)  # neither *args nor **kwargs
+        self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._names = tuple(p.name for p in positional)
         # By how many arguments are given in place: the names that must, and that may, follow as keywords.
         rests = [positional[n:] + keyword for n in range(len(positional) + 1)]
@@ -62,7 +65,10 @@ class CallShape:
 
     def bound(self, args: Args, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by parameter name, defaults filled in. InvalidJob if the call does not fit."""
-        return dict(self._check_slowly(args, kwargs))
+        if not self._simple:
+            return dict(self._check_slowly(args, kwargs))
+        self.check(args, kwargs)
+        return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
 
     def argument(self, name: str, args: Args, kwargs: Mapping[str, Any]) -> Any:
         """The value one parameter gets from a call that fits: quicker than `bound`."""
@@ -149,16 +155,19 @@ class ArgumentDecoder:
         self._fn = fn
         self._localns = dict(localns or {})
         self._ready = False
-        self._places: tuple[tuple[int, str, Any], ...] = ()
-        self._keywords: tuple[tuple[str, Any], ...] = ()
-        self._rest: tuple[int, str, Any] | None = None  # *args: from where, its name and annotation
-        self._extra: tuple[frozenset[str], Any] | None = None  # **kwargs: what is not in it, and its annotation
+        self._places: tuple[tuple[int, str, _Converter], ...] = ()
+        self._keywords: tuple[tuple[str, _Converter], ...] = ()
+        self._rest: tuple[int, str, _Converter] | None = None  # *args: from where, its name, how
+        self._extra: tuple[frozenset[str], _Converter] | None = None  # **kwargs: what is not in it, how
 
-    def decode(self, payload: bytes, codec: Codec) -> tuple[Args, Kwargs]:
-        """The arguments of one job. InvalidJob names the parameter that does not fit."""
+    def decode(self, payload: bytes, codec: Codec, inputs: Sequence[Input] = ()) -> tuple[Args, Kwargs]:
+        """The arguments of one job, with `inputs` (of the lease) in the place of references to other jobs' results.
+        InvalidJob names the parameter that does not fit."""
         if not self._ready:
             self.resolve()
         args, kwargs = codec.decode_call(payload)
+        if inputs:
+            args, kwargs = fill(args, kwargs, inputs)
         if self._places or self._keywords or self._rest or self._extra:
             self.convert(args, kwargs)
         return args, kwargs
@@ -167,25 +176,25 @@ class ArgumentDecoder:
         """Convert decoded arguments in place, where annotations need it."""
         if not self._ready:
             self.resolve()
-        for place, name, annotation in self._places:
+        for place, name, converter in self._places:
             if place < len(args):
-                args[place] = self._convert(args[place], name, annotation)
-        for name, annotation in self._keywords:
+                args[place] = self._convert(args[place], name, converter)
+        for name, converter in self._keywords:
             if name in kwargs:
-                kwargs[name] = self._convert(kwargs[name], name, annotation)
+                kwargs[name] = self._convert(kwargs[name], name, converter)
         if self._rest is not None:
-            start, name, annotation = self._rest
-            args[start:] = [self._convert(value, f"*{name}", annotation) for value in args[start:]]
+            start, name, converter = self._rest
+            args[start:] = [self._convert(value, f"*{name}", converter) for value in args[start:]]
         if self._extra is not None:
-            named, annotation = self._extra
+            named, converter = self._extra
             for name in kwargs.keys() - named:
-                kwargs[name] = self._convert(kwargs[name], name, annotation)
+                kwargs[name] = self._convert(kwargs[name], name, converter)
 
     def resolve(self) -> None:
         """Look up the annotations. ConfigError names one that cannot be found, or that nothing can be decoded to."""
         parameters = list(inspect.signature(self._fn).parameters.values())
         hints = self._hints()
-        needing = {p.name: self._checked(p.name, hints[p.name]) for p in parameters if not is_plain(hints.get(p.name, Any))}
+        needing = {p.name: self._converter(p.name, hints[p.name]) for p in parameters if not is_plain(hints.get(p.name, Any))}
         positional = [p.name for p in parameters if p.kind in _POSITIONAL]
         self._places = tuple((n, name, needing[name]) for n, name in enumerate(positional) if name in needing)
         self._keywords = tuple(
@@ -220,17 +229,19 @@ class ArgumentDecoder:
                 "import it where the function is (not only under TYPE_CHECKING), or annotate Any"
             ) from error
 
-    def _checked(self, name: str, annotation: Any) -> Any:
+    def _converter(self, name: str, annotation: Any) -> _Converter:
+        if mentions_failure(annotation):
+            return lambda value: convert_beside_failures(value, annotation)
         try:
             msgspec.json.Decoder(annotation)
         except TypeError as error:
             raise ConfigError(
                 f"task {self.name}: parameter {name} has an annotation nothing can be decoded to: {error}"
             ) from error
-        return annotation
+        return lambda value: convert(value, annotation)
 
-    def _convert(self, value: Any, name: str, annotation: Any) -> Any:
+    def _convert(self, value: Any, name: str, converter: _Converter) -> Any:
         try:
-            return convert(value, annotation)
+            return converter(value)
         except (ValueError, TypeError, NotImplementedError) as error:
             raise InvalidJob(f"argument {name} of {self.name}: {error}") from error

@@ -41,9 +41,25 @@ def explain(value: Any, root: str, encode: Callable[[Any], bytes], error: Except
 
 def refuse_non_finite(value: Any, root: str) -> None:
     """InvalidJob if there is a NaN or an infinity anywhere in it: no other system would read it back."""
+    if _surely_finite(value):  # most often it is a None that gave rise to the question
+        return
     for place, leaf in _leaves(value, root, 0):
         if isinstance(leaf, float) and not math.isfinite(leaf):
             raise InvalidJob(f"{place or 'value'}: {leaf} is not a number that can be stored")
+
+
+_SCALARS = frozenset({str, int, bool, type(None), bytes})
+
+
+def _surely_finite(value: Any) -> bool:
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if kind is float:
+        return math.isfinite(value)
+    if kind is list or kind is tuple:
+        return all(map(_surely_finite, value))
+    return kind is dict and all(map(_surely_finite, value.values())) and all(map(_surely_finite, value))
 
 
 def _blame(value: Any, place: str, encode: Callable[[Any], bytes], depth: int) -> tuple[str, Any]:

@@ -8,21 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, cast
 
-from jobq.core import checks
+from jobq.core import checks, records
 from jobq.core.checks import Seconds, shown, to_epoch_ms, to_ms
 from jobq.core.control import RetryAfter
 from jobq.core.crontab import check_expression, check_zone
-from jobq.core.records import (
-    CatchUp,
-    JobSpec,
-    QueueName,
-    RetentionData,
-    RetryData,
-    ScheduleSpec,
-    Tokens,
-    UniqueMode,
-    Window,
-)
+from jobq.core.records import JobSpec, QueueName, RetentionData, RetryData, ScheduleSpec, Tokens, Window
 from jobq.errors import ConfigError, InvalidJob
 
 Errors = type[BaseException] | tuple[type[BaseException], ...]
@@ -113,13 +103,9 @@ class Retry:
                 "retry: on= and give_up_on= are classes; a call can only carry data, put them in @queue.task(retry=…)"
             )
         return RetryData(
-            max_retries=self.max_retries,
-            base_ms=self.base_ms,
-            factor=self.factor,
-            cap_ms=self.cap_ms,
-            jitter=self.jitter,
-            delays_ms=self.delays_ms,
-        )
+            max_retries=self.max_retries, base_ms=self.base_ms, factor=self.factor, cap_ms=self.cap_ms,
+            jitter=self.jitter, delays_ms=self.delays_ms,
+        )  # fmt: skip
 
     def retries(self, error: BaseException) -> bool:
         """Whether errors of this type are retried at all."""
@@ -155,7 +141,7 @@ class Unique:
     """
 
     fields: tuple[str, ...]
-    mode: UniqueMode
+    mode: records.UniqueMode
     ttl_ms: int | None
 
     def __init__(
@@ -239,7 +225,7 @@ class Cron:
     start_ms: int | None
     end_ms: int | None
     limit: int | None
-    catch_up: CatchUp
+    catch_up: records.CatchUp
 
     def __init__(
         self,
@@ -274,7 +260,7 @@ class Every:
     start_ms: int | None
     end_ms: int | None
     limit: int | None
-    catch_up: CatchUp
+    catch_up: records.CatchUp
 
     def __init__(
         self,

@@ -1,0 +1,112 @@
+"""Arguments that are other jobs' results: `flow.add(email, [p.ref for p in paid])`.
+
+In a payload a reference is `{"$jobq.ref": [queue, id]}`, in any codec. A worker puts the results in its place, which come
+with the lease, before arguments are converted to their annotations.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jobq.core.codec import convert, get_codec
+from jobq.core.records import Failure, Input
+
+MARK = "$jobq.ref"
+
+
+class Ref:
+    """Stands for the result of a job of the same tenant. Not a value: only a flow knows what to do with it."""
+
+    __slots__ = ("id", "queue")
+
+    def __init__(self, queue: str, id: str) -> None:
+        self.queue = queue
+        self.id = id
+
+    def __repr__(self) -> str:
+        return f"<result of job {self.id!r} in {self.queue!r}>"
+
+
+def mark(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], list[Ref]]:
+    """The arguments as they are encoded, and the references that were in them (in lists, tuples and dicts, at any depth)."""
+    found: list[Ref] = []
+
+    def swap(value: Any) -> Any:
+        if isinstance(value, Ref):
+            found.append(value)
+            return {MARK: [value.queue, value.id]}
+        return value
+
+    return _mapped(list(args), swap), _mapped(dict(kwargs), swap), found
+
+
+def fill(args: list[Any], kwargs: dict[str, Any], inputs: Sequence[Input]) -> tuple[list[Any], dict[str, Any]]:
+    """Decoded arguments with results in the place of references. A failed job's is None (`ignore`) or its Failure
+    (`continue`). References that `inputs` do not answer stay as they are."""
+    answers = {(given.job.queue.queue, given.job.id): given for given in inputs}
+
+    def swap(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) == 1 and MARK in value:
+            given = answers.get(tuple(value[MARK]))
+            return value if given is None else answer(given)
+        return value
+
+    return _mapped(args, swap), _mapped(kwargs, swap)
+
+
+def answer(given: Input) -> Any:
+    """What an input delivers, in plain values."""
+    if given.failure is not None:
+        return given.failure
+    return None if given.result is None else get_codec(given.codec).decode(given.result)
+
+
+def _mapped(value: Any, swap: Callable[[Any], Any]) -> Any:
+    swapped = swap(value)
+    if swapped is not value:
+        return swapped
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return [_mapped(part, swap) for part in value]
+    if isinstance(value, dict):
+        return {key: _mapped(part, swap) for key, part in value.items()}
+    return value
+
+
+# ── annotations that mention Failure ─────────────────────────────────────────────────────────────────────────────────
+
+
+def mentions_failure(annotation: Any) -> bool:
+    """Whether a Failure may stand somewhere in such a value, as in `list[Receipt | Failure]`."""
+    return annotation is Failure or any(map(mentions_failure, typing.get_args(annotation)))
+
+
+def convert_beside_failures(value: Any, annotation: Any) -> Any:
+    """Like `convert`, with Failures let through where the annotation has them. msgspec itself allows them beside few types."""
+    if isinstance(value, Failure):
+        return convert(value, Failure if _allows_failure(annotation) else annotation)
+    bare = without_failure(annotation)
+    origin, arguments = typing.get_origin(bare), typing.get_args(bare)
+    if isinstance(value, list) and origin in (list, Sequence) and mentions_failure(bare):
+        return [convert_beside_failures(part, arguments[0]) for part in value]
+    if isinstance(value, dict) and origin in (dict, Mapping) and mentions_failure(bare):
+        return {convert(key, arguments[0]): convert_beside_failures(part, arguments[1]) for key, part in value.items()}
+    return convert(value, bare)
+
+
+def without_failure(annotation: Any) -> Any:
+    """A union without its Failure; anything else as it is."""
+    if not _is_union(annotation):
+        return annotation
+    rest = tuple(part for part in typing.get_args(annotation) if part is not Failure)
+    return typing.Union[rest]  # noqa: UP007 - made of what is left, not written
+
+
+def _allows_failure(annotation: Any) -> bool:
+    return annotation is Failure or (_is_union(annotation) and Failure in typing.get_args(annotation))
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
