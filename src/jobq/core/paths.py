@@ -41,11 +41,14 @@ def explain(value: Any, root: str, encode: Callable[[Any], bytes], error: Except
 
 def refuse_non_finite(value: Any, root: str) -> None:
     """InvalidJob if there is a NaN or an infinity anywhere in it: no other system would read it back."""
-    if _surely_finite(value):  # most often it is a None that gave rise to the question
-        return
-    for place, leaf in _leaves(value, root, 0):
-        if isinstance(leaf, float) and not math.isfinite(leaf):
-            raise InvalidJob(f"{place or 'value'}: {leaf} is not a number that can be stored")
+    try:
+        if _surely_finite(value):  # most often it is a None that gave rise to the question
+            return
+        for place, leaf in _leaves(value, root):
+            if isinstance(leaf, float) and not math.isfinite(leaf):
+                raise InvalidJob(f"{place or 'value'}: {leaf} is not a number that can be stored")
+    except RecursionError:
+        raise InvalidJob(f"{root or 'value'}: it is nested too deeply") from None
 
 
 _SCALARS = frozenset({str, int, bool, type(None), bytes})
@@ -98,12 +101,12 @@ def _kind(value: Any) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _leaves(value: Any, place: str, depth: int) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (str, int, float, bytes, type(None))) or depth >= _DEEPEST:
+def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (str, int, float, bytes, type(None))):
         yield place, value
         return
     for inner, part in _parts(value, place):
-        yield from _leaves(part, inner, depth + 1)
+        yield from _leaves(part, inner)
 
 
 def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:

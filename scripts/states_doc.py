@@ -1,0 +1,88 @@
+"""Write docs/states.md from core/states.py: the page cannot say anything the code does not.
+
+python scripts/states_doc.py           write it
+python scripts/states_doc.py --check   exit 1 if it is not up to date
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from jobq.core.states import ENDED, TRANSITIONS, State, Transition
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
+
+MEANINGS = {
+    State.DELAYED: "due later: a delay, a retry's backoff, a snooze",
+    State.BLOCKED: "waits for jobs it depends on, for its children, for a signal, or for the running job it follows",
+    State.WAITING: "in line, to be claimed",
+    State.ACTIVE: "leased to a worker, which is executing it",
+    State.COMPLETED: "ended: the handler returned",
+    State.FAILED: "ended: out of retries, rejected, stalled, expired, or a child failed. The dead letters of its queue",
+    State.CANCELLED: "ended: cancelled, removed or replaced",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([*_head(), "", *_states(), "", *_diagram(), "", *_table(), ""])
+
+
+def _head() -> Iterator[str]:
+    yield "# States"
+    yield ""
+    yield "<!-- Written by scripts/states_doc.py from src/jobq/core/states.py. Change that, then run the script. -->"
+    yield ""
+    yield "A job is in one of seven states. The transitions below are all there are: every store obeys them, each one is"
+    yield "recorded as an event of that kind, and the contract suite checks the record against this table."
+
+
+def _states() -> Iterator[str]:
+    yield "| state | meaning |"
+    yield "|---|---|"
+    for state in State:
+        yield f"| `{state}` | {MEANINGS[state]} |"
+
+
+def _diagram() -> Iterator[str]:
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    for (previous, state), steps in groupby(sorted(TRANSITIONS, key=_ends), key=_ends):
+        if previous != str(state):  # a change of arguments moves nothing
+            yield f"    {previous} --> {state}: {', '.join(dict.fromkeys(str(step.kind) for step in steps))}"
+    for state in State:
+        if state in ENDED:
+            yield f"    {state} --> [*]"
+    yield "```"
+
+
+def _ends(step: Transition) -> tuple[str, str]:
+    return ("[*]" if step.previous is None else str(step.previous), str(step.state))
+
+
+def _table() -> Iterator[str]:
+    yield "| event | from | to | when |"
+    yield "|---|---|---|---|"
+    for step in TRANSITIONS:
+        previous = "" if step.previous is None else f"`{step.previous}`"
+        yield f"| `{step.kind}` | {previous} | `{step.state}` | {step.when} |"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or check it."""
+    text = page()
+    if "--check" not in arguments:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(text, encoding="utf-8")
+        return 0
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{PAGE.name} is not what core/states.py says: run python scripts/states_doc.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
