@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import sysconfig
 import traceback
@@ -14,8 +13,13 @@ MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 8_192
 _FRAMES = 30  # formatting costs about 20 µs a frame, and the last ones tell the story
 
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+def _slashes(path: str) -> str:
+    return path.replace("\\", "/")
+
+
+_HERE = _slashes(__file__).rpartition("core/")[0]
+_LIBRARIES = tuple({_slashes(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class Told(NamedTuple):
@@ -92,7 +96,7 @@ def _traceback(error: BaseException) -> str | None:
 def _without_jobq(tb: TracebackType | None) -> TracebackType | None:
     """The traceback from where the user's code begins; all of it if it never does."""
     start = tb
-    while start is not None and start.tb_frame.f_code.co_filename.startswith(_HERE):
+    while start is not None and _slashes(start.tb_frame.f_code.co_filename).startswith(_HERE):
         start = start.tb_next
     return tb if start is None else start
 
@@ -102,8 +106,9 @@ def _origin(tb: TracebackType | None) -> str:
     innermost = own = ""
     while tb is not None:
         code = tb.tb_frame.f_code
-        innermost = f"{os.path.basename(code.co_filename)}:{code.co_qualname}"
-        if not code.co_filename.startswith((*_LIBRARIES, _HERE, "<frozen")):
+        file = _slashes(code.co_filename)
+        innermost = f"{file.rpartition('/')[2]}:{code.co_qualname}"
+        if not file.startswith((*_LIBRARIES, _HERE, "<frozen")):
             own = innermost
         tb = tb.tb_next
     return own or innermost
