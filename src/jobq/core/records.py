@@ -155,7 +155,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     saved: bytes | None = None  # what Snooze(saved=…) or a wait kept
     cancel_asked: bool = False
     inputs: tuple[Input, ...] = ()
-    signals: tuple[tuple[str, bytes], ...] = ()  # signals received and not yet taken, oldest first
+    signals: tuple[tuple[str, bytes], ...] = ()  # all signals received, oldest first; an empty value: the wait timed out
 
 
 class LeaseRef(NamedTuple):
@@ -216,10 +216,12 @@ class Hold(Outcome, frozen=True, kw_only=True, tag="hold"):
 class Block(Outcome, frozen=True, kw_only=True, tag="block"):
     """It waits, `blocked`: for the jobs of `after` (put before), or for a signal. At no cost.
 
-    With everything there already it goes straight back to waiting. Past `timeout_ms` it goes on without."""
+    With everything there already it goes straight back to waiting. Past `timeout_ms` it goes on with an empty value
+    as its signal. Signals stay with the job, so that a run finds those of earlier waits again: `seen` of that name it has."""
 
     after: tuple[Edge, ...] = ()
     signal: str | None = None
+    seen: int = 0
     timeout_ms: int | None = None
     saved: bytes | None = None
 

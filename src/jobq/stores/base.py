@@ -183,7 +183,9 @@ class ScheduleStore(Protocol):
         """Stop or go on firing; a paused schedule's times pass as missed."""
         ...
 
-    async def list_schedules(self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100) -> list[ScheduleRecord]:
+    async def list_schedules(
+        self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100
+    ) -> list[ScheduleRecord]:
         """Schedules of a queue or of all; with `due`, only those whose next time has come and that are not paused."""
         ...
 

@@ -1,0 +1,174 @@
+"""Operators' commands on single jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobq.core.records import (
+    AnyCommand,
+    Cancel,
+    JobKey,
+    Promote,
+    Remove,
+    Reprioritise,
+    Rerun,
+    Reschedule,
+    SendSignal,
+    Update,
+)
+from jobq.core.states import Kind
+from jobq.stores.sqlite import ending, line, locks, signals
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import (
+    ACTIVE,
+    BLOCKED,
+    CANCEL,
+    CANCELLED,
+    DELAYED,
+    ENDED,
+    LOCKING,
+    NOTED,
+    WAITING,
+    Job,
+    unpack_options,
+)
+from jobq.stores.sqlite.tx import QueueRow, Tx
+
+TIES = load("ties.sql")
+
+
+def alter(tx: Tx, commands: Sequence[AnyCommand]) -> list[bool]:
+    """The whole of `Store.alter`."""
+    return [_carry_out(tx, command) for command in commands]
+
+
+def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> bool:
+    """Waiting, delayed, blocked: at once. Active: asked."""
+    if cascade:
+        for child in tx.execute(TIES["edges_of"], (job.pk,)).fetchall():
+            _cancel_child(tx, child[1], child[2])
+    if job.state in ENDED:
+        return False
+    if job.state != ACTIVE:
+        ending.end(tx, queue, job, CANCELLED, reason=reason)
+        return True
+    if not job.flags & CANCEL:
+        job.flags |= CANCEL
+        tx.save(job)
+        signals.ask_to_cancel(tx, job.worker, queue.qname, job.id)
+    return True
+
+
+def _carry_out(tx: Tx, command: AnyCommand) -> bool:
+    found = _find(tx, command.job)
+    if found is None:
+        return False
+    queue, job = found
+    match command:
+        case Cancel(cascade=cascade, reason=reason):
+            return cancel(tx, queue, job, reason=reason, cascade=cascade)
+        case Rerun():
+            return _rerun(tx, queue, job)
+        case Promote():
+            return _promote(tx, job)
+        case Reprioritise(priority=priority):
+            return _reprioritise(tx, job, priority)
+        case Reschedule():
+            return _reschedule(tx, job, command)
+        case Update(payload=payload, codec=codec):
+            return _update(tx, job, payload, codec)
+        case Remove():
+            return _remove(tx, queue, job)
+        case SendSignal(name=name, value=value):
+            return _signal(tx, job, name, value)
+
+
+def _find(tx: Tx, key: JobKey) -> tuple[QueueRow, Job] | None:
+    """The job, unless it is past its retention: then it is gone, swept or not."""
+    queue = tx.queue(key.queue)
+    job = None if queue is None else tx.find(queue.qid, key.id)
+    if queue is None or job is None or (job.state in ENDED and (job.at_ms or 0) <= tx.now):
+        return None
+    return queue, job
+
+
+def _cancel_child(tx: Tx, qid: int, id: str) -> None:
+    child = tx.find(qid, id)
+    if child is not None:
+        cancel(tx, tx.queue_by_qid(qid), child, reason="cancelled", cascade=True)
+
+
+def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
+    if job.state not in ENDED or locks.held_against(tx, queue.qid, job):
+        return False
+    job.life += 1
+    job.failures = job.stalls = job.keep = 0
+    job.started_ms = job.finished_ms = job.worker = job.token = job.reason = None
+    job.failure = job.result = job.progress = job.saved = None
+    job.flags &= ~CANCEL
+    line.to_back(tx, job, Kind.RERUN)
+    if job.flags & LOCKING:
+        locks.take(tx, job)
+    return True
+
+
+def _promote(tx: Tx, job: Job) -> bool:
+    if job.state != DELAYED:
+        return False
+    job.due_ms = tx.now
+    line.to_back(tx, job, Kind.PROMOTED, reason="promoted")
+    return True
+
+
+def _reprioritise(tx: Tx, job: Job, priority: int) -> bool:
+    if job.state not in (DELAYED, BLOCKED, WAITING):
+        return False
+    job.priority = priority
+    if job.state == WAITING:
+        job.seq = tx.places(job.qid)
+    tx.save(job)
+    tx.record(job, Kind.CHANGED, job.state, reason="reprioritised")
+    return True
+
+
+def _reschedule(tx: Tx, job: Job, command: Reschedule) -> bool:
+    if job.state not in (DELAYED, WAITING):
+        return False
+    due = tx.now + command.delay_ms if command.at_ms is None else command.at_ms
+    if due > tx.now:
+        line.later(tx, job, Kind.CHANGED, due, reason="rescheduled")
+    elif job.state == DELAYED:
+        job.due_ms = tx.now
+        line.to_back(tx, job, Kind.PROMOTED, reason="rescheduled")
+    return True
+
+
+def _update(tx: Tx, job: Job, payload: bytes, codec: str) -> bool:
+    if job.state not in (DELAYED, BLOCKED, WAITING):
+        return False
+    job.payload, job.codec = payload, codec
+    tx.save(job)
+    tx.record(job, Kind.CHANGED, job.state, reason="updated")
+    return True
+
+
+def _remove(tx: Tx, queue: QueueRow, job: Job) -> bool:
+    if job.state == ACTIVE:
+        return False
+    if job.state in ENDED:
+        if job.flags & LOCKING:
+            tx.execute(TIES["drop_lock"], (job.qid, unpack_options(job.options).lock, job.pk))
+        ending.forget(tx, job)
+        return True
+    return cancel(tx, queue, job, reason="removed", cascade=False)
+
+
+def _signal(tx: Tx, job: Job, name: str, value: bytes) -> bool:
+    if job.state in ENDED:
+        return False
+    tx.execute(TIES["add_signal"], (job.pk, name, value))
+    job.flags |= NOTED
+    tx.save(job)
+    if job.state == BLOCKED and unpack_options(job.options).signal == name:
+        line.unblock(tx, job)
+    return True

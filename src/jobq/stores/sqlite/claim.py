@@ -1,0 +1,145 @@
+"""Claiming: the head of the line becomes active. One statement per queue on the plain path, whatever the backlog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobq.core.events import KIND_CODES
+from jobq.core.records import Claim, Lease
+from jobq.core.states import Kind
+from jobq.stores.sqlite import flows, keys, rates, upkeep
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import ACTIVE, CANCEL, DELAYED, NOTED, WAITING, unpack_options
+from jobq.stores.sqlite.tx import HOT, KEYED, QueueRow, Tx, as_json
+
+TIES = load("ties.sql")
+_STARTED = KIND_CODES[Kind.STARTED]
+UPKEEP = 500
+"""How many due jobs and expired leases one claim looks after, per queue."""
+
+Row = tuple[Any, ...]
+
+
+def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], list[QueueRow]]:
+    """Take up to `wanted.limit` jobs; the leases, and the queues looked at."""
+    leases: list[Lease] = []
+    seen: list[QueueRow] = []
+    for name in wanted.queues:
+        queue = tx.queue_made(name)
+        seen.append(queue)
+        upkeep.queue_due(tx, queue, UPKEEP)
+        room = wanted.limit - len(leases)
+        if room > 0 and not queue.paused:
+            leases += _claim_from(tx, queue, room, wanted.lease_ms, worker, call)
+    return leases, seen
+
+
+def again(tx: Tx, wanted: Claim, worker: str, call: str) -> list[Lease]:
+    """The leases this very call was granted before."""
+    mark = token_mark(worker, call)
+    leases = []
+    for name in wanted.queues:
+        queue = tx.queue(name)
+        rows = [] if queue is None else tx.execute(HOT["claimed_by_call"], (queue.qid, mark)).fetchall()
+        assert queue is not None or not rows
+        leases += [_lease(tx, queue, row[:18], row[19], row[20], row[21]) for row in rows if queue is not None]
+    return leases
+
+
+def next_due(tx: Tx, queues: list[QueueRow]) -> int | None:
+    """From now until something in these queues may become claimable by itself."""
+    times = []
+    for queue in queues:
+        for state in (DELAYED, ACTIVE):
+            row = tx.execute(HOT["next_time"], (queue.qid, state)).fetchone()
+            if row is not None:
+                times.append(row[0])
+        if not queue.paused:
+            times += rates.next_times(tx, queue)
+    return None if not times else max(0, min(times) - tx.now)
+
+
+def token_mark(worker: str, call: str) -> str:
+    """What follows the job's number in the tokens of one call."""
+    return f".{worker}/{call}"
+
+
+def job_number(token: str) -> int:
+    """The job's number in a token; -1 for something that is no token of this store."""
+    head = token.partition(".")[0]
+    return int(head) if head.isdigit() else -1
+
+
+def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, call: str) -> list[Lease]:
+    room = rates.room(tx, queue, room)
+    if room <= 0:
+        return []
+    now, mark = tx.now, token_mark(worker, call)
+    expires = now + lease_ms
+    if queue.mode == "keyed":
+        rows = _claim_keyed(tx, queue, room, (mark, worker, now, expires))
+    elif rates.by_cost(queue):
+        pks = rates.affordable(tx, queue, room)
+        rows = tx.execute(HOT["claim_these"], (mark, worker, now, expires, as_json(pks))).fetchall() if pks else []
+    else:
+        rows = tx.execute(HOT["claim_plain"], (mark, worker, now, expires, queue.qid, room)).fetchall()
+    if not rows:
+        return []
+    rates.started(tx, queue, rows)
+    rows.sort(key=_line_order)
+    _record(tx, queue, rows, worker)
+    return [_lease(tx, queue, row, f"{row[0]}{mark}", now, expires) for row in rows]
+
+
+def _claim_keyed(tx: Tx, queue: QueueRow, room: int, claim: tuple[str, str, int, int]) -> list[Row]:
+    """Round robin: in each round every ready key starts one job, until there is no room or nothing is ready."""
+    keys.flush(tx)
+    rows: list[Row] = []
+    while len(rows) < room:
+        heads = tx.execute(KEYED["next_keys"], (queue.qid, tx.now, room - len(rows))).fetchall()
+        chosen = rates.keys_affordable(tx, queue, heads)
+        if not chosen:
+            break
+        taken = tx.execute(HOT["claim_these"], (*claim, as_json([pk for _, pk in chosen]))).fetchall()
+        turn = tx.places(queue.qid, len(chosen))
+        tx.connection.executemany(KEYED["rotate"], [(turn + n, queue.qid, key) for n, (key, _) in enumerate(chosen)])
+        for row in taken:
+            tx.key_moved(queue.qid, row[4], WAITING, ACTIVE)
+        keys.flush(tx)
+        order = {pk: n for n, (_, pk) in enumerate(chosen)}
+        rows += sorted(taken, key=lambda row: order[row[0]])
+    return rows
+
+
+def _line_order(row: Row) -> tuple[int, int]:
+    return -row[2], row[3]
+
+
+def _record(tx: Tx, queue: QueueRow, rows: list[Row], worker: str) -> None:
+    now = tx.now
+    wait = 0
+    items = []
+    for _, id, _, _, key, name, life, attempt, failures, stalls, created, due, *_ in rows:
+        wait += now - due
+        items.append(
+            (_STARTED, id, life, name, key, attempt, failures, stalls, ACTIVE, WAITING, None, None, None, created, due, now, None)
+        )
+    tx.moved(queue.qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=wait)
+
+
+def _lease(tx: Tx, queue: QueueRow, row: Row, token: str, started: int, expires: int) -> Lease:
+    (pk, id, _, _, key, name, life, attempt, failures, stalls, created, _, flags, _, codec, packed, saved, payload) = row
+    if packed is None and not flags & (CANCEL | NOTED):
+        return Lease(
+            queue=queue.qname, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
+            failures=failures, stalls=stalls, created_ms=created, started_ms=started, expires_ms=expires, key=key, saved=saved,
+        )  # fmt: skip
+    options = unpack_options(packed)
+    noted = bool(flags & NOTED)
+    return Lease(
+        queue=queue.qname, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
+        failures=failures, stalls=stalls, created_ms=created, started_ms=started, expires_ms=expires, key=key, saved=saved,
+        retry=options.retry, timeout_ms=options.timeout_ms, cancel_asked=bool(flags & CANCEL),
+        inputs=flows.inputs(tx, pk) if noted else (),
+        signals=tuple(tx.execute(TIES["signals_of"], (pk,)).fetchall()) if noted else (),
+    )  # fmt: skip

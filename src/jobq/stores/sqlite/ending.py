@@ -1,0 +1,97 @@
+"""The end of a job, and what hangs on it: its lock, who waits for it, its schedule, the dead letters."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobq.core.records import Failure, JobSpec, QueueName
+from jobq.core.states import Kind
+from jobq.stores.sqlite import locks
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    FOREVER,
+    GIVEN,
+    LOCKING,
+    NOTED,
+    SCHEDULED,
+    TTL,
+    WANTED,
+    WATCHED,
+    Job,
+    unpack_options,
+)
+from jobq.stores.sqlite.settings import Settings
+from jobq.stores.sqlite.tx import QueueRow, Tx, as_json
+
+TIES = load("ties.sql")
+SCHEDULES = load("schedules.sql")
+
+
+def keep_until(settings: Settings, state: int, now: int) -> int:
+    """When retention lets a record of this state go."""
+    retention = settings.retention
+    ms = (retention.completed_ms, retention.failed_ms, retention.cancelled_ms)[state - COMPLETED]
+    return FOREVER if ms is None else now + ms
+
+
+def end(
+    tx: Tx, queue: QueueRow, job: Job, state: int, *, failure: Failure | None = None, reason: str | None = None
+) -> None:
+    """Take a job to its end, put it on record, and tell everyone concerned. Once per life."""
+    kind = {COMPLETED: Kind.COMPLETED, FAILED: Kind.FAILED, CANCELLED: Kind.CANCELLED}[state]
+    options = unpack_options(job.options)
+    job.finished_ms = tx.now
+    job.reason = reason if state == CANCELLED else None
+    job.keep = 1 if job.flags & (GIVEN | TTL) else 0
+    explicit = options.result_ttl_ms if state != CANCELLED else None
+    job.at_ms = keep_until(queue.settings, state, tx.now) if explicit is None else tx.now + explicit
+    tx.move(job, kind, state, reason=reason, failure=failure)
+    if job.flags & WATCHED:
+        tx.ended.append((job.qid, job.id))
+    if job.flags & LOCKING:
+        locks.release(tx, queue, job)
+    if job.flags & WANTED:
+        tx.wanted.append(job)  # its parents hear of it in flows.deliver: not from here, a chain of flows would nest
+    if job.flags & SCHEDULED and options.schedule is not None:
+        tx.execute(SCHEDULES["rearm"], {"now": tx.now, "qid": job.qid, "id": options.schedule})
+    if state == FAILED and queue.settings.dead_letters is not None:
+        _forward(tx, queue, job)
+
+
+def forget(tx: Tx, job: Job) -> None:
+    """Remove the record of an ended job with all that belongs to it."""
+    if job.flags & NOTED:
+        for part in ("delete_lines", "delete_signals", "delete_edges"):
+            tx.execute(TIES[part], (job.pk,))
+    tx.execute(TIES["delete_job"], (job.pk,))
+    tx.removed(job.qid, job.state)
+
+
+def forget_plain(tx: Tx, qid: int, state: int, pks: list[int]) -> None:
+    """The same for records with nothing that belongs to them."""
+    tx.execute(TIES["delete_jobs"], (as_json(pks),))
+    tx.removed(qid, state, len(pks))
+
+
+def _forward(tx: Tx, queue: QueueRow, job: Job) -> None:
+    """A copy to the dead-letter queue, under an id that makes a second one impossible; the original stays failed."""
+    from jobq.stores.sqlite import put
+
+    target = queue.settings.dead_letters
+    assert target is not None
+    if target == queue.name:
+        return
+    copy = JobSpec(
+        queue=QueueName(queue.tenant, target), id=f"{queue.name}/{job.id}/{job.life}"[-256:], name=job.name,
+        payload=job.payload, codec=job.codec, given_id=True, priority=job.priority, key=job.key,
+        origin=f"{queue.name}/{job.id}",
+    )  # fmt: skip
+    there = tx.queue_made(copy.queue)
+    if there.mode == "plain":
+        copy = msgspec.structs.replace(copy, key=None)
+    elif there.mode == "keyed" and copy.key is None:
+        copy = msgspec.structs.replace(copy, key=queue.name)
+    put.put(tx, [copy], None)

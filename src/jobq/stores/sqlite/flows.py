@@ -1,0 +1,169 @@
+"""Jobs that wait for jobs. The end of a child is copied to its parents, and the policy is the parent's."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobq.core.records import Edge, Failure, Input, JobKey, JobSpec, QueueName
+from jobq.errors import InvalidJob
+from jobq.stores.sqlite import line
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import (
+    BLOCKED,
+    CANCELLED,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    NOTED,
+    WANTED,
+    Job,
+    pack_failure,
+    unpack_failure,
+    unpack_options,
+)
+from jobq.stores.sqlite.tx import Tx
+
+TIES = load("ties.sql")
+_BATCH = 500
+FLOW_MS = 3_600_000
+"""A flow that is not finished this long after it was begun is swept; a finished one is forgotten."""
+
+
+def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...]) -> Job | None:
+    """Make a blocked job wait for others; those that have ended already count at once.
+
+    Answers the first child whose end fails the parent by its policy, if there is one.
+    """
+    known = tx.execute(TIES["edges_of"], (parent.pk,)).fetchall()
+    there = {(qid, child) for _, qid, child, *_ in known}
+    ordinal = len(known)
+    policy = unpack_options(parent.options).policy
+    fatal: Job | None = None
+    for edge in edges:
+        queue = tx.queue(edge.job.queue)
+        child = None if queue is None else tx.find(queue.qid, edge.job.id)
+        if child is None:
+            there_is_none = f"{edge.job.id!r} of queue {edge.job.queue.queue!r}, which does not exist"
+            raise InvalidJob(f"job {parent.id!r} waits for {there_is_none}")
+        if (child.qid, child.id) in there:
+            continue
+        there.add((child.qid, child.id))
+        done, result, failure = _end_of(child, policy) if child.state in ENDED else (0, None, None)
+        if child.state in (FAILED, CANCELLED) and policy == "fail":
+            fatal = fatal or child
+        tx.execute(
+            TIES["add_edge"],
+            (parent.pk, ordinal, child.qid, child.id, edge.data, done, result if edge.data else None, child.codec, failure),
+        )
+        ordinal += 1
+        if not done:
+            parent.open += 1
+            if not child.flags & WANTED:
+                child.flags |= WANTED
+                tx.save(child)
+    parent.flags |= NOTED
+    return fatal
+
+
+def deliver(tx: Tx) -> None:
+    """Tell the parents of the jobs that ended: hand over the result, and release or fail them, which may end more jobs."""
+    while tx.wanted:
+        child = tx.wanted.pop()
+        while edges := tx.execute(TIES["waiting_parents"], (child.qid, child.id, _BATCH)).fetchall():
+            for parent, ordinal, data in edges:
+                _tell(tx, parent, ordinal, bool(data), child)
+
+
+def child_failure(child: Job, at_ms: int) -> Failure:
+    """Why a parent fails with its child."""
+    cause = unpack_failure(child.failure)
+    who = f"job {child.id} ({child.name}), which this one waits for,"
+    if cause is None or child.state == CANCELLED:
+        return Failure(reason="child", type="JobCancelled", message=f"{who} was cancelled", at_ms=at_ms, fingerprint="cancelled")
+    return msgspec.structs.replace(cause, reason="child", message=f"{who} failed: {cause.message}", at_ms=at_ms)
+
+
+def fail_parent(tx: Tx, parent: Job, child: Job) -> None:
+    """By policy `fail`."""
+    from jobq.stores.sqlite import ending
+
+    failure = child_failure(child, tx.now)
+    ending.end(tx, tx.queue_by_qid(parent.qid), parent, FAILED, failure=failure)
+
+
+def inputs(tx: Tx, pk: int) -> tuple[Input, ...]:
+    """How the jobs this one waited for have ended, in the order of the edges."""
+    found = []
+    for _, qid, child, data, done, result, codec, failure in tx.execute(TIES["edges_of"], (pk,)).fetchall():
+        if done:
+            key = JobKey(tx.queue_by_qid(qid).qname, child)
+            found.append(Input(job=key, result=result if data else None, codec=codec, failure=unpack_failure(failure)))
+    return tuple(found)
+
+
+def stage(tx: Tx, tenant: str, flow: str, specs: list[JobSpec]) -> bool:
+    """Keep members of a flow out of sight; False if the flow is finished already."""
+    tx.execute(TIES["begin_flow"], (tenant, flow, tx.now))
+    if tx.execute(TIES["flow"], (tenant, flow)).fetchone()[1]:
+        return False
+    for spec in specs:
+        tx.execute(TIES["stage"], (tenant, flow, msgspec.msgpack.encode(spec)))
+    return True
+
+
+def unstage(tx: Tx, tenant: str, flow: str) -> list[JobSpec]:
+    """All members, to be put now; the flow is finished."""
+    specs = [msgspec.msgpack.decode(data, type=JobSpec) for (data,) in tx.execute(TIES["staged"], (tenant, flow))]
+    tx.execute(TIES["unstage"], (tenant, flow))
+    tx.execute(TIES["end_flow"], (tenant, flow))
+    return specs
+
+
+def sweep(tx: Tx, limit: int) -> int:
+    """Forget flows that were never finished, and old finished ones."""
+    old = tx.execute(TIES["old_flows"], (tx.now - FLOW_MS, limit)).fetchall()
+    for tenant, flow in old:
+        tx.execute(TIES["unstage"], (tenant, flow))
+        tx.execute(TIES["drop_flow"], (tenant, flow))
+    return len(old)
+
+
+def family(tx: Tx, job: Job) -> tuple[tuple[JobKey, ...], tuple[JobKey, ...]]:
+    """Parents and children."""
+    parents: tuple[JobKey, ...] = ()
+    children: tuple[JobKey, ...] = ()
+    if job.flags & WANTED:
+        parents = _keys(tx.execute(TIES["parents_of"], (job.qid, job.id)).fetchall())
+    if job.flags & NOTED:
+        children = _keys(tx.execute(TIES["children_of"], (job.pk,)).fetchall())
+    return parents, children
+
+
+def _keys(rows: list[tuple[str, str, str]]) -> tuple[JobKey, ...]:
+    return tuple(JobKey(QueueName(tenant, queue), id) for tenant, queue, id in rows)
+
+
+def _end_of(child: Job, policy: str) -> tuple[int, bytes | None, bytes | None]:
+    if child.state == COMPLETED:
+        return 1, child.result, None
+    return 1, None, pack_failure(child_failure(child, child.finished_ms or 0)) if policy == "continue" else None
+
+
+def _tell(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
+    row = tx.execute(TIES["load_job"], (pk,)).fetchone()
+    if row is None:
+        tx.execute(TIES["end_edge"], (None, child.codec, None, pk, ordinal))
+        return
+    parent = Job(*row)
+    policy = unpack_options(parent.options).policy
+    _, result, failure = _end_of(child, policy)
+    tx.execute(TIES["end_edge"], (result if data else None, child.codec, failure, pk, ordinal))
+    parent.open = max(0, parent.open - 1)
+    if parent.state != BLOCKED:
+        tx.save(parent)
+    elif child.state != COMPLETED and policy == "fail":
+        fail_parent(tx, parent, child)
+    elif parent.open == 0:
+        line.unblock(tx, parent)
+    else:
+        tx.save(parent)

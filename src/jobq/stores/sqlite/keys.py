@@ -1,0 +1,34 @@
+"""Figures of keys: how many of a key's jobs wait and run, and so whether it may start another."""
+
+from __future__ import annotations
+
+from jobq.stores.sqlite.tx import KEYED, Tx, as_json
+
+DEFAULT_LIMIT = 1
+"""Of a keyed queue that declares none: strict order per key."""
+
+
+def flush(tx: Tx) -> None:
+    """Write what happened to keys since the last flush, and who is ready now. Runs before a claim and at the end."""
+    changed: dict[int, list[tuple[str, list[int]]]] = {}
+    for (qid, key), counts in tx.take_keys().items():
+        if counts[0] or counts[1]:
+            changed.setdefault(qid, []).append((key, counts))
+    for qid, counted in changed.items():
+        turn = tx.places(qid, len(counted))
+        tx.connection.executemany(
+            KEYED["add_to_key"],
+            [(qid, key, waiting, active, turn + n) for n, (key, (waiting, active)) in enumerate(counted)],
+        )
+        settle(tx, qid, [key for key, _ in counted])
+
+
+def settle(tx: Tx, qid: int, names: list[str]) -> None:
+    """Work out which of these keys are ready; forget those with nothing left."""
+    limit = tx.queue_by_qid(qid).settings.effective.key_limit or DEFAULT_LIMIT
+    listed = as_json(names)
+    tx.execute(KEYED["settle_keys"], (limit, tx.now, qid, listed))
+    tx.execute(KEYED["drop_idle_keys"], (qid, listed, tx.now))
+    ready = tx.execute(KEYED["ready_count"], (qid, listed)).fetchone()[0]
+    if ready:
+        tx.woken[qid] = max(tx.woken.get(qid, 0), ready)

@@ -1,0 +1,155 @@
+"""Being told, across processes of one machine: a mailbox is a loopback UDP port (or, for memory://, just a number).
+
+A writer learns from the tables whom to tell, and tells them after its commit. In the same process that is a call, to
+another process a datagram. Datagrams can be lost, and anybody may send one: they only ever say "look again".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from jobq.core.records import QueueName, Signal, Topic
+
+_LONGEST = 2048
+_numbers = itertools.count(-1, -1)
+
+
+class Notice(NamedTuple):
+    """What is told, and to which mailbox. `work`: name is the worker to wake; else a topic and, for cancels, the job."""
+
+    port: int
+    kind: str
+    tenant: str
+    queue: str
+    name: str
+    job: str | None = None
+
+
+class Mailbox:
+    """Where one handle, on one event loop, is told things."""
+
+    def __init__(self, *, across_processes: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
+        self._wakes: dict[str, asyncio.Event] = {}
+        self._topics: dict[Topic, set[asyncio.Queue[Signal]]] = {}
+        self.port = next(_numbers)
+        if across_processes:
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._socket.setblocking(False)
+            self._socket.bind(("127.0.0.1", 0))
+            self.port = self._socket.getsockname()[1]
+            self._loop.add_reader(self._socket, self._readable)
+
+    def close(self) -> None:
+        """Hear no more."""
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def wake(self, worker: str) -> asyncio.Event:
+        """Set when there may be work for the worker. Cleared by whoever is about to look."""
+        return self._wakes.setdefault(worker, asyncio.Event())
+
+    def deliver(self, notice: Notice) -> None:
+        """From any thread."""
+        # A loop that is closed hears nothing, and need not.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._receive, notice)
+
+    @contextlib.asynccontextmanager
+    async def subscribed(self, topics: Sequence[Topic]) -> AsyncIterator[AsyncIterator[Signal]]:
+        """Signals for the topics while the context lasts."""
+        inbox: asyncio.Queue[Signal] = asyncio.Queue()
+        for topic in topics:
+            self._topics.setdefault(topic, set()).add(inbox)
+        try:
+            yield _drain(inbox)
+        finally:
+            for topic in topics:
+                inboxes = self._topics[topic]
+                inboxes.discard(inbox)
+                if not inboxes:
+                    del self._topics[topic]
+
+    def wanted(self, topic: Topic) -> bool:
+        """Whether anybody here listens to it."""
+        return topic in self._topics
+
+    def _readable(self) -> None:
+        while self._socket is not None:
+            try:
+                data = self._socket.recv(_LONGEST)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                return
+            with contextlib.suppress(msgspec.DecodeError):
+                self._receive(msgspec.msgpack.decode(data, type=Notice))
+
+    def _receive(self, notice: Notice) -> None:
+        if notice.kind == "work":
+            if (event := self._wakes.get(notice.name)) is not None:
+                event.set()
+            return
+        queue = QueueName(notice.tenant, notice.queue)
+        if notice.kind == "cancel":
+            topic, signal = Topic("cancel", None, notice.name), Signal("cancel", queue, notice.job)
+        elif notice.kind == "ended":
+            topic, signal = Topic("ended", queue, notice.name), Signal("ended", queue, notice.name)
+        else:
+            topic, signal = Topic("log", queue, None), Signal("log", queue, None)
+        for inbox in self._topics.get(topic, ()):
+            inbox.put_nowait(signal)
+
+
+class Post:
+    """Delivers notices of one process: to its own mailboxes by a call, to others by a datagram."""
+
+    def __init__(self) -> None:
+        self.mailboxes: dict[int, Mailbox] = {}
+        self._socket: socket.socket | None = None
+
+    def send(self, notices: Sequence[Notice]) -> None:
+        """Tell them. One that cannot be told will look by itself."""
+        for notice in notices:
+            mailbox = self.mailboxes.get(notice.port)
+            if mailbox is not None:
+                mailbox.deliver(notice)
+            elif notice.port > 0:
+                if self._socket is None:
+                    self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                    self._socket.setblocking(False)
+                with contextlib.suppress(OSError):
+                    self._socket.sendto(msgspec.msgpack.encode(notice), ("127.0.0.1", notice.port))
+
+    def close(self) -> None:
+        """Send no more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this machine is there; in doubt, yes."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+async def _drain(inbox: asyncio.Queue[Signal]) -> AsyncIterator[Signal]:
+    while True:
+        yield await inbox.get()

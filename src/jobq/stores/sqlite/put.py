@@ -1,0 +1,259 @@
+"""Accepting jobs.
+
+Most are plain: no lock, nothing to wait for. Those go in with one statement for the whole batch; the others one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jobq.core.events import KIND_CODES, STATES
+from jobq.core.records import JobSpec, PutResult, QueueName
+from jobq.core.states import Kind, State
+from jobq.errors import ConfigError, InvalidJob
+from jobq.stores.sqlite import ending, flows, line, locks, rates, signals
+from jobq.stores.sqlite.rows import (
+    ACTIVE,
+    BLOCKED,
+    CANCELLED,
+    DELAYED,
+    ENDED,
+    FOREVER,
+    GIVEN,
+    LOCKING,
+    NOTED,
+    SCHEDULED,
+    TTL,
+    WAITING,
+    WATCHED,
+    Job,
+    options_of,
+    pack_options,
+    record,
+)
+from jobq.stores.sqlite.tx import HOT, QueueRow, Tx, as_json
+
+_ACCEPTED = KIND_CODES[Kind.ACCEPTED]
+# Where a spec's options stand when none is set, to know without packing that there is nothing to pack.
+_PLAIN = JobSpec(queue=QueueName("", ""), id="", name="", payload=b"")
+
+
+def put(
+    tx: Tx, specs: Sequence[JobSpec], port: int | None, flow: str | None = None, last: bool = True
+) -> list[PutResult]:
+    """The whole of `Store.put`."""
+    if flow is not None:
+        tenant = specs[0].queue.tenant if specs else ""
+        staged = flows.stage(tx, tenant, flow, list(specs))
+        if not last or not staged:
+            return [_staged(tx, spec) for spec in specs]
+        mine = {(spec.queue, spec.id) for spec in specs}
+        every = flows.unstage(tx, tenant, flow)
+        answers = put(tx, every, port)
+        return [answer for spec, answer in zip(every, answers, strict=True) if (spec.queue, spec.id) in mine]
+    by_queue: dict[QueueName, list[int]] = {}
+    for n, spec in enumerate(specs):
+        by_queue.setdefault(spec.queue, []).append(n)
+    answers_at: dict[int, PutResult] = {}
+    tied: list[tuple[Job, JobSpec]] = []
+    for name, places in by_queue.items():
+        mine_specs = [specs[n] for n in places]
+        queue = _checked(tx, tx.queue_made(name), mine_specs)
+        answers_at.update(zip(places, _put_in(tx, queue, mine_specs, port, tied), strict=True))
+    for job, spec in tied:  # when all are in, whatever their order
+        fatal = flows.tie(tx, job, spec.after)
+        tx.save(job)
+        if fatal is not None:
+            flows.fail_parent(tx, job, fatal)
+        elif job.open == 0:
+            line.unblock(tx, job)
+    return [answers_at[n] for n in range(len(specs))]
+
+
+def _put_in(
+    tx: Tx, queue: QueueRow, specs: list[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]]
+) -> list[PutResult]:
+    if all(spec.unique is None and not spec.after and spec.schedule is None for spec in specs):
+        return _put_plain(tx, queue, specs, port)
+    return [_put_one(tx, queue, spec, port, tied) for spec in specs]
+
+
+def _put_plain(tx: Tx, queue: QueueRow, specs: list[JobSpec], port: int | None) -> list[PutResult]:
+    """All at once; ids that were there already are found out only when the count says so."""
+    qid, now = queue.qid, tx.now
+    place = tx.places(qid, len(specs))
+    top = tx.execute(HOT["top"]).fetchone()[0]
+    rows = [_row(qid, spec, place + n, now) for n, spec in enumerate(specs)]
+    inserted = tx.connection.executemany(HOT["insert_job"], rows).rowcount
+    taken: set[str] = set()
+    repeated = False
+    if inserted != len(specs):
+        ids = [spec.id for spec in specs]
+        taken = {id for (id,) in tx.execute(HOT["taken"], (qid, as_json(ids), top))}
+        repeated = len(set(ids)) != len(ids)
+    if not taken and not repeated:
+        _accepted(tx, queue, rows)
+        _watch(tx, qid, [spec.id for spec in specs if spec.watch], port)
+        return [PutResult(id=row[1], life=0, state=STATES[row[2]]) for row in rows]
+    seen: set[str] = set()
+    fresh, answers = [], []
+    for spec, row in zip(specs, rows, strict=True):
+        if spec.id in taken or spec.id in seen:
+            answers.append(_put_one(tx, queue, spec, port, []))
+        else:
+            seen.add(spec.id)
+            fresh.append(row)
+            answers.append(PutResult(id=spec.id, life=0, state=STATES[row[2]]))
+    _accepted(tx, queue, fresh)
+    _watch(tx, qid, [spec.id for spec in specs if spec.watch and spec.id in seen], port)
+    return answers
+
+
+def _put_one(tx: Tx, queue: QueueRow, spec: JobSpec, port: int | None, tied: list[tuple[Job, JobSpec]]) -> PutResult:
+    qid = queue.qid
+    life = 0
+    old = tx.find(qid, spec.id)
+    if old is not None:
+        if not (old.state == CANCELLED or (old.state in ENDED and (old.at_ms or 0) <= tx.now)):
+            return _duplicate(tx, queue, old, spec, port)
+        life = old.life + 1
+        ending.forget(tx, old)
+    follows = False
+    if spec.unique is not None:
+        holder = locks.holder(tx, qid, spec.unique.lock)
+        mode = spec.unique.mode
+        if holder is not None and not (mode == "debounce" and holder.state not in (DELAYED, WAITING, BLOCKED)):
+            if mode == "keep_last" and holder.state == ACTIVE:
+                follower = locks.follow_up(tx, qid, spec.unique.lock)
+                if follower is not None:
+                    locks.replace(tx, follower, spec)
+                    return _duplicate(tx, queue, follower, spec, port)
+                follows = True
+            else:
+                if mode in ("debounce", "keep_last") and holder.state in (DELAYED, WAITING, BLOCKED):
+                    locks.replace(tx, holder, spec)
+                return _duplicate(tx, queue, holder, spec, port)
+    job = _new(tx, qid, spec, life, blocked=bool(spec.after) or follows)
+    tx.record(job, Kind.ACCEPTED, None)
+    if job.state == DELAYED:
+        tx.woken.setdefault(qid, 1)
+    if follows:
+        job.open += 1
+        locks.follow(tx, job)
+        tx.save(job)
+    elif spec.unique is not None:
+        locks.take(tx, job)
+    if spec.watch:
+        _watch(tx, qid, [spec.id], port)
+    if spec.after:
+        tied.append((job, spec))
+    return PutResult(id=job.id, life=life, state=STATES[job.state])
+
+
+def _new(tx: Tx, qid: int, spec: JobSpec, life: int, *, blocked: bool) -> Job:
+    row = list(_row(qid, spec, tx.places(qid), tx.now, life))
+    if blocked:
+        row[2], row[5], row[15] = BLOCKED, FOREVER, None
+        row[8] = int(row[8]) | NOTED
+    tx.execute(HOT["insert_job"], row)
+    job = tx.find(qid, spec.id)
+    assert job is not None
+    return job
+
+
+def _row(qid: int, spec: JobSpec, place: int, now: int, life: int = 0) -> tuple[Any, ...]:
+    """Parameters of `insert_job`: the columns behind pk, in order."""
+    due = now + spec.delay_ms if spec.at_ms is None else spec.at_ms
+    state = DELAYED if due > now else WAITING
+    due = max(due, now)
+    flags = (GIVEN if spec.given_id else 0) | (WATCHED if spec.watch else 0) | (LOCKING if spec.unique else 0)
+    at_ms = due if state == DELAYED else None
+    options = None
+    if not _defaults(spec):
+        options = pack_options(options_of(spec))
+        flags |= (TTL if spec.result_ttl_ms is not None else 0) | (SCHEDULED if spec.schedule is not None else 0)
+        if state == WAITING and spec.ttl_ms is not None:
+            at_ms = due + spec.ttl_ms
+        if spec.lifo:
+            place = -place
+    return (
+        qid, spec.id, state, spec.priority, place, at_ms, 0, spec.key, flags, spec.name, life, 0, 0, 0, now, due, None, None,
+        None, None, 0, spec.codec, options, None, None, None, None, spec.payload, None,
+    )  # fmt: skip
+
+
+def _defaults(spec: JobSpec) -> bool:
+    return (
+        spec.delay_ms == 0 and spec.at_ms is None and spec.unique is None and spec.ttl_ms is None
+        and spec.result_ttl_ms is None and spec.retry is None and spec.timeout_ms is None and spec.max_stalls == 3
+        and spec.cost == 1 and not spec.lifo and spec.schedule is None and spec.origin is None
+        and spec.on_child_failure == "fail"
+    )  # fmt: skip
+
+
+def _accepted(tx: Tx, queue: QueueRow, rows: list[tuple[Any, ...]]) -> None:
+    """Put a batch of new rows on record."""
+    for state in (WAITING, DELAYED):
+        items = [
+            (_ACCEPTED, row[1], row[10], row[9], row[7], 0, 0, 0, state, None, None, None, None, row[14], row[15], None, None)
+            for row in rows
+            if row[2] == state
+        ]
+        if not items:
+            continue
+        tx.moved(queue.qid, _ACCEPTED, None, state, items)
+        if state == DELAYED:
+            tx.woken.setdefault(queue.qid, 1)
+        elif queue.mode == "keyed":
+            for item in items:
+                tx.key_moved(queue.qid, item[4], None, WAITING)
+
+
+def _watch(tx: Tx, qid: int, ids: list[str], port: int | None) -> None:
+    if ids and port is not None:
+        signals.watch(tx, qid, ids, port)
+
+
+def _duplicate(tx: Tx, queue: QueueRow, job: Job, spec: JobSpec, port: int | None) -> PutResult:
+    if spec.watch and job.state not in ENDED:
+        if not job.flags & WATCHED:
+            job.flags |= WATCHED
+            tx.save(job)
+        _watch(tx, queue.qid, [job.id], port)
+    return PutResult(id=job.id, life=job.life, state=STATES[job.state], duplicate=True, found=record(job, queue.qname))
+
+
+def _staged(tx: Tx, spec: JobSpec) -> PutResult:
+    queue = tx.queue(spec.queue)
+    job = None if queue is None else tx.find(queue.qid, spec.id)
+    if job is not None:
+        return PutResult(id=job.id, life=job.life, state=STATES[job.state], duplicate=True)
+    return PutResult(id=spec.id, life=0, state=State.BLOCKED if spec.after else State.WAITING)
+
+
+def _checked(tx: Tx, queue: QueueRow, specs: list[JobSpec]) -> QueueRow:
+    """The queue's mode, fixed by its first job; and costs that its limits could ever pay."""
+    mode = queue.mode
+    if mode is None:
+        mode = "keyed" if specs[0].key is not None else "plain"
+        tx.execute("UPDATE queues SET mode = ? WHERE qid = ?", (mode, queue.qid))
+        queue = tx.keep(queue._replace(mode=mode))
+    for spec in specs:
+        if (spec.key is not None) != (mode == "keyed"):
+            raise _wrong_mode(queue, mode, spec)
+    limits = queue.settings.effective
+    if limits.rate is not None or limits.key_rate is not None:
+        for spec in specs:
+            capacity = rates.lowest_capacity(limits)
+            if capacity is not None and spec.cost > capacity:
+                bucket = f"the bucket of queue {queue.name!r} holds {capacity}"
+                raise InvalidJob(f"job {spec.id!r} costs {spec.cost}, and {bucket}: it could never start")
+    return queue
+
+
+def _wrong_mode(queue: QueueRow, mode: str, spec: JobSpec) -> ConfigError:
+    where = f"queue {queue.name!r} is {mode} and job {spec.id!r} ({spec.name}) has"
+    if mode == "keyed":
+        return ConfigError(f"{where} no key: give it one with key=…")
+    return ConfigError(f"{where} the key {spec.key!r}: use a queue with mode='keyed'")

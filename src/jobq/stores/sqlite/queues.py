@@ -1,0 +1,152 @@
+"""What operators do to queues: declare, limit, pause, clear, clean, obliterate."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobq.core.events import STATE_CODES
+from jobq.core.records import Limits, QueueConfig, QueueName
+from jobq.core.states import State
+from jobq.errors import ConfigError
+from jobq.stores.sqlite import alter, ending, keys, settings
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import ACTIVE, BLOCKED, DELAYED, ENDED, NOTED, WAITING, Job
+from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx, as_json
+
+SQL = load("queues.sql")
+TIES = load("ties.sql")
+_KEYS = 500
+
+
+def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
+    """The whole of `Store.declare`."""
+    queue = tx.queue_made(name)
+    if config.mode is not None and queue.mode is not None and config.mode != queue.mode:
+        differ = f"is {queue.mode} in this store, and {config.mode} in this program"
+        raise ConfigError(f"queue {name.queue!r} {differ}: use another name, or obliterate it")
+    if config.partitions not in (None, 1):
+        raise ConfigError(f"queue {name.queue!r}: partitions={config.partitions} is for Valkey; this store has one partition")
+    stored = _with_limits(name, queue.settings, config)
+    if config.retention is not None:
+        stored = msgspec.structs.replace(stored, retention=config.retention)
+    if config.dead_letters is not None:
+        stored = msgspec.structs.replace(stored, dead_letters=config.dead_letters)
+    changed = stored.effective != queue.settings.effective
+    return _store(tx, queue, config.mode or queue.mode, stored, limits_changed=changed)
+
+
+def set_limits(tx: Tx, name: QueueName, limits: Limits | None, key: str | None) -> None:
+    """The whole of `Store.set_limits`."""
+    queue = tx.queue_made(name)
+    if key is None:
+        _store(tx, queue, queue.mode, msgspec.structs.replace(queue.settings, changed=limits), limits_changed=True)
+        return
+    if limits is None:
+        tx.execute(KEYED["drop_key_override"], (queue.qid, key))
+    else:
+        tx.execute(KEYED["set_key_override"], (queue.qid, key, limits.key_limit, msgspec.msgpack.encode(limits)))
+    keys.settle(tx, queue.qid, [key])
+
+
+def overrides(tx: Tx, qid: int) -> dict[str, Limits]:
+    """Limits given to single keys."""
+    return {key: msgspec.msgpack.decode(data, type=Limits) for key, _, data in tx.execute(KEYED["key_overrides"], (qid,))}
+
+
+def pause(tx: Tx, name: QueueName, paused: bool) -> None:
+    """The whole of `Store.pause` and `Store.resume`."""
+    queue = tx.queue_made(name)
+    tx.execute(SQL["pause"], (int(paused), queue.qid))
+    if not paused:
+        tx.woken[queue.qid] = max(1, tx.counts(queue.qid)[WAITING])
+
+
+def clear(tx: Tx, name: QueueName, delayed: bool, limit: int) -> int:
+    """The whole of `Store.clear`."""
+    queue = tx.queue(name)
+    if queue is None:
+        return 0
+    cleared = 0
+    waiting = "some_waiting_keyed" if queue.mode == "keyed" else "some_waiting"
+    steps: list[tuple[int, str, tuple[int, ...]]] = [(WAITING, waiting, (queue.qid,))]
+    if delayed:
+        steps += [(state, "some_timed", (queue.qid, state)) for state in (DELAYED, BLOCKED)]
+    for state, statement, parameters in steps:
+        for (id,) in tx.execute(SQL[statement], (*parameters, limit - cleared)).fetchall():
+            job = tx.find(queue.qid, id)
+            if job is not None and job.state == state:  # clearing one job may have moved another
+                alter.cancel(tx, queue, job, reason="removed", cascade=False)
+                cleared += 1
+    return cleared
+
+
+def clean(tx: Tx, name: QueueName, state: State, older_than_ms: int, limit: int) -> int:
+    """The whole of `Store.clean`."""
+    queue = tx.queue(name)
+    code = STATE_CODES[state]
+    if code not in ENDED:
+        raise ConfigError(f"clean removes ended jobs; {state} is not an ended state (completed, failed or cancelled is)")
+    if queue is None:
+        return 0
+    cleaned = 0
+    for keep in (0, 1):
+        rows = tx.execute(SQL["ended_before"], (queue.qid, code, keep, tx.now - older_than_ms, limit - cleaned)).fetchall()
+        for row in rows:
+            ending.forget(tx, Job(*row))
+        cleaned += len(rows)
+    return cleaned
+
+
+def obliterate(tx: Tx, name: QueueName, force: bool, limit: int) -> bool:
+    """The whole of `Store.obliterate`."""
+    queue = tx.queue(name)
+    if queue is None:
+        return True
+    active = tx.counts(queue.qid)[ACTIVE]
+    if active and not force:
+        raise ConfigError(f"queue {name.queue!r} has {active} active jobs: stop its workers first, or use force")
+    rows = tx.execute(SQL["some_jobs"], (queue.qid, limit)).fetchall()
+    for pk, state, flags in rows:
+        if flags & NOTED:
+            for part in ("delete_lines", "delete_signals", "delete_edges"):
+                tx.execute(TIES[part], (pk,))
+        tx.removed(queue.qid, state)
+    tx.execute(TIES["delete_jobs"], (as_json([pk for pk, _, _ in rows]),))
+    if len(rows) == limit:
+        return False
+    for statement in ("drop_keys", "drop_key_limits", "drop_locks", "drop_schedules", "drop_minutes", "drop_sleepers"):
+        tx.execute(SQL[statement], (queue.qid,))
+    tx.execute(SQL["reset_queue"], (queue.qid,))
+    return True
+
+
+def _with_limits(name: QueueName, stored: settings.Settings, config: QueueConfig) -> settings.Settings:
+    if config.limits is None or config.limits_version < stored.version:
+        return stored
+    if config.limits_version == stored.version:
+        if config.limits != stored.limits:
+            raise ConfigError(
+                f"queue {name.queue!r} has other limits under limits_version={stored.version} (stored {stored.limits}, "
+                f"declared {config.limits}): raise limits_version to change them"
+            )
+        return stored
+    return msgspec.structs.replace(stored, limits=config.limits, version=config.limits_version, changed=None)
+
+
+def _store(tx: Tx, queue: QueueRow, mode: str | None, stored: settings.Settings, *, limits_changed: bool) -> QueueRow:
+    packed = settings.pack(stored)
+    tx.execute(SQL["store"], (mode, packed, queue.qid))
+    queue = tx.keep(queue._replace(mode=mode, settings_blob=packed))
+    if limits_changed:
+        tx.woken[queue.qid] = max(1, tx.counts(queue.qid)[WAITING])
+        if mode == "keyed":
+            _settle_all_keys(tx, queue.qid)
+    return queue
+
+
+def _settle_all_keys(tx: Tx, qid: int) -> None:
+    """A new limit for all keys: rare, and by the number of keys with jobs."""
+    after = ""
+    while found := [key for (key,) in tx.execute(KEYED["some_keys"], (qid, after, _KEYS))]:
+        keys.settle(tx, qid, found)
+        after = found[-1]

@@ -1,0 +1,241 @@
+"""Looking: jobs, counters, figures, workers, the event log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from jobq.core import events
+from jobq.core.events import STATE_CODES, STATES
+from jobq.core.records import (
+    EventPage,
+    EventRecord,
+    Filter,
+    JobKey,
+    JobRecord,
+    LimitsRecord,
+    MinuteRecord,
+    Page,
+    QueueName,
+    QueueRecord,
+    StatsRecord,
+    Wish,
+    WorkerRecord,
+)
+from jobq.core.states import State
+from jobq.errors import InvalidJob
+from jobq.stores.sqlite import flows
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.queues import overrides
+from jobq.stores.sqlite.rows import (
+    ACTIVE,
+    BLOCKED,
+    CANCELLED,
+    COMPLETED,
+    DELAYED,
+    ENDED,
+    FAILED,
+    WAITING,
+    Job,
+    record,
+)
+from jobq.stores.sqlite.tx import HOT, QueueRow, Tx
+
+SQL = load("reads.sql")
+TIES = load("ties.sql")
+_LOOK = 1000
+"""Rows one `find` looks at, at the most, when its filter leaves most of them out."""
+
+
+def get(tx: Tx, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
+    """The whole of `Store.get`."""
+    return [_get(tx, key) for key in jobs]
+
+
+def _get(tx: Tx, key: JobKey) -> JobRecord | None:
+    queue = tx.queue(key.queue)
+    job = None if queue is None else tx.find(queue.qid, key.id)
+    if job is None or not _there(job, tx.now):
+        return None
+    parents, children = flows.family(tx, job)
+    found = record(job, key.queue)
+    return msgspec.structs.replace(found, parents=parents, children=children) if parents or children else found
+
+
+def _there(job: Job, now: int) -> bool:
+    return job.state not in ENDED or (job.at_ms or 0) > now
+
+
+class _Section(NamedTuple):
+    """A stretch of an index that holds the jobs of a state: the statement that reads it, and where it begins."""
+
+    state: int
+    statement: str
+    start: tuple[int | str, int]
+    keep: int = 0
+
+
+_LAST = (2**62, 2**62)
+_ORDER = (ACTIVE, WAITING, DELAYED, BLOCKED, FAILED, COMPLETED, CANCELLED)
+
+
+def _sections(state: int) -> list[_Section]:
+    if state == WAITING:
+        return [_Section(state, "page_waiting", (-1, 2**62)), _Section(state, "page_waiting_keyed", ("", 0))]
+    return [_Section(state, "page_timed", _LAST, keep) for keep in ((0, 1) if state in ENDED else (0,))]
+
+
+def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
+    """The whole of `Store.find`. The cursor is [section, a, b]: go on in that section behind (a, b)."""
+    queue = tx.queue(filter.queue)
+    if queue is None:
+        return Page(records=())
+    states = _ORDER if filter.state is None else (STATE_CODES[filter.state],)
+    sections = [section for state in states for section in _sections(state)]
+    first, a, b = (0, *sections[0].start) if cursor is None else _parsed(cursor, len(sections))
+    found: list[JobRecord] = []
+    looked = 0
+    for n, section in enumerate(sections[first:], first):
+        if n > first:
+            a, b = section.start
+        for row in tx.execute(SQL[section.statement], (queue.qid, section.state, a, b, _LOOK - looked, section.keep)):
+            job = Job(*row[2:])
+            looked += 1
+            if _matches(job, filter, tx.now):
+                found.append(record(job, filter.queue))
+            if len(found) >= limit or looked >= _LOOK:
+                return Page(records=tuple(found), cursor=json.dumps([n, row[0], row[1]]))
+    return Page(records=tuple(found))
+
+
+def _parsed(cursor: str, sections: int) -> tuple[int, int | str, int]:
+    try:
+        n, a, b = json.loads(cursor)
+        if not 0 <= n < sections:
+            raise ValueError(n)
+    except (ValueError, TypeError):
+        raise InvalidJob(f"{cursor!r} is not a cursor of this listing: use the one the last page gave") from None
+    return n, a, b
+
+
+def _matches(job: Job, filter: Filter, now: int) -> bool:
+    return (
+        (filter.name is None or job.name == filter.name) and (filter.key is None or job.key == filter.key) and _there(job, now)
+    )
+
+
+def count(tx: Tx, name: QueueName) -> dict[State, int]:
+    """The whole of `Store.count`."""
+    queue = tx.queue(name)
+    counts = [0] * 7 if queue is None else tx.counts(queue.qid)
+    return {state: counts[code] for code, state in enumerate(STATES)}
+
+
+def stats(tx: Tx, name: QueueName) -> StatsRecord:
+    """The whole of `Store.stats`."""
+    queue = tx.queue(name)
+    if queue is None:
+        return StatsRecord(queue=name, counts=count(tx, name))
+    oldest = tx.execute(SQL["head"], (queue.qid,)).fetchone() or tx.execute(SQL["keyed_head"], (queue.qid,)).fetchone()
+    due = tx.execute(HOT["next_time"], (queue.qid, DELAYED)).fetchone()
+    return StatsRecord(
+        queue=name, counts=count(tx, name), paused=bool(queue.paused), mode=queue.mode,  # type: ignore[arg-type]
+        oldest_waiting_ms=None if oldest is None else max(0, tx.now - oldest[0]),
+        next_due_ms=None if due is None else max(0, due[0] - tx.now), workers=len(workers(tx, name)),
+    )  # fmt: skip
+
+
+def metrics(tx: Tx, name: QueueName, minutes: int) -> list[MinuteRecord]:
+    """The whole of `Store.metrics`."""
+    queue = tx.queue(name)
+    if queue is None:
+        return []
+    first = (tx.now // 60_000 - minutes + 1) * 60_000
+    rows = tx.execute(SQL["minutes"], (queue.qid, first))
+    return [MinuteRecord(**dict(zip(MinuteRecord.__struct_fields__, row, strict=True))) for row in rows]
+
+
+def logs(tx: Tx, key: JobKey) -> list[str]:
+    """The whole of `Store.logs`."""
+    queue = tx.queue(key.queue)
+    job = None if queue is None else tx.find(queue.qid, key.id)
+    return [] if job is None else [text for (text,) in tx.execute(TIES["lines_of"], (job.pk,))]
+
+
+def queues(tx: Tx, tenant: str | None) -> list[QueueRecord]:
+    """The whole of `Store.queues`."""
+    rows = tx.execute(SQL["queues_of"], (tenant, tenant)).fetchall()
+    return [queue_record(tx, QueueRow._make(row)) for row in rows]
+
+
+def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
+    """What is stored about a queue."""
+    stored = queue.settings
+    limits = LimitsRecord(declared=stored.limits, version=stored.version, changed=stored.changed, keys=overrides(tx, queue.qid))
+    return QueueRecord(
+        queue=queue.qname, mode=queue.mode, limits=limits, retention=stored.retention,  # type: ignore[arg-type]
+        dead_letters=stored.dead_letters, paused=bool(queue.paused),
+    )  # fmt: skip
+
+
+# ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def beat(tx: Tx, worker: WorkerRecord, ttl_ms: int) -> Wish | None:
+    """The whole of `Store.beat`."""
+    seen = msgspec.structs.replace(worker, seen_ms=tx.now)
+    row = tx.execute(SQL["beat"], (worker.name, msgspec.msgpack.encode(seen), tx.now + ttl_ms)).fetchone()
+    wish: Wish | None = row[0]
+    return wish
+
+
+def retire(tx: Tx, name: str) -> None:
+    """The whole of `Store.retire`."""
+    for statement in ("retire", "forget_sleeper", "forget_call"):
+        tx.execute(SQL[statement], (name,))
+
+
+def workers(tx: Tx, queue: QueueName | None) -> list[WorkerRecord]:
+    """The whole of `Store.workers`."""
+    rows = tx.execute(SQL["workers"], (tx.now,)).fetchall()
+    found = [msgspec.msgpack.decode(data, type=WorkerRecord) for (data,) in rows]
+    return [worker for worker in found if queue is None or queue in worker.queues]
+
+
+def ask_worker(tx: Tx, name: str, wish: Wish) -> bool:
+    """The whole of `Store.ask_worker`."""
+    return tx.execute(SQL["ask_worker"], (wish, name, tx.now)).rowcount > 0
+
+
+# ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: int) -> EventPage:
+    """The whole of `Store.read_events`. A position is the number of the last entry read."""
+    queue = tx.queue(name)
+    if queue is None:
+        return EventPage(events=(), position=after or "0")
+    if after is None:
+        return EventPage(events=(), position=str(tx.execute(SQL["log_end"], (queue.qid,)).fetchone()[0]))
+    found: list[EventRecord] = []
+    position = after
+    for pos, entry in tx.execute(SQL["entries"], (queue.qid, int(after))):
+        found += events.unpack(log_id, str(pos), name, entry)
+        position = str(pos)
+        if len(found) >= limit:
+            break
+    return EventPage(events=tuple(found), position=position)
+
+
+def ack_events(tx: Tx, name: QueueName, reader: str, position: str | None) -> str | None:
+    """The whole of `Store.ack_events`."""
+    qid = tx.queue_made(name).qid
+    if position is not None:
+        tx.execute(SQL["ack"], (qid, reader, int(position)))
+    row = tx.execute(SQL["reader"], (qid, reader)).fetchone()
+    return None if row is None else str(row[0])
+
+

@@ -1,0 +1,86 @@
+"""Jobs that come by the clock. What the next time is, callers work out; here it is compared and set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from jobq.core.records import Fire, QueueName, ScheduleRecord, ScheduleSpec
+from jobq.stores.sqlite import put
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.tx import Tx
+
+SQL = load("schedules.sql")
+
+
+def put_schedule(tx: Tx, spec: ScheduleSpec, next_ms: int | None) -> ScheduleRecord:
+    """The whole of `Store.put_schedule`."""
+    qid = tx.queue_made(spec.queue).qid
+    packed = msgspec.msgpack.encode(spec)
+    row = tx.execute(SQL["schedule"], (qid, spec.id)).fetchone()
+    if row is None or row[2] != packed:
+        meta = {"every_ms": spec.every_ms, "after_complete": spec.after_complete, "limit": spec.limit, "end_ms": spec.end_ms}
+        tx.execute(SQL["put_schedule"], (qid, spec.id, packed, json.dumps(meta), next_ms, tx.now))
+        row = tx.execute(SQL["schedule"], (qid, spec.id)).fetchone()
+    return _record(row)
+
+
+def drop_schedule(tx: Tx, name: QueueName, id: str) -> bool:
+    """The whole of `Store.drop_schedule`."""
+    queue = tx.queue(name)
+    return queue is not None and tx.execute(SQL["drop_schedule"], (queue.qid, id)).rowcount > 0
+
+
+def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool) -> bool:
+    """The whole of `Store.pause_schedule`."""
+    queue = tx.queue(name)
+    return queue is not None and tx.execute(SQL["pause_schedule"], (int(paused), queue.qid, id)).rowcount > 0
+
+
+def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> list[ScheduleRecord]:
+    """The whole of `Store.list_schedules`."""
+    if due:
+        found = [_record(row) for row in tx.execute(SQL["due"], (tx.now, limit))]
+        return [record for record in found if name is None or record.spec.queue == name]
+    if name is None:
+        return [_record(row) for row in tx.execute(SQL["of_all"], (limit,))]
+    queue = tx.queue(name)
+    return [] if queue is None else [_record(row) for row in tx.execute(SQL["of_queue"], (queue.qid, limit))]
+
+
+def fire(tx: Tx, fires: Sequence[Fire]) -> list[bool]:
+    """The whole of `Store.fire`."""
+    return [_fire(tx, each) for each in fires]
+
+
+def _fire(tx: Tx, each: Fire) -> bool:
+    queue = tx.queue(each.queue)
+    row = None if queue is None else tx.execute(SQL["schedule"], (queue.qid, each.schedule)).fetchone()
+    if queue is None or row is None:
+        return False
+    made = int(not each.skipped)
+    last = None if each.skipped else each.at_ms
+    if not tx.execute(SQL["fired"], (each.next_ms, made, last, queue.qid, each.schedule, each.at_ms)).rowcount:
+        return False
+    if made:
+        spec = _record(row).spec
+        job = msgspec.structs.replace(
+            spec.template, queue=each.queue, id=f"{each.schedule}@{each.at_ms}", given_id=False, delay_ms=0, at_ms=None,
+            schedule=each.schedule,
+        )  # fmt: skip
+        answer = put.put(tx, [job], None)[0]
+        if answer.duplicate and spec.after_complete and answer.id != job.id:
+            # Another job holds the unique lock: that counts as fired, and there is no end of ours to wait for.
+            tx.execute(SQL["rearm"], {"now": tx.now, "qid": queue.qid, "id": each.schedule})
+    return True
+
+
+def _record(row: Sequence[Any]) -> ScheduleRecord:
+    _, _, spec, _, next_ms, fired, last_ms, paused, created_ms = row
+    return ScheduleRecord(
+        spec=msgspec.msgpack.decode(spec, type=ScheduleSpec), next_ms=next_ms, fired=fired, last_ms=last_ms,
+        paused=bool(paused), created_ms=created_ms,
+    )  # fmt: skip

@@ -1,0 +1,43 @@
+"""What is stored with a queue, packed into one column."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+
+from jobq.core.records import Limits, RetentionData
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Declared by code (limits with their version, retention, dead letters) or changed at run time (`changed`)."""
+
+    limits: Limits = Limits()
+    version: int = 0
+    changed: Limits | None = None
+    retention: RetentionData = RetentionData()
+    dead_letters: str | None = None
+
+    @property
+    def effective(self) -> Limits:
+        """The limits in force."""
+        return self.limits if self.changed is None else self.changed
+
+
+DEFAULT = Settings()
+_decode = msgspec.msgpack.Decoder(Settings).decode
+
+
+@lru_cache(maxsize=1024)
+def _unpack(data: bytes) -> Settings:
+    return _decode(data)
+
+
+def unpack(data: bytes | None) -> Settings:
+    """Decoded once per content: every transaction asks."""
+    return DEFAULT if data is None else _unpack(data)
+
+
+def pack(settings: Settings) -> bytes:
+    """The other way."""
+    return msgspec.msgpack.encode(settings)

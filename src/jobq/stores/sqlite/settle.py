@@ -1,0 +1,218 @@
+"""The exchange: end runs, then claim more.
+
+Completions that concern nobody else go in with one statement for the whole batch; every other outcome row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from jobq.core.events import KIND_CODES
+from jobq.core.records import (
+    AnyOutcome,
+    Block,
+    Claim,
+    Complete,
+    Fail,
+    Hold,
+    Lease,
+    LeaseRef,
+    LeaseState,
+    Note,
+    Release,
+    RetryLater,
+    Settled,
+    SnoozeFor,
+)
+from jobq.core.states import Kind
+from jobq.stores.sqlite import claim as claims
+from jobq.stores.sqlite import ending, flows, line, signals
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import (
+    ACTIVE,
+    BLOCKED,
+    CANCEL,
+    CANCELLED,
+    COMPLETED,
+    ENDING,
+    FAILED,
+    FOREVER,
+    GIVEN,
+    NOTED,
+    Job,
+    pack_options,
+    unpack_options,
+)
+from jobq.stores.sqlite.tx import HOT, KEYED, QueueRow, Tx, as_json
+
+TIES = load("ties.sql")
+_COMPLETED = KIND_CODES[Kind.COMPLETED]
+LINES = 1000
+"""Log lines kept per job."""
+
+
+def exchange(
+    tx: Tx, outcomes: Sequence[AnyOutcome], worker: str, call: str, wanted: Claim | None, port: int, was_asleep: bool
+) -> tuple[Settled, bool]:
+    """The whole of `Store.settle`; and whether the worker counts as asleep now."""
+    last = tx.execute(HOT["last_call"], (worker,)).fetchone()
+    if last is not None and last[0] == call:
+        return _repeated(tx, last[1], worker, call, wanted), was_asleep
+    if was_asleep:
+        signals.wake_up(tx, worker)
+    stale = _settle(tx, outcomes, worker)
+    flows.deliver(tx)
+    leases: list[Lease] = []
+    due, asleep = None, False
+    if wanted is not None:
+        leases, queues = claims.claim(tx, wanted, worker, call)
+        if len(leases) < wanted.limit:
+            due = claims.next_due(tx, queues)
+        if not leases and not outcomes:
+            asleep = True
+            signals.fall_asleep(tx, [queue.qid for queue in queues], worker, port, wanted.limit)
+    if outcomes or leases:
+        tx.execute(HOT["remember_call"], (worker, call, tx.now, msgspec.msgpack.encode(stale) if stale else None))
+    return Settled(stale=tuple(stale), leases=tuple(leases), next_due_ms=due), asleep
+
+
+def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState]:
+    """The whole of `Store.extend`."""
+    states: list[LeaseState] = []
+    for lease in leases:
+        row = tx.execute(HOT["extend"], (tx.now + lease_ms, claims.job_number(lease.token), lease.token)).fetchone()
+        states.append("lost" if row is None else "cancel" if row[0] & CANCEL else "held")
+    return states
+
+
+def note(tx: Tx, notes: Sequence[Note]) -> None:
+    """The whole of `Store.note`."""
+    for item in notes:
+        pk = claims.job_number(item.lease.token)
+        flag = NOTED if item.lines else 0
+        if not tx.execute(TIES["set_progress"], (item.progress, flag, pk, item.lease.token)).rowcount:
+            continue
+        for text in item.lines:
+            tx.execute(TIES["add_line"], (pk, text))
+        if item.lines:
+            tx.execute(TIES["trim_lines"], (pk, LINES))
+
+
+def _repeated(tx: Tx, stale: bytes | None, worker: str, call: str, wanted: Claim | None) -> Settled:
+    refs = msgspec.msgpack.decode(stale, type=tuple[LeaseRef, ...]) if stale else ()
+    leases = claims.again(tx, wanted, worker, call) if wanted is not None else []
+    return Settled(stale=refs, leases=tuple(leases), next_due_ms=0 if wanted is not None and len(leases) < wanted.limit else None)
+
+
+def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRef]:
+    if not outcomes:
+        return []
+    numbers = [claims.job_number(outcome.token) for outcome in outcomes]
+    rows = {row[0]: row for row in tx.execute(HOT["leased"], (as_json(numbers),))}
+    stale: list[LeaseRef] = []
+    done: dict[int, list[tuple[object, ...]]] = {}
+    items: dict[int, list[tuple[object, ...]]] = {}
+    runs: dict[int, int] = {}
+    now = tx.now
+    for pk, outcome in zip(numbers, outcomes, strict=True):
+        row = rows.pop(pk, None)
+        if row is None or row[3] != ACTIVE or row[14] != outcome.token:
+            stale.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
+            continue
+        _, qid, id, _, key, flags, name, life, attempt, failures, stalls, created, due, started, _ = row
+        if type(outcome) is not Complete or key is not None or flags & ENDING:
+            _settle_one(tx, pk, outcome)
+            continue
+        if qid not in done:
+            done[qid], items[qid], runs[qid] = [], [], 0
+        done[qid].append((outcome.result, now, None, 1 if flags & GIVEN else 0, pk))
+        items[qid].append(
+            (_COMPLETED, id, life, name, key, attempt, failures, stalls, COMPLETED, ACTIVE,
+             None, None, None, created, due, started, now)
+        )  # fmt: skip
+        runs[qid] += now - started
+    for qid, completions in done.items():
+        until = ending.keep_until(tx.queue_by_qid(qid).settings, COMPLETED, now)
+        tx.connection.executemany(HOT["complete"], [(result, at, until, keep, pk) for result, at, _, keep, pk in completions])
+        tx.moved(qid, _COMPLETED, ACTIVE, COMPLETED, items[qid], worker=worker, run_ms=runs[qid])
+    return stale
+
+
+def _settle_one(tx: Tx, pk: int, outcome: AnyOutcome) -> None:
+    job = Job(*tx.execute(TIES["load_job"], (pk,)).fetchone())
+    queue = tx.queue_by_qid(job.qid)
+    asked = bool(job.flags & CANCEL)
+    job.flags &= ~CANCEL
+    if isinstance(outcome, RetryLater | Fail):
+        job.failures += 1
+    if isinstance(outcome, Complete):
+        job.result = outcome.result
+        ending.end(tx, queue, job, COMPLETED)
+    elif asked:
+        failure = outcome.failure if isinstance(outcome, RetryLater | Fail) else None
+        ending.end(tx, queue, job, CANCELLED, reason="cancelled", failure=failure)
+    elif isinstance(outcome, Fail):
+        ending.end(tx, queue, job, FAILED, failure=outcome.failure)
+    elif isinstance(outcome, RetryLater):
+        _retry(tx, job, outcome)
+    elif isinstance(outcome, SnoozeFor):
+        job.saved = outcome.saved
+        _again(tx, job, Kind.SNOOZED, outcome.delay_ms)
+    elif isinstance(outcome, Release):
+        line.to_front(tx, job, Kind.RELEASED)
+    elif isinstance(outcome, Hold):
+        _hold(tx, queue, job, outcome)
+    else:
+        _block(tx, job, outcome)
+
+
+def _retry(tx: Tx, job: Job, outcome: RetryLater) -> None:
+    due = tx.now + outcome.delay_ms
+    if outcome.delay_ms > 0:
+        job.due_ms = job.at_ms = due
+        tx.move(job, Kind.RETRIED, 0, failure=outcome.failure)
+        return
+    if job.key is None:  # a keyed job keeps its place: it returns to its key's front
+        job.seq = tx.places(job.qid)
+    job.due_ms, job.at_ms = due, None
+    tx.move(job, Kind.RETRIED, 2, failure=outcome.failure)
+
+
+def _again(tx: Tx, job: Job, kind: Kind, delay_ms: int) -> None:
+    if delay_ms > 0:
+        line.later(tx, job, kind, tx.now + delay_ms)
+    else:
+        line.to_back(tx, job, kind)
+
+
+def _hold(tx: Tx, queue: QueueRow, job: Job, outcome: Hold) -> None:
+    until = tx.now + outcome.delay_ms
+    if job.key is not None:
+        tx.execute(KEYED["hold_key"], (job.qid, job.key, until))
+    else:
+        tx.execute(KEYED["hold_queue"], (until, job.qid))
+        tx.keep(queue._replace(held_ms=until))
+    line.to_front(tx, job, Kind.LIMITED)
+
+
+def _block(tx: Tx, job: Job, outcome: Block) -> None:
+    if outcome.saved is not None:
+        job.saved = outcome.saved
+    job.options = pack_options(msgspec.structs.replace(unpack_options(job.options), signal=outcome.signal, seen=outcome.seen))
+    job.at_ms = FOREVER if outcome.timeout_ms is None else tx.now + outcome.timeout_ms
+    job.open = 0
+    fatal = flows.tie(tx, job, outcome.after)
+    if outcome.after:
+        job.open = sum(1 for edge in tx.execute(TIES["edges_of"], (job.pk,)) if not edge[4])
+    tx.move(job, Kind.BLOCKED, BLOCKED)
+    if fatal is not None:
+        flows.fail_parent(tx, job, fatal)
+    elif job.open == 0 and (outcome.signal is None or _signalled(tx, job, outcome.signal, outcome.seen)):
+        line.unblock(tx, job)
+
+
+def _signalled(tx: Tx, job: Job, name: str, seen: int) -> bool:
+    received: int = tx.execute(TIES["count_signals"], (job.pk, name)).fetchone()[0]
+    return received > seen

@@ -1,0 +1,113 @@
+"""Whom to tell after the commit: sleeping workers, and listeners to a topic."""
+
+from __future__ import annotations
+
+import os
+
+from jobq.core.records import QueueName, Topic
+from jobq.stores.sqlite import flows, keys
+from jobq.stores.sqlite.mailbox import Notice, alive
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.tx import Tx
+
+SQL = load("signals.sql")
+
+LISTEN_MS = 3_600_000
+"""A listener that did not leave is forgotten after this long: its process has died."""
+SLEEP_MS = 30_000
+"""A sleeper likewise; living ones look again sooner than that."""
+_LOOK = 64
+
+
+def flush(tx: Tx) -> None:
+    """Tell parents, settle the keys, then note whom to tell. Runs once per request, when its work is done."""
+    flows.deliver(tx)
+    keys.flush(tx)
+    for qid, n in tx.woken.items():
+        _wake(tx, qid, n)
+    for qid, id in tx.ended:
+        _tell(tx, f"e:{qid}:{id}", "ended", tx.queue_by_qid(qid).qname, id, once=True)
+    if tx.logged and tx.execute(SQL["any_listener"], ("l:", "l;")).fetchone():
+        for qid in tx.logged:
+            _tell(tx, f"l:{qid}", "log", tx.queue_by_qid(qid).qname, "")
+
+
+def ask_to_cancel(tx: Tx, worker: str | None, queue: QueueName, job: str) -> None:
+    """The worker that runs the job is told; it also hears of it when it renews the lease."""
+    if worker is not None:
+        for (port,) in tx.execute(SQL["listeners"], (f"c:{worker}",)).fetchall():
+            tx.notices.append(Notice(port, "cancel", *queue, worker, job))
+
+
+def fall_asleep(tx: Tx, qids: list[int], worker: str, port: int, slots: int) -> None:
+    """The worker found nothing in these queues; a later job wakes it."""
+    pid = os.getpid()
+    tx.connection.executemany(SQL["fall_asleep"], [(qid, worker, port, pid, slots, tx.now) for qid in qids])
+
+
+def wake_up(tx: Tx, worker: str) -> None:
+    """The worker is awake."""
+    tx.execute(SQL["wake_up"], (worker,))
+
+
+def topic_name(tx: Tx, topic: Topic) -> str:
+    """A topic as the listeners table knows it."""
+    if topic.kind == "cancel":
+        return f"c:{topic.name}"
+    assert topic.queue is not None
+    qid = tx.queue_made(topic.queue).qid
+    return f"l:{qid}" if topic.kind == "log" else f"e:{qid}:{topic.name}"
+
+
+def listen(tx: Tx, topics: list[Topic], port: int) -> None:
+    """Register a mailbox for topics."""
+    pid = os.getpid()
+    for topic in topics:
+        tx.execute(SQL["listen"], (topic_name(tx, topic), port, pid, tx.now + LISTEN_MS))
+        if topic.kind == "ended":
+            assert topic.queue is not None
+            tx.execute(SQL["watch_job"], (tx.queue_made(topic.queue).qid, topic.name))
+
+
+def unlisten(tx: Tx, topics: list[Topic], port: int) -> None:
+    """The other way."""
+    for topic in topics:
+        tx.execute(SQL["unlisten"], (topic_name(tx, topic), port))
+
+
+def watch(tx: Tx, qid: int, ids: list[str], port: int) -> None:
+    """The end of these new jobs is to be told at the mailbox."""
+    pid = os.getpid()
+    tx.connection.executemany(SQL["listen"], [(f"e:{qid}:{id}", port, pid, tx.now + LISTEN_MS) for id in ids])
+
+
+def leave(tx: Tx, port: int) -> None:
+    """A mailbox is closed."""
+    tx.execute(SQL["drop_mailbox"], (port,))
+    tx.execute(SQL["drop_sleepers_of_mailbox"], (port,))
+
+
+def sweep(tx: Tx) -> None:
+    """Forget those who died without leaving."""
+    tx.execute(SQL["sweep_listeners"], (tx.now,))
+    tx.execute(SQL["sweep_sleepers"], (tx.now - SLEEP_MS,))
+
+
+def _wake(tx: Tx, qid: int, n: int) -> None:
+    queue: QueueName | None = None
+    for worker, port, pid, slots in tx.execute(SQL["sleepers"], (qid, min(n, _LOOK))).fetchall():
+        wake_up(tx, worker)
+        if not alive(pid):
+            continue
+        queue = queue or tx.queue_by_qid(qid).qname
+        tx.notices.append(Notice(port, "work", *queue, worker))
+        n -= slots
+        if n <= 0:
+            break
+
+
+def _tell(tx: Tx, topic: str, kind: str, queue: QueueName, name: str, *, once: bool = False) -> None:
+    ports = tx.execute(SQL["listeners"], (topic,)).fetchall()
+    tx.notices.extend(Notice(port, kind, *queue, name) for (port,) in ports)
+    if once and ports:
+        tx.execute(SQL["heard"], (topic,))

@@ -1,0 +1,84 @@
+-- Statements of the hot paths: put, claim, settle, and what every write transaction ends with.
+
+-- name: queue: one queue by name
+SELECT * FROM queues WHERE tenant = ? AND name = ?;
+
+-- name: make_queue: a queue nobody declared
+INSERT INTO queues (tenant, name) VALUES (?, ?);
+
+-- name: take_places: n places in line; answers the last one
+UPDATE queues SET seq = seq + ? WHERE qid = ? RETURNING seq;
+
+-- name: top: the newest job there is
+SELECT ifnull(max(pk), 0) FROM jobs;
+
+-- name: insert_job: a new job, or nothing where the id is taken
+INSERT INTO jobs VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (qid, id) DO NOTHING;
+
+-- name: taken: ids of the list that were there before
+SELECT id FROM jobs WHERE qid = ? AND id IN (SELECT value FROM json_each(?)) AND pk <= ?;
+
+-- name: claim_plain: the head of the line becomes active; not in order (RETURNING has none)
+UPDATE jobs SET state = 3, attempt = attempt + 1, token = pk || ?1, worker = ?2, started_ms = ?3, at_ms = ?4, keep = 0
+WHERE pk IN (SELECT pk FROM jobs WHERE qid = ?5 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?3)
+             ORDER BY priority DESC, seq LIMIT ?6)
+RETURNING pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, open, codec, options, saved, payload;
+
+-- name: claim_these: the jobs of a list become active
+UPDATE jobs SET state = 3, attempt = attempt + 1, token = pk || ?1, worker = ?2, started_ms = ?3, at_ms = ?4, keep = 0
+WHERE pk IN (SELECT value FROM json_each(?5)) AND state = 2
+RETURNING pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, open, codec, options, saved, payload;
+
+-- name: claimed_by_call: the leases a repeated call was given the first time
+SELECT pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, open, codec, options, saved, payload,
+       qid, token, started_ms, at_ms
+FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND token = pk || ?;
+
+-- name: leased: what settling needs to know of the jobs of a list
+SELECT pk, qid, id, state, key, flags, name, life, attempt, failures, stalls, created_ms, due_ms, started_ms, token
+FROM jobs WHERE pk IN (SELECT value FROM json_each(?));
+
+-- name: complete: the end of a job nobody else has a stake in; the record stays until at_ms
+UPDATE jobs SET state = 4, result = ?, finished_ms = ?, at_ms = ?, keep = ? WHERE pk = ?;
+
+-- name: load_jobs: whole rows
+SELECT * FROM jobs WHERE pk IN (SELECT value FROM json_each(?)) ORDER BY priority DESC, seq;
+
+-- name: find_job: one whole row by id
+SELECT * FROM jobs WHERE qid = ? AND id = ?;
+
+-- name: save_job: a whole row
+UPDATE jobs SET qid = ?, id = ?, state = ?, priority = ?, seq = ?, at_ms = ?, keep = ?, key = ?, flags = ?, name = ?, life = ?, attempt = ?,
+    failures = ?, stalls = ?, created_ms = ?, due_ms = ?, started_ms = ?, finished_ms = ?, worker = ?, token = ?, open = ?, codec = ?,
+    options = ?, failure = ?, reason = ?, saved = ?, progress = ?, payload = ?, result = ?
+WHERE pk = ?;
+
+-- name: timed_out: jobs of a state whose time has come, soonest first
+SELECT * FROM jobs WHERE qid = ? AND state = ? AND keep = 0 AND at_ms <= ? ORDER BY at_ms LIMIT ?;
+
+-- name: next_time: when the next job of a state has its time
+SELECT at_ms FROM jobs WHERE qid = ? AND state = ? AND keep = 0 AND at_ms IS NOT NULL ORDER BY at_ms LIMIT 1;
+
+-- name: move_counters: what a transaction did to a queue's counters
+UPDATE queues SET n_delayed = n_delayed + ?, n_blocked = n_blocked + ?, n_waiting = n_waiting + ?, n_active = n_active + ?,
+    n_completed = n_completed + ?, n_failed = n_failed + ?, n_cancelled = n_cancelled + ? WHERE qid = ?;
+
+-- name: move_minute: what a transaction did to a queue's minute
+INSERT INTO minutes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (qid, minute) DO UPDATE SET accepted = accepted + excluded.accepted, started = started + excluded.started,
+    completed = completed + excluded.completed, failed = failed + excluded.failed, cancelled = cancelled + excluded.cancelled,
+    retried = retried + excluded.retried, stalled = stalled + excluded.stalled, wait_ms = wait_ms + excluded.wait_ms,
+    run_ms = run_ms + excluded.run_ms;
+
+-- name: log: an entry of the event log
+INSERT INTO events (qid, at_ms, n, entry) VALUES (?, ?, ?, ?);
+
+-- name: last_call: the last exchange of a worker
+SELECT call, stale FROM calls WHERE worker = ?;
+
+-- name: remember_call: for when the reply is lost
+INSERT INTO calls VALUES (?, ?, ?, ?) ON CONFLICT (worker) DO UPDATE SET call = excluded.call, at_ms = excluded.at_ms, stale = excluded.stale;
+
+-- name: extend: renew a lease
+UPDATE jobs SET at_ms = ? WHERE pk = ? AND state = 3 AND token = ? RETURNING flags;

@@ -1,0 +1,43 @@
+-- What operators do to queues.
+
+-- name: store: mode and settings
+UPDATE queues SET mode = ?, settings = ? WHERE qid = ?;
+
+-- name: pause: or resume
+UPDATE queues SET paused = ? WHERE qid = ?;
+
+-- name: some_waiting: of a plain queue
+SELECT id FROM jobs WHERE qid = ? AND state = 2 AND key IS NULL LIMIT ?;
+
+-- name: some_waiting_keyed: of a keyed queue
+SELECT id FROM jobs WHERE qid = ? AND state = 2 AND key IS NOT NULL LIMIT ?;
+
+-- name: some_timed: of a state that the clock index serves
+SELECT id FROM jobs WHERE qid = ? AND state = ? AND keep = 0 AND at_ms IS NOT NULL LIMIT ?;
+
+-- name: ended_before: oldest first
+SELECT * FROM jobs WHERE qid = ? AND state = ? AND keep = ? AND at_ms IS NOT NULL AND finished_ms <= ? ORDER BY at_ms LIMIT ?;
+
+-- name: some_jobs: of a queue
+SELECT pk, state, flags FROM jobs WHERE qid = ? LIMIT ?;
+
+-- name: drop_keys: with the queue
+DELETE FROM keys WHERE qid = ?;
+
+-- name: drop_key_limits: with the queue
+DELETE FROM key_limits WHERE qid = ?;
+
+-- name: drop_locks: with the queue
+DELETE FROM locks WHERE qid = ?;
+
+-- name: drop_schedules: with the queue
+DELETE FROM schedules WHERE qid = ?;
+
+-- name: drop_minutes: with the queue
+DELETE FROM minutes WHERE qid = ?;
+
+-- name: drop_sleepers: with the queue
+DELETE FROM sleepers WHERE qid = ?;
+
+-- name: reset_queue: as if nobody had declared it; its row stays, for the log's sake
+UPDATE queues SET mode = NULL, paused = 0, held_ms = 0, rate = NULL, settings = NULL WHERE qid = ?;

@@ -1,0 +1,61 @@
+-- Looking.
+
+-- A listing goes through an index in sections (see reads._sections), and goes on behind a pair of its values.
+
+-- name: page_waiting: of a plain queue, the back of the line first
+SELECT priority, seq, * FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (priority, -seq) > (?3, -?4)
+ORDER BY priority, seq DESC LIMIT ?5;
+
+-- name: page_waiting_keyed: of a keyed queue, key by key
+SELECT key, pk, * FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NOT NULL AND key >= ?3 AND (key, pk) > (?3, ?4) ORDER BY key, pk LIMIT ?5;
+
+-- name: page_timed: of any other state, the last to end by itself first
+SELECT at_ms, pk, * FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = ?6 AND at_ms <= ?3 AND (at_ms, pk) < (?3, ?4) ORDER BY at_ms DESC, pk DESC LIMIT ?5;
+
+-- name: head: since when the next job of a plain queue has been due
+SELECT due_ms FROM jobs WHERE qid = ? AND state = 2 AND key IS NULL ORDER BY priority DESC, seq LIMIT 1;
+
+-- name: keyed_head: the same for the key whose turn it is
+SELECT j.due_ms FROM jobs j WHERE j.qid = ?1 AND j.state = 2 AND j.key IS NOT NULL
+    AND j.key = (SELECT key FROM keys WHERE qid = ?1 AND ready = 1 ORDER BY turn LIMIT 1) ORDER BY j.priority DESC, j.seq LIMIT 1;
+
+-- name: minutes: figures from a minute on
+SELECT minute, accepted, started, completed, failed, cancelled, retried, stalled, wait_ms, run_ms FROM minutes WHERE qid = ? AND minute >= ? ORDER BY minute;
+
+-- name: queues_of: of a tenant, or all
+SELECT * FROM queues WHERE ? IS NULL OR tenant = ? ORDER BY tenant, name;
+
+-- name: beat: the worker is there; what was asked of it
+INSERT INTO workers (name, record, until_ms) VALUES (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET record = excluded.record, until_ms = excluded.until_ms RETURNING wish;
+
+-- name: retire: it is gone
+DELETE FROM workers WHERE name = ?;
+
+-- name: forget_sleeper: it is not asleep
+DELETE FROM sleepers WHERE worker = ?;
+
+-- name: forget_call: it repeats none
+DELETE FROM calls WHERE worker = ?;
+
+-- name: workers: who is there
+SELECT record FROM workers WHERE until_ms > ? ORDER BY name;
+
+-- name: ask_worker: what it is to hear in its next beat
+UPDATE workers SET wish = ? WHERE name = ? AND until_ms > ?;
+
+-- name: log_end: of a queue's log
+SELECT ifnull(max(pos), 0) FROM events WHERE qid = ?;
+
+-- name: entries: of a queue's log after a position
+SELECT pos, entry FROM events WHERE qid = ? AND pos > ? ORDER BY pos;
+
+-- name: ack: a reader has got this far
+INSERT INTO readers VALUES (?, ?, ?) ON CONFLICT (qid, reader) DO UPDATE SET pos = max(pos, excluded.pos);
+
+-- name: reader: how far it has got
+SELECT pos FROM readers WHERE qid = ? AND reader = ?;
+
+-- name: lead: the office is free, or ours, or was given up
+INSERT INTO offices VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET who = excluded.who, until_ms = excluded.until_ms
+    WHERE offices.who = excluded.who OR offices.until_ms <= ?4;

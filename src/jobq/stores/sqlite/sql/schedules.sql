@@ -1,0 +1,35 @@
+-- Jobs that come by the clock.
+
+-- name: rearm: its job has ended: an after-complete schedule goes on from here
+UPDATE schedules SET next_ms = :now + json_extract(meta, '$.every_ms') WHERE qid = :qid AND id = :id AND next_ms IS NULL
+    AND json_extract(meta, '$.after_complete') AND (json_extract(meta, '$.limit') IS NULL OR fired < json_extract(meta, '$.limit'))
+    AND (json_extract(meta, '$.end_ms') IS NULL OR :now + json_extract(meta, '$.every_ms') <= json_extract(meta, '$.end_ms'));
+
+-- name: schedule: one of them
+SELECT * FROM schedules WHERE qid = ? AND id = ?;
+
+-- name: put_schedule: new, or changed and so begun anew
+INSERT INTO schedules (qid, id, spec, meta, next_ms, fired, last_ms, paused, created_ms) VALUES (?, ?, ?, ?, ?, 0, NULL, 0, ?)
+ON CONFLICT (qid, id) DO UPDATE SET spec = excluded.spec, meta = excluded.meta, next_ms = excluded.next_ms, fired = 0, last_ms = NULL,
+    created_ms = excluded.created_ms;
+
+-- name: drop_schedule: forget it
+DELETE FROM schedules WHERE qid = ? AND id = ?;
+
+-- name: pause_schedule: or go on
+UPDATE schedules SET paused = ? WHERE qid = ? AND id = ?;
+
+-- name: of_queue: all of one queue
+SELECT * FROM schedules WHERE qid = ? ORDER BY id LIMIT ?;
+
+-- name: of_all: all there are
+SELECT * FROM schedules ORDER BY qid, id LIMIT ?;
+
+-- name: due: whose time has come, soonest first
+SELECT * FROM schedules WHERE next_ms <= ? AND paused = 0 AND next_ms IS NOT NULL ORDER BY next_ms LIMIT ?;
+
+-- name: fired: moved on, if this was still its next time
+UPDATE schedules SET next_ms = ?, fired = fired + ?, last_ms = ifnull(?, last_ms) WHERE qid = ? AND id = ? AND next_ms = ? AND paused = 0;
+
+-- name: next_time: of the next schedule of a queue
+SELECT min(next_ms) FROM schedules WHERE qid = ? AND paused = 0;

@@ -1,0 +1,36 @@
+-- What the clock does, in bounded steps.
+
+-- name: queues: all there are
+SELECT * FROM queues;
+
+-- name: past_retention: ended records whose time has come
+SELECT pk, flags FROM jobs WHERE qid = ? AND state = ? AND keep = ? AND at_ms <= ? ORDER BY at_ms LIMIT ?;
+
+-- name: oldest: ended records that may be trimmed by count, first to go first
+SELECT pk, flags FROM jobs WHERE qid = ? AND state = ? AND keep = 0 AND at_ms IS NOT NULL ORDER BY at_ms LIMIT ?;
+
+-- name: sweep_minutes: a day is kept
+DELETE FROM minutes WHERE minute < ?;
+
+-- name: sweep_workers: silent for a day
+DELETE FROM workers WHERE until_ms < ?;
+
+-- name: sweep_calls: nobody repeats a call a day later
+DELETE FROM calls WHERE at_ms < ?;
+
+-- name: log_span: the queue's log, and how far the slowest registered reader is
+SELECT (SELECT min(pos) FROM events WHERE qid = :qid), (SELECT min(pos) FROM readers WHERE qid = :qid);
+
+-- name: log_wanted: up to where entries are too old, or too many
+SELECT max(a, b) FROM (SELECT
+    ifnull((SELECT pos FROM events WHERE qid = :qid ORDER BY qid DESC, pos DESC LIMIT 1 OFFSET :keep), 0) AS a,
+    ifnull((SELECT e.pos FROM (SELECT pos, at_ms FROM events WHERE qid = :qid ORDER BY pos LIMIT 1000) e WHERE e.at_ms < :old ORDER BY e.pos DESC LIMIT 1), 0) AS b);
+
+-- name: log_over_cap: the newest entry beyond the hard cap
+SELECT pos FROM events WHERE qid = ? ORDER BY pos DESC LIMIT 1 OFFSET ?;
+
+-- name: count_log: entries between two positions
+SELECT count(*) FROM events WHERE qid = ? AND pos > ? AND pos <= ?;
+
+-- name: trim_log: the oldest entries, up to a position
+DELETE FROM events WHERE pos IN (SELECT pos FROM events WHERE qid = ? AND pos <= ? ORDER BY pos LIMIT ?);

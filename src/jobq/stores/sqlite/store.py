@@ -1,0 +1,269 @@
+"""`memory://` and `sqlite:///path`: the embedded store.
+
+Durability. `sqlite:///path` (WAL, synchronous=NORMAL): an acknowledged call survives the death of any process, also by
+SIGKILL; a power cut or kernel crash may take back the last moments, never half a call. With `?synchronous=full` it
+survives those too, if the disk keeps its word. `memory://` lives as long as the process has it open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self
+
+from jobq.core.records import (
+    AnyCommand,
+    AnyOutcome,
+    Claim,
+    EventPage,
+    Filter,
+    Fire,
+    JobKey,
+    JobRecord,
+    JobSpec,
+    LeaseRef,
+    LeaseState,
+    Limits,
+    MinuteRecord,
+    Note,
+    Page,
+    PutResult,
+    QueueConfig,
+    QueueName,
+    QueueRecord,
+    ScheduleRecord,
+    ScheduleSpec,
+    Settled,
+    Signal,
+    StatsRecord,
+    Topic,
+    Wish,
+    WorkerRecord,
+)
+from jobq.core.states import State
+from jobq.stores.base import Clock
+from jobq.stores.sqlite import alter, database, queues, reads, schedules, settle, signals, upkeep
+from jobq.stores.sqlite import put as puts
+from jobq.stores.sqlite.mailbox import Mailbox
+from jobq.stores.sqlite.tx import Tx
+
+
+class SqliteStore:
+    """A handle. Each belongs to one event loop; those on the same place share a database (see database.py)."""
+
+    def __init__(self, url: str, name: str, path: str | None, *, full: bool, clock: Clock | None) -> None:
+        self.url = url
+        self._name, self._path, self._full, self._clock = name, path, full, clock
+        self._database: database.Database | None = None
+        self._mailbox: Mailbox | None = None
+        self._asleep: set[str] = set()
+
+    # ── lifecycle ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def migrate(self) -> None:
+        if self._database is None:
+            shared = database.shared(self._name, self._path, full=self._full)
+            try:
+                await shared.ready()
+            except BaseException:
+                database.released(self._name)
+                raise
+            self._database = shared
+
+    async def aclose(self) -> None:
+        if self._database is None:
+            return
+        if self._mailbox is not None:
+            mailbox, self._mailbox = self._mailbox, None
+            with contextlib.suppress(Exception):  # those who would have told us find nobody, and that is all
+                await self._write(signals.leave, mailbox.port)
+            self._database.post.mailboxes.pop(mailbox.port, None)
+            mailbox.close()
+        self._database = None
+        await asyncio.get_running_loop().run_in_executor(None, database.released, self._name)
+
+    def twin(self) -> SqliteStore:
+        return SqliteStore(self.url, self._name, self._path, full=self._full, clock=self._clock)
+
+    async def __aenter__(self) -> Self:
+        await self.migrate()
+        return self
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        await self.aclose()
+
+    async def tick(self, *, limit: int = 500) -> int:
+        return await self._write(upkeep.tick, limit)
+
+    async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
+        return await self._write(_lead, name, who, ttl_ms)
+
+    # ── hot ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
+        port = self._box().port if any(spec.watch for spec in specs) else None
+        return await self._write(puts.put, specs, port, flow, last)
+
+    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
+        box = self._box()
+        box.wake(worker).clear()
+        was_asleep = worker in self._asleep
+        settled, asleep = await self._write(settle.exchange, outcomes, worker, call, then, box.port, was_asleep)
+        if asleep:
+            self._asleep.add(worker)
+        elif was_asleep:
+            self._asleep.discard(worker)
+        return settled
+
+    async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
+        return await self._write(settle.extend, leases, lease_ms)
+
+    async def note(self, notes: Sequence[Note]) -> None:
+        await self._write(settle.note, notes)
+
+    # ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def sleep(self, queues: Sequence[QueueName], *, worker: str, slots: int, timeout_ms: int) -> bool:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._box().wake(worker).wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def listen(
+        self, topics: Sequence[Topic], *, announced: bool = False
+    ) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
+        return self._listening(list(topics), announced)
+
+    @contextlib.asynccontextmanager
+    async def _listening(self, topics: list[Topic], announced: bool) -> AsyncIterator[AsyncIterator[Signal]]:
+        box = self._box()
+        async with box.subscribed(topics) as heard:
+            if not announced:
+                await self._write(signals.listen, topics, box.port)
+            try:
+                yield heard
+            finally:
+                if not announced and self._database is not None:
+                    with contextlib.suppress(Exception):  # forgotten by a sweep otherwise
+                        await self._write(signals.unlisten, topics, box.port)
+
+    # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def alter(self, commands: Sequence[AnyCommand]) -> list[bool]:
+        return await self._write(alter.alter, commands)
+
+    async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
+        return await self._write(_declare, queue, config)
+
+    async def set_limits(self, queue: QueueName, limits: Limits | None, *, key: str | None = None) -> None:
+        await self._write(queues.set_limits, queue, limits, key)
+
+    async def pause(self, queue: QueueName) -> None:
+        await self._write(queues.pause, queue, True)
+
+    async def resume(self, queue: QueueName) -> None:
+        await self._write(queues.pause, queue, False)
+
+    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000) -> int:
+        return await self._write(queues.clear, queue, delayed, limit)
+
+    async def clean(self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000) -> int:
+        return await self._write(queues.clean, queue, state, older_than_ms, limit)
+
+    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000) -> bool:
+        return await self._write(queues.obliterate, queue, force, limit)
+
+    async def ask_worker(self, name: str, wish: Wish) -> bool:
+        return await self._write(reads.ask_worker, name, wish)
+
+    # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None) -> ScheduleRecord:
+        return await self._write(schedules.put_schedule, spec, next_ms)
+
+    async def drop_schedule(self, queue: QueueName, id: str) -> bool:
+        return await self._write(schedules.drop_schedule, queue, id)
+
+    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool) -> bool:
+        return await self._write(schedules.pause_schedule, queue, id, paused)
+
+    async def list_schedules(
+        self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100
+    ) -> list[ScheduleRecord]:
+        return await self._read(schedules.list_schedules, queue, due, limit)
+
+    async def fire(self, fires: Sequence[Fire]) -> list[bool]:
+        return await self._write(schedules.fire, fires)
+
+    # ── reads ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
+        return await self._read(reads.get, jobs)
+
+    async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
+        return await self._read(reads.find, filter, cursor, limit)
+
+    async def count(self, queue: QueueName) -> dict[State, int]:
+        return await self._read(reads.count, queue)
+
+    async def stats(self, queue: QueueName) -> StatsRecord:
+        return await self._read(reads.stats, queue)
+
+    async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:
+        return await self._read(reads.metrics, queue, minutes)
+
+    async def logs(self, job: JobKey) -> list[str]:
+        return await self._read(reads.logs, job)
+
+    async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
+        return await self._read(reads.queues, tenant)
+
+    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Wish | None:
+        return await self._write(reads.beat, worker, ttl_ms)
+
+    async def retire(self, worker: str) -> None:
+        await self._write(reads.retire, worker)
+
+    async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
+        return await self._read(reads.workers, queue)
+
+    # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read_events(self, queue: QueueName, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        return await self._read(reads.read_events, self._opened().log_id, queue, after, limit)
+
+    async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:
+        return await self._write(reads.ack_events, queue, reader, position)
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _opened(self) -> database.Database:
+        if self._database is None:
+            raise RuntimeError("this store is not open: use `async with open_store(url) as store`, or await store.migrate()")
+        return self._database
+
+    def _write(self, work: database.Work[database.T], *args: object) -> asyncio.Future[database.T]:
+        return self._opened().write(self._clock, work, *args)
+
+    def _read(self, work: database.Work[database.T], *args: object) -> asyncio.Future[database.T]:
+        return self._opened().read(self._clock, work, *args)
+
+    def _box(self) -> Mailbox:
+        if self._mailbox is None:
+            opened = self._opened()
+            self._mailbox = Mailbox(across_processes=self._path is not None)
+            opened.post.mailboxes[self._mailbox.port] = self._mailbox
+        return self._mailbox
+
+
+def _lead(tx: Tx, name: str, who: str, ttl_ms: int) -> bool:
+    return tx.execute(reads.SQL["lead"], (name, who, tx.now + ttl_ms, tx.now)).rowcount > 0
+
+
+def _declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRecord:
+    return reads.queue_record(tx, queues.declare(tx, name, config))

@@ -1,0 +1,242 @@
+"""One request inside a write transaction: rows in, rows out, and a tally of what it did.
+
+Every change of a job's state goes through `move` (or, on the hot paths, `moved`), so that the event log, the counters,
+the minute's figures and the wake-ups cannot disagree with the rows: `flush` writes them before the transaction ends.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from jobq.core import events
+from jobq.core.records import Failure, QueueName
+from jobq.core.states import Kind
+from jobq.stores.sqlite import settings
+from jobq.stores.sqlite.mailbox import Notice
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import ACTIVE, DELAYED, WAITING, Job, pack_failure
+
+HOT = load("hot.sql")
+KEYED = load("keyed.sql")
+
+_STARTED, _RETRIED, _STALLED = (events.KIND_CODES[k] for k in (Kind.STARTED, Kind.RETRIED, Kind.STALLED))
+_KINDS = events.KIND_CODES
+# Kinds that count in the minute's figures, by their place in the minutes table.
+_MINUTE = {
+    _KINDS[Kind.ACCEPTED]: 0, _STARTED: 1, _KINDS[Kind.COMPLETED]: 2, _KINDS[Kind.FAILED]: 3,
+    _KINDS[Kind.CANCELLED]: 4, _RETRIED: 5, _STALLED: 6,
+}  # fmt: skip
+_WAIT, _RUN = 7, 8
+ERROR_LENGTH = 500
+
+
+class QueueRow(NamedTuple):
+    """A row of queues."""
+
+    qid: int
+    tenant: str
+    name: str
+    mode: str | None
+    paused: int
+    seq: int
+    held_ms: int
+    rate: bytes | None
+    settings_blob: bytes | None
+    trimmed: int
+    n_delayed: int
+    n_blocked: int
+    n_waiting: int
+    n_active: int
+    n_completed: int
+    n_failed: int
+    n_cancelled: int
+
+    @property
+    def qname(self) -> QueueName:
+        """Its whole name."""
+        return QueueName(self.tenant, self.name)
+
+    @property
+    def settings(self) -> settings.Settings:
+        """What is stored with it."""
+        return settings.unpack(self.settings_blob)
+
+
+class Tx:
+    """The request's connection, its time, and what it has done so far."""
+
+    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+        self.connection = connection
+        self.execute = connection.execute
+        self.now = now
+        self.notices: list[Notice] = []
+        self.worker: str | None = None
+        self._items: dict[tuple[int, str | None], list[events.Item]] = {}
+        self._deltas: dict[int, list[int]] = {}
+        self._minutes: dict[int, list[int]] = {}
+        self._queues: dict[QueueName, QueueRow] = {}
+        self._qids: dict[int, QueueRow] = {}
+        self._keys: dict[tuple[int, str], list[int]] = {}
+        self.woken: dict[int, int] = {}
+        self.ended: list[tuple[int, str]] = []  # watched jobs that ended: somebody is to be told
+        self.wanted: list[Job] = []  # jobs that ended and that others wait for
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def queue(self, name: QueueName) -> QueueRow | None:
+        """The queue's row as the transaction found it."""
+        row = self._queues.get(name)
+        if row is None:
+            found = self.execute(HOT["queue"], name).fetchone()
+            if found is None:
+                return None
+            row = self.keep(QueueRow._make(found))
+        return row
+
+    def queue_made(self, name: QueueName) -> QueueRow:
+        """The same; made if it is not there."""
+        row = self.queue(name)
+        if row is None:
+            self.execute(HOT["make_queue"], name)
+            row = self.queue(name)
+            assert row is not None
+        return row
+
+    def queue_by_qid(self, qid: int) -> QueueRow:
+        """The same, by number."""
+        row = self._qids.get(qid)
+        if row is None:
+            row = self.keep(QueueRow._make(self.execute(KEYED["queue_by_qid"], (qid,)).fetchone()))
+        return row
+
+    def keep(self, row: QueueRow) -> QueueRow:
+        """Remember a queue's row for the rest of the transaction."""
+        self._queues[row.qname] = self._qids[row.qid] = row
+        return row
+
+    def places(self, qid: int, n: int = 1) -> int:
+        """The first of n new places at the back of the line."""
+        last: int = self.execute(HOT["take_places"], (n, qid)).fetchone()[0]
+        return last - n + 1
+
+    def load(self, pks: Iterable[int]) -> list[Job]:
+        """Whole rows, in line order."""
+        return [Job(*row) for row in self.execute(HOT["load_jobs"], (json.dumps(list(pks)),))]
+
+    def find(self, qid: int, id: str) -> Job | None:
+        """A whole row by id."""
+        row = self.execute(HOT["find_job"], (qid, id)).fetchone()
+        return None if row is None else Job(*row)
+
+    def save(self, job: Job) -> None:
+        """Write a row back."""
+        self.execute(HOT["save_job"], job.values())
+
+    # ── what happened ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def move(self, job: Job, kind: Kind, state: int, *, reason: str | None = None, failure: Failure | None = None) -> None:
+        """Take a loaded job to another state, save it and put it on record."""
+        previous, job.state = job.state, state
+        if failure is not None:
+            job.failure = pack_failure(failure)
+        self.save(job)
+        self.record(job, kind, previous, reason=reason, failure=failure)
+        if state == DELAYED:
+            self.woken.setdefault(job.qid, 1)  # so that one sleeper learns when it is due
+
+    def record(
+        self, job: Job, kind: Kind, previous: int | None, *, reason: str | None = None, failure: Failure | None = None
+    ) -> None:
+        """Put a saved change on record."""
+        error = fingerprint = None
+        if failure is not None:
+            error, fingerprint = f"{failure.type}: {failure.message}"[:ERROR_LENGTH], failure.fingerprint
+            reason = reason or failure.reason
+        item = (
+            _KINDS[kind], job.id, job.life, job.name, job.key, job.attempt, job.failures, job.stalls, job.state, previous,
+            reason, error, fingerprint, job.created_ms, job.due_ms, job.started_ms, job.finished_ms,
+        )  # fmt: skip
+        run = self.now - job.started_ms if previous == ACTIVE and job.started_ms is not None else 0
+        wait = self.now - (job.due_ms or job.created_ms) if job.state == ACTIVE else 0
+        worker = job.worker if previous == ACTIVE or job.state == ACTIVE else None
+        self.moved(job.qid, _KINDS[kind], previous, job.state, [item], worker=worker, run_ms=run, wait_ms=wait)
+        if job.key is not None and previous != job.state:
+            self.key_moved(job.qid, job.key, previous, job.state)
+
+    def moved(
+        self, qid: int, kind: int, previous: int | None, state: int, items: Sequence[events.Item], *,
+        worker: str | None = None, run_ms: int = 0, wait_ms: int = 0,
+    ) -> None:  # fmt: skip
+        """Put a batch of the same change on record."""
+        n = len(items)
+        self._items.setdefault((qid, worker), []).extend(items)
+        deltas = self._deltas.get(qid)
+        if deltas is None:
+            deltas = self._deltas[qid] = [0] * 7
+        if previous is not None:
+            deltas[previous] -= n
+        deltas[state] += n
+        place = _MINUTE.get(kind)
+        if place is not None or run_ms:
+            minute = self._minutes.setdefault(qid, [0] * 9)
+            if place is not None:
+                minute[place] += n
+            minute[_WAIT] += wait_ms
+            minute[_RUN] += run_ms
+        if state == WAITING and previous != WAITING:
+            self.woken[qid] = self.woken.get(qid, 0) + n
+
+    def key_moved(self, qid: int, key: str, previous: int | None, state: int | None, n: int = 1) -> None:
+        """Keep a key's figures: how many of its jobs wait, how many are active."""
+        counts = self._keys.setdefault((qid, key), [0, 0])
+        if previous == WAITING:
+            counts[0] -= n
+        elif previous == ACTIVE:
+            counts[1] -= n
+        if state == WAITING:
+            counts[0] += n
+        elif state == ACTIVE:
+            counts[1] += n
+
+    def removed(self, qid: int, state: int, n: int = 1) -> None:
+        """Records of ended jobs are gone; that is no event."""
+        self._deltas.setdefault(qid, [0] * 7)[state] -= n
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def counts(self, qid: int) -> list[int]:
+        """The queue's counters as they stand in the transaction."""
+        row = self.queue_by_qid(qid)
+        deltas = self._deltas.get(qid, [0] * 7)
+        return [n + d for n, d in zip(row[10:17], deltas, strict=True)]
+
+    def take_keys(self) -> dict[tuple[int, str], list[int]]:
+        """What happened to keys since the last time; the caller writes it."""
+        keys, self._keys = self._keys, {}
+        return keys
+
+    def flush(self) -> None:
+        """Write what happened: the log, the counters, the minutes."""
+        for (qid, worker), items in self._items.items():
+            self.execute(HOT["log"], (qid, self.now, len(items), events.pack(self.now, worker, items)))
+        for qid, deltas in self._deltas.items():
+            if any(deltas):
+                self.execute(HOT["move_counters"], (*deltas, qid))
+        minute = self.now // 60_000 * 60_000
+        for qid, figures in self._minutes.items():
+            self.execute(HOT["move_minute"], (qid, minute, *figures))
+
+    @property
+    def logged(self) -> Iterable[int]:
+        """The queues whose log grew."""
+        return {qid for qid, _ in self._items}
+
+
+def as_json(values: Sequence[Any]) -> str:
+    """A list parameter, for json_each."""
+    return json.dumps(values)
+
+

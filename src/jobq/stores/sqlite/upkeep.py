@@ -1,0 +1,152 @@
+"""What the clock does: promote, repair, expire, let go. In bounded steps, exact by the clock index."""
+
+from __future__ import annotations
+
+from jobq.core import events
+from jobq.core.records import Failure
+from jobq.core.states import Kind
+from jobq.stores.sqlite import ending, flows, line, signals
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import (
+    ACTIVE,
+    BLOCKED,
+    CANCEL,
+    CANCELLED,
+    DELAYED,
+    ENDED,
+    FAILED,
+    NOTED,
+    WAITING,
+    Job,
+    unpack_options,
+)
+from jobq.stores.sqlite.tx import HOT, KEYED, QueueRow, Tx
+
+SQL = load("upkeep.sql")
+TIES = load("ties.sql")
+
+DAY_MS = 86_400_000
+LOG_ENTRIES = 200_000
+"""Entries of a queue's log that are kept for readers who come later, at the most a week's."""
+LOG_CAP = 2_000_000
+"""Entries kept at the most for a registered reader that has not come; then a gap takes their place."""
+LOG_MS = 7 * DAY_MS
+
+
+def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
+    """Promote what is due, bring back what stalled, fail what came too late, in one queue."""
+    now, steps = tx.now, 0
+    if queue.mode == "keyed":
+        tx.execute(KEYED["free_held_keys"], (queue.qid, now))
+    for state, act in ((DELAYED, _promote), (ACTIVE, stall), (WAITING, _expire), (BLOCKED, _overdue)):
+        rows = tx.execute(HOT["timed_out"], (queue.qid, state, now, limit)).fetchall()
+        for row in rows:
+            act(tx, queue, Job(*row))
+        steps += len(rows)
+    return steps
+
+
+def tick(tx: Tx, limit: int) -> int:
+    """All queues, and what belongs to none. Starts where the last tick stopped."""
+    steps = 0
+    for row in tx.execute(SQL["queues"]).fetchall():
+        queue = tx.keep(QueueRow._make(row))
+        if steps < limit:
+            steps += queue_due(tx, queue, limit - steps)
+        if steps < limit:
+            steps += retain(tx, queue, limit - steps)
+        if steps < limit:
+            steps += _trim_log(tx, queue, limit - steps)
+        if queue.mode == "keyed":
+            tx.execute(KEYED["idle_rates"], (queue.qid, tx.now, limit))
+    steps += flows.sweep(tx, max(1, limit - steps))
+    for name in ("sweep_minutes", "sweep_workers", "sweep_calls"):
+        tx.execute(SQL[name], (tx.now - DAY_MS,))
+    tx.execute(TIES["sweep_locks"], (tx.now, limit))
+    signals.sweep(tx)
+    return min(steps, limit)
+
+
+def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
+    """A lease expired: back to the front, or failed past max_stalls, or cancelled if that was asked."""
+    job.stalls += 1
+    if job.flags & CANCEL:
+        ending.end(tx, queue, job, CANCELLED, reason="cancelled")
+    elif job.stalls > unpack_options(job.options).max_stalls:
+        failure = Failure(
+            reason="stalled", type="LeaseLost", attempt=job.attempt, at_ms=tx.now, fingerprint="stalled",
+            message=f"its lease expired {job.stalls} times, the last one held by {job.worker}; max_stalls is {job.stalls - 1}",
+        )  # fmt: skip
+        ending.end(tx, queue, job, FAILED, failure=failure)
+    else:
+        line.to_front(tx, job, Kind.STALLED, reason="stalled")
+
+
+def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
+    """Let ended records go: those past their time, and the oldest beyond the count."""
+    steps = 0
+    counts = tx.counts(queue.qid)
+    cap = queue.settings.retention.count
+    for state in ENDED:
+        for keep in (0, 1):
+            rows = tx.execute(SQL["past_retention"], (queue.qid, state, keep, tx.now, limit)).fetchall()
+            steps += _let_go(tx, queue, state, rows)
+        excess = 0 if cap is None else counts[state] - steps - cap
+        if excess > 0:
+            rows = tx.execute(SQL["oldest"], (queue.qid, state, min(excess, limit))).fetchall()
+            steps += _let_go(tx, queue, state, rows)
+    return steps
+
+
+def _let_go(tx: Tx, queue: QueueRow, state: int, rows: list[tuple[int, int]]) -> int:
+    plain = [pk for pk, flags in rows if not flags & NOTED]
+    if plain:
+        ending.forget_plain(tx, queue.qid, state, plain)
+    for job in tx.load([pk for pk, flags in rows if flags & NOTED]):
+        ending.forget(tx, job)
+    return len(rows)
+
+
+def _promote(tx: Tx, queue: QueueRow, job: Job) -> None:
+    if queue.mode == "keyed" and job.failures:
+        # A retry of a keyed job returns to its key's front: it keeps its place.
+        job.at_ms = None
+        tx.move(job, Kind.PROMOTED, WAITING)
+        return
+    line.to_back(tx, job, Kind.PROMOTED)
+
+
+def _expire(tx: Tx, queue: QueueRow, job: Job) -> None:
+    ttl = unpack_options(job.options).ttl_ms
+    failure = Failure(
+        reason="expired", type="Expired", attempt=job.attempt, at_ms=tx.now, fingerprint="expired",
+        message=f"not started within its ttl of {(ttl or 0) / 1000:g} s",
+    )  # fmt: skip
+    ending.end(tx, queue, job, FAILED, failure=failure)
+
+
+def _overdue(tx: Tx, queue: QueueRow, job: Job) -> None:
+    """A wait with a timeout is over: the handler goes on, with an empty value for the signal it waited for."""
+    signal = unpack_options(job.options).signal
+    if signal is not None:
+        tx.execute(TIES["add_signal"], (job.pk, signal, b""))
+    line.unblock(tx, job, reason="timeout")
+
+
+def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
+    """Drop old entries that every registered reader has read; past the hard cap, unread ones too, leaving a gap."""
+    first, readers_at = tx.execute(SQL["log_span"], {"qid": queue.qid}).fetchone()
+    if first is None:
+        return 0
+    wanted = tx.execute(SQL["log_wanted"], {"qid": queue.qid, "old": tx.now - LOG_MS, "keep": LOG_ENTRIES}).fetchone()[0]
+    if wanted is None:
+        return 0
+    unread = readers_at is not None and wanted > readers_at
+    upto = min(wanted, readers_at) if unread else wanted
+    over = tx.execute(SQL["log_over_cap"], (queue.qid, LOG_CAP)).fetchone()
+    if over is not None and over[0] > upto:
+        dropped = tx.execute(SQL["count_log"], (queue.qid, max(upto, readers_at or 0), over[0])).fetchone()[0]
+        if unread and dropped:
+            tx.execute(HOT["log"], (queue.qid, tx.now, 1, events.pack_gap(tx.now, dropped)))
+        upto = over[0]
+    return tx.execute(SQL["trim_log"], (queue.qid, upto, limit)).rowcount

@@ -1,0 +1,131 @@
+-- base: what every other file of the library stands on: names, codes, packing, and the context of one call.
+-- All files share the table J and nothing else (each is wrapped in a block of its own when they are put together).
+--
+-- A context `cx` is opened by a function with its first key and argument, gathers what the call does, and is closed
+-- once: the event log, the counters, the minute's figures and the wake-ups are then written, so that they cannot
+-- disagree with the jobs.
+local call, pack, char, floor = redis.call, cmsgpack.pack, string.char, math.floor
+local spack = struct.pack
+
+J.STATE = { delayed = 0, blocked = 1, waiting = 2, active = 3, completed = 4, failed = 5, cancelled = 6 }
+J.KIND = {
+  accepted = 0, promoted = 1, unblocked = 2, started = 3, completed = 4, retried = 5, snoozed = 6, stalled = 7,
+  released = 8, limited = 9, blocked = 10, failed = 11, cancelled = 12, rerun = 13, changed = 14,
+}
+-- What a record's producer asked for, so that the hot paths need not look into its options.
+J.GIVEN, J.AT_PUT, J.AT_START, J.AT_END = 1, 2, 4, 8
+-- What a run carries: it is leased, asked to stop, has extras, is waited for by jobs, is listened for, left an entry in line.
+J.ACTIVE, J.CANCEL, J.EXTRA, J.WANTED, J.WATCHED, J.LEFT = 1, 2, 4, 8, 16, 32
+J.NIL = "\192"
+J.CHUNK = 1000 -- of variadic commands: Lua's stack holds 8,000 values at most
+J.ORDER = 2 ^ 47 -- added to places in line when packed: they may be negative
+
+function J.has(flags, bit) return floor(flags / bit) % 2 == 1 end
+function J.with(flags, bit) return J.has(flags, bit) and flags or flags + bit end
+function J.without(flags, bit) return J.has(flags, bit) and flags - bit or flags end
+
+-- MessagePack by hand: the pieces of an event are strings that are joined once.
+function J.pstr(s)
+  local n = #s
+  if n < 32 then return char(160 + n) .. s end
+  if n < 256 then return "\217" .. char(n) .. s end
+  if n < 65536 then return "\218" .. spack(">I2", n) .. s end
+  return "\219" .. spack(">I4", n) .. s
+end
+function J.pint(n) return n < 128 and char(n) or pack(n) end
+function J.parray(n)
+  if n < 16 then return char(144 + n) end
+  if n < 65536 then return "\220" .. spack(">I2", n) end
+  return "\221" .. spack(">I4", n)
+end
+function J.pmaybe(s) return s and J.pstr(s) or "\192" end
+function J.six(ms) return spack(">I6", ms) end
+
+-- Variadic commands over a flat list of any length.
+function J.each_chunk(list, step, fn)
+  local size = J.CHUNK - J.CHUNK % step
+  for first = 1, #list, size do
+    fn(first, math.min(first + size - 1, #list))
+  end
+end
+function J.variadic(command, key, list, step)
+  if #list <= J.CHUNK then
+    if #list > 0 then call(command, key, unpack(list)) end
+    return
+  end
+  J.each_chunk(list, step or 1, function(first, last) call(command, key, unpack(list, first, last)) end)
+end
+function J.mget(keys)
+  if #keys <= J.CHUNK then return #keys > 0 and call("MGET", unpack(keys)) or {} end
+  local all = {}
+  J.each_chunk(keys, 1, function(first, last)
+    local part = call("MGET", unpack(keys, first, last))
+    for i = 1, #part do all[first + i - 1] = part[i] end
+  end)
+  return all
+end
+function J.hmget(key, fields)
+  if #fields <= J.CHUNK then return #fields > 0 and call("HMGET", key, unpack(fields)) or {} end
+  local all = {}
+  J.each_chunk(fields, 1, function(first, last)
+    local part = call("HMGET", key, unpack(fields, first, last))
+    for i = 1, #part do all[first + i - 1] = part[i] end
+  end)
+  return all
+end
+function J.mset(pairs_)
+  J.each_chunk(pairs_, 2, function(first, last) call("MSET", unpack(pairs_, first, last)) end)
+end
+function J.pairs_of(flat)
+  local map = {}
+  for i = 1, #flat, 2 do map[flat[i]] = flat[i + 1] end
+  return map
+end
+
+-- Open the context of one call. `now` is the caller's clock in ms, or "" for the server's.
+function J.open(prefix, now)
+  if now == "" or now == nil then
+    local time = call("TIME")
+    now = time[1] * 1000 + floor(time[2] / 1000)
+  else
+    now = tonumber(now)
+  end
+  return {
+    P = prefix, now = now, now6 = spack(">I6", now), logs = {}, waiting = 0, woken = 0, minute = {}, keys = {},
+    outbox = 0, ended = {},
+  }
+end
+
+local META = {
+  "mode", "paused", "limit", "rate", "key_limit", "key_rate", "held", "listened", "dead", "keep4", "keep5", "keep6", "count",
+  "logged", "tag", "parts", "soft", "hard",
+}
+-- What is stored about the queue, read once per call.
+function J.meta(cx)
+  local meta = cx.meta
+  if not meta then
+    meta = {}
+    local values = call("HMGET", cx.P .. "m", unpack(META))
+    for i = 1, #META do meta[META[i]] = values[i] end
+    meta.limit, meta.key_limit = tonumber(meta.limit), tonumber(meta.key_limit)
+    cx.meta = meta
+  end
+  return meta
+end
+
+function J.add(cx, figure, n) cx.minute[figure] = (cx.minute[figure] or 0) + n end
+
+-- n jobs of the queue more (or fewer) are waiting; more of them wake sleepers when the call ends.
+function J.wait(cx, n)
+  cx.waiting = cx.waiting + n
+  if n > 0 then cx.woken = cx.woken + n end
+end
+
+-- Write what the call did.
+function J.close(cx)
+  if cx.waiting ~= 0 then call("HINCRBY", cx.P .. "m", "waiting", cx.waiting) end
+  J.keys_flush(cx)
+  J.log_flush(cx)
+  if cx.woken > 0 then J.wake(cx, cx.woken) end
+  J.tell_flush(cx)
+end

@@ -1,0 +1,90 @@
+-- keyed: keys of a keyed queue. A key is ready when jobs of it wait, fewer than its limit are active, and nothing holds it.
+-- r: ready keys by turn · a: active jobs per key (none: no field) · hd: held keys, until when · kl: limits of single keys
+-- · kr:<key>: the state of its rate limit. A key with nothing waiting, active or limited leaves nothing behind.
+local call = redis.call
+
+local function of(cx, key)
+  local state = cx.keys[key]
+  if not state then
+    state = { freed = 0, pushed = false }
+    cx.keys[key] = state
+  end
+  return state
+end
+function J.key_freed(cx, key)
+  local state = of(cx, key)
+  state.freed = state.freed + 1
+end
+function J.key_touched(cx, key) of(cx, key).pushed = true end
+
+-- Limits of a key: {limit, rate} with what is set for it alone first. Overrides are "limit|rate", either may be empty.
+function J.key_limits(cx, key)
+  local meta = J.meta(cx)
+  if cx.overrides == nil then cx.overrides = call("EXISTS", cx.P .. "kl") == 1 end
+  local limit, rate = meta.key_limit or 1, meta.key_rate
+  if cx.overrides then
+    local own = call("HGET", cx.P .. "kl", key)
+    if own then
+      local l, r = own:match("^([^|]*)|([^|]*)")
+      limit = tonumber(l) or limit
+      if r ~= "" then rate = r end
+    end
+  end
+  return limit, rate
+end
+
+-- Write what happened to keys: their active jobs, and which of them are ready now. Runs before a claim and at the end.
+function J.keys_flush(cx)
+  if not next(cx.keys) then return end
+  local P, names = cx.P, {}
+  for key in pairs(cx.keys) do names[#names + 1] = key end
+  local active = J.hmget(P .. "a", names)
+  local any_held = call("EXISTS", P .. "hd") == 1
+  local set, drop, ready = {}, {}, {}
+  for i = 1, #names do
+    local key = names[i]
+    local state, n = cx.keys[key], tonumber(active[i] or 0)
+    if state.freed > 0 then
+      n = math.max(n - state.freed, 0)
+      if n == 0 then drop[#drop + 1] = key else
+        set[#set + 1] = key
+        set[#set + 1] = n
+      end
+    end
+    if n < J.key_limits(cx, key) and not (any_held and call("ZSCORE", P .. "hd", key))
+      and (state.pushed or J.any_in(P .. "k:" .. key .. ":")) then
+      ready[#ready + 1] = key
+    end
+  end
+  J.variadic("HSET", P .. "a", set, 2)
+  J.variadic("HDEL", P .. "a", drop)
+  cx.keys = {}
+  J.take_turns(cx, ready)
+end
+
+-- Keys that are ready get their turn behind all others; those that have one keep it.
+function J.take_turns(cx, keys)
+  if #keys == 0 then return end
+  local turn = call("HINCRBY", cx.P .. "m", "turn", #keys) - #keys
+  local list = {}
+  for i = 1, #keys do
+    list[2 * i - 1], list[2 * i] = turn + i, keys[i]
+  end
+  J.each_chunk(list, 2, function(first, last) call("ZADD", cx.P .. "r", "NX", unpack(list, first, last)) end)
+  cx.woken = math.max(cx.woken, #keys)
+end
+
+function J.hold_key(cx, key, until_ms)
+  call("ZADD", cx.P .. "hd", "GT", until_ms, key)
+  call("ZREM", cx.P .. "r", key)
+end
+
+-- Keys whose hold is over.
+function J.release_keys(cx)
+  local keys = call("ZRANGEBYSCORE", cx.P .. "hd", "-inf", cx.now, "LIMIT", 0, 100)
+  if #keys == 0 then return 0 end
+  call("ZREM", cx.P .. "hd", unpack(keys))
+  for i = 1, #keys do of(cx, keys[i]) end
+  J.keys_flush(cx)
+  return #keys
+end

@@ -1,0 +1,75 @@
+-- line: where waiting jobs stand. A plain queue has one line (w:), a keyed one has one per key (k:<key>:).
+-- A line is, per priority: a list l<priority>, first in first out, and in front of it a sorted set f<priority> of jobs that
+-- came back (by the place they had) and of lifo jobs; p holds the priorities above 0 that have any.
+-- An entry is the id, with life and ticket where they are not 0: entries left behind are known by them when they surface.
+local call = redis.call
+
+function J.line_of(cx, job)
+  if J.meta(cx).mode == "keyed" then
+    local _, key = J.name_key(job)
+    if key then return cx.P .. "k:" .. key .. ":", key end
+  end
+  return cx.P .. "w:", nil
+end
+
+-- Behind those of the same priority.
+function J.push_back(line, priority, entries)
+  J.variadic("RPUSH", line .. "l" .. priority, entries)
+  if priority > 0 then call("ZADD", line .. "p", priority, priority) end
+end
+
+-- In front, at place `order` among those in front.
+function J.push_front(line, priority, entry, order)
+  call("ZADD", line .. "f" .. priority, order, entry)
+  if priority > 0 then call("ZADD", line .. "p", priority, priority) end
+end
+
+-- Take up to n entries off the line. RETURNS entries, and the places of those that stood in front.
+function J.pop(line, n)
+  local entries, orders, got = {}, {}, 0
+  while got < n do
+    local top = call("ZREVRANGE", line .. "p", 0, 0)[1]
+    local priority = top or "0"
+    local front = call("ZPOPMIN", line .. "f" .. priority, n - got)
+    for i = 1, #front, 2 do
+      got = got + 1
+      entries[got], orders[got] = front[i], tonumber(front[i + 1])
+    end
+    if got < n then
+      local back = call("LPOP", line .. "l" .. priority, n - got)
+      if back then
+        if got == 0 then entries, got = back, #back else
+          for i = 1, #back do entries[got + i] = back[i] end
+          got = got + #back
+        end
+      end
+    end
+    if got < n then
+      if not top then break end
+      call("ZREM", line .. "p", top)
+    end
+  end
+  return entries, orders
+end
+
+-- Whether anything stands in the line (perhaps only entries left behind).
+function J.any_in(line)
+  return call("EXISTS", line .. "l0", line .. "f0", line .. "p") > 0
+end
+
+-- A place at the front of everything there is, for lifo jobs; the next one gets one before it.
+function J.place_in_front(cx) return call("HINCRBY", cx.P .. "m", "lifo", -1) end
+
+-- Make a job wait in its line: "back", "front" (at the place it had), or "first" (in front of all).
+function J.stand(cx, job, where)
+  local line, key = J.line_of(cx, job)
+  local priority = J.options(job).priority or 0
+  if where == "first" then job.order, where = J.place_in_front(cx), "front" end
+  if where == "front" then
+    J.push_front(line, priority, J.entry(job), job.order)
+  else
+    J.push_back(line, priority, { J.entry(job) })
+  end
+  J.wait(cx, 1)
+  if key then J.key_touched(cx, key) end
+end

@@ -1,0 +1,110 @@
+-- log: the queue's event log (a stream, an entry per call and worker) and the figures of its minutes.
+local call, concat, char = redis.call, table.concat, string.char
+local pstr, pint, parray, pmaybe = J.pstr, J.pint, J.parray, J.pmaybe
+local NIL, TIME = J.NIL, "\207\0\0" -- six bytes of milliseconds follow
+local HEAD = "\220\0\17" -- an item is an array of 17: core/events.py names them
+
+local SOFT, HARD = 262144, 2097152 -- events kept for readers to come; events kept at most for readers that lag
+local DAY = 86400000
+
+-- The items of one worker (or of none) in this call.
+function J.items(cx, worker)
+  local key = worker or ""
+  local items = cx.logs[key]
+  if not items then
+    items = {}
+    cx.logs[key] = items
+  end
+  return items
+end
+
+-- One transition of a loaded job, told with what the job now says. `previous` is a state's code or nil.
+function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
+  local items = J.items(cx, worker)
+  items[#items + 1] = HEAD .. char(J.KIND[kind]) .. pstr(job.id) .. pint(job.life) .. job.nk .. pint(job.attempt)
+    .. pint(job.failures) .. pint(job.stalls) .. char(job.state) .. (previous and char(previous) or NIL) .. pmaybe(reason)
+    .. pmaybe(err) .. pmaybe(fingerprint) .. TIME .. J.six(job.created) .. TIME .. J.six(job.due)
+    .. (job.started > 0 and TIME .. J.six(job.started) or NIL) .. (job.finished and TIME .. J.six(job.finished) or NIL)
+  J.add(cx, kind, 1)
+  if previous == J.STATE.active then J.add(cx, "run_ms", cx.now - job.started) end
+end
+
+local FIGURES = { accepted = 1, started = 1, completed = 1, failed = 1, cancelled = 1, retried = 1, stalled = 1, wait_ms = 1, run_ms = 1 }
+local function minute_flush(cx)
+  local key
+  for figure, n in pairs(cx.minute) do
+    if FIGURES[figure] and n ~= 0 then
+      key = key or cx.P .. "mm:" .. (cx.now - cx.now % 60000)
+      if call("HINCRBY", key, figure, n) == n then call("PEXPIRE", key, DAY + 3600000) end
+    end
+  end
+end
+
+-- Drop old entries: what all readers have acknowledged beyond the soft bound, anything beyond the hard one.
+-- RETURNS the number of events dropped that a reader had not acknowledged.
+function J.log_trim(cx)
+  local meta, stream = J.meta(cx), cx.P .. "s"
+  local kept = tonumber(call("HGET", cx.P .. "m", "logged") or 0)
+  local soft, hard = tonumber(meta.soft or SOFT), tonumber(meta.hard or HARD)
+  if kept <= soft then return 0 end
+  local oldest = J.oldest_ack(cx)
+  local dropped, unread = 0, 0
+  while kept - dropped > soft do
+    local first = call("XRANGE", stream, "-", "+", "COUNT", 16)
+    if #first <= 1 then break end
+    local gone = {}
+    for i = 1, math.min(#first, 16) do
+      local id, n = first[i][1], tonumber(first[i][2][2])
+      local pending = oldest and J.after(id, oldest)
+      if kept - dropped <= soft or (pending and kept - dropped <= hard) then break end
+      if pending then
+        unread = unread + n
+        call("HSET", cx.P .. "m", "gap_to", id, "gap_at", cx.now)
+      end
+      dropped = dropped + n
+      gone[#gone + 1] = id
+    end
+    if #gone == 0 then break end
+    call("XDEL", stream, unpack(gone))
+  end
+  if unread > 0 then call("HINCRBY", cx.P .. "m", "gap", unread) end
+  if dropped > 0 then call("HINCRBY", cx.P .. "m", "logged", -dropped) end
+  return unread
+end
+
+-- Whether position a comes after position b.
+function J.after(a, b)
+  local a1, a2 = a:match("(%d+)-(%d+)")
+  local b1, b2 = b:match("(%d+)-(%d+)")
+  if not b1 then b1, b2 = b, "0" end
+  a1, a2, b1, b2 = tonumber(a1), tonumber(a2), tonumber(b1), tonumber(b2)
+  return a1 > b1 or (a1 == b1 and a2 > b2)
+end
+
+-- Where the slowest registered reader stands; nil: there is none.
+function J.oldest_ack(cx)
+  local readers, oldest = call("HVALS", cx.P .. "sr"), nil
+  for i = 1, #readers do
+    if not oldest or J.after(oldest, readers[i]) then oldest = readers[i] end
+  end
+  return oldest
+end
+
+-- Append what happened: an entry per worker, each holding its whole batch.
+function J.log_flush(cx)
+  local stream, total = cx.P .. "s", 0
+  for worker, items in pairs(cx.logs) do
+    local n = #items
+    local entry = "\148\1" .. pint(cx.now) .. (worker == "" and NIL or pstr(worker)) .. parray(n) .. concat(items)
+    call("XADD", stream, "*", "n", n, "d", entry)
+    total = total + n
+  end
+  if total == 0 then return end
+  cx.logs = {}
+  minute_flush(cx)
+  local logged = call("HINCRBY", cx.P .. "m", "logged", total)
+  -- Crossing a multiple of 4,096 pays for the trim: bounded work, and nobody has to tick for it.
+  if logged % 4096 < total then J.log_trim(cx) end
+  local meta = J.meta(cx)
+  if meta.listened and tonumber(meta.listened) > cx.now then call("PUBLISH", cx.P .. "log", "") end
+end

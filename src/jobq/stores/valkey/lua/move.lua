@@ -1,0 +1,141 @@
+-- move: a loaded job from one state to another, on record. Everything but the three hot paths goes through here.
+local call, spack = redis.call, struct.pack
+local STATE, STEP = J.STATE, 1 / 4096
+
+-- Take a job from where it stands. The worker that held it is answered, for the event.
+local function leave(cx, job)
+  local P, state = cx.P, job.state
+  if state == STATE.active then
+    call("ZREM", P .. "q", job.id)
+    job.rflags = J.without(job.rflags, J.ACTIVE)
+    local _, key = J.name_key(job)
+    if key then J.key_freed(cx, key) else cx.freed = true end
+    return job.worker
+  elseif state == STATE.delayed then
+    call("ZREM", P .. "d", job.id)
+  elseif state == STATE.blocked then
+    call("ZREM", P .. "b", job.id)
+    call("ZREM", P .. "bt", job.id)
+  else
+    J.wait(cx, -1)
+    job.ticket = (job.ticket + 1) % 65536 -- its entry stays in line, worth nothing
+    job.rflags = J.with(job.rflags, J.LEFT)
+  end
+end
+
+-- Stand in line: where = "back", "front" or "first" (see J.stand).
+function J.to_waiting(cx, job, kind, where, reason, err, fingerprint)
+  local previous, worker = job.state, leave(cx, job)
+  if previous ~= STATE.delayed and previous ~= STATE.waiting then job.due, job.run_due = cx.now, cx.now end
+  job.state = STATE.waiting
+  local ttl = J.options(job).ttl
+  if ttl and job.attempt == 0 then call("ZADD", cx.P .. "t", job.due + ttl, job.id) end
+  J.save_run(cx, job)
+  J.stand(cx, job, where)
+  J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
+end
+
+-- Delayed jobs of one millisecond keep the order they came in: the fraction of the score counts them, 4,096 of them.
+function J.delay_score(cx, due)
+  cx.delays = cx.delays or {}
+  local last = cx.delays[due]
+  if not last then
+    local top = call("ZREVRANGEBYSCORE", cx.P .. "d", "(" .. (due + 1), due, "WITHSCORES", "LIMIT", 0, 1)
+    last = top[2] and tonumber(top[2]) or due - STEP
+  end
+  if last + STEP < due + 1 then last = last + STEP end
+  cx.delays[due] = last
+  return string.format("%.17g", last)
+end
+
+-- Due later.
+function J.to_delayed(cx, job, kind, due, reason, err, fingerprint)
+  local previous, worker = job.state, leave(cx, job)
+  job.state, job.due, job.run_due = STATE.delayed, due, due
+  J.save_run(cx, job)
+  call("ZADD", cx.P .. "d", J.delay_score(cx, due), job.id)
+  J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
+  J.due_later(cx, due)
+end
+
+-- Waits for others; `until_ms` (or nil) ends that.
+function J.to_blocked(cx, job, kind, until_ms)
+  local previous, worker = job.state, leave(cx, job)
+  job.state = STATE.blocked
+  J.save_run(cx, job)
+  call("ZADD", cx.P .. "b", cx.now, job.id)
+  if until_ms then call("ZADD", cx.P .. "bt", until_ms, job.id) end
+  J.event(cx, job, kind, previous, nil, nil, nil, worker)
+end
+
+-- Where the record of an ended job is listed: e<state> may be trimmed by count, k<state> not (the caller gave the id),
+-- y<state> has a time of its own, which y knows.
+function J.shelve(cx, job)
+  local ttl = J.own_ttl(job)
+  if ttl then
+    call("ZADD", cx.P .. "y" .. job.state, job.finished, job.id)
+    call("ZADD", cx.P .. "y", job.finished + ttl, job.id)
+  else
+    call("ZADD", cx.P .. (J.has(job.flags, J.GIVEN) and "k" or "e") .. job.state, job.finished, job.id)
+  end
+end
+
+function J.unshelve(cx, job)
+  local P, id, state = cx.P, job.id, job.state
+  call("ZREM", P .. "e" .. state, id)
+  call("ZREM", P .. "k" .. state, id)
+  if call("ZREM", P .. "y" .. state, id) == 1 then call("ZREM", P .. "y", id) end
+end
+
+-- The end of a job. `result` is "" or "\1" .. bytes. `failure` is {reason, type, message} made here, or {blob =, error =,
+-- fingerprint =, reason =} from a worker.
+function J.finish(cx, job, state, reason, result, failure)
+  local previous = job.state
+  local waiting = previous == STATE.waiting
+  local worker = leave(cx, job)
+  local err, fingerprint
+  if failure then reason, err, fingerprint = J.keep_failure(cx, job, failure) end
+  job.state, job.finished, job.reason, job.result = state, cx.now, reason or "", result or ""
+  J.end_record(cx, job)
+  J.shelve(cx, job)
+  J.event(cx, job, J.ENDINGS[state], previous, reason, err, fingerprint, worker)
+  J.after_end(cx, job, failure)
+end
+J.ENDINGS = { [4] = "completed", [5] = "failed", [6] = "cancelled" }
+
+-- Rewrite the record with its end; the run becomes part of it.
+function J.end_record(cx, job)
+  local run, reason = J.pack_run(job), job.reason:sub(1, 255)
+  job.rec = job.rec:sub(1, job.stop) .. spack(">BI6I2", job.state, job.finished, #run) .. run .. string.char(#reason) .. reason .. job.result
+  J.write(cx, job)
+  call("HDEL", cx.P .. "h", job.id)
+end
+
+-- Keep a failure with its attempt and time. RETURNS reason, error, fingerprint for the event.
+function J.keep_failure(cx, job, failure)
+  local blob, err, fingerprint = failure.blob, failure.error, failure.fingerprint
+  if not blob then
+    local null = cjson.null
+    blob = cmsgpack.pack({ failure.reason, failure.type, failure.message, null, 0, 0, null })
+    err = failure.type .. ": " .. failure.message
+  end
+  J.extra(cx, job, "failure", spack(">I4I6", job.attempt, cx.now) .. blob)
+  return failure.reason, err, fingerprint
+end
+
+-- Who has a stake in the end of a job: its lock, its schedule, jobs that wait for it, listeners, the dead letters.
+function J.after_end(cx, job, failure)
+  local opts = J.options(job)
+  if opts.lock then J.unlock(cx, job, opts) end
+  if J.has(job.rflags, J.WANTED) then J.tell_parents(cx, job) end
+  if opts.chan or J.has(job.rflags, J.WATCHED) then J.tell_end(cx, job, opts.chan) end
+  if opts.schedule then J.schedule_ended(cx, opts.schedule, job) end
+  if job.state == STATE.failed and J.meta(cx).dead then J.forward(cx, job, opts) end
+end
+
+-- Forget an ended job. Entries it may have left in line must not fit the id's next life: that life is remembered.
+function J.purge(cx, job)
+  J.unshelve(cx, job)
+  if J.has(job.rflags, J.LEFT) then call("HSET", cx.P .. "tb", job.id, job.life + 1) end
+  call("UNLINK", cx.P .. "j:" .. job.id, cx.P .. "x:" .. job.id, cx.P .. "n:" .. job.id)
+end

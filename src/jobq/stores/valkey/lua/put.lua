@@ -1,0 +1,171 @@
+-- put: accept jobs. Jobs that want nothing special go in together: one MSETNX (which is the deduplication), one RPUSH.
+local call, char, byte = redis.call, string.char, string.byte
+local pstr, six, spack = J.pstr, J.six, struct.pack
+local STATE, NIL, TIME = J.STATE, J.NIL, "\207\0\0"
+
+-- Fix the queue's mode by its first job, and refuse what does not fit it. `plain` and `keyed` are places of the first
+-- job of that kind (0: none). RETURNS an error or nil.
+local function fix_mode(cx, plain, keyed)
+  local meta = J.meta(cx)
+  if not meta.mode then
+    meta.mode = keyed > 0 and (plain == 0 or keyed < plain) and "keyed" or "plain"
+    call("HSET", cx.P .. "m", "mode", meta.mode)
+    -- The log's name must never be used again, whatever becomes of the queue.
+    if not meta.tag then
+      local time = call("TIME")
+      call("HSETNX", cx.P .. "m", "tag", string.format("%x%05x", time[1], time[2]))
+    end
+  end
+  local wrong = meta.mode == "keyed" and plain or keyed
+  if meta.mode == "keyed" and plain > 0 or meta.mode == "plain" and keyed > 0 then
+    return redis.error_reply("JOBQ MODE " .. meta.mode .. " " .. wrong)
+  end
+end
+
+local function too_dear(cx, cost)
+  if cost <= 1 then return nil end
+  local meta = J.meta(cx)
+  for _, text in ipairs({ meta.rate, meta.key_rate }) do
+    local capacity = J.capacity(text)
+    if capacity and cost > capacity then return redis.error_reply("JOBQ COST " .. capacity) end
+  end
+end
+
+-- A whole batch of plain jobs. RETURNS false if some id is taken: then nothing was done.
+local function put_plain(cx, args, first, last)
+  local P, now6 = cx.P, cx.now6
+  local before = now6 .. "\0\0\0\0\0\0" .. "\0\0\0"
+  local head = "\220\0\17\0"
+  local rest = "\0\0\0\2" .. NIL .. NIL .. NIL .. NIL .. TIME .. now6 .. TIME .. now6 .. NIL .. NIL
+  local records, ids, items, n = {}, {}, J.items(cx), 0
+  local count = #items
+  for k = first, last, 2 do
+    local id, body = args[k], args[k + 1]
+    local _, high, low = byte(body, 1, 3)
+    n = n + 1
+    records[2 * n - 1], records[2 * n] = P .. "j:" .. id, before .. body
+    ids[n] = id
+    items[count + n] = head .. pstr(id) .. "\0" .. body:sub(10, 9 + high * 256 + low) .. rest
+  end
+  if call("MSETNX", unpack(records)) == 0 then
+    for i = count + 1, count + n do items[i] = nil end
+    return false
+  end
+  if J.meta(cx).mode == "keyed" then
+    for i = 1, n do
+      local body = args[first + 2 * i - 1]
+      local _, high, low = byte(body, 1, 3)
+      local _, key = cmsgpack.unpack(body:sub(10, 9 + high * 256 + low))
+      call("RPUSH", P .. "k:" .. key .. ":l0", ids[i])
+      J.key_touched(cx, key)
+    end
+  else
+    call("RPUSH", P .. "w:l0", unpack(ids))
+  end
+  J.wait(cx, n)
+  J.add(cx, "accepted", n)
+  return true
+end
+
+-- The job found under the id, if it stands in the way of a new one; else the life of the new one.
+local function in_the_way(cx, id)
+  local old = J.load(cx, id)
+  if not old then
+    local life = call("HGET", cx.P .. "tb", id)
+    return nil, tonumber(life or 0)
+  end
+  if old.finished and (old.state == STATE.cancelled or J.past_keeping(cx, old)) then
+    J.purge(cx, old)
+    return nil, old.life + 1
+  end
+  return old
+end
+
+-- A new job, in the state it begins in. `blocked`: it waits for others.
+function J.birth(cx, id, body, life, blocked)
+  local job = J.read(id, cx.now6 .. "\0\0\0\0\0\0" .. spack(">I3", life) .. body)
+  local opts = J.options(job)
+  local due = opts.at or cx.now + (opts.delay or 0)
+  if due > cx.now and not blocked then
+    job.due = due
+    job.rec = cx.now6 .. six(due) .. spack(">I3", life) .. body
+  end
+  J.write(cx, job)
+  if blocked then
+    job.state = STATE.blocked
+    call("ZADD", cx.P .. "b", cx.now, id)
+  elseif due > cx.now then
+    job.state = STATE.delayed
+    call("ZADD", cx.P .. "d", J.delay_score(cx, due), id)
+    J.due_later(cx, due)
+  else
+    job.state = STATE.waiting
+    if opts.ttl then call("ZADD", cx.P .. "t", due + opts.ttl, id) end
+    J.stand(cx, job, opts.lifo and "first" or "back")
+  end
+  J.event(cx, job, "accepted")
+  return job
+end
+
+-- RETURNS an answer: {place, id, life, state} for a new job, with what was found (see J.view) for a duplicate.
+local function duplicate(cx, place, job, opts)
+  if opts.chan and not job.finished then
+    J.extra(cx, job, "w:" .. opts.chan, "1")
+    job.rflags = J.with(job.rflags, J.WATCHED)
+    J.save_run(cx, job)
+  end
+  return { place, job.id, job.life, job.state, J.view(cx, job) }
+end
+
+function J.put_one(cx, place, id, body, edges)
+  local flags, nn, no = struct.unpack(">BI2I2", body)
+  local opts = no > 0 and cmsgpack.unpack(body:sub(10 + nn, 9 + nn + no)) or {}
+  local old, life = in_the_way(cx, id)
+  if old then return duplicate(cx, place, old, opts) end
+  local follows = false
+  if opts.lock then
+    local met
+    met, follows = J.meet(cx, opts, body)
+    if type(met) == "string" then return { place, met, 0, STATE.completed, {} } end
+    if met then return duplicate(cx, place, met, opts) end
+  end
+  local job = J.birth(cx, id, body, life, follows or edges ~= nil)
+  if follows then
+    J.follow(cx, job, opts)
+    J.extra(cx, job, "follows", "1")
+    J.save_run(cx, job)
+  elseif opts.lock then
+    J.lock(cx, job, opts)
+  end
+  if edges then J.tie(cx, job, edges) end
+  return { place, id, life, job.state }
+end
+
+-- put. KEYS 1 prefix
+-- ARGS now, jobs, place of the first plain one, of the first keyed one, highest cost, "1" if any may need a closer look,
+--      then per job: id, body (the producer's part of the record); then per job with edges: place, edges packed
+-- RETURNS {jobs to wake for elsewhere, messages waiting, due at elsewhere, answers of those that are not plainly new}
+function J.put(keys, args)
+  local now, count, plain, keyed, cost, look = unpack(args, 1, 6)
+  local cx = J.open(keys[1], now)
+  count = tonumber(count)
+  local wrong = fix_mode(cx, tonumber(plain), tonumber(keyed)) or too_dear(cx, tonumber(cost))
+  if wrong then return wrong end
+  local first, last = 7, 6 + 2 * count
+  local answers = {}
+  local slow = look == "1" or call("EXISTS", cx.P .. "tb") == 1
+  local edges = {}
+  for k = last + 1, #args, 2 do edges[tonumber(args[k])] = cmsgpack.unpack(args[k + 1]) end
+  for k = first, last, 1000 do
+    local stop = math.min(k + 999, last)
+    if slow or not put_plain(cx, args, k, stop) then
+      for j = k, stop, 2 do
+        local place = (j - 5) / 2
+        answers[#answers + 1] = J.put_one(cx, place, args[j], args[j + 1], edges[place])
+      end
+    end
+  end
+  J.deliver_local(cx)
+  J.close(cx)
+  return { cx.to_wake or 0, cx.outbox, cx.due_at and cx.due_at - cx.now or -1, answers }
+end

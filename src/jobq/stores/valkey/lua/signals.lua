@@ -1,0 +1,107 @@
+-- signals: who is told, and by what. Sleeping workers by a marker in a list of their own, which they pop blocking;
+-- listeners by a message on a channel.
+-- z: workers asleep, by since when · zs: their free slots · wake:<worker>: its marker
+local call = redis.call
+
+-- The worker found nothing (or not enough): wake it when there is more.
+function J.fall_asleep(cx, worker, slots)
+  local time = call("TIME")
+  call("ZADD", cx.P .. "z", time[1], worker)
+  call("HSET", cx.P .. "zs", worker, slots)
+end
+
+-- The worker is here. A marker it has not popped yet is for work that it is about to find.
+function J.wake_up(cx, worker)
+  if call("ZREM", cx.P .. "z", worker) == 0 then call("DEL", cx.P .. "wake:" .. worker) end
+end
+
+-- Work for n: wake workers with about n free slots between them, those who fell asleep last first (they are surely there).
+-- In a partitioned queue the sleepers are kept elsewhere: the caller is told how many to wake.
+function J.wake(cx, n)
+  if J.meta(cx).parts then
+    cx.to_wake = (cx.to_wake or 0) + n
+    return
+  end
+  while n > 0 do
+    local worker = call("ZPOPMAX", cx.P .. "z")[1]
+    if not worker then return end
+    local slots = tonumber(call("HGET", cx.P .. "zs", worker) or 1)
+    call("HDEL", cx.P .. "zs", worker)
+    local marker = cx.P .. "wake:" .. worker
+    call("RPUSH", marker, "1")
+    call("PEXPIRE", marker, 60000)
+    n = n - math.max(slots, 1)
+  end
+end
+
+-- A job is due at `due` and no sooner one is: one sleeper sleeps no longer than that. It is told, not woken.
+function J.due_later(cx, due)
+  local first = call("ZRANGE", cx.P .. "d", 0, 0, "WITHSCORES")[2]
+  if not first or math.floor(tonumber(first)) < due then return end
+  if J.meta(cx).parts then
+    cx.due_at = due
+    return
+  end
+  local worker = call("ZREVRANGE", cx.P .. "z", 0, 0)[1]
+  if worker then
+    call("RPUSH", cx.P .. "wake:" .. worker, "d" .. (due - cx.now))
+    call("PEXPIRE", cx.P .. "wake:" .. worker, 60000)
+  end
+end
+
+-- Remember to tell listeners of a job's end: its producer's channel, and those that asked since.
+function J.tell_end(cx, job, chan)
+  if chan then cx.ended[#cx.ended + 1] = { chan, job.id } end
+  if J.has(job.rflags, J.WATCHED) then
+    for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. job.id))) do
+      if field:sub(1, 2) == "w:" then cx.ended[#cx.ended + 1] = { field:sub(3), job.id } end
+    end
+  end
+end
+
+function J.tell_flush(cx)
+  local ended = cx.ended
+  if #ended == 0 then return end
+  local tag, by_channel = cx.P, {}
+  for i = 1, #ended do
+    local chan, id = ended[i][1], ended[i][2]
+    by_channel[chan] = by_channel[chan] or { "ended", tag }
+    table.insert(by_channel[chan], id)
+  end
+  for chan, parts in pairs(by_channel) do call("PUBLISH", chan, table.concat(parts, "\n")) end
+  cx.ended = {}
+end
+
+-- jobq_v1_watch: tell a channel when these jobs end. KEYS 1 prefix. ARGS channel, id, … RETURNS nothing
+function J.watch(keys, args)
+  local cx = J.open(keys[1], "")
+  for i = 2, #args do
+    local job = J.load(cx, args[i])
+    if job and not job.finished then
+      J.extra(cx, job, "w:" .. args[1], "1")
+      job.rflags = J.with(job.rflags, J.WATCHED)
+      J.save_run(cx, job)
+    end
+  end
+  return 0
+end
+
+-- jobq_v1_wake: wake workers for n jobs (partitioned queues). KEYS 1 prefix of the whole queue. ARGS n. RETURNS nothing
+function J.wake_some(keys, args)
+  J.wake({ P = keys[1], meta = {} }, tonumber(args[1]))
+  return 0
+end
+
+-- jobq_v1_slots: a sleeper has this many free slots. KEYS 1 prefix. ARGS worker, slots. RETURNS nothing
+function J.slots(keys, args)
+  if call("ZSCORE", keys[1] .. "z", args[1]) then call("HSET", keys[1] .. "zs", args[1], args[2]) end
+  return 0
+end
+
+-- jobq_v1_asleep: the worker found nothing in any partition, or (slots 0) is back. KEYS 1 prefix of the whole queue. ARGS worker, slots
+function J.asleep(keys, args)
+  local cx = { P = keys[1] }
+  local slots = tonumber(args[2])
+  if slots > 0 then J.fall_asleep(cx, args[1], slots) else J.wake_up(cx, args[1]) end
+  return 0
+end

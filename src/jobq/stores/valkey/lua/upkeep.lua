@@ -1,0 +1,139 @@
+-- upkeep: what time does by itself: due jobs, expired leases, ttls, waits that time out, retention. Each pass is bounded.
+local call = redis.call
+local STATE = J.STATE
+
+-- Delayed jobs whose time has come, oldest first. RETURNS how many.
+function J.promote(cx, limit)
+  local ids = call("ZRANGEBYSCORE", cx.P .. "d", "-inf", "(" .. (cx.now + 1), "LIMIT", 0, limit)
+  for i = 1, #ids do
+    local job = J.load(cx, ids[i])
+    if job then
+      J.to_waiting(cx, job, "promoted", J.place_when_due(cx, job))
+    else
+      call("ZREM", cx.P .. "d", ids[i])
+    end
+  end
+  return #ids
+end
+
+-- A lifo job goes first; one that has started goes to the front of its key, and to the back of a plain line.
+function J.place_when_due(cx, job)
+  if job.attempt > 0 then
+    return J.meta(cx).mode == "keyed" and "front" or "back"
+  end
+  return J.options(job).lifo and "first" or "back"
+end
+
+-- Leases that ran out: back to the front of the line, or failed past max_stalls. RETURNS how many.
+function J.repair(cx, limit)
+  local ids = call("ZRANGEBYSCORE", cx.P .. "q", "-inf", cx.now, "LIMIT", 0, limit)
+  for i = 1, #ids do
+    local job = J.load(cx, ids[i])
+    if job and job.state == STATE.active then J.stalled(cx, job) else call("ZREM", cx.P .. "q", ids[i]) end
+  end
+  return #ids
+end
+
+function J.stalled(cx, job)
+  job.stalls = job.stalls + 1
+  job.token = "" -- whoever comes with it now is too late
+  local allowed = J.options(job).max_stalls or 3
+  if J.has(job.rflags, J.CANCEL) then
+    J.finish(cx, job, STATE.cancelled, J.why_cancelled(cx, job))
+  elseif job.stalls > allowed then
+    local message = string.format("the lease of attempt %d ran out, as did %d before it; max_stalls is %d", job.attempt, job.stalls - 1, allowed)
+    J.finish(cx, job, STATE.failed, nil, nil, { reason = "stalled", type = "Stalled", message = message })
+  else
+    J.to_waiting(cx, job, "stalled", "front")
+  end
+end
+
+-- Not started within its ttl.
+function J.expire(cx, job)
+  local message = string.format("it was not started within %.3f s of being due", J.options(job).ttl / 1000)
+  J.finish(cx, job, STATE.failed, nil, nil, { reason = "expired", type = "Expired", message = message })
+end
+
+function J.expire_due(cx, limit)
+  local ids = call("ZRANGEBYSCORE", cx.P .. "t", "-inf", cx.now, "LIMIT", 0, limit)
+  for i = 1, #ids do
+    call("ZREM", cx.P .. "t", ids[i])
+    local job = J.load(cx, ids[i])
+    local ttl = job and J.options(job).ttl
+    if ttl and job.state == STATE.waiting and job.attempt == 0 and job.due + ttl <= cx.now then J.expire(cx, job) end
+  end
+  return #ids
+end
+
+-- Waits for children or a signal that have timed out: the job goes on without.
+function J.waited_enough(cx, limit)
+  local ids = call("ZRANGEBYSCORE", cx.P .. "bt", "-inf", cx.now, "LIMIT", 0, limit)
+  for i = 1, #ids do
+    call("ZREM", cx.P .. "bt", ids[i])
+    local job = J.load(cx, ids[i])
+    if job and job.state == STATE.blocked then J.unblock(cx, job) end
+  end
+  return #ids
+end
+
+-- Remove records by id from one listing; they are all ended.
+local function purge_all(cx, ids)
+  for i = 1, #ids do
+    local job = J.load(cx, ids[i])
+    if job then J.purge(cx, job) end
+  end
+  return #ids
+end
+
+local function purge_from(cx, list, ids)
+  local n = purge_all(cx, ids)
+  if n > 0 then call("ZREM", list, unpack(ids)) end
+  return n
+end
+
+-- Retention: by age, by a time of their own, by count. RETURNS how many records went.
+function J.sweep(cx, limit)
+  local P, n, meta = cx.P, 0, J.meta(cx)
+  for state = STATE.completed, STATE.cancelled do
+    local keep = J.retention(cx, state)
+    if keep then
+      for _, list in ipairs({ "e", "k" }) do
+        local key = P .. list .. state
+        n = n + purge_from(cx, key, call("ZRANGEBYSCORE", key, "-inf", cx.now - keep, "LIMIT", 0, math.max(limit - n, 0)))
+      end
+    end
+    local count = meta.count ~= "" and tonumber(meta.count or 100000)
+    if count and n < limit then
+      local over = J.ended_count(cx, state) - count
+      if over > 0 then n = n + purge_from(cx, P .. "e" .. state, call("ZRANGE", P .. "e" .. state, 0, math.min(over, limit - n) - 1)) end
+    end
+  end
+  return n + purge_from(cx, P .. "y", call("ZRANGEBYSCORE", P .. "y", "-inf", cx.now, "LIMIT", 0, math.max(limit - n, 0)))
+end
+
+function J.ended_count(cx, state)
+  local P = cx.P
+  return call("ZCARD", P .. "e" .. state) + call("ZCARD", P .. "k" .. state) + call("ZCARD", P .. "y" .. state)
+end
+
+-- What a claim does first, in the queue it claims from.
+function J.prepare(cx, limit)
+  J.promote(cx, limit)
+  J.repair(cx, limit)
+  J.release_keys(cx)
+end
+
+-- jobq_v1_tick: a pass of upkeep. KEYS 1 prefix. ARGS now, limit. RETURNS {steps, jobs to wake for elsewhere, messages, unread events dropped}
+function J.tick(keys, args)
+  local cx, limit = J.open(keys[1], args[1]), tonumber(args[2])
+  local steps = 0
+  for _, pass in ipairs({ J.promote, J.repair, J.expire_due, J.waited_enough, J.sweep, J.sweep_locks, J.sweep_flows }) do
+    if steps < limit then steps = steps + pass(cx, limit - steps) end
+  end
+  steps = steps + J.release_keys(cx)
+  local time = call("TIME")
+  call("ZREMRANGEBYSCORE", cx.P .. "z", "-inf", time[1] - 120)
+  local unread = J.log_trim(cx)
+  J.close(cx)
+  return { math.min(steps, limit), cx.to_wake or 0, call("ZCARD", cx.P .. "o"), unread }
+end
