@@ -1,0 +1,67 @@
+"""jobq: a job queue that keeps its word. The public names, and nothing else.
+
+queue = Queue("billing")
+
+@queue.task(retry=5)
+async def charge(tenant: str, invoice: int) -> int: ...
+
+job = await charge.enqueue("acme", invoice=7)
+await Worker(queue).run()
+"""
+
+from jobq.core.checks import Seconds
+from jobq.core.codec import Codec
+from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze
+from jobq.core.policies import Bucket, Cron, Every, Permissions, Rate, Retention, Retry, Unique
+from jobq.core.states import State
+from jobq.current import CurrentJob, SyncCurrentJob, current_job
+from jobq.errors import (
+    ConfigError,
+    InvalidJob,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    JobqError,
+    LeaseLost,
+    PayloadTooLarge,
+    StoreUnavailable,
+    WaitTimeout,
+)
+from jobq.events import EventStream
+from jobq.info import (
+    Event,
+    Failure,
+    JobInfo,
+    JobRef,
+    MinuteMetrics,
+    QueueLimits,
+    QueueStats,
+    ScheduleInfo,
+    Undecoded,
+    WorkerInfo,
+)
+from jobq.job import Job
+from jobq.options import JobOptions, TaskOptions
+from jobq.queue import Queue
+from jobq.sync import SyncJob, SyncQueue, SyncTask
+from jobq.task import AsyncTask, Call, PlainTask, Task
+from jobq.worker import Worker
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # producing
+    "Queue", "Task", "AsyncTask", "PlainTask", "Call", "Job", "JobOptions", "TaskOptions", "Seconds",
+    # policies
+    "Retry", "Unique", "Rate", "Bucket", "Cron", "Every", "Retention", "Permissions", "Codec",
+    # working
+    "Worker", "CurrentJob", "SyncCurrentJob", "current_job", "RetryAfter", "Snooze", "RateLimited", "Reject",
+    # records
+    "State", "JobInfo", "JobRef", "Failure", "Event", "EventStream", "QueueStats", "QueueLimits", "MinuteMetrics", "WorkerInfo",
+    "ScheduleInfo", "Undecoded",
+    # blocking
+    "SyncQueue", "SyncTask", "SyncJob",
+    # errors
+    "JobqError", "InvalidJob", "PayloadTooLarge", "ConfigError", "JobNotFound", "JobFailed", "JobCancelled", "WaitTimeout",
+    "LeaseLost", "StoreUnavailable",
+]  # fmt: skip

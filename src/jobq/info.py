@@ -240,11 +240,11 @@ def _value(codec: str, data: bytes | None, decode: Decode) -> Any:
         return Undecoded(codec=codec, data=data)
 
 
-def event(record: records.EventRecord) -> Event:
-    """An event of the log, for users."""
+def event(record: records.EventRecord, position: str) -> Event:
+    """An event of the log, for users. `position` continues right behind it."""
     return Event(
         id=record.id,
-        position=record.position,
+        position=position,
         kind=record.kind,
         at=moment(record.at_ms),
         tenant=record.queue.tenant,

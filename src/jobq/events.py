@@ -1,0 +1,117 @@
+"""`queue.events()`: everything that happened to a queue's jobs, from any point that is kept, and then as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from jobq import info
+from jobq.core.checks import shown
+from jobq.core.records import EventRecord, Topic
+from jobq.errors import InvalidJob
+from jobq.waiting import LOOK_AGAIN, closing
+
+if TYPE_CHECKING:
+    from jobq.queue import Queue
+
+_PAGE = 1000
+
+
+class Mark(NamedTuple):
+    """Where a reader stands. `entry`: how far (`seen` events) it came in the entry after `position`.
+
+    The log is read entry by entry, and one entry holds the events of a whole batch. A reader that stops in the middle of
+    one must find the rest of it again, so its position is that of the entry before, plus what it has seen of this one.
+    """
+
+    position: str
+    entry: str = ""
+    seen: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.position}~{self.entry}~{self.seen}" if self.entry else self.position
+
+    @classmethod
+    def parse(cls, text: str) -> Mark:
+        """The other way. InvalidJob if it was not a position."""
+        parts = text.split("~") if isinstance(text, str) else []
+        if len(parts) == 1 and parts[0]:
+            return cls(parts[0])
+        if len(parts) == 3 and parts[2].isdecimal():
+            return cls(parts[0], parts[1], int(parts[2]))
+        raise InvalidJob(f'after={shown(text)} is not a position: give the `position` of an event, or "0" for all that is kept')
+
+
+class EventStream(AsyncIterator[info.Event]):
+    """The events of a queue, in order per job, without end. It is an iterator; `async with` fixes where "now" is.
+
+    Without `after` it begins at the moment of `async with`, or else of the first `anext`.
+    """
+
+    def __init__(self, queue: Queue, after: str | None = None) -> None:
+        self._queue = queue
+        self._mark = None if after is None else Mark.parse(after)
+        self._ready: deque[info.Event] = deque()
+
+    async def __aenter__(self) -> Self:
+        """Begin here."""
+        await self._begin()
+        return self
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        """Nothing is held between two events."""
+
+    async def __anext__(self) -> info.Event:
+        """The next event, when there is one."""
+        while not self._ready:
+            if not await self._read():
+                await self._wait()
+        return self._ready.popleft()
+
+    async def _begin(self) -> Mark:
+        if self._mark is None:
+            page = await (await self._queue.store()).read_events(self._queue.qname, after=None)
+            self._mark = Mark(page.position)
+        return self._mark
+
+    async def _read(self) -> bool:
+        """Fetch what has happened since; False if nothing has."""
+        mark = await self._begin()
+        page = await (await self._queue.store()).read_events(self._queue.qname, after=mark.position, limit=_PAGE)
+        self._ready.extend(_marked(page.events, mark))
+        self._mark = Mark(page.position)
+        return bool(self._ready)
+
+    async def _wait(self) -> None:
+        """Until events were written, or for some seconds: a signal may be lost."""
+        store = await self._queue.store()
+        async with store.listen([Topic("log", self._queue.qname, None)]) as signals:
+            if await self._read():
+                return
+            limit = asyncio.timeout(LOOK_AGAIN)
+            try:
+                async with limit, closing(signals):
+                    async for _ in signals:
+                        return
+                    await asyncio.sleep(LOOK_AGAIN)  # the store is closing: no more signals
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+
+
+def _marked(records: Sequence[EventRecord], mark: Mark) -> list[info.Event]:
+    """The events after a mark, each with the position that continues right behind it."""
+    events: list[info.Event] = []
+    before, entry, seen = mark.position, "", 0
+    for n, record in enumerate(records):
+        if record.position != entry:
+            before, entry, seen = entry or before, record.position, 0
+        seen += 1
+        if entry == mark.entry and seen <= mark.seen:
+            continue
+        last = n + 1 == len(records) or records[n + 1].position != entry
+        events.append(info.event(record, str(Mark(entry) if last else Mark(before, entry, seen))))
+    return events

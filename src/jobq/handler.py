@@ -1,0 +1,75 @@
+"""A task as its workers see it: the function, how to run it, and how its arguments and results are coded."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jobq.core import checks
+from jobq.core.calls import ArgumentDecoder
+from jobq.core.checks import shown
+from jobq.core.codec import Codec, get_codec
+from jobq.core.policies import Cron, Every, Permissions, Retry
+from jobq.core.records import Lease
+from jobq.errors import ConfigError
+from jobq.options import EXECUTORS, ExecutorName
+
+
+class TaskHandler:
+    """What the engine runs (it fits `engine.handler.Handler`). Made by `@queue.task` from the options that stay with workers."""
+
+    def __init__(
+        self, name: str, fn: Callable[..., Any], decoder: ArgumentDecoder, codec: Codec, options: Mapping[str, Any]
+    ) -> None:
+        self.name = name
+        self.fn = fn
+        self.executor = _executor(name, fn, options.get("executor"))
+        self.retry = Retry.of(options.get("retry", 3))
+        self.timeout_ms = checks.check_timeout(options.get("timeout")) or None
+        self.schedule: Cron | Every | None = _instance(options, "schedule", (Cron, Every))
+        self.permissions: Permissions | None = _instance(options, "permissions", (Permissions,))
+        self._decoder = decoder
+        self._codec = codec
+
+    def __repr__(self) -> str:
+        return f"<TaskHandler {self.name} ({self.executor})>"
+
+    def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The arguments of this job, as the function's annotations say. InvalidJob or ConfigError if they do not fit."""
+        codec = self._codec
+        if lease.codec != codec.name:
+            codec = get_codec(lease.codec)
+        return self._decoder.decode(lease.payload, codec)
+
+    def encode(self, value: Any, /) -> bytes:
+        """A result, as it is stored."""
+        return self._codec.encode(value)
+
+
+def runs_async(fn: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine: `async def`, also behind a partial or as `__call__` of an object."""
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - not whether it is callable
+
+
+def _executor(name: str, fn: Callable[..., Any], asked: object) -> ExecutorName:
+    if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+        raise ConfigError(f"task {name}: {shown(fn)} is a generator function; a task returns its result")
+    is_async = runs_async(fn)
+    if asked is None:
+        return "inline" if is_async else "thread"
+    checks.check_choice(asked, "executor", EXECUTORS, error=ConfigError)
+    if is_async and asked == "thread":
+        raise ConfigError(f"task {name}: executor='thread' is for plain functions, and this one is async: leave executor out")
+    if not is_async and asked == "inline":
+        raise ConfigError(
+            f"task {name}: executor='inline' is for async functions; a plain one would hold up all others: leave executor out"
+        )
+    return next(executor for executor in EXECUTORS if executor == asked)
+
+
+def _instance(options: Mapping[str, Any], option: str, classes: tuple[type, ...]) -> Any:
+    value = options.get(option)
+    if value is not None and not isinstance(value, classes):
+        raise ConfigError(f"{option}={shown(value)} is not a {' or '.join(c.__name__ for c in classes)}")
+    return value

@@ -1,0 +1,166 @@
+"""What people and their tools do to a queue: look at it, hold it, and clear it up. `Queue` has all of this.
+
+Every store call is bounded; what may touch a whole queue is a loop of them here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+
+from jobq import info
+from jobq.core import checks
+from jobq.core.checks import Seconds
+from jobq.core.records import AnyCommand, Filter, JobKey, JobRecord, QueueName, Remove, Rerun
+from jobq.core.states import ENDED, State
+from jobq.errors import InvalidJob
+from jobq.info import JobInfo, MinuteMetrics, QueueStats, WorkerInfo
+from jobq.session import CHUNK
+from jobq.stores.base import Store
+
+_PAGE = 100
+
+
+class Operations(ABC):
+    """The reads and the operators' commands of a queue."""
+
+    qname: QueueName
+
+    @abstractmethod
+    async def store(self) -> Store:
+        """Its store handle in the running event loop."""
+
+    @abstractmethod
+    def job_info(self, record: JobRecord) -> JobInfo:
+        """A record as users see it."""
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def find(
+        self,
+        *,
+        state: State | str | None = None,
+        name: str | None = None,
+        key: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[JobInfo]:
+        """Jobs that match, newest first within a state, page by page: `async for job in queue.find(state="failed")`."""
+        wanted = Filter(queue=self.qname, state=None if state is None else _state(state), name=name, key=key)
+        left = None if limit is None else checks.check_int(limit, "limit")
+        async for records in self._pages(wanted, _PAGE if left is None else min(_PAGE, left)):
+            for record in records if left is None else records[:left]:
+                yield self.job_info(record)
+            if left is not None:
+                left -= len(records)
+                if left <= 0:
+                    return
+
+    async def counts(self) -> dict[State, int]:
+        """How many jobs stand where."""
+        return info.all_counts(await (await self.store()).count(self.qname))
+
+    async def stats(self) -> QueueStats:
+        """The queue at a glance."""
+        return info.queue_stats(await (await self.store()).stats(self.qname))
+
+    async def metrics(self, *, minutes: int = 60) -> list[MinuteMetrics]:
+        """The last minutes, oldest first, with empty ones left out. A day is kept."""
+        checks.check_int(minutes, "minutes", low=1)
+        return [info.minute_metrics(record) for record in await (await self.store()).metrics(self.qname, minutes=minutes)]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Who works on this queue."""
+        return [info.worker_info(record) for record in await (await self.store()).workers(self.qname)]
+
+    # ── holding ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def pause(self) -> None:
+        """Nothing more starts; what runs goes on, and so does everything else."""
+        await (await self.store()).pause(self.qname)
+
+    async def resume(self) -> None:
+        """Jobs start again."""
+        await (await self.store()).resume(self.qname)
+
+    # ── clearing up ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def clear(self, *, delayed: bool = False) -> int:
+        """Cancel what is waiting (with `delayed`, also what is delayed or blocked), as `removed`; how many it were."""
+        store = await self.store()
+        total = 0
+        while True:
+            n = await store.clear(self.qname, delayed=checks.check_bool(delayed, "delayed"), limit=CHUNK)
+            total += n
+            if n < CHUNK:
+                return total
+
+    async def clean(self, state: State | str, *, older_than: Seconds = 0, limit: int | None = None) -> int:
+        """Forget completed, failed or cancelled jobs that ended at least `older_than` ago, oldest first; how many it were."""
+        wanted = _state(state)
+        if wanted not in ENDED:
+            raise InvalidJob(
+                f"clean(state={wanted.value!r}): only completed, failed and cancelled jobs can be cleaned; see clear()"
+            )
+        older_than_ms = checks.to_ms(older_than, "older_than")
+        left = None if limit is None else checks.check_int(limit, "limit")
+        store = await self.store()
+        total = 0
+        while left is None or left > total:
+            most = CHUNK if left is None else min(CHUNK, left - total)
+            n = await store.clean(self.qname, wanted, older_than_ms=older_than_ms, limit=most)
+            total += n
+            if n < most:
+                break
+        return total
+
+    async def rerun(self, *ids: str, name: str | None = None) -> int:
+        """Failed jobs run again, from the start: those of these ids, or all, or all of task `name`; how many it were."""
+        return await self._to_failed(ids, name, lambda job: Rerun(job=job))
+
+    async def purge(self, *ids: str, name: str | None = None) -> int:
+        """Failed jobs are removed: those of these ids, or all, or all of task `name`; how many it were."""
+        if not ids and name is None:
+            return await self.clean(State.FAILED)
+        return await self._to_failed(ids, name, lambda job: Remove(job=job))
+
+    async def obliterate(self, *, force: bool = False) -> None:
+        """Remove everything of the queue. ConfigError if jobs are running, unless forced (their results are then lost)."""
+        store = await self.store()
+        while not await store.obliterate(self.qname, force=checks.check_bool(force, "force"), limit=CHUNK):
+            pass
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _pages(self, wanted: Filter, size: int) -> AsyncIterator[tuple[JobRecord, ...]]:
+        store = await self.store()
+        cursor: str | None = None
+        while size > 0:
+            page = await store.find(wanted, cursor=cursor, limit=size)
+            if page.records:
+                yield page.records
+            if (cursor := page.cursor) is None:
+                return
+
+    async def _failed(self, ids: tuple[str, ...], name: str | None) -> AsyncIterator[list[JobKey]]:
+        """The failed jobs among these ids, or all of them, in bounded lots."""
+        if not ids:
+            async for records in self._pages(Filter(queue=self.qname, state=State.FAILED, name=name), CHUNK):
+                yield [JobKey(self.qname, record.id) for record in records]
+            return
+        store = await self.store()
+        keys = [JobKey(self.qname, checks.check_id(id)) for id in ids]
+        for start in range(0, len(keys), CHUNK):
+            found = await store.get(keys[start : start + CHUNK])
+            failed = [record for record in found if record is not None and record.state is State.FAILED]
+            yield [JobKey(self.qname, record.id) for record in failed if name is None or record.name == name]
+
+    async def _to_failed(self, ids: tuple[str, ...], name: str | None, command: Callable[[JobKey], AnyCommand]) -> int:
+        store = await self.store()
+        total = 0
+        async for jobs in self._failed(ids, name):
+            total += sum(await store.alter([command(job) for job in jobs])) if jobs else 0
+        return total
+
+
+def _state(value: object) -> State:
+    return State(checks.check_choice(value, "state", tuple(State)))

@@ -1,0 +1,144 @@
+"""The options of a job and of a task: what may be given, checked one by one, and what a spec gets from them.
+
+`JobOptions` go with a call (`task.options(…)`), `TaskOptions` with `@queue.task(…)`. Retry, timeout and executor of a task
+are the worker's business and never leave it; given per call they travel with the job, as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from jobq.core import checks
+from jobq.core.checks import Seconds, shown
+from jobq.core.policies import Cron, Every, Permissions, Retry, Unique
+from jobq.core.records import Edge, JobKey
+from jobq.errors import InvalidJob
+
+if TYPE_CHECKING:
+    from jobq.job import Job
+
+ExecutorName = Literal["inline", "thread", "process", "command"]
+EXECUTORS: tuple[ExecutorName, ...] = ("inline", "thread", "process", "command")
+
+DEFAULT_WAIT: Seconds = 30
+"""How long `call` waits unless `wait=` says otherwise."""
+
+
+class JobOptions(TypedDict, total=False):
+    """What may be said about one call. A plain number for a time is seconds."""
+
+    id: str
+    delay: Seconds
+    at: datetime
+    priority: int
+    lifo: bool
+    retry: Retry | int
+    max_stalls: int
+    timeout: Seconds | None
+    ttl: Seconds | None
+    result_ttl: Seconds
+    after: Sequence[Job[Any]]
+    unique: Unique | bool
+    cost: int
+    key: str
+    wait: Seconds
+    on_child_failure: Literal["fail", "ignore", "continue"]
+
+
+class TaskOptions(JobOptions, total=False):
+    """What may be said about a task: defaults for its calls, and how workers run it. `key` names a parameter here."""
+
+    name: str
+    schedule: Cron | Every | None
+    executor: ExecutorName
+    permissions: Permissions
+
+
+Fields = dict[str, Any]
+"""Fields of a JobSpec."""
+
+
+def _retry(value: object) -> Fields:
+    return {"retry": Retry.of(value).data}
+
+
+def _edges(value: object) -> tuple[Edge, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidJob(f"after={shown(value)} is not a list of jobs")
+    return tuple(Edge(_job_key(job), data=False) for job in value)
+
+
+def _job_key(job: Any) -> JobKey:
+    key = getattr(job, "job_key", None)
+    if not isinstance(key, JobKey):
+        raise InvalidJob(f"after: {shown(job)} is not a job: give the handles that enqueue returned")
+    return key
+
+
+# Option → the fields of the spec it sets. `unique`, `key` (of a task) and `wait` do more than that; see `Task`.
+_TO_FIELDS: dict[str, Callable[[Any], Fields]] = {
+    "id": lambda v: {"id": checks.check_id(v), "given_id": True},
+    "delay": lambda v: {"delay_ms": checks.check_delay(v), "at_ms": None},
+    "at": lambda v: {"at_ms": checks.check_at(v), "delay_ms": 0},
+    "priority": lambda v: {"priority": checks.check_priority(v)},
+    "lifo": lambda v: {"lifo": checks.check_bool(v, "lifo")},
+    "retry": _retry,
+    "max_stalls": lambda v: {"max_stalls": checks.check_max_stalls(v)},
+    "timeout": lambda v: {"timeout_ms": checks.check_timeout(v)},
+    "ttl": lambda v: {"ttl_ms": checks.check_ttl(v)},
+    "result_ttl": lambda v: {"result_ttl_ms": checks.check_result_ttl(v)},
+    "after": lambda v: {"after": _edges(v)},
+    "cost": lambda v: {"cost": checks.check_cost(v)},
+    "key": lambda v: {"key": checks.check_key(v)},
+    "on_child_failure": lambda v: {
+        "on_child_failure": checks.check_choice(v, "on_child_failure", ("fail", "ignore", "continue")),
+    },
+}  # fmt: skip
+_OF_JOB = frozenset(_TO_FIELDS) | {"unique", "wait"}
+_OF_TASK = _OF_JOB | {"name", "schedule", "executor", "permissions"}
+_OF_WORKER = frozenset({"retry", "timeout", "name", "schedule", "executor", "permissions"})
+
+
+class Resolved:
+    """Options, checked: the fields they set in every spec, and the three that take part in making one."""
+
+    __slots__ = ("fields", "key_parameter", "unique", "wait_ms")
+
+    def __init__(self, fields: Fields, unique: Unique | None, key_parameter: str | None, wait_ms: int) -> None:
+        self.fields = fields
+        self.unique = unique
+        self.key_parameter = key_parameter
+        self.wait_ms = wait_ms
+
+    def with_options(self, options: Mapping[str, Any]) -> Resolved:
+        """These, with the options of a call on top. InvalidJob names an option that is unknown or has a bad value."""
+        checks.check_known(options, _OF_JOB)
+        fields = dict(self.fields)
+        unique, key_parameter, wait_ms = self.unique, self.key_parameter, self.wait_ms
+        if "delay" in options and "at" in options:
+            raise InvalidJob(f"delay={shown(options['delay'])} and at={shown(options['at'])}: give one of them")
+        for name, value in options.items():
+            if name == "unique":
+                unique = Unique.of(value)
+            elif name == "wait":
+                wait_ms = checks.to_ms(value, "wait")
+            else:
+                fields.update(_TO_FIELDS[name](value))
+        return Resolved(fields, unique, None if "key" in options else key_parameter, wait_ms)
+
+
+NOTHING = Resolved({}, None, None, checks.to_ms(DEFAULT_WAIT, "wait"))
+
+
+def resolve_task(options: Mapping[str, Any]) -> tuple[Resolved, Mapping[str, Any]]:
+    """The options of `@queue.task`: what its calls get, and what its workers keep (unchecked)."""
+    checks.check_known(options, _OF_TASK)
+    key = options.get("key")
+    if "key" in options and not isinstance(key, str):
+        raise InvalidJob(f"key={shown(key)}: in @queue.task it is the name of the parameter that holds the key")
+    of_job = {name: value for name, value in options.items() if name not in _OF_WORKER and name != "key"}
+    calls = NOTHING.with_options(of_job)
+    resolved = Resolved(calls.fields, calls.unique, key, calls.wait_ms)
+    return resolved, {name: value for name, value in options.items() if name in _OF_WORKER}

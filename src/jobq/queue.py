@@ -1,0 +1,285 @@
+"""A queue: where tasks belong, jobs go in, and operators look. It opens its store at the first use."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
+
+from jobq import info
+from jobq.core import checks
+from jobq.core.checks import shown
+from jobq.core.codec import Codec, get_codec
+from jobq.core.policies import Bucket, Rate, Retention
+from jobq.core.records import JobRecord, Limits, QueueConfig, QueueName, RateData
+from jobq.errors import ConfigError, InvalidJob
+from jobq.events import EventStream
+from jobq.handler import TaskHandler
+from jobq.info import JobInfo
+from jobq.job import Job
+from jobq.operations import Operations
+from jobq.options import NOTHING, JobOptions, TaskOptions
+from jobq.session import CHUNK, Session, batches, close_session, open_session
+from jobq.stores.base import Clock, Store
+from jobq.sync import SyncQueue
+from jobq.task import AsyncTask, Call, Definition, PlainTask, Task, TaskDecorator, Wanted, make_task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_URL = "sqlite:///jobq.db"
+DEFAULT_TENANT = "default"
+DEFAULT_MAX_PAYLOAD = 1024 * 1024
+"""Bytes. A queue is not a file store: what is larger belongs elsewhere, and a job holds its address."""
+
+
+class Queue(Operations):
+    """A named queue in the store at `url` (default: JQ_URL, else sqlite:///jobq.db).
+
+    `async with queue:` opens and closes it; without, it opens by itself and `aclose()` closes it. It can be used from any
+    number of event loops and threads, each of which gets a store handle of its own, shared among queues.
+    What is declared here (mode, limits, retention, …) is stored when it opens; ConfigError if what is stored differs.
+    """
+
+    def __init__(
+        self,
+        name: str = "default",
+        url: str | None = None,
+        *,
+        tenant: str | None = None,
+        mode: Literal["plain", "keyed"] | None = None,
+        limit: int | None = None,
+        key_limit: int | None = None,
+        rate: Rate | Bucket | None = None,
+        key_rate: Rate | Bucket | None = None,
+        limits_version: int = 1,
+        partitions: int | None = None,
+        retention: Retention | None = None,
+        dead_letters: str | None = None,
+        codec: str | Codec = "json",
+        max_payload: int = DEFAULT_MAX_PAYLOAD,
+    ) -> None:
+        self.name = checks.check_queue_name(name, "queue name", error=ConfigError)
+        self.tenant = checks.check_tenant(tenant or os.environ.get("JQ_TENANT") or DEFAULT_TENANT, error=ConfigError)
+        self.qname = QueueName(self.tenant, self.name)
+        self.url = url or os.environ.get("JQ_URL") or DEFAULT_URL
+        self.codec = get_codec(codec)
+        self.max_payload = checks.check_int(max_payload, "max_payload", low=1, error=ConfigError)
+        self.config = _config(
+            mode=mode,
+            limits=_limits(limit, key_limit, rate, key_rate),
+            limits_version=checks.check_int(limits_version, "limits_version", low=1, error=ConfigError),
+            partitions=_whole(partitions, "partitions"),
+            retention=_retention(retention),
+            dead_letters=None
+            if dead_letters is None
+            else checks.check_queue_name(dead_letters, "dead_letters", error=ConfigError),
+        )
+        self.tasks: dict[str, TaskHandler] = {}
+        """Its tasks by name, as workers run them."""
+        self._clock: Clock | None = None
+        self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
+        self._entered: dict[asyncio.AbstractEventLoop, int] = {}
+        self._doors: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r} of tenant {self.tenant!r}>"
+
+    # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def __aenter__(self) -> Self:
+        """Open, and declare what the constructor was given."""
+        await self.session()
+        loop = asyncio.get_running_loop()
+        self._entered[loop] = self._entered.get(loop, 0) + 1
+        return self
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        """Close, if this is the outermost of nested contexts."""
+        loop = asyncio.get_running_loop()
+        self._entered[loop] -= 1
+        if not self._entered[loop]:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Give the store handle of this event loop back. Nothing stored changes; the next use opens it again."""
+        loop = asyncio.get_running_loop()
+        self._entered.pop(loop, None)
+        session = self._sessions.pop(loop, None)
+        if session is not None:
+            await close_session(session)
+
+    async def store(self) -> Store:
+        """The store handle of the running event loop."""
+        return (await self.session()).store
+
+    def session_here(self) -> Session | None:
+        """The session of the running event loop, if it is open."""
+        return self._sessions.get(asyncio.get_running_loop())
+
+    async def session(self) -> Session:
+        """The session of the running event loop."""
+        return self.session_here() or await self._open()
+
+    async def _open(self) -> Session:
+        loop = asyncio.get_running_loop()
+        async with self._doors.setdefault(loop, asyncio.Lock()):
+            if (session := self._sessions.get(loop)) is not None:
+                return session
+            self._forget_closed_loops()
+            session = await open_session(self.url, self._clock)
+            try:
+                if self.config is not None:
+                    await session.store.declare(self.qname, self.config)
+            except BaseException:
+                await close_session(session)
+                raise
+            self._sessions[loop] = session
+            return session
+
+    def _forget_closed_loops(self) -> None:
+        for by_loop in (self._sessions, self._entered, self._doors):
+            for loop in [loop for loop in by_loop if loop.is_closed()]:
+                del by_loop[loop]
+
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
+    @overload
+    def task(self, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
+    def task(self, fn: Callable[..., Any] | None = None, **options: Any) -> Any:  # no `/`: mypy then sees a clash with options
+        """Make a task of a function: `@queue.task`, or `@queue.task(retry=5, timeout=30)`.
+
+        `async def` runs in the worker's event loop, `def` in a thread.
+        """
+        given = cast("TaskOptions", options)
+        return TaskDecorator(self, given) if fn is None else make_task(self, fn, given)
+
+    def named(self, name: str, **options: Unpack[JobOptions]) -> Task[..., Any]:
+        """A task known by its name only, for producers that cannot import the handler."""
+        return Task(self, Definition(checks.check_task_name(name)), NOTHING.with_options(options))
+
+    def register(self, handler: TaskHandler) -> None:
+        """Have workers of this queue run jobs of that name. ConfigError if another function has it."""
+        known = self.tasks.get(handler.name)
+        if known is not None and _place(known.fn) != _place(handler.fn):  # the same place again: a module was reloaded
+            raise ConfigError(
+                f"queue {self.name!r} has a task {handler.name!r} already, {_place(known.fn)}: "
+                f"give {_place(handler.fn)} a name= of its own"
+            )
+        self.tasks[handler.name] = handler
+
+    # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def job(self, id: str) -> Job[Any]:
+        """A handle on the job of that id. Nothing is asked yet, so it may not be there."""
+        return Job(self, checks.check_id(id))
+
+    async def enqueue_many(self, calls: Iterable[Call[Any]]) -> list[Job[Any]]:
+        """Accept any mix of calls, made by `task.bind(…)`, in chunks. A generator is read as it goes."""
+        return await self.put(self.wanted(calls))
+
+    def events(self, *, after: str | None = None) -> EventStream:
+        """What happens to the queue's jobs, without end. After a `position`; None: from now on; "0": all that is kept."""
+        return EventStream(self, after)
+
+    @property
+    def sync(self) -> SyncQueue:
+        """The same queue with blocking methods."""
+        return SyncQueue(self)
+
+    # ── for tasks and handles ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def put(self, wanted: Iterable[Wanted]) -> list[Job[Any]]:
+        """Put specs in bounded calls, reading `wanted` as it goes; a handle for each, in their order."""
+        session = await self.session()
+        jobs: list[Job[Any]] = []
+        for chunk in batches(wanted, CHUNK):
+            results = await session.sender.put_many([spec for _, spec in chunk])
+            jobs += [task.handle(result) for (task, _), result in zip(chunk, results, strict=True)]
+        return jobs
+
+    def wanted(self, calls: Iterable[Call[Any]]) -> Iterator[Wanted]:
+        """What `put` takes, from calls of this queue."""
+        for n, call in enumerate(calls):
+            if not isinstance(call, Call):
+                raise InvalidJob(f"call {n}: {shown(call)} is not a call: make one with task.bind(…)")
+            if call.spec.queue != self.qname:
+                raise InvalidJob(f"call {n}: {call!r} belongs to queue {call.spec.queue.queue!r}, not to {self.name!r}")
+            yield call.task, call.spec
+
+    def encode_call(self, definition: Definition | None, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """Arguments as bytes, checked against the function where it is known, and for their size."""
+        if definition is not None and definition.shape is not None:
+            definition.shape.check(args, kwargs)
+        return checks.check_payload(self.codec.encode_call(args, kwargs), self.max_payload, name or "the job")
+
+    def decode_result(self, record: JobRecord, definition: Definition | None) -> Any:
+        """The result in a record, as the task's return annotation says."""
+        if record.result is None:
+            return None
+        return get_codec(record.codec).decode(record.result, Any if definition is None else definition.returns)
+
+    def job_info(self, record: JobRecord, definition: Definition | None = None) -> JobInfo:
+        """A record as users see it; the result as the task's return annotation says, where it is known."""
+        if definition is None:
+            return info.job_info(record, _decode)
+        returns = definition.returns
+        return info.job_info(record, _decode, lambda codec, data: _decode(codec, data, returns))
+
+
+def _decode(codec: str, data: bytes, annotation: Any = Any) -> Any:
+    return get_codec(codec).decode(data, annotation)
+
+
+def _place(fn: Callable[..., Any]) -> str:
+    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', repr(fn))}"
+
+
+# ── what the constructor declares ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _config(*, limits_version: int, **declared: Any) -> QueueConfig | None:
+    """None if nothing is declared: what is stored stands, and opening costs no call."""
+    if declared["mode"] is not None:
+        checks.check_choice(declared["mode"], "mode", ("plain", "keyed"), error=ConfigError)
+    if all(value is None for value in declared.values()):
+        return None
+    return QueueConfig(limits_version=limits_version, **declared)
+
+
+def _limits(
+    limit: int | None, key_limit: int | None, rate: Rate | Bucket | None, key_rate: Rate | Bucket | None
+) -> Limits | None:
+    limits = Limits(
+        limit=_whole(limit, "limit"),
+        key_limit=_whole(key_limit, "key_limit"),
+        rate=_rate(rate, "rate"),
+        key_rate=_rate(key_rate, "key_rate"),
+    )
+    return None if limits == Limits() else limits
+
+
+def _whole(value: int | None, option: str) -> int | None:
+    return None if value is None else checks.check_int(value, option, low=1, high=2**31 - 1, error=ConfigError)
+
+
+def _queue_name(value: str | None, option: str) -> str | None:
+    return None if value is None else checks.check_queue_name(value, option, error=ConfigError)
+
+
+def _rate(value: Rate | Bucket | None, option: str) -> RateData | None:
+    if value is not None and not isinstance(value, (Rate, Bucket)):
+        raise ConfigError(f"{option}={shown(value)} is neither a Rate nor a Bucket")
+    return None if value is None else value.data
+
+
+def _retention(value: Retention | None) -> Any:
+    if value is not None and not isinstance(value, Retention):
+        raise ConfigError(f"retention={shown(value)} is not a Retention")
+    return None if value is None else value.data

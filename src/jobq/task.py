@@ -1,0 +1,267 @@
+"""A task: a function that can be enqueued. `@queue.task` makes one; options and arguments travel apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
+
+from jobq import waiting
+from jobq.core import checks
+from jobq.core.calls import ArgumentDecoder, CallShape, is_plain
+from jobq.core.checks import shown
+from jobq.core.records import JobSpec, PutResult
+from jobq.core.unique import unique_spec
+from jobq.engine.ids import new_id
+from jobq.errors import ConfigError, InvalidJob
+from jobq.handler import TaskHandler, runs_async
+from jobq.job import Job
+from jobq.options import NOTHING, JobOptions, Resolved, TaskOptions, resolve_task
+
+if TYPE_CHECKING:
+    from jobq.queue import Queue
+    from jobq.sync import SyncTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Definition:
+    """What all copies of a task share: its name and, where it is known, its function."""
+
+    def __init__(self, name: str, fn: Callable[..., Any] | None = None) -> None:
+        self.name = name
+        self.fn = fn
+        self.shape = None if fn is None else CallShape(fn, name)
+        self.decoder = None if fn is None else ArgumentDecoder(fn, name)
+        self._returns: Any = None
+
+    @property
+    def returns(self) -> Any:
+        """The annotation of the result, looked up at the first use; Any where plain values are all it takes."""
+        if self._returns is None:
+            self._returns = self._look_up()
+        return self._returns
+
+    def _look_up(self) -> Any:
+        if self.decoder is None:
+            return Any
+        try:
+            self.decoder.resolve()
+        except ConfigError:  # a parameter's annotation: the worker says so, reading results does not need it
+            return Any
+        return Any if is_plain(self.decoder.returns) else self.decoder.returns
+
+    def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments by name; of a task known by name only, those that were given by name, the others by place."""
+        if self.shape is not None:
+            return self.shape.bound(args, kwargs)
+        return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+
+
+Wanted = tuple["Task[..., Any]", JobSpec]
+"""A job to be put, and the task that makes its handle."""
+
+
+class Call(Generic[R_co]):
+    """One job, ready to be enqueued: made by `task.bind(…)` for `queue.enqueue_many`.
+
+    Its id is fixed already, so enqueueing the same Call again (after StoreUnavailable, say) does not add a second job.
+    """
+
+    __slots__ = ("spec", "task")
+
+    def __init__(self, task: Task[..., R_co], spec: JobSpec) -> None:
+        self.task = task
+        self.spec = spec
+
+    def __repr__(self) -> str:
+        return f"<Call {self.spec.name} {self.spec.id!r}>"
+
+
+class Task(Generic[P, R]):
+    """A function of a queue. Also what `options(…)` returns: a light copy that carries them."""
+
+    name: str
+    queue: Queue
+    definition: Definition
+
+    def __init__(self, queue: Queue, definition: Definition, options: Resolved = NOTHING) -> None:
+        self.name = definition.name
+        self.queue = queue
+        self.definition = definition
+        self._use(options)
+
+    def _use(self, options: Resolved) -> None:
+        """Work out beforehand all of a spec that does not depend on the call."""
+        fields = {"queue": self.queue.qname, "name": self.name, "codec": self.queue.codec.name, **options.fields}
+        self._options = options
+        self._id: str | None = fields.pop("id", None)
+        self._make = partial(JobSpec, **fields)
+        self._plain = self._id is None and options.unique is None and options.key_parameter is None
+        self._encode = self.queue.codec.encode_call
+        self._check = None if self.definition.shape is None else self.definition.shape.check
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} of queue {self.queue.name!r}>"
+
+    def options(self, **options: Unpack[JobOptions]) -> Self:
+        """The same task with options for its calls. InvalidJob names one that is unknown or has a bad value."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy._use(self._options.with_options(options))
+        return copy
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Accept a job. Calls made while a put is in flight ride together in the next."""
+        spec = self._spec(args, kwargs)
+        queue = self.queue
+        session = queue.session_here() or await queue.session()
+        return self.handle(await session.sender.put(spec))
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Enqueue, wait, and answer with the result. Raises what `Job.result` does.
+
+        It waits 30 seconds, or as long as `options(wait=…)` says; WaitTimeout leaves the job to go on.
+        """
+        spec = self._spec(args, kwargs, watch=True)
+        session = await self.queue.session()
+        result, record = await waiting.put_and_wait(session, spec, waiting.Deadline(self._options.wait_ms))
+        return self.handle(result).outcome(record)
+
+    async def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Job[R]]:
+        """Accept many jobs, in chunks; each call is a tuple of arguments or a mapping of named ones.
+
+        A generator is read as it goes. A call that is refused leaves the chunks before its own accepted; InvalidJob says
+        which it was.
+        """
+        return await self.queue.put(self.wanted(calls))
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A call for `queue.enqueue_many`, which takes any mix of tasks and options."""
+        return Call(self, self._spec(args, kwargs))
+
+    async def broadcast(self, queues: Sequence[Queue], *args: P.args, **kwargs: P.kwargs) -> list[Job[R]]:
+        """The same call into several queues, each of which has a task of this name."""
+        copies = [Task[P, R](queue, self.definition, self._options) for queue in queues]
+        specs = [copy._spec(args, kwargs) for copy in copies]  # all are checked before the first is stored
+        jobs = [await copy.queue.put([(copy, spec)]) for copy, spec in zip(copies, specs, strict=True)]
+        return [job for (job,) in jobs]
+
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The same task with blocking methods."""
+        from jobq.sync import SyncTask
+
+        return SyncTask(self)
+
+    # ── for queues ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def wanted(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> Iterator[Wanted]:
+        """What `Queue.put` takes, from the arguments of each call."""
+        for n, call in enumerate(calls):
+            if n == 1 and self._id is not None:
+                raise InvalidJob(f"id={self._id!r} with more than one call: they would all be the same job")
+            try:
+                yield self, self._spec(*_arguments(call))
+            except InvalidJob as error:
+                raise type(error)(f"call {n}: {error}") from error
+
+    def handle(self, result: PutResult) -> Job[R]:
+        """The handle of what was put."""
+        if not result.duplicate:
+            return Job(self.queue, result.id, self.name, result.life, self.definition)
+        found = result.found
+        snapshot = None if found is None else self.queue.job_info(found, self.definition)
+        return Job(self.queue, result.id, self.name, result.life, self.definition, True, snapshot)
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, watch: bool = False) -> JobSpec:
+        if self._check is not None:
+            self._check(args, kwargs)
+        payload = self._encode(args, kwargs)
+        if len(payload) > self.queue.max_payload:
+            checks.check_payload(payload, self.queue.max_payload, self.name)
+        if self._plain and not watch:
+            return self._make(id=new_id(), payload=payload)
+        return self._make(id=self._id or new_id(), payload=payload, watch=watch, **self._per_call(args, kwargs))
+
+    def _per_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that follow from the arguments."""
+        fields: dict[str, Any] = {}
+        definition, options = self.definition, self._options
+        if options.key_parameter is not None and definition.shape is not None:
+            fields["key"] = _key(definition.shape.argument(options.key_parameter, args, kwargs))
+        if options.unique is not None:
+            fields["unique"] = unique_spec(options.unique, self.name, definition.bound(args, kwargs), self.queue.codec)
+        return fields
+
+
+def _arguments(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    if isinstance(call, (tuple, list)):
+        return tuple(call), {}
+    if isinstance(call, Mapping):
+        return (), dict(call)
+    raise InvalidJob(f"{shown(call)} is neither a tuple of arguments nor a mapping of named ones")
+
+
+def _key(value: Any) -> str:
+    """Numbers are common keys; stores know strings."""
+    return checks.check_key(str(value) if type(value) is int else value)
+
+
+class AsyncTask(Task[P, R]):
+    """A task on `async def`. Calling it runs the function here."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """The function itself."""
+        fn = cast("Callable[P, Coroutine[Any, Any, R]]", self.definition.fn)
+        return fn(*args, **kwargs)
+
+
+class PlainTask(Task[P, R]):
+    """A task on `def`. Calling it runs the function here."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function itself."""
+        fn = cast("Callable[P, R]", self.definition.fn)
+        return fn(*args, **kwargs)
+
+
+class TaskDecorator:
+    """What `queue.task(**options)` returns."""
+
+    def __init__(self, queue: Queue, options: TaskOptions) -> None:
+        self._queue = queue
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        """Make a task of the function and register it with the queue."""
+        return make_task(self._queue, fn, self._options)
+
+
+def make_task(queue: Queue, fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
+    """The task of a function, registered with the queue under its name."""
+    if not callable(fn):
+        raise ConfigError(f"@queue.task: {shown(fn)} is not a function; options are given by name")
+    resolved, of_worker = resolve_task(options)
+    name = checks.check_task_name(of_worker.get("name") or getattr(fn, "__name__", None), error=ConfigError)
+    definition = Definition(name, fn)
+    assert definition.shape is not None
+    assert definition.decoder is not None
+    if resolved.key_parameter is not None:
+        definition.shape.check_parameter(resolved.key_parameter, "key")
+    if resolved.unique is not None:
+        for field in resolved.unique.fields:
+            definition.shape.check_parameter(field, "Unique field")
+    queue.register(TaskHandler(name, fn, definition.decoder, queue.codec, of_worker))
+    kind: type[Task[..., Any]] = AsyncTask if runs_async(fn) else PlainTask
+    task = kind(queue, definition, resolved)
+    update_wrapper(cast("Any", task), fn, updated=())
+    return task

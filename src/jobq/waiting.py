@@ -1,0 +1,118 @@
+"""Waiting for a job to end: subscribe, look, then wait. Never misses, never polls tightly, never hangs on what is gone.
+
+A signal can be lost, so every wait looks again by itself every few seconds; hundreds of waits share one read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+from jobq.core.records import JobKey, JobRecord, JobSpec, PutResult, Signal, Topic
+from jobq.errors import JobNotFound, WaitTimeout
+from jobq.session import Session
+
+LOOK_AGAIN = 5.0
+"""Seconds after which a wait looks without having been told. Told, it looks at once."""
+
+
+class Deadline:
+    """When a wait ends. None: never."""
+
+    __slots__ = ("_at", "seconds")
+
+    def __init__(self, ms: int | None) -> None:
+        self.seconds = None if ms is None else ms / 1000
+        self._at = None if self.seconds is None else asyncio.get_running_loop().time() + self.seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until then, at most until one should look again; 0 or less: it has passed."""
+        if self._at is None:
+            return LOOK_AGAIN
+        return min(LOOK_AGAIN, self._at - asyncio.get_running_loop().time())
+
+
+async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadline) -> JobRecord:
+    """The record of a job that has ended. `life`: which of its lives (None: the one found first)."""
+    topic = Topic("ended", job.queue, job.id)
+    while True:
+        async with session.store.listen([topic]) as signals:
+            record = await _look(session, job, life)
+            if record.state.ended:
+                return record
+            life = record.life
+            found = await _told(session, job, life, signals, deadline)
+        if found is not None:
+            return found
+        if deadline.left <= 0:
+            raise _timeout(job, deadline)
+
+
+async def put_and_wait(session: Session, spec: JobSpec, deadline: Deadline) -> tuple[PutResult, JobRecord]:
+    """Put a job (with `watch`) and wait for its end; nothing has to be registered for that, as the put says it all."""
+    job = JobKey(spec.queue, spec.id)
+    async with session.store.listen([Topic("ended", *job)], announced=True) as signals:
+        result = await session.sender.put(spec)
+        if not result.duplicate:
+            found = await _told(session, job, result.life, signals, deadline)
+            if found is not None:
+                return result, found
+    if result.found is not None and result.found.state.ended:
+        return result, result.found
+    # Another's job, which was not announced to us, or no word for some seconds.
+    if deadline.left <= 0:
+        raise _timeout(job, deadline)
+    return result, await ended(session, JobKey(spec.queue, result.id), result.life, deadline)
+
+
+async def _told(session: Session, job: JobKey, life: int, signals: AsyncIterator[Signal], deadline: Deadline) -> JobRecord | None:
+    """The ended record once a signal has come; None when it is time to look again or the wait is over.
+
+    A generator whose wait is cut short is finished for good, so this is called once per subscription.
+    """
+    left = deadline.left
+    if left <= 0:
+        return None
+    limit = asyncio.timeout(left)
+    try:
+        async with limit, closing(signals):
+            async for _ in signals:
+                record = await _look(session, job, life)
+                if record.state.ended:
+                    return record
+            await asyncio.sleep(left)  # the store is closing: no more signals
+    except TimeoutError:
+        if not limit.expired():
+            raise
+    return None
+
+
+@asynccontextmanager
+async def closing(signals: AsyncIterator[Signal]) -> AsyncIterator[None]:
+    """A generator is closed here and now; left to the garbage collector it would cost a task per wait."""
+    try:
+        yield
+    finally:
+        if isinstance(signals, AsyncGenerator):
+            await signals.aclose()
+
+
+async def _look(session: Session, job: JobKey, life: int | None) -> JobRecord:
+    record = await session.reader.get(job)
+    if record is None:
+        raise JobNotFound(f"there is no job {job.id!r} in queue {job.queue.queue!r}: it was removed, or its record has expired")
+    if life is not None and record.life > life:
+        raise JobNotFound(
+            f"job {job.id!r} of queue {job.queue.queue!r} was begun anew (life {record.life}): what became of life {life} "
+            "is no longer on record; ask queue.job(id) for the new one"
+        )
+    return record
+
+
+def _timeout(job: JobKey, deadline: Deadline) -> WaitTimeout:
+    return WaitTimeout(
+        f"job {job.id!r} of queue {job.queue.queue!r} has not ended within {deadline.seconds:g} s; "
+        "it goes on, and waiting again is fine"
+    )
