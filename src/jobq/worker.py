@@ -8,8 +8,7 @@ import os
 import secrets
 import signal
 import socket
-from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -143,7 +142,7 @@ class Worker:
                 places.append((store, tasks))
             # Two Queue objects may speak of one queue, each with tasks of its own.
             known = tasks.get(queue.qname)
-            tasks[queue.qname] = queue.tasks if known is None else ChainMap(dict(known), dict(queue.tasks))
+            tasks[queue.qname] = queue.tasks if known is None else _Either(known, queue.tasks)
         return list(places)
 
     # ── stopping ──
@@ -207,6 +206,23 @@ class Worker:
         again = self._ending is not None
         log.info("worker %s: %s, %s", self.name, number.name, "handing back" if again else "draining (again: hand back at once)")
         self._stop_soon(drain=0 if again else None)
+
+
+class _Either(Mapping[str, Handler]):
+    """Two live mappings as one; the first wins."""
+
+    def __init__(self, first: Mapping[str, Handler], second: Mapping[str, Handler]) -> None:
+        self._first = first
+        self._second = second
+
+    def __getitem__(self, name: str) -> Handler:
+        return self._first[name] if name in self._first else self._second[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._first, **self._second})
+
+    def __len__(self) -> int:
+        return len({*self._first, *self._second})
 
 
 async def _all(tasks: list[asyncio.Task[None]]) -> None:

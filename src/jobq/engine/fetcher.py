@@ -95,7 +95,8 @@ class Fetcher:
         settled = await self._exchange.ask(ended, claim)
         self._settled(ended, settled.stale)
         claimed = await self._start(settled.leases, since, 0 if claim is None else claim.limit)
-        self._asleep = claim is not None and not settled.leases
+        # Only an exchange about nothing but claiming leaves a worker asleep: it is what a repeat may safely do again.
+        self._asleep = claim is not None and not settled.leases and not ended
         if claimed:
             await asyncio.sleep(0)  # handlers that end at once ride in the next exchange
         elif self._asleep and not (self._runner.ended or self._paused or self._stopping):

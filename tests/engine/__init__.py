@@ -1,0 +1,1 @@
+"""The engine on real stores: memory and a SQLite file."""

@@ -1,0 +1,222 @@
+"""What the engine's tests are written with: a queue of plain handlers, and a store one can disturb without replacing it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from jobq.core.codec import JSON
+from jobq.engine.ids import new_id
+from jobq.core.policies import Retry
+from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, Lease, QueueConfig, QueueName, Settled
+from jobq.core.states import State
+from jobq.engine.settings import Settings
+from jobq.errors import StoreUnavailable
+from jobq.stores.base import Store
+from jobq.worker import Worker
+
+PATIENCE = 20.0
+
+
+async def eventually(condition: Callable[[], Any | Awaitable[Any]], what: str = "") -> Any:
+    """The condition's first true answer; a test that waits in vain fails with `what`."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = condition()
+            if asyncio.iscoroutine(answer):
+                answer = await answer
+            if answer:
+                return answer
+            await asyncio.sleep(0.005)
+
+
+async def soon(event: asyncio.Event) -> None:
+    """Wait for it, but not for ever."""
+    await asyncio.wait_for(event.wait(), PATIENCE)
+
+
+class Handled:
+    """A handler: a function, its name and how to run it."""
+
+    def __init__(self, fn: Callable[..., Any], *, retry: Retry | None = None, timeout_ms: int | None = None) -> None:
+        self.name = fn.__name__
+        self.fn = fn
+        self.executor = "inline" if asyncio.iscoroutinefunction(fn) else "thread"
+        self.retry = retry or Retry(3, base=0)
+        self.timeout_ms = timeout_ms
+
+    def bind(self, lease: Lease) -> Any:
+        return JSON.decode_call(lease.payload)
+
+    def encode(self, value: Any) -> bytes:
+        return JSON.encode(value)
+
+
+class Bench:
+    """A queue with handlers, as a worker sees it, and the few words a test needs to use it."""
+
+    def __init__(self, store: Store, name: str = "work") -> None:
+        self.qname = QueueName(f"t{uuid4().hex[:8]}", name)
+        self.config: QueueConfig | None = None
+        self.tasks: dict[str, Handled] = {}
+        self._store = store
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    async def store(self) -> Store:
+        return self._store
+
+    def through(self, store: Store) -> Bench:
+        """The same queue and handlers, through another handle."""
+        other = Bench(store)
+        other.qname, other.tasks = self.qname, self.tasks
+        return other
+
+    def task(self, fn: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """Register a handler."""
+        if fn is None:
+            return lambda fn: self.task(fn, **options)
+        self.tasks[fn.__name__] = Handled(fn, **options)
+        return fn
+
+    def spec(self, name: str, *args: Any, **fields: Any) -> JobSpec:
+        fields.setdefault("id", new_id())
+        return JobSpec(queue=self.qname, name=name, payload=JSON.encode_call(args, {}), **fields)
+
+    async def add(self, name: str, *args: Any, **fields: Any) -> str:
+        """Put one job; its id."""
+        return (await self._store.put([self.spec(name, *args, **fields)]))[0].id
+
+    async def add_many(self, name: str, count: int) -> list[str]:
+        """Put jobs with the arguments 0, 1, 2, …"""
+        return [r.id for r in await self._store.put([self.spec(name, n) for n in range(count)])]
+
+    async def get(self, id: str) -> JobRecord:
+        (record,) = await self._store.get([JobKey(self.qname, id)])
+        assert record is not None, f"job {id} is gone"
+        return record
+
+    async def count(self, state: State) -> int:
+        return (await self._store.count(self.qname)).get(state, 0)
+
+    async def ended(self, id: str) -> JobRecord:
+        """The job, once it has ended."""
+
+        async def look() -> JobRecord | None:
+            record = await self.get(id)
+            return record if record.state.ended else None
+
+        return await eventually(look)  # type: ignore[no-any-return]
+
+    async def all_in(self, state: State, count: int) -> None:
+        """Wait until so many jobs are in the state."""
+
+        async def enough() -> bool:
+            return await self.count(state) == count
+
+        await eventually(enough)
+
+    async def kinds(self) -> Counter[str]:
+        """How often each kind of event is in the queue's log."""
+        seen: Counter[str] = Counter()
+        position = "0"
+        while True:
+            page = await self._store.read_events(self.qname, after=position)
+            seen.update(str(event.kind) for event in page.events)
+            if not page.events:
+                return seen
+            position = page.position
+
+    def worker(self, *, settings: dict[str, Any] | None = None, **options: Any) -> Worker:
+        """A worker on this queue. `settings` overrides engine settings that users cannot choose."""
+        return worker_on(self, settings=settings, **options)
+
+
+def worker_on(*benches: Bench, settings: dict[str, Any] | None = None, **options: Any) -> Worker:
+    """A worker on these queues. It looks for lost signals so seldom that a test relying on that would fail."""
+    worker = Worker(*benches, **options)
+    chosen: dict[str, Any] = {"poll_ms": 60_000, "grace_ms": 200, **(settings or {})}
+    worker.settings = replace(worker.settings, **chosen)
+    assert isinstance(worker.settings, Settings)
+    return worker
+
+
+class Proxy:
+    """A real store with a disturbed line to it. Everything reaches the real one; what comes back may not.
+
+    `lose(method)` says for each call whether its reply is lost: the store acts, then the caller gets StoreUnavailable.
+    `down` refuses every call before it reaches the store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._real = store
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.lose: Callable[[str], bool] = lambda method: False
+        self.before: Callable[[str, tuple[Any, ...]], Awaitable[None]] | None = None
+        self.after: Callable[[str, Any], Awaitable[None]] | None = None
+        self.down = False
+        self.refused = 0
+
+    @property
+    def url(self) -> str:
+        return self._real.url
+
+    def twin(self) -> Any:
+        """The keeper's handle is disturbed like this one, and counted with it."""
+        twin = Proxy(self._real.twin())
+        twin.__dict__.update({k: v for k, v in self.__dict__.items() if k != "_real"})
+        twin._parent = self  # type: ignore[attr-defined]
+        return twin
+
+    def listen(self, *args: Any, **kwargs: Any) -> Any:
+        root = self._root
+        if root.down or root.lose("listen"):
+            raise StoreUnavailable("the line is cut")
+        return self._real.listen(*args, **kwargs)
+
+    @property
+    def _root(self) -> Proxy:
+        return getattr(self, "_parent", self)
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._real, name)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            root = self._root
+            if name in ("migrate", "aclose"):
+                return await real(*args, **kwargs)
+            if root.down:
+                root.refused += 1
+                raise StoreUnavailable("the line is cut")
+            root.calls.append((name, args, kwargs))
+            if root.before is not None:
+                await root.before(name, args)
+            answer = await real(*args, **kwargs)
+            if root.after is not None:
+                await root.after(name, answer)
+            if root.lose(name):
+                raise StoreUnavailable("the reply was lost")
+            return answer
+
+        return call
+
+    # ── what was said on the line ──
+
+    def of(self, method: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """The calls of one method."""
+        return [(args, kwargs) for name, args, kwargs in self.calls if name == method]
+
+    def settles(self) -> list[tuple[int, Claim | None]]:
+        """Per exchange: how many outcomes it carried, and its claim."""
+        return [(len(args[0]), kwargs.get("then")) for args, kwargs in self.of("settle")]
+
+
+async def steal(store: Store, queue: QueueName, *, worker: str = "thief", limit: int = 1) -> Settled:
+    """Claim as another worker would."""
+    return await store.settle([], worker=worker, call=uuid4().hex, then=Claim(queues=(queue,), limit=limit, lease_ms=60_000))
