@@ -1,0 +1,249 @@
+"""Any history at all: Hypothesis plays producers, two workers, operators and a clock against the model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from jobq.core.records import (
+    AnyOutcome,
+    Cancel,
+    Claim,
+    JobKey,
+    Lease,
+    Promote,
+    QueueConfig,
+    Remove,
+    Reprioritise,
+    Rerun,
+    RetentionData,
+    Settled,
+)
+from jobq.core.states import State
+
+from .audit import audit
+from .kit import Desk, FakeClock, complete, fail, fresh_queue, ref, release, retry, snooze
+from .model import LEASES, RETENTION, TTL, Model
+from .places import Fresh, Opening
+
+T = TypeVar("T")
+
+# JQ_EXAMPLES=1000 for a long search; a run in CI is short and the same every time.
+EXAMPLES = int(os.environ.get("JQ_EXAMPLES", "0"))
+QUICK = settings(
+    max_examples=EXAMPLES or 60, stateful_step_count=40, deadline=None, database=None, derandomize=not EXAMPLES,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+
+IDS = st.sampled_from([f"j{n}" for n in range(7)])
+WORKERS = st.sampled_from(["w1", "w2"])
+DELAYS = st.sampled_from([0, 0, 2_000, 5_000])
+OUTCOMES: dict[str, Callable[[Lease, int], AnyOutcome]] = {
+    "complete": lambda lease, _: complete(lease),
+    "fail": lambda lease, _: fail(lease),
+    "retry": lambda lease, delay: retry(lease, delay),
+    "snooze": lambda lease, delay: snooze(lease, delay),
+    "release": lambda lease, _: release(lease),
+}
+
+
+class PlainQueue(RuleBasedStateMachine):
+    """One plain queue through one handle, compared with the model after every step."""
+
+    def __init__(self, opening: Opening) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.clock = FakeClock()
+        self.store = self.wait(self._open(opening))
+        self.desk = Desk(self.store, fresh_queue(), self.clock)
+        self.model = Model()
+        self.leases: list[tuple[str, Lease]] = []  # all ever granted, also those lost since
+        self.last: dict[str, tuple[str, tuple[AnyOutcome, ...], Claim | None, Settled]] = {}
+        self.calls = 0
+
+    async def _open(self, opening: Opening) -> Any:
+        store = opening(self.clock)
+        await store.migrate()
+        return store
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    @property
+    def now(self) -> int:
+        return self.clock.now_ms
+
+    @initialize()
+    def bounded_retention(self) -> None:
+        kept = RetentionData(completed_ms=RETENTION, failed_ms=RETENTION, cancelled_ms=RETENTION, count=None)
+        self.wait(self.store.declare(self.desk.queue, QueueConfig(retention=kept)))
+
+    # ── producers ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(id=IDS, delay=DELAYS, priority=st.integers(0, 2), ttl=st.sampled_from([None, None, TTL]), max_stalls=st.integers(0, 2))
+    def put(self, id: str, delay: int, priority: int, ttl: int | None, max_stalls: int) -> None:
+        old = self.model.jobs.get(id)
+        was_gone = old is not None and old.gone(self.now)
+        result = self.wait(self.desk.put_one(id, delay_ms=delay, priority=priority, ttl_ms=ttl, max_stalls=max_stalls))
+        new = self.model.put(id, self.now, delay_ms=delay, priority=priority, ttl_ms=ttl, max_stalls=max_stalls)
+        job = self.model.jobs[id]
+        assert result.duplicate is not new
+        if was_gone:  # whether a store remembers the number of a life whose record is gone is its own affair
+            job.life = result.life
+        assert (result.id, result.state, result.life) == (id, job.state, job.life)
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def exchange(self, worker: str, outcomes: tuple[AnyOutcome, ...], then: Claim | None) -> None:
+        self.calls += 1
+        call = f"c{self.calls}"
+        settled = self.wait(self.desk.exchange(*outcomes, worker=worker, call=call, then=then))
+        self.last[worker] = (call, outcomes, then, settled)
+        stale = [(o.id, o.token) for o in outcomes if not self.model.settle(o, self.now)]
+        assert [(r.id, r.token) for r in settled.stale] == stale
+        if then is not None:
+            self.check_claimed(worker, then, settled)
+
+    def check_claimed(self, worker: str, then: Claim, settled: Settled) -> None:
+        self.model.repair(self.now)
+        line = self.model.claimable(self.now)
+        assert len(settled.leases) == min(then.limit, len(line)), f"claimed {len(settled.leases)} of {[j.id for j in line]}"
+        for lease in settled.leases:
+            job = self.model.jobs[lease.id]
+            first = self.model.claimable(self.now)[0]
+            assert job.state is State.WAITING
+            assert (-job.priority, job.place) == (-first.priority, first.place), f"{job.id} came before {first.id}"
+            assert lease.token not in {old.token for _, old in self.leases}, "a token was used twice"
+            self.model.start(job, lease.token, worker, self.now + then.lease_ms)
+            assert (lease.attempt, lease.failures, lease.stalls, lease.life) == (job.attempt, job.failures, job.stalls, job.life)
+            assert lease.expires_ms == self.now + then.lease_ms
+            self.leases.append((worker, lease))
+
+    @rule(worker=WORKERS, n=st.integers(1, 3), lease_ms=st.sampled_from(LEASES))
+    def claim(self, worker: str, n: int, lease_ms: int) -> None:
+        self.exchange(worker, (), self.desk.claiming(n, lease_ms=lease_ms))
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), kind=st.sampled_from(sorted(OUTCOMES)), delay=DELAYS, n=st.integers(0, 2))
+    def settle(self, data: st.DataObject, kind: str, delay: int, n: int) -> None:
+        """Any lease ever granted, the recent ones mostly: lost ones must be stale."""
+        worker, lease = data.draw(st.sampled_from(self.leases[-6:]))
+        self.exchange(worker, (OUTCOMES[kind](lease, delay),), self.desk.claiming(n, lease_ms=LEASES[1]) if n else None)
+
+    @precondition(lambda self: self.last)
+    @rule(data=st.data())
+    def repeat_the_last_exchange(self, data: st.DataObject) -> None:
+        """As after a lost reply. Leases lost since then need not be named again; nothing else may differ."""
+        worker = data.draw(st.sampled_from(sorted(self.last)))
+        call, outcomes, then, first = self.last[worker]
+        again = self.wait(self.desk.exchange(*outcomes, worker=worker, call=call, then=then))
+        assert again.stale == first.stale
+        tokens = [lease.token for lease in again.leases]
+        assert set(tokens) <= {lease.token for lease in first.leases}
+        held = [
+            lease.token
+            for lease in first.leases
+            if self.model.jobs.get(lease.id) and self.model.jobs[lease.id].token == lease.token
+        ]
+        assert set(held) <= set(tokens)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), lease_ms=st.sampled_from(LEASES))
+    def extend(self, data: st.DataObject, lease_ms: int) -> None:
+        _, lease = data.draw(st.sampled_from(self.leases[-6:]))
+        (answer,) = self.wait(self.store.extend([ref(lease)], lease_ms=lease_ms))
+        job = self.model.jobs.get(lease.id)
+        if job is None or job.run is None or job.token != lease.token:
+            assert answer == "lost"
+        else:
+            job.run.expires_ms = self.now + lease_ms
+            assert answer == ("cancel" if job.asked else "held")
+
+    # ── the clock ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(ms=st.sampled_from([10, 1_000, 2_000, 5_000, 20_000]))
+    def advance(self, ms: int) -> None:
+        self.clock.advance(ms)
+
+    @rule()
+    def tick(self) -> None:
+        self.wait(self.desk.tick())
+        self.model.repair(self.now)
+        self.model.expire(self.now)
+        self.model.jobs = {id: job for id, job in self.model.jobs.items() if not job.gone(self.now)}
+
+    # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @rule(id=IDS)
+    def cancel(self, id: str) -> None:
+        assert self.wait(self.desk.alter(Cancel(job=self.desk.key(id)))) is self.model.cancel(id, self.now)
+
+    @rule(id=IDS)
+    def remove(self, id: str) -> None:
+        assert self.wait(self.desk.alter(Remove(job=self.desk.key(id)))) is self.model.remove(id, self.now)
+
+    @rule(id=IDS)
+    def rerun(self, id: str) -> None:
+        job = self.model.jobs.get(id)
+        if job is None or job.ttl_ms is None:  # what a ttl means in a second life is nowhere said
+            assert self.wait(self.desk.alter(Rerun(job=self.desk.key(id)))) is self.model.rerun(id, self.now)
+
+    @rule(id=IDS)
+    def promote(self, id: str) -> None:
+        assert self.wait(self.desk.alter(Promote(job=self.desk.key(id)))) is self.model.promote(id, self.now)
+
+    @rule(id=IDS, priority=st.integers(0, 2))
+    def reprioritise(self, id: str, priority: int) -> None:
+        command = Reprioritise(job=self.desk.key(id), priority=priority)
+        if (job := self.model.jobs.get(id)) is None or job.priority != priority:  # to the same one: either order will do
+            assert self.wait(self.desk.alter(command)) is self.model.reprioritise(id, priority, self.now)
+
+    @rule(paused=st.booleans())
+    def pause(self, paused: bool) -> None:
+        self.wait(self.store.pause(self.desk.queue) if paused else self.store.resume(self.desk.queue))
+        self.model.paused = paused
+
+    # ── what always holds ────────────────────────────────────────────────────────────────────────────────────────────
+
+    @invariant()
+    def every_job_is_where_the_model_says(self) -> None:
+        ids = sorted(self.model.jobs)
+        for id, record in zip(ids, self.wait(self.store.get([JobKey(self.desk.queue, id) for id in ids])), strict=True):
+            job = self.model.jobs[id]
+            if job.gone(self.now):
+                assert record is None, f"{id} should be gone"
+                continue
+            assert record is not None, f"{id} is lost"
+            if record.state is State.FAILED and job.past_ttl(self.now):  # a claim may, or may not yet, have met it
+                job.end(State.FAILED, record.finished_ms or self.now)
+            seen = (record.state, record.life, record.attempt, record.priority)
+            assert seen == (job.state, job.life, job.attempt, job.priority), id
+            if job.state is not State.CANCELLED:  # whether the run that was asked to stop also counts as failed is open
+                assert (record.failures, record.stalls) == (job.failures, job.stalls), id
+            if job.state is State.ACTIVE:
+                assert record.cancel_asked is job.asked, id
+
+    @invariant()
+    def the_counters_agree(self) -> None:
+        if not any(job.gone(self.now) for job in self.model.jobs.values()):
+            counted = {s: n for s, n in self.wait(self.store.count(self.desk.queue)).items() if n}
+            assert counted == Counter(job.state for job in self.model.jobs.values())
+
+    def teardown(self) -> None:
+        try:
+            self.wait(audit(self.store, self.desk.queue))
+        finally:
+            self.wait(self.store.aclose())
+            self.runner.close()
+
+
+def test_any_history_of_a_plain_queue_keeps_the_books(fresh_places: Callable[[str], Fresh], store_name: str) -> None:
+    fresh = fresh_places(store_name)
+    run_state_machine_as_test(lambda: PlainQueue(fresh()), settings=QUICK)
