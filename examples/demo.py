@@ -31,7 +31,9 @@ from jobq.info import Event
 
 # ── the application ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-shop = Queue("shop")  # where: JQ_URL, which main() points at a file in a temporary directory
+FOLDER = Path(os.environ.get("DEMO_DIR") or tempfile.mkdtemp(prefix="jobq-demo-"))  # the workers are told which one
+URL = f"sqlite:///{FOLDER}/jobs.db"
+shop = Queue("shop", URL)
 
 
 @shop.task
@@ -74,7 +76,7 @@ async def price(article: int) -> float:
 @shop.task(retry=Retry(2, base=0.2))
 def invoice(number: int) -> str:
     """Poison, as long as the rates are missing: it fails whenever it runs, and ends in the dead letters."""
-    rates = Path(os.environ["DEMO_DIR"], "rates.txt").read_text()
+    rates = (FOLDER / "rates.txt").read_text()
     return f"invoice {number}: {float(rates) * number:.2f}"
 
 
@@ -201,7 +203,7 @@ async def shown(tally: Tally) -> AsyncIterator[None]:
 # ── the story ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def start_worker(name: str, folder: Path) -> subprocess.Popen[bytes]:
+def start_worker(name: str) -> subprocess.Popen[bytes]:
     """A worker as one starts it in production: a process of its own."""
     command = [
         sys.executable,
@@ -216,8 +218,10 @@ def start_worker(name: str, folder: Path) -> subprocess.Popen[bytes]:
         "--lease",
         "2s",
     ]
-    with open(folder / f"{name}.log", "wb") as log:
-        return subprocess.Popen(command, cwd=Path(__file__).parent, stderr=log, stdout=log)
+    with open(FOLDER / f"{name}.log", "wb") as log:
+        return subprocess.Popen(
+            command, cwd=Path(__file__).parent, env={**os.environ, "DEMO_DIR": str(FOLDER)}, stderr=log, stdout=log
+        )
 
 
 async def follow(tally: Tally) -> None:
@@ -247,7 +251,7 @@ async def ask(n: int) -> list[float]:
     return took
 
 
-async def play(folder: Path, workers: list[subprocess.Popen[bytes]], tally: Tally) -> None:
+async def play(workers: list[subprocess.Popen[bytes]], tally: Tally) -> None:
     """The jobs' side of the demo."""
     async with shown(tally):
         running = await film.options(priority=100).enqueue("The Long Wait")
@@ -264,41 +268,41 @@ async def play(folder: Path, workers: list[subprocess.Popen[bytes]], tally: Tall
         f"one worker was killed (kill -9) after {killed_at:,} jobs; the other took up the {tally.total('stalled')} it was running"
     )
     say(f"100 calls that wait for their answer: {median(took) * 1000:.1f} ms each, {max(took) * 1000:.1f} ms at worst")
-    await dead_letters(folder)
+    await dead_letters()
 
 
-async def dead_letters(folder: Path) -> None:
+async def dead_letters() -> None:
     """Look at what failed, mend the cause, run one again."""
     dead = [job async for job in shop.find(state="failed")]
     first, why = dead[0], dead[0].failure
     assert why is not None
     say(f"{len(dead)} dead letters, e.g. {first.name}({first.args[0]}) after {first.failures} tries: {why.type}: {why.message}")
-    (folder / "rates.txt").write_text("1.5")
+    (FOLDER / "rates.txt").write_text("1.5")
     job = shop.job(first.id)
     await job.rerun()
     say(f"its cause mended and run again: {await job.result(timeout=30)!r}", "green")
 
 
-def run_pipeline(url: str, folder: Path) -> None:
+def run_pipeline() -> None:
     """The same events through Spark, where it is installed: the audit's verdict and a report."""
     pipeline = shutil.which("jq-pipeline", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if pipeline is None or shutil.which("java") is None:
         return
-    lake = folder / "lake"
-    for arguments in (["run", "--source", url, "--lake", str(lake), "--once"], ["audit", "--lake", str(lake)]):
+    lake = FOLDER / "lake"
+    for arguments in (["run", "--source", URL, "--lake", str(lake), "--once"], ["audit", "--lake", str(lake)]):
         subprocess.run([pipeline, *arguments], check=True)
 
 
-async def tell(folder: Path) -> bool:
+async def tell() -> bool:
     """The whole story; whether every job is accounted for."""
     tally = Tally()
-    workers = [start_worker(name, folder) for name in ("left", "right")]
+    workers = [start_worker(name) for name in ("left", "right")]
     try:
         async with shop:
             follower = asyncio.create_task(follow(tally))
-            await workers_up(2, workers, folder)
+            await workers_up(2, workers)
             say("two workers are up: jq-worker --app demo:shop")
-            await play(folder, workers, tally)
+            await play(workers, tally)
             await tally.until(lambda: tally.ended == tally.total("accepted"))
             workers[1].send_signal(signal.SIGTERM)
             code = await asyncio.to_thread(workers[1].wait, 30)
@@ -316,29 +320,28 @@ async def tell(folder: Path) -> bool:
     return accepted == held == sum(counts[end] for end in counts if end.ended)
 
 
-async def workers_up(n: int, processes: list[subprocess.Popen[bytes]], folder: Path) -> None:
+async def workers_up(n: int, processes: list[subprocess.Popen[bytes]]) -> None:
     """Wait until so many workers have said they are there."""
     async with asyncio.timeout(30):
         while len(await shop.workers()) < n:
             if any(process.poll() is not None for process in processes):
-                raise SystemExit("a worker did not start:\n" + read_logs(folder))
+                raise SystemExit("a worker did not start:\n" + read_logs())
             await asyncio.sleep(0.1)
 
 
-def read_logs(folder: Path) -> str:
+def read_logs() -> str:
     """What the workers said."""
-    return "".join(log.read_text() for log in folder.glob("*.log"))
+    return "".join(log.read_text() for log in FOLDER.glob("*.log"))
 
 
 def main() -> int:
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="jobq-demo-") as name:
-        folder = Path(name)
-        url = os.environ["JQ_URL"] = f"sqlite:///{folder}/jobs.db"
-        os.environ["DEMO_DIR"] = name
+    try:
         console.rule("[bold]jobq demo")
-        complete = asyncio.run(tell(folder))
-        run_pipeline(url, folder)
+        complete = asyncio.run(tell())
+        run_pipeline()
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
     verdict = Text("every job is accounted for", style="green") if complete else Text("JOBS ARE MISSING", style="bold red")
     console.print(Text("• ", style="cyan") + verdict + Text(f"; {time.monotonic() - began:.0f} seconds", style="bright_black"))
     return 0 if complete else 1

@@ -29,6 +29,10 @@ def default_url() -> str:
     return os.environ.get("JQ_URL") or "sqlite:///jobq.db"
 
 
+class WrongAddress(ConfigError):
+    """--url names no store."""
+
+
 class Backend:
     """One tenant's queues in one store. `within` bounds every wait for an answer by `timeout` seconds."""
 
@@ -46,7 +50,7 @@ class Backend:
         if not create:
             _must_exist(self.url)
         async with self._stack:
-            self.store = await self.within(handle(self.url))
+            self.store = await self.within(_connected(self.url))
             self._stack.push_async_callback(release, self.store)
             yield self
 
@@ -109,6 +113,13 @@ class Backend:
                 return
 
 
+async def _connected(url: str) -> Store:
+    try:
+        return await handle(url)
+    except ConfigError as e:
+        raise WrongAddress(str(e)) from e
+
+
 def _have(names: dict[str, QueueRecord]) -> str:
     return f": it has {', '.join(names)}" if names else ": it has none yet"
 
@@ -120,4 +131,4 @@ def _must_exist(url: str) -> None:
         return
     path = Path(parts.path.removeprefix("/"))
     if not path.exists():
-        raise ConfigError(f"no jobs at {url}: there is no file {path.absolute()}. Give --url or set JQ_URL")
+        raise WrongAddress(f"no jobs at {url}: there is no file {path.absolute()}. Give --url or set JQ_URL")

@@ -6,11 +6,11 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from functools import update_wrapper
-from typing import Any, ClassVar, Concatenate, NoReturn, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpec, cast
 
 import click
 
-from jobq.cli.backend import Backend, default_url
+from jobq.cli.backend import Backend, WrongAddress, default_url
 from jobq.cli.output import FORMATS, Format, Output
 from jobq.cli.text import parse_duration
 from jobq.errors import InvalidJob, JobqError
@@ -22,7 +22,13 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 # ── parameter types ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Duration(click.ParamType):
+if TYPE_CHECKING:
+    _Seconds = click.ParamType[float]
+else:  # generic since click 8.2 only
+    _Seconds = click.ParamType
+
+
+class Duration(_Seconds):
     """Seconds, or 500ms, 15m, 1h30m, 7d."""
 
     name = "duration"
@@ -94,7 +100,8 @@ class _Helped(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The two sections of options, and the commands of a group."""
-        own, shared = [], []
+        own: list[tuple[str, str]] = []
+        shared: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None and not isinstance(param, click.Argument):
                 (shared if isinstance(param, GlobalOption) else own).append(record)
@@ -180,12 +187,12 @@ def guarded(run: Callable[[], int]) -> int:
     """Run it; what jobq refuses becomes one line and an exit code instead of a traceback."""
     try:
         return run()
-    except click.ClickException:
-        raise
+    except (click.ClickException, BrokenPipeError):
+        raise  # click knows what to do
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         return INTERRUPTED
-    except InvalidJob as e:
+    except (InvalidJob, WrongAddress) as e:
         fail(str(e), USAGE, e)
     except (JobqError, TimeoutError) as e:
         fail(str(e) or "the store did not answer in time; --timeout gives it longer", FAILED, e)
@@ -193,13 +200,17 @@ def guarded(run: Callable[[], int]) -> int:
         fail(str(e), FAILED, e)
 
 
+class _Misused(click.ClickException):
+    """One line, and the exit code of wrong usage."""
+
+    exit_code = USAGE
+
+
 def fail(message: str, code: int = FAILED, cause: BaseException | None = None) -> NoReturn:
     """End the command with one line on stderr. JQ_DEBUG=1 shows where it came from as well."""
     if cause is not None and os.environ.get("JQ_DEBUG"):
         raise cause
-    error = click.ClickException(message)
-    error.exit_code = code
-    raise error from cause
+    raise (_Misused if code == USAGE else click.ClickException)(message) from cause
 
 
 def confirm(question: str, *, yes: bool) -> None:

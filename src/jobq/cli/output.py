@@ -78,16 +78,20 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, title: s
     """A table in the house style: ruled on a terminal, bare columns in a pipe."""
     terminal = sys.stdout.isatty()
     grid = Table(
-        box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, title=title, title_justify="left",
-        title_style="bold", header_style="bold", padding=(0, 2 if not terminal else 1, 0, 0),
+        box=box.SIMPLE_HEAD if terminal else None, show_edge=False, pad_edge=False, title=title, title_justify="left",
+        title_style="bold", header_style="bold", padding=(0, 1 if terminal else 2, 0, 0),
     )  # fmt: skip
-    for column in columns:
+    cells = [[cell(value) for value in row] for row in rows]
+    for n, column in enumerate(columns):
+        widest = max([len(column.title), *(row[n].cell_len for row in cells)])
         grid.add_column(
-            column.title, justify="right" if column.right else "left", no_wrap=True,
-            overflow="ellipsis", min_width=None if column.shrinks else len(column.title), ratio=None,
+            column.title, justify="right" if column.right else "left", no_wrap=not column.shrinks,
+            min_width=min(widest, 16) if column.shrinks else widest,
         )  # fmt: skip
-    for row in rows:
-        grid.add_row(*(cell(value) for value in row))
+    for row in cells:
+        for text in row:
+            text.no_wrap, text.overflow = True, "ellipsis"  # cut, and seen to be cut
+        grid.add_row(*row)
     return grid
 
 

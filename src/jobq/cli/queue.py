@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import cast
 
 import click
 from msgspec.structs import replace
@@ -19,8 +18,8 @@ from jobq.cli import documents, text
 from jobq.cli.options import DURATION, Ctl, confirm, fail, noun, on_store, yes_option
 from jobq.cli.progress import bar, sweep
 from jobq.cli.queue_view import Glance, glance, queue_details, queue_table, watch_table
-from jobq.core.policies import Retention
-from jobq.core.records import QueueName, RetentionData
+from jobq.core.checks import check_queue_name
+from jobq.core.records import Mode, QueueConfig, QueueName, RetentionData
 from jobq.core.states import ENDED, State
 
 queue = noun("queue", "Look at queues, and act on a whole queue.")
@@ -103,25 +102,21 @@ async def create(
     keep_count: int | None,
 ) -> None:  # fmt: skip
     """Create a queue, or change what is kept about it. (A first job creates its queue as well.)"""
-    declared: dict[str, Any] = {"mode": mode} if mode else {}
     kept = {"completed_ms": keep_completed, "failed_ms": keep_failed, "cancelled_ms": keep_cancelled}
     given: dict[str, int] = {field: round(seconds * 1000) for field, seconds in kept.items() if seconds is not None}
     if keep_count is not None:
         given["count"] = keep_count
-    if given:
-        declared["retention"] = await _retention(ctl, name, given)
-    await ctl.backend.queue(name, **declared)
+    queue = ctl.backend.name(check_queue_name(name))
+    config = QueueConfig(mode=cast(Mode | None, mode), retention=await _retention(ctl, queue, given) if given else None)
+    await ctl.backend.within(ctl.backend.store.declare(queue, config))
     (seen,) = await _glances(ctl, [name])
     ctl.out.show(seen.document, lambda: queue_details(seen, [], 0))
 
 
-async def _retention(ctl: Ctl, name: str, given: dict[str, int]) -> Retention:
+async def _retention(ctl: Ctl, queue: QueueName, given: dict[str, int]) -> RetentionData:
     """What is stored, or the default, with what was given laid over it."""
-    stored = [r.retention for r in await ctl.backend.queues() if r.queue.queue == name]
-    kept = replace(stored[0] if stored else RetentionData(), **given)
-    ages = (kept.completed_ms, kept.failed_ms, kept.cancelled_ms)
-    completed, failed, cancelled = (None if ms is None else timedelta(milliseconds=ms) for ms in ages)
-    return Retention(completed=completed, failed=failed, cancelled=cancelled, count=kept.count)
+    stored = [record.retention for record in await ctl.backend.queues() if record.queue == queue]
+    return replace(stored[0] if stored else RetentionData(), **given)
 
 
 @queue.command(examples="jq-ctl queue delete old-imports --yes")

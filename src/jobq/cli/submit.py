@@ -186,7 +186,7 @@ async def _put(ctl: Ctl, queue: Queue, batch: list[Wanted]) -> list[Job[Any]]:
     calls = []
     for wanted in batch:
         try:
-            calls.append(queue.named(wanted.name, **wanted.options).bind(*wanted.args, **wanted.kwargs))  # type: ignore[arg-type]  # checked there
+            calls.append(queue.named(wanted.name, **wanted.options).bind(*wanted.args, **wanted.kwargs))
         except (JobqError, TypeError) as e:
             raise InvalidJob(f"line {wanted.line}: {e}") from e
     try:

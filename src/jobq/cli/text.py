@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ def parse_duration(value: str) -> float:
 
 
 def duration(ms: float | None) -> str:
-    """About how long, in two figures that matter: `340ms`, `12.3s`, `4m05s`, `3h12m`, `5d02h`."""
+    """About how long, in two figures that matter: `340ms`, `12.3s`, `4m05s`, `3h12m`, `5d`."""
     if ms is None:
         return "-"
     if ms < 1000:
@@ -59,10 +60,15 @@ def duration(ms: float | None) -> str:
     seconds = ms / 1000
     if seconds < 60:
         return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
-    for unit, size, small, part in (("m", 60, "s", 1), ("h", 3600, "m", 60)):
-        if seconds < size * (60 if unit == "m" else 24):
-            return f"{int(seconds // size)}{unit}{int(seconds % size // part):02d}{small}"
-    return f"{int(seconds // 86400)}d{int(seconds % 86400 // 3600):02d}h"
+    for unit, size, small, part, most in (
+        ("m", 60, "s", 1, 3600),
+        ("h", 3600, "m", 60, 86400),
+        ("d", 86400, "h", 3600, math.inf),
+    ):
+        if seconds < most:
+            rest = int(seconds % size // part)
+            return f"{int(seconds // size)}{unit}" + (f"{rest:02d}{small}" if rest else "")
+    raise AssertionError("there is no end of days")
 
 
 def relative(at_ms: int | None, now_ms: int) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -113,26 +114,33 @@ def main(
     names = [name for part in queues for name in part.split(",") if name]
     try:
         working = chosen(load(app), names)
-        run = _runner()
-        run(_work(working, url, concurrency=concurrency, lease=lease, drain=drain, name=worker_id))
+        for queue in working:
+            queue.url = url or queue.url
+        _run(_work(working, concurrency=concurrency, lease=lease, drain=drain, name=worker_id))
     except (ConfigError, InvalidJob) as e:
         fail(str(e), USAGE, e)
     except JobqError as e:
         fail(str(e), FAILED, e)
 
 
-async def _work(queues: list[Queue], url: str | None, **options: Any) -> None:
-    worker = Worker(*queues, **options)
-    await worker.run()
+async def _work(queues: list[Queue], **options: Any) -> None:
+    """Until it is asked to stop. The handles stay open until the last job is settled."""
+    async with AsyncExitStack() as stack:
+        for queue in queues:
+            await stack.enter_async_context(queue)
+            tasks = ", ".join(sorted(queue.tasks)) or "NO TASKS: is the module imported that defines them?"
+            log.info("%s in %s: %s", queue.name, (await queue.store()).url, tasks)
+        await Worker(*queues, **options).run()
 
 
-def _runner() -> Callable[[Any], None]:
+def _run(work: Coroutine[Any, Any, None]) -> None:
     """asyncio.run, on uvloop where it is installed."""
     try:
         import uvloop
     except ImportError:
-        return asyncio.run
-    return uvloop.run
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from jobq.core.records import Wish, WorkerRecord
 
 worker = noun("worker", "See the workers, and ask them to drain or to shut down.")
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-wait_option = click.option("--wait", type=DURATION, metavar="TIME", help="Wait up to this long until they have.")
+wait_option = click.option("--wait", type=DURATION, metavar="TIME", help="Wait up to this long until they are gone.")
+_WORDS: dict[Wish, str] = {"drain": "finish what it runs and stop", "shutdown": "hand back what it runs and stop"}
 
 
 @worker.command("list", examples="jq-ctl worker list\njq-ctl worker list -q billing -o json")
@@ -36,7 +37,7 @@ async def list_(ctl: Ctl, queue: str | None) -> None:
 @wait_option
 @on_store
 async def drain(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
-    """Ask workers to take no more jobs and finish those they have."""
+    """Ask workers to take no more jobs, finish those they run, and stop."""
     return await _ask(ctl, names, "drain", wait)
 
 
@@ -45,7 +46,7 @@ async def drain(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
 @wait_option
 @on_store
 async def shutdown(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
-    """Ask workers to stop: they drain as on SIGTERM, then exit."""
+    """Ask workers to stop at once: what they run goes back to the line, at no cost to its retries."""
     return await _ask(ctl, names, "shutdown", wait)
 
 
@@ -55,10 +56,10 @@ async def _ask(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float | None) -
     if missing := [name for name in names if name not in alive]:
         fail(f"no worker {', '.join(missing)}: jq-ctl worker list shows those that are alive")
     asked = {name: await ctl.backend.within(ctl.backend.store.ask_worker(name, wish)) for name in names}
-    done = await _until_done(ctl, names, wish, wait) if wait is not None else set()
+    done = await _until_gone(ctl, names, wait) if wait is not None else set()
 
     def line(name: str) -> Text:
-        said = "is gone" if not asked[name] else ("has finished" if name in done else f"asked to {wish}")
+        said = "was gone already" if not asked[name] else ("has stopped" if name in done else f"was asked to {_WORDS[wish]}")
         return Text(f"{name} {said}")
 
     ctl.out.show(
@@ -71,13 +72,13 @@ async def _ask(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float | None) -
     return 0 if all(asked.values()) else FAILED
 
 
-async def _until_done(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float) -> set[str]:
-    """Those that are gone, or (drain) run nothing any more and take nothing."""
+async def _until_gone(ctl: Ctl, names: Sequence[str], wait: float) -> set[str]:
+    """Those that are listed no more."""
     end = time.monotonic() + wait
     while True:
-        busy = {r.name for r in await _workers(ctl, None) if wish == "shutdown" or r.active or not r.paused}
-        if not busy & set(names) or time.monotonic() >= end:
-            return set(names) - busy
+        alive = {r.name for r in await _workers(ctl, None)}
+        if not alive & set(names) or time.monotonic() >= end:
+            return set(names) - alive
         await asyncio.sleep(
             min(0.2, max(0.0, end - time.monotonic()))
         )  # heartbeats come by the second: there is nothing to listen for
@@ -93,7 +94,7 @@ async def _workers(ctl: Ctl, queue: str | None) -> list[WorkerRecord]:
 def _status(record: WorkerRecord) -> Text:
     if not record.paused:
         return Text("running", style="green")
-    return Text("draining" if record.active else "drained", style="yellow")
+    return Text("paused", style="yellow")
 
 
 def _table(ctl: Ctl, records: Sequence[WorkerRecord]) -> RenderableType:

@@ -1,0 +1,3 @@
+"""An application with a mistake in it."""
+
+raise RuntimeError("the settings are missing")

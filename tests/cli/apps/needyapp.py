@@ -1,0 +1,3 @@
+"""An application that needs something nobody installed."""
+
+import no_such_package_anywhere  # noqa: F401

@@ -1,0 +1,45 @@
+"""An application for the tests of the command lines. `shop` is what jq-worker is given; tests make their own with a URL."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from jobq import Queue, Retry, current_job
+
+
+def make_shop(url: str | None = None) -> Queue:
+    """The shop's queue with its tasks, on a store."""
+    queue = Queue("shop", url)
+
+    @queue.task
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @queue.task(retry=0)
+    async def boom(text: str = "no such tenant") -> None:
+        raise ValueError(text)
+
+    @queue.task(retry=Retry(3, base=3600))
+    async def flaky() -> None:
+        raise ConnectionError("try later")
+
+    @queue.task
+    async def chatty(lines: int) -> None:
+        for n in range(lines):
+            await current_job().log(f"line {n}")
+
+    @queue.task
+    async def hold(folder: str) -> str:
+        """Says that it runs by a file, and goes on once there is a file `go`."""
+        Path(folder, f"{current_job().id}.started").touch()
+        while not Path(folder, "go").exists():
+            await asyncio.sleep(0.02)
+        return "went on"
+
+    return queue
+
+
+shop = make_shop()
+emails = Queue("emails")
+number = 7

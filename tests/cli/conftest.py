@@ -1,0 +1,117 @@
+"""What the tests of the command lines share: a store in a file, jq-ctl in this process, jq-worker in processes of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from jobq import Worker
+from jobq.cli.ctl import main
+
+APPS = Path(__file__).parent / "apps"
+PATIENCE = 30.0
+
+
+class Ctl:
+    """jq-ctl on one store."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(self, *args: str, input: str | None = None, code: int = 0) -> Result:
+        """Run it; the exit code must be this one, and there is never a traceback."""
+        result = CliRunner().invoke(main, ["--url", self.url, *args], input=input)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result
+
+    def json(self, *args: str, input: str | None = None, code: int = 0) -> Any:
+        """The document it prints."""
+        return json.loads(self(*args, "-o", "json", input=input, code=code).stdout)
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the developer has set is not what is tested."""
+    for name in [name for name in os.environ if name.startswith("JQ_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture
+def ctl(url: str) -> Ctl:
+    return Ctl(url)
+
+
+@pytest.fixture
+def work(url: str) -> Callable[[], None]:
+    """Run everything that can run now, in this process."""
+    spec = importlib.util.spec_from_file_location("shopapp_here", APPS / "shopapp.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    async def run() -> None:
+        queue = module.make_shop(url)
+        async with queue, Worker(queue, name="here"):
+            async with asyncio.timeout(PATIENCE):
+                async for info in queue.find(state="waiting"):
+                    await queue.job(info.id).wait() if info.name != "flaky" else None
+                while (counts := await queue.counts())["waiting"] or counts["active"]:
+                    await asyncio.sleep(0.01)
+
+    return lambda: asyncio.run(run())
+
+
+@pytest.fixture
+def start_worker(url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start jq-worker processes on the shop; those left over are killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: str, app: str = "shopapp:shop", **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jobq.cli.worker", "--app", app, *args],
+            cwd=APPS,
+            env={**os.environ, "JQ_URL": url, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], Any], str], Any]:
+    """Wait for something that another process does; it has no other way to tell."""
+
+    def wait(reached: Callable[[], Any], what: str) -> Any:
+        end = time.monotonic() + PATIENCE
+        while not (found := reached()):
+            assert time.monotonic() < end, f"waited {PATIENCE:g} s for {what}"
+            time.sleep(0.02)
+        return found
+
+    return wait

@@ -1,0 +1,86 @@
+"""`jq-worker --app …`: what it finds, and what it says when it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jobq.cli.app import chosen, load
+from jobq.cli.worker import main
+from jobq.errors import ConfigError
+
+APPS = Path(__file__).parent / "apps"
+
+
+@pytest.fixture(autouse=True)
+def in_the_apps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(APPS)
+    monkeypatch.syspath_prepend(str(APPS))
+
+
+@pytest.mark.parametrize(
+    ("specs", "names"),
+    [
+        (["shopapp:shop"], ["shop"]),
+        (["shopapp:shop,emails"], ["shop", "emails"]),
+        (["shopapp"], ["shop", "emails"]),
+        (["shopapp:emails", "shopapp"], ["emails", "shop"]),
+    ],
+)
+def test_queues_are_found_each_once(specs: list[str], names: list[str]) -> None:
+    assert [queue.name for queue in load(specs)] == names
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("nowhere:shop", "no module 'nowhere'"),
+        ("shopapp.deeper:shop", "no module 'shopapp.deeper'"),
+        ("shopapp:shoop", "has no 'shoop'; its queues are shop, emails (did you mean 'shop'?)"),
+        ("shopapp:number", "'number' in"),
+        ("shopapp:number", "is a int, not a jobq Queue"),
+        ("brokenapp:shop", "importing brokenapp failed: RuntimeError: the settings are missing"),
+        ("needyapp:shop", "needs a module that is not installed: no_such_package_anywhere"),
+        ("needyapp:shop", "needyapp.py, line 3"),
+        (":shop", "must look like module:queue"),
+        ("shopapp:", "must look like module:queue"),
+        ("json", "there is no Queue in"),
+    ],
+)
+def test_what_is_wrong_with_an_app_is_said_in_one_line(spec: str, said: str) -> None:
+    result = CliRunner().invoke(main, ["--app", spec])
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_of_the_apps_queues_some_are_chosen_by_name() -> None:
+    queues = load(["shopapp"])
+    assert [queue.name for queue in chosen(queues, ["emails"])] == ["emails"]
+    with pytest.raises(ConfigError, match="the app has no queue 'email'"):
+        chosen(queues, ["email"])
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "Missing option '--app'"),
+        (["--app", "shopapp", "--concurrency", "0"], "0 is not in the range"),
+        (["--app", "shopapp", "--lease", "soon"], "'soon' is no duration"),
+        (["--app", "shopapp", "--config", "nowhere.yaml"], "cannot read nowhere.yaml"),
+        (["--app", "shopapp", "--url", "nonsense"], "no store for 'nonsense'"),
+    ],
+)
+def test_wrong_options_are_named(args: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_a_config_file_with_an_unknown_option_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "worker.yaml").write_text("concurency: 5\n")
+    result = CliRunner().invoke(main, ["--app", "shopapp", "--config", f"{tmp_path}/worker.yaml"])
+    assert result.exit_code == 2
+    assert "has 'concurency', which is no option of jq-worker" in " ".join(result.output.split())

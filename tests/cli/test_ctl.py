@@ -1,0 +1,93 @@
+"""What holds for every command of jq-ctl."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from jobq.cli.ctl import main
+
+
+def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    if not isinstance(command, click.Group):
+        return [path]
+    return [leaf for name, sub in command.commands.items() for leaf in leaves(sub, (*path, name))]
+
+
+@pytest.mark.parametrize("path", leaves(main), ids=" ".join)
+def test_every_command_has_help_that_says_what_it_does(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(main, [*path, "--help"])
+    assert result.exit_code == 0
+    assert "Global options:" in result.output
+    assert "--output" in result.output
+    if path != ("version",):
+        assert "Examples:" in result.output
+
+
+def test_global_options_stand_anywhere_and_the_last_one_wins(ctl) -> None:
+    ctl("queue", "create", "shop")
+    for args in (["-o", "json", "queue", "list"], ["queue", "-o", "json", "list"], ["-o", "yaml", "queue", "list", "-o", "json"]):
+        assert json.loads(ctl(*args).stdout)[0]["queue"] == "shop"
+
+
+def test_options_come_from_the_environment_unless_typed(ctl, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ctl("queue", "create", "shop")
+    monkeypatch.setenv("JQ_URL", url)
+    monkeypatch.setenv("JQ_OUTPUT", "json")
+    run = lambda *args: CliRunner().invoke(main, args).stdout  # noqa: E731
+    assert json.loads(run("queue", "list"))[0]["queue"] == "shop"
+    assert yaml.safe_load(run("queue", "list", "--output", "yaml"))[0]["queue"] == "shop"
+    assert run("--output", "table", "queue", "list").startswith("QUEUE")
+
+
+def test_tenants_do_not_see_each_other(ctl) -> None:
+    ctl("job", "submit", "add", "--id", "mine", "--tenant", "acme")
+    assert ctl.json("--tenant", "acme", "job", "status", "mine")["tenant"] == "acme"
+    ctl("job", "status", "mine", code=1)
+    assert ctl.json("queue", "list") == []
+
+
+def test_a_file_that_is_not_there_is_an_error_and_not_a_new_store(tmp_path: Path) -> None:
+    path = tmp_path / "typo.db"
+    result = CliRunner().invoke(main, ["--url", f"sqlite:///{path}", "queue", "list"])
+    assert result.exit_code == 2
+    assert f"there is no file {path}" in result.stderr
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://host", "sqlite://", "valkey+nothing://x"])
+def test_a_bad_url_is_wrong_usage_and_says_what_one_looks_like(url: str) -> None:
+    result = CliRunner().invoke(main, ["--url", url, "status"])
+    assert result.exit_code == 2, result.output
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_status_shows_what_needs_a_look(ctl) -> None:
+    ctl("job", "submit", "add", "-q", "shop")
+    ctl("queue", "create", "calm")
+    ctl("queue", "pause", "calm")
+    status = ctl.json("status")
+    assert status["counts"]["waiting"] == 1
+    assert status["notices"] == ["calm is paused", "shop has 1 job waiting and no worker"]
+    assert {q["queue"] for q in status["queues"]} == {"calm", "shop"}
+    assert "1 waiting" in ctl("status").stdout
+
+
+def test_version_needs_no_store() -> None:
+    result = CliRunner().invoke(main, ["--url", "nonsense", "version", "-o", "json"])
+    assert set(json.loads(result.stdout)) == {"jobq", "python", "platform"}
+
+
+def test_a_reader_that_leaves_early_is_no_traceback(ctl, url: str) -> None:
+    ctl("job", "submit", "add", "--lines", "-", input="[1, 2]\n" * 2000)
+    command = f"{sys.executable} -m jobq.cli.ctl --url {url} job list --limit 2000 -o yaml | head -1"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in result.stderr
+    assert result.stdout.startswith("- tenant")

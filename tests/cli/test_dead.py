@@ -1,0 +1,66 @@
+"""`jq-ctl dead …`: failed jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+Work = Callable[[], None]
+
+
+@pytest.fixture
+def dead(ctl, work: Work) -> None:
+    """Seven failed jobs of two kinds, and a completed one."""
+    lines = [{"name": "boom", "id": f"bad-{n}", "args": ["no such tenant" if n < 5 else f"bad invoice {n}"]} for n in range(7)]
+    lines.append({"name": "add", "id": "good", "args": [1, 1]})
+    ctl("job", "submit", "-q", "shop", "--lines", "-", input="\n".join(map(json.dumps, lines)))
+    work()
+
+
+@pytest.mark.usefixtures("dead")
+def test_dead_letters_are_listed_with_their_errors(ctl) -> None:
+    assert {job["id"] for job in ctl.json("dead", "list")} == {f"bad-{n}" for n in range(7)}
+    shown = ctl("dead", "list", "-n", "2").stdout
+    assert len(shown.splitlines()) == 3
+    assert "ValueError: " in shown
+
+
+@pytest.mark.usefixtures("dead")
+def test_dead_letters_are_counted_by_cause(ctl) -> None:
+    groups = ctl.json("dead", "list", "--by-error")
+    assert sum(group["jobs"] for group in groups) == 7
+    assert all(group["name"] == "boom" and group["latest"]["failure"]["type"] == "ValueError" for group in groups)
+    assert "EXAMPLE" in ctl("dead", "list", "--by-error").stdout
+
+
+@pytest.mark.usefixtures("dead")
+def test_dead_letters_run_again_one_by_one_or_all(ctl) -> None:
+    assert ctl.json("dead", "rerun", "bad-1") == {"matched": 1, "rerun": 1}
+    assert "nothing was done" in ctl("dead", "rerun", "--all", input="n\n", code=1).stderr
+    assert ctl.json("dead", "retry", "--all", "--yes") == {"matched": 6, "rerun": 6}
+    assert ctl.json("queue", "stats", "shop")["counts"]["waiting"] == 7
+    assert ctl.json("dead", "rerun", "--all") == {"matched": 0, "rerun": 0}
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_job_that_did_not_fail_is_left_alone(ctl) -> None:
+    result = ctl("dead", "purge", "good", "bad-0", "--yes", code=1)
+    assert "not failed, left alone: good" in result.stderr
+    assert ctl.json("job", "status", "good")["state"] == "completed"
+    ctl("job", "status", "bad-0", code=1)
+
+
+@pytest.mark.usefixtures("dead")
+def test_dead_letters_are_purged_by_age(ctl) -> None:
+    assert ctl.json("dead", "purge", "--all", "--older-than", "1h", "--yes") == {"matched": 0, "purged": 0}
+    assert ctl.json("dead", "purge", "--all", "--name", "other", "--yes") == {"matched": 0, "purged": 0}
+    assert ctl.json("dead", "purge", "--all", "--yes") == {"matched": 7, "purged": 7}
+    assert "no failed jobs" in ctl("dead", "list").stderr
+
+
+def test_ids_or_all_must_be_given_and_not_both(ctl) -> None:
+    ctl("queue", "create", "shop")
+    for args in (["rerun"], ["purge"], ["rerun", "x", "--all"]):
+        assert "give the ids of failed jobs, or --all" in ctl("dead", *args, code=2).stderr

@@ -1,0 +1,51 @@
+"""`jq-ctl events`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+Work = Callable[[], None]
+
+
+def test_one_jobs_story_is_told_in_order(ctl, work: Work) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
+    ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
+    work()
+    story = ctl.json("events", "--job", "sum", "--all")
+    assert [event["kind"] for event in story] == ["accepted", "started", "completed"]
+    assert all(event["job"] == "sum" and event["queue"] == "shop" for event in story)
+    assert story[1]["worker"] == "here"
+    assert [e["job"] for e in ctl.json("events", "--kind", "failed")] == ["bad"]
+    shown = ctl("events").stdout.splitlines()
+    assert len(shown) == 6
+    assert any("run 1 on here" in line for line in shown)
+
+
+def test_the_last_ones_are_shown_and_a_position_goes_on_from_there(ctl) -> None:
+    for n in range(5):
+        ctl("job", "submit", "add", "-q", "shop", "--id", f"job-{n}")
+    last = ctl.json("events", "-n", "2")
+    assert [event["job"] for event in last] == ["job-3", "job-4"]
+    position = ctl.json("events", "--all")[1]["position"]
+    assert [e["job"] for e in ctl.json("events", "-q", "shop", "--after", position)] == ["job-2", "job-3", "job-4"]
+    assert [e["job"] for e in ctl.json("events", "-q", "shop", "--after", position, "-n", "1")] == ["job-2"]
+    assert "give that --queue too" in ctl("events", "--after", position, code=2).stderr
+
+
+def test_following_prints_what_comes_one_document_per_line(ctl, url: str) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--id", "before")
+    command = [sys.executable, "-m", "jobq.cli.ctl", "--url", url, "events", "--follow", "--all", "-n", "3", "-o", "json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["job"] == "before"  # it is looking now
+        ctl("job", "submit", "add", "-q", "shop", "--id", "after")
+        ctl("job", "submit", "add", "-q", "new", "--id", "elsewhere")
+        assert {json.loads(line)["job"] for line in process.stdout} == {"after", "elsewhere"}
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,158 @@
+"""`jq-ctl job …` on jobs in every state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import yaml
+
+from jobq.cli.job import unseen
+
+Work = Callable[[], None]
+
+
+def test_a_job_is_shown_whole(ctl, work: Work) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--payload", "[2, 3]", "--id", "sum", "--priority", "4")
+    work()
+    job = ctl.json("job", "status", "sum")
+    assert {k: job[k] for k in ("tenant", "queue", "id", "name", "state", "args", "kwargs", "result", "priority", "attempt")} == {
+        "tenant": "default", "queue": "shop", "id": "sum", "name": "add", "state": "completed", "args": [2, 3], "kwargs": {},
+        "result": 5, "priority": 4, "attempt": 1,
+    }  # fmt: skip
+    assert job["created_at"].endswith("Z")
+    assert job["finished_at"] >= job["started_at"] >= job["created_at"]
+    assert yaml.safe_load(ctl("job", "status", "sum", "-o", "yaml").stdout) == job
+    table = ctl("job", "status", "sum").stdout
+    assert "completed" in table
+    assert "2, 3" in table
+
+
+def test_a_failed_job_shows_its_traceback(ctl, work: Work) -> None:
+    ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
+    work()
+    shown = ctl("job", "status", "bad").stdout
+    assert "error: ValueError: no such tenant" in shown
+    assert "Traceback" in shown
+    failure = ctl.json("job", "status", "bad")["failure"]
+    assert (failure["reason"], failure["type"], failure["message"]) == ("error", "ValueError", "no such tenant")
+
+
+def test_an_unknown_job_is_one_line_and_exit_code_1(ctl) -> None:
+    ctl("queue", "create", "shop")
+    result = ctl("job", "status", "ghost", code=1)
+    assert result.stderr.startswith("Error: no job ghost in any queue of")
+    assert len(result.stderr.splitlines()) == 1
+    assert "no job ghost in queue 'shop'" in ctl("job", "status", "ghost", "-q", "shop", code=1).stderr
+
+
+def test_an_id_in_two_queues_asks_which(ctl) -> None:
+    for queue in ("left", "right"):
+        ctl("job", "submit", "add", "-q", queue, "--id", "twin", "--payload", "[1, 1]")
+    assert "several queues (left, right): say which with --queue" in ctl("job", "status", "twin", code=1).stderr
+    assert ctl.json("job", "status", "twin", "-q", "right")["queue"] == "right"
+
+
+def test_jobs_are_listed_by_queue_state_and_name(ctl, work: Work) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--payload", "[1, 1]", "--id", "one")
+    ctl("job", "submit", "boom", "-q", "shop", "--id", "two")
+    work()
+    ctl("job", "submit", "add", "-q", "shop", "--payload", "[1, 1]", "--id", "three")
+    ctl("job", "submit", "add", "-q", "other", "--payload", "[1, 1]", "--id", "four")
+    ids = lambda *args: {job["id"] for job in ctl.json("job", "list", *args)}  # noqa: E731
+    assert ids() == {"one", "two", "three", "four"}
+    assert ids("-q", "shop") == {"one", "two", "three"}
+    assert ids("--state", "failed") == {"two"}
+    assert ids("--state", "waiting", "--name", "add") == {"three", "four"}
+    assert ids("-q", "shop", "--state", "completed") == {"one"}
+    lines = ctl("job", "list").stdout.splitlines()
+    assert lines[0].split()[:4] == ["ID", "QUEUE", "NAME", "STATE"]
+    assert len(lines) == 5
+
+
+def test_a_long_listing_says_that_there_is_more(ctl) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--lines", "-", input="[1, 1]\n" * 7)
+    result = ctl("job", "list", "--limit", "5")
+    assert len(result.stdout.splitlines()) == 6
+    assert "5 shown of shop; --limit shows more" in result.stderr
+    assert len(ctl.json("job", "list", "--limit", "700")) == 7
+
+
+def test_a_listing_of_an_unknown_queue_names_those_there_are(ctl) -> None:
+    ctl("queue", "create", "shop")
+    assert "no queue 'shoop'" in (error := ctl("job", "list", "-q", "shoop", code=1).stderr)
+    assert "it has shop" in error
+
+
+def test_waiting_jobs_are_cancelled_at_once_and_ended_ones_not(ctl) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--payload", "[1, 1]")
+    assert "a cancelled" in ctl("job", "cancel", "a").stdout
+    assert ctl.json("job", "status", "a")["state"] == "cancelled"
+    result = ctl("job", "cancel", "a", code=1)
+    assert "a not cancelled: it is cancelled; only unfinished jobs can be cancelled" in result.stdout
+    assert ctl.json("job", "cancel", "a", code=1) == [{"queue": "shop", "id": "a", "applied": False, "state": "cancelled"}]
+
+
+def test_an_ended_job_runs_again_by_rerun_and_by_its_other_name(ctl, work: Work) -> None:
+    ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
+    work()
+    for command in ("rerun", "retry"):
+        ctl("job", command, "bad")
+        assert ctl.json("job", "status", "bad")["state"] == "waiting"
+        work()
+    job = ctl.json("job", "status", "bad")
+    assert (job["state"], job["attempt"], job["failures"]) == ("failed", 3, 1)
+
+
+def test_a_delayed_job_is_promoted(ctl) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--id", "later", "--delay", "1h", "--payload", "[1, 1]")
+    assert ctl.json("job", "status", "later")["state"] == "delayed"
+    assert "now waiting" in ctl("job", "promote", "later").stdout
+    assert "only delayed jobs" in ctl("job", "promote", "later", code=1).stdout
+
+
+def test_a_waiting_job_gets_another_priority(ctl) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--payload", "[1, 1]")
+    ctl("job", "reprioritise", "a", "--priority", "9")
+    assert ctl.json("job", "status", "a")["priority"] == 9
+    assert "priority=-1 is out of range" in ctl("job", "reprioritise", "a", "--priority", "-1", code=2).stderr
+
+
+def test_removing_asks_first(ctl, work: Work) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--payload", "[1, 1]")
+    work()
+    assert "nothing was done" in ctl("job", "remove", "a", input="n\n", code=1).stderr
+    assert "nothing was done" in ctl("job", "remove", "a", input="", code=1).stderr
+    ctl("job", "remove", "a", input="y\n")
+    ctl("job", "status", "a", code=1)
+
+
+def test_waiting_for_jobs_tells_by_the_exit_code_how_they_ended(ctl, work: Work) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--id", "good", "--payload", "[1, 1]")
+    ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
+    work()
+    ctl("job", "submit", "add", "-q", "shop", "--id", "late", "--delay", "1h", "--payload", "[1, 1]")
+    ctl("job", "wait", "good")
+    ctl("job", "wait", "good", "bad", code=1)
+    assert "still unfinished: late" in ctl("job", "wait", "late", "--for", "50ms", code=1).stderr
+
+
+def test_logs_are_printed(ctl, work: Work) -> None:
+    ctl("job", "submit", "chatty", "-q", "shop", "--id", "talk", "--payload", "[3]")
+    work()
+    assert ctl("job", "logs", "talk").stdout == "line 0\nline 1\nline 2\n"
+    assert ctl("job", "logs", "talk", "--follow").stdout == "line 0\nline 1\nline 2\n"
+    assert ctl.json("job", "logs", "talk") == ["line 0", "line 1", "line 2"]
+
+
+def test_a_followed_log_that_drops_its_oldest_lines_prints_each_line_once() -> None:
+    assert unseen([], ["a", "b"]) == ["a", "b"]
+    assert unseen(["a", "b"], ["a", "b", "c"]) == ["c"]
+    assert unseen(["a", "b", "c"], ["b", "c", "d", "e"]) == ["d", "e"]
+    assert unseen(["a"], ["x", "y"]) == ["x", "y"]
+
+
+def test_what_users_stored_is_no_markup_and_no_escape(ctl) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--id", "[red]x[/red]", "--payload", '["[bold]\\u001b[31m", 1]')
+    assert "[red]x[/red]" in (shown := ctl("job", "list").stdout)
+    assert "\x1b" not in shown
+    assert "[bold]" in shown

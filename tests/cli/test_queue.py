@@ -1,0 +1,101 @@
+"""`jq-ctl queue …` on whole queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+Work = Callable[[], None]
+
+
+def fill(ctl, n: int, queue: str = "shop", *args: str) -> None:
+    lines = "\n".join(json.dumps({"name": "add", "args": [i, 1]}) for i in range(n))
+    ctl("job", "submit", "-q", queue, "--lines", "-", *args, input=lines)
+
+
+def counts(ctl, queue: str = "shop") -> dict[str, int]:
+    return {state: n for state, n in ctl.json("queue", "stats", queue)["counts"].items() if n}
+
+
+def test_queues_are_listed_with_their_counts(ctl) -> None:
+    fill(ctl, 3)
+    fill(ctl, 2, "later", "--delay", "1h")
+    assert {q["queue"]: {s: n for s, n in q["counts"].items() if n} for q in ctl.json("queue", "list")} == {
+        "shop": {"waiting": 3},
+        "later": {"delayed": 2},
+    }
+    lines = ctl("queue", "list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["QUEUE", "later", "shop"]
+    assert "no worker" in lines[2]
+
+
+def test_a_store_without_queues_says_how_to_get_one(ctl) -> None:
+    ctl("queue", "create", "shop")
+    ctl("queue", "delete", "shop", "--yes")
+    assert "no queues yet" in ctl("queue", "list").stderr
+    assert ctl.json("queue", "list") == []
+
+
+def test_the_stats_of_a_queue_show_its_last_minutes(ctl, work: Work) -> None:
+    fill(ctl, 5)
+    work()
+    stats = ctl.json("queue", "stats", "shop")
+    assert stats["counts"]["completed"] == 5
+    assert sum(minute["completed"] for minute in stats["minutes"]) == 5
+    shown = ctl("queue", "stats", "shop").stdout
+    assert "PER MINUTE" in shown
+    assert "on average" in shown
+
+
+def test_a_created_queue_keeps_what_it_was_told_and_can_be_changed(ctl) -> None:
+    made = ctl.json("queue", "create", "shop", "--mode", "keyed", "--keep-completed", "7d", "--keep-count", "10")
+    assert (made["mode"], made["retention"]["completed_ms"], made["retention"]["count"]) == ("keyed", 604_800_000, 10)
+    changed = ctl.json("queue", "create", "shop", "--keep-failed", "1d")
+    assert changed["retention"] == {"completed_ms": 604_800_000, "failed_ms": 86_400_000, "cancelled_ms": 86_400_000, "count": 10}
+    ctl("queue", "create", "shop", "--mode", "plain", code=1)
+
+
+def test_a_paused_queue_starts_nothing_until_resumed(ctl, work: Work) -> None:
+    fill(ctl, 1)
+    ctl("queue", "pause", "shop")
+    assert ctl.json("queue", "stats", "shop")["paused"] is True
+    assert "paused" in ctl("queue", "list").stdout
+    ctl("queue", "resume", "shop")
+    work()
+    assert counts(ctl) == {"completed": 1}
+    ctl("queue", "pause", "ghost", code=1)
+
+
+def test_clearing_cancels_what_waits_and_with_a_word_what_is_delayed(ctl) -> None:
+    fill(ctl, 1500)
+    fill(ctl, 2, "shop", "--delay", "1h")
+    assert "nothing was done" in ctl("queue", "clear", "shop", input="n\n", code=1).stderr
+    assert ctl.json("queue", "clear", "shop", "--yes") == {"queue": "shop", "cleared": 1500}
+    assert counts(ctl) == {"cancelled": 1500, "delayed": 2}
+    assert ctl.json("queue", "clear", "shop", "--delayed", "--yes")["cleared"] == 2
+    assert ctl.json("queue", "clear", "shop")["cleared"] == 0  # nothing to lose: nothing to ask
+
+
+def test_cleaning_removes_ended_jobs_by_state_age_and_number(ctl) -> None:
+    fill(ctl, 1200)
+    ctl("queue", "clear", "shop", "--yes")
+    assert ctl.json("queue", "clean", "shop", "--state", "cancelled", "--older-than", "1h", "--yes")["removed"] == 0
+    assert ctl.json("queue", "clean", "shop", "--state", "cancelled", "-n", "150", "--yes")["removed"] == 150
+    assert ctl.json("queue", "clean", "shop", "--state", "cancelled", "--yes")["removed"] == 1050
+    ctl("queue", "clean", "shop", "--state", "waiting", code=2)
+
+
+def test_deleting_refuses_a_queue_with_work_left_and_obliterating_does_not(ctl) -> None:
+    fill(ctl, 1100)
+    assert "has 1,100 unfinished jobs" in ctl("queue", "delete", "shop", "--yes", code=1).stderr
+    assert "nothing was done" in ctl("queue", "obliterate", "shop", code=1).stderr
+    assert ctl.json("queue", "obliterate", "shop", "--yes") == {"queue": "shop", "removed": 1100}
+    assert ctl.json("queue", "list") == []
+
+
+def test_watching_prints_each_look(ctl) -> None:
+    fill(ctl, 2)
+    result = ctl("queue", "watch", "--every", "100ms", "--times", "2", "-o", "json")
+    looks = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [look[0]["counts"]["waiting"] for look in looks] == [2, 2]
+    assert "ENDED/S" in ctl("queue", "watch", "--times", "1").stdout

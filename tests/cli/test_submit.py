@@ -1,0 +1,110 @@
+"""`jq-ctl job submit`: one job, and many."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+def test_arguments_come_as_an_array_an_object_a_file_or_one_by_one(ctl, tmp_path: Path) -> None:
+    (tmp_path / "args.json").write_text('{"invoice": 7}')
+    submit = lambda *args, input=None: ctl.json("job", "submit", "charge", "-q", "shop", *args, input=input)  # noqa: E731
+    assert submit("--payload", '["acme", 7]')["args"] == ["acme", 7]
+    assert submit("--payload", '{"invoice": 7}')["kwargs"] == {"invoice": 7}
+    assert submit("--payload", f"@{tmp_path}/args.json")["kwargs"] == {"invoice": 7}
+    assert submit("--payload", "-", input='["from stdin"]')["args"] == ["from stdin"]
+    assert submit("-a", "tenant=acme", "-a", "invoice=7", "-a", "tags=[1]")["kwargs"] == {
+        "tenant": "acme",
+        "invoice": 7,
+        "tags": [1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--payload", "{"], "--payload is no JSON"),
+        (["--payload", "7"], "--payload must be an array of arguments or an object"),
+        (["--payload", "@nowhere.json"], "cannot read nowhere.json"),
+        (["-a", "seven"], "--arg 'seven' must look like name=value"),
+        (["--priority", "-1"], "priority=-1 is out of range"),
+        (["--priority", "x"], "'x' is not a valid integer"),
+        (["--delay", "soon"], "'soon' is no duration"),
+        (["--ttl", "0"], "ttl=0.0 is not a time span"),
+        (["--id", "a{b"], "braces are not allowed"),
+        (["--id", "x" * 257], "too long"),
+        (["--delay", "1s", "--at", "2030-01-01T00:00"], "give one of the two"),
+    ],
+)
+def test_bad_input_is_wrong_usage_named_in_one_line_and_stores_nothing(ctl, args: list[str], said: str) -> None:
+    ctl("queue", "create", "shop")
+    result = ctl("job", "submit", "charge", "-q", "shop", *args, code=2)
+    assert said in result.stderr
+    assert ctl.json("job", "list") == []
+
+
+def test_a_job_without_a_task_is_wrong_usage(ctl) -> None:
+    assert "which task?" in ctl("job", "submit", code=2).stderr
+
+
+def test_the_same_id_twice_is_one_job(ctl) -> None:
+    assert ctl.json("job", "submit", "charge", "-q", "shop", "--id", "inv-7")["duplicate"] is False
+    assert ctl.json("job", "submit", "charge", "-q", "shop", "--id", "inv-7")["duplicate"] is True
+    assert "was there already: nothing changed" in ctl("job", "submit", "charge", "-q", "shop", "--id", "inv-7").stderr
+
+
+def test_a_time_may_have_an_offset(ctl) -> None:
+    job = ctl.json("job", "submit", "charge", "-q", "shop", "--at", "2099-01-01T00:00:00Z")
+    assert (job["state"], job["due_at"]) == ("delayed", "2099-01-01T00:00:00.000Z")
+
+
+def test_lines_bring_names_arguments_and_options(ctl, tmp_path: Path) -> None:
+    lines = [
+        '{"name": "charge", "kwargs": {"invoice": 8}, "id": "inv-8", "priority": 5}',
+        "",
+        '["acme", 9]',
+        '{"args": [10], "id": "inv-10", "at": "2099-01-01T00:00:00+00:00"}',
+    ]
+    (tmp_path / "jobs.jsonl").write_text("\n".join(lines))
+    submit = ["job", "submit", "charge", "-q", "shop", "--priority", "2", "--lines", f"{tmp_path}/jobs.jsonl"]
+    assert ctl.json(*submit) == {"queue": "shop", "accepted": 3, "duplicates": 0}
+    first = ctl.json("job", "status", "inv-8")
+    assert (first["kwargs"], first["priority"]) == ({"invoice": 8}, 5)
+    assert ctl.json("job", "status", "inv-10")["due_at"] == "2099-01-01T00:00:00.000Z"
+    assert {tuple(job["args"]): job["priority"] for job in ctl.json("job", "list")} == {(): 5, ("acme", 9): 2, (10,): 2}
+    assert "1 job accepted in shop, 2 were there already" in ctl(*submit).stdout
+
+
+def test_thousands_of_lines_go_in_batches(ctl) -> None:
+    lines = "\n".join(json.dumps({"args": [n], "id": f"job-{n}"}) for n in range(2500))
+    assert ctl.json("job", "submit", "charge", "-q", "shop", "--lines", "-", input=lines)["accepted"] == 2500
+    assert ctl.json("queue", "stats", "shop")["counts"]["waiting"] == 2500
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 1002 is no JSON"),
+        ("7", "line 1002 must be an array of arguments or an object, not 7"),
+        ('{"invoice": 7}', "line 1002 has an unknown field 'invoice'"),
+        ('{"args": {}}', 'line 1002: "args" must be an array'),
+        ('{"priority": -1}', "line 1002: priority=-1"),
+        ('{"at": "tomorrow"}', 'line 1002: "at" must be an ISO 8601 time'),
+        ('{"delay": "1h"}', "line 1002: delay='1h' is not a time"),
+    ],
+)
+def test_a_bad_line_is_named_with_what_was_done_before_it(ctl, line: str, said: str) -> None:
+    lines = "[1]\n" * 1001 + line + "\n[2]\n"
+    result = ctl("job", "submit", "charge", "-q", "shop", "--lines", "-", input=lines, code=2)
+    assert said in result.stderr
+    assert "(1,000 jobs before it were submitted)" in result.stderr
+
+
+def test_lines_without_a_task_are_refused(ctl) -> None:
+    assert "line 1 names no task" in ctl("job", "submit", "-q", "shop", "--lines", "-", input="[1]", code=2).stderr
+
+
+def test_lines_and_arguments_do_not_go_together(ctl) -> None:
+    assert "--lines brings its own" in ctl("job", "submit", "x", "--lines", "-", "--payload", "[]", input="", code=2).stderr

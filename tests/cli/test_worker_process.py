@@ -1,0 +1,117 @@
+"""jq-worker as it is run: a process of its own, asked to stop, and killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Start = Callable[..., "subprocess.Popen[str]"]
+Until = Callable[[Callable[[], Any], str], Any]
+
+
+def state(ctl, id: str) -> str:
+    return str(ctl.json("job", "status", id)["state"])
+
+
+def hold(ctl, tmp_path: Path, n: int) -> list[str]:
+    """Submit jobs that run until they are let go."""
+    ids = [f"held-{i}" for i in range(n)]
+    lines = "\n".join(json.dumps({"name": "hold", "args": [str(tmp_path)], "id": id}) for id in ids)
+    ctl("job", "submit", "-q", "shop", "--lines", "-", input=lines)
+    return ids
+
+
+def all_started(tmp_path: Path, ids: list[str]) -> bool:
+    return all((tmp_path / f"{id}.started").exists() for id in ids)
+
+
+def test_a_worker_runs_jobs_and_drains_on_sigterm(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+    ids = hold(ctl, tmp_path, 3)
+    worker = start_worker("--concurrency", "2", "--name", "w1")
+    until(lambda: all_started(tmp_path, ids[:2]), "two jobs to run")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.stdout is not None
+    until(lambda: "draining" in worker.stdout.readline(), "the worker to hear of it")
+    (tmp_path / "go").touch()
+    output, _ = worker.communicate(timeout=30)
+    assert worker.returncode == 0, output
+    assert [state(ctl, id) for id in ids] == ["completed", "completed", "waiting"]
+    assert ctl.json("worker", "list") == []
+    assert "Traceback" not in output
+
+
+def test_a_second_signal_hands_back_at_once_and_at_no_cost(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+    (id,) = hold(ctl, tmp_path, 1)
+    worker = start_worker("--drain", "1h")
+    until(lambda: all_started(tmp_path, [id]), "the job to run")
+    worker.send_signal(signal.SIGTERM)
+    worker.send_signal(signal.SIGINT)
+    output, _ = worker.communicate(timeout=30)
+    assert worker.returncode == 0, output
+    job = ctl.json("job", "status", id)
+    assert (job["state"], job["failures"], job["stalls"]) == ("waiting", 0, 0)
+
+
+def test_jobs_of_a_killed_worker_are_taken_up_by_another(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+    ids = hold(ctl, tmp_path, 20)
+    first = start_worker("--lease", "1s", "--name", "first")
+    until(lambda: all_started(tmp_path, ids), "all jobs to run")
+    first.kill()
+    first.wait()
+    (tmp_path / "go").touch()
+    second = start_worker("--name", "second")
+    ctl("job", "wait", *ids, "--for", "30s")
+    jobs = ctl.json("job", "list", "-q", "shop", "--state", "completed")
+    assert {job["id"] for job in jobs} == set(ids)
+    assert {(job["attempt"], job["stalls"], job["failures"], job["worker"]) for job in jobs} == {(2, 1, 0, "second")}
+    story = [event["kind"] for event in ctl.json("events", "--all", "--job", ids[0])]
+    assert story == ["accepted", "started", "stalled", "started", "completed"]
+    second.terminate()
+    assert second.wait(30) == 0
+
+
+def test_an_operator_drains_and_shuts_down_a_worker(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+    worker = start_worker("--name", "w1", "--concurrency", "7")
+    until(lambda: (tmp_path / "jobs.db").exists() and ctl.json("worker", "list"), "the worker to be there")
+    (seen,) = ctl.json("worker", "list")
+    assert (seen["name"], seen["concurrency"], seen["pid"], seen["paused"]) == ("w1", 7, worker.pid, False)
+    assert "running" in ctl("worker", "list").stdout
+    assert ctl.json("worker", "drain", "w1", "--wait", "30s")[0]["done"] is True
+    assert ctl.json("worker", "shutdown", "w1", "--wait", "30s")[0]["done"] is True
+    assert worker.wait(30) == 0
+    assert "no worker w1" in ctl("worker", "drain", "w1", code=1).stderr
+
+
+def test_the_environment_and_a_file_configure_a_worker(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+    (tmp_path / "worker.yaml").write_text("concurrency: 3\nworker-id: from-the-file\nqueues: [shop]\n")
+    start_worker("--config", f"{tmp_path}/worker.yaml", "--concurrency", "4", app="shopapp", JQ_WORKER_ID="from-the-environment")
+    until(lambda: (tmp_path / "jobs.db").exists() and ctl.json("worker", "list"), "the worker to be there")
+    (seen,) = ctl.json("worker", "list")
+    assert (seen["name"], seen["concurrency"]) == ("from-the-environment", 4)
+    assert [queue["queue"] for queue in seen["queues"]] == ["shop"]
+
+
+def test_a_url_given_to_the_worker_wins_over_the_apps(ctl, url: str, tmp_path: Path, start_worker: Start) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
+    start_worker("--url", url, JQ_URL=f"sqlite:///{tmp_path}/other.db")
+    ctl("job", "wait", "sum", "--for", "30s")
+    assert ctl.json("job", "status", "sum")["result"] == 5
+
+
+def test_an_unknown_task_is_an_ordinary_failure_and_the_worker_goes_on(ctl, start_worker: Start) -> None:
+    ctl("job", "submit", "nobody_knows", "-q", "shop", "--id", "strange", "--max-retries", "0")
+    ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
+    start_worker()
+    ctl("job", "wait", "sum", "--for", "30s")
+    ctl("job", "wait", "strange", "--for", "30s", code=1)
+    assert "nobody_knows" in ctl.json("job", "status", "strange")["failure"]["message"]
+
+
+def test_submitting_can_wait_for_the_answer(ctl, start_worker: Start) -> None:
+    start_worker()
+    assert ctl.json("job", "submit", "add", "-q", "shop", "--payload", "[2, 40]", "--wait", "30s")["result"] == 42
+    ctl("job", "submit", "boom", "-q", "shop", "--wait", "30s", code=1)
