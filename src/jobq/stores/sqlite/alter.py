@@ -54,6 +54,7 @@ def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> 
         return True
     if not job.flags & CANCEL:
         job.flags |= CANCEL
+        job.reason = reason
         tx.save(job)
         signals.ask_to_cancel(tx, job.worker, queue.qname, job.id)
     return True

@@ -30,7 +30,10 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
         upkeep.queue_due(tx, queue, UPKEEP)
         room = wanted.limit - len(leases)
         if room > 0 and not queue.paused:
-            leases += _claim_from(tx, queue, room, wanted.lease_ms, worker, call)
+            found = _claim_from(tx, queue, room, wanted.lease_ms, worker, call)
+            leases += found
+            if found and len(leases) == wanted.limit and tx.counts(queue.qid)[WAITING]:
+                tx.woken.setdefault(queue.qid, 1)  # there is more than this worker could take
     return leases, seen
 
 
@@ -85,8 +88,9 @@ def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, 
         rows = tx.execute(HOT["claim_plain"], (mark, worker, now, expires, queue.qid, room)).fetchall()
     if not rows:
         return []
-    rates.started(tx, queue, rows)
-    rows.sort(key=_line_order)
+    rates.started(tx, queue, len(rows))
+    if queue.mode != "keyed":
+        rows.sort(key=_line_order)
     _record(tx, queue, rows, worker)
     return [_lease(tx, queue, row, f"{row[0]}{mark}", now, expires) for row in rows]
 

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from jobq.errors import ConfigError, JobqError, StoreUnavailable
+from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import Clock
 from jobq.stores.sqlite import queries, signals
 from jobq.stores.sqlite.mailbox import Post
@@ -246,7 +246,7 @@ def _resolve(answers: list[tuple[_Request, Any, BaseException | None]]) -> None:
 
 
 def _translated(error: BaseException, path: str | None) -> BaseException:
-    if isinstance(error, JobqError) or not isinstance(error, sqlite3.Error):
+    if not isinstance(error, sqlite3.OperationalError):
         return error
     unavailable = StoreUnavailable(f"the SQLite database {path or 'in memory'} did not take part: {error}")
     unavailable.__cause__ = error

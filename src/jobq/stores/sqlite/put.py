@@ -14,7 +14,6 @@ from jobq.core.states import Kind, State
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.sqlite import ending, flows, line, locks, rates, signals
 from jobq.stores.sqlite.rows import (
-    ACTIVE,
     BLOCKED,
     CANCELLED,
     DELAYED,
@@ -124,7 +123,7 @@ def _put_one(tx: Tx, queue: QueueRow, spec: JobSpec, port: int | None, tied: lis
         holder = locks.holder(tx, qid, spec.unique.lock)
         mode = spec.unique.mode
         if holder is not None and not (mode == "debounce" and holder.state not in (DELAYED, WAITING, BLOCKED)):
-            if mode == "keep_last" and holder.state == ACTIVE:
+            if mode == "keep_last" and holder.started_ms is not None and holder.state not in ENDED:
                 follower = locks.follow_up(tx, qid, spec.unique.lock)
                 if follower is not None:
                     locks.replace(tx, follower, spec)
@@ -136,8 +135,8 @@ def _put_one(tx: Tx, queue: QueueRow, spec: JobSpec, port: int | None, tied: lis
                 return _duplicate(tx, queue, holder, spec, port)
     job = _new(tx, qid, spec, life, blocked=bool(spec.after) or follows)
     tx.record(job, Kind.ACCEPTED, None)
-    if job.state == DELAYED:
-        tx.woken.setdefault(qid, 1)
+    if job.state == DELAYED and job.due_ms is not None:
+        tx.due_at(qid, job.due_ms)
     if follows:
         job.open += 1
         locks.follow(tx, job)
@@ -204,7 +203,7 @@ def _accepted(tx: Tx, queue: QueueRow, rows: list[tuple[Any, ...]]) -> None:
             continue
         tx.moved(queue.qid, _ACCEPTED, None, state, items)
         if state == DELAYED:
-            tx.woken.setdefault(queue.qid, 1)
+            tx.due_at(queue.qid, min(item[14] for item in items))
         elif queue.mode == "keyed":
             for item in items:
                 tx.key_moved(queue.qid, item[4], None, WAITING)

@@ -10,11 +10,10 @@ from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores.sqlite import alter, ending, keys, settings
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import ACTIVE, BLOCKED, DELAYED, ENDED, NOTED, WAITING, Job
-from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx, as_json
+from jobq.stores.sqlite.rows import ACTIVE, BLOCKED, CANCELLED, DELAYED, ENDED, WAITING, Job
+from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx
 
 SQL = load("queues.sql")
-TIES = load("ties.sql")
 _KEYS = 500
 
 
@@ -106,12 +105,11 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int) -> bool:
     if active and not force:
         raise ConfigError(f"queue {name.queue!r} has {active} active jobs: stop its workers first, or use force")
     rows = tx.execute(SQL["some_jobs"], (queue.qid, limit)).fetchall()
-    for pk, state, flags in rows:
-        if flags & NOTED:
-            for part in ("delete_lines", "delete_signals", "delete_edges"):
-                tx.execute(TIES[part], (pk,))
-        tx.removed(queue.qid, state)
-    tx.execute(TIES["delete_jobs"], (as_json([pk for pk, _, _ in rows]),))
+    for row in rows:
+        job = Job(*row)
+        if job.state not in ENDED:  # on record, like any end
+            ending.end(tx, queue, job, CANCELLED, reason="removed")
+        ending.forget(tx, job)
     if len(rows) == limit:
         return False
     for statement in ("drop_keys", "drop_key_limits", "drop_locks", "drop_schedules", "drop_minutes", "drop_sleepers"):
@@ -138,6 +136,7 @@ def _store(tx: Tx, queue: QueueRow, mode: str | None, stored: settings.Settings,
     tx.execute(SQL["store"], (mode, packed, queue.qid))
     queue = tx.keep(queue._replace(mode=mode, settings_blob=packed))
     if limits_changed:
+        tx.execute(KEYED["set_rate"], (None, 0, queue.qid))
         tx.woken[queue.qid] = max(1, tx.counts(queue.qid)[WAITING])
         if mode == "keyed":
             _settle_all_keys(tx, queue.qid)

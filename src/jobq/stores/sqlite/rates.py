@@ -1,29 +1,81 @@
-"""What holds a queue's starts back: its limit of active jobs, its rate, the rates of its keys."""
+"""What holds starts back: a queue's limit of active jobs, its rate, the rates of its keys.
+
+A limit that is used up sets `held_ms` on its queue or key: nobody looks there again before that time.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from jobq.core.records import Limits, Tokens
-from jobq.stores.sqlite.rows import ACTIVE
-from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx
+import msgspec
+
+from jobq.core import limits
+from jobq.core.limits import RateState
+from jobq.core.records import Limits, RateData, Tokens, Window
+from jobq.stores.sqlite import keys
+from jobq.stores.sqlite.rows import ACTIVE, unpack_options
+from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx, as_json
+
+_decode_state = msgspec.msgpack.Decoder(RateState).decode
+_decode_limits = msgspec.msgpack.Decoder(Limits).decode
 
 
-def lowest_capacity(limits: Limits) -> int | None:
+class Meter:
+    """A rate and its state, while starts are paid for."""
+
+    def __init__(self, rate: RateData, packed: bytes | None, now: int) -> None:
+        self._rate, self._now = rate, now
+        self._state = None if packed is None else _decode_state(packed)
+        self.held_ms = 0
+
+    def take(self, cost: int) -> bool:
+        """Pay for a start. When that is not possible, `held_ms` says when to ask again."""
+        taken = limits.take(self._rate, self._state, self._now, cost)
+        self._state = taken.state
+        self.held_ms = 0 if taken.allowed else self._now + taken.retry_in_ms
+        return taken.allowed
+
+    def room(self) -> int:
+        """Starts of cost 1 that there is room for."""
+        return limits.room(self._rate, self._state, self._now)
+
+    @property
+    def packed(self) -> bytes | None:
+        """The state, to be kept."""
+        return None if self._state is None else msgspec.msgpack.encode(self._state)
+
+    @property
+    def until_ms(self) -> int:
+        """When the state will have nothing left to say."""
+        if self._state is None:
+            return 0
+        if isinstance(self._rate, Window):
+            return self._state.at_ms + self._rate.per_ms
+        return self._state.at_ms + math.ceil((self._rate.capacity - self._state.value) * 1000 / self._rate.refill)
+
+
+def lowest_capacity(found: Limits) -> int | None:
     """The most a job may cost to start at all."""
-    capacities = [rate.capacity for rate in (limits.rate, limits.key_rate) if isinstance(rate, Tokens)]
+    capacities = [rate.capacity for rate in (found.rate, found.key_rate) if isinstance(rate, Tokens)]
     return min(capacities, default=None)
 
 
 def room(tx: Tx, queue: QueueRow, wanted: int) -> int:
-    """How many may start now, as far as the queue as a whole is concerned."""
-    if queue.settings_blob is None and queue.held_ms == 0:
-        return wanted
+    """How many may start now, as far as the queue as a whole is concerned and cost plays no part."""
     if queue.held_ms > tx.now:
         return 0
-    limits = queue.settings.effective
-    if limits.limit is not None:
-        wanted = min(wanted, limits.limit - tx.counts(queue.qid)[ACTIVE])
+    if queue.settings_blob is None:
+        return wanted
+    effective = queue.settings.effective
+    if effective.limit is not None:
+        wanted = min(wanted, effective.limit - tx.counts(queue.qid)[ACTIVE])
+    if isinstance(effective.rate, Window):
+        meter = Meter(effective.rate, queue.rate, tx.now)
+        if wanted > 0 and not meter.room():
+            meter.take(1)
+            _keep(tx, queue, meter)
+        wanted = min(wanted, meter.room())
     return wanted
 
 
@@ -33,23 +85,86 @@ def by_cost(queue: QueueRow) -> bool:
 
 
 def affordable(tx: Tx, queue: QueueRow, wanted: int) -> list[int]:
-    """The head of the line, as far as the bucket can pay for it."""
-    raise NotImplementedError
+    """The head of the line, as far as the bucket can pay for it. Strictly in order: nobody cheaper goes first."""
+    meter = _meter(tx, queue)
+    assert meter is not None
+    heads = tx.execute(KEYED["heads"], (queue.qid, tx.now, wanted)).fetchall()
+    chosen = []
+    for pk, packed in heads:
+        if not meter.take(unpack_options(packed).cost):
+            break
+        chosen.append(pk)
+    _keep(tx, queue, meter)
+    return chosen
+
+
+def started(tx: Tx, queue: QueueRow, n: int) -> None:
+    """Starts under a window are counted when they have happened (those under a bucket were paid for before)."""
+    rate = queue.settings.effective.rate
+    if isinstance(rate, Window):
+        meter = _meter(tx, queue)
+        assert meter is not None
+        for _ in range(n):
+            meter.take(1)
+        _keep(tx, queue, meter)
 
 
 def keys_affordable(tx: Tx, queue: QueueRow, heads: list[Any]) -> list[tuple[str, int]]:
     """Which of the keys whose turn it is may start their next job, with that job."""
-    return [(key, pk) for key, pk, _ in heads if pk is not None]
-
-
-def started(tx: Tx, queue: QueueRow, rows: list[Any]) -> None:
-    """Starts have happened: count them."""
+    there = [(key, pk, rate) for key, pk, rate in heads if pk is not None]
+    own = _own_rates(tx, queue, [key for key, _, _ in there])
+    bucket = _meter(tx, queue) if by_cost(queue) else None
+    if bucket is None and not any(own.values()):
+        return [(key, pk) for key, pk, _ in there]
+    costs = {pk: unpack_options(packed).cost for pk, packed in tx.execute(KEYED["cost_of"], (as_json([pk for _, pk, _ in there]),))}
+    chosen, limited = [], []
+    for key, pk, packed in there:
+        rate = own[key]
+        if rate is not None:
+            meter = Meter(rate, packed, tx.now)
+            if not meter.take(costs[pk]):
+                tx.execute(KEYED["set_key_rate"], (meter.packed, meter.until_ms, meter.held_ms, queue.qid, key))
+                limited.append(key)
+                continue
+        if bucket is not None and not bucket.take(costs[pk]):
+            break
+        if rate is not None:
+            tx.execute(KEYED["set_key_rate"], (meter.packed, meter.until_ms, 0, queue.qid, key))
+        chosen.append((key, pk))
+    if limited:
+        keys.settle(tx, queue.qid, limited)
+    if bucket is not None:
+        _keep(tx, queue, bucket)
+    if limited and not chosen and (bucket is None or not bucket.held_ms):
+        return keys_affordable(tx, queue, tx.execute(KEYED["next_keys"], (queue.qid, tx.now, len(heads))).fetchall())
+    return chosen
 
 
 def next_times(tx: Tx, queue: QueueRow) -> list[int]:
     """When something held may go on."""
+    queue = tx.queue_by_qid(queue.qid)
     times = [queue.held_ms] if queue.held_ms > tx.now else []
     if queue.mode == "keyed":
         row = tx.execute(KEYED["next_held"], (queue.qid,)).fetchone()
         times += [row[0]] if row else []
     return times
+
+
+def _meter(tx: Tx, queue: QueueRow) -> Meter | None:
+    rate = queue.settings.effective.rate
+    return None if rate is None else Meter(rate, tx.queue_by_qid(queue.qid).rate, tx.now)
+
+
+def _keep(tx: Tx, queue: QueueRow, meter: Meter) -> None:
+    tx.execute(KEYED["set_rate"], (meter.packed, meter.held_ms, queue.qid))
+    tx.keep(tx.queue_by_qid(queue.qid)._replace(rate=meter.packed, held_ms=meter.held_ms))
+
+
+def _own_rates(tx: Tx, queue: QueueRow, names: list[str]) -> dict[str, RateData | None]:
+    """The rate of each key: its own, or the queue's for all keys."""
+    found: dict[str, RateData | None] = dict.fromkeys(names, queue.settings.effective.key_rate)
+    for key, packed in tx.execute(KEYED["overrides_of"], (queue.qid, as_json(names))):
+        override = _decode_limits(packed)
+        if override.key_rate is not None:
+            found[key] = override.key_rate
+    return found

@@ -101,7 +101,8 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
     for n, section in enumerate(sections[first:], first):
         if n > first:
             a, b = section.start
-        for row in tx.execute(SQL[section.statement], (queue.qid, section.state, a, b, _LOOK - looked, section.keep)):
+        at = {"qid": queue.qid, "state": section.state, "keep": section.keep, "a": a, "b": b, "n": _LOOK - looked}
+        for row in tx.execute(SQL[section.statement], at):
             job = Job(*row[2:])
             looked += 1
             if _matches(job, filter, tx.now):
@@ -138,7 +139,7 @@ def stats(tx: Tx, name: QueueName) -> StatsRecord:
     """The whole of `Store.stats`."""
     queue = tx.queue(name)
     if queue is None:
-        return StatsRecord(queue=name, counts=count(tx, name))
+        return StatsRecord(queue=name, counts=count(tx, name), workers=len(workers(tx, name)))
     oldest = tx.execute(SQL["head"], (queue.qid,)).fetchone() or tx.execute(SQL["keyed_head"], (queue.qid,)).fetchone()
     due = tx.execute(HOT["next_time"], (queue.qid, DELAYED)).fetchone()
     return StatsRecord(
@@ -162,7 +163,7 @@ def logs(tx: Tx, key: JobKey) -> list[str]:
     """The whole of `Store.logs`."""
     queue = tx.queue(key.queue)
     job = None if queue is None else tx.find(queue.qid, key.id)
-    return [] if job is None else [text for (text,) in tx.execute(TIES["lines_of"], (job.pk,))]
+    return [] if job is None or not _there(job, tx.now) else [text for (text,) in tx.execute(TIES["lines_of"], (job.pk,))]
 
 
 def queues(tx: Tx, tenant: str | None) -> list[QueueRecord]:

@@ -82,7 +82,7 @@ def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState
     """The whole of `Store.extend`."""
     states: list[LeaseState] = []
     for lease in leases:
-        row = tx.execute(HOT["extend"], (tx.now + lease_ms, claims.job_number(lease.token), lease.token)).fetchone()
+        row = tx.execute(HOT["extend"], (tx.now + lease_ms, claims.job_number(lease.token), lease.id, lease.token)).fetchone()
         states.append("lost" if row is None else "cancel" if row[0] & CANCEL else "held")
     return states
 
@@ -118,7 +118,7 @@ def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRe
     now = tx.now
     for pk, outcome in zip(numbers, outcomes, strict=True):
         row = rows.pop(pk, None)
-        if row is None or row[3] != ACTIVE or row[14] != outcome.token:
+        if row is None or row[3] != ACTIVE or row[14] != outcome.token or row[2] != outcome.id:
             stale.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
             continue
         _, qid, id, _, key, flags, name, life, attempt, failures, stalls, created, due, started, _ = row
@@ -152,7 +152,7 @@ def _settle_one(tx: Tx, pk: int, outcome: AnyOutcome) -> None:
         ending.end(tx, queue, job, COMPLETED)
     elif asked:
         failure = outcome.failure if isinstance(outcome, RetryLater | Fail) else None
-        ending.end(tx, queue, job, CANCELLED, reason="cancelled", failure=failure)
+        ending.end(tx, queue, job, CANCELLED, reason=job.reason or "cancelled", failure=failure)
     elif isinstance(outcome, Fail):
         ending.end(tx, queue, job, FAILED, failure=outcome.failure)
     elif isinstance(outcome, RetryLater):

@@ -8,7 +8,8 @@ from jobq.core.records import QueueName, Topic
 from jobq.stores.sqlite import flows, keys
 from jobq.stores.sqlite.mailbox import Notice, alive
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.tx import Tx
+from jobq.stores.sqlite.rows import DELAYED, WAITING
+from jobq.stores.sqlite.tx import HOT, Tx
 
 SQL = load("signals.sql")
 
@@ -23,6 +24,12 @@ def flush(tx: Tx) -> None:
     """Tell parents, settle the keys, then note whom to tell. Runs once per request, when its work is done."""
     flows.deliver(tx)
     keys.flush(tx)
+    for qid in tx.freed:
+        if tx.queue_by_qid(qid).settings.effective.limit is not None and tx.counts(qid)[WAITING]:
+            tx.woken.setdefault(qid, 1)  # a slot under the queue's limit is free
+    for qid, due in tx.soonest.items():
+        if qid not in tx.woken and tx.execute(HOT["next_time"], (qid, DELAYED)).fetchone()[0] >= due:
+            tx.woken[qid] = 1  # nothing else is due before it: one sleeper must learn the new time
     for qid, n in tx.woken.items():
         _wake(tx, qid, n)
     for qid, id in tx.ended:

@@ -42,6 +42,7 @@ class QueueRow(NamedTuple):
     mode: str | None
     paused: int
     seq: int
+    listed: int
     held_ms: int
     rate: bytes | None
     settings_blob: bytes | None
@@ -74,13 +75,14 @@ class Tx:
         self.now = now
         self.notices: list[Notice] = []
         self.worker: str | None = None
-        self._items: dict[tuple[int, str | None], list[events.Item]] = {}
+        self._entries: dict[int, list[tuple[str | None, list[events.Item]]]] = {}
         self._deltas: dict[int, list[int]] = {}
         self._minutes: dict[int, list[int]] = {}
         self._queues: dict[QueueName, QueueRow] = {}
         self._qids: dict[int, QueueRow] = {}
         self._keys: dict[tuple[int, str], list[int]] = {}
         self.woken: dict[int, int] = {}
+        self.soonest: dict[int, int] = {}
         self.ended: list[tuple[int, str]] = []  # watched jobs that ended: somebody is to be told
         self.wanted: list[Job] = []  # jobs that ended and that others wait for
 
@@ -103,6 +105,9 @@ class Tx:
             self.execute(HOT["make_queue"], name)
             row = self.queue(name)
             assert row is not None
+        elif not row.listed:
+            self.execute(HOT["list_queue"], (row.qid,))
+            row = self.keep(row._replace(listed=1))
         return row
 
     def queue_by_qid(self, qid: int) -> QueueRow:
@@ -144,8 +149,8 @@ class Tx:
             job.failure = pack_failure(failure)
         self.save(job)
         self.record(job, kind, previous, reason=reason, failure=failure)
-        if state == DELAYED:
-            self.woken.setdefault(job.qid, 1)  # so that one sleeper learns when it is due
+        if state == DELAYED and job.due_ms is not None:
+            self.due_at(job.qid, job.due_ms)
 
     def record(
         self, job: Job, kind: Kind, previous: int | None, *, reason: str | None = None, failure: Failure | None = None
@@ -172,7 +177,11 @@ class Tx:
     ) -> None:  # fmt: skip
         """Put a batch of the same change on record."""
         n = len(items)
-        self._items.setdefault((qid, worker), []).extend(items)
+        entries = self._entries.setdefault(qid, [])
+        if entries and entries[-1][0] == worker:
+            entries[-1][1].extend(items)
+        else:  # an entry has one worker, and entries keep the order of what happened
+            entries.append((worker, list(items)))
         deltas = self._deltas.get(qid)
         if deltas is None:
             deltas = self._deltas[qid] = [0] * 7
@@ -201,6 +210,10 @@ class Tx:
         elif state == ACTIVE:
             counts[1] += n
 
+    def due_at(self, qid: int, due_ms: int) -> None:
+        """A job is delayed until then: if it is the first to be due, a sleeper must learn of it."""
+        self.soonest[qid] = min(due_ms, self.soonest.get(qid, due_ms))
+
     def removed(self, qid: int, state: int, n: int = 1) -> None:
         """Records of ended jobs are gone; that is no event."""
         self._deltas.setdefault(qid, [0] * 7)[state] -= n
@@ -211,7 +224,7 @@ class Tx:
         """The queue's counters as they stand in the transaction."""
         row = self.queue_by_qid(qid)
         deltas = self._deltas.get(qid, [0] * 7)
-        return [n + d for n, d in zip(row[10:17], deltas, strict=True)]
+        return [n + d for n, d in zip(row[11:18], deltas, strict=True)]
 
     def take_keys(self) -> dict[tuple[int, str], list[int]]:
         """What happened to keys since the last time; the caller writes it."""
@@ -220,8 +233,9 @@ class Tx:
 
     def flush(self) -> None:
         """Write what happened: the log, the counters, the minutes."""
-        for (qid, worker), items in self._items.items():
-            self.execute(HOT["log"], (qid, self.now, len(items), events.pack(self.now, worker, items)))
+        for qid, entries in self._entries.items():
+            for worker, items in entries:
+                self.execute(HOT["log"], (qid, self.now, len(items), events.pack(self.now, worker, items)))
         for qid, deltas in self._deltas.items():
             if any(deltas):
                 self.execute(HOT["move_counters"], (*deltas, qid))
@@ -230,9 +244,14 @@ class Tx:
             self.execute(HOT["move_minute"], (qid, minute, *figures))
 
     @property
+    def freed(self) -> Iterable[int]:
+        """The queues that have fewer active jobs than before."""
+        return [qid for qid, deltas in self._deltas.items() if deltas[ACTIVE] < 0]
+
+    @property
     def logged(self) -> Iterable[int]:
         """The queues whose log grew."""
-        return {qid for qid, _ in self._items}
+        return self._entries.keys()
 
 
 def as_json(values: Sequence[Any]) -> str:

@@ -27,10 +27,9 @@ TIES = load("ties.sql")
 
 DAY_MS = 86_400_000
 LOG_ENTRIES = 200_000
-"""Entries of a queue's log that are kept for readers who come later, at the most a week's."""
+"""Entries of a queue's log that are kept for readers who come later."""
 LOG_CAP = 2_000_000
 """Entries kept at the most for a registered reader that has not come; then a gap takes their place."""
-LOG_MS = 7 * DAY_MS
 
 
 def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
@@ -71,7 +70,7 @@ def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
     """A lease expired: back to the front, or failed past max_stalls, or cancelled if that was asked."""
     job.stalls += 1
     if job.flags & CANCEL:
-        ending.end(tx, queue, job, CANCELLED, reason="cancelled")
+        ending.end(tx, queue, job, CANCELLED, reason=job.reason or "cancelled")
     elif job.stalls > unpack_options(job.options).max_stalls:
         failure = Failure(
             reason="stalled", type="LeaseLost", attempt=job.attempt, at_ms=tx.now, fingerprint="stalled",
@@ -138,9 +137,10 @@ def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
     first, readers_at = tx.execute(SQL["log_span"], {"qid": queue.qid}).fetchone()
     if first is None:
         return 0
-    wanted = tx.execute(SQL["log_wanted"], {"qid": queue.qid, "old": tx.now - LOG_MS, "keep": LOG_ENTRIES}).fetchone()[0]
+    wanted = tx.execute(SQL["log_wanted"], (queue.qid, LOG_ENTRIES)).fetchone()
     if wanted is None:
         return 0
+    wanted = wanted[0]
     unread = readers_at is not None and wanted > readers_at
     upto = min(wanted, readers_at) if unread else wanted
     over = tx.execute(SQL["log_over_cap"], (queue.qid, LOG_CAP)).fetchone()

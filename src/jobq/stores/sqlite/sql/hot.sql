@@ -6,6 +6,9 @@ SELECT * FROM queues WHERE tenant = ? AND name = ?;
 -- name: make_queue: a queue nobody declared
 INSERT INTO queues (tenant, name) VALUES (?, ?);
 
+-- name: list_queue: an obliterated queue is used anew
+UPDATE queues SET listed = 1 WHERE qid = ?;
+
 -- name: take_places: n places in line; answers the last one
 UPDATE queues SET seq = seq + ? WHERE qid = ? RETURNING seq;
 
@@ -81,4 +84,4 @@ SELECT call, stale FROM calls WHERE worker = ?;
 INSERT INTO calls VALUES (?, ?, ?, ?) ON CONFLICT (worker) DO UPDATE SET call = excluded.call, at_ms = excluded.at_ms, stale = excluded.stale;
 
 -- name: extend: renew a lease
-UPDATE jobs SET at_ms = ? WHERE pk = ? AND state = 3 AND token = ? RETURNING flags;
+UPDATE jobs SET at_ms = ? WHERE pk = ? AND id = ? AND state = 3 AND token = ? RETURNING flags;

@@ -24,6 +24,9 @@ SELECT k.key, (SELECT j.pk FROM jobs j WHERE j.qid = k.qid AND j.key = k.key AND
                   AND (j.at_ms IS NULL OR j.at_ms > ?2) ORDER BY j.priority DESC, j.seq LIMIT 1), k.rate
 FROM keys k WHERE k.qid = ?1 AND k.ready = 1 ORDER BY k.turn LIMIT ?3;
 
+-- name: heads: the head of a plain line, with what its jobs cost
+SELECT pk, options FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?2) ORDER BY priority DESC, seq LIMIT ?3;
+
 -- name: cost_of: options of jobs, for their cost
 SELECT pk, options FROM jobs WHERE pk IN (SELECT value FROM json_each(?));
 
@@ -46,8 +49,8 @@ SELECT held_ms FROM keys WHERE qid = ? AND ready = 2 ORDER BY held_ms LIMIT 1;
 -- name: key_overrides: limits given to single keys
 SELECT key, n, limits FROM key_limits WHERE qid = ?;
 
--- name: key_override: limits given to one key
-SELECT n, limits FROM key_limits WHERE qid = ? AND key = ?;
+-- name: overrides_of: limits given to keys of a list
+SELECT key, limits FROM key_limits WHERE qid = ? AND key IN (SELECT value FROM json_each(?));
 
 -- name: set_key_override: give them
 INSERT INTO key_limits VALUES (?, ?, ?, ?) ON CONFLICT (qid, key) DO UPDATE SET n = excluded.n, limits = excluded.limits;

@@ -19,7 +19,7 @@ SELECT id FROM jobs WHERE qid = ? AND state = ? AND keep = 0 AND at_ms IS NOT NU
 SELECT * FROM jobs WHERE qid = ? AND state = ? AND keep = ? AND at_ms IS NOT NULL AND finished_ms <= ? ORDER BY at_ms LIMIT ?;
 
 -- name: some_jobs: of a queue
-SELECT pk, state, flags FROM jobs WHERE qid = ? LIMIT ?;
+SELECT * FROM jobs WHERE qid = ? LIMIT ?;
 
 -- name: drop_keys: with the queue
 DELETE FROM keys WHERE qid = ?;
@@ -40,4 +40,4 @@ DELETE FROM minutes WHERE qid = ?;
 DELETE FROM sleepers WHERE qid = ?;
 
 -- name: reset_queue: as if nobody had declared it; its row stays, for the log's sake
-UPDATE queues SET mode = NULL, paused = 0, held_ms = 0, rate = NULL, settings = NULL WHERE qid = ?;
+UPDATE queues SET listed = 0, mode = NULL, paused = 0, held_ms = 0, rate = NULL, settings = NULL WHERE qid = ?;

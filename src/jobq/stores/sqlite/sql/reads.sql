@@ -3,14 +3,14 @@
 -- A listing goes through an index in sections (see reads._sections), and goes on behind a pair of its values.
 
 -- name: page_waiting: of a plain queue, the back of the line first
-SELECT priority, seq, * FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (priority, -seq) > (?3, -?4)
-ORDER BY priority, seq DESC LIMIT ?5;
+SELECT priority, seq, * FROM jobs WHERE qid = :qid AND state = 2 AND key IS NULL AND (priority, -seq) > (:a, -:b)
+ORDER BY priority, seq DESC LIMIT :n;
 
 -- name: page_waiting_keyed: of a keyed queue, key by key
-SELECT key, pk, * FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NOT NULL AND key >= ?3 AND (key, pk) > (?3, ?4) ORDER BY key, pk LIMIT ?5;
+SELECT key, pk, * FROM jobs WHERE qid = :qid AND state = 2 AND key IS NOT NULL AND key >= :a AND (key, pk) > (:a, :b) ORDER BY key, pk LIMIT :n;
 
 -- name: page_timed: of any other state, the last to end by itself first
-SELECT at_ms, pk, * FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = ?6 AND at_ms <= ?3 AND (at_ms, pk) < (?3, ?4) ORDER BY at_ms DESC, pk DESC LIMIT ?5;
+SELECT at_ms, pk, * FROM jobs WHERE qid = :qid AND state = :state AND keep = :keep AND at_ms <= :a AND (at_ms, pk) < (:a, :b) ORDER BY at_ms DESC, pk DESC LIMIT :n;
 
 -- name: head: since when the next job of a plain queue has been due
 SELECT due_ms FROM jobs WHERE qid = ? AND state = 2 AND key IS NULL ORDER BY priority DESC, seq LIMIT 1;
@@ -23,7 +23,7 @@ SELECT j.due_ms FROM jobs j WHERE j.qid = ?1 AND j.state = 2 AND j.key IS NOT NU
 SELECT minute, accepted, started, completed, failed, cancelled, retried, stalled, wait_ms, run_ms FROM minutes WHERE qid = ? AND minute >= ? ORDER BY minute;
 
 -- name: queues_of: of a tenant, or all
-SELECT * FROM queues WHERE ? IS NULL OR tenant = ? ORDER BY tenant, name;
+SELECT * FROM queues WHERE (? IS NULL OR tenant = ?) AND listed ORDER BY tenant, name;
 
 -- name: beat: the worker is there; what was asked of it
 INSERT INTO workers (name, record, until_ms) VALUES (?, ?, ?)

@@ -11,6 +11,7 @@ CREATE TABLE queues (
     mode         TEXT,                          -- plain, keyed; NULL until the first job or a declaration
     paused       INTEGER NOT NULL DEFAULT 0,
     seq          INTEGER NOT NULL DEFAULT 0,    -- the last place given in line, and the last turn given to a key
+    listed       INTEGER NOT NULL DEFAULT 1,    -- 0: obliterated, and kept only for its log
     held_ms      INTEGER NOT NULL DEFAULT 0,    -- no claims before this time (a rate limit)
     rate         BLOB,                          -- state of the queue's rate limit
     settings     BLOB,                          -- limits, retention, dead letters (settings.Settings)

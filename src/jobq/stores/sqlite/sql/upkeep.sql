@@ -21,10 +21,8 @@ DELETE FROM calls WHERE at_ms < ?;
 -- name: log_span: the queue's log, and how far the slowest registered reader is
 SELECT (SELECT min(pos) FROM events WHERE qid = :qid), (SELECT min(pos) FROM readers WHERE qid = :qid);
 
--- name: log_wanted: up to where entries are too old, or too many
-SELECT max(a, b) FROM (SELECT
-    ifnull((SELECT pos FROM events WHERE qid = :qid ORDER BY qid DESC, pos DESC LIMIT 1 OFFSET :keep), 0) AS a,
-    ifnull((SELECT e.pos FROM (SELECT pos, at_ms FROM events WHERE qid = :qid ORDER BY pos LIMIT 1000) e WHERE e.at_ms < :old ORDER BY e.pos DESC LIMIT 1), 0) AS b);
+-- name: log_wanted: the newest entry beyond those kept for late readers
+SELECT pos FROM events WHERE qid = ? ORDER BY pos DESC LIMIT 1 OFFSET ?;
 
 -- name: log_over_cap: the newest entry beyond the hard cap
 SELECT pos FROM events WHERE qid = ? ORDER BY pos DESC LIMIT 1 OFFSET ?;
