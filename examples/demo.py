@@ -18,8 +18,9 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -76,8 +77,10 @@ async def price(article: int) -> float:
 @shop.task(retry=Retry(2, base=0.2))
 def invoice(number: int) -> str:
     """Poison, as long as the rates are missing: it fails whenever it runs, and ends in the dead letters."""
-    rates = (FOLDER / "rates.txt").read_text()
-    return f"invoice {number}: {float(rates) * number:.2f}"
+    rates = FOLDER / "rates.txt"
+    if not rates.exists():
+        raise LookupError(f"no exchange rate for invoice {number}")
+    return f"invoice {number}: {float(rates.read_text()) * number:.2f} francs"
 
 
 @shop.task
@@ -91,9 +94,10 @@ async def film(title: str) -> None:
 
 # ── what is shown ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 88)
 TASKS = ("resize", "checksum", "fetch", "remind", "urgent", "price", "invoice", "film")
 ENDS = ("completed", "failed", "cancelled")
+STYLES = {"completed": "green", "retried": "yellow", "stalled": "magenta", "failed": "red", "cancelled": "bright_black"}
 
 
 class Tally:
@@ -103,75 +107,80 @@ class Tally:
         self.kinds: dict[str, Counter[str]] = defaultdict(Counter)
         self.waits: dict[str, list[float]] = defaultdict(list)
         self.began = time.monotonic()
-        self.changed = asyncio.Event()
+        self._states: dict[str, Counter[str]] = defaultdict(Counter)
+        self._changed = asyncio.Event()
 
     def add(self, event: Event) -> None:
         """One more."""
-        kind = str(event.kind)
-        self.kinds[event.name][kind] += 1
-        if kind == "started" and event.attempt == 1 and event.started_at is not None:
+        self.kinds[event.name][str(event.kind)] += 1
+        self._states[event.name][str(event.state)] += 1
+        if event.previous is not None:
+            self._states[event.name][str(event.previous)] -= 1
+        if event.kind == "started" and event.attempt == 1 and event.started_at is not None:
             self.waits[event.name].append((event.started_at - (event.due_at or event.created_at)).total_seconds())
-        self.changed.set()
+        self._changed.set()
+
+    def row(self, name: str) -> list[Text]:
+        """How often a task's jobs were retried and stalled, and where they stand now."""
+        numbers = {**self.kinds[name], **self._states[name]}
+        return [_number(numbers.get(what, 0), style) for what, style in STYLES.items()]
 
     def total(self, *kinds: str) -> int:
         """How many events of these kinds, over all tasks."""
         return sum(counter[kind] for counter in self.kinds.values() for kind in kinds)
 
+    def ended(self, *names: str) -> int:
+        """Jobs that have ended, of these tasks or of all."""
+        return sum(self._states[name][end] for name in names or TASKS for end in ENDS)
+
     @property
-    def ended(self) -> int:
-        """Jobs that have ended and not been started anew."""
-        return self.total(*ENDS) - self.total("rerun")
+    def complete(self) -> bool:
+        """Whether everything has ended."""
+        return self.ended() == self.total("accepted")
 
     async def until(self, reached: Callable[[], bool], timeout: float = 60) -> None:
         """Wait for something to be so."""
         async with asyncio.timeout(timeout):
             while not reached():
-                self.changed.clear()
-                await self.changed.wait()
+                self._changed.clear()
+                await self._changed.wait()
 
 
 def live_table(tally: Tally) -> RenderableType:
     """Bars, task by task."""
-    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     grid.add_column("task")
-    grid.add_column("", width=34)
-    for title in ("jobs", "completed", "retried", "stalled", "failed", "cancelled"):
-        grid.add_column(title, justify="right")
+    grid.add_column("", width=20)
+    for title in ("jobs", *STYLES):
+        grid.add_column(title, justify="right", min_width=5)
     for name in TASKS:
-        if not (kinds := tally.kinds[name])["accepted"]:
-            continue
-        ended = sum(kinds[end] for end in ENDS) - kinds["rerun"]
-        bar = ProgressBar(total=kinds["accepted"], completed=ended, width=34, finished_style="green")
-        grid.add_row(name, bar, f"{kinds['accepted']:,}", *(_number(kinds[kind], style) for kind, style in _SHOWN))
+        if accepted := tally.kinds[name]["accepted"]:
+            bar = ProgressBar(total=accepted, completed=tally.ended(name), width=20, finished_style="green")
+            grid.add_row(name, bar, f"{accepted:,}", *tally.row(name))
     seconds = time.monotonic() - tally.began
-    foot = Text(f"{tally.ended:,} of {tally.total('accepted'):,} jobs ended after {seconds:.1f} s", style="bright_black")
-    return Group(grid, foot)
-
-
-_SHOWN = (("completed", "green"), ("retried", "yellow"), ("stalled", "magenta"), ("failed", "red"), ("cancelled", "bright_black"))
-
-
-def _number(n: int, style: str) -> Text:
-    return Text(f"{n:,}", style=style) if n else Text("·", style="bright_black")
+    return Group(
+        grid, Text(f"{tally.ended():,} of {tally.total('accepted'):,} jobs ended after {seconds:.1f} s", style="bright_black")
+    )
 
 
 def final_table(tally: Tally) -> RenderableType:
     """What became of everything."""
-    grid = Table(title="What became of everything", title_justify="left", title_style="bold", header_style="bold")
+    grid = Table(
+        title="What became of everything", title_justify="left", title_style="bold", header_style="bold", box=box.SIMPLE_HEAD,
+        show_edge=False, pad_edge=False, padding=(0, 2, 0, 0),
+    )  # fmt: skip
     grid.add_column("task")
-    for title in ("jobs", "runs", "completed", "retried", "stalled", "failed", "cancelled", "wait p50", "wait p95"):
+    for title in ("jobs", "runs", *STYLES, "waited"):
         grid.add_column(title, justify="right")
     for name in TASKS:
         kinds, waits = tally.kinds[name], tally.waits[name]
-        p95 = quantiles(waits, n=20)[-1] if len(waits) > 1 else max(waits, default=0.0)
-        grid.add_row(
-            name, f"{kinds['accepted']:,}", f"{kinds['started']:,}", *(_number(kinds[kind], style) for kind, style in _SHOWN),
-            *((f"{median(waits) * 1000:,.0f} ms", f"{p95 * 1000:,.0f} ms") if waits else ("·", "·")),
-        )  # fmt: skip
-    grid.add_section()
-    sums = (_number(tally.total(kind), style) for kind, style in _SHOWN)
-    grid.add_row("all", f"{tally.total('accepted'):,}", f"{tally.total('started'):,}", *sums, "", "", style="bold")
+        waited = f"{median(waits) * 1000:,.0f} ms" if waits else "·"
+        grid.add_row(name, f"{kinds['accepted']:,}", f"{kinds['started']:,}", *tally.row(name), waited)
     return grid
+
+
+def _number(n: int, style: str) -> Text:
+    return Text(f"{n:,}", style=style) if n else Text("·", style="bright_black")
 
 
 def say(text: str, style: str = "") -> None:
@@ -186,7 +195,9 @@ async def shown(tally: Tally) -> AsyncIterator[None]:
     async def lines() -> None:
         while True:
             await asyncio.sleep(2)
-            console.print(f"  {time.monotonic() - tally.began:4.0f} s  {tally.ended:,} of {tally.total('accepted'):,} jobs ended")
+            console.print(
+                f"  {time.monotonic() - tally.began:4.0f} s  {tally.ended():,} of {tally.total('accepted'):,} jobs ended"
+            )
 
     if console.is_terminal:
         with Live(get_renderable=lambda: live_table(tally), console=console, refresh_per_second=12):
@@ -257,13 +268,13 @@ async def play(workers: list[subprocess.Popen[bytes]], tally: Tally) -> None:
         running = await film.options(priority=100).enqueue("The Long Wait")
         later = await film.options(delay=3600).enqueue("Never Shown")
         await send()
-        await tally.until(lambda: tally.ended > 1200)
+        await tally.until(lambda: tally.ended() > 1200)
         workers[0].kill()  # SIGKILL: no goodbye; its leases run out and the other worker takes its jobs up
-        killed_at = tally.ended
+        killed_at = tally.ended()
         took = await ask(100)
         await later.cancel()  # had not started: cancelled at once
         await running.cancel()  # runs: asked to stop
-        await tally.until(lambda: tally.ended == tally.total("accepted"))
+        await tally.until(lambda: tally.complete)
     say(
         f"one worker was killed (kill -9) after {killed_at:,} jobs; the other took up the {tally.total('stalled')} it was running"
     )
@@ -303,7 +314,7 @@ async def tell() -> bool:
             await workers_up(2, workers)
             say("two workers are up: jq-worker --app demo:shop")
             await play(workers, tally)
-            await tally.until(lambda: tally.ended == tally.total("accepted"))
+            await tally.until(lambda: tally.complete)
             workers[1].send_signal(signal.SIGTERM)
             code = await asyncio.to_thread(workers[1].wait, 30)
             say(f"the second worker got SIGTERM, drained and left with exit code {code}")
@@ -335,15 +346,23 @@ def read_logs() -> str:
 
 
 def main() -> int:
+    """From an empty folder to an empty folder, unless DEMO_DIR named one to keep."""
     began = time.monotonic()
+    keep = "DEMO_DIR" in os.environ
     try:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        for old in (*FOLDER.glob("jobs.db*"), *FOLDER.glob("rates.txt")):
+            old.unlink()
         console.rule("[bold]jobq demo")
         complete = asyncio.run(tell())
         run_pipeline()
     finally:
-        shutil.rmtree(FOLDER, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(FOLDER, ignore_errors=True)
     verdict = Text("every job is accounted for", style="green") if complete else Text("JOBS ARE MISSING", style="bold red")
     console.print(Text("• ", style="cyan") + verdict + Text(f"; {time.monotonic() - began:.0f} seconds", style="bright_black"))
+    look = f"jq-ctl --url {URL} status" if keep else "DEMO_DIR=/tmp/demo make demo keeps the file, for a look around with jq-ctl"
+    console.print(Text(f"  {look}", style="bright_black"))
     return 0 if complete else 1
 
 

@@ -49,6 +49,8 @@ def test_a_second_signal_hands_back_at_once_and_at_no_cost(ctl, tmp_path: Path, 
     worker = start_worker("--drain", "1h")
     until(lambda: all_started(tmp_path, [id]), "the job to run")
     worker.send_signal(signal.SIGTERM)
+    assert worker.stdout is not None
+    until(lambda: "draining" in worker.stdout.readline(), "the worker to hear of the first")
     worker.send_signal(signal.SIGINT)
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0, output
@@ -74,16 +76,25 @@ def test_jobs_of_a_killed_worker_are_taken_up_by_another(ctl, tmp_path: Path, st
     assert second.wait(30) == 0
 
 
-def test_an_operator_drains_and_shuts_down_a_worker(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
-    worker = start_worker("--name", "w1", "--concurrency", "7")
-    until(lambda: (tmp_path / "jobs.db").exists() and ctl.json("worker", "list"), "the worker to be there")
-    (seen,) = ctl.json("worker", "list")
-    assert (seen["name"], seen["concurrency"], seen["pid"], seen["paused"]) == ("w1", 7, worker.pid, False)
+def test_an_operator_drains_one_worker_and_shuts_down_another(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+    ids = hold(ctl, tmp_path, 1)
+    idle, busy = start_worker("--name", "idle", "--queues", "emails", app="shopapp"), start_worker("--name", "busy")
+    until(lambda: all_started(tmp_path, ids) and len(ctl.json("worker", "list")) == 2, "the workers to be there")
+    assert [(w["name"], w["pid"], w["concurrency"]) for w in ctl.json("worker", "list")] == [
+        ("busy", busy.pid, 100),
+        ("idle", idle.pid, 100),
+    ]
+    assert [w["name"] for w in ctl.json("worker", "list", "-q", "emails")] == ["idle"]
     assert "running" in ctl("worker", "list").stdout
-    assert ctl.json("worker", "drain", "w1", "--wait", "30s")[0]["done"] is True
-    assert ctl.json("worker", "shutdown", "w1", "--wait", "30s")[0]["done"] is True
-    assert worker.wait(30) == 0
-    assert "no worker w1" in ctl("worker", "drain", "w1", code=1).stderr
+    assert ctl.json("worker", "drain", "idle", "--wait", "30s") == [
+        {"name": "idle", "asked": True, "wish": "drain", "done": True}
+    ]
+    assert "busy has stopped" in ctl("worker", "shutdown", "busy", "--wait", "30s").stdout
+    assert [idle.wait(30), busy.wait(30)] == [0, 0]
+    job = ctl.json("job", "status", ids[0])
+    assert (job["state"], job["failures"], job["stalls"]) == ("waiting", 0, 0)
+    assert "no worker busy" in ctl("worker", "drain", "busy", code=1).stderr
+    assert "no workers: start one with" in ctl("worker", "list").stderr
 
 
 def test_the_environment_and_a_file_configure_a_worker(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
