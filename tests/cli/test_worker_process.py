@@ -108,9 +108,15 @@ def test_the_environment_and_a_file_configure_a_worker(ctl, tmp_path: Path, star
 
 def test_a_url_given_to_the_worker_wins_over_the_apps(ctl, url: str, tmp_path: Path, start_worker: Start) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
-    start_worker("--url", url, JQ_URL=f"sqlite:///{tmp_path}/other.db")
+    start_worker("--url", url, JQ_URL=f"sqlite:///{tmp_path}/other.db", JQ_TEST_SHOP=f"sqlite:///{tmp_path}/apps-own.db")
     ctl("job", "wait", "sum", "--for", "30s")
     assert ctl.json("job", "status", "sum")["result"] == 5
+
+
+def test_the_url_an_app_names_wins_over_the_environments(ctl, url: str, tmp_path: Path, start_worker: Start) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
+    start_worker(JQ_URL=f"sqlite:///{tmp_path}/other.db", JQ_TEST_SHOP=url)
+    ctl("job", "wait", "sum", "--for", "30s")
 
 
 def test_an_unknown_task_is_an_ordinary_failure_and_the_worker_goes_on(ctl, start_worker: Start) -> None:

@@ -31,8 +31,8 @@ taken, running ones get --drain to finish, what is left is handed back at no cos
 back at once. Exit code 0 after a stop that was asked for.
 
 \b
-Every option can come from the environment (JQ_APP, JQ_CONCURRENCY, …) or from --config. The command line wins over the
-environment, the environment over the file.
+Options can come from the environment (JQ_APP, JQ_CONCURRENCY, …) or from --config. The command line wins over the
+environment, the environment over the file. JQ_URL is the store of queues for which the app names none.
 
 \b
 Examples:
@@ -86,7 +86,8 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
 @click.option(
     "--queues", metavar="NAMES", multiple=True, help="Of the app's queues only those with these names, e.g. billing,emails."
 )
-@click.option("--url", metavar="URL", help="Work on this store, whatever the app says.")
+# JQ_URL is not this option: it is where queues are that name no store, and an app that names one means it.
+@click.option("--url", metavar="URL", allow_from_autoenv=False, help="Work on this store, whatever the app says.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=100, show_default=True, help="Jobs that run at a time.")
 @click.option(
     "--lease", type=DURATION, metavar="TIME", default="15s", show_default=True, help="How long a dead worker's jobs stay with it."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 from jobq import Queue, Retry, current_job
@@ -40,6 +41,6 @@ def make_shop(url: str | None = None) -> Queue:
     return queue
 
 
-shop = make_shop()
+shop = make_shop(os.environ.get("JQ_TEST_SHOP"))
 emails = Queue("emails")
 number = 7
