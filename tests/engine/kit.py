@@ -10,10 +10,10 @@ from typing import Any
 from uuid import uuid4
 
 from jobq.core.codec import JSON
-from jobq.engine.ids import new_id
 from jobq.core.policies import Retry
 from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, Lease, QueueConfig, QueueName, Settled
 from jobq.core.states import State
+from jobq.engine.ids import new_id
 from jobq.engine.settings import Settings
 from jobq.errors import StoreUnavailable
 from jobq.stores.base import Store

@@ -1,0 +1,65 @@
+"""One handle per place and event loop, closed with its last user."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from jobq.engine.handles import handle, release
+from jobq.errors import ConfigError, JobqError
+
+from .kit import Bench
+
+
+async def test_those_who_ask_for_one_place_share_a_handle(url: str) -> None:
+    first, second = await asyncio.gather(handle(url), handle(url))
+    assert first is second
+    await release(first)
+    bench = Bench(second)
+    await bench.add("work")  # still open for the other
+    await release(second)
+    third = await handle(url)
+    assert third is not first
+    await release(third)
+
+
+async def test_a_handle_that_was_given_back_is_closed(url: str) -> None:
+    store = await handle(url)
+    await release(store)
+    with pytest.raises((JobqError, RuntimeError), match="not open|closed"):
+        await Bench(store).add("work")
+    await release(store)  # no longer ours: nothing happens
+
+
+async def test_another_clock_means_another_handle(url: str) -> None:
+    def clock() -> int:
+        return 1_700_000_000_000
+
+    plain, clocked = await handle(url), await handle(url, clock)
+    assert plain is not clocked
+    assert await handle(url, clock) is clocked
+    for store in (plain, clocked, clocked):
+        await release(store)
+
+
+async def test_another_event_loop_means_another_handle(url: str) -> None:
+    here = await handle(url)
+
+    async def there() -> bool:
+        other = await handle(url)
+        await Bench(other).add("work")
+        await release(other)
+        return other is not here
+
+    assert await asyncio.to_thread(lambda: asyncio.run(there()))
+    await release(here)
+
+
+async def test_a_place_that_cannot_be_opened_fails_everybody_and_is_tried_anew(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/missing/jobs.db"
+    results = await asyncio.gather(handle(url), handle(url), return_exceptions=True)
+    assert all(isinstance(result, ConfigError) for result in results)
+    (tmp_path / "missing").mkdir()
+    await release(await handle(url))
