@@ -28,7 +28,7 @@ async def test_those_who_ask_for_one_place_share_a_handle(url: str) -> None:
 async def test_a_handle_that_was_given_back_is_closed(url: str) -> None:
     store = await handle(url)
     await release(store)
-    with pytest.raises((JobqError, RuntimeError), match="not open|closed"):
+    with pytest.raises((JobqError, RuntimeError), match=r"not open|closed"):
         await Bench(store).add("work")
     await release(store)  # no longer ours: nothing happens
 
