@@ -13,9 +13,9 @@ PATIENCE_MS = 10_000
 GLANCE_MS = 400
 
 
-async def nothing_found(q: Desk, worker: str) -> None:
+async def nothing_found(q: Desk, worker: str, slots: int = 1) -> None:
     """The worker looks, finds nothing, and counts as asleep from here on."""
-    assert await q.claim(worker=worker) == []
+    assert await q.claim(slots, worker=worker) == []
 
 
 async def sleep(q: Desk, worker: str = "w1", *, slots: int = 1, timeout_ms: int = PATIENCE_MS) -> bool:
@@ -77,11 +77,23 @@ async def test_work_in_another_queue_wakes_nobody(q: Desk) -> None:
     assert not await sleeping
 
 
-async def test_a_delayed_job_wakes_nobody_before_its_time(q: Desk) -> None:
+async def test_a_sleeper_learns_of_a_job_that_is_due_before_all_others(q: Desk) -> None:
+    await q.put("later", delay_ms=DAY)
+    await nothing_found(q, "w1")
+    sleeping = asyncio.create_task(sleep(q))
+    await asyncio.sleep(0)
+    await q.put("sooner", delay_ms=SECOND)
+    assert await sleeping
+    settled = await q.exchange(then=q.claiming(1), worker="w1")
+    assert (settled.leases, settled.next_due_ms) == ((), SECOND)
+
+
+async def test_a_delayed_job_behind_others_wakes_nobody(q: Desk) -> None:
+    await q.put("sooner", delay_ms=SECOND)
     await nothing_found(q, "w1")
     sleeping = asyncio.create_task(sleep(q, timeout_ms=GLANCE_MS))
     await asyncio.sleep(0)
-    await q.put("a", delay_ms=DAY)
+    await q.put("later", delay_ms=DAY)
     assert not await sleeping
 
 
@@ -99,7 +111,7 @@ async def test_one_job_wakes_one_of_many_sleepers(q: Desk) -> None:
 async def test_jobs_wake_sleepers_by_their_free_slots(q: Desk) -> None:
     names = [f"w{n}" for n in range(6)]
     for name in names:
-        await nothing_found(q, name)
+        await nothing_found(q, name, 10)
     sleeping = [asyncio.create_task(sleep(q, name, slots=10, timeout_ms=GLANCE_MS)) for name in names]
     await asyncio.sleep(GLANCE_MS / 10_000)
     await q.put(*(f"j{n}" for n in range(10)))
