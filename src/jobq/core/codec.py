@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from jobq.core.checks import shown
-from jobq.core.paths import dump_model, explain, is_model, refuse_non_finite
+from jobq.core.paths import dump_model, explain, is_model, load_model, refuse_non_finite
 from jobq.errors import ConfigError, InvalidJob
 
 Args = Sequence[Any]
@@ -63,8 +63,8 @@ def decode_hook(annotation: type, value: Any) -> Any:
     if isinstance(value, annotation):
         return value
     if is_model(annotation):
-        return annotation.model_validate(value)  # type: ignore[attr-defined]
-    raise NotImplementedError(f"there is no way to make a {annotation.__name__} of {shown(value)}")
+        return load_model(annotation, value)
+    raise TypeError(f"there is no way to make a {annotation.__name__} of {shown(value)}")
 
 
 class _BuiltIn(Codec):

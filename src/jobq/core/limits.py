@@ -54,7 +54,8 @@ def is_idle(rate: RateData, state: RateState | None, now_ms: int) -> bool:
 
 
 def _open(rate: Window, state: RateState, now_ms: int) -> bool:
-    return now_ms < state.at_ms + rate.per_ms
+    # Also when the clock was set back a little; set back far, the window would hold its queue until the clock caught up.
+    return abs(now_ms - state.at_ms) < rate.per_ms
 
 
 def _window(rate: Window, state: RateState | None, now_ms: int) -> RateState:
@@ -77,8 +78,9 @@ def _level(rate: Tokens, state: RateState | None, now_ms: int) -> float:
 
 def _from_bucket(rate: Tokens, state: RateState | None, now_ms: int, cost: int) -> Taken:
     level, price = _level(rate, state, now_ms), min(cost, rate.capacity)
-    # Time never goes back in the state: else a clock set back and forth again would refill twice for one stretch of time.
-    at_ms = now_ms if state is None else max(now_ms, state.at_ms)
+    # Time does not go back in the state: a clock set back and forth again would refill twice for one stretch of time.
+    # But no further ahead than a whole refill takes: a clock set back by a day must not hold its queue for a day.
+    at_ms = now_ms if state is None else max(now_ms, min(state.at_ms, now_ms + math.ceil(rate.capacity * 1000 / rate.refill)))
     if level + _EPSILON >= price:
         return Taken(True, RateState(max(0.0, level - price), at_ms))
     return Taken(

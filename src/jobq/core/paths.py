@@ -28,9 +28,20 @@ def is_model(value: Any) -> bool:
     return issubclass(value, base) if isinstance(value, type) else isinstance(value, base)
 
 
-def dump_model(value: Any) -> Any:
-    """A pydantic model as plain values; NaN stays NaN, so that it is refused like any other."""
-    return value.model_dump(mode="python", by_alias=True)
+def dump_model(value: Any, *fields: str) -> dict[str, Any]:
+    """A pydantic model (or some fields of it) as plain values, as pydantic reads them from JSON in any codec.
+    NaN stays NaN, so that it is refused like any other."""
+    dumped: dict[str, Any] = value.model_dump(
+        mode="json", include=set(fields) or None, by_alias=True, round_trip=True, warnings=False
+    )
+    return dumped
+
+
+def load_model(model: Any, value: Any) -> Any:
+    """The model again. A strict one takes text for a time only when it is told that it reads JSON."""
+    if model.model_config.get("strict"):
+        return model.model_validate_json(msgspec.json.encode(value))
+    return model.model_validate(value)
 
 
 def explain(value: Any, root: str, encode: Callable[[Any], bytes], error: Exception) -> InvalidJob:
@@ -129,5 +140,12 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
         for field in dataclasses.fields(value):
             yield f"{place}.{field.name}", getattr(value, field.name, None)
     elif is_model(value) and not isinstance(value, type):
-        for name, part in dump_model(value).items():
-            yield f"{place}.{name}", part
+        for name in type(value).model_fields:
+            yield f"{place}.{name}", _field(value, name)
+
+
+def _field(model: Any, name: str) -> Any:
+    try:
+        return next(iter(dump_model(model, name).values()), None)
+    except Exception:  # it is this one that pydantic cannot dump
+        return getattr(model, name, None)

@@ -1,0 +1,208 @@
+"""Every end of a run has one outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze, WaitForChildren, WaitForSignal
+from jobq.core.decide import Crashed, End, HandedBack, Raised, Returned, TimedOut, Unknown, decide
+from jobq.core.policies import Retry
+from jobq.core.records import (
+    AnyOutcome,
+    Block,
+    Complete,
+    Edge,
+    Fail,
+    Hold,
+    JobKey,
+    Lease,
+    QueueName,
+    Release,
+    RetryData,
+    RetryLater,
+    SnoozeFor,
+)
+from jobq.errors import InvalidJob
+
+QUEUE = QueueName("t", "q")
+LEASE = Lease(
+    queue=QUEUE, id="7", token="tok", life=0, name="charge", payload=b"[[],{}]", codec="json", attempt=2, failures=0,
+    stalls=0, created_ms=0, started_ms=0, expires_ms=1000,
+)  # fmt: skip
+
+
+def decided(end: End, task: Retry | None = None, **changes: Any) -> AnyOutcome:
+    lease = msgspec.structs.replace(LEASE, **changes)
+    outcome = decide(lease, end, retry=task or Retry(), now_ms=5000, random=lambda: 0.5)
+    assert (outcome.queue, outcome.id, outcome.token) == (QUEUE, "7", "tok")
+    return outcome
+
+
+def raised(error: BaseException, task: Retry | None = None, **changes: Any) -> AnyOutcome:
+    return decided(Raised(error), task, **changes)
+
+
+def test_a_returned_value_completes_the_job() -> None:
+    outcome = decided(Returned(b"42"))
+    assert isinstance(outcome, Complete)
+    assert outcome.result == b"42"
+
+
+def test_an_error_with_retries_left_is_retried_after_the_backoff() -> None:
+    outcome = raised(ValueError("bad"), Retry(3, base=1, factor=2), failures=2)
+    assert isinstance(outcome, RetryLater)
+    assert outcome.delay_ms == 4000  # the third retry
+    assert outcome.failure.reason == "error"
+    assert (outcome.failure.type, outcome.failure.message) == ("ValueError", "bad")
+    assert (outcome.failure.attempt, outcome.failure.at_ms) == (2, 5000)
+    assert outcome.failure.fingerprint
+
+
+def test_an_error_with_no_retries_left_fails_the_job() -> None:
+    outcome = raised(ValueError("bad"), Retry(3), failures=3)
+    assert isinstance(outcome, Fail)
+    assert outcome.failure.reason == "error"
+
+
+def test_no_retries_means_none() -> None:
+    assert isinstance(raised(ValueError(), Retry(0)), Fail)
+
+
+def test_a_policy_of_the_call_wins_over_that_of_the_task() -> None:
+    assert isinstance(raised(ValueError(), Retry(5), retry=RetryData(max_retries=0)), Fail)
+    outcome = raised(ValueError(), Retry(0), retry=RetryData(max_retries=1, base_ms=77))
+    assert isinstance(outcome, RetryLater)
+    assert outcome.delay_ms == 77
+
+
+def test_an_error_the_policy_does_not_retry_fails_at_once() -> None:
+    assert isinstance(raised(KeyError(), Retry(on=ValueError)), Fail)
+    assert isinstance(raised(KeyError(), Retry(give_up_on=LookupError)), Fail)
+    assert isinstance(raised(ValueError(), Retry(on=ValueError)), RetryLater)
+
+
+def test_a_delay_function_that_gives_up_fails_the_job() -> None:
+    assert isinstance(raised(ValueError(), Retry(delays=lambda n, error: None)), Fail)
+
+
+def test_a_delay_function_that_fails_itself_costs_a_note_and_not_the_job() -> None:
+    def broken(n: int, error: BaseException) -> float:
+        raise ZeroDivisionError("oops")
+
+    outcome = raised(ValueError("bad"), Retry(base=3, delays=broken))
+    assert isinstance(outcome, RetryLater)
+    assert outcome.delay_ms == 3000
+    assert outcome.failure.message.startswith("bad (and Retry(delays=…) failed itself: ZeroDivisionError")
+
+
+def test_retry_after_is_a_failure_with_a_chosen_delay() -> None:
+    outcome = raised(Retry.after(30), Retry(1))
+    assert isinstance(outcome, RetryLater)
+    assert outcome.delay_ms == 30_000
+    assert outcome.failure.reason == "error"
+    assert isinstance(raised(Retry.after(30), Retry(1), failures=1), Fail)
+
+
+def test_retry_after_is_retried_whatever_classes_the_policy_names() -> None:
+    assert isinstance(raised(Retry.after(1), Retry(on=ValueError, give_up_on=RetryAfter)), RetryLater)
+
+
+def test_retry_after_keeps_what_made_the_handler_ask_for_it() -> None:
+    try:
+        try:
+            raise ConnectionError("refused")
+        except ConnectionError:
+            raise Retry.after(5)  # noqa: B904 - the implicit cause is what is tested
+    except RetryAfter as error:
+        outcome = raised(error)
+    assert isinstance(outcome, RetryLater)
+    assert (outcome.failure.type, outcome.failure.message) == ("ConnectionError", "refused")
+
+
+def test_snooze_keeps_what_it_saved() -> None:
+    outcome = raised(Snooze(60, saved={"page": 3}), failures=9)
+    assert isinstance(outcome, SnoozeFor)
+    assert (outcome.delay_ms, outcome.saved) == (60_000, b'{"page":3}')
+
+
+def test_snooze_saves_in_the_codec_of_the_job() -> None:
+    outcome = raised(Snooze(0, saved=[1]), codec="msgpack")
+    assert isinstance(outcome, SnoozeFor)
+    assert outcome.saved == b"\x91\x01"
+
+
+def test_a_snooze_that_cannot_be_saved_is_an_error_of_the_handler() -> None:
+    outcome = raised(Snooze(1, saved=object()))
+    assert isinstance(outcome, RetryLater)
+    assert outcome.failure.type == "jobq.errors.InvalidJob"
+
+
+def test_a_rate_limit_holds_at_no_cost() -> None:
+    outcome = raised(RateLimited(5), Retry(0))
+    assert isinstance(outcome, Hold)
+    assert outcome.delay_ms == 5000
+
+
+def test_reject_fails_whatever_retries_are_left() -> None:
+    outcome = raised(Reject("no such tenant"), Retry(9))
+    assert isinstance(outcome, Fail)
+    assert (outcome.failure.reason, outcome.failure.message) == ("rejected", "no such tenant")
+
+
+def test_a_timeout_is_retried_like_an_error() -> None:
+    outcome = decided(TimedOut(1.5))
+    assert isinstance(outcome, RetryLater)
+    assert (outcome.failure.reason, outcome.failure.type) == ("timeout", "TimeoutError")
+    assert outcome.failure.message == "did not end within 1.5 s"
+    assert isinstance(decided(TimedOut(1), Retry(give_up_on=TimeoutError)), Fail)
+    assert isinstance(decided(TimedOut(1), Retry(1), failures=1), Fail)
+
+
+def test_a_crash_of_its_process_is_retried_like_an_error() -> None:
+    outcome = decided(Crashed("killed by signal 9"))
+    assert isinstance(outcome, RetryLater)
+    assert (outcome.failure.reason, outcome.failure.message) == ("crashed", "killed by signal 9")
+
+
+def test_handing_back_costs_nothing() -> None:
+    assert isinstance(decided(HandedBack(), Retry(0)), Release)
+
+
+def test_an_unknown_task_is_an_ordinary_failure_with_a_clear_reason() -> None:
+    outcome = decided(Unknown("chrage"))
+    assert isinstance(outcome, RetryLater)
+    assert "no task named 'chrage'" in outcome.failure.message
+    assert isinstance(decided(Unknown("chrage"), failures=3), Fail)
+
+
+def test_waiting_for_children_blocks_and_keeps_what_was_saved() -> None:
+    edges = (Edge(JobKey(QUEUE, "8")),)
+    outcome = raised(WaitForChildren(edges), saved=b"1")
+    assert isinstance(outcome, Block)
+    assert (outcome.after, outcome.signal, outcome.saved) == (edges, None, b"1")
+
+
+def test_waiting_for_a_signal_blocks_with_its_timeout() -> None:
+    outcome = raised(WaitForSignal("paid", timeout_ms=500, saved=b"2"), saved=b"1")
+    assert isinstance(outcome, Block)
+    assert (outcome.signal, outcome.timeout_ms, outcome.saved) == ("paid", 500, b"2")
+
+
+def test_a_wait_passes_a_handler_that_catches_exceptions() -> None:
+    assert not issubclass(WaitForChildren, Exception)
+    assert not issubclass(WaitForSignal, Exception)
+
+
+@pytest.mark.parametrize("control", [RetryAfter, Snooze, RateLimited])
+def test_a_negative_delay_is_refused_where_it_is_written(control: Any) -> None:
+    with pytest.raises(InvalidJob, match="delay=-1 is negative"):
+        control(-1)
+
+
+def test_leaving_by_system_exit_is_a_failure_like_any_other() -> None:
+    outcome = raised(SystemExit(1))
+    assert isinstance(outcome, RetryLater)
+    assert outcome.failure.type == "SystemExit"

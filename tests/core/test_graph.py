@@ -1,0 +1,106 @@
+"""A flow is checked whole before anything of it is stored."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobq.core.graph import check_flow
+from jobq.core.records import Edge, JobKey, JobSpec, QueueName
+from jobq.errors import InvalidJob
+
+QUEUE = QueueName("t", "q")
+
+
+def job(id: str, *after: str, queue: QueueName = QUEUE, name: str = "step") -> JobSpec:
+    edges = tuple(Edge(JobKey(QUEUE, parent)) for parent in after)
+    return JobSpec(queue=queue, id=id, name=name, payload=b"[[],{}]", after=edges)
+
+
+def test_jobs_come_after_those_they_wait_for() -> None:
+    order = [spec.id for spec in check_flow([job("c", "a", "b"), job("b", "a"), job("a")])]
+    assert order == ["a", "b", "c"]
+
+
+def test_a_cycle_is_named_in_the_direction_of_waiting() -> None:
+    with pytest.raises(InvalidJob) as refused:
+        check_flow([job("a", "c"), job("b", "a"), job("c", "b"), job("d")])
+    circle = str(refused.value).removeprefix("the flow has a cycle: ").split(" waits for ")
+    assert len(circle) == 4
+    assert circle[0] == circle[-1]
+    waits = {("step (a)", "step (c)"), ("step (b)", "step (a)"), ("step (c)", "step (b)")}
+    assert set(pairwise(circle)) == waits
+
+
+def test_a_job_that_waits_for_itself_is_a_cycle() -> None:
+    with pytest.raises(InvalidJob, match=r"step \(a\) waits for step \(a\)"):
+        check_flow([job("a", "a")])
+
+
+def test_a_repeated_id_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="two jobs of the flow have the id 'a' in queue 'q': charge and email"):
+        check_flow([job("a", name="charge"), job("a", name="email")])
+
+
+def test_the_same_id_in_another_queue_is_another_job() -> None:
+    assert len(check_flow([job("a"), job("a", queue=QueueName("t", "other"))])) == 2
+
+
+def test_an_edge_to_nowhere_is_refused_when_what_exists_is_known() -> None:
+    flow = [job("a", "stored")]
+    assert check_flow(flow) == flow
+    assert check_flow(flow, known={JobKey(QUEUE, "stored")}) == flow
+    with pytest.raises(InvalidJob, match=r"job a \(step\) waits for 'stored' in queue 'q', which is neither"):
+        check_flow(flow, known=())
+
+
+def test_a_flow_lives_in_one_tenant() -> None:
+    with pytest.raises(InvalidJob, match="two tenants, 't' and 'u'"):
+        check_flow([job("a"), job("b", queue=QueueName("u", "q"))])
+    with pytest.raises(InvalidJob, match="waits for a job of another tenant"):
+        check_flow([JobSpec(queue=QueueName("u", "q"), id="x", name="n", payload=b"", after=(Edge(JobKey(QUEUE, "a")),))])
+
+
+def test_a_flow_of_nothing_is_fine() -> None:
+    assert check_flow([]) == []
+
+
+def test_a_long_chain_and_a_wide_fan_are_no_trouble() -> None:
+    chain = [job(str(n), *([str(n - 1)] if n else [])) for n in range(10_000)]
+    assert check_flow(list(reversed(chain))) == chain
+    children = [job(f"c{n}") for n in range(10_000)]
+    parent = job("p", *(child.id for child in children))
+    assert check_flow([parent, *children])[-1] == parent
+
+
+def test_a_long_cycle_is_shown_short() -> None:
+    loop = [job(str(n), str((n + 1) % 5000)) for n in range(5000)]
+    with pytest.raises(InvalidJob) as refused:
+        check_flow(loop)
+    assert len(str(refused.value)) < 500
+
+
+def _has_cycle(count: int, edges: set[tuple[int, int]]) -> bool:
+    """By taking away what waits for nothing, as long as there is something."""
+    left = set(range(count))
+    while free := {n for n in left if not any(a == n and b in left for a, b in edges)}:
+        left -= free
+    return bool(left)
+
+
+@given(
+    st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))))
+)
+def test_any_graph_is_either_ordered_or_has_a_cycle(graph: tuple[int, set[tuple[int, int]]]) -> None:
+    count, edges = graph
+    flow = [job(str(n), *(str(b) for a, b in edges if a == n)) for n in range(count)]
+    if _has_cycle(count, edges):
+        with pytest.raises(InvalidJob, match="the flow has a cycle"):
+            check_flow(flow)
+        return
+    place = {spec.id: n for n, spec in enumerate(check_flow(flow))}
+    assert len(place) == count
+    assert all(place[str(b)] < place[str(a)] for a, b in edges)
