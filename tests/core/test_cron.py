@@ -168,7 +168,6 @@ specs = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(specs, st.integers(NOW, NOW + 400 * DAY), st.integers(0, 3 * DAY))
 def test_fires_follow_each_other_and_leave_nothing_due_behind(spec: ScheduleSpec, made_ms: int, late: int) -> None:
     due = first_time(spec, made_ms)
@@ -187,7 +186,6 @@ def test_fires_follow_each_other_and_leave_nothing_due_behind(spec: ScheduleSpec
         assert len(made(fires)) <= spec.limit
 
 
-@settings(deadline=None)
 @given(specs, st.integers(NOW, NOW + 400 * DAY), st.lists(st.integers(0, 2 * HOUR), max_size=20))
 def test_ticks_that_come_late_shift_nothing(spec: ScheduleSpec, made_ms: int, lates: list[int]) -> None:
     due = first_time(spec, made_ms)
@@ -202,7 +200,7 @@ def test_ticks_that_come_late_shift_nothing(spec: ScheduleSpec, made_ms: int, la
             due = fire.next_ms
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(specs, st.integers(NOW, NOW + 400 * DAY), st.integers(0, DAY))
 def test_the_policies_agree_on_the_last_time(spec: ScheduleSpec, made_ms: int, late: int) -> None:
     due = first_time(spec, made_ms)

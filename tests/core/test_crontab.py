@@ -131,7 +131,6 @@ moments = st.one_of(
 ).map(lambda naive: ms(naive.replace(tzinfo=UTC)))
 
 
-@settings(deadline=None)
 @given(expressions, st.sampled_from(ZONES), moments)
 def test_the_next_time_is_later_and_nothing_lies_between(expression: str, tz: str, after: int) -> None:
     found = next_time(expression, tz, after)
@@ -141,7 +140,6 @@ def test_the_next_time_is_later_and_nothing_lies_between(expression: str, tz: st
     assert next_time(expression, tz, (after + found) // 2) in (found, next_time(expression, tz, found))
 
 
-@settings(deadline=None)
 @given(expressions, st.sampled_from(ZONES), moments, st.integers(0, 10**9))
 def test_asking_later_never_gives_an_earlier_time(expression: str, tz: str, after: int, more: int) -> None:
     first, second = next_time(expression, tz, after), next_time(expression, tz, after + more)
@@ -150,7 +148,7 @@ def test_asking_later_never_gives_an_earlier_time(expression: str, tz: str, afte
     assert first <= second
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(field(0, 59), st.sampled_from(ZONES), moments)
 def test_schedules_of_every_hour_match_each_minute_that_passes(minute: str, tz: str, after: int) -> None:
     zone, expression = ZoneInfo(tz), f"{minute} * * * *"
@@ -161,7 +159,7 @@ def test_schedules_of_every_hour_match_each_minute_that_passes(minute: str, tz: 
     assert next_time(expression, tz, after) == ms(moment)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 59), st.integers(0, 23), st.sampled_from(ZONES), st.integers(2013, 2036))
 def test_a_daily_job_comes_once_a_day_all_year(minute: int, hour: int, tz: str, year: int) -> None:
     zone = ZoneInfo(tz)
