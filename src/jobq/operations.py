@@ -163,4 +163,4 @@ class Operations(ABC):
 
 
 def _state(value: object) -> State:
-    return State(checks.check_choice(value, "state", tuple(State)))
+    return State(checks.check_choice(value, "state", [state.value for state in State]))

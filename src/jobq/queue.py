@@ -79,6 +79,7 @@ class Queue(Operations):
         )
         self.tasks: dict[str, TaskHandler] = {}
         """Its tasks by name, as workers run them."""
+        self._home = self.url
         self._clock: Clock | None = None
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
         self._entered: dict[asyncio.AbstractEventLoop, int] = {}
@@ -138,6 +139,24 @@ class Queue(Operations):
                 raise
             self._sessions[loop] = session
             return session
+
+    def move(self, url: str, clock: Clock | None = None) -> None:
+        """Keep jobs elsewhere from now on; see `jobq.testing`. ConfigError if the queue is open."""
+        self._forget_closed_loops()
+        if self._sessions:
+            raise ConfigError(f"queue {self.name!r} is open and cannot be moved: close it first")
+        self.url, self._clock = url, clock
+
+    async def move_back(self) -> None:
+        """Close all handles, in whichever event loop, and keep jobs where they were kept before `move`."""
+        sessions, self._sessions, self._entered = self._sessions, {}, {}
+        self.url, self._clock = self._home, None
+        here = asyncio.get_running_loop()
+        for loop, session in sessions.items():
+            if loop is here:
+                await close_session(session)
+            elif not loop.is_closed():
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(close_session(session), loop))
 
     def _forget_closed_loops(self) -> None:
         for by_loop in (self._sessions, self._entered, self._doors):

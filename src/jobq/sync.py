@@ -77,7 +77,7 @@ class Portal:
         closing = asyncio.run_coroutine_threadsafe(close_sessions_here(), loop)
         try:
             closing.result(_GOODBYE)
-        except TimeoutError:  # a store that does not answer must not hold up the end of the process
+        except Exception:  # at the end of the process threads cannot be started any more; all that was answered is stored
             pass
         loop.call_soon_threadsafe(loop.stop)
         thread.join(_GOODBYE)

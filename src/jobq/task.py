@@ -193,7 +193,7 @@ class Task(Generic[P, R]):
         fields: dict[str, Any] = {}
         definition, options = self.definition, self._options
         if options.key_parameter is not None and definition.shape is not None:
-            fields["key"] = _key(definition.shape.argument(options.key_parameter, args, kwargs))
+            fields["key"] = checks.check_key(definition.shape.argument(options.key_parameter, args, kwargs))
         if options.unique is not None:
             fields["unique"] = unique_spec(options.unique, self.name, definition.bound(args, kwargs), self.queue.codec)
         return fields
@@ -205,11 +205,6 @@ def _arguments(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     if isinstance(call, Mapping):
         return (), dict(call)
     raise InvalidJob(f"{shown(call)} is neither a tuple of arguments nor a mapping of named ones")
-
-
-def _key(value: Any) -> str:
-    """Numbers are common keys; stores know strings."""
-    return checks.check_key(str(value) if type(value) is int else value)
 
 
 class AsyncTask(Task[P, R]):

@@ -1,0 +1,247 @@
+"""For your tests: queues in memory, a clock you move, and a drain that runs what is due, here and now.
+
+    @pytest.fixture
+    async def jobs():
+        async with testing.use(billing) as jobs:        # billing keeps its jobs in a fresh memory store meanwhile
+            yield jobs
+
+    async def test_a_receipt_is_sent_an_hour_after_the_charge(jobs):
+        await charge.enqueue("acme", invoice=7)
+        await jobs.drain()
+        sent = await jobs.assert_enqueued(send_receipt, 7)
+        assert sent.due_at == jobs.clock.now() + timedelta(hours=1)
+        jobs.clock.advance(3600)
+        assert await jobs.drain() == 1
+
+In tests without an event loop: `with testing.use(billing) as jobs:`, then `jobs.sync.drain()` and so on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+from jobq import sync
+from jobq.core.checks import Seconds, check_int, shown, to_epoch_ms, to_ms
+from jobq.core.records import Claim, QueueName
+from jobq.engine.exchange import Exchange
+from jobq.engine.handler import Handler
+from jobq.engine.ids import new_id
+from jobq.engine.notes import Notes
+from jobq.engine.runner import Executors, Runner
+from jobq.engine.settings import Settings
+from jobq.engine.slots import Bell, Slots
+from jobq.errors import ConfigError
+from jobq.info import JobInfo, moment
+from jobq.queue import Queue
+from jobq.stores.base import Store
+from jobq.task import Task
+
+_LOOK_AGAIN = 0.02
+
+__all__ = ["FakeClock", "Sandbox", "SyncSandbox", "queue", "use"]
+
+
+class FakeClock:
+    """Time that stands still until you move it."""
+
+    def __init__(self, start: datetime | None = None) -> None:
+        self._ms = to_epoch_ms(start or datetime.now(UTC), "start")
+
+    def __call__(self) -> int:
+        """Milliseconds since the epoch, as stores ask for them."""
+        return self._ms
+
+    def now(self) -> datetime:
+        """What time it is."""
+        return moment(self._ms)
+
+    def advance(self, by: Seconds) -> datetime:
+        """Let time pass. Nothing runs by itself: `drain()` runs what has become due."""
+        self._ms += to_ms(by, "by")
+        return self.now()
+
+
+def queue(name: str = "test", **declared: Any) -> Queue:
+    """A queue in a memory store of its own, whatever the environment says. It is gone when closed: `async with queue() as q`."""
+    return Queue(name, _fresh_url(), **declared)
+
+
+def use(*queues: Queue, clock: FakeClock | None = None) -> Sandbox:
+    """Have these queues keep their jobs in a fresh memory store, under a clock of yours, for the length of a context."""
+    return Sandbox(queues, clock or FakeClock())
+
+
+def _fresh_url() -> str:
+    return f"memory://test-{new_id()}"
+
+
+class Sandbox:
+    """Queues in a memory store of their own. Made by `use`; a context manager, async or plain."""
+
+    def __init__(self, queues: tuple[Queue, ...], clock: FakeClock) -> None:
+        if not queues:
+            raise ConfigError("testing.use() has no queue: name those that the code under test uses")
+        self.clock = clock
+        self._queues = queues
+        self._url = _fresh_url()
+
+    async def __aenter__(self) -> Self:
+        """Move the queues in."""
+        return self.__enter__()
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        """Move them back; what they held is gone."""
+        for moved in self._queues:
+            await moved.move_back()
+
+    def __enter__(self) -> Self:
+        """Move the queues in."""
+        for moved in self._queues:
+            moved.move(self._url, self.clock)
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        """Move them back; what they held is gone."""
+        sync.run(self.__aexit__(t, e, tb))
+
+    @property
+    def sync(self) -> SyncSandbox:
+        """The same with blocking methods."""
+        return SyncSandbox(self)
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def drain(self, *, delayed: bool = False, concurrency: int = 1, most: int = 10_000) -> int:
+        """Run what is due, and what comes of it, until nothing is left; how many runs it took.
+
+        Jobs fail, retry and time out as they would in a worker. With `delayed` the clock moves on to whatever is due
+        later (retries, delays), until nothing is. More than `most` runs are an AssertionError: something never ends.
+        """
+        check_int(concurrency, "concurrency", low=1)
+        tasks: dict[QueueName, Mapping[str, Handler]] = {one.qname: one.tasks for one in self._queues}
+        drainer = _Drainer(await self._queues[0].store(), tasks, concurrency, most)
+        try:
+            next_due_ms = await drainer.run()
+            while delayed and next_due_ms is not None:
+                self.clock.advance(max(next_due_ms, 1) / 1000)
+                next_due_ms = await drainer.run()
+        finally:
+            await drainer.aclose()
+        return drainer.runs
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def enqueued(self, task: Task[..., Any]) -> list[JobInfo]:
+        """The jobs of a task, whatever became of them, oldest first."""
+        found = [job async for job in task.queue.find(name=task.name)]
+        return sorted(found, key=lambda job: (job.created_at, job.id))
+
+    async def assert_enqueued(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> JobInfo:
+        """There is a job of this task with these arguments (none given: with any); the newest one."""
+        jobs = await self.enqueued(task)
+        found = [job for job in jobs if _fits(task, job, args, kwargs)]
+        if not found:
+            calls = "".join(f"\n  {_call(job.args, job.kwargs)}" for job in jobs) or " nothing"
+            raise AssertionError(f"{task.name}{_call(args, kwargs)} was not enqueued. Of {task.name} there is:{calls}")
+        return found[-1]
+
+    async def assert_not_enqueued(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> None:
+        """There is no job of this task with these arguments (none given: none at all)."""
+        for job in await self.enqueued(task):
+            if _fits(task, job, args, kwargs):
+                raise AssertionError(f"{task.name}{_call(job.args, job.kwargs)} was enqueued: job {job.id!r}, {job.state}")
+
+
+class SyncSandbox:
+    """A sandbox, blocking."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self.clock = sandbox.clock
+
+    def drain(self, *, delayed: bool = False, concurrency: int = 1, most: int = 10_000) -> int:
+        """See `Sandbox.drain`."""
+        return sync.run(self._sandbox.drain(delayed=delayed, concurrency=concurrency, most=most))
+
+    def enqueued(self, task: Task[..., Any]) -> list[JobInfo]:
+        """See `Sandbox.enqueued`."""
+        return sync.run(self._sandbox.enqueued(task))
+
+    def assert_enqueued(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> JobInfo:
+        """See `Sandbox.assert_enqueued`."""
+        return sync.run(self._sandbox.assert_enqueued(task, *args, **kwargs))
+
+    def assert_not_enqueued(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> None:
+        """See `Sandbox.assert_not_enqueued`."""
+        sync.run(self._sandbox.assert_not_enqueued(task, *args, **kwargs))
+
+
+def _fits(task: Task[..., Any], job: JobInfo, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    if not args and not kwargs:
+        return True
+    codec = task.queue.codec
+    wanted_args, wanted_kwargs = codec.decode_call(codec.encode_call(args, kwargs))  # as they look when they come back
+    bound = task.definition.bound
+    return bound(job.args, job.kwargs) == bound(wanted_args, wanted_kwargs)
+
+
+def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    parts = [*map(shown, args), *(f"{name}={shown(value)}" for name, value in kwargs.items())]
+    return f"({', '.join(parts)})"
+
+
+class _Drainer:
+    """A worker's runner without its loops: it stops when there is nothing to do."""
+
+    def __init__(self, store: Store, tasks: Mapping[QueueName, Mapping[str, Handler]], concurrency: int, most: int) -> None:
+        settings = Settings(concurrency=concurrency)
+        self.runs = 0
+        self._most = most
+        self._queues = tuple(tasks)
+        self._settings = settings
+        self._bell = Bell()
+        self._slots = Slots(concurrency)
+        self._executors = Executors()
+        self._notes = Notes(store)
+        self._runner = Runner(
+            tasks, executors=self._executors, slots=self._slots, bell=self._bell, notes=self._notes, settings=settings
+        )
+        self._exchange = Exchange(store, worker=f"drain-{new_id()}", patience_ms=settings.patience_ms)
+
+    async def run(self) -> int | None:
+        """Until nothing is due; in how many ms something will be."""
+        runner = self._runner
+        while True:
+            ended, runner.ended = runner.ended, []
+            taken = self._slots.take(self._bell)
+            claim = Claim(queues=self._queues, limit=taken, lease_ms=self._settings.lease_ms) if taken else None
+            since = time.monotonic()
+            settled = await self._exchange.ask(ended, claim)
+            runner.settled(ended)
+            self._slots.give(taken - len(settled.leases))
+            self._count(len(settled.leases))
+            runner.start(settled.leases, since)
+            if runner.ended:
+                continue
+            if runner.open or claim is None:  # with room for more, look again soon: a run may wait for a job it enqueued
+                await self._bell.wait(_LOOK_AGAIN if self._slots.free else None)
+            elif not settled.leases:
+                return settled.next_due_ms
+
+    def _count(self, more: int) -> None:
+        self.runs += more
+        if self.runs > self._most:
+            raise AssertionError(f"drain() has run {self.runs} jobs and there are more: something enqueues itself for ever")
+
+    async def aclose(self) -> None:
+        """Give back the threads, and interrupt what an error left running."""
+        self._runner.hand_back()
+        await asyncio.sleep(0)
+        await self._notes.aclose()
+        for executor in self._executors.values():
+            await executor.aclose()

@@ -1,0 +1,77 @@
+"""Events: replay from any point, then live, and a position in the middle of a batch loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jobq import Event, EventStream, InvalidJob, Queue, State, Worker
+
+
+async def _take(stream: EventStream, count: int) -> list[Event]:
+    async with asyncio.timeout(20):
+        return [await anext(stream) for _ in range(count)]
+
+
+async def test_events_tell_a_jobs_whole_story(queue: Queue) -> None:
+    @queue.task
+    async def ping() -> None: ...
+
+    async with queue.events() as stream:
+        async with Worker(queue):
+            job = await ping.enqueue()
+            await job.wait(timeout=10)
+        events = await _take(stream, 3)
+    assert [event.kind for event in events] == ["accepted", "started", "completed"]
+    assert {event.job for event in events} == {job.id}
+    assert [event.previous for event in events] == [None, State.WAITING, State.ACTIVE]
+    assert events[-1].finished_at is not None
+    assert (events[-1].tenant, events[-1].queue, events[-1].name) == ("default", "api", "ping")
+
+
+async def test_all_that_is_kept_can_be_replayed(queue: Queue) -> None:
+    jobs = await queue.named("nobody").enqueue_many([()] * 1200)
+    events = await _take(queue.events(after="0"), 1200)
+    assert [event.job for event in events] == [job.id for job in jobs]
+
+
+async def test_a_reader_hears_of_what_happens_while_it_waits(queue: Queue) -> None:
+    stream = queue.events(after="0")
+    waiter = asyncio.create_task(_take(stream, 2))
+    await asyncio.sleep(0)
+    first = await queue.named("nobody").enqueue()
+    second = await queue.named("nobody").enqueue()
+    assert [event.job for event in await waiter] == [first.id, second.id]
+
+
+async def test_without_a_position_a_stream_begins_now(queue: Queue) -> None:
+    await queue.named("nobody").enqueue()
+    async with queue.events() as stream:
+        job = await queue.named("nobody").enqueue()
+        assert (await anext(stream)).job == job.id
+
+
+async def test_every_position_continues_right_behind_its_event(queue: Queue) -> None:
+    await queue.named("nobody").enqueue_many([()] * 3)
+    await queue.named("nobody").enqueue()
+    await queue.named("nobody").enqueue_many([()] * 3)
+    events = await _take(queue.events(after="0"), 7)
+    for n, event in enumerate(events[:-1]):
+        rest = await _take(queue.events(after=event.position), 6 - n)
+        assert [e.id for e in rest] == [e.id for e in events[n + 1 :]]
+
+
+async def test_a_wait_that_is_given_up_loses_no_event(queue: Queue) -> None:
+    async with queue.events() as stream:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(stream), 0.01)
+        job = await queue.named("nobody").enqueue()
+        assert [event.job for event in await _take(stream, 1)] == [job.id]
+
+
+@pytest.mark.parametrize("after", ["", "a~b", "a~b~c", 7])
+async def test_what_is_no_position_is_refused(queue: Queue, after: str) -> None:
+    with pytest.raises(InvalidJob, match="is not a position"):
+        queue.events(after=after)

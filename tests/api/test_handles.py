@@ -1,0 +1,123 @@
+"""What a handle can do to its job."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobq import InvalidJob, JobCancelled, JobNotFound, Queue, State, Worker, current_job
+
+
+async def test_a_waiting_job_is_cancelled_at_once_and_only_once(queue: Queue) -> None:
+    job = await queue.named("nobody").enqueue()
+    assert await job.cancel()
+    assert not await job.cancel()
+    info = await job.info()
+    assert (info.state, info.reason) == (State.CANCELLED, "cancelled")
+
+
+async def test_a_running_job_is_asked_to_stop(queue: Queue) -> None:
+    started = asyncio.Event()
+
+    @queue.task
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async with Worker(queue):
+        job = await endless.enqueue()
+        await asyncio.wait_for(started.wait(), 10)
+        assert await job.cancel()
+        with pytest.raises(JobCancelled):
+            await job.result(timeout=10)
+
+
+async def test_a_delayed_job_can_be_promoted(queue: Queue) -> None:
+    job = await queue.named("nobody").options(delay=3600).enqueue()
+    assert await job.promote()
+    assert await job.state() is State.WAITING
+    assert not await job.promote()
+
+
+async def test_a_job_can_be_given_another_priority_time_and_arguments(queue: Queue) -> None:
+    @queue.task
+    async def charge(tenant: str, invoice: int) -> None: ...
+
+    job = await charge.enqueue("acme", 7)
+    assert await job.reprioritise(9)
+    later = datetime(2100, 1, 1, tzinfo=UTC)
+    assert await job.reschedule(at=later)
+    assert await job.update("acme", invoice=8)
+    info = await job.info()
+    assert (info.priority, info.due_at, info.args, info.kwargs) == (9, later, ("acme",), {"invoice": 8})
+    assert await job.reschedule(delay=timedelta(minutes=1))
+    assert (await job.info()).due_at != later
+
+
+async def test_bad_changes_are_refused(queue: Queue) -> None:
+    @queue.task
+    async def charge(tenant: str, invoice: int) -> None: ...
+
+    job = await charge.enqueue("acme", 7)
+    with pytest.raises(InvalidJob, match="invoice"):
+        await job.update("acme")
+    with pytest.raises(InvalidJob, match="priority"):
+        await job.reprioritise(-1)
+    with pytest.raises(InvalidJob, match="give one"):
+        await job.reschedule()
+    with pytest.raises(InvalidJob, match="give one"):
+        await job.reschedule(delay=1, at=datetime(2100, 1, 1, tzinfo=UTC))
+    assert (await job.info()).kwargs == {}
+
+
+async def test_removing_forgets_an_ended_job_and_cancels_another(queue: Queue) -> None:
+    job = await queue.named("nobody").enqueue()
+    assert await job.remove()
+    info = await job.info()
+    assert (info.state, info.reason) == (State.CANCELLED, "removed")
+    assert await job.remove()
+    with pytest.raises(JobNotFound):
+        await job.info()
+    assert not await job.remove()
+
+
+async def test_progress_and_log_lines_can_be_read(queue: Queue) -> None:
+    @queue.task
+    async def steps() -> str:
+        await current_job().log("one")
+        await current_job().progress({"done": 1})
+        await current_job().log("two")
+        return "done"
+
+    async with Worker(queue):
+        job = await steps.enqueue()
+        await job.result(timeout=10)
+    assert await job.logs() == ["one", "two"]
+    assert (await job.info()).progress == {"done": 1}
+
+
+async def test_a_signal_to_an_ended_job_is_not_lost_silently(queue: Queue) -> None:
+    job = await queue.named("nobody").enqueue()
+    await job.signal("go", {"n": 1})
+    await job.cancel()
+    with pytest.raises(JobNotFound, match="signal 'go'"):
+        await job.signal("go")
+
+
+async def test_a_handle_can_be_made_from_an_id(queue: Queue) -> None:
+    job = await queue.named("nobody").options(id="known").enqueue()
+    again = queue.job("known")
+    assert (again.id, again.queue, again.duplicate) == ("known", "api", False)
+    assert (await again.info()).id == job.id
+    assert "known" in repr(again)
+    with pytest.raises(InvalidJob, match="braces"):
+        queue.job("{}")
+
+
+async def test_a_handle_of_an_id_takes_the_job_as_it_is(queue: Queue) -> None:
+    named = queue.named("nobody").options(id="x")
+    await (await named.enqueue()).cancel()
+    await named.enqueue()
+    assert await queue.job("x").state() is State.WAITING

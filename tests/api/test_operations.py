@@ -1,0 +1,181 @@
+"""What operators see of a queue and do to it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobq import ConfigError, InvalidJob, Queue, Reject, State, Worker
+
+
+async def _finish(queue: Queue, *, good: int = 0, bad: int = 0, worse: int = 0) -> None:
+    """Jobs that have ended: completed ones, and failed ones of two tasks."""
+
+    @queue.task
+    async def fine(n: int) -> int:
+        return n
+
+    @queue.task
+    async def broken(n: int) -> None:
+        raise Reject("no")
+
+    @queue.task
+    async def worst(n: int) -> None:
+        raise Reject("never")
+
+    jobs = await queue.enqueue_many(
+        [fine.bind(n) for n in range(good)] + [broken.bind(n) for n in range(bad)] + [worst.bind(n) for n in range(worse)]
+    )
+    async with Worker(queue):
+        for job in jobs:
+            await job.wait(timeout=30)
+
+
+async def test_counts_name_every_state(queue: Queue) -> None:
+    await queue.named("nobody").enqueue_many([()] * 3)
+    await queue.named("nobody").options(delay=60).enqueue()
+    counts = await queue.counts()
+    assert set(counts) == set(State)
+    assert (counts[State.WAITING], counts[State.DELAYED], counts[State.FAILED]) == (3, 1, 0)
+
+
+async def test_jobs_are_found_by_state_name_and_key_over_many_pages(queue: Queue) -> None:
+    await queue.named("a").options(key="k").enqueue_many([(n,) for n in range(250)])
+    await queue.named("b").options(key="other").enqueue_many([(n,) for n in range(30)])
+    assert len([job async for job in queue.find()]) == 280
+    assert len([job async for job in queue.find(name="a")]) == 250
+    assert len([job async for job in queue.find(key="other", state="waiting")]) == 30
+    assert len([job async for job in queue.find(limit=120)]) == 120
+    assert [job async for job in queue.find(state=State.FAILED)] == []
+    assert [job async for job in queue.find(limit=0)] == []
+    with pytest.raises(InvalidJob, match="did you mean 'waiting'"):
+        [job async for job in queue.find(state="wating")]
+
+
+async def test_a_page_shows_arguments_and_results(queue: Queue) -> None:
+    await _finish(queue, good=1)
+    [job] = [job async for job in queue.find(state="completed")]
+    assert (job.args, job.result, job.attempt) == ((0,), 0, 1)
+    assert job.started_at is not None
+    assert job.finished_at is not None
+    assert job.created_at <= job.started_at <= job.finished_at
+
+
+async def test_stats_show_the_queue_at_a_glance(queue: Queue) -> None:
+    await queue.named("nobody").enqueue()
+    await queue.named("nobody").options(delay=60).enqueue()
+    await queue.pause()
+    stats = await queue.stats()
+    assert (stats.queue, stats.paused, stats.counts[State.WAITING]) == ("api", True, 1)
+    assert stats.next_due is not None
+    assert timedelta(0) < stats.next_due <= timedelta(seconds=60)
+    await queue.resume()
+    assert not (await queue.stats()).paused
+
+
+async def test_metrics_add_up_what_happened(queue: Queue) -> None:
+    await _finish(queue, good=3, bad=2)
+    minutes = await queue.metrics()
+    assert sum(minute.accepted for minute in minutes) == 5
+    assert sum(minute.completed for minute in minutes) == 3
+    assert sum(minute.failed for minute in minutes) == 2
+    assert all(minute.minute.second == 0 for minute in minutes)
+    with pytest.raises(InvalidJob, match="minutes=0"):
+        await queue.metrics(minutes=0)
+
+
+async def test_workers_are_listed_while_they_work(queue: Queue) -> None:
+    @queue.task
+    async def ping() -> None: ...
+
+    async with Worker(queue, name="w1", concurrency=7):
+        await ping.call()
+        while not (workers := await queue.workers()):
+            pass
+        assert [(w.name, w.concurrency, w.queues) for w in workers] == [("w1", 7, ("api",))]
+    assert await queue.workers() == []
+
+
+async def test_a_paused_queue_starts_nothing(queue: Queue) -> None:
+    @queue.task
+    async def ping() -> str:
+        return "pong"
+
+    @queue.task
+    async def other() -> None: ...
+
+    await queue.pause()
+    job = await ping.enqueue()
+    async with Queue("second", queue.url) as second:
+
+        @second.task
+        async def beside() -> None: ...
+
+        async with Worker(queue, second):
+            await beside.call()  # the worker works, and leaves the paused queue alone
+            assert await job.state() is State.WAITING
+            await queue.resume()
+            assert await job.result(timeout=10) == "pong"
+
+
+async def test_clear_cancels_what_has_not_started(queue: Queue) -> None:
+    await queue.named("nobody").enqueue_many([()] * 2100)
+    await queue.named("nobody").options(delay=60).enqueue_many([()] * 5)
+    assert await queue.clear() == 2100
+    assert (await queue.counts())[State.DELAYED] == 5
+    assert await queue.clear(delayed=True) == 5
+    assert (await queue.counts())[State.CANCELLED] == 2105
+
+
+async def test_clean_forgets_ended_jobs_by_state_age_and_number(queue: Queue) -> None:
+    await _finish(queue, good=5, bad=2)
+    assert await queue.clean("completed", older_than=3600) == 0
+    assert await queue.clean(State.COMPLETED, limit=2) == 2
+    assert await queue.clean("completed") == 3
+    counts = await queue.counts()
+    assert (counts[State.COMPLETED], counts[State.FAILED]) == (0, 2)
+    with pytest.raises(InvalidJob, match="state='waiting'"):
+        await queue.clean("waiting")
+
+
+async def test_failed_jobs_run_again_by_id_by_name_or_all(queue: Queue) -> None:
+    await _finish(queue, good=1, bad=3, worse=2)
+    failed = [job.id async for job in queue.find(state="failed", name="broken")]
+    done = [job.id async for job in queue.find(state="completed")]
+    assert await queue.rerun(failed[0], *done, "unknown") == 1
+    assert await queue.rerun(name="worst") == 2
+    assert (await queue.counts())[State.FAILED] == 2
+    assert await queue.rerun() == 2
+    counts = await queue.counts()
+    assert (counts[State.FAILED], counts[State.WAITING], counts[State.COMPLETED]) == (0, 5, 1)
+
+
+async def test_failed_jobs_are_purged_by_id_by_name_or_all(queue: Queue) -> None:
+    await _finish(queue, good=1, bad=3, worse=2)
+    failed = [job.id async for job in queue.find(state="failed", name="broken")]
+    done = [job.id async for job in queue.find(state="completed")]
+    assert await queue.purge(failed[0], *done) == 1
+    assert await queue.purge(name="worst") == 2
+    assert await queue.purge() == 2
+    counts = await queue.counts()
+    assert (counts[State.FAILED], counts[State.COMPLETED]) == (0, 1)
+
+
+async def test_obliterate_leaves_nothing(queue: Queue) -> None:
+    await _finish(queue, good=2, bad=1)
+    await queue.named("nobody").enqueue_many([()] * 1500)
+    await queue.obliterate()
+    assert sum((await queue.counts()).values()) == 0
+
+
+async def test_a_queue_with_running_jobs_is_obliterated_only_by_force(queue: Queue) -> None:
+    from jobq.core.records import Claim
+
+    await queue.named("nobody").enqueue()
+    store = await queue.store()
+    await store.settle([], worker="w", call="1", then=Claim(queues=(queue.qname,), limit=1, lease_ms=60_000))
+    with pytest.raises(ConfigError):
+        await queue.obliterate()
+    await queue.obliterate(force=True)
+    assert sum((await queue.counts()).values()) == 0

@@ -1,0 +1,262 @@
+"""Waiting for jobs: request and response, results as annotated, and every way not to get one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import msgspec
+import pytest
+
+from jobq import (
+    Codec,
+    InvalidJob,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    Queue,
+    Reject,
+    State,
+    WaitTimeout,
+    Worker,
+    waiting,
+)
+
+
+@dataclass
+class Receipt:
+    invoice: int
+    cents: int
+
+
+class Line(msgspec.Struct):
+    text: str
+
+
+class Totals(TypedDict):
+    sum: int
+
+
+@asynccontextmanager
+async def working(*queues: Queue) -> AsyncIterator[None]:
+    async with Worker(*queues, concurrency=20):
+        yield
+
+
+async def test_a_call_answers_with_the_result_as_annotated(queue: Queue) -> None:
+    @queue.task
+    async def charge(invoice: int, lines: list[Line]) -> Receipt:
+        assert all(isinstance(line, Line) for line in lines)
+        return Receipt(invoice, 100 * len(lines))
+
+    @queue.task
+    def total(receipts: list[Receipt]) -> Totals:
+        return {"sum": sum(receipt.cents for receipt in receipts)}
+
+    async with working(queue):
+        receipt = await charge.call(7, [Line("a"), Line("b")])
+        assert receipt == Receipt(7, 200)
+        assert await total.call([receipt, receipt]) == {"sum": 400}
+
+
+async def test_hundreds_of_calls_at_once_each_get_their_own_answer(queue: Queue) -> None:
+    @queue.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async with working(queue):
+        assert await asyncio.gather(*(double.call(n) for n in range(300))) == [2 * n for n in range(300)]
+
+
+async def test_a_job_that_fails_raises_with_its_failure(queue: Queue) -> None:
+    @queue.task(retry=0)
+    async def charge(invoice: int) -> None:
+        raise Reject(f"no invoice {invoice}")
+
+    async with working(queue):
+        with pytest.raises(JobFailed, match=r"job '.*' \(charge\) of queue 'api' failed \(rejected\) .*no invoice 7") as caught:
+            await charge.call(7)
+    failure = caught.value.failure
+    assert (failure.reason, failure.message, failure.attempt) == ("rejected", "no invoice 7", 1)
+    assert failure.at.tzinfo is not None
+
+
+async def test_a_cancelled_job_raises_for_who_waits(queue: Queue) -> None:
+    job = await queue.named("nobody").enqueue()
+    waiter = asyncio.create_task(job.result(timeout=10))
+    await asyncio.sleep(0)
+    assert await job.cancel()
+    with pytest.raises(JobCancelled, match="cancelled"):
+        await waiter
+    assert (await job.wait()).state is State.CANCELLED
+
+
+async def test_a_wait_that_times_out_cancels_nothing(queue: Queue) -> None:
+    @queue.task
+    async def later() -> str:
+        return "done"
+
+    with pytest.raises(WaitTimeout, match=r"has not ended within 0\.05 s"):
+        await later.options(id="l", wait=0.05).call()
+    job = queue.job("l")
+    assert await job.state() is State.WAITING
+    with pytest.raises(WaitTimeout):
+        await job.wait(timeout=0)
+    async with working(queue):
+        assert await job.result(timeout=10) == "done"
+
+
+async def test_a_wait_outlasts_lost_signals(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "LOOK_AGAIN", 0.05)
+    store = await queue.store()
+
+    @asynccontextmanager
+    async def deaf(*_: Any, **__: Any) -> AsyncIterator[AsyncIterator[Any]]:
+        async def nothing() -> AsyncIterator[Any]:
+            await asyncio.Event().wait()
+            yield
+
+        yield nothing()
+
+    @queue.task
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    async with working(queue):
+        monkeypatch.setattr(store, "listen", deaf)
+        assert await add.options(wait=10).call(1, 2) == 3
+        assert await (await add.enqueue(3, 4)).result(timeout=10) == 7
+        monkeypatch.undo()
+
+
+async def test_nobody_hangs_on_a_record_that_is_gone(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "LOOK_AGAIN", 0.05)
+    job = await queue.named("nobody").enqueue()
+    waiter = asyncio.create_task(job.result())
+    await asyncio.sleep(0)
+    await queue.obliterate()
+    with pytest.raises((JobNotFound, JobCancelled)):
+        await waiter
+    with pytest.raises(JobNotFound, match="removed, or its record has expired"):
+        await job.result()
+    with pytest.raises(JobNotFound):
+        await queue.job("never").info()
+    with pytest.raises(JobNotFound):
+        await queue.job("never").wait()
+
+
+async def test_a_handle_waits_on_its_own_life(queue: Queue) -> None:
+    named = queue.named("nobody").options(id="x")
+    first = await named.enqueue()
+    await first.cancel()
+    second = await named.enqueue()
+    assert not second.duplicate
+    with pytest.raises(JobNotFound, match="begun anew"):
+        await first.result(timeout=5)
+    with pytest.raises(WaitTimeout):
+        await second.result(timeout=0.01)
+
+
+async def test_a_rerun_moves_the_handle_on_to_the_new_life(queue: Queue) -> None:
+    runs = 0
+
+    @queue.task(retry=0)
+    async def second_time_lucky() -> int:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise ValueError("not yet")
+        return runs
+
+    job = await second_time_lucky.enqueue()
+    async with working(queue):
+        with pytest.raises(JobFailed):
+            await job.result(timeout=10)
+        assert await job.rerun()
+        assert await job.result(timeout=10) == 2
+
+
+async def test_a_call_that_meets_a_running_duplicate_waits_for_it(queue: Queue) -> None:
+    go = asyncio.Event()
+
+    @queue.task(unique=True)
+    async def slow(n: int) -> int:
+        await go.wait()
+        return n
+
+    async with working(queue):
+        job = await slow.enqueue(1)
+        waiter = asyncio.create_task(slow.call(1))
+        await asyncio.sleep(0)
+        go.set()
+        assert await waiter == await job.result(timeout=10) == 1
+        assert sum((await queue.counts()).values()) == 1
+
+
+async def test_a_call_that_meets_an_ended_duplicate_answers_from_the_record(queue: Queue) -> None:
+    runs = 0
+
+    @queue.task
+    async def count() -> int:
+        nonlocal runs
+        runs += 1
+        return runs
+
+    async with working(queue):
+        assert await count.options(id="once").call() == 1
+    assert await count.options(id="once").call() == 1
+
+
+async def test_a_result_that_does_not_fit_its_annotation_says_so(queue: Queue) -> None:
+    @queue.task
+    async def lie() -> Receipt:
+        return {"invoice": "seven"}  # type: ignore[return-value]
+
+    async with working(queue):
+        job = await lie.enqueue()
+        with pytest.raises(InvalidJob, match="invoice"):
+            await job.result(timeout=10)
+        assert (await job.info()).result  # what is there can still be seen
+
+
+class Shouting(Codec):
+    """Text only."""
+
+    name = "shouting"
+
+    def encode(self, value: Any) -> bytes:
+        return msgspec.json.encode(value).upper()
+
+    def decode(self, data: bytes, annotation: Any = Any) -> Any:
+        return msgspec.json.decode(data)
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack", Shouting()])
+async def test_any_codec_carries_arguments_and_results(url: str, codec: str | Codec) -> None:
+    async with Queue("coded", url, codec=codec) as queue:
+
+        @queue.task
+        async def greet(name: str) -> str:
+            return f"HELLO {name}"
+
+        async with working(queue):
+            job = await greet.enqueue("YOU")
+            assert await job.result(timeout=10) == "HELLO YOU"
+            info = await job.info()
+            assert (info.args, info.result) == (("YOU",), "HELLO YOU")
+
+
+async def test_jobs_of_before_a_change_of_codec_are_understood(url: str) -> None:
+    async with Queue("coded", url, codec="json") as before, Queue("coded", url, codec="msgpack") as after:
+
+        @after.task
+        async def greet(name: str) -> str:
+            return f"hello {name}"
+
+        job = await before.named("greet").enqueue("you")
+        async with working(after):
+            assert await job.result(timeout=10) == "hello you"
+            assert (await after.job(job.id).info()).result == "hello you"

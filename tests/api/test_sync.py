@@ -1,0 +1,137 @@
+"""The blocking face: every async operation has its twin, from any thread, also after a fork."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from jobq import Job, JobNotFound, Queue, State, Task, Worker, sync
+
+
+@pytest.fixture
+def blocking(url: str) -> Iterator[Queue]:
+    queue = Queue("blocking", url)
+    with queue.sync:
+        yield queue
+
+
+def test_jobs_are_enqueued_looked_at_and_changed(blocking: Queue) -> None:
+    job = blocking.sync.named("nobody", priority=2).enqueue(1, two=2)
+    assert job.info().kwargs == {"two": 2}
+    assert job.state() is State.WAITING
+    assert job.reprioritise(5)
+    assert job.update(3)
+    assert blocking.sync.job(job.id).info().args == (3,)
+    assert job.cancel()
+    assert job.wait(timeout=5).state is State.CANCELLED
+    assert job.rerun()
+    assert job.remove()
+    assert job.remove()
+    with pytest.raises(JobNotFound):
+        job.info()
+
+
+def test_a_worker_elsewhere_answers_a_blocking_call(blocking: Queue) -> None:
+    @blocking.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    worker = Worker(blocking)
+    sync.run(worker.__aenter__())
+    try:
+        assert double.sync.call(4) == 8
+        assert double.sync.enqueue(5).result(timeout=10) == 10
+        assert double.sync.options(priority=3).enqueue(6).result(timeout=10) == 12
+        assert [job.result(timeout=10) for job in double.sync.enqueue_many([(1,), {"n": 2}])] == [2, 4]
+    finally:
+        sync.run(worker.stop())
+
+
+def test_a_queue_is_operated(blocking: Queue) -> None:
+    nobody = blocking.sync.named("nobody")
+    jobs = blocking.sync.enqueue_many(nobody.bind(n) for n in range(1100))
+    assert len(jobs) == 1100
+    assert blocking.sync.counts()[State.WAITING] == 1100
+    assert len(list(blocking.sync.find(state="waiting"))) == 1100
+    assert [event.job for event, _ in zip(blocking.sync.events(after="0"), range(3), strict=False)] == [j.id for j in jobs[:3]]
+    blocking.sync.pause()
+    assert blocking.sync.stats().paused
+    blocking.sync.resume()
+    assert blocking.sync.clear() == 1100
+    assert blocking.sync.clean("cancelled", limit=10) == 10
+    assert blocking.sync.rerun() == blocking.sync.purge() == 0
+    assert blocking.sync.workers() == []
+    assert sum(minute.accepted for minute in blocking.sync.metrics()) == 1100
+    blocking.sync.obliterate()
+    assert sum(blocking.sync.counts().values()) == 0
+
+
+def test_a_generator_of_calls_is_read_in_the_callers_thread(blocking: Queue) -> None:
+    threads = set()
+
+    def calls() -> Iterator[tuple[int]]:
+        for n in range(10):
+            threads.add(threading.current_thread())
+            yield (n,)
+
+    blocking.sync.named("nobody").enqueue_many(calls())
+    assert threads == {threading.current_thread()}
+
+
+def test_many_threads_use_it_at_once(blocking: Queue) -> None:
+    nobody = blocking.sync.named("nobody")
+    threads = [threading.Thread(target=lambda: [nobody.enqueue(n) for n in range(20)]) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert blocking.sync.counts()[State.WAITING] == 200
+
+
+async def test_in_an_event_loop_it_says_what_to_do_instead(queue: Queue) -> None:
+    with pytest.raises(RuntimeError, match="use the async method"):
+        queue.sync.counts()
+
+
+@pytest.mark.parametrize(
+    ("face", "twin"), [(Job, sync.SyncJob), (Task, sync.SyncTask), (Queue, sync.SyncQueue)], ids=lambda c: c.__name__
+)
+def test_every_async_operation_has_a_blocking_twin(face: type, twin: type) -> None:
+    inside = {"store", "session", "put", "move_back", "aclose"}  # aclose's twin is close
+    public = {name: fn for name, fn in inspect.getmembers(face, inspect.isfunction) if not name.startswith("_")}
+    wanted = {name for name, fn in public.items() if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)} - inside
+    assert wanted
+    for name in wanted:
+        ours = list(inspect.signature(getattr(face, name)).parameters.values())
+        theirs = list(inspect.signature(getattr(twin, name)).parameters.values())
+        assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs], name
+
+
+FORKING = """
+import os, sys
+from jobq import Queue
+queue = Queue("forked", sys.argv[1])
+queue.sync.named("nobody").enqueue("parent")
+pid = os.fork()
+if pid == 0:
+    queue.sync.named("nobody").enqueue("child")
+    sys.stdout.flush()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+assert sorted(job.args[0] for job in queue.sync.find()) == ["child", "parent"]
+print("ok")
+"""
+
+
+def test_a_forked_child_gets_a_portal_of_its_own(tmp_path: object) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING, f"sqlite:///{tmp_path}/jobs.db"],
+        capture_output=True, text=True, timeout=60, env=dict(os.environ), check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("ok\n", "")
