@@ -44,6 +44,7 @@ def set_limits(tx: Tx, name: QueueName, limits: Limits | None, key: str | None) 
         tx.execute(KEYED["drop_key_override"], (queue.qid, key))
     else:
         tx.execute(KEYED["set_key_override"], (queue.qid, key, limits.key_limit, msgspec.msgpack.encode(limits)))
+    tx.execute(KEYED["set_key_rate"], (None, 0, 0, queue.qid, key))
     keys.settle(tx, queue.qid, [key])
 
 

@@ -116,7 +116,8 @@ def keys_affordable(tx: Tx, queue: QueueRow, heads: list[Any]) -> list[tuple[str
     bucket = _meter(tx, queue) if by_cost(queue) else None
     if bucket is None and not any(own.values()):
         return [(key, pk) for key, pk, _ in there]
-    costs = {pk: unpack_options(packed).cost for pk, packed in tx.execute(KEYED["cost_of"], (as_json([pk for _, pk, _ in there]),))}
+    jobs = as_json([pk for _, pk, _ in there])
+    costs = {pk: unpack_options(packed).cost for pk, packed in tx.execute(KEYED["cost_of"], (jobs,))}
     chosen, limited = [], []
     for key, pk, packed in there:
         rate = own[key]

@@ -193,7 +193,7 @@ def _hold(tx: Tx, queue: QueueRow, job: Job, outcome: Hold) -> None:
         tx.execute(KEYED["hold_key"], (job.qid, job.key, until))
     else:
         tx.execute(KEYED["hold_queue"], (until, job.qid))
-        tx.keep(queue._replace(held_ms=until))
+        tx.keep(queue._replace(held_ms=max(until, queue.held_ms)))
     line.to_front(tx, job, Kind.LIMITED)
 
 

@@ -38,7 +38,7 @@ UPDATE keys SET rate = ?, rate_until_ms = ?, held_ms = ? WHERE qid = ? AND key =
 
 -- name: hold_key: no start of this key before a time
 INSERT INTO keys (qid, key, waiting, active, turn, ready, held_ms) VALUES (?, ?, 0, 0, 0, 0, ?)
-ON CONFLICT (qid, key) DO UPDATE SET held_ms = excluded.held_ms;
+ON CONFLICT (qid, key) DO UPDATE SET held_ms = max(held_ms, excluded.held_ms);
 
 -- name: free_held_keys: their time has come
 UPDATE keys SET ready = 1 WHERE qid = ?1 AND ready = 2 AND held_ms <= ?2;
@@ -69,4 +69,4 @@ DELETE FROM keys WHERE qid = ?1 AND waiting = 0 AND active = 0 AND held_ms <= ?2
 UPDATE queues SET rate = ?, held_ms = ? WHERE qid = ?;
 
 -- name: hold_queue: no start before a time
-UPDATE queues SET held_ms = ? WHERE qid = ?;
+UPDATE queues SET held_ms = max(held_ms, ?) WHERE qid = ?;
