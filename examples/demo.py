@@ -297,7 +297,7 @@ async def dead_letters() -> None:
 def run_pipeline() -> None:
     """The same events through Spark, where it is installed: the audit's verdict and a report."""
     pipeline = shutil.which("jq-pipeline", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if pipeline is None or shutil.which("java") is None:
+    if pipeline is None or shutil.which("java") is None or os.environ.get("DEMO_PIPELINE") == "no":
         return
     lake = FOLDER / "lake"
     for arguments in (["run", "--source", URL, "--lake", str(lake), "--once"], ["audit", "--lake", str(lake)]):

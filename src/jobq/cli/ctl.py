@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from jobq.cli import submit  # noqa: F401 - adds `submit` to the noun `job`
 from jobq.cli.dead import dead
 from jobq.cli.events import events
 from jobq.cli.job import job

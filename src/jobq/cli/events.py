@@ -141,7 +141,7 @@ def _about(event: EventRecord) -> str:
         said.append(f"after {text.duration(max(0, event.at_ms - event.started_ms))}")
     if event.due_ms is not None and event.due_ms > event.at_ms:
         said.append(f"due in {text.duration(event.due_ms - event.at_ms)}")
-    if event.reason and event.reason != str(event.kind):
+    if event.reason and event.reason not in (str(event.kind), "error"):
         said.append(text.clean(event.reason))
     if event.error:
         said.append(text.clean(event.error))

@@ -14,11 +14,13 @@ from jobq.cli import documents, text
 from jobq.cli.job_view import job_details, job_table
 from jobq.cli.options import DURATION, FAILED, Ctl, noun, on_store, queue_option, yes_option
 from jobq.cli.options import confirm as ask
+from jobq.cli.submit import submit
 from jobq.core.records import AnyCommand, Cancel, Filter, JobKey, JobRecord, Promote, Remove, Reprioritise, Rerun
 from jobq.core.states import State
 from jobq.errors import WaitTimeout
 
 job = noun("job", "Submit jobs, look at them, and act on them.")
+job.add_command(submit)
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 
 

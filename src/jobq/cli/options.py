@@ -70,7 +70,7 @@ def _global_options(*, env: bool) -> list[click.Parameter]:
             metavar="URL",
             help="The store, e.g. sqlite:///jobs.db or valkey://host:6379. Default: sqlite:///jobq.db",
         ),
-        option(["--tenant"], "JQ_TENANT", metavar="NAME", help="Whose queues."),
+        option(["--tenant"], "JQ_TENANT", metavar="NAME", help="Whose queues. Default: default"),
         option(["-o", "--output"], "JQ_OUTPUT", type=click.Choice(FORMATS), help="Default: table"),
         option(
             ["--timeout"],
@@ -130,6 +130,10 @@ class Noun(_Helped, click.Group):
 
     command_class = Command
     aliases: ClassVar[dict[str, str]] = {"retry": "rerun", "ls": "list", "rm": "remove"}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order they are defined in, which is the order they are needed in."""
+        return list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """By its name, or by an alias of it."""

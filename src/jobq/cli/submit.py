@@ -13,9 +13,8 @@ import click
 import msgspec
 
 from jobq.cli import documents, text
-from jobq.cli.job import job
 from jobq.cli.job_view import job_table
-from jobq.cli.options import DURATION, FAILED, USAGE, Ctl, fail, on_store
+from jobq.cli.options import DURATION, FAILED, USAGE, Command, Ctl, fail, on_store
 from jobq.cli.progress import bar
 from jobq.core.checks import shown
 from jobq.core.states import State
@@ -25,6 +24,7 @@ from jobq.queue import Queue
 
 _BATCH = 1000
 _OPTIONS = ("id", "delay", "at", "priority", "lifo", "retry", "max_stalls", "timeout", "ttl", "result_ttl", "key", "cost")
+_TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"]
 _FIELDS = ("name", "args", "kwargs", *_OPTIONS)
 
 
@@ -38,7 +38,8 @@ class Wanted(NamedTuple):
     options: dict[str, Any]
 
 
-@job.command(
+@click.command(
+    cls=Command,
     examples="""
     jq-ctl job submit charge -q billing --payload '{"tenant": "acme", "invoice": 7}'
     jq-ctl job submit charge -q billing -a tenant=acme -a invoice=8 --id inv-8 --delay 1h
@@ -46,7 +47,7 @@ class Wanted(NamedTuple):
     jq-ctl job submit charge -q billing --payload @invoice.json
     jq-ctl job submit charge -q billing --lines invoices.jsonl
     echo '{"name": "charge", "kwargs": {"invoice": 9}, "id": "inv-9"}' | jq-ctl job submit -q billing --lines -
-    """
+    """,
 )
 @click.argument("name", required=False)
 @click.option("-q", "--queue", metavar="NAME", default="default", show_default=True, help="The queue.")
@@ -56,8 +57,9 @@ class Wanted(NamedTuple):
               f"{', '.join(_FIELDS[:6])}, …")  # fmt: skip
 @click.option("--id", help="The job's id: submitting it twice makes one job.")
 @click.option("--delay", type=DURATION, metavar="TIME", help="Run it after this long.")
-@click.option("--at", type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"]),
-              help="Run it at this time (local, unless it ends with an offset or Z).")  # fmt: skip
+@click.option(
+    "--at", type=click.DateTime(_TIMES), metavar="WHEN", help="Run it at this time, e.g. 2030-01-31T08:00 or …T08:00:00Z."
+)
 @click.option("--priority", type=int, help="Higher runs first. Default: 0")
 @click.option("--lifo", is_flag=True, default=None, help="In front of its priority instead of behind.")
 @click.option("--max-retries", "retry", type=int, help="Failures that are forgiven. Default: the task's own")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import time
-from importlib.metadata import version as installed
 
 import click
 from rich.console import Group, RenderableType
@@ -79,6 +78,8 @@ def _counted(state: State, n: int) -> Text:
 @click.pass_context
 def version(ctx: click.Context) -> None:
     """Print the versions of jobq and of what it runs on."""
+    from importlib.metadata import version as installed  # slow to import, and only this needs it
+
     facts = {"jobq": installed("jobq"), "python": platform.python_version(), "platform": platform.platform()}
     out = Output(ctx.meta.get("jobq.output") or "table")
     out.show(facts, lambda: details(facts.items()))

@@ -1,0 +1,44 @@
+"""What only a person at a terminal sees."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+
+def on_a_terminal(url: str, *args: str) -> tuple[str, str]:
+    """stdout as a pipe, and what a terminal on stderr would show."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "jobq.cli.ctl", "--url", url, *args]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, stdin=subprocess.DEVNULL, env=environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    except OSError:  # how a terminal on Linux says that its last writer is gone
+        pass
+    finally:
+        os.close(ours)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, shown.decode()
+    return stdout.decode(), shown.decode()
+
+
+def test_long_work_shows_its_progress_on_the_terminal_and_never_in_the_answer(ctl, url: str, tmp_path: Path) -> None:
+    (tmp_path / "jobs.jsonl").write_text("[1, 2]\n" * 3000)
+    answer, shown = on_a_terminal(url, "job", "submit", "add", "--lines", f"{tmp_path}/jobs.jsonl")
+    assert answer == "3,000 jobs accepted in default\n"
+    assert "submitting" in shown
+    answer, shown = on_a_terminal(url, "queue", "clear", "default", "--yes", "-o", "json")
+    assert '"cleared": 3000' in answer
+    assert "clearing" in shown
+
+
+def test_without_a_terminal_there_is_no_progress(ctl) -> None:
+    result = ctl("job", "submit", "add", "--lines", "-", input="[1, 2]\n" * 3000)
+    assert result.stderr == ""
