@@ -1,0 +1,263 @@
+"""What an adapter is, and the program every Python adapter runs as. Standard library only: peers' environments have no more.
+
+The harness starts `python -m bench.peers.NAME COMMAND`, COMMAND being JSON, and reads one answer: a line that begins
+with `BENCH`. bench/peers/node/driver.mjs speaks the same.
+
+    {"do": "enqueue", "mode": "one" | "concurrent" | "bulk", "n": n}   → {"n", "seconds"} | {"unsupported": why}
+    {"do": "fill", "n": n}                                             → {"n"}, by the fastest way there is
+    {"do": "work", "concurrency": c, "target": t, "fill": n}           → {"n", "seconds"} after t handler calls
+    {"do": "request", "n": n}                                          → {"ms": [each one's]}
+
+`work` works on after its answer, until it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import itertools
+import json
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from typing import Any, ClassVar
+
+PAYLOAD = "x" * 100
+RESULT = 42
+WARM_UP = 20  # requests before the clock runs: the worker may still be starting
+TASKS = 100  # concurrent producers of an asyncio library
+THREADS = 10  # and of a blocking one; more only fight for the interpreter lock
+
+
+class Unsupported(Exception):
+    """The library has no such thing."""
+
+
+class Counter:
+    """Counts handler calls in the worker's process and answers when the target is reached.
+
+    The clock runs from the first call to the target-th: process start and the last results on their way are left out
+    for everybody alike. One `next()` per call, so that it weighs nothing and threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self._next = itertools.count(1).__next__
+        self._started = 0.0
+        self.target = 0
+
+    def tick(self) -> None:
+        n = self._next()
+        if n == 1:
+            self._started = time.perf_counter()
+        elif n == self.target:
+            answer({"n": n - 1, "seconds": time.perf_counter() - self._started})
+
+
+counter = Counter()
+tick = counter.tick
+
+
+class Adapter:
+    """What both kinds share."""
+
+    packages: ClassVar[tuple[str, ...]] = ()  # whose versions are reported
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+
+class AsyncAdapter(Adapter):
+    """A library for asyncio. The methods are what its users would write."""
+
+    async def open(self) -> None:
+        """Connect as a producer."""
+
+    async def close(self) -> None:
+        """And leave."""
+
+    async def enqueue(self) -> object:
+        """One job with PAYLOAD as its argument."""
+        raise NotImplementedError
+
+    async def bulk(self, n: int) -> None:
+        """n jobs, by the library's own call for many."""
+        raise Unsupported("no bulk enqueue")
+
+    async def request(self) -> object:
+        """One job and its result."""
+        raise NotImplementedError
+
+    async def work(self, concurrency: int) -> None:
+        """One worker in this process, for ever. Its handler calls tick() and returns RESULT, which is kept."""
+        raise NotImplementedError
+
+
+class SyncAdapter(Adapter):
+    """A blocking library; the methods mean the same."""
+
+    def open(self) -> None:
+        """Connect as a producer."""
+
+    def close(self) -> None:
+        """And leave."""
+
+    def enqueue(self) -> object:
+        raise NotImplementedError
+
+    def bulk(self, n: int) -> None:
+        raise Unsupported("no bulk enqueue")
+
+    def request(self) -> object:
+        raise NotImplementedError
+
+    def work(self, concurrency: int) -> None:
+        raise NotImplementedError
+
+
+def answer(value: dict[str, Any]) -> None:
+    """The line the harness waits for, past whatever a library put in front of stdout (Celery does)."""
+    os.write(1, f"BENCH {json.dumps(value)}\n".encode())
+
+
+def main(adapter: AsyncAdapter | SyncAdapter | type[AsyncAdapter] | type[SyncAdapter]) -> None:
+    """Carry out the command given as the program's argument."""
+    command = json.loads(sys.argv[1])
+    made = adapter(command["url"]) if isinstance(adapter, type) else adapter
+    counter.target = command.get("target", 0)
+    try:
+        if isinstance(made, SyncAdapter):
+            reply = _SyncProgram(made).run(command)
+        else:
+            reply = _run_loop(_AsyncProgram(made).run(command), command.get("loop", "asyncio"))
+    except Unsupported as e:
+        reply = {"unsupported": str(e)}
+    if reply is not None:
+        answer({**reply, "versions": {package: version(package) for package in made.packages}})
+
+
+def _run_loop(program: Any, loop: str) -> dict[str, Any] | None:
+    factory = importlib.import_module("uvloop").new_event_loop if loop == "uvloop" else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        reply: dict[str, Any] | None = runner.run(program)
+        return reply
+
+
+class _AsyncProgram:
+    def __init__(self, adapter: AsyncAdapter) -> None:
+        self.adapter = adapter
+
+    async def run(self, command: dict[str, Any]) -> dict[str, Any] | None:
+        await self.adapter.open()
+        try:
+            match command["do"]:
+                case "enqueue":
+                    return await self.timed(command["mode"], command["n"])
+                case "fill":
+                    await self.fill(command["n"])
+                    return {"n": command["n"]}
+                case "request":
+                    return {"ms": await self.requests(command["n"])}
+                case "work":
+                    if command.get("fill"):
+                        await self.fill(command["fill"])
+                    await self.adapter.work(command["concurrency"])
+            return None
+        finally:
+            await self.adapter.close()
+
+    async def timed(self, mode: str, n: int) -> dict[str, Any]:
+        await self.adapter.enqueue()  # connections, scripts
+        way = {"one": self.one_by_one, "concurrent": self.concurrently, "bulk": self.adapter.bulk}[mode]
+        started = time.perf_counter()
+        await way(n)
+        return {"n": n, "seconds": time.perf_counter() - started}
+
+    async def one_by_one(self, n: int) -> None:
+        enqueue = self.adapter.enqueue
+        for _ in range(n):
+            await enqueue()
+
+    async def concurrently(self, n: int) -> None:
+        await asyncio.gather(*(self.one_by_one(part) for part in _parts(n, TASKS)))
+
+    async def fill(self, n: int) -> None:
+        try:
+            await self.adapter.bulk(n)
+        except Unsupported:
+            await self.concurrently(n)
+
+    async def requests(self, n: int) -> list[float]:
+        for _ in range(WARM_UP):
+            await self.adapter.request()
+        times = []
+        for _ in range(n):
+            started = time.perf_counter()
+            await self.adapter.request()
+            times.append((time.perf_counter() - started) * 1000)
+        return times
+
+
+class _SyncProgram:
+    def __init__(self, adapter: SyncAdapter) -> None:
+        self.adapter = adapter
+
+    def run(self, command: dict[str, Any]) -> dict[str, Any] | None:
+        self.adapter.open()
+        try:
+            match command["do"]:
+                case "enqueue":
+                    return self.timed(command["mode"], command["n"])
+                case "fill":
+                    self.fill(command["n"])
+                    return {"n": command["n"]}
+                case "request":
+                    return {"ms": self.requests(command["n"])}
+                case "work":
+                    self.adapter.work(command["concurrency"])
+            return None
+        finally:
+            self.adapter.close()
+
+    def timed(self, mode: str, n: int) -> dict[str, Any]:
+        self.adapter.enqueue()
+        way = {"one": self.one_by_one, "concurrent": self.concurrently, "bulk": self.adapter.bulk}[mode]
+        started = time.perf_counter()
+        way(n)
+        return {"n": n, "seconds": time.perf_counter() - started}
+
+    def one_by_one(self, n: int) -> None:
+        enqueue = self.adapter.enqueue
+        for _ in range(n):
+            enqueue()
+
+    def concurrently(self, n: int) -> None:
+        with ThreadPoolExecutor(THREADS) as threads:
+            list(threads.map(self.one_by_one, _parts(n, THREADS)))
+
+    def fill(self, n: int) -> None:
+        try:
+            self.adapter.bulk(n)
+        except Unsupported:
+            self.one_by_one(n)
+
+    def requests(self, n: int) -> list[float]:
+        for _ in range(WARM_UP):
+            self.adapter.request()
+        times = []
+        for _ in range(n):
+            started = time.perf_counter()
+            self.adapter.request()
+            times.append((time.perf_counter() - started) * 1000)
+        return times
+
+
+def _parts(n: int, parts: int) -> list[int]:
+    """n in so many parts that differ by one at most."""
+    return [n // parts + (part < n % parts) for part in range(parts)]
+
+
+def chunks(n: int, size: int) -> list[int]:
+    """n in parts of `size` and a rest."""
+    return [min(size, n - begun) for begun in range(0, n, size)]

@@ -1,0 +1,51 @@
+"""jobq through its public API, on any store. memory:// lives in one process, so there the producer works as well."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from bench.adapter import PAYLOAD, RESULT, AsyncAdapter, chunks, main, tick
+from jobq import Queue, Worker
+
+URL = json.loads(sys.argv[1])["url"]
+queue = Queue("bench", URL)
+
+
+@queue.task
+async def noop(payload: str) -> int:
+    tick()
+    return RESULT
+
+
+class Jobq(AsyncAdapter):
+    packages = ("jobq",)
+    worker: Worker | None = None
+
+    async def open(self) -> None:
+        await queue.__aenter__()
+        if URL.startswith("memory:") and json.loads(sys.argv[1])["do"] == "request":
+            self.worker = Worker(queue, concurrency=10)
+            await self.worker.__aenter__()
+
+    async def close(self) -> None:
+        if self.worker:
+            await self.worker.__aexit__(None, None, None)
+        await queue.aclose()
+
+    async def enqueue(self) -> object:
+        return await noop.enqueue(PAYLOAD)
+
+    async def bulk(self, n: int) -> None:
+        for size in chunks(n, 1000):
+            await noop.enqueue_many([(PAYLOAD,)] * size)
+
+    async def request(self) -> object:
+        return await noop.options(wait=30).call(PAYLOAD)
+
+    async def work(self, concurrency: int) -> None:
+        await Worker(queue, concurrency=concurrency).run()
+
+
+if __name__ == "__main__":
+    main(Jobq)

