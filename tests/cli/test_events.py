@@ -32,6 +32,9 @@ def test_the_last_ones_are_shown_and_a_position_goes_on_from_there(ctl) -> None:
     position = ctl.json("events", "--all")[1]["position"]
     assert [e["job"] for e in ctl.json("events", "-q", "shop", "--after", position)] == ["job-2", "job-3", "job-4"]
     assert [e["job"] for e in ctl.json("events", "-q", "shop", "--after", position, "-n", "1")] == ["job-2"]
+    ctl("job", "submit", "add", "-q", "aaa", "--id", "elsewhere")
+    assert [event["job"] for event in ctl.json("events", "-n", "3")] == ["job-3", "job-4", "elsewhere"]
+    assert "that is no position" in ctl("events", "-q", "shop", "--after", "nonsense", code=2).stderr
     assert "give that --queue too" in ctl("events", "--after", position, code=2).stderr
 
 

@@ -54,10 +54,10 @@ class Backend:
             self._stack.push_async_callback(release, self.store)
             yield self
 
-    async def within(self, answer: Awaitable[T], *, extra: float = 0) -> T:
+    async def within(self, answer: Awaitable[T]) -> T:
         """The answer, or StoreUnavailable when it does not come in time."""
         try:
-            async with asyncio.timeout(self.timeout + extra):
+            async with asyncio.timeout(self.timeout):
                 return await answer
         except TimeoutError as e:
             raise StoreUnavailable(f"{self.url} did not answer within {self.timeout:g} s; --timeout gives it longer") from e

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from functools import partial
+from itertools import chain, groupby
+from operator import attrgetter
 
 import click
 from rich.text import Text
@@ -18,6 +22,8 @@ _KIND_STYLES = {
     "accepted": "cyan", "started": "yellow", "completed": "green", "failed": "bold red", "retried": "red", "stalled": "magenta",
     "cancelled": "bright_black", "gap": "bold red",
 }  # fmt: skip
+Entries = AsyncIterator[list[EventRecord]]
+Wanted = Callable[[EventRecord], bool]
 _LOOK = 1.0  # signals can be lost, and new queues have none yet: look this often as well
 
 
@@ -36,7 +42,12 @@ _LOOK = 1.0  # signals can be lost, and new queues have none yet: look this ofte
 @click.option("--kind", "kinds", type=click.Choice([*(k.value for k in Kind), "gap"]), multiple=True, help="Only these kinds.")
 @click.option("--after", metavar="POSITION", help="Those after this position of a queue's log, oldest first.")
 @click.option("--all", "everything", is_flag=True, help="All that are kept.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many. Default: the last 50; with --follow, no end")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    help="The last so many (50 if not given); with --after or --follow: stop after about so many.",
+)
 @on_store
 async def events(
     ctl: Ctl, queues: tuple[str, ...], follow: bool, job: str | None, kinds: tuple[str, ...], after: str | None, everything: bool,
@@ -45,41 +56,72 @@ async def events(
     """Print lifecycle events: the latest, all that are kept, or those that come."""
     if after is not None and len(queues) != 1:
         raise click.UsageError("--after is a position in one queue's log: give that --queue too")
-    found = _events(ctl, queues, follow=follow, after=after, everything=everything)
-    wanted = (e async for e in found if (job is None or e.job == job) and (not kinds or str(e.kind) in kinds))
-    if follow:
-        printed = 0
-        async for event in wanted:
-            _print(ctl, event)
-            if (printed := printed + 1) == limit:
-                return
-        return
-    if after is not None and limit is not None:
-        kept = deque([e async for e in _first(wanted, limit)])
-    else:
-        kept = deque([e async for e in wanted], maxlen=None if everything or after is not None else limit or 50)
-    ordered = sorted(kept, key=lambda e: e.at_ms)  # stable: within one queue the log's own order stays
-    ctl.out.show([documents.event(e) for e in ordered], lambda: Text("\n").join(line(e) for e in ordered) if ordered else None)
-    if not ordered:
+    if after is not None:
+        await _check_position(ctl, queues[0], after)
+    wanted = partial(_wanted, job=job, kinds=frozenset(kinds))
+    async with aclosing(_entries(ctl, queues, follow=follow, after=after, everything=everything)) as entries:
+        if follow:
+            await _print_as_they_come(ctl, entries, wanted, limit)
+            return
+        if after is not None or everything:
+            kept = await _first(entries, wanted, limit)
+        else:
+            kept = await _last(entries, wanted, limit or 50)
+    ctl.out.show([documents.event(e) for e in kept], lambda: Text("\n").join(line(e) for e in kept) if kept else None)
+    if not kept:
         ctl.out.note("no such events")
 
 
-def _print(ctl: Ctl, event: EventRecord) -> None:
-    ctl.out.stream(documents.event(event), lambda: line(event))
+async def _check_position(ctl: Ctl, queue: str, position: str) -> None:
+    """Positions are the store's own, so only it can tell what is none."""
+    try:
+        await ctl.backend.within(ctl.backend.store.read_events(ctl.backend.name(queue), after=position, limit=1))
+    except ValueError as e:
+        raise click.UsageError(
+            f"--after {position}: that is no position; take one from an event, or 0 for the oldest kept"
+        ) from e
 
 
-async def _first(events: AsyncIterator[EventRecord], limit: int) -> AsyncIterator[EventRecord]:
-    n = 0
-    async for event in events:
-        yield event
-        if (n := n + 1) == limit:
+def _wanted(event: EventRecord, *, job: str | None, kinds: frozenset[str]) -> bool:
+    return (job is None or event.job == job) and (not kinds or str(event.kind) in kinds)
+
+
+async def _print_as_they_come(ctl: Ctl, entries: Entries, wanted: Wanted, limit: int | None) -> None:
+    printed = 0
+    async for entry in entries:
+        for event in filter(wanted, entry):
+            ctl.out.stream(documents.event(event), partial(line, event))
+            printed += 1
+        if limit is not None and printed >= limit:
             return
 
 
-async def _events(
+async def _first(entries: Entries, wanted: Wanted, limit: int | None) -> list[EventRecord]:
+    """About `limit` events by time: what was written together has one position, so it is shown together."""
+    kept: list[EventRecord] = []
+    async for entry in entries:
+        kept += filter(wanted, entry)
+        if limit is not None and len(kept) >= limit:
+            break
+    return _by_time(kept)
+
+
+async def _last(entries: Entries, wanted: Wanted, limit: int) -> list[EventRecord]:
+    """The last `limit` events of all queues by time. Logs are read one after the other, so each keeps its own last ones."""
+    kept: dict[QueueName, deque[EventRecord]] = {}
+    async for entry in entries:
+        kept.setdefault(entry[0].queue, deque(maxlen=limit)).extend(filter(wanted, entry))
+    return _by_time(chain.from_iterable(kept.values()))[-limit:]
+
+
+def _by_time(events: Iterable[EventRecord]) -> list[EventRecord]:
+    return sorted(events, key=lambda e: e.at_ms)  # stable: within one queue the log's own order stays
+
+
+async def _entries(
     ctl: Ctl, queues: Sequence[str], *, follow: bool, after: str | None, everything: bool
-) -> AsyncIterator[EventRecord]:
-    """Events of the queues, in each one's order. Ends at the present unless it follows."""
+) -> AsyncGenerator[list[EventRecord], None]:
+    """What was written to the queues' logs, entry by entry. Ends at the present unless it follows."""
     start = after if after is not None else (None if follow and not everything else "0")
     positions: dict[QueueName, str | None] = {}
     # A queue that appears while following is read from its beginning: it was made after we began to look.
@@ -90,8 +132,8 @@ async def _events(
     while True:
         topics = [Topic("log", queue, None) for queue in positions]
         async with ctl.backend.store.listen(topics) as signals:
-            async for event in _drain(ctl, positions):
-                yield event
+            async for entry in _drain(ctl, positions):
+                yield entry
             if not follow:
                 return
             await _heard(signals)
@@ -100,12 +142,12 @@ async def _events(
                 positions.setdefault(record.queue, "0")
 
 
-async def _drain(ctl: Ctl, positions: dict[QueueName, str | None]) -> AsyncIterator[EventRecord]:
+async def _drain(ctl: Ctl, positions: dict[QueueName, str | None]) -> AsyncIterator[list[EventRecord]]:
     for queue in positions:
         while True:
             page = await ctl.backend.within(ctl.backend.store.read_events(queue, after=positions[queue] or "0"))
-            for event in page.events:
-                yield event
+            for _, entry in groupby(page.events, key=attrgetter("position")):
+                yield list(entry)
             if page.position == positions[queue]:
                 break
             positions[queue] = page.position

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import click
 from rich.console import Group, RenderableType
@@ -77,25 +78,27 @@ async def logs(ctl: Ctl, id: str, queue: str | None, follow: bool) -> None:
     """Print what the job's handler logged (the last 1,000 lines are kept)."""
     (record,) = await ctl.backend.locate([id], queue)
     key = JobKey(record.queue, record.id)
-    lines = await ctl.backend.within(ctl.backend.store.logs(key))
-    if not follow:
-        ctl.out.show(lines, lambda: Text(text.clean_lines("\n".join(lines))) if lines else None)
-        if not lines:
-            ctl.out.note(f"job {id} logged nothing")
+    if follow:
+        await _follow(ctl, key)
         return
+    lines = await ctl.backend.within(ctl.backend.store.logs(key))
+    ctl.out.show(lines, lambda: Text(text.clean_lines("\n".join(lines))) if lines else None)
+    if not lines:
+        ctl.out.note(f"job {id} logged nothing")
+
+
+async def _follow(ctl: Ctl, key: JobKey) -> None:
+    """Print lines as they come. The state is read before the lines: an ended job's lines are then all there."""
     shown: list[str] = []
     while True:
+        (record,) = await ctl.backend.within(ctl.backend.store.get([key]))
+        lines = await ctl.backend.within(ctl.backend.store.logs(key))
         for line in unseen(shown, lines):
-            ctl.out.stream(line, lambda line=line: Text(text.clean_lines(line)))  # type: ignore[misc]  # bound per line
+            ctl.out.stream(line, partial(Text, text.clean_lines(line)))
+        if record is None or record.state.ended:
+            return
         shown = lines
-        (now,) = await ctl.backend.within(ctl.backend.store.get([key]))
-        if ended := now is None or now.state.ended:
-            lines = await ctl.backend.within(ctl.backend.store.logs(key))
-            if lines == shown:
-                return
-        if not ended:
-            await asyncio.sleep(0.5)  # stores signal transitions, not log lines: a person's pace is enough
-            lines = await ctl.backend.within(ctl.backend.store.logs(key))
+        await asyncio.sleep(0.5)  # stores signal transitions, not log lines: a person's pace is enough
 
 
 @job.command(

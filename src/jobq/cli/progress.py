@@ -39,13 +39,11 @@ def bar(label: str, total: int | None) -> Iterator[Advance]:
         yield lambda n: progress.advance(task, n)
 
 
-async def sweep(label: str, total: int | None, step: Callable[[], Awaitable[int]], *, most: int | None = None) -> int:
-    """Take bounded steps until one does nothing (or `most` is reached), showing how far it is; how much was done."""
+async def sweep(label: str, total: int | None, step: Callable[[], Awaitable[int]]) -> int:
+    """Take bounded steps until one does nothing, showing how far it is; how much was done."""
     done = 0
     with bar(label, total) as advance:
         while n := await step():
             done += n
             advance(n)
-            if most is not None and done >= most:
-                break
     return done
