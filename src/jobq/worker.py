@@ -20,6 +20,7 @@ from jobq.engine.settings import Settings
 from jobq.engine.slots import Slots
 from jobq.engine.station import Station
 from jobq.errors import ConfigError
+from jobq.executors import check_executor
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
@@ -133,6 +134,7 @@ class Worker:
         """The stores, each with its queues and their tasks. ConfigError if a queue is stored otherwise than declared."""
         places: list[tuple[Store, dict[QueueName, Mapping[str, Handler]]]] = []
         for queue in self._queues:
+            _check_tasks(queue)
             store = await queue.store()
             if queue.config is not None:
                 await store.declare(queue.qname, queue.config)
@@ -206,6 +208,15 @@ class Worker:
         again = self._ending is not None
         log.info("worker %s: %s, %s", self.name, number.name, "handing back" if again else "draining (again: hand back at once)")
         self._stop_soon(drain=0 if again else None)
+
+
+def _check_tasks(queue: Source) -> None:
+    """A worker that cannot run a task would use up the retries of its jobs: it had better not start."""
+    for task in queue.tasks.values():
+        try:
+            check_executor(task.executor)
+        except ConfigError as error:
+            raise ConfigError(f"task {task.name} of queue {queue.qname.queue}: {error}") from None
 
 
 class _Either(Mapping[str, Handler]):

@@ -51,6 +51,7 @@ class Fetcher:
         self._asleep = False  # the store counts this worker as waiting for a wake-up
         self._paused = False
         self._stopping = False
+        self._shortest_ms = 1  # the shortest sleep; see _sleep
 
     # ── what others ask of it ──
 
@@ -98,6 +99,7 @@ class Fetcher:
         # Only an exchange about nothing but claiming leaves a worker asleep: it is what a repeat may safely do again.
         self._asleep = claim is not None and not settled.leases and not ended
         if claimed:
+            self._shortest_ms = 1
             await asyncio.sleep(0)  # handlers that end at once ride in the next exchange
         elif self._asleep and not (self._runner.ended or self._paused or self._stopping):
             await self._sleep(settled.next_due_ms)
@@ -144,8 +146,10 @@ class Fetcher:
 
     async def _sleep(self, next_due_ms: int | None) -> None:
         """Until there may be work, or anything here wants an exchange: a run that ended is settled at once."""
-        poll_ms = self._settings.poll_ms
-        timeout_ms = poll_ms if next_due_ms is None else max(1, min(next_due_ms, poll_ms))
+        poll_ms, shortest_ms = self._settings.poll_ms, self._shortest_ms
+        timeout_ms = poll_ms if next_due_ms is None else max(shortest_ms, min(next_due_ms, poll_ms))
+        # Something due at once that is not there to be claimed, again and again, must not make the worker spin.
+        self._shortest_ms = min(100, 2 * shortest_ms) if timeout_ms == shortest_ms else 1
         queues = self._orders[self._turn]
         nap = asyncio.ensure_future(
             self._store.sleep(queues, worker=self._worker, slots=max(1, self._slots.free), timeout_ms=timeout_ms)

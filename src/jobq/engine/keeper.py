@@ -41,11 +41,16 @@ class Renewer(Service):
         """One pass. Passes come every third of a lease and leave out what is younger than a sixth, so that short jobs
         cost nothing and the others are renewed at half their lease at the latest."""
         now = time.monotonic()
-        young = now - self._lease_ms / 6000
-        due = [run for run in self._snapshot() if run.since <= young and (run.until is None or now < run.until)]
+        await self.renew(older_than_s=self._lease_ms / 6000)
+        return max(0.0, self._lease_ms / 3000 - (time.monotonic() - now))
+
+    async def renew(self, older_than_s: float) -> None:
+        """Renew what was claimed so long ago, and tell what is heard of it."""
+        now = time.monotonic()
+        old = now - older_than_s
+        due = [run for run in self._snapshot() if run.since <= old and (run.until is None or now < run.until)]
         for start in range(0, len(due), _BATCH):
             await self._renew(due[start : start + _BATCH])
-        return max(0.0, self._lease_ms / 3000 - (time.monotonic() - now))
 
     async def _renew(self, runs: list[Run]) -> None:
         states = await self._store.extend([run.ref for run in runs], lease_ms=self._lease_ms)
@@ -128,7 +133,7 @@ class Keeper:
         try:
             if await self._connect(twin):
                 renewer = Renewer(twin, self._held, lease_ms=self._settings.lease_ms, tell=self._told)
-                loops = (renewer.run(), self._listen(twin), self._make_pulse(twin).run())
+                loops = (renewer.run(), self._listen(twin, renewer), self._make_pulse(twin).run())
                 services = [asyncio.ensure_future(loop) for loop in loops]
                 await self._stop.wait()
         finally:
@@ -149,13 +154,14 @@ class Keeper:
                 await asyncio.sleep(min(1.0, outage.failed(error)))
         return False
 
-    async def _listen(self, store: Store) -> None:
-        """Cancels, promptly. One that is missed is heard with the next renewal."""
+    async def _listen(self, store: Store, renewer: Renewer) -> None:
+        """Cancels, promptly. One that came before we listened is heard by looking, one that is lost with the next renewal."""
         outage = Outage("listening for cancels")
         while True:
             try:
                 async with store.listen([Topic("cancel", None, self._worker)]) as signals:
                     outage.over()
+                    await renewer.renew(older_than_s=0)
                     async for signal in signals:
                         if signal.job is not None:
                             self._at_home(self._cancel, signal.queue, signal.job)

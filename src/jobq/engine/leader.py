@@ -29,3 +29,10 @@ class Leader:
             pause = self._ttl_ms / 3000 if self._held else self._ttl_ms / 1000 * random.uniform(0.4, 0.6)
             self._ask_at = now + pause
         return self._held
+
+    async def resign(self) -> None:
+        """Leave the office to the next who asks, instead of letting it run out."""
+        if self._held:
+            self._held = False
+            self._ask_at = float("inf")
+            await self._store.lead(self._office, who=self._who, ttl_ms=1)

@@ -6,7 +6,7 @@ import asyncio
 
 from jobq.core.records import LeaseRef, Note
 from jobq.engine.service import Outage
-from jobq.errors import StoreUnavailable
+from jobq.errors import LeaseLost, StoreUnavailable
 from jobq.stores.base import Store
 
 
@@ -19,9 +19,12 @@ class Notes:
         self._round: asyncio.Future[None] | None = None
         self._flusher: asyncio.Task[None] | None = None
         self._outage = Outage("notes of running jobs")
+        self._closed = False
 
     async def add(self, lease: LeaseRef, progress: bytes | None, lines: tuple[str, ...]) -> None:
         """Say it; returns when it is stored. While the store is away this waits, as long as the run may."""
+        if self._closed:  # a thread that outlived its worker
+            raise LeaseLost(f"job {lease.id} of queue {lease.queue.queue} was handed back: its worker has stopped")
         loop = asyncio.get_running_loop()
         kept = self._said.setdefault(lease, (None, []))[1]
         kept.extend(lines)
@@ -36,6 +39,7 @@ class Notes:
 
     async def aclose(self) -> None:
         """Stop; whoever still waits is told so."""
+        self._closed = True
         if self._flusher is not None:
             self._flusher.cancel()
             await asyncio.wait([self._flusher])

@@ -64,7 +64,7 @@ class Station:
             store, self.runner.held, worker=worker, settings=settings,
             tell=self.runner.told, cancel=self.runner.cancel, pulse=self._pulse,
         )  # fmt: skip
-        leader = Leader(store, _OFFICE, who=worker, ttl_ms=settings.office_ms)
+        self._leader = leader = Leader(store, _OFFICE, who=worker, ttl_ms=settings.office_ms)
         self._services: tuple[Service, ...] = (
             Ticker(store, leader, settings),
             Scheduler(store, leader, settings, clock=_wall_clock),
@@ -77,6 +77,7 @@ class Station:
         self._keeper.start()
         self._tasks = [self._loop.create_task(service.run(), name=f"jobq {service.name}") for service in self._services]
         self._fetching = self._loop.create_task(self.fetcher.run(), name="jobq fetcher")
+        self._fetching.add_done_callback(self._fetcher_ended)
 
     def pause(self) -> None:
         """Claim nothing more, for now."""
@@ -120,9 +121,16 @@ class Station:
         await self._keeper.stop()
         try:
             async with asyncio.timeout(self._settings.farewell_ms / 1000):
+                await self._leader.resign()
                 await self._store.retire(self._worker)
         except Exception as error:
             log.warning("worker %s could not sign off: %s", self._worker, error)
+
+    def _fetcher_ended(self, task: asyncio.Task[None]) -> None:
+        """A worker whose fetcher died would look alive and do nothing: better it stops and says why."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("worker %s stops: its fetcher failed", self._worker, exc_info=error)
+            self._wish("shutdown")
 
     # ── what the keeper's thread asks ──
 

@@ -37,8 +37,12 @@ class Executor(Protocol):
 
 def open_executor(name: str) -> Executor:
     """The executor of that name, for the running event loop."""
-    module = _MODULES.get(name)
-    if module is None:
-        raise ConfigError(f"executor={name!r} is not one of {', '.join(_MODULES)}")
-    executor: Executor = import_module(module).open()
+    executor: Executor = import_module(_MODULES[check_executor(name)]).open()
     return executor
+
+
+def check_executor(name: str) -> str:
+    """ConfigError if there is no executor of that name."""
+    if name not in _MODULES:
+        raise ConfigError(f"executor={name!r} is not one of those this version has: {', '.join(_MODULES)}")
+    return name
