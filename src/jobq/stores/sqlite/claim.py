@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from jobq.core.events import KIND_CODES
-from jobq.core.records import Claim, Lease
+from jobq.core.records import Claim, Lease, QueueName
 from jobq.core.states import Kind
 from jobq.stores.sqlite import flows, keys, rates, upkeep
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import ACTIVE, CANCEL, DELAYED, NOTED, WAITING, unpack_options
-from jobq.stores.sqlite.tx import HOT, KEYED, QueueRow, Tx, as_json
+from jobq.stores.sqlite.rows import ACTIVE, CANCEL, ENDING, NOTED, WAITING, unpack_options
+from jobq.stores.sqlite.tx import HOT, KEYED, Granted, QueueRow, Tx, as_json
 
 TIES = load("ties.sql")
 _STARTED = KIND_CODES[Kind.STARTED]
+REMEMBERED = 100_000
+"""Leases a process remembers. Those it forgets are read again when their jobs end."""
 UPKEEP = 500
 """How many due jobs and expired leases one claim looks after, per queue."""
 
@@ -44,8 +46,7 @@ def again(tx: Tx, wanted: Claim, worker: str, call: str) -> list[Lease]:
     for name in wanted.queues:
         queue = tx.queue(name)
         rows = [] if queue is None else tx.execute(HOT["claimed_by_call"], (queue.qid, mark)).fetchall()
-        assert queue is not None or not rows
-        leases += [_lease(tx, queue, row[:18], row[19], row[20], row[21]) for row in rows if queue is not None]
+        leases += [_lease(tx, name, row[:18], row[19], row[20], row[21]) for row in rows]
     return leases
 
 
@@ -53,8 +54,8 @@ def next_due(tx: Tx, queues: list[QueueRow]) -> int | None:
     """From now until something in these queues may become claimable by itself."""
     times = []
     for queue in queues:
-        for state in (DELAYED, ACTIVE):
-            row = tx.execute(HOT["next_time"], (queue.qid, state)).fetchone()
+        for statement in ("next_due", "next_expiry"):
+            row = tx.execute(HOT[statement], (queue.qid,)).fetchone()
             if row is not None:
                 times.append(row[0])
         if not queue.paused:
@@ -91,8 +92,11 @@ def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, 
     rates.started(tx, queue, len(rows))
     if queue.mode != "keyed":
         rows.sort(key=_line_order)
-    _record(tx, queue, rows, worker)
-    return [_lease(tx, queue, row, f"{row[0]}{mark}", now, expires) for row in rows]
+    _record(tx, queue, rows, worker, mark)
+    if len(tx.granted) > REMEMBERED:
+        tx.granted.clear()
+    name = queue.qname
+    return [_lease(tx, name, row, f"{row[0]}{mark}", now, expires) for row in rows]
 
 
 def _claim_keyed(tx: Tx, queue: QueueRow, room: int, claim: tuple[str, str, int, int]) -> list[Row]:
@@ -119,29 +123,31 @@ def _line_order(row: Row) -> tuple[int, int]:
     return -row[2], row[3]
 
 
-def _record(tx: Tx, queue: QueueRow, rows: list[Row], worker: str) -> None:
-    now = tx.now
+def _record(tx: Tx, queue: QueueRow, rows: list[Row], worker: str, mark: str) -> None:
+    now, qid, granted = tx.now, queue.qid, tx.granted
     wait = 0
     items = []
-    for _, id, _, _, key, name, life, attempt, failures, stalls, created, due, *_ in rows:
+    for pk, id, _, _, key, name, life, attempt, failures, stalls, created, due, flags, *_ in rows:
         wait += now - due
+        if key is None and not flags & ENDING:
+            granted[f"{pk}{mark}"] = Granted(qid, pk, id, life, name, attempt, failures, stalls, created, due, now)
         items.append(
             (_STARTED, id, life, name, key, attempt, failures, stalls, ACTIVE, WAITING, None, None, None, created, due, now, None)
         )
-    tx.moved(queue.qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=wait)
+    tx.moved(qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=wait)
 
 
-def _lease(tx: Tx, queue: QueueRow, row: Row, token: str, started: int, expires: int) -> Lease:
+def _lease(tx: Tx, queue: QueueName, row: Row, token: str, started: int, expires: int) -> Lease:
     (pk, id, _, _, key, name, life, attempt, failures, stalls, created, _, flags, _, codec, packed, saved, payload) = row
     if packed is None and not flags & (CANCEL | NOTED):
         return Lease(
-            queue=queue.qname, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
+            queue=queue, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
             failures=failures, stalls=stalls, created_ms=created, started_ms=started, expires_ms=expires, key=key, saved=saved,
         )  # fmt: skip
     options = unpack_options(packed)
     noted = bool(flags & NOTED)
     return Lease(
-        queue=queue.qname, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
+        queue=queue, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
         failures=failures, stalls=stalls, created_ms=created, started_ms=started, expires_ms=expires, key=key, saved=saved,
         retry=options.retry, timeout_ms=options.timeout_ms, cancel_asked=bool(flags & CANCEL),
         inputs=flows.inputs(tx, pk) if noted else (),

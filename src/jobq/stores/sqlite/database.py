@@ -21,7 +21,7 @@ from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import Clock
 from jobq.stores.sqlite import queries, signals
 from jobq.stores.sqlite.mailbox import Post
-from jobq.stores.sqlite.tx import Tx
+from jobq.stores.sqlite.tx import Granted, Tx
 
 try:
     import fcntl
@@ -143,6 +143,7 @@ class _Thread:
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: sqlite3.Connection | None = None
+        self._granted: dict[str, Granted] = {}
 
     def start(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -201,11 +202,14 @@ class _Thread:
         assert connection is not None
         execute = connection.execute
         execute(begin)
+        alone = len(group) == 1
         answers: list[tuple[_Request, Any, BaseException | None]] = []
         notices = []
         for request in group:
-            tx = Tx(connection, time.time_ns() // 1_000_000 if request.clock is None else request.clock())
-            execute("SAVEPOINT request")
+            now = time.time_ns() // 1_000_000 if request.clock is None else request.clock()
+            tx = Tx(connection, now, self._granted)
+            if not alone:
+                execute("SAVEPOINT request")
             try:
                 result = request.work(tx, *request.args)
                 signals.flush(tx)
@@ -213,11 +217,14 @@ class _Thread:
             except sqlite3.OperationalError:
                 raise  # the file's trouble, not the request's: nobody in the group has been served
             except BaseException as e:
+                if alone:
+                    raise
                 execute("ROLLBACK TO request")
                 execute("RELEASE request")
-                answers.append((request, None, _translated(e, self._database.path)))
+                answers.append((request, None, e))
             else:
-                execute("RELEASE request")
+                if not alone:
+                    execute("RELEASE request")
                 notices.extend(tx.notices)
                 answers.append((request, result, None))
         execute("COMMIT")

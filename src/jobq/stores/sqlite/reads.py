@@ -141,7 +141,7 @@ def stats(tx: Tx, name: QueueName) -> StatsRecord:
     if queue is None:
         return StatsRecord(queue=name, counts=count(tx, name), workers=len(workers(tx, name)))
     oldest = tx.execute(SQL["head"], (queue.qid,)).fetchone() or tx.execute(SQL["keyed_head"], (queue.qid,)).fetchone()
-    due = tx.execute(HOT["next_time"], (queue.qid, DELAYED)).fetchone()
+    due = tx.execute(HOT["next_due"], (queue.qid,)).fetchone()
     return StatsRecord(
         queue=name, counts=count(tx, name), paused=bool(queue.paused), mode=queue.mode,  # type: ignore[arg-type]
         oldest_waiting_ms=None if oldest is None else max(0, tx.now - oldest[0]),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobq.core.events import KIND_CODES
+from jobq.core.events import KIND_CODES, Item
 from jobq.core.records import (
     AnyOutcome,
     Block,
@@ -36,16 +36,14 @@ from jobq.stores.sqlite.rows import (
     CANCEL,
     CANCELLED,
     COMPLETED,
-    ENDING,
     FAILED,
     FOREVER,
-    GIVEN,
     NOTED,
     Job,
     pack_options,
     unpack_options,
 )
-from jobq.stores.sqlite.tx import HOT, KEYED, QueueRow, Tx, as_json
+from jobq.stores.sqlite.tx import HOT, KEYED, Granted, QueueRow, Tx
 
 TIES = load("ties.sql")
 _COMPLETED = KIND_CODES[Kind.COMPLETED]
@@ -107,41 +105,57 @@ def _repeated(tx: Tx, stale: bytes | None, worker: str, call: str, wanted: Claim
 
 
 def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRef]:
-    if not outcomes:
-        return []
-    numbers = [claims.job_number(outcome.token) for outcome in outcomes]
-    rows = {row[0]: row for row in tx.execute(HOT["leased"], (as_json(numbers),))}
-    stale: list[LeaseRef] = []
-    done: dict[int, list[tuple[object, ...]]] = {}
-    items: dict[int, list[tuple[object, ...]]] = {}
-    runs: dict[int, int] = {}
-    now = tx.now
-    for pk, outcome in zip(numbers, outcomes, strict=True):
-        row = rows.pop(pk, None)
-        if row is None or row[3] != ACTIVE or row[14] != outcome.token or row[2] != outcome.id:
+    """Apply outcomes; the stale ones."""
+    plain: list[tuple[Complete, Granted]] = []
+    others: list[AnyOutcome] = []
+    for outcome in outcomes:
+        granted = tx.granted.pop(outcome.token, None)
+        if granted is not None and type(outcome) is Complete:
+            plain.append((outcome, granted))
+        else:
+            others.append(outcome)
+    if plain and not _complete(tx, plain, worker):
+        others = list(outcomes)  # one of them was not what this process remembers: look at each
+    stale = []
+    for outcome in others:
+        row = tx.execute(TIES["load_job"], (claims.job_number(outcome.token),)).fetchone()
+        job = None if row is None else Job(*row)
+        if job is None or job.state != ACTIVE or job.token != outcome.token or job.id != outcome.id:
             stale.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
-            continue
-        _, qid, id, _, key, flags, name, life, attempt, failures, stalls, created, due, started, _ = row
-        if type(outcome) is not Complete or key is not None or flags & ENDING:
-            _settle_one(tx, pk, outcome)
-            continue
-        if qid not in done:
-            done[qid], items[qid], runs[qid] = [], [], 0
-        done[qid].append((outcome.result, now, None, 1 if flags & GIVEN else 0, pk))
-        items[qid].append(
-            (_COMPLETED, id, life, name, key, attempt, failures, stalls, COMPLETED, ACTIVE,
-             None, None, None, created, due, started, now)
-        )  # fmt: skip
-        runs[qid] += now - started
-    for qid, completions in done.items():
-        until = ending.keep_until(tx.queue_by_qid(qid).settings, COMPLETED, now)
-        tx.connection.executemany(HOT["complete"], [(result, at, until, keep, pk) for result, at, _, keep, pk in completions])
-        tx.moved(qid, _COMPLETED, ACTIVE, COMPLETED, items[qid], worker=worker, run_ms=runs[qid])
+        else:
+            _settle_one(tx, job, outcome)
     return stale
 
 
-def _settle_one(tx: Tx, pk: int, outcome: AnyOutcome) -> None:
-    job = Job(*tx.execute(TIES["load_job"], (pk,)).fetchone())
+def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> bool:
+    """End jobs nobody else has a stake in, all or none of them: one statement, and no row is read."""
+    now = tx.now
+    rows: list[tuple[object, ...]] = []
+    items: dict[int, list[Item]] = {}
+    runs: dict[int, int] = {}
+    until: dict[int, int] = {}
+    for outcome, (qid, pk, id, life, name, attempt, failures, stalls, created, due, started) in plain:
+        if qid not in items:
+            items[qid], runs[qid] = [], 0
+            until[qid] = ending.keep_until(tx.queue_by_qid(qid).settings, COMPLETED, now)
+        rows.append((outcome.result, now, until[qid], pk, outcome.token, outcome.id))
+        items[qid].append(
+            (_COMPLETED, id, life, name, None, attempt, failures, stalls, COMPLETED, ACTIVE,
+             None, None, None, created, due, started, now)
+        )  # fmt: skip
+        runs[qid] += now - started
+    tx.execute("SAVEPOINT complete")
+    complete = tx.connection.executemany(HOT["complete"], rows).rowcount == len(rows)
+    if not complete:
+        tx.execute("ROLLBACK TO complete")
+    tx.execute("RELEASE complete")
+    if complete:
+        for qid, each in items.items():
+            tx.moved(qid, _COMPLETED, ACTIVE, COMPLETED, each, worker=worker, run_ms=runs[qid])
+    return complete
+
+
+def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
     queue = tx.queue_by_qid(job.qid)
     asked = bool(job.flags & CANCEL)
     job.flags &= ~CANCEL

@@ -8,7 +8,7 @@ from jobq.core.records import QueueName, Topic
 from jobq.stores.sqlite import flows, keys
 from jobq.stores.sqlite.mailbox import Notice, alive
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import DELAYED, WAITING
+from jobq.stores.sqlite.rows import WAITING
 from jobq.stores.sqlite.tx import HOT, Tx
 
 SQL = load("signals.sql")
@@ -28,7 +28,7 @@ def flush(tx: Tx) -> None:
         if tx.queue_by_qid(qid).settings.effective.limit is not None and tx.counts(qid)[WAITING]:
             tx.woken.setdefault(qid, 1)  # a slot under the queue's limit is free
     for qid, due in tx.soonest.items():
-        if qid not in tx.woken and tx.execute(HOT["next_time"], (qid, DELAYED)).fetchone()[0] >= due:
+        if qid not in tx.woken and tx.execute(HOT["next_due"], (qid,)).fetchone()[0] >= due:
             tx.woken[qid] = 1  # nothing else is due before it: one sleeper must learn the new time
     for qid, n in tx.woken.items():
         _wake(tx, qid, n)

@@ -66,13 +66,30 @@ class QueueRow(NamedTuple):
         return settings.unpack(self.settings_blob)
 
 
+class Granted(NamedTuple):
+    """What this process remembers of a lease it granted: enough to end the job without reading it again."""
+
+    qid: int
+    pk: int
+    id: str
+    life: int
+    name: str
+    attempt: int
+    failures: int
+    stalls: int
+    created_ms: int
+    due_ms: int | None
+    started_ms: int
+
+
 class Tx:
     """The request's connection, its time, and what it has done so far."""
 
-    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, now: int, granted: dict[str, Granted]) -> None:
         self.connection = connection
         self.execute = connection.execute
         self.now = now
+        self.granted = granted
         self.notices: list[Notice] = []
         self.worker: str | None = None
         self._entries: dict[int, list[tuple[str | None, list[events.Item]]]] = {}

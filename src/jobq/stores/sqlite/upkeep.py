@@ -8,11 +8,8 @@ from jobq.core.states import Kind
 from jobq.stores.sqlite import ending, flows, line, signals
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
-    ACTIVE,
-    BLOCKED,
     CANCEL,
     CANCELLED,
-    DELAYED,
     ENDED,
     FAILED,
     NOTED,
@@ -37,11 +34,13 @@ def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
     now, steps = tx.now, 0
     if queue.mode == "keyed":
         tx.execute(KEYED["free_held_keys"], (queue.qid, now))
-    for state, act in ((DELAYED, _promote), (ACTIVE, stall), (WAITING, _expire), (BLOCKED, _overdue)):
-        rows = tx.execute(HOT["timed_out"], (queue.qid, state, now, limit)).fetchall()
-        for row in rows:
-            act(tx, queue, Job(*row))
-        steps += len(rows)
+    found = tx.execute(HOT["anything_due"], (queue.qid, now)).fetchone()
+    for there, (statement, act) in zip(found, _BY_CLOCK, strict=True):
+        if there:
+            rows = tx.execute(HOT[statement], (queue.qid, now, limit)).fetchall()
+            for row in rows:
+                act(tx, queue, Job(*row))
+            steps += len(rows)
     return steps
 
 
@@ -130,6 +129,9 @@ def _overdue(tx: Tx, queue: QueueRow, job: Job) -> None:
     if signal is not None:
         tx.execute(TIES["add_signal"], (job.pk, signal, b""))
     line.unblock(tx, job, reason="timeout")
+
+
+_BY_CLOCK = (("due", _promote), ("stalled", stall), ("expired", _expire), ("overdue", _overdue))
 
 
 def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
