@@ -28,6 +28,7 @@ from jobq.errors import (
     WaitTimeout,
 )
 from jobq.events import EventStream
+from jobq.flow import Flow
 from jobq.info import (
     Event,
     Failure,
@@ -51,7 +52,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     # producing
-    "Queue", "Task", "AsyncTask", "PlainTask", "Call", "Job", "JobOptions", "TaskOptions", "Seconds",
+    "Queue", "Task", "AsyncTask", "PlainTask", "Call", "Job", "Flow", "JobOptions", "TaskOptions", "Seconds",
     # policies
     "Retry", "Unique", "Rate", "Bucket", "Cron", "Every", "Retention", "Permissions", "Codec",
     # working

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from jobq import waiting
 from jobq.core import checks
@@ -14,6 +14,7 @@ from jobq.core.records import (
     JobKey,
     JobRecord,
     Promote,
+    PutResult,
     Remove,
     Reprioritise,
     Rerun,
@@ -21,6 +22,7 @@ from jobq.core.records import (
     SendSignal,
     Update,
 )
+from jobq.core.refs import Ref
 from jobq.core.states import State
 from jobq.errors import InvalidJob, JobCancelled, JobFailed, JobNotFound
 from jobq.info import Failure, JobInfo
@@ -161,6 +163,19 @@ class Job(Generic[R_co]):
             raise JobNotFound(
                 f"job {self.id!r} of queue {self.queue!r} cannot take signal {name!r}: it has ended, or is not there"
             )
+
+    # ── in flows ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def ref(self) -> R_co:
+        """In a flow: "the result of this job", as an argument of another."""
+        return cast("R_co", Ref(self.queue, self.id))
+
+    def settle_on(self, result: PutResult) -> None:
+        """The store has taken it in, or found another in its place."""
+        self.id, self._life, self.duplicate = result.id, result.life, result.duplicate
+        if result.found is not None:
+            self.snapshot = self._info(result.found)
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -16,6 +16,7 @@ from jobq.core.policies import Bucket, Rate, Retention
 from jobq.core.records import JobRecord, Limits, QueueConfig, QueueName, RateData
 from jobq.errors import ConfigError, InvalidJob
 from jobq.events import EventStream
+from jobq.flow import Flow
 from jobq.handler import TaskHandler
 from jobq.info import JobInfo
 from jobq.job import Job
@@ -202,6 +203,10 @@ class Queue(Operations):
     async def enqueue_many(self, calls: Iterable[Call[Any]]) -> list[Job[Any]]:
         """Accept any mix of calls, made by `task.bind(…)`, in chunks. A generator is read as it goes."""
         return await self.put(self.wanted(calls))
+
+    def flow(self, *, id: str | None = None) -> Flow:
+        """Jobs that wait for jobs, submitted whole or not at all: `async with queue.flow() as flow`."""
+        return Flow(self, id)
 
     def events(self, *, after: str | None = None) -> EventStream:
         """What happens to the queue's jobs, without end. After a `position`; None: from now on; "0": all that is kept."""

@@ -115,7 +115,7 @@ class Task(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Accept a job. Calls made while a put is in flight ride together in the next."""
-        spec = self._spec(args, kwargs)
+        spec = self.spec(args, kwargs)
         queue = self.queue
         session = queue.session_here() or await queue.session()
         return self.handle(await session.sender.put(spec))
@@ -125,7 +125,7 @@ class Task(Generic[P, R]):
 
         It waits 30 seconds, or as long as `options(wait=…)` says; WaitTimeout leaves the job to go on.
         """
-        spec = self._spec(args, kwargs, watch=True)
+        spec = self.spec(args, kwargs, watch=True)
         session = await self.queue.session()
         result, record = await waiting.put_and_wait(session, spec, waiting.Deadline(self._options.wait_ms))
         return self.handle(result).outcome(record)
@@ -140,12 +140,12 @@ class Task(Generic[P, R]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call for `queue.enqueue_many`, which takes any mix of tasks and options."""
-        return Call(self, self._spec(args, kwargs))
+        return Call(self, self.spec(args, kwargs))
 
     async def broadcast(self, queues: Sequence[Queue], *args: P.args, **kwargs: P.kwargs) -> list[Job[R]]:
         """The same call into several queues, each of which has a task of this name."""
         copies = [Task[P, R](queue, self.definition, self._options) for queue in queues]
-        specs = [copy._spec(args, kwargs) for copy in copies]  # all are checked before the first is stored
+        specs = [copy.spec(args, kwargs) for copy in copies]  # all are checked before the first is stored
         jobs = [await copy.queue.put([(copy, spec)]) for copy, spec in zip(copies, specs, strict=True)]
         return [job for (job,) in jobs]
 
@@ -164,7 +164,7 @@ class Task(Generic[P, R]):
             if n == 1 and self._id is not None:
                 raise InvalidJob(f"id={self._id!r} with more than one call: they would all be the same job")
             try:
-                yield self, self._spec(*_arguments(call))
+                yield self, self.spec(*_arguments(call))
             except InvalidJob as error:
                 raise type(error)(f"call {n}: {error}") from error
 
@@ -176,9 +176,8 @@ class Task(Generic[P, R]):
         snapshot = None if found is None else self.queue.job_info(found, self.definition)
         return Job(self.queue, result.id, self.name, result.life, self.definition, True, snapshot)
 
-    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, watch: bool = False) -> JobSpec:
+    def spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, watch: bool = False) -> JobSpec:
+        """The job of one call, checked and encoded."""
         if self._check is not None:
             self._check(args, kwargs)
         payload = self._encode(args, kwargs)
@@ -187,6 +186,8 @@ class Task(Generic[P, R]):
         if self._plain and not watch:
             return self._make(id=new_id(), payload=payload)
         return self._make(id=self._id or new_id(), payload=payload, watch=watch, **self._per_call(args, kwargs))
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _per_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that follow from the arguments."""

@@ -1,0 +1,97 @@
+"""Flows: jobs that wait for jobs, submitted whole or not at all. An argument that is another job's result is an edge.
+
+async with queue.flow() as flow:
+    paid = [flow.add(charge, "acme", n) for n in (10, 11)]
+    sent = flow.add(email, [p.ref for p in paid])
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+
+from msgspec.structs import replace
+
+from jobq.core import checks
+from jobq.core.graph import check_flow
+from jobq.core.records import Edge, JobKey, JobSpec, QueueName
+from jobq.core.refs import Ref, mark
+from jobq.engine.ids import new_id
+from jobq.errors import InvalidJob
+from jobq.job import Job
+from jobq.session import CHUNK, batches
+
+if TYPE_CHECKING:
+    from jobq.queue import Queue
+    from jobq.task import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Flow:
+    """A graph of jobs in one store and one tenant, in any of its queues. Leaving the context submits it.
+
+    With an `id` of your own, its jobs have ids that follow from it, and submitting the same flow again changes nothing.
+    """
+
+    def __init__(self, queue: Queue, id: str | None = None) -> None:
+        self.id = new_id() if id is None else checks.check_id(id, "flow id")
+        self._queue = queue
+        self._given = id is not None
+        self._queues: dict[QueueName, Queue] = {}
+        self._specs: dict[JobKey, JobSpec] = {}
+        self._jobs: dict[JobKey, Job[Any]] = {}
+        self._submitted = False
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.id!r} of {len(self._specs)} jobs>"
+
+    def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """A job of the flow, with options through `task.options(…)`. `job.ref` as an argument stands for a job's result."""
+        self._check_place(task)
+        plain_args, plain_kwargs, refs = mark(args, kwargs)
+        spec = task.spec(tuple(plain_args), plain_kwargs)
+        edges = dict.fromkeys([*(self._edge(ref) for ref in refs), *spec.after])
+        spec = replace(spec, after=tuple(edges))
+        if not spec.given_id:
+            spec = replace(spec, id=checks.check_id(f"{self.id}.{len(self._specs)}"), given_id=self._given)
+        key = JobKey(spec.queue, spec.id)
+        if key in self._specs:
+            raise InvalidJob(f"two jobs of the flow have the id {spec.id!r} in queue {spec.queue.queue!r}")
+        self._queues[spec.queue] = task.queue
+        self._specs[key] = spec
+        self._jobs[key] = job = Job[R](task.queue, spec.id, task.name, None, task.definition)
+        return job
+
+    async def __aenter__(self) -> Self:
+        """Nothing is stored before the context is left."""
+        return self
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        """Submit, unless an error came out of the context."""
+        if t is None:
+            await self.submit()
+
+    async def submit(self) -> None:
+        """Store all jobs, visible at once; InvalidJob and nothing stored if the graph is not sound."""
+        specs = check_flow(list(self._specs.values()))
+        for queue in self._queues.values():
+            await queue.session()  # each declares what its constructor was given
+        store = await self._queue.store()
+        lots = list(batches(specs, CHUNK))
+        for n, lot in enumerate(lots, 1):
+            results = await store.put(lot, flow=self.id, last=n == len(lots))
+        self._submitted = True
+        if len(lots) == 1:  # of a staged lot nobody knows yet what it found
+            for spec, result in zip(specs, results, strict=True):
+                self._jobs[JobKey(spec.queue, spec.id)].settle_on(result)
+
+    def _edge(self, ref: Ref) -> Edge:
+        return Edge(JobKey(QueueName(self._queue.tenant, ref.queue), ref.id))
+
+    def _check_place(self, task: Task[..., Any]) -> None:
+        if self._submitted:
+            raise InvalidJob(f"flow {self.id!r} is submitted: {task.name} cannot be added any more")
+        if (task.queue.url, task.queue.tenant) != (self._queue.url, self._queue.tenant):
+            raise InvalidJob(f"{task!r} is in another store or tenant than the flow: a flow lives in one")

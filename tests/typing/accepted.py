@@ -1,0 +1,112 @@
+"""What users write, as in the design: mypy --strict accepts all of it, and knows every type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_type
+
+from jobq import (
+    Cron,
+    Event,
+    Job,
+    JobInfo,
+    PlainTask,
+    Queue,
+    Retry,
+    Snooze,
+    State,
+    SyncJob,
+    Task,
+    Unique,
+    Worker,
+    current_job,
+    testing,
+)
+
+billing = Queue("billing", "valkey://localhost:6379")  # default: JQ_URL, else sqlite:///jobq.db
+
+
+@dataclass
+class Receipt:
+    invoice: int
+    cents: int
+
+
+@billing.task(retry=Retry(8, base=1, cap=300, jitter=0.2), timeout=30, unique=Unique("invoice"), key="tenant")
+async def charge(tenant: str, invoice: int) -> Receipt:
+    if invoice < 0:
+        raise Retry.after(30)
+    await current_job().progress({"at": 1})
+    return Receipt(invoice, 100)
+
+
+@billing.task(schedule=Cron("0 6 * * *", tz="Europe/Zurich"))
+def digest() -> None:
+    current_job().sync.log("six o'clock")
+    raise Snooze(60, saved={"page": 2})
+
+
+@billing.task
+def email(receipts: list[Receipt], *, subject: str = "") -> int:
+    return len(receipts)
+
+
+async def main() -> None:
+    async with billing:
+        job = await charge.enqueue("acme", invoice=7)
+        job = await charge.options(id="inv-8", delay=timedelta(hours=1), priority=5).enqueue("acme", 8)
+        receipt = await charge.options(wait=30).call("acme", 9)
+        jobs = await charge.enqueue_many([("acme", n) for n in range(10_000)])
+        async with billing.flow() as flow:
+            paid = [flow.add(charge, "acme", n) for n in (10, 11)]
+            sent = flow.add(email, [p.ref for p in paid])
+        await job.result(timeout=30)
+        await job.cancel()
+        await billing.pause()
+        await Worker(billing, concurrency=100).run()
+
+    assert_type(job, Job[Receipt])
+    assert_type(receipt, Receipt)
+    assert_type(jobs, list[Job[Receipt]])
+    assert_type(sent, Job[int])
+    assert_type(await sent.result(), int)
+    assert_type(job.duplicate, bool)
+    assert_type(await job.info(), JobInfo)
+    assert_type(await job.state(), State)
+
+
+async def calling() -> None:
+    assert_type(await charge("acme", 7), Receipt)
+    assert_type(email([Receipt(1, 2)], subject="hi"), int)
+    plain: PlainTask[..., int] = email
+    any_task: Task[..., Any] = charge
+    assert_type(await plain.call([]), int)
+    await any_task.enqueue(1, 2, 3)
+
+
+async def operating() -> None:
+    many = await billing.enqueue_many([charge.bind("acme", 1), email.options(priority=3).bind([])])
+    assert_type(many, list[Job[Any]])
+    assert_type(await billing.counts(), dict[State, int])
+    async for info in billing.find(state="failed", limit=10):
+        assert_type(info, JobInfo)
+        assert_type(info.kwargs, Mapping[str, Any])
+    async for event in billing.events(after="0"):
+        assert_type(event, Event)
+    await billing.named("elsewhere", delay=5).enqueue("anything", at="all")
+    assert_type(await billing.job("x").result(), Any)
+
+
+def blocking() -> None:
+    job = charge.sync.enqueue("acme", invoice=7)
+    assert_type(job, SyncJob[Receipt])
+    assert_type(job.result(timeout=5), Receipt)
+    assert_type(charge.sync.options(wait=5).call("acme", 7), Receipt)
+    assert_type(charge.sync.enqueue_many([("acme", 1)]), list[SyncJob[Receipt]])
+    with billing.sync as queue:
+        assert_type(queue.counts(), dict[State, int])
+    with testing.use(billing) as jobs:
+        assert_type(jobs.sync.drain(), int)
+        jobs.sync.assert_enqueued(charge, "acme", 7)

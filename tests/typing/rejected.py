@@ -1,0 +1,59 @@
+"""What mypy --strict must not accept. Each line says which error it is for; an ignore that is not needed is an error itself."""
+
+from __future__ import annotations
+
+from accepted import Receipt, billing, charge, email
+
+from jobq import Queue, Retry, Worker
+
+
+async def wrong_arguments() -> None:
+    await charge.enqueue("acme", "seven")  # type: ignore[arg-type]
+    await charge.enqueue(7, invoice=7)  # type: ignore[arg-type]
+    await charge.enqueue("acme")  # type: ignore[call-arg]
+    await charge.enqueue("acme", 7, 8)  # type: ignore[call-arg]
+    await charge.enqueue("acme", invoise=7)  # type: ignore[call-arg]
+    await charge.call("acme", None)  # type: ignore[arg-type]
+    charge.bind("acme")  # type: ignore[call-arg]
+    charge.sync.enqueue("acme", "seven")  # type: ignore[arg-type]
+    await charge("acme")  # type: ignore[call-arg]
+
+
+async def options_are_no_arguments() -> None:
+    await charge.enqueue("acme", 7, delay=5)  # type: ignore[call-arg]
+    await charge.enqueue("acme", 7, priority=5)  # type: ignore[call-arg]
+    email.sync.enqueue([], id="x")  # type: ignore[call-arg]
+
+
+async def wrong_options() -> None:
+    charge.options(dealy=5)  # type: ignore[call-arg]
+    charge.options(priority="high")  # type: ignore[arg-type]
+    charge.options(delay="5s")  # type: ignore[arg-type]
+    charge.options(executor="thread")  # type: ignore[call-arg]
+    billing.task(retries=3)  # type: ignore[call-overload]
+    billing.named("x", priority="high")  # type: ignore[arg-type]
+    Retry("three")  # type: ignore[arg-type]
+    Queue("q", mode="keyd")  # type: ignore[arg-type]
+
+
+async def wrong_results() -> None:
+    job = await charge.enqueue("acme", 7)
+    number: int = await job.result()  # type: ignore[assignment]
+    text: str = await charge.call("acme", 7)  # type: ignore[assignment]
+    receipt: Receipt = email.sync.call([])  # type: ignore[assignment]
+    (await job.result()).dollars  # type: ignore[attr-defined]  # noqa: B018 - mypy must object
+    await charge.enqueue("acme", 7).result()  # type: ignore[attr-defined]
+    print(number, text, receipt)  # noqa: T201
+
+
+async def wrong_flows() -> None:
+    async with billing.flow() as flow:
+        paid = flow.add(charge, "acme", 1)
+        flow.add(email, paid.ref)  # type: ignore[arg-type]
+        flow.add(email, [charge.bind("acme", 2)])  # type: ignore[list-item]
+        flow.add(charge, "acme")  # type: ignore[call-arg]
+
+
+async def wrong_workers() -> None:
+    Worker("billing")  # type: ignore[arg-type]
+    Worker(billing, concurrency="many")  # type: ignore[arg-type]
