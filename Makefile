@@ -6,7 +6,7 @@ SHELL := /bin/sh
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-PEERS := .venv-bench/.stamp
+PEERS := $(patsubst bench/peers/requirements/%.txt,.venv-bench/%/.stamp,$(wildcard bench/peers/requirements/*.txt))
 NODE  := bench/peers/node/node_modules/.stamp
 
 # Two workers: CI has two cores. loadfile keeps a file's servers and Spark sessions in one worker.
@@ -62,14 +62,15 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' || { echo "pip could not install the development dependencies (see above): is there a network?" >&2; exit 1; }
 	@touch $@
 
-$(PEERS): bench/peers/requirements.txt $(STAMP)
-	@echo "Setting up .venv-bench with the peers (once) …"
-	@[ -x .venv-bench/bin/python ] || $(BIN)/python -m venv .venv-bench
-	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements.txt
+# An environment per peer: their redis-py versions exclude each other.
+.venv-bench/%/.stamp: bench/peers/requirements/%.txt | $(STAMP)
+	@echo "Setting up .venv-bench/$* (once) …"
+	@[ -x .venv-bench/$*/bin/python ] || $(BIN)/python -m venv .venv-bench/$*
+	@.venv-bench/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-$(NODE): bench/peers/node/package.json bench/peers/node/package-lock.json
-	@command -v npm >/dev/null || { echo "the Node peers need Node 20 or newer with npm on the PATH: install it, or say make bench-peers ARGS='--without bullmq,platformatic'" >&2; exit 1; }
+# Node comes from a wheel, in .venv-bench/node: nothing has to be installed for it.
+$(NODE): bench/peers/node/package-lock.json .venv-bench/node/.stamp
 	@echo "Setting up the Node peers (once) …"
-	@cd bench/peers/node && npm ci --silent --no-audit --no-fund
+	@cd bench/peers/node && PATH="$(CURDIR)/.venv-bench/node/bin:$$PATH" npm ci --silent --no-audit --no-fund
 	@touch $@

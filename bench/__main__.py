@@ -53,6 +53,8 @@ def main(
     _run(console, results, contenders, chosen, runs, million)
     path = path or Path("out/bench") / f"{suite}.json"
     results.save(path)
+    if not console.is_terminal:  # a file or a log has no width of its own
+        console = Console(width=max(console.width, 40 + 18 * len(contenders)))
     console.print(table(results))
     console.print(f"kept in {path}")
     sys.exit(1 if any((cell.note or "").startswith("failed") for cell in results.cells.values()) else 0)
