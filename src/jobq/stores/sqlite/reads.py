@@ -221,6 +221,8 @@ def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: 
         return EventPage(events=(), position=after or "0")
     if after is None:
         return EventPage(events=(), position=str(tx.execute(SQL["log_end"], (queue.qid,)).fetchone()[0]))
+    if not after.isdigit():
+        raise InvalidJob(f"{after!r} is not a position in an event log: use one that an event has, or '0' for the oldest kept")
     found: list[EventRecord] = []
     position = after
     for pos, entry in tx.execute(SQL["entries"], (queue.qid, int(after))):

@@ -64,7 +64,7 @@ SELECT EXISTS (SELECT 1 FROM jobs WHERE qid = ?1 AND state = 0 AND keep = 0 AND 
        EXISTS (SELECT 1 FROM jobs WHERE qid = ?1 AND state = 1 AND keep = 0 AND at_ms <= ?2);
 
 -- name: due: delayed jobs whose time has come, soonest first
-SELECT * FROM jobs WHERE qid = ? AND state = 0 AND keep = 0 AND at_ms <= ? ORDER BY at_ms, seq LIMIT ?;
+SELECT * FROM jobs WHERE qid = ? AND state = 0 AND keep = 0 AND at_ms <= ? ORDER BY at_ms, pk LIMIT ?;
 
 -- name: stalled: active jobs whose lease has expired
 SELECT * FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND at_ms <= ? ORDER BY at_ms LIMIT ?;

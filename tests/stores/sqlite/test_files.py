@@ -1,0 +1,103 @@
+"""Opening files: the right ones, the wrong ones, and what survives."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from jobq import ConfigError
+from jobq.core.records import JobKey, JobSpec, QueueName
+from jobq.stores import open_store
+
+QUEUE = QueueName("t", "q")
+
+
+def spec(id: str) -> JobSpec:
+    return JobSpec(queue=QUEUE, id=id, name="task", payload=b"[[],{}]")
+
+
+async def test_a_file_keeps_jobs_when_it_is_closed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with open_store(url) as store:
+        await store.put([spec("a")])
+    async with open_store(url) as store:
+        assert (await store.get([JobKey(QUEUE, "a")]))[0] is not None
+
+
+async def test_memory_is_gone_with_its_last_handle() -> None:
+    async with open_store("memory://one") as first:
+        async with open_store("memory://one") as second:
+            await first.put([spec("a")])
+            assert (await second.get([JobKey(QUEUE, "a")]))[0] is not None
+        assert (await first.get([JobKey(QUEUE, "a")]))[0] is not None
+    async with open_store("memory://one") as later:
+        assert await later.get([JobKey(QUEUE, "a")]) == [None]
+
+
+async def test_memories_of_other_names_are_apart() -> None:
+    async with open_store("memory://one") as one, open_store("memory://two") as two:
+        await one.put([spec("a")])
+        assert await two.get([JobKey(QUEUE, "a")]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("sqlite://jobs.db", "names no file"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:////no/such/folder/jobs.db", "/no/such/folder"),
+        ("sqlite:///jobs.db?synchronous=sometimes", "sometimes"),
+        ("sqlite:///jobs.db?sync=full", "sync"),
+        ("mysql://localhost", "mysql://localhost"),
+        ("jobs.db", "sqlite:///"),
+    ],
+)
+def test_a_url_that_cannot_work_is_refused_with_what_to_type(url: str, says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_store(url)
+    assert says in str(refused.value)
+
+
+async def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE customers (name TEXT)")
+    connection.close()
+    with pytest.raises(ConfigError, match="something else"):
+        await open_store(f"sqlite:///{path}").migrate()
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but long enough to look like one to somebody in a hurry " * 50)
+    with pytest.raises(ConfigError, match=r"notes\.txt"):
+        await open_store(f"sqlite:///{path}").migrate()
+
+
+async def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.put([spec("a")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE name = 'schema'")
+    connection.close()
+    with pytest.raises(ConfigError, match="schema 99"):
+        await open_store(f"sqlite:///{path}").migrate()
+
+
+@pytest.mark.parametrize(("option", "level"), [("", 1), ("?synchronous=normal", 1), ("?synchronous=full", 2)])
+async def test_synchronous_is_what_the_url_says(tmp_path: Path, option: str, level: int) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/jobs.db{option}") as store:
+        database = store._database  # type: ignore[attr-defined]
+        level_now = await database.write(None, lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0])
+        assert level_now == level
+
+
+async def test_a_closed_store_says_so() -> None:
+    store = open_store("memory://closed")
+    async with store:
+        pass
+    with pytest.raises(RuntimeError, match="not open"):
+        await store.put([spec("a")])

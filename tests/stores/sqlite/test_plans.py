@@ -1,0 +1,55 @@
+"""No statement that runs for every job, or for every tick, goes through the backlog: SQLite's own plans say so."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+
+import pytest
+
+from jobq.stores.sqlite import queries
+
+# Tables that hold one row per queue, worker, listener or flow, never per job; and what json_each makes of a parameter.
+SMALL = {"queues", "workers", "calls", "minutes", "listeners", "sleepers", "json_each", "k", "flows", "schedules"}
+FILES = ("hot.sql", "keyed.sql", "ties.sql", "upkeep.sql", "queues.sql", "reads.sql", "signals.sql", "schedules.sql")
+
+
+def statements() -> list[tuple[str, str]]:
+    return [(f"{file}:{name}", sql) for file in FILES for name, sql in queries.load(file).items()]
+
+
+@pytest.fixture(scope="module")
+def connection() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    for statement in queries.read("schema.sql").split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+    return connection
+
+
+def plan(connection: sqlite3.Connection, sql: str) -> list[str]:
+    names = re.findall(r"(?<![\w:]):([a-z_]+)", sql)
+    numbers = [int(n) for n in re.findall(r"\?(\d+)", sql)]
+    count = max(numbers, default=sql.count("?"))
+    values = dict.fromkeys(names, "1") if names else ["[1]"] * count
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+
+
+@pytest.mark.parametrize(("name", "sql"), statements(), ids=[name for name, _ in statements()])
+def test_it_finds_its_rows_by_an_index(connection: sqlite3.Connection, name: str, sql: str) -> None:
+    for step in plan(connection, sql):
+        scanned = re.match(r"SCAN (\w+)", step)
+        assert scanned is None or scanned[1] in SMALL | {"CONSTANT"}, f"{name}: {step}"
+
+
+def test_a_claim_reads_the_head_of_the_line_in_order(connection: sqlite3.Connection) -> None:
+    hot = queries.load("hot.sql")
+    steps = plan(connection, hot["claim_plain"])
+    assert any("jobs_line" in step for step in steps), steps
+    assert not any("TEMP B-TREE" in step for step in steps), steps
+
+
+@pytest.mark.parametrize("name", ["due", "stalled", "expired", "overdue", "next_due", "next_expiry"])
+def test_what_the_clock_ends_is_found_by_the_clock_index(connection: sqlite3.Connection, name: str) -> None:
+    steps = plan(connection, queries.load("hot.sql")[name])
+    assert all("jobs_clock" in step for step in steps), steps
