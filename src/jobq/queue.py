@@ -161,8 +161,9 @@ class Queue(Operations):
 
     def _forget_closed_loops(self) -> None:
         for by_loop in (self._sessions, self._entered, self._doors):
-            for loop in [loop for loop in by_loop if loop.is_closed()]:
-                del by_loop[loop]
+            for loop in list(by_loop):  # a copy made in one step: other threads open and close here as well
+                if loop.is_closed():
+                    by_loop.pop(loop, None)
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

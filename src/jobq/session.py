@@ -123,11 +123,12 @@ async def close_session(session: Session) -> None:
 async def close_sessions_here() -> None:
     """Close all sessions of the running event loop, whoever uses them: it is about to end."""
     loop = asyncio.get_running_loop()
-    for session in [session for session in _sessions.values() if session.loop is loop]:
-        while session.users:
+    for session in list(_sessions.values()):
+        while session.loop is loop and session.users:
             await close_session(session)
 
 
 def _forget_closed_loops() -> None:
-    for key in [key for key, session in _sessions.items() if session.loop.is_closed()]:
-        del _sessions[key]
+    for key, session in list(_sessions.items()):  # a copy made in one step: other threads have sessions too
+        if session.loop.is_closed():
+            _sessions.pop(key, None)

@@ -173,8 +173,11 @@ class Task(Generic[P, R]):
         if not result.duplicate:
             return Job(self.queue, result.id, self.name, result.life, self.definition)
         found = result.found
-        snapshot = None if found is None else self.queue.job_info(found, self.definition)
-        return Job(self.queue, result.id, self.name, result.life, self.definition, True, snapshot)
+        if found is None:
+            return Job(self.queue, result.id, self.name, result.life, self.definition, True)
+        definition = self.definition if found.name == self.name else None  # the id may be that of another task's job
+        snapshot = self.queue.job_info(found, definition)
+        return Job(self.queue, result.id, found.name, result.life, definition, True, snapshot)
 
     def spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, watch: bool = False) -> JobSpec:
         """The job of one call, checked and encoded."""

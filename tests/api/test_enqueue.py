@@ -70,6 +70,12 @@ async def test_an_id_in_use_is_a_duplicate_with_the_job_as_it_is(queue: Queue, c
     assert (done.snapshot.state, done.snapshot.result) == (State.COMPLETED, "acme-1")
 
 
+async def test_a_duplicate_may_be_the_job_of_another_task(queue: Queue, charge: Task[[str, int], str]) -> None:
+    await queue.named("other").options(id="x").enqueue(1)
+    job = await charge.options(id="x").enqueue("acme", 1)
+    assert (job.duplicate, job.name) == (True, "other")
+
+
 async def test_two_calls_that_are_the_same_are_one_job_while_it_lasts(queue: Queue) -> None:
     @queue.task(unique=Unique("invoice"))
     async def once(invoice: int, note: str = "") -> None: ...

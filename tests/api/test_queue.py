@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -176,3 +178,10 @@ async def test_plain_functions_run_in_threads(queue: Queue) -> None:
     assert queue.tasks["where"].executor == "thread"
     async with Worker(queue):
         assert await where.call() != threading.current_thread().name
+
+
+def test_importing_jobq_loads_no_driver_and_no_command_line() -> None:
+    heavy = {"sqlite3", "redis", "click", "rich", "yaml", "pydantic", "uvloop"}
+    code = f"import sys, jobq; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
