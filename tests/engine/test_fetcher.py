@@ -14,7 +14,7 @@ from jobq.errors import InvalidJob
 from jobq.stores import open_store
 from jobq.stores.base import Store
 
-from .kit import Bench, Proxy, eventually, soon, worker_on
+from .kit import Bench, Proxy, eventually, soon, steal, worker_on
 
 
 class Gate:
@@ -379,3 +379,28 @@ async def test_a_busy_store_does_not_starve_another_of_its_slots(bench: Bench) -
             await other.add_many("rare", 1)
             await soon(seen)
             await other.all_in(State.COMPLETED, 1)
+
+
+async def test_leases_that_ran_out_before_their_reply_arrived_are_not_started(url: str) -> None:
+    now = [1_700_000_000_000]
+    ran = False
+    async with open_store(url, clock=lambda: now[0]) as store:
+        bench, line = Bench(store), Proxy(store)
+        losing = True
+        line.lose = lambda method: method == "settle" and losing
+
+        @bench.task
+        async def work() -> None:
+            nonlocal ran
+            ran = True
+
+        id = await bench.add("work")
+        async with bench.through(line).worker(lease=0.2, concurrency=1):
+            await eventually(lambda: len(line.of("settle")) >= 4)
+            now[0] += 10_000
+            (lease,) = (await steal(store, bench.qname)).leases
+            losing = False
+            await eventually(lambda: line.of("sleep"))
+            record = await bench.get(id)
+    assert not ran
+    assert (lease.id, record.worker, record.attempt, record.stalls) == (id, "thief", 2, 1)
