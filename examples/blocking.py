@@ -1,0 +1,29 @@
+"""Producers without an event loop: Django views, Flask handlers, scripts. Everything async has a blocking twin behind `.sync`."""
+
+import asyncio
+
+from jobq import Queue, State, Worker
+
+mail = Queue("mail", "sqlite:///blocking.db")
+
+
+@mail.task
+def send(to: str) -> str:
+    return f"sent to {to}"
+
+
+def view() -> None:
+    """As in a web framework without asyncio: no `await` anywhere."""
+    job = send.sync.enqueue("ada@example.org")
+    print(mail.sync.counts()[State.WAITING], "waiting")
+    print(job.result(timeout=10))
+    print(send.sync.call("grace@example.org"))
+
+
+async def main() -> None:
+    async with mail, Worker(mail):  # in real life another process: jq-worker --app blocking:mail
+        await asyncio.to_thread(view)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

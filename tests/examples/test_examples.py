@@ -1,0 +1,56 @@
+"""Every example runs by itself, and every excerpt in the guide is word for word out of an example."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent, indent
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "demo.py")  # tests/cli runs the demo
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXCERPT = re.compile(r'^```python title="(?P<file>[^"]+)"\n(?P<code>.*?)^```$', re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://|#)(?P<target>[^)#\s]+)")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_by_itself(example: Path, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JQ_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(example)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout, "an example shows something"
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+def excerpts() -> list[tuple[Path, str, str]]:
+    return [
+        (page, match["file"], match["code"])
+        for page in PAGES
+        for match in EXCERPT.finditer(page.read_text())
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "file", "code"), excerpts(), ids=lambda value: value.stem if isinstance(value, Path) else None)
+def test_an_excerpt_is_word_for_word_out_of_its_example(page: Path, file: str, code: str) -> None:
+    source = (ROOT / file).read_text()
+    pieces = [piece.strip("\n") for piece in re.split(r"^\s*# …$", dedent(code), flags=re.MULTILINE)]
+    for piece in pieces:
+        assert any(indent(piece, " " * depth) in source for depth in (0, 4, 8, 12)), f"not in {file}:\n{piece}"
+
+
+def test_every_python_block_of_the_guide_names_its_example() -> None:
+    loose = [str(page.relative_to(ROOT)) for page in PAGES if re.search(r"^```python$", page.read_text(), re.MULTILINE)]
+    assert loose == [], 'begin the block with ```python title="examples/….py"'
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("*.md"))], ids=lambda path: path.stem)
+def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
+    targets = [match["target"] for match in LINK.finditer(page.read_text())]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
