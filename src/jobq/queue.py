@@ -93,15 +93,16 @@ class Queue(Operations):
 
     async def __aenter__(self) -> Self:
         """Open, and declare what the constructor was given."""
+        in_use = self.session_here() is not None
         await self.session()
         loop = asyncio.get_running_loop()
-        self._entered[loop] = self._entered.get(loop, 0) + 1
+        self._entered[loop] = self._entered.get(loop, int(in_use)) + 1
         return self
 
     async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        """Close, if this is the outermost of nested contexts."""
+        """Close, if this is the outermost of nested contexts and nobody (a worker, say) used the queue before it."""
         loop = asyncio.get_running_loop()
-        self._entered[loop] -= 1
+        self._entered[loop] = self._entered.get(loop, 1) - 1
         if not self._entered[loop]:
             await self.aclose()
 

@@ -89,6 +89,20 @@ async def test_only_the_outermost_context_closes(url: str) -> None:
     assert queue.session_here() is None
 
 
+async def test_a_context_leaves_open_what_was_open_before_it(url: str) -> None:
+    queue = Queue("q", url)
+
+    @queue.task
+    async def ping() -> str:
+        return "pong"
+
+    async with Worker(queue):
+        async with queue:
+            assert await ping.call() == "pong"
+        assert await ping.call() == "pong"  # the worker still has its store
+    await queue.aclose()
+
+
 async def test_queues_on_one_url_share_a_store_handle(url: str) -> None:
     async with Queue("a", url) as a, Queue("b", url) as b:
         assert await a.store() is await b.store()
