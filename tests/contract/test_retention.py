@@ -76,6 +76,20 @@ async def test_tick_expires_where_nobody_claims(q: Desk) -> None:
     assert await q.counts() == {"failed": 3}
 
 
+async def test_a_delayed_job_that_came_due_and_expired_unseen_fails_in_one_tick(q: Desk) -> None:
+    await q.put_one("a", delay_ms=SECOND, ttl_ms=SECOND)
+    q.clock.advance(DAY)
+    await q.tick()
+    assert await q.kinds("a") == ["accepted", "promoted", "failed"]
+
+
+async def test_a_delayed_job_that_came_due_and_expired_unseen_is_not_claimed(q: Desk) -> None:
+    await q.put_one("a", delay_ms=SECOND, ttl_ms=SECOND)
+    q.clock.advance(DAY)
+    assert await q.claim() == []
+    assert await q.state("a") is State.FAILED
+
+
 async def test_expired_jobs_in_front_do_not_hide_the_one_behind(q: Desk) -> None:
     await q.put(*(f"j{n}" for n in range(600)), ttl_ms=SECOND)
     await q.put("last")
@@ -187,6 +201,17 @@ async def test_retention_by_count_is_per_state(q: Desk) -> None:
     await q.alter(Cancel(job=q.key("gone")))
     await q.tick()
     assert await q.states("done", "broken", "gone") == ["completed", "failed", "cancelled"]
+
+
+async def test_age_and_count_are_applied_to_each_state_by_itself(q: Desk) -> None:
+    await keep(q, completed_ms=5 * SECOND, count=1)
+    for n in range(3):
+        await q.run(f"done{n}")
+    q.clock.advance(6 * SECOND)
+    await q.put(*(f"broken{n}" for n in range(4)))
+    await q.settle(*(fail(lease) for lease in await q.claim(4)))
+    await q.tick()
+    assert await q.counts() == {"failed": 1}
 
 
 async def test_trimming_by_count_never_removes_an_id_a_caller_gave(q: Desk) -> None:
