@@ -1,11 +1,10 @@
 -- base: what every other file of the library stands on: names, codes, packing, and the context of one call.
--- All files share the table J and nothing else (each is wrapped in a block of its own when they are put together).
+-- All files share the table J, and the server's functions as call, mpack, munpack, spack, sunpack and null: each is wrapped in a block of its own.
 --
 -- A context `cx` is opened by a function with its first key and argument, gathers what the call does, and is closed
 -- once: the event log, the counters, the minute's figures and the wake-ups are then written, so that they cannot
 -- disagree with the jobs.
-local call, pack, char, floor = redis.call, cmsgpack.pack, string.char, math.floor
-local spack = struct.pack
+local char, floor = string.char, math.floor
 
 J.STATE = { delayed = 0, blocked = 1, waiting = 2, active = 3, completed = 4, failed = 5, cancelled = 6 }
 J.KIND = {
@@ -32,7 +31,7 @@ function J.pstr(s)
   if n < 65536 then return "\218" .. spack(">I2", n) .. s end
   return "\219" .. spack(">I4", n) .. s
 end
-function J.pint(n) return n < 128 and char(n) or pack(n) end
+function J.pint(n) return n < 128 and char(n) or mpack(n) end
 function J.parray(n)
   if n < 16 then return char(144 + n) end
   if n < 65536 then return "\220" .. spack(">I2", n) end
@@ -98,7 +97,7 @@ end
 
 local META = {
   "mode", "paused", "limit", "rate", "key_limit", "key_rate", "held", "listened", "dead", "keep4", "keep5", "keep6", "count",
-  "logged", "tag", "parts", "soft", "hard",
+  "parts", "partitions", "soft", "hard",
 }
 -- What is stored about the queue, read once per call.
 function J.meta(cx)

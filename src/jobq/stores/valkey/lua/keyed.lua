@@ -1,7 +1,6 @@
 -- keyed: keys of a keyed queue. A key is ready when jobs of it wait, fewer than its limit are active, and nothing holds it.
--- r: ready keys by turn · a: active jobs per key (none: no field) · hd: held keys, until when · kl: limits of single keys
+-- ks: keys with a line · r: ready keys by turn · a: active jobs per key (none: no field) · hd: held keys, until when · kl: limits of single keys
 -- · kr:<key>: the state of its rate limit. A key with nothing waiting, active or limited leaves nothing behind.
-local call = redis.call
 
 local function of(cx, key)
   local state = cx.keys[key]
@@ -40,7 +39,7 @@ function J.keys_flush(cx)
   for key in pairs(cx.keys) do names[#names + 1] = key end
   local active = J.hmget(P .. "a", names)
   local any_held = call("EXISTS", P .. "hd") == 1
-  local set, drop, ready = {}, {}, {}
+  local set, drop, ready, standing = {}, {}, {}, {}
   for i = 1, #names do
     local key = names[i]
     local state, n = cx.keys[key], tonumber(active[i] or 0)
@@ -51,6 +50,10 @@ function J.keys_flush(cx)
         set[#set + 1] = n
       end
     end
+    if state.pushed then
+      standing[#standing + 1] = 0
+      standing[#standing + 1] = key
+    end
     if n < J.key_limits(cx, key) and not (any_held and call("ZSCORE", P .. "hd", key))
       and (state.pushed or J.any_in(P .. "k:" .. key .. ":")) then
       ready[#ready + 1] = key
@@ -58,12 +61,13 @@ function J.keys_flush(cx)
   end
   J.variadic("HSET", P .. "a", set, 2)
   J.variadic("HDEL", P .. "a", drop)
+  J.variadic("ZADD", P .. "ks", standing, 2)
   cx.keys = {}
   J.take_turns(cx, ready)
 end
 
 -- Keys that are ready get their turn behind all others; those that have one keep it.
-function J.take_turns(cx, keys)
+function J.take_turns(cx, keys, quietly)
   if #keys == 0 then return end
   local turn = call("HINCRBY", cx.P .. "m", "turn", #keys) - #keys
   local list = {}
@@ -71,7 +75,7 @@ function J.take_turns(cx, keys)
     list[2 * i - 1], list[2 * i] = turn + i, keys[i]
   end
   J.each_chunk(list, 2, function(first, last) call("ZADD", cx.P .. "r", "NX", unpack(list, first, last)) end)
-  cx.woken = math.max(cx.woken, #keys)
+  if not quietly then cx.woken = math.max(cx.woken, #keys) end
 end
 
 function J.hold_key(cx, key, until_ms)

@@ -2,7 +2,6 @@
 -- A line is, per priority: a list l<priority>, first in first out, and in front of it a sorted set f<priority> of jobs that
 -- came back (by the place they had) and of lifo jobs; p holds the priorities above 0 that have any.
 -- An entry is the id, with life and ticket where they are not 0: entries left behind are known by them when they surface.
-local call = redis.call
 
 function J.line_of(cx, job)
   if J.meta(cx).mode == "keyed" then
@@ -25,7 +24,8 @@ function J.push_front(line, priority, entry, order)
 end
 
 -- Take up to n entries off the line. RETURNS entries, and the places of those that stood in front.
-function J.pop(line, n)
+-- pp counts what left the head of the lists of a plain line, so that a listing can find its place again.
+function J.pop(cx, line, n)
   local entries, orders, got = {}, {}, 0
   while got < n do
     local top = call("ZREVRANGE", line .. "p", 0, 0)[1]
@@ -38,6 +38,7 @@ function J.pop(line, n)
     if got < n then
       local back = call("LPOP", line .. "l" .. priority, n - got)
       if back then
+        if line:sub(-2) == "w:" then call("HINCRBY", cx.P .. "pp", priority, #back) end
         if got == 0 then entries, got = back, #back else
           for i = 1, #back do entries[got + i] = back[i] end
           got = got + #back

@@ -1,5 +1,5 @@
 -- log: the queue's event log (a stream, an entry per call and worker) and the figures of its minutes.
-local call, concat, char = redis.call, table.concat, string.char
+local concat, char = table.concat, string.char
 local pstr, pint, parray, pmaybe = J.pstr, J.pint, J.parray, J.pmaybe
 local NIL, TIME = J.NIL, "\207\0\0" -- six bytes of milliseconds follow
 local HEAD = "\220\0\17" -- an item is an array of 17: core/events.py names them
@@ -74,10 +74,9 @@ end
 
 -- Whether position a comes after position b.
 function J.after(a, b)
-  local a1, a2 = a:match("(%d+)-(%d+)")
-  local b1, b2 = b:match("(%d+)-(%d+)")
-  if not b1 then b1, b2 = b, "0" end
-  a1, a2, b1, b2 = tonumber(a1), tonumber(a2), tonumber(b1), tonumber(b2)
+  local a1, a2 = a:match("^(%d+)-?(%d*)")
+  local b1, b2 = b:match("^(%d+)-?(%d*)")
+  a1, a2, b1, b2 = tonumber(a1), tonumber(a2) or 0, tonumber(b1), tonumber(b2) or 0
   return a1 > b1 or (a1 == b1 and a2 > b2)
 end
 
@@ -88,6 +87,12 @@ function J.oldest_ack(cx)
     if not oldest or J.after(oldest, readers[i]) then oldest = readers[i] end
   end
   return oldest
+end
+
+-- A new log gets a name that no log ever had: event ids are made of it.
+function J.name_log(cx)
+  local time = call("TIME")
+  call("HSETNX", cx.P .. "m", "tag", string.format("%x%05x", time[1], time[2]))
 end
 
 -- Append what happened: an entry per worker, each holding its whole batch.
@@ -103,6 +108,7 @@ function J.log_flush(cx)
   cx.logs = {}
   minute_flush(cx)
   local logged = call("HINCRBY", cx.P .. "m", "logged", total)
+  if logged == total then J.name_log(cx) end
   -- Crossing a multiple of 4,096 pays for the trim: bounded work, and nobody has to tick for it.
   if logged % 4096 < total then J.log_trim(cx) end
   local meta = J.meta(cx)

@@ -1,5 +1,4 @@
 -- move: a loaded job from one state to another, on record. Everything but the three hot paths goes through here.
-local call, spack = redis.call, struct.pack
 local STATE, STEP = J.STATE, 1 / 4096
 
 -- Take a job from where it stands. The worker that held it is answered, for the event.
@@ -115,8 +114,7 @@ end
 function J.keep_failure(cx, job, failure)
   local blob, err, fingerprint = failure.blob, failure.error, failure.fingerprint
   if not blob then
-    local null = cjson.null
-    blob = cmsgpack.pack({ failure.reason, failure.type, failure.message, null, 0, 0, null })
+    blob = mpack({ failure.reason, failure.type, failure.message, null, 0, 0, null })
     err = failure.type .. ": " .. failure.message
   end
   J.extra(cx, job, "failure", spack(">I4I6", job.attempt, cx.now) .. blob)

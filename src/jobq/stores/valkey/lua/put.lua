@@ -1,34 +1,28 @@
 -- put: accept jobs. Jobs that want nothing special go in together: one MSETNX (which is the deduplication), one RPUSH.
-local call, char, byte = redis.call, string.char, string.byte
-local pstr, six, spack = J.pstr, J.six, struct.pack
+local char, byte = string.char, string.byte
+local pstr, six = J.pstr, J.six
 local STATE, NIL, TIME = J.STATE, J.NIL, "\207\0\0"
 
--- Fix the queue's mode by its first job, and refuse what does not fit it. `plain` and `keyed` are places of the first
--- job of that kind (0: none). RETURNS an error or nil.
-local function fix_mode(cx, plain, keyed)
+-- Why jobs cannot be put: an error, or nil. `plain` and `keyed` are places of the first job of that kind (0: none).
+function J.refusal(cx, plain, keyed, cost)
   local meta = J.meta(cx)
-  if not meta.mode then
-    meta.mode = keyed > 0 and (plain == 0 or keyed < plain) and "keyed" or "plain"
-    call("HSET", cx.P .. "m", "mode", meta.mode)
-    -- The log's name must never be used again, whatever becomes of the queue.
-    if not meta.tag then
-      local time = call("TIME")
-      call("HSETNX", cx.P .. "m", "tag", string.format("%x%05x", time[1], time[2]))
-    end
-  end
-  local wrong = meta.mode == "keyed" and plain or keyed
-  if meta.mode == "keyed" and plain > 0 or meta.mode == "plain" and keyed > 0 then
-    return redis.error_reply("JOBQ MODE " .. meta.mode .. " " .. wrong)
-  end
-end
-
-local function too_dear(cx, cost)
-  if cost <= 1 then return nil end
-  local meta = J.meta(cx)
-  for _, text in ipairs({ meta.rate, meta.key_rate }) do
+  if meta.partitions and meta.partitions ~= "1" then return redis.error_reply("JOBQ PARTED " .. meta.partitions) end
+  local mode = meta.mode or (keyed > 0 and (plain == 0 or keyed < plain) and "keyed" or "plain")
+  local wrong = mode == "keyed" and plain or mode == "plain" and keyed
+  if wrong > 0 then return redis.error_reply("JOBQ MODE " .. mode .. " " .. wrong) end
+  for _, text in ipairs({ meta.rate or "", meta.key_rate or "" }) do
     local capacity = J.capacity(text)
     if capacity and cost > capacity then return redis.error_reply("JOBQ COST " .. capacity) end
   end
+end
+
+-- The first job fixes the queue's mode: keyed if it has a key.
+function J.fix_mode(cx, body)
+  local meta = J.meta(cx)
+  if meta.mode then return end
+  local _, nn = sunpack(">BI2", body)
+  meta.mode = body:byte(9 + nn) == 192 and "plain" or "keyed"
+  call("HSET", cx.P .. "m", "mode", meta.mode)
 end
 
 -- A whole batch of plain jobs. RETURNS false if some id is taken: then nothing was done.
@@ -55,7 +49,7 @@ local function put_plain(cx, args, first, last)
     for i = 1, n do
       local body = args[first + 2 * i - 1]
       local _, high, low = byte(body, 1, 3)
-      local _, key = cmsgpack.unpack(body:sub(10, 9 + high * 256 + low))
+      local _, key = munpack(body:sub(10, 9 + high * 256 + low))
       call("RPUSH", P .. "k:" .. key .. ":l0", ids[i])
       J.key_touched(cx, key)
     end
@@ -118,8 +112,8 @@ local function duplicate(cx, place, job, opts)
 end
 
 function J.put_one(cx, place, id, body, edges)
-  local flags, nn, no = struct.unpack(">BI2I2", body)
-  local opts = no > 0 and cmsgpack.unpack(body:sub(10 + nn, 9 + nn + no)) or {}
+  local flags, nn, no = sunpack(">BI2I2", body)
+  local opts = no > 0 and munpack(body:sub(10 + nn, 9 + nn + no)) or {}
   local old, life = in_the_way(cx, id)
   if old then return duplicate(cx, place, old, opts) end
   local follows = false
@@ -137,8 +131,20 @@ function J.put_one(cx, place, id, body, edges)
   elseif opts.lock then
     J.lock(cx, job, opts)
   end
-  if edges then J.tie(cx, job, edges) end
+  if edges then
+    cx.ties = cx.ties or {}
+    cx.ties[#cx.ties + 1] = { id, edges }
+  end
   return { place, id, life, job.state }
+end
+
+-- Edges are tied when all jobs of the call are in, whatever their order.
+function J.tie_all(cx)
+  for _, tie in ipairs(cx.ties or {}) do
+    local job = J.load(cx, tie[1])
+    if job and job.state == STATE.blocked then J.tie(cx, job, tie[2]) end
+  end
+  cx.ties = nil
 end
 
 -- put. KEYS 1 prefix
@@ -149,13 +155,14 @@ function J.put(keys, args)
   local now, count, plain, keyed, cost, look = unpack(args, 1, 6)
   local cx = J.open(keys[1], now)
   count = tonumber(count)
-  local wrong = fix_mode(cx, tonumber(plain), tonumber(keyed)) or too_dear(cx, tonumber(cost))
+  local wrong = J.refusal(cx, tonumber(plain), tonumber(keyed), tonumber(cost))
   if wrong then return wrong end
+  J.fix_mode(cx, args[8])
   local first, last = 7, 6 + 2 * count
   local answers = {}
   local slow = look == "1" or call("EXISTS", cx.P .. "tb") == 1
   local edges = {}
-  for k = last + 1, #args, 2 do edges[tonumber(args[k])] = cmsgpack.unpack(args[k + 1]) end
+  for k = last + 1, #args, 2 do edges[tonumber(args[k])] = munpack(args[k + 1]) end
   for k = first, last, 1000 do
     local stop = math.min(k + 999, last)
     if slow or not put_plain(cx, args, k, stop) then
@@ -165,6 +172,7 @@ function J.put(keys, args)
       end
     end
   end
+  J.tie_all(cx)
   J.deliver_local(cx)
   J.close(cx)
   return { cx.to_wake or 0, cx.outbox, cx.due_at and cx.due_at - cx.now or -1, answers }

@@ -1,7 +1,6 @@
 -- rates: what holds starts back besides the number of active jobs. A limit is stored as text:
 -- "w:<limit>:<per_ms>", a window that its first start opens, or "t:<capacity>:<refill per second>", a bucket of tokens.
 -- Its state is "<opened>:<used>" or "<tokens>:<at>". The same arithmetic as core/limits.py.
-local call = redis.call
 
 -- A limit with its state, ready to be asked; nil for no limit.
 function J.rate(text, state, now)

@@ -9,7 +9,7 @@
 --         `order` is its place in line while it may come back to it; `ticket` tells its entry in line from those left behind.
 -- x:<id>  a hash of what few jobs have: failure, saved, progress, edges, inputs, signals, listeners.
 -- A state is not stored: ended jobs have a tail, active ones a lease, delayed and blocked ones stand in d and b, the rest waits.
-local call, spack, sunpack, floor = redis.call, struct.pack, struct.unpack, math.floor
+local floor = math.floor
 local RUN = ">I4I3I3I6I6I6I2BB"
 local NO_OPTIONS = {}
 local STATE, ORDER = J.STATE, J.ORDER
@@ -87,7 +87,7 @@ end
 function J.options(job)
   if not job.opts then
     local n = job.options_n
-    job.opts = n == 0 and NO_OPTIONS or cmsgpack.unpack(job.rec:sub(job.options_at, job.options_at + n - 1))
+    job.opts = n == 0 and NO_OPTIONS or munpack(job.rec:sub(job.options_at, job.options_at + n - 1))
   end
   return job.opts
 end
@@ -95,7 +95,7 @@ end
 -- Its name, and its key or nil.
 function J.name_key(job)
   if not job.name then
-    local name, key = cmsgpack.unpack(job.nk)
+    local name, key = munpack(job.nk)
     job.name, job.key = name, key
   end
   return job.name, job.key
@@ -131,7 +131,7 @@ end
 
 -- New options: they replace the old ones inside the record.
 function J.rewrite_options(job, opts)
-  local data = next(opts) and cmsgpack.pack(opts) or ""
+  local data = next(opts) and mpack(opts) or ""
   local rec = job.rec
   local nn = job.options_at - 25
   job.rec = rec:sub(1, 18) .. spack(">I2", #data) .. rec:sub(21, 24 + nn) .. data .. rec:sub(job.options_at + job.options_n)

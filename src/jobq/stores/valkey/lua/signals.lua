@@ -1,7 +1,6 @@
 -- signals: who is told, and by what. Sleeping workers by a marker in a list of their own, which they pop blocking;
 -- listeners by a message on a channel.
 -- z: workers asleep, by since when · zs: their free slots · wake:<worker>: its marker
-local call = redis.call
 
 -- The worker found nothing (or not enough): wake it when there is more.
 function J.fall_asleep(cx, worker, slots)
@@ -72,7 +71,7 @@ function J.tell_flush(cx)
   cx.ended = {}
 end
 
--- jobq_v1_watch: tell a channel when these jobs end. KEYS 1 prefix. ARGS channel, id, … RETURNS nothing
+-- watch: tell a channel when these jobs end. KEYS 1 prefix. ARGS channel, id, … RETURNS nothing
 function J.watch(keys, args)
   local cx = J.open(keys[1], "")
   for i = 2, #args do
@@ -86,19 +85,26 @@ function J.watch(keys, args)
   return 0
 end
 
--- jobq_v1_wake: wake workers for n jobs (partitioned queues). KEYS 1 prefix of the whole queue. ARGS n. RETURNS nothing
+-- hear_log: somebody listens to the log, for a while. KEYS 1 prefix. ARGS now, ms. RETURNS nothing
+function J.hear_log(keys, args)
+  local cx = J.open(keys[1], args[1])
+  call("HSET", cx.P .. "m", "listened", cx.now + tonumber(args[2]))
+  return 0
+end
+
+-- wake_some: wake workers for n jobs (partitioned queues). KEYS 1 prefix of the whole queue. ARGS n. RETURNS nothing
 function J.wake_some(keys, args)
   J.wake({ P = keys[1], meta = {} }, tonumber(args[1]))
   return 0
 end
 
--- jobq_v1_slots: a sleeper has this many free slots. KEYS 1 prefix. ARGS worker, slots. RETURNS nothing
+-- slots: a sleeper has this many free slots. KEYS 1 prefix. ARGS worker, slots. RETURNS nothing
 function J.slots(keys, args)
   if call("ZSCORE", keys[1] .. "z", args[1]) then call("HSET", keys[1] .. "zs", args[1], args[2]) end
   return 0
 end
 
--- jobq_v1_asleep: the worker found nothing in any partition, or (slots 0) is back. KEYS 1 prefix of the whole queue. ARGS worker, slots
+-- asleep: the worker found nothing in any partition, or (slots 0) is back. KEYS 1 prefix of the whole queue. ARGS worker, slots
 function J.asleep(keys, args)
   local cx = { P = keys[1] }
   local slots = tonumber(args[2])

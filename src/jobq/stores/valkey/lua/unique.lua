@@ -1,6 +1,5 @@
 -- unique: locks. u: lock → "<until>\t<id>", until 0: as long as its job is unfinished · uy: locks by their end
 -- The follow-up of a running keep_last job holds "<lock>\nnext".
-local call = redis.call
 local STATE = J.STATE
 local PENDING = { [STATE.delayed] = true, [STATE.blocked] = true, [STATE.waiting] = true }
 

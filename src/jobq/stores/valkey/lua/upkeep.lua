@@ -1,5 +1,4 @@
 -- upkeep: what time does by itself: due jobs, expired leases, ttls, waits that time out, retention. Each pass is bounded.
-local call = redis.call
 local STATE = J.STATE
 
 -- Delayed jobs whose time has come, oldest first. RETURNS how many.
@@ -123,11 +122,11 @@ function J.prepare(cx, limit)
   J.release_keys(cx)
 end
 
--- jobq_v1_tick: a pass of upkeep. KEYS 1 prefix. ARGS now, limit. RETURNS {steps, jobs to wake for elsewhere, messages, unread events dropped}
+-- tick: a pass of upkeep. KEYS 1 prefix. ARGS now, limit. RETURNS {steps, jobs to wake for elsewhere, messages, unread events dropped}
 function J.tick(keys, args)
   local cx, limit = J.open(keys[1], args[1]), tonumber(args[2])
   local steps = 0
-  for _, pass in ipairs({ J.promote, J.repair, J.expire_due, J.waited_enough, J.sweep, J.sweep_locks, J.sweep_flows }) do
+  for _, pass in ipairs({ J.promote, J.repair, J.expire_due, J.waited_enough, J.sweep, J.sweep_locks }) do
     if steps < limit then steps = steps + pass(cx, limit - steps) end
   end
   steps = steps + J.release_keys(cx)

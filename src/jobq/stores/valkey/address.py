@@ -1,0 +1,106 @@
+"""From a URL to what it says: which servers, how to speak to them, how safe to be.
+
+valkey://[user:password@]host[:port][/db]           one server (redis:// is the same; valkeys:// and rediss:// over TLS)
+valkey+sentinel://[…@]host[:port],…/name[/db]        the primary that these Sentinels call `name`
+valkey+cluster://[…@]host[:port],…                   the Cluster that these nodes belong to
+Options: ?wait=1 (replicas that put, claim and settle wait for) · wait_timeout, timeout (seconds) · tls=1 · ca=path
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Literal, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from jobq.errors import ConfigError
+
+Kind = Literal["single", "sentinel", "cluster"]
+Node = tuple[str, int]
+
+_KINDS: dict[str, tuple[Kind, bool]] = {
+    "valkey": ("single", False), "redis": ("single", False), "valkeys": ("single", True), "rediss": ("single", True),
+    "valkey+sentinel": ("sentinel", False), "valkey+cluster": ("cluster", False),
+}  # fmt: skip
+_OPTIONS = {"wait", "wait_timeout", "timeout", "tls", "ca"}
+
+
+class Address(NamedTuple):
+    """A URL, taken apart. `shown` is the URL without its password."""
+
+    kind: Kind
+    nodes: tuple[Node, ...]
+    shown: str
+    user: str | None = None
+    password: str | None = None
+    db: int = 0
+    name: str | None = None  # of the primary, for Sentinel
+    wait: int = 0
+    wait_timeout_ms: int = 1000
+    timeout: float = 5.0
+    tls: bool = False
+    ca: str | None = None
+
+    def context(self) -> ssl.SSLContext | None:
+        """For TLS, or None."""
+        return ssl.create_default_context(cafile=self.ca) if self.tls else None
+
+
+def parse(url: str) -> Address:
+    """The parts of a URL; ConfigError says what is wrong with it and what to type."""
+    parts = urlsplit(url)
+    kind, tls = _KINDS[parts.scheme]
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := options.keys() - _OPTIONS:
+        raise ConfigError(f"{_shown(url)!r} has the unknown option {min(unknown)!r}: there are {', '.join(sorted(_OPTIONS))}")
+    path = [unquote(p) for p in parts.path.split("/") if p]
+    name = None
+    if kind == "sentinel":
+        if not path:
+            raise ConfigError(f"{_shown(url)!r} does not name its primary: valkey+sentinel://host:26379/mymaster")
+        name = path.pop(0)
+    db = _number(url, "database", path[0]) if path else 0
+    if kind == "cluster" and db:
+        raise ConfigError(f"{_shown(url)!r} names database {db}: a Cluster has only 0")
+    default = 26379 if kind == "sentinel" else 6379
+    return Address(
+        kind=kind, nodes=tuple(_node(url, host, default) for host in (hosts or "localhost").split(",")), shown=_shown(url),
+        user=unquote(user) or None, password=unquote(password) or None, db=db, name=name,
+        wait=_number(url, "wait", options.get("wait", "0")),
+        wait_timeout_ms=int(_seconds(url, "wait_timeout", options.get("wait_timeout", "1")) * 1000),
+        timeout=_seconds(url, "timeout", options.get("timeout", "5")), tls=tls or options.get("tls") == "1", ca=options.get("ca"),
+    )  # fmt: skip
+
+
+def _shown(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}").geturl()
+
+
+def _node(url: str, host: str, default: int) -> Node:
+    name, port = host, ""
+    if host.startswith("["):
+        name, _, port = host[1:].partition("]")
+        port = port.lstrip(":")
+    elif ":" in host:
+        name, port = host.rsplit(":", 1)
+    return name or "localhost", _number(url, "port", port) if port else default
+
+
+def _number(url: str, what: str, text: str) -> int:
+    if not text.isdigit():
+        raise ConfigError(f"{_shown(url)!r} has {text!r} for its {what}: it is a whole number")
+    return int(text)
+
+
+def _seconds(url: str, what: str, text: str) -> float:
+    try:
+        value = float(text)
+        if not 0 < value < 3600:
+            raise ValueError(text)
+    except ValueError:
+        raise ConfigError(f"{_shown(url)!r} has {text!r} for {what}: it is a number of seconds") from None
+    return value

@@ -1,0 +1,41 @@
+"""The function library: the Lua files, put together in order, under a name that carries its version.
+
+Old and new workers use functions of different names and so coexist. Every change of the library's text changes DIGEST,
+which tests/stores/valkey compares with a checked-in one: an edit forces the decision whether data written by the old
+library is still understood, and the version is raised if it is not.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+VERSION = "jobq_v1"
+
+_FOLDER = Path(__file__).parent / "lua"
+FILES = (
+    "base", "log", "record", "line", "keyed", "rates", "move", "unique", "signals", "upkeep", "claim", "flow", "staging",
+    "put", "settle", "alter", "reads", "queues", "schedules", "world",
+)  # fmt: skip
+_SHARED = """local J = {}
+local call, mpack, munpack, spack, sunpack, null = redis.call, cmsgpack.pack, cmsgpack.unpack, struct.pack, struct.unpack, cjson.null
+"""
+
+
+def _text() -> tuple[str, str]:
+    blocks = "".join(f"do\n{_read(name)}end\n" for name in FILES)
+    body = f"local function build()\n{_SHARED}{blocks}return J\nend\n{_read('register')}"
+    digest = sha256(body.encode()).hexdigest()[:16]
+    return f'#!lua name={VERSION}\nlocal VERSION, DIGEST = "{VERSION}", "{digest}"\n{body}', digest
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / f"{name}.lua").read_text()
+
+
+LIBRARY, DIGEST = _text()
+
+
+def function(name: str) -> bytes:
+    """The name callers use."""
+    return f"{VERSION}_{name}".encode()

@@ -1,0 +1,121 @@
+"""What every group of calls of the store stands on: the servers, the clock, and what is known about queues."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from jobq.core.records import JobKey, QueueName
+from jobq.errors import ConfigError
+from jobq.stores.base import Clock
+from jobq.stores.valkey import keys
+from jobq.stores.valkey.address import parse
+from jobq.stores.valkey.functions import function
+from jobq.stores.valkey.servers import Servers, servers_at
+from jobq.stores.valkey.wire import Argument, Reply, ServerError
+
+
+class Parted(Exception):
+    """The queue has other partitions than this handle knew: ask again."""
+
+
+class Handle:
+    """A handle's own things. The groups of calls are classes on top of it, and `store.Store` is all of them."""
+
+    def __init__(self, url: str, clock: Clock | None) -> None:
+        self.address = parse(url)
+        self.url = self.address.shown
+        self._url = url
+        self._clock = clock
+        self.servers: Servers = servers_at(self.address)
+        self.channel = f"jq:handle:{os.urandom(9).hex()}"
+        self._partitions: dict[QueueName, int] = {}
+        self._met: set[QueueName] = set()
+        self._background: set[asyncio.Task[Any]] = set()
+        self._migrated = False
+
+    def now(self) -> str | int:
+        """What the functions are told: the injected clock's time, or nothing, and the server looks at its own."""
+        return "" if self._clock is None else self._clock()
+
+    async def fcall(self, name: str, key: str, *args: Argument, confirmed: bool = False) -> Reply:
+        """Call a function; errors of the library become exceptions of `jobq.errors`."""
+        return await self.fcall_list(function(name), key, args, confirmed=confirmed)
+
+    async def fcall_list(self, name: bytes, key: str, args: Sequence[Argument], *, confirmed: bool = False) -> Reply:
+        """The same, for the hot paths."""
+        try:
+            return await self.servers.fcall(name, key, args, confirmed=confirmed)
+        except ServerError as e:
+            _raise(e, keys.queue_of(key) if "{" in key and ":" in key else None)
+
+    # ── where jobs are ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def partitions(self, queue: QueueName) -> int:
+        """How many partitions a queue has; asked for once."""
+        found = self._partitions.get(queue)
+        if found is None:
+            stored = await self.servers.command(keys.prefix(queue), "HGET", keys.settings(keys.prefix(queue)), "partitions")
+            found = self._partitions[queue] = int(stored or 1)
+        return found
+
+    async def prefixes(self, queue: QueueName) -> list[str]:
+        """Where its jobs are: one prefix, or one per partition."""
+        n = self._partitions.get(queue) or await self.partitions(queue)
+        return [keys.prefix(queue)] if n == 1 else [keys.partition_prefix(queue, p) for p in range(n)]
+
+    def place(self, queue: QueueName, id: str, key: str | None = None) -> str:
+        """Where a job is, in a queue whose partitions are known."""
+        n = self._partitions[queue]
+        return keys.prefix(queue) if n == 1 else keys.partition_prefix(queue, keys.partition_of(key, id, n))
+
+    async def places(self, jobs: Sequence[JobKey]) -> dict[str, list[int]]:
+        """Where to look for jobs, as places in the list. One with a key may be in any partition: only its id is known here."""
+        found: dict[str, list[int]] = {}
+        for n, job in enumerate(jobs):
+            for prefix in await self.prefixes(job.queue):
+                found.setdefault(prefix, []).append(n)
+        return found
+
+    async def meet(self, queue: QueueName) -> None:
+        """Put a queue on the list of queues. Before its first job: a tick must be able to find it."""
+        if queue not in self._met:
+            await self.servers.command(keys.QUEUES, "SADD", keys.QUEUES, keys.prefix(queue))
+            self._met.add(queue)
+
+    async def all_queues(self) -> list[QueueName]:
+        """The queues there are."""
+        found = await self.servers.command(keys.QUEUES, "SMEMBERS", keys.QUEUES)
+        return sorted(keys.queue_of(prefix.decode()) for prefix in found)
+
+    def spawn(self, work: Any) -> None:
+        """Do something beside the caller's path, and forget it when it is done."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _raise(error: ServerError, queue: QueueName | None) -> NoReturn:
+    """An error of the library, in the words of `jobq.errors`; anything else is a bug and shows as it is."""
+    text = str(error)
+    if not text.startswith("JOBQ "):
+        raise error
+    name = queue.queue if queue else "?"
+    _, word, *rest = text.split(" ", 3)
+    if word == "ACTIVE":
+        raise ConfigError(f"queue {name!r} has {rest[0]} active jobs: stop its workers first, or use force")
+    if word == "DECLARE" and rest[0] == "partitions":
+        raise ConfigError(f"queue {name!r} has {rest[1]} partitions in this store: use another name, or obliterate it")
+    if word == "PARTED":
+        raise Parted(name)
+    raise Refused(word, rest)
+
+
+class Refused(Exception):
+    """Refused by a function; the caller knows what the words mean."""
+
+    def __init__(self, word: str, rest: list[str]) -> None:
+        super().__init__(word, *rest)
+        self.word, self.rest = word, rest

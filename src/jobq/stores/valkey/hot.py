@@ -1,0 +1,249 @@
+"""The hot calls: put, settle (and claim), extend, note."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from jobq.core.events import STATES
+from jobq.core.records import (
+    AnyOutcome,
+    Block,
+    Claim,
+    Complete,
+    JobKey,
+    JobSpec,
+    LeaseRef,
+    LeaseState,
+    Note,
+    PutResult,
+    QueueName,
+    Settled,
+)
+from jobq.core.states import State
+from jobq.errors import ConfigError, InvalidJob
+from jobq.stores.valkey import keys, packing, unpacking
+from jobq.stores.valkey.functions import function
+from jobq.stores.valkey.handle import Parted, Refused
+from jobq.stores.valkey.sleep import Sleep
+from jobq.stores.valkey.wire import Argument
+
+_PUT, _SETTLE, _EXTEND = function("put"), function("settle"), function("extend")
+_BATCH = 2000
+"""Jobs per call of put: the server does nothing else meanwhile, and 2,000 take it about 6 ms."""
+_STATES: dict[str, LeaseState] = {"h": "held", "l": "lost", "c": "cancel"}
+_WAITING = State.WAITING
+
+
+class HotCalls(Sleep):
+    """What runs for every job."""
+
+    async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
+        """See HotStore."""
+        if not specs and flow is None:
+            return []
+        if flow is not None:
+            return await self.put_flow(specs, flow, last)
+        try:
+            return await self._put(specs)
+        except Parted:
+            self._partitions.clear()
+            return await self._put(specs)
+
+    async def _put(self, specs: Sequence[JobSpec]) -> list[PutResult]:
+        where = await self.check_edges(specs) if any(spec.after for spec in specs) else {}
+        groups = await self._by_place(specs)
+        if len(groups) == 1 and len(specs) <= _BATCH:
+            ((prefix, _),) = groups.items()
+            return await self._put_at(prefix, specs, where)
+        answers: list[PutResult | None] = [None] * len(specs)
+        for prefix, places in groups.items():
+            for start in range(0, len(places), _BATCH):
+                part = places[start : start + _BATCH]
+                for n, answer in zip(part, await self._put_at(prefix, [specs[n] for n in part], where), strict=True):
+                    answers[n] = answer
+        return answers  # type: ignore[return-value]
+
+    async def _by_place(self, specs: Sequence[JobSpec]) -> dict[str, list[int]]:
+        first = specs[0].queue
+        if self._partitions.get(first) == 1 and first in self._met and all(spec.queue == first for spec in specs):
+            return {keys.prefix(first): list(range(len(specs)))}
+        groups: dict[str, list[int]] = {}
+        for n, spec in enumerate(specs):
+            if spec.queue not in self._met:
+                await self.meet(spec.queue)
+            if spec.queue not in self._partitions:
+                await self.partitions(spec.queue)
+            groups.setdefault(self.place(spec.queue, spec.id, spec.key), []).append(n)
+        return groups
+
+    async def _put_at(self, prefix: str, specs: Sequence[JobSpec], where: dict[JobKey, str]) -> list[PutResult]:
+        plain = keyed = 0
+        cost, look = 1, False
+        jobs: list[Argument] = []
+        tied: list[Argument] = []
+        body_of, channel = packing.body_of, self.channel
+        for n, spec in enumerate(specs, 1):
+            body, closely = body_of(spec, channel)
+            jobs += (spec.id, body)
+            look = look or closely
+            if spec.key is None:
+                plain = plain or n
+            else:
+                keyed = keyed or n
+            if spec.cost > cost:
+                cost = spec.cost
+            if spec.after:
+                tied += (n, packing.edges(spec.after, where.__getitem__))
+        look = look or len({spec.id for spec in specs}) != len(specs)
+        args = (self.now(), len(specs), plain, keyed, cost, int(look), *jobs, *tied)
+        try:
+            reply = await self.fcall_list(_PUT, prefix, args, confirmed=True)
+        except Refused as e:
+            self.refuse(e, specs)
+        await self.after(specs[0].queue, prefix, to_wake=reply[0], messages=reply[1], due_in=reply[2])
+        results = [PutResult(id=spec.id, life=0, state=_WAITING) for spec in specs]
+        for answer in reply[3]:
+            results[answer[0] - 1] = self.put_result(specs[0].queue, answer)
+        return results
+
+    def put_result(self, queue: QueueName, answer: list[Any]) -> PutResult:
+        """An answer that is more than "new and waiting"."""
+        _, id, life, state, *found = answer
+        if not found:
+            return PutResult(id=id.decode(), life=life, state=STATES[state])
+        known = unpacking.record(queue, found[0]) if found[0] else None
+        return PutResult(id=id.decode(), life=life, state=STATES[state], duplicate=True, found=known)
+
+    def refuse(self, refused: Refused, specs: Sequence[JobSpec]) -> None:
+        """Say in words why jobs were refused."""
+        queue = specs[0].queue.queue
+        if refused.word == "COST":
+            capacity = int(float(refused.rest[0]))
+            spec = next(s for s in specs if s.cost > capacity)
+            raise InvalidJob(f"job {spec.id!r} costs {spec.cost}, and the bucket of queue {queue!r} holds {capacity}: it could never start")
+        spec = specs[int(refused.rest[1]) - 1]
+        if refused.rest[0] == "keyed":
+            raise ConfigError(f"queue {queue!r} is keyed and job {spec.id!r} ({spec.name}) has no key: give it one with key=…")
+        raise ConfigError(f"queue {queue!r} is plain and job {spec.id!r} ({spec.name}) has the key {spec.key!r}: use a queue with mode='keyed'")
+
+    # ── settle and claim ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
+        """See HotStore."""
+        self.wake(worker)
+        queues = then.queues if then is not None else ()
+        if len(queues) == 1 and self._partitions.get(queues[0]) == 1 and all(o.queue == queues[0] for o in outcomes):
+            return await self._exchange(keys.prefix(queues[0]), queues[0], outcomes, worker, call, then.limit, then.lease_ms, "")  # type: ignore[union-attr]
+        return await self._exchanges(outcomes, worker, call, then)
+
+    async def _exchanges(self, outcomes: Sequence[AnyOutcome], worker: str, call: str, then: Claim | None) -> Settled:
+        """Over several queues or partitions, one after the other: what one leaves free, the next may fill."""
+        by_place: dict[tuple[str, QueueName, str], list[AnyOutcome]] = {}
+        for o in outcomes:
+            by_place.setdefault(await self._where(o.queue, o.token), []).append(o)
+        claims: list[tuple[str, QueueName, str]] = []
+        for queue in then.queues if then else ():
+            prefixes = await self.prefixes(queue)
+            marks = [""] if len(prefixes) == 1 else [f"~{p}" for p in range(len(prefixes))]
+            turn = self.next_turn(queue, len(prefixes))
+            claims += [(prefixes[n], queue, marks[n]) for n in (*range(turn, len(prefixes)), *range(turn))]
+        stale: list[LeaseRef] = []
+        leases: list[Any] = []
+        dues: list[int] = []
+        for at in (*(at for at in by_place if at not in claims), *claims):
+            room = then.limit - len(leases) if then is not None and at in claims else -1
+            answer = await self._exchange(*at[:2], by_place.get(at, ()), worker, call, room, then.lease_ms if then else 0, at[2])
+            stale += answer.stale
+            leases += answer.leases
+            if answer.next_due_ms is not None:
+                dues.append(answer.next_due_ms)
+        if then is not None and len(leases) < then.limit and not call.endswith("+") and any(mark for _, _, mark in claims):
+            # What came between the look into one partition and the next must not be slept through.
+            await self.fall_asleep(then.queues, worker, then.limit - len(leases))
+            left = msgspec.structs.replace(then, limit=then.limit - len(leases))
+            leases += (await self._exchanges((), worker, f"{call}+", left)).leases
+        return Settled(stale=tuple(stale), leases=tuple(leases), next_due_ms=min(dues, default=None))
+
+    async def _where(self, queue: QueueName, token: str) -> tuple[str, QueueName, str]:
+        if (self._partitions.get(queue) or await self.partitions(queue)) == 1:
+            return keys.prefix(queue), queue, ""
+        mark = token.rpartition("~")[2]
+        partition = int(mark) if mark.isdigit() else 0
+        return keys.partition_prefix(queue, partition), queue, f"~{partition}"
+
+    async def _exchange(
+        self, prefix: str, queue: QueueName, outcomes: Sequence[AnyOutcome], worker: str, call: str, room: int, lease_ms: int, mark: str
+    ) -> Settled:  # fmt: skip
+        done: list[Argument] = []
+        rest: list[Argument] = []
+        ordered: list[AnyOutcome] = []
+        others: list[AnyOutcome] = []
+        where = await self._waited(outcomes)
+        for o in outcomes:
+            token = o.token.removesuffix(mark) if mark else o.token
+            if type(o) is Complete:
+                result = o.result
+                done += (o.id, token, b"" if result is None else b"\x01" + result)
+                ordered.append(o)
+            else:
+                others.append(o)
+                rest += packing.outcome(o, where.__getitem__, token)
+        args = (self.now(), worker, call, room, lease_ms, len(ordered), len(others), 0 if mark else 1, *done, *rest)
+        stale, due, messages, to_wake, expires, flat = await self.fcall_list(_SETTLE, prefix, args, confirmed=True)
+        if messages or to_wake:
+            await self.after(queue, prefix, to_wake=to_wake, messages=messages)
+        until = int(expires)
+        leases = tuple(
+            unpacking.lease(queue, flat[n], flat[n + 1], flat[n + 2], flat[n + 3], until, mark) for n in range(0, len(flat), 4)
+        )
+        if len(leases) < room:
+            self.registered[worker] = room - len(leases)
+        refs: tuple[LeaseRef, ...] = ()
+        if stale:
+            ordered += others
+            late = {id(ordered[int(n) - 1]) for n in stale.split(b",")}
+            refs = tuple(LeaseRef(o.queue, o.id, o.token) for o in outcomes if id(o) in late)
+        return Settled(stale=refs, leases=leases, next_due_ms=None if due < 0 else due)
+
+    async def _waited(self, outcomes: Sequence[AnyOutcome]) -> dict[JobKey, str]:
+        """Where the jobs are that blocking outcomes wait for; those that are gone are looked for in their queue, in vain."""
+        waited = {edge.job for o in outcomes if type(o) is Block for edge in o.after}
+        if not waited:
+            return {}
+        return {job: keys.prefix(job.queue) for job in waited} | await self.locate(waited)
+
+    # ── extend and note ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
+        """See HotStore."""
+        groups: dict[tuple[str, QueueName, str], list[int]] = {}
+        for n, lease in enumerate(leases):
+            groups.setdefault(await self._where(lease.queue, lease.token), []).append(n)
+        answers: list[LeaseState] = ["lost"] * len(leases)
+
+        async def one(prefix: str, mark: str, places: list[int]) -> None:
+            args: list[Argument] = [self.now(), lease_ms]
+            for n in places:
+                args += (leases[n].id, leases[n].token.removesuffix(mark))
+            reply = await self.fcall_list(_EXTEND, prefix, args)
+            for n, letter in zip(places, reply.decode(), strict=True):
+                answers[n] = _STATES[letter]
+
+        await asyncio.gather(*(one(prefix, mark, places) for (prefix, _, mark), places in groups.items()))
+        return answers
+
+    async def note(self, notes: Sequence[Note]) -> None:
+        """See HotStore."""
+        groups: dict[str, list[Argument]] = {}
+        for note in notes:
+            prefix, _, mark = await self._where(note.lease.queue, note.lease.token)
+            lines = note.lines[-1000:]
+            groups.setdefault(prefix, []).extend(
+                (note.lease.id, note.lease.token.removesuffix(mark), packing.some(note.progress), len(lines), *lines)
+            )
+        for prefix, args in groups.items():
+            await self.fcall("note", prefix, *args)

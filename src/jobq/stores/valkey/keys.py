@@ -1,0 +1,111 @@
+"""Every key there is. All keys of a queue begin with its prefix, whose hash tag puts them into one slot.
+
+The parts inside a prefix (`m`, `h`, `j:<id>`, …) are named at the top of the Lua file that owns them; no other Python
+module spells one. Names are escaped, so that braces and colons in them cannot move a key to another slot or queue.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from urllib.parse import unquote
+from zlib import crc32
+
+from jobq.core.records import QueueName
+
+_UNSAFE = re.compile(r"[%{}:\x00-\x1f\x7f]")
+
+QUEUES = "jq:{queues}"
+"""The set of queues there are, as prefixes."""
+WORKERS = "jq:{workers}"
+"""Workers as they last said they were."""
+
+
+def escape(name: str) -> str:
+    """A name that can stand inside a hash tag."""
+    return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02x}", name)
+
+
+@lru_cache(maxsize=4096)
+def prefix(queue: QueueName) -> str:
+    """What all keys of a queue begin with."""
+    return f"jq:{{{escape(queue.tenant)}:{escape(queue.queue)}}}"
+
+
+@lru_cache(maxsize=4096)
+def partition_prefix(queue: QueueName, partition: int) -> str:
+    """What all keys of one partition of a partitioned queue begin with."""
+    return f"jq:{{{escape(queue.tenant)}:{escape(queue.queue)}:{partition}}}"
+
+
+@lru_cache(maxsize=4096)
+def queue_of(text: str) -> QueueName:
+    """The queue a prefix belongs to."""
+    tenant, queue, *_ = text[text.index("{") + 1 : text.index("}")].split(":")
+    return QueueName(unquote(tenant), unquote(queue))
+
+
+def partition_of(key: str | None, id: str, partitions: int) -> int:
+    """Where a job of a partitioned queue belongs: jobs of one key together, others by id."""
+    return crc32((id if key is None else key).encode()) % partitions
+
+
+def log_channel(prefix: str) -> str:
+    """Where it is told that the log of a queue (or of one partition) has grown."""
+    return f"{prefix}log"
+
+
+def cancel_channel(worker: str) -> str:
+    """Where a worker is told which of its jobs are asked to stop."""
+    return f"jq:cancel:{worker}"
+
+
+def wake_key(prefix: str, worker: str) -> str:
+    """Where a sleeping worker waits for a marker."""
+    return f"{prefix}wake:{worker}"
+
+
+def outbox(prefix: str) -> str:
+    """Messages of a queue to others that have not been taken yet."""
+    return f"{prefix}o"
+
+
+def schedule_specs(prefix: str) -> str:
+    """Schedules of a queue, as their callers packed them."""
+    return f"{prefix}sc"
+
+
+def settings(prefix: str) -> str:
+    """What is stored about a queue."""
+    return f"{prefix}m"
+
+
+def office(name: str) -> str:
+    """Who holds the office."""
+    return f"jq:{{office:{escape(name)}}}"
+
+
+def manifest(tenant: str, flow: str) -> str:
+    """Whether a flow is submitted."""
+    return f"jq:{{flow:{escape(tenant)}:{escape(flow)}}}"
+
+
+def slot_of(key: str) -> int:
+    """The cluster slot of a key: CRC16 (XMODEM) of its hash tag."""
+    start = key.find("{")
+    if start >= 0:
+        end = key.find("}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    return _slot(key)
+
+
+@lru_cache(maxsize=16384)
+def _slot(tag: str) -> int:
+    crc = 0
+    for byte in tag.encode():
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = crc << 1 ^ 0x1021 if crc & 0x8000 else crc << 1
+        crc &= 0xFFFF
+    return crc % 16384

@@ -1,0 +1,170 @@
+-- alter: what operators do to single jobs; and renewing leases, and notes.
+local STATE = J.STATE
+local PENDING = { [STATE.delayed] = true, [STATE.blocked] = true, [STATE.waiting] = true }
+local LINES = 1000 -- log lines kept per job
+
+-- Waiting, delayed, blocked: at once. Active: asked; its worker is told.
+function J.cancel(cx, job, reason, cascade)
+  if cascade then J.cancel_children(cx, job) end
+  if job.finished then return false end
+  if PENDING[job.state] then
+    J.finish(cx, job, STATE.cancelled, reason)
+    return true
+  end
+  if not J.has(job.rflags, J.CANCEL) then
+    job.rflags = J.with(job.rflags, J.CANCEL)
+    J.extra(cx, job, "why", reason)
+    J.save_run(cx, job)
+    call("PUBLISH", "jq:cancel:" .. job.worker, "cancel\n" .. cx.P .. "\n" .. job.id)
+  end
+  return true
+end
+
+function J.cancel_children(cx, job)
+  for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. job.id))) do
+    local queue, id = field:match("^e:([^\n]*)\n(.*)$")
+    if queue then J.post(cx, queue, { type = "cancel", id = id, reason = "cancelled" }) end
+  end
+end
+
+local COMMANDS = {}
+function COMMANDS.cancel(cx, job, c) return J.cancel(cx, job, c.reason, c.cascade) end
+
+function COMMANDS.rerun(cx, job)
+  if not job.finished or J.locked_out(cx, job) then return false end
+  local opts, previous = J.options(job), job.state
+  J.unshelve(cx, job)
+  call("HDEL", cx.P .. "x:" .. job.id, "failure", "progress", "saved", "why")
+  job.life, job.failures, job.stalls, job.started, job.token, job.worker = job.life + 1, 0, 0, 0, "", ""
+  job.rec, job.finished, job.due, job.run_due = J.bare(job, job.life), nil, cx.now, cx.now
+  job.rflags = J.without(J.without(job.rflags, J.CANCEL), J.WANTED)
+  job.state = STATE.waiting
+  J.write(cx, job)
+  J.save_run(cx, job)
+  J.stand(cx, job, opts.lifo and "first" or "back")
+  J.event(cx, job, "rerun", previous)
+  if opts.lock then J.lock(cx, job, opts) end
+  return true
+end
+
+function COMMANDS.promote(cx, job)
+  if job.state ~= STATE.delayed then return false end
+  job.due, job.run_due = cx.now, cx.now
+  J.to_waiting(cx, job, "promoted", J.place_when_due(cx, job), "promoted")
+  return true
+end
+
+function COMMANDS.reprioritise(cx, job, c)
+  if not PENDING[job.state] then return false end
+  local opts = {}
+  for k, v in pairs(J.options(job)) do opts[k] = v end
+  opts.priority = c.priority > 0 and c.priority or nil
+  J.rewrite_options(job, opts)
+  J.write(cx, job)
+  if job.state == STATE.waiting then
+    J.to_waiting(cx, job, "changed", "back", "reprioritised")
+  else
+    J.event(cx, job, "changed", job.state, "reprioritised")
+  end
+  return true
+end
+
+function COMMANDS.reschedule(cx, job, c)
+  if job.state ~= STATE.delayed and job.state ~= STATE.waiting then return false end
+  local due = c.at or cx.now + c.delay
+  if due > cx.now then
+    J.to_delayed(cx, job, "changed", due, "rescheduled")
+  elseif job.state == STATE.delayed then
+    return COMMANDS.promote(cx, job)
+  end
+  return true
+end
+
+function COMMANDS.update(cx, job, c, payload)
+  if not PENDING[job.state] then return false end
+  local opts = {}
+  for k, v in pairs(J.options(job)) do opts[k] = v end
+  opts.codec = c.codec ~= "json" and c.codec or nil
+  J.rewrite_options(job, opts)
+  job.rec = job.rec:sub(1, 20) .. spack(">I4", #payload) .. job.rec:sub(25, job.stop - job.payload_n) .. payload
+  J.write(cx, job)
+  J.event(cx, job, "changed", job.state, "updated")
+  return true
+end
+
+function COMMANDS.remove(cx, job)
+  if job.state == STATE.active then return false end
+  if not job.finished then return J.cancel(cx, job, "removed", false) end
+  J.unlock_removed(cx, job)
+  J.purge(cx, job)
+  return true
+end
+
+function COMMANDS.signal(cx, job, c, value)
+  if job.finished then return false end
+  local x = cx.P .. "x:" .. job.id
+  local n = call("HINCRBY", x, "signals", 1)
+  J.extra(cx, job, "g:" .. n, c.name .. "\n" .. value)
+  J.save_run(cx, job)
+  if job.state == STATE.blocked and call("HGET", x, "signal") == c.name then J.unblock(cx, job) end
+  return true
+end
+
+-- alter. KEYS 1 prefix. ARGS now, then per command: itself packed {kind, id, …}, data. RETURNS {answers "101", messages waiting, jobs to wake for elsewhere}
+function J.alter(keys, args)
+  local cx, answers = J.open(keys[1], args[1]), {}
+  for i = 2, #args, 2 do
+    local c = munpack(args[i])
+    local job = J.look(cx, c.id)
+    answers[#answers + 1] = job and COMMANDS[c.kind](cx, job, c, args[i + 1]) and "1" or "0"
+    J.deliver_local(cx)
+  end
+  J.close(cx)
+  return { table.concat(answers), cx.outbox, cx.to_wake or 0 }
+end
+
+-- extend. KEYS 1 prefix. ARGS now, lease_ms, then per lease: id, token. RETURNS a letter per lease: h held, l lost, c held and asked to stop
+function J.extend(keys, args)
+  local cx, lease_ms = J.open(keys[1], args[1]), tonumber(args[2])
+  local ids, answers, times = {}, {}, {}
+  for i = 3, #args, 2 do ids[#ids + 1] = args[i] end
+  local runs = J.hmget(cx.P .. "h", ids)
+  for i = 1, #ids do
+    local run, token, answer = runs[i], args[2 + 2 * i], "l"
+    if run then
+      local flags, n = run:byte(31, 32)
+      if flags % 2 == 1 and run:sub(33, 32 + n) == token then
+        answer = math.floor(flags / J.CANCEL) % 2 == 1 and "c" or "h"
+        times[#times + 1] = cx.now + lease_ms
+        times[#times + 1] = ids[i]
+      end
+    end
+    answers[i] = answer
+  end
+  J.variadic("ZADD", cx.P .. "q", times, 2)
+  return table.concat(answers)
+end
+
+-- note. KEYS 1 prefix. ARGS id, token, progress ("" for none, else "\1" and its bytes), number of lines, line, …; the same again. RETURNS nothing
+function J.note(keys, args)
+  local cx, i = { P = keys[1] }, 1
+  while i <= #args do
+    local id, token, progress, n = args[i], args[i + 1], args[i + 2], tonumber(args[i + 3])
+    local run = call("HGET", cx.P .. "h", id)
+    if run and run:byte(31) % 2 == 1 and run:sub(33, 32 + run:byte(32)) == token then
+      if progress ~= "" then
+        call("HSET", cx.P .. "x:" .. id, "progress", progress:sub(2))
+        local flags = run:byte(31)
+        if not J.has(flags, J.EXTRA) then
+          call("HSET", cx.P .. "h", id, run:sub(1, 30) .. string.char(flags + J.EXTRA) .. run:sub(32))
+        end
+      end
+      if n > 0 then
+        call("RPUSH", cx.P .. "n:" .. id, unpack(args, i + 4, i + 3 + n))
+        call("LTRIM", cx.P .. "n:" .. id, -LINES, -1)
+      end
+    end
+    i = i + 4 + n
+  end
+  return 0
+end

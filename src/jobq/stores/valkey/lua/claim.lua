@@ -1,0 +1,244 @@
+-- claim: the head of the line becomes active. Per job there is only Lua: the commands are variadic over the batch.
+local char, floor = string.char, math.floor
+local pstr, pint, six = J.pstr, J.pint, J.six
+local STATE, NIL, TIME, ORDER = J.STATE, J.NIL, "\207\0\0", J.ORDER
+local AT_START = J.AT_START
+local TRIES = 10 -- batches of nothing but entries left behind that one claim wades through
+
+-- The claim under way: what it may take, and what it has taken.
+local function begin(cx, worker, lease_ms)
+  local time = call("TIME")
+  local seq = call("HINCRBY", cx.P .. "m", "claims", 1)
+  return {
+    worker = worker, expires = cx.now + lease_ms, stem = string.format("%x.%x.", seq, time[1]), n = 0,
+    runs = {}, lease_times = {}, reply = {}, items = J.items(cx, worker), waited = 0,
+    fresh_run = spack(">I4I3I3I6I6", 1, 0, 0, cx.now, 0), started = TIME .. cx.now6 .. NIL,
+  }
+end
+
+local function grant(tk, id, rec, run, extras)
+  local n, reply = tk.n + 1, tk.reply
+  local at = 4 * n
+  tk.n = n
+  tk.runs[2 * n - 1], tk.runs[2 * n] = id, run
+  tk.lease_times[2 * n - 1], tk.lease_times[2 * n] = tk.expires, id
+  reply[at - 3], reply[at - 2], reply[at - 1], reply[at] = id, rec, run, extras or ""
+end
+
+-- Whether limits on starts let the job start now; if not, its key is held, or the claim is over.
+local function affordable(cx, tk, job, key_rate)
+  local cost = J.options(job).cost or 1
+  if tk.rate then
+    local wait = J.rate_wait(tk.rate, cost, cx.now)
+    if wait > 0 then
+      tk.over = true
+      call("HSET", cx.P .. "m", "rate_until", cx.now + wait)
+      return false
+    end
+  end
+  if key_rate then
+    local wait = J.rate_wait(key_rate, cost, cx.now)
+    if wait > 0 then
+      local _, key = J.name_key(job)
+      J.hold_key(cx, key, cx.now + wait)
+      return false
+    end
+    J.rate_take(key_rate, cost, cx.now)
+  end
+  if tk.rate then J.rate_take(tk.rate, cost, cx.now) end
+  return true
+end
+
+-- A job with options to heed, or one that comes back. RETURNS "started", "denied", or nil for an entry left behind.
+local function start_one(cx, tk, entry, id, rec, run, order, key_rate)
+  local job = J.read(id, rec, run)
+  local _, life, ticket = J.entry_parts(entry)
+  if job.finished or job.state == STATE.active or job.life ~= life or job.ticket ~= ticket then return nil end
+  job.state, job.order = STATE.waiting, order
+  local opts = J.options(job)
+  if opts.ttl and job.attempt == 0 and job.due + opts.ttl <= cx.now then
+    J.expire(cx, job)
+    return nil
+  end
+  if (tk.rate or key_rate) and not affordable(cx, tk, job, key_rate) then
+    local line = J.line_of(cx, job)
+    J.push_front(line, opts.priority or 0, entry, order)
+    return "denied"
+  end
+  tk.waited = tk.waited + cx.now - job.due
+  job.state, job.attempt, job.started, job.worker = STATE.active, job.attempt + 1, cx.now, tk.worker
+  job.rflags = J.with(job.rflags, J.ACTIVE)
+  job.token = tk.stem .. tk.n
+  J.event(cx, job, "started", STATE.waiting, nil, nil, nil, tk.worker)
+  J.add(cx, "started", -1) -- counted with the batch
+  grant(tk, id, rec, J.pack_run(job), J.has(job.rflags, J.EXTRA) and call("HGETALL", cx.P .. "x:" .. id))
+  return "started"
+end
+
+-- Make the jobs of these entries active. RETURNS the places of those that were started.
+local function activate(cx, tk, entries, orders, key_rates)
+  local P, n, now = cx.P, #entries, cx.now
+  local ids, names = {}, {}
+  for i = 1, n do
+    local id = J.entry_parts(entries[i])
+    ids[i], names[i] = id, P .. "j:" .. id
+  end
+  local recs, runs = J.mget(names), J.hmget(P .. "h", ids)
+  local base = call("HINCRBY", P .. "m", "order", n) - n + ORDER
+  local items, fresh_run, stem, worker, started = tk.items, tk.fresh_run, tk.stem, tk.worker, tk.started
+  local taken, closely = {}, tk.rate or key_rates
+  for i = 1, n do
+    local rec, run, id = recs[i], runs[i], ids[i]
+    local order = orders[i]
+    if not rec then
+      call("HDEL", P .. "tb", id)
+    elseif tk.over then
+      local job = J.read(id, rec, run)
+      if not job.finished then J.push_front(J.line_of(cx, job), J.options(job).priority or 0, entries[i], order or base + i - ORDER) end
+    else
+      local created, due, life, flags, nn, no, np = sunpack(">I6I6I3BI2I2I4", rec)
+      if not run and not closely and entries[i] == id and floor(flags / AT_START) % 2 == 0 then
+        if life == 0 and #rec == 24 + nn + no + np then
+          local token = stem .. tk.n
+          items[#items + 1] = "\220\0\17\3" .. pstr(id) .. "\0" .. rec:sub(25, 24 + nn) .. "\1\0\0\3\2" .. NIL .. NIL .. NIL
+            .. TIME .. rec:sub(1, 6) .. TIME .. (due > 0 and rec:sub(7, 12) or rec:sub(1, 6)) .. started
+          tk.waited = tk.waited + now - (due > 0 and due or created)
+          grant(tk, id, rec, fresh_run .. spack(">I6", order and order + ORDER or base + i) .. "\0\0\1" .. char(#token) .. token .. worker)
+          taken[i] = true
+        end
+      else
+        local rate = key_rates and key_rates[i]
+        taken[i] = start_one(cx, tk, entries[i], id, rec, run, order or base + i - ORDER, rate) == "started"
+      end
+    end
+  end
+  return taken
+end
+
+local function claim_plain(cx, tk, want)
+  local line = cx.P .. "w:"
+  for _ = 1, TRIES do
+    local entries, orders = J.pop(cx, line, want - tk.n)
+    if #entries == 0 then break end
+    activate(cx, tk, entries, orders)
+    if tk.n >= want or tk.over then break end
+  end
+end
+
+-- Give back what a round of keys has changed: their active jobs, their rates, their next turns.
+local function end_round(cx, keys, active, limits, rates, started)
+  local P, set, again = cx.P, {}, {}
+  for i = 1, #keys do
+    local n = active[i]
+    if started[i] then
+      n = n + 1
+      set[#set + 1] = keys[i]
+      set[#set + 1] = n
+      local rate = rates[i]
+      if rate and rate.dirty then call("SET", P .. "kr:" .. keys[i], J.rate_state(rate), "PX", math.ceil(J.rate_memory(rate)) + 60000) end
+    end
+    if not J.any_in(P .. "k:" .. keys[i] .. ":") then
+      call("ZREM", P .. "ks", keys[i])
+    elseif n < limits[i] and not (cx.holding and call("ZSCORE", P .. "hd", keys[i])) then
+      again[#again + 1] = keys[i]
+    end
+  end
+  J.variadic("HSET", P .. "a", set, 2)
+  J.take_turns(cx, again, true)
+end
+
+-- Round robin: in each round every ready key starts one job, until there is no room or nothing is ready.
+local function claim_keyed(cx, tk, want)
+  local P, tries = cx.P, 0
+  while tk.n < want and not tk.over and tries < TRIES do
+    local ready = call("ZPOPMIN", P .. "r", want - tk.n)
+    if #ready == 0 then break end
+    local keys, limits, rates, entries, orders, owner = {}, {}, {}, {}, {}, {}
+    for i = 1, #ready, 2 do keys[#keys + 1] = ready[i] end
+    local active = J.hmget(P .. "a", keys)
+    local entry_rates, any_rate = {}, false
+    for i = 1, #keys do
+      active[i] = tonumber(active[i] or 0)
+      local limit, text = J.key_limits(cx, keys[i])
+      limits[i] = limit
+      if active[i] < limit then
+        local rate = text and J.rate(text, call("GET", P .. "kr:" .. keys[i]), cx.now)
+        rates[i] = rate
+        if rate and J.rate_wait(rate, 0, cx.now) > 0 then
+          cx.holding = true
+          J.hold_key(cx, keys[i], cx.now + J.rate_wait(rate, 0, cx.now))
+        else
+          local popped, places = J.pop(cx, P .. "k:" .. keys[i] .. ":", 1)
+          if popped[1] then
+            local at = #entries + 1
+            entries[at], orders[at], owner[at] = popped[1], places[1], i
+            entry_rates[at] = rate or nil
+            any_rate = any_rate or rate
+          end
+        end
+      end
+    end
+    local started, before = {}, tk.n
+    if any_rate then cx.holding = true end
+    for at, yes in pairs(activate(cx, tk, entries, orders, any_rate and entry_rates or nil)) do
+      if yes then started[owner[at]] = true end
+    end
+    end_round(cx, keys, active, limits, rates, started)
+    tries = tk.n > before and 0 or tries + 1
+  end
+end
+
+-- How many may start as far as the queue as a whole is concerned.
+local function room(cx, tk, want)
+  local meta = J.meta(cx)
+  if meta.paused == "1" then return 0 end
+  if meta.held and tonumber(meta.held) > cx.now then return 0 end
+  if meta.limit then want = math.min(want, meta.limit - call("ZCARD", cx.P .. "q")) end
+  if meta.rate and want > 0 then
+    tk.rate = J.rate(meta.rate, call("HGET", cx.P .. "m", "rate_state"), cx.now)
+    if tk.rate and tk.rate.kind == "w" then
+      want = math.min(want, tk.rate.a - tk.rate.used)
+      if want <= 0 then call("HSET", cx.P .. "m", "rate_until", cx.now + J.rate_wait(tk.rate, 1, cx.now)) end
+    end
+  end
+  return want
+end
+
+-- Take up to `want` jobs. RETURNS the claim.
+function J.claim(cx, want, worker, lease_ms)
+  local tk = begin(cx, worker, lease_ms)
+  J.keys_flush(cx)
+  local allowed = room(cx, tk, want)
+  if allowed > 0 then
+    if J.meta(cx).mode == "keyed" then claim_keyed(cx, tk, allowed) else claim_plain(cx, tk, allowed) end
+  end
+  if tk.n > 0 then
+    J.variadic("HSET", cx.P .. "h", tk.runs, 2)
+    J.variadic("ZADD", cx.P .. "q", tk.lease_times, 2)
+    J.wait(cx, -tk.n)
+    J.add(cx, "started", tk.n)
+    J.add(cx, "wait_ms", tk.waited)
+    if tk.rate and tk.rate.dirty then call("HSET", cx.P .. "m", "rate_state", J.rate_state(tk.rate)) end
+  end
+  return tk
+end
+
+-- From now until something of the queue may become claimable by itself; -1: nothing will.
+function J.next_due(cx)
+  local P, soonest, meta = cx.P, nil, J.meta(cx)
+  local function at(ms)
+    ms = ms and tonumber(ms)
+    if ms and (not soonest or ms < soonest) then soonest = ms end
+  end
+  at(call("ZRANGE", P .. "d", 0, 0, "WITHSCORES")[2])
+  at(call("ZRANGE", P .. "q", 0, 0, "WITHSCORES")[2])
+  at(call("ZRANGE", P .. "bt", 0, 0, "WITHSCORES")[2])
+  if meta.mode == "keyed" then at(call("ZRANGE", P .. "hd", 0, 0, "WITHSCORES")[2]) end
+  if meta.held and tonumber(meta.held) > cx.now then at(meta.held) end
+  if meta.rate then
+    local rate_until = tonumber(call("HGET", P .. "m", "rate_until") or 0)
+    if rate_until > cx.now then at(rate_until) end
+  end
+  if not soonest then return -1 end
+  return math.max(0, floor(soonest) - cx.now)
+end

@@ -1,0 +1,216 @@
+-- flow: jobs that wait for jobs, in this queue or another. Queues may live on different nodes, so they speak by messages:
+-- each is idempotent, stays in the sender's outbox (o) until it was taken, and is taken at once when it stays at home.
+--
+-- x:<parent>  e:<queue>\n<id> → "<ordinal>:<data>" per child · i:<ordinal> → how that child ended · edges, open: counts
+--             signal: the one it waits for · follows: it waits for a running unique job · g:<n> → "<name>\n<value>" signals received
+-- x:<child>   P:<queue>\n<id> → "1" per parent
+local STATE = J.STATE
+
+-- A message to a queue. `m` is a flat map of text and numbers.
+function J.post(cx, queue, m)
+  if queue == cx.P then
+    cx.mail = cx.mail or {}
+    cx.mail[#cx.mail + 1] = m
+  else
+    call("ZADD", cx.P .. "o", "NX", cx.now, queue .. "\n" .. mpack(m))
+    cx.outbox = cx.outbox + 1
+  end
+end
+
+-- Carry out what the call has posted to its own queue, which may post more.
+function J.deliver_local(cx)
+  while cx.mail do
+    local mail = cx.mail
+    cx.mail = nil
+    for i = 1, #mail do J.MAIL[mail[i].type](cx, mail[i]) end
+  end
+end
+
+-- Make a blocked job wait for others. edges: {{queue, id, data}, …}
+function J.tie(cx, job, edges)
+  local x, open = cx.P .. "x:" .. job.id, 0
+  local ordinal = tonumber(call("HGET", x, "edges") or 0)
+  for i = 1, #edges do
+    local queue, id, data = unpack(edges[i], 1, 3)
+    local field = "e:" .. queue .. "\n" .. id
+    if call("HSETNX", x, field, ordinal .. ":" .. data) == 1 then
+      ordinal, open = ordinal + 1, open + 1
+      J.post(cx, queue, { type = "watch", child = id, queue = cx.P, parent = job.id })
+    end
+  end
+  call("HSET", x, "edges", ordinal)
+  if open > 0 then call("HINCRBY", x, "open", open) end
+  job.rflags = J.with(job.rflags, J.EXTRA)
+  J.save_run(cx, job)
+end
+
+-- Nothing holds the job any more: it is due now, or its delay begins.
+function J.unblock(cx, job, reason)
+  call("HDEL", cx.P .. "x:" .. job.id, "signal")
+  local opts, due = J.options(job), cx.now
+  if job.attempt == 0 then due = opts.at or cx.now + (opts.delay or 0) end
+  if due > cx.now then
+    J.to_delayed(cx, job, "unblocked", due, reason)
+  else
+    J.to_waiting(cx, job, "unblocked", J.place_when_due(cx, job), reason)
+  end
+end
+
+function J.unblock_if_free(cx, job)
+  local open, follows, signal = unpack(call("HMGET", cx.P .. "x:" .. job.id, "open", "follows", "signal"))
+  if tonumber(open or 0) <= 0 and not follows and not signal then J.unblock(cx, job) end
+end
+
+-- A running job waits: for edges, or for a signal, until a timeout.
+function J.block(cx, job, o, saved, edges)
+  local x = cx.P .. "x:" .. job.id
+  if saved then J.extra(cx, job, "saved", saved) end
+  if o.signal then J.extra(cx, job, "signal", o.signal) else call("HDEL", x, "signal") end
+  J.to_blocked(cx, job, "blocked", o.timeout and cx.now + o.timeout)
+  if edges then J.tie(cx, job, edges) end
+  if o.signal then
+    if J.has_signal(cx, job, o.signal) then J.unblock(cx, job) end
+  elseif not edges or tonumber(call("HGET", x, "open") or 0) <= 0 then
+    J.unblock(cx, job)
+  end
+end
+
+function J.has_signal(cx, job, name)
+  for field, value in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. job.id))) do
+    if field:sub(1, 2) == "g:" and value:sub(1, #name + 1) == name .. "\n" then return true end
+  end
+  return false
+end
+
+-- How a child ended, as its parents are told.
+local function ending(cx, child)
+  local name = J.name_key(child)
+  local m = { type = "ended", queue = cx.P, child = child.id, name = name, state = child.state, codec = J.options(child).codec or "json" }
+  if child.state == STATE.completed then
+    m.result = child.result
+  elseif child.state == STATE.failed then
+    local kept = call("HGET", cx.P .. "x:" .. child.id, "failure")
+    m.failure = kept and kept:sub(11) or nil
+  end
+  return m
+end
+
+function J.tell_parents(cx, child)
+  local m = ending(cx, child)
+  for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. child.id))) do
+    if field:sub(1, 2) == "P:" then
+      local queue, parent = field:match("^P:([^\n]*)\n(.*)$")
+      local copy = {}
+      for k, v in pairs(m) do copy[k] = v end
+      copy.parent = parent
+      J.post(cx, queue, copy)
+    end
+  end
+end
+
+-- Why a parent fails with its child: the child's failure, told from the parent's side.
+local function child_failure(m)
+  local text = string.format("job %s (%s), which this one waits for, ", m.child, m.name or "?")
+  if not m.failure then
+    return { reason = "child", type = "JobCancelled", message = text .. (m.state == STATE.cancelled and "was cancelled" or "is gone") }
+  end
+  local cause = munpack(m.failure)
+  local _, kind, message, traceback, _, _, fingerprint = unpack(cause, 1, 7)
+  message = text .. "failed: " .. message
+  return {
+    reason = "child", error = (kind .. ": " .. message):sub(1, 500), fingerprint = fingerprint,
+    blob = mpack({ "child", kind, message, traceback or null, 0, 0, fingerprint or null }),
+  }
+end
+
+-- i:<ordinal>: state B, #codec B, codec, then "" or "\1" .. result, or "\2" .. failure
+local function keep_input(cx, job, ordinal, with_data, m, policy)
+  local rest = ""
+  if m.state == STATE.completed then
+    if with_data then rest = m.result end
+  elseif policy == "continue" then
+    local failure = child_failure(m)
+    rest = "\2" .. (failure.blob or mpack({ "child", failure.type, failure.message, null, 0, cx.now, null }))
+  end
+  local codec = m.codec or "json"
+  call("HSET", cx.P .. "x:" .. job.id, "i:" .. ordinal, spack(">BB", m.state, #codec) .. codec .. rest)
+  return call("HINCRBY", cx.P .. "x:" .. job.id, "open", -1)
+end
+
+J.MAIL = {}
+
+-- A child of this queue: tell `parent` of `queue` when it ends; at once if it has.
+function J.MAIL.watch(cx, m)
+  local child = J.look(cx, m.child)
+  if not child then
+    if J.is_staged(cx, m.child) then return "later" end
+    J.post(cx, m.queue, { type = "ended", queue = cx.P, child = m.child, parent = m.parent, state = STATE.cancelled, gone = 1 })
+    return
+  end
+  J.extra(cx, child, "P:" .. m.queue .. "\n" .. m.parent, "1")
+  if child.finished then
+    local told = ending(cx, child)
+    told.parent = m.parent
+    J.post(cx, m.queue, told)
+  else
+    child.rflags = J.with(child.rflags, J.WANTED)
+    J.save_run(cx, child)
+  end
+end
+
+-- A parent of this queue: a child of it has ended.
+function J.MAIL.ended(cx, m)
+  local job = J.load(cx, m.parent)
+  local edge = job and call("HGET", cx.P .. "x:" .. job.id, "e:" .. m.queue .. "\n" .. m.child)
+  if not edge then return end
+  local ordinal, data = edge:match("^(%d+):(%d)$")
+  if call("HEXISTS", cx.P .. "x:" .. job.id, "i:" .. ordinal) == 1 then return end
+  local policy = J.options(job).policy or "fail"
+  keep_input(cx, job, ordinal, data == "1", m, policy)
+  if job.state ~= STATE.blocked then return end
+  if m.state ~= STATE.completed and policy == "fail" then
+    J.finish(cx, job, STATE.failed, nil, nil, child_failure(m))
+  else
+    J.unblock_if_free(cx, job)
+  end
+end
+
+function J.MAIL.cancel(cx, m)
+  local job = J.look(cx, m.id)
+  if job then J.cancel(cx, job, m.reason, true) end
+end
+
+-- The copy of a dead letter. It takes the kind of the queue it comes to.
+function J.MAIL.letter(cx, m)
+  local mode = J.meta(cx).mode or (m.key and "keyed" or "plain")
+  local key = mode == "keyed" and (m.key or m.from) or nil
+  local nk = J.pstr(m.name) .. J.pmaybe(key)
+  local opts = mpack({ origin = m.origin, codec = m.codec, priority = m.priority })
+  local body = spack(">BI2I2I4", J.GIVEN, #nk, #opts, #m.payload) .. nk .. opts .. m.payload
+  J.fix_mode(cx, body)
+  J.put_one(cx, 1, m.id, body)
+end
+
+-- Send a failed job to the dead-letter queue, under an id that makes a second copy impossible; the original stays failed.
+function J.forward(cx, job, opts)
+  local target, from = J.meta(cx).dead:match("^([^\n]*)\n(.*)$")
+  if target == cx.P then return end
+  local name, key = J.name_key(job)
+  local id = from .. "/" .. job.id .. "/" .. job.life
+  J.post(cx, target, {
+    type = "letter", id = id:sub(-256), name = name, key = key, from = from, origin = from .. "/" .. job.id, codec = opts.codec,
+    priority = opts.priority, payload = job.rec:sub(job.stop - job.payload_n + 1, job.stop),
+  })
+end
+
+-- deliver: messages from other queues. KEYS 1 prefix. ARGS now, message, … RETURNS {places taken "1,2", messages waiting here, jobs to wake for elsewhere}
+function J.deliver(keys, args)
+  local cx, taken = J.open(keys[1], args[1]), {}
+  for i = 2, #args do
+    local m = munpack(args[i])
+    if J.MAIL[m.type](cx, m) ~= "later" then taken[#taken + 1] = i - 1 end
+    J.deliver_local(cx)
+  end
+  J.close(cx)
+  return { table.concat(taken, ","), call("ZCARD", cx.P .. "o"), cx.to_wake or 0 }
+end

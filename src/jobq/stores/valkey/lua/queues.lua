@@ -1,0 +1,195 @@
+-- queues: what is declared about a queue and done to it as a whole. m holds it; limits in force are kept ready for claims.
+local STATE = J.STATE
+local IN_FORCE = { "limit", "rate", "key_limit", "key_rate" }
+
+-- Put the limits in force where claims look. `texts` are the four of IN_FORCE, "" for none.
+local function put_in_force(cx, texts)
+  for i, field in ipairs(IN_FORCE) do
+    if texts[i] == "" then call("HDEL", cx.P .. "m", field) else call("HSET", cx.P .. "m", field, texts[i]) end
+  end
+  call("HDEL", cx.P .. "m", "rate_until")
+  cx.meta = nil
+  J.settle_keys(cx)
+  cx.woken = math.max(1, tonumber(call("HGET", cx.P .. "m", "waiting") or 0))
+end
+
+-- A new limit for all keys: rare, and by the number of keys that have jobs.
+function J.settle_keys(cx)
+  if J.meta(cx).mode ~= "keyed" then return end
+  local held = call("ZRANGE", cx.P .. "hd", 0, -1)
+  for _, key in ipairs(call("ZRANGE", cx.P .. "ks", 0, -1)) do J.key_touched(cx, key) end
+  if #held > 0 then -- a rate may have changed: they find out anew whether they must wait
+    call("DEL", cx.P .. "hd")
+    for _, key in ipairs(held) do J.key_touched(cx, key) end
+  end
+  J.keys_flush(cx)
+end
+
+-- declare. KEYS 1 prefix. ARGS now, mode, limits as text or "", version, partitions or "", retention as text "c|f|x|n" or "",
+-- dead letters "prefix\nqueue" or "", the four limits in force (see IN_FORCE), base prefix if this is a partition or ""
+-- RETURNS what is stored, flat; or an error
+function J.declare(keys, args)
+  local now, mode, limits, version, partitions, retention, dead = unpack(args, 1, 7)
+  local cx, m = J.open(keys[1], now), keys[1] .. "m"
+  local stored = J.pairs_of(call("HGETALL", m))
+  if mode ~= "" and stored.mode and stored.mode ~= mode then return redis.error_reply("JOBQ DECLARE mode " .. stored.mode) end
+  if partitions ~= "" and (stored.partitions or stored.mode and "1" or partitions) ~= partitions then
+    return redis.error_reply("JOBQ DECLARE partitions " .. (stored.partitions or "1"))
+  end
+  local stored_version = tonumber(stored.version or 0)
+  if limits ~= "" and tonumber(version) == stored_version and stored.declared ~= limits then
+    return redis.error_reply("JOBQ DECLARE limits " .. stored_version .. " " .. (stored.declared or "{}"))
+  end
+  if mode ~= "" then call("HSET", m, "mode", mode) end
+  if partitions ~= "" then call("HSET", m, "partitions", partitions) end
+  if retention ~= "" then
+    local completed, failed, cancelled, count = retention:match("^([^|]*)|([^|]*)|([^|]*)|([^|]*)$")
+    call("HSET", m, "keep4", completed, "keep5", failed, "keep6", cancelled, "count", count)
+  end
+  if dead ~= "" then call("HSET", m, "dead", dead) end
+  if args[12] ~= "" then call("HSET", m, "base", args[12], "parts", "1") end
+  call("HSETNX", m, "declared", "{}")
+  if limits ~= "" and tonumber(version) > stored_version then
+    call("HSET", m, "declared", limits, "version", version)
+    call("HDEL", m, "changed")
+    put_in_force(cx, { unpack(args, 8, 11) })
+  end
+  J.close(cx)
+  return call("HGETALL", m)
+end
+
+-- limit: change limits at run time. KEYS 1 prefix. ARGS now, key or "", limits as text ("" goes back), the four in force, or "limit|rate" for a key
+function J.limit(keys, args)
+  local cx, key, limits = J.open(keys[1], args[1]), args[2], args[3]
+  if key ~= "" then
+    if limits == "" then call("HDEL", cx.P .. "kl", key, "\n" .. key) else call("HSET", cx.P .. "kl", key, args[4], "\n" .. key, limits) end
+    call("ZREM", cx.P .. "hd", key)
+    if call("ZSCORE", cx.P .. "ks", key) then J.key_touched(cx, key) end
+    J.keys_flush(cx)
+    cx.woken = 1
+  else
+    if limits == "" then call("HDEL", cx.P .. "m", "changed") else call("HSET", cx.P .. "m", "changed", limits) end
+    put_in_force(cx, { unpack(args, 4, 7) })
+  end
+  J.close(cx)
+  return cx.to_wake or 0
+end
+
+-- describe. KEYS 1 prefix. RETURNS {what is stored flat, limits of keys flat}
+function J.describe(keys) return { call("HGETALL", keys[1] .. "m"), call("HGETALL", keys[1] .. "kl") } end
+
+-- pause. KEYS 1 prefix. ARGS now, "1" or "0". RETURNS jobs to wake for elsewhere
+function J.pause(keys, args)
+  local cx = J.open(keys[1], args[1])
+  call("HSET", cx.P .. "m", "paused", args[2])
+  if args[2] == "0" then cx.woken = math.max(1, tonumber(call("HGET", cx.P .. "m", "waiting") or 0)) end
+  J.close(cx)
+  return cx.to_wake or 0
+end
+
+-- Take entries off the lines of the queue. RETURNS entries; none: the lines are empty.
+local function pop_any(cx, n)
+  if J.meta(cx).mode ~= "keyed" then return J.pop(cx, cx.P .. "w:", n) end
+  while true do
+    local key = call("ZRANGE", cx.P .. "ks", 0, 0)[1]
+    if not key then return {} end
+    local entries = J.pop(cx, cx.P .. "k:" .. key .. ":", n)
+    if #entries > 0 then return entries end
+    call("ZREM", cx.P .. "ks", key)
+    call("ZREM", cx.P .. "r", key)
+  end
+end
+
+local function drop_waiting(cx, limit, drop)
+  local n = 0
+  while n < limit do
+    local entries = pop_any(cx, limit - n)
+    if #entries == 0 then break end
+    for i = 1, #entries do
+      local id, life, ticket = J.entry_parts(entries[i])
+      local job = J.load(cx, id)
+      if job and job.state == STATE.waiting and job.life == life and job.ticket == ticket then
+        drop(job)
+        n = n + 1
+      end
+    end
+  end
+  return n
+end
+
+local function drop_listed(cx, list, limit, drop)
+  local ids = call("ZRANGE", cx.P .. list, 0, limit - 1)
+  local n = 0
+  for i = 1, #ids do
+    local job = J.load(cx, ids[i])
+    if job and (job.finished or call("ZSCORE", cx.P .. list, ids[i])) then
+      drop(job)
+      n = n + 1
+    end
+    call("ZREM", cx.P .. list, ids[i])
+  end
+  return n
+end
+
+-- clear. KEYS 1 prefix. ARGS now, "1" with delayed ones, limit. RETURNS {how many, messages waiting}
+function J.clear(keys, args)
+  local cx, limit = J.open(keys[1], args[1]), tonumber(args[3])
+  local function drop(job) if not job.finished then J.finish(cx, job, STATE.cancelled, "removed") end end
+  local n = drop_waiting(cx, limit, drop)
+  if args[2] == "1" then
+    for _, list in ipairs({ "d", "b" }) do
+      if n < limit then n = n + drop_listed(cx, list, limit - n, drop) end
+    end
+  end
+  J.deliver_local(cx)
+  J.close(cx)
+  return { n, cx.outbox }
+end
+
+-- clean. KEYS 1 prefix. ARGS now, state, older_than_ms, limit. RETURNS how many
+function J.clean(keys, args)
+  local cx, state, older, limit = J.open(keys[1], args[1]), args[2], tonumber(args[3]), tonumber(args[4])
+  local n = 0
+  for _, list in ipairs({ "e", "k", "y" }) do
+    local ids = n < limit and call("ZRANGEBYSCORE", cx.P .. list .. state, "-inf", cx.now - older, "LIMIT", 0, limit - n) or {}
+    for i = 1, #ids do
+      local job = J.load(cx, ids[i])
+      if job then
+        J.unlock_removed(cx, job)
+        J.purge(cx, job)
+      end
+    end
+    n = n + #ids
+  end
+  return n
+end
+
+local LISTS = { "q", "d", "b", "e4", "k4", "y4", "e5", "k5", "y5", "e6", "k6", "y6" }
+local REST = { "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "sc", "ss", "sd", "tb", "pp", "fz" }
+local KEPT = { tag = true, logged = true, gap = true, gap_to = true, gap_at = true }
+
+-- obliterate. KEYS 1 prefix. ARGS now, "1" by force, limit. RETURNS {1 if nothing is left, messages waiting}; or an error
+function J.obliterate(keys, args)
+  local cx, limit = J.open(keys[1], args[1]), tonumber(args[3])
+  local active = call("ZCARD", cx.P .. "q")
+  if active > 0 and args[2] ~= "1" then return redis.error_reply("JOBQ ACTIVE " .. active) end
+  local function drop(job)
+    if not job.finished then
+      job.token = ""
+      J.finish(cx, job, STATE.cancelled, "removed")
+    end
+    J.purge(cx, job)
+  end
+  local n = drop_waiting(cx, limit, drop)
+  for _, list in ipairs(LISTS) do
+    if n < limit then n = n + drop_listed(cx, list, limit - n, drop) end
+  end
+  J.deliver_local(cx)
+  J.close(cx)
+  if n >= limit then return { 0, cx.outbox } end
+  for _, name in ipairs(REST) do call("UNLINK", cx.P .. name) end
+  for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "m"))) do
+    if not KEPT[field] then call("HDEL", cx.P .. "m", field) end
+  end
+  return { 1, cx.outbox }
+end

@@ -1,0 +1,217 @@
+-- reads: looking. A job is answered as {id, state, record, run, extras flat or ""}; Python takes it apart.
+local STATE = J.STATE
+local LOOK = 1000 -- records one find looks at, at most
+
+function J.view(cx, job)
+  local extras = J.has(job.rflags, J.EXTRA) and call("HGETALL", cx.P .. "x:" .. job.id) or ""
+  return { job.id, job.state, job.rec, job.finished and "" or J.pack_run(job), extras }
+end
+
+-- get. KEYS 1 prefix. ARGS now, id, … RETURNS a job or 0 per id
+function J.get(keys, args)
+  local cx, answers = J.open(keys[1], args[1]), {}
+  for i = 2, #args do
+    local job = J.look(cx, args[i])
+    answers[i - 1] = job and J.view(cx, job) or 0
+  end
+  return answers
+end
+
+-- logs. KEYS 1 prefix. ARGS now, id. RETURNS lines
+function J.logs(keys, args)
+  local cx = J.open(keys[1], args[1])
+  return J.look(cx, args[2]) and call("LRANGE", cx.P .. "n:" .. args[2], 0, -1) or {}
+end
+
+-- A page of a sorted set, highest first, from behind position "score\tmember". RETURNS ids, position or nil at the end.
+local function page_of_set(key, position, n)
+  local score, member = position:match("^([^\t]*)\t(.*)$")
+  local found
+  if not member then
+    found = call("ZREVRANGE", key, 0, n - 1, "WITHSCORES")
+  else
+    local rank = call("ZREVRANK", key, member)
+    if rank then
+      found = call("ZREVRANGE", key, rank + 1, rank + n, "WITHSCORES")
+    else -- it has gone meanwhile: go on from its score, behind it
+      local same = call("ZREVRANGEBYSCORE", key, score, score)
+      local skip = 0
+      for i = 1, #same do
+        if same[i] > member then skip = i end
+      end
+      found = call("ZREVRANGEBYSCORE", key, score, "-inf", "WITHSCORES", "LIMIT", skip, n)
+    end
+  end
+  local ids = {}
+  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+  if #ids < n then return ids, nil end
+  return ids, found[#found] .. "\t" .. ids[#ids]
+end
+
+-- A page of a line, from its back. Position "priority\tpart\tplace": places in a list are counted from when it was new.
+local function page_of_line(cx, line, position, n)
+  local priority, part, place = position:match("^(%d+)\t(%a)\t(.*)$")
+  priority, part = priority or "0", part or "l"
+  local entries, rest
+  if part == "l" then
+    local popped = line:sub(-2) == "w:" and tonumber(call("HGET", cx.P .. "pp", priority) or 0) or 0
+    local last = place and place ~= "" and tonumber(place) - 1 - popped or call("LLEN", line .. "l" .. priority) - 1
+    entries = {}
+    if last >= 0 then
+      local first = math.max(last - n + 1, 0)
+      local found = call("LRANGE", line .. "l" .. priority, first, last)
+      for i = #found, 1, -1 do entries[#entries + 1] = found[i] end
+      if first > 0 then rest = priority .. "\tl\t" .. (first + popped) end
+    end
+    if not rest then rest = priority .. "\tf\t" end
+  else
+    entries, rest = page_of_set(line .. "f" .. priority, place, n)
+    if rest then
+      rest = priority .. "\tf\t" .. rest
+    else
+      local higher = call("ZRANGEBYSCORE", line .. "p", "(" .. priority, "+inf", "LIMIT", 0, 1)[1]
+      rest = higher and higher .. "\tl\t" or nil
+    end
+  end
+  return entries, rest
+end
+
+-- The same over all keys: position "key\n…".
+local function page_of_keys(cx, position, n)
+  local key, inside = position:match("^([^\n]*)\n(.*)$")
+  if not key then key = call("ZRANGE", cx.P .. "ks", 0, 0)[1] end
+  if not key then return {}, nil end
+  local entries, rest = page_of_line(cx, cx.P .. "k:" .. key .. ":", inside or "", n)
+  if rest then return entries, key .. "\n" .. rest end
+  local following = call("ZRANGEBYLEX", cx.P .. "ks", "(" .. key, "+", "LIMIT", 0, 1)[1]
+  return entries, following and following .. "\n" or nil
+end
+
+local SECTIONS = {
+  [STATE.active] = { "q" }, [STATE.delayed] = { "d" }, [STATE.blocked] = { "b" }, [STATE.waiting] = { "line" },
+  [STATE.failed] = { "e5", "k5", "y5" }, [STATE.completed] = { "e4", "k4", "y4" }, [STATE.cancelled] = { "e6", "k6", "y6" },
+}
+local ALL = { STATE.active, STATE.waiting, STATE.delayed, STATE.blocked, STATE.failed, STATE.completed, STATE.cancelled }
+
+local function sections_of(state)
+  if state ~= "" then return SECTIONS[tonumber(state)] end
+  local all = {}
+  for _, s in ipairs(ALL) do
+    for _, section in ipairs(SECTIONS[s]) do all[#all + 1] = section end
+  end
+  return all
+end
+
+local function page_of(cx, section, position, n)
+  if section ~= "line" then return page_of_set(cx.P .. section, position, n) end
+  if J.meta(cx).mode == "keyed" then return page_of_keys(cx, position, n) end
+  return page_of_line(cx, cx.P .. "w:", position, n)
+end
+
+-- find. KEYS 1 prefix. ARGS now, state or "", name packed or "", key or "", cursor ("section|position") or "", limit
+-- RETURNS {cursor or "", job, …}
+function J.find(keys, args)
+  local now, state, name, key, cursor, limit = unpack(args, 1, 6)
+  local cx, sections = J.open(keys[1], now), sections_of(state)
+  limit = tonumber(limit)
+  local number, position = cursor:match("^(%d+)|(.*)$")
+  number, position = tonumber(number or 1), position or ""
+  local answers, looked = { "" }, 0
+  while sections[number] and #answers <= limit and looked < LOOK do
+    local entries, rest = page_of(cx, sections[number], position, math.min(limit + 1 - #answers, 100))
+    for i = 1, #entries do
+      local id, life, ticket = J.entry_parts(entries[i])
+      local job = J.look(cx, id)
+      if job and sections[number] == "line" and (job.state ~= STATE.waiting or job.life ~= life or job.ticket ~= ticket) then job = nil end
+      if job and name ~= "" and job.nk:sub(1, #name) ~= name then job = nil end
+      if job and key ~= "" and select(2, J.name_key(job)) ~= key then job = nil end
+      if job then answers[#answers + 1] = J.view(cx, job) end
+    end
+    looked = looked + math.max(#entries, 1)
+    if rest then position = rest else number, position = number + 1, "" end
+  end
+  if sections[number] then answers[1] = number .. "|" .. position end
+  return answers
+end
+
+local function counts(cx)
+  local P = cx.P
+  return {
+    call("ZCARD", P .. "d"), call("ZCARD", P .. "b"), tonumber(call("HGET", P .. "m", "waiting") or 0), call("ZCARD", P .. "q"),
+    J.ended_count(cx, STATE.completed), J.ended_count(cx, STATE.failed), J.ended_count(cx, STATE.cancelled),
+  }
+end
+
+-- count. KEYS 1 prefix. RETURNS seven numbers, in the order of the states' codes
+function J.count(keys) return counts({ P = keys[1] }) end
+
+-- How long the next job in line has been waiting; -1: none is.
+local function oldest(cx)
+  local line = cx.P .. "w:"
+  if J.meta(cx).mode == "keyed" then
+    local key = call("ZRANGE", cx.P .. "r", 0, 0)[1] or call("ZRANGE", cx.P .. "ks", 0, 0)[1]
+    if not key then return -1 end
+    line = cx.P .. "k:" .. key .. ":"
+  end
+  local priority = call("ZREVRANGE", line .. "p", 0, 0)[1] or "0"
+  local heads = call("ZRANGE", line .. "f" .. priority, 0, 9)
+  for _, entry in ipairs(call("LRANGE", line .. "l" .. priority, 0, 99)) do heads[#heads + 1] = entry end
+  for i = 1, #heads do
+    local id, life, ticket = J.entry_parts(heads[i])
+    local job = J.load(cx, id)
+    if job and job.state == STATE.waiting and job.life == life and job.ticket == ticket then return math.max(0, cx.now - job.due) end
+  end
+  return -1
+end
+
+-- stats. KEYS 1 prefix. ARGS now. RETURNS {counts, paused, mode or "", oldest waiting ms or -1, next due ms or -1}
+function J.stats(keys, args)
+  local cx = J.open(keys[1], args[1])
+  local meta = J.meta(cx)
+  local due = call("ZRANGE", cx.P .. "d", 0, 0, "WITHSCORES")[2]
+  return { counts(cx), meta.paused == "1" and 1 or 0, meta.mode or "", oldest(cx), due and math.max(0, math.floor(tonumber(due)) - cx.now) or -1 }
+end
+
+-- metrics. KEYS 1 prefix. ARGS now, minutes. RETURNS minute, its figures flat, …
+function J.metrics(keys, args)
+  local cx, minutes = J.open(keys[1], args[1]), math.min(tonumber(args[2]), 1440)
+  local this, answers = cx.now - cx.now % 60000, {}
+  for n = minutes - 1, 0, -1 do
+    local figures = call("HGETALL", cx.P .. "mm:" .. (this - n * 60000))
+    if #figures > 0 then
+      answers[#answers + 1] = string.format("%.0f", this - n * 60000)
+      answers[#answers + 1] = figures
+    end
+  end
+  return answers
+end
+
+-- events. KEYS 1 prefix. ARGS after ("" for the end of the log, "0" for its beginning), entries
+-- RETURNS {name of the log, position, gap: events lost, until position, when, entries: position, entry, …}
+function J.events(keys, args)
+  local P, after = keys[1], args[1]
+  local tag, gap, gap_to, gap_at = unpack(call("HMGET", P .. "m", "tag", "gap", "gap_to", "gap_at"))
+  local flat, position = {}, after
+  if after == "" then
+    local last = call("XREVRANGE", P .. "s", "+", "-", "COUNT", 1)[1]
+    return { tag or "", last and last[1] or "0", "", "", "", {} }
+  end
+  for _, entry in ipairs(call("XRANGE", P .. "s", after == "0" and "-" or "(" .. after, "+", "COUNT", args[2])) do
+    flat[#flat + 1] = entry[1]
+    flat[#flat + 1] = entry[2][4]
+    position = entry[1]
+  end
+  if gap and J.after(gap_to, after) then return { tag or "", position, gap, gap_to, gap_at, flat } end
+  return { tag or "", position, "", "", "", flat }
+end
+
+-- ack: register a reader or move it on. KEYS 1 prefix. ARGS reader, position or "" to ask. RETURNS where it stands, or ""
+function J.ack(keys, args)
+  local P, reader, position = keys[1], args[1], args[2]
+  local stands = call("HGET", P .. "sr", reader)
+  if position ~= "" and (not stands or J.after(position, stands)) then
+    call("HSET", P .. "sr", reader, position)
+    stands = position
+  end
+  return stands or ""
+end

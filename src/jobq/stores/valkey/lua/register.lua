@@ -1,0 +1,62 @@
+-- register: the functions callers see, each of the same name in J. While a library is loaded almost nothing of Lua is there,
+-- so all the other files run inside `build`, with the first call.
+-- Reads say so, and may run on replicas. What ends jobs or frees memory goes through when memory has run out.
+local J = nil
+
+local function register(name, flags)
+  redis.register_function({
+    function_name = VERSION .. "_" .. name,
+    callback = function(keys, args)
+      if not J then J = build() end
+      return J[name](keys, args)
+    end,
+    flags = flags,
+  })
+end
+
+register("put", {})
+register("stage", {})
+register("submit", {})
+register("discard", {})
+register("manifest", {})
+register("deliver", {})
+register("schedule", {})
+register("unschedule", {})
+register("pause_schedule", {})
+register("fire", {})
+register("declare", {})
+register("limit", {})
+register("pause", {})
+register("watch", {})
+register("hear_log", {})
+register("wake_some", {})
+register("slots", {})
+register("asleep", {})
+register("ack", {})
+register("beat", {})
+register("ask", {})
+register("sweep_workers", {})
+register("lead", {})
+
+register("settle", { "allow-oom" })
+register("extend", { "allow-oom" })
+register("note", { "allow-oom" })
+register("alter", { "allow-oom" })
+register("tick", { "allow-oom" })
+register("clear", { "allow-oom" })
+register("clean", { "allow-oom" })
+register("obliterate", { "allow-oom" })
+
+register("get", { "no-writes" })
+register("logs", { "no-writes" })
+register("find", { "no-writes" })
+register("count", { "no-writes" })
+register("stats", { "no-writes" })
+register("metrics", { "no-writes" })
+register("events", { "no-writes" })
+register("describe", { "no-writes" })
+register("schedules", { "no-writes" })
+register("staged", { "no-writes" })
+register("known", { "no-writes" })
+register("workers", { "no-writes" })
+redis.register_function({ function_name = VERSION .. "_about", callback = function() return DIGEST end, flags = { "no-writes" } })

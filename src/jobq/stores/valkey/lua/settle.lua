@@ -1,0 +1,188 @@
+-- settle: end runs, then claim more: the one exchange of a working worker.
+local char, floor = string.char, math.floor
+local pstr, pint = J.pstr, J.pint
+local STATE, NIL, TIME = J.STATE, J.NIL, "\207\0\0"
+local AT_END = J.AT_END
+local REMEMBERED = 3600000 -- ms that a worker's last exchange is remembered
+
+-- Whether a job that is not leased under the token was settled with it before: then this is the same settle again.
+local function settled_before(job, token) return job ~= nil and token ~= "" and job.token == token and job.state ~= STATE.active end
+
+-- Completions. Those that concern nobody else are written together. RETURNS places of stale ones, added to `stale`.
+local function complete(cx, args, first, count, worker, stale)
+  local P, now6, now = cx.P, cx.now6, cx.now
+  local ids, names = {}, {}
+  for i = 1, count do
+    local id = args[first + 3 * (i - 1)]
+    ids[i], names[i] = id, P .. "j:" .. id
+  end
+  local runs, recs = J.hmget(P .. "h", ids), J.mget(names)
+  local records, done, shelf, given, items = {}, {}, {}, {}, J.items(cx, worker)
+  local n, ran, keyed = 0, 0, J.meta(cx).mode == "keyed"
+  for i = 1, count do
+    local id, rec, run = ids[i], recs[i], runs[i]
+    local at = first + 3 * (i - 1)
+    local token, result = args[at + 1], args[at + 2]
+    local plain = false
+    if run and rec then
+      local attempt, failures, stalls, started, due, _, _, rflags, tn = sunpack(">I4I3I3I6I6I6I2BB", run)
+      local flags, nn = sunpack(">BI2", rec, 16)
+      -- ACTIVE and nothing else that concerns others: not waited for, not listened for.
+      if rflags % 2 == 1 and floor(rflags / 8) % 4 == 0 and floor(flags / AT_END) % 2 == 0 and not keyed and run:sub(33, 32 + tn) == token then
+        plain, n = true, n + 1
+        local nk = rec:sub(25, 24 + nn)
+        local _, _, life = sunpack(">I6I6I3", rec)
+        -- The run is kept as it was, but no longer leased and no longer asked to stop.
+        local kept = run:sub(1, 30) .. char(rflags - 1 - (floor(rflags / 2) % 2) * 2) .. run:sub(32)
+        records[2 * n - 1], records[2 * n] = names[i], rec .. "\4" .. now6 .. spack(">I2", #kept) .. kept .. "\0" .. result
+        done[n] = id
+        local list = flags % 2 == 1 and given or shelf
+        list[#list + 1] = now
+        list[#list + 1] = id
+        ran = ran + now - started
+        items[#items + 1] = "\220\0\17\4" .. pstr(id) .. pint(life) .. nk .. pint(attempt) .. pint(failures) .. pint(stalls) .. "\4\3" .. NIL .. NIL .. NIL
+          .. TIME .. rec:sub(1, 6) .. TIME .. (due > 0 and run:sub(17, 22) or rec:byte(7) + rec:byte(8) + rec:byte(9) > 0 and rec:sub(7, 12) or rec:sub(1, 6))
+          .. TIME .. run:sub(11, 16) .. TIME .. now6
+      end
+    end
+    if not plain then
+      local job = J.load(cx, id)
+      if job and job.state == STATE.active and job.token == token then
+        J.finish(cx, job, STATE.completed, nil, result)
+      elseif not settled_before(job, token) then
+        stale[#stale + 1] = i
+      end
+    end
+  end
+  if n > 0 then
+    J.mset(records)
+    J.variadic("ZREM", P .. "q", done)
+    J.variadic("HDEL", P .. "h", done)
+    J.variadic("ZADD", P .. "e4", shelf, 2)
+    J.variadic("ZADD", P .. "k4", given, 2)
+    J.add(cx, "completed", n)
+    J.add(cx, "run_ms", ran)
+    cx.freed = true
+  end
+end
+
+function J.why_cancelled(cx, job) return call("HGET", cx.P .. "x:" .. job.id, "why") or "cancelled" end
+
+local function again(cx, job, kind, delay, ...)
+  if delay > 0 then
+    J.to_delayed(cx, job, kind, cx.now + delay, ...)
+  else
+    J.to_waiting(cx, job, kind, J.place_when_due(cx, job), ...)
+  end
+end
+
+-- Each takes a leased job on: (cx, job, outcome, data), data being the failure, what was saved, or edges.
+local ENDINGS = {
+  retry = function(cx, job, o, data)
+    local failure = { blob = data, error = o.error, fingerprint = o.fingerprint, reason = o.reason }
+    local reason, err, fingerprint = J.keep_failure(cx, job, failure)
+    again(cx, job, "retried", o.delay, reason, err, fingerprint)
+  end,
+  fail = function(cx, job, o, data)
+    J.finish(cx, job, STATE.failed, nil, nil, { blob = data, error = o.error, fingerprint = o.fingerprint, reason = o.reason })
+  end,
+  snooze = function(cx, job, o, data)
+    if o.saved then J.extra(cx, job, "saved", data) elseif J.has(job.rflags, J.EXTRA) then call("HDEL", cx.P .. "x:" .. job.id, "saved") end
+    again(cx, job, "snoozed", o.delay)
+  end,
+  release = function(cx, job) J.to_waiting(cx, job, "released", "front") end,
+  hold = function(cx, job, o)
+    local _, key = J.name_key(job)
+    if key then
+      J.hold_key(cx, key, cx.now + o.delay)
+    else
+      local held = math.max(tonumber(J.meta(cx).held or 0), cx.now + o.delay)
+      call("HSET", cx.P .. "m", "held", held)
+      J.meta(cx).held = held
+    end
+    J.to_waiting(cx, job, "limited", "front")
+  end,
+  block = function(cx, job, o, data, edges) J.block(cx, job, o, o.saved and data or nil, edges) end,
+}
+
+local function settle_one(cx, o, data, edges)
+  local job = J.load(cx, o.id)
+  if not job or job.state ~= STATE.active or job.token ~= o.token then return settled_before(job, o.token) end
+  if o.kind == "retry" or o.kind == "fail" then job.failures = job.failures + 1 end
+  if J.has(job.rflags, J.CANCEL) then
+    local failed = o.kind == "retry" or o.kind == "fail"
+    if failed then J.keep_failure(cx, job, { blob = data, reason = o.reason }) end
+    J.finish(cx, job, STATE.cancelled, J.why_cancelled(cx, job))
+  else
+    ENDINGS[o.kind](cx, job, o, data, edges)
+  end
+  return true
+end
+
+-- The answer to an exchange that was carried out before: its stale ones, and the leases it granted that still hold.
+local function repeated(cx, memory)
+  local stale, granted = memory:match("^[^\n]*\n([^\n]*)\n(.*)$")
+  local reply, n = {}, 0
+  local stem, rest = granted:match("^([^\n]*)\n(.*)$")
+  for id in (rest or ""):gmatch("[^\n]+") do
+    local job = J.load(cx, id)
+    if job and job.state == STATE.active and job.token:sub(1, #stem) == stem then
+      local at = 4 * n
+      n = n + 1
+      reply[at + 1], reply[at + 2], reply[at + 3] = id, job.rec, J.pack_run(job)
+      reply[at + 4] = J.has(job.rflags, J.EXTRA) and call("HGETALL", cx.P .. "x:" .. id) or ""
+      cx.expires = call("ZSCORE", cx.P .. "q", id)
+    end
+  end
+  return stale, reply, n
+end
+
+-- settle. KEYS 1 prefix
+-- ARGS now, worker, call, limit (-1: claim nothing), lease_ms, completions, outcomes of other kinds, "1" if it may sleep,
+--      then per completion: id, token, result ("" for none, else "\1" and its bytes);
+--      then per other outcome: itself packed {kind, id, token, delay, …}, data, edges packed
+-- RETURNS {stale places "1,2", next due in ms or -1, messages waiting, jobs to wake for elsewhere, lease expiry, leases flat: id, record, run, extras}
+function J.settle(keys, args)
+  local now, worker, name, limit, lease_ms, completions, others, sleepy = unpack(args, 1, 8)
+  local cx = J.open(keys[1], now)
+  limit, lease_ms, completions, others = tonumber(limit), tonumber(lease_ms), tonumber(completions), tonumber(others)
+  -- The second look of a worker about to sleep ("<call>+", partitioned queues) does not make it forget the first.
+  local P, memory_key = cx.P, cx.P .. "c:" .. worker .. (name:sub(-1) == "+" and "+" or "")
+  local memory = call("GET", memory_key)
+  if memory and memory:sub(1, #name + 1) == name .. "\n" then
+    local stale, reply = repeated(cx, memory)
+    return { stale, 0, 0, 0, cx.expires or "0", reply }
+  end
+  J.wake_up(cx, worker)
+  local stale = {}
+  if completions > 0 then complete(cx, args, 9, completions, worker, stale) end
+  for i = 1, others do
+    local at = 9 + 3 * completions + 3 * (i - 1)
+    local edges = args[at + 2]
+    if not settle_one(cx, munpack(args[at]), args[at + 1], edges ~= "" and munpack(edges) or nil) then
+      stale[#stale + 1] = completions + i
+    end
+  end
+  J.deliver_local(cx)
+  local stale_text, due, reply, granted = table.concat(stale, ","), -1, {}, "\n"
+  local expires = 0
+  if limit >= 0 then
+    J.prepare(cx, 500)
+    local tk = J.claim(cx, limit, worker, lease_ms)
+    reply, expires, due = tk.reply, tk.expires, J.next_due(cx)
+    if tk.n > 0 then
+      local ids = {}
+      for i = 1, tk.n do ids[i] = tk.reply[4 * i - 3] end
+      granted = tk.stem .. "\n" .. table.concat(ids, "\n")
+    end
+    if tk.n < limit and sleepy == "1" then J.fall_asleep(cx, worker, limit - tk.n) end
+    if cx.woken > 0 then cx.woken = math.min(cx.woken, math.max(tonumber(call("HGET", P .. "m", "waiting") or 0) + cx.waiting, 0)) end
+  end
+  if cx.freed and J.meta(cx).limit then cx.woken = math.max(cx.woken, 1) end
+  if completions + others > 0 or #reply > 0 then
+    call("SET", memory_key, name .. "\n" .. stale_text .. "\n" .. granted, "PX", REMEMBERED)
+  end
+  if completions > 0 and call("HINCRBY", P .. "m", "sweeps", completions) % 512 < completions then J.sweep(cx, 2 * 512) end
+  J.close(cx)
+  return { stale_text, due, cx.outbox, cx.to_wake or 0, string.format("%.0f", expires), reply }
+end

@@ -1,0 +1,69 @@
+-- world: what belongs to no queue: workers and offices. KEYS 1 is the one key of each.
+
+local function clock(now) return J.open("", now).now end
+
+local function parts(value) return value:match("^(%d+)\n([^\n]*)\n(.*)$") end
+
+-- beat. KEYS 1 workers. ARGS now, name, ttl_ms, record. RETURNS a wish or ""
+function J.beat(keys, args)
+  local now, name, ttl, record = clock(args[1]), args[2], tonumber(args[3]), args[4]
+  local known = call("HGET", keys[1], name)
+  local wish = ""
+  if known then
+    local until_ms, wished = parts(known)
+    if tonumber(until_ms) > now then wish = wished end
+  end
+  call("HSET", keys[1], name, string.format("%.0f", now + ttl) .. "\n\n" .. record)
+  return wish
+end
+
+-- workers. KEYS 1 workers. ARGS now. RETURNS records of those that are there; the others are forgotten
+function J.workers(keys, args)
+  local now, found = clock(args[1]), {}
+  for name, value in pairs(J.pairs_of(call("HGETALL", keys[1]))) do
+    local until_ms, _, record = parts(value)
+    if tonumber(until_ms) > now then found[#found + 1] = record end
+  end
+  return found
+end
+
+-- ask. KEYS 1 workers. ARGS now, name, wish. RETURNS 1 if the worker is there
+function J.ask(keys, args)
+  local known = call("HGET", keys[1], args[2])
+  if not known then return 0 end
+  local until_ms, _, record = parts(known)
+  if tonumber(until_ms) <= clock(args[1]) then return 0 end
+  call("HSET", keys[1], args[2], until_ms .. "\n" .. args[3] .. "\n" .. record)
+  return 1
+end
+
+-- sweep_workers. KEYS 1 workers. ARGS now. RETURNS how many have been silent for a day
+function J.sweep_workers(keys, args)
+  local now, n = clock(args[1]), 0
+  for name, value in pairs(J.pairs_of(call("HGETALL", keys[1]))) do
+    if tonumber((parts(value))) < now - 86400000 then n = n + call("HDEL", keys[1], name) end
+  end
+  return n
+end
+
+-- lead. KEYS 1 the office. ARGS now, who, ttl_ms. RETURNS 1 if it is theirs
+function J.lead(keys, args)
+  local now, who, ttl = clock(args[1]), args[2], tonumber(args[3])
+  local held = call("GET", keys[1])
+  if held then
+    local until_ms, holder = held:match("^(%d+)\n(.*)$")
+    if tonumber(until_ms) > now and holder ~= who then return 0 end
+  end
+  call("SET", keys[1], string.format("%.0f", now + ttl) .. "\n" .. who, "PX", ttl + 3600000)
+  return 1
+end
+
+-- manifest: whether a flow is submitted, decided once. KEYS 1 manifest. ARGS "stage" or "submit", queue, … RETURNS {"open" or "done", queue, …}
+function J.manifest(keys, args)
+  for i = 2, #args do call("SADD", keys[1] .. ":queues", args[i]) end
+  local state = call("GET", keys[1]) or "open"
+  if args[1] == "submit" then state = "done" end
+  call("SET", keys[1], state, "PX", 2 * 86400000)
+  call("PEXPIRE", keys[1] .. ":queues", 2 * 86400000)
+  return { state, unpack(call("SMEMBERS", keys[1] .. ":queues")) }
+end

@@ -1,0 +1,147 @@
+"""What people and their tools do to jobs and queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobq.core.events import STATE_CODES
+from jobq.core.records import AnyCommand, Limits, QueueConfig, QueueName, QueueRecord, Wish
+from jobq.core.states import State
+from jobq.errors import ConfigError
+from jobq.stores.valkey import keys, packing, unpacking
+from jobq.stores.valkey.flows import Flows
+from jobq.stores.valkey.handle import Refused
+from jobq.stores.valkey.wire import Argument
+
+_ALTERED = 500
+"""Commands per call of a function."""
+
+
+class Operators(Flows):
+    """`alter`, and calls on whole queues."""
+
+    async def alter(self, commands: Sequence[AnyCommand]) -> list[bool]:
+        """See OperatorStore."""
+        answers = [False] * len(commands)
+        for prefix, places in (await self.places([c.job for c in commands])).items():
+            for start in range(0, len(places), _ALTERED):
+                part = places[start : start + _ALTERED]
+                args: list[Argument] = [self.now()]
+                for n in part:
+                    args += packing.command(commands[n])
+                applied, messages, to_wake = await self.fcall("alter", prefix, *args, confirmed=True)
+                for n, yes in zip(part, applied, strict=True):
+                    answers[n] = answers[n] or yes == ord("1")
+                await self.after(keys.queue_of(prefix), prefix, to_wake=to_wake, messages=messages)
+        return answers
+
+    # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
+        """See OperatorStore."""
+        partitions = config.partitions
+        stored = await self.partitions(queue)
+        if max(partitions or 1, stored) > 1 and config.limits is not None and (config.limits.limit or config.limits.rate):
+            raise ConfigError(f"queue {queue.queue!r} has {partitions or stored} partitions: a limit or rate of the whole queue needs one partition")
+        await self.meet(queue)
+        base = keys.prefix(queue)
+        args = self._declared(queue, config)
+        try:
+            flat = await self.fcall("declare", base, *args, "")
+        except Refused as e:
+            raise _declared_otherwise(queue, config, e) from None
+        self._partitions.pop(queue, None)
+        if await self.partitions(queue) > 1:
+            for prefix in await self.prefixes(queue):
+                await self.fcall("declare", prefix, *args[:4], "", *args[5:], base)
+        return unpacking.queue_record(queue, flat, (await self.fcall("describe", base))[1])
+
+    def _declared(self, queue: QueueName, config: QueueConfig) -> list[Argument]:
+        dead = "" if config.dead_letters is None else f"{keys.prefix(QueueName(queue.tenant, config.dead_letters))}\n{queue.queue}"
+        limits = config.limits
+        return [
+            self.now(), config.mode or "", "" if limits is None else packing.limits_text(limits), config.limits_version,
+            "" if config.partitions is None else config.partitions,
+            "" if config.retention is None else packing.retention(config.retention), dead, *packing.in_force(limits or Limits()),
+        ]  # fmt: skip
+
+    async def set_limits(self, queue: QueueName, limits: Limits | None, *, key: str | None = None) -> None:
+        """See OperatorStore."""
+        prefixes = await self.prefixes(queue)
+        if len(prefixes) > 1 and key is None and limits is not None and (limits.limit or limits.rate):
+            raise ConfigError(f"queue {queue.queue!r} has {len(prefixes)} partitions: a limit or rate of the whole queue needs one partition")
+        await self.meet(queue)
+        text = b"" if limits is None else packing.limits_text(limits)
+        for prefix in dict.fromkeys([*prefixes, keys.prefix(queue)]):
+            if key is not None:
+                rest = ["" if limits is None else packing.key_in_force(limits)]
+            elif limits is not None:
+                rest = packing.in_force(limits)
+            else:
+                flat, _ = await self.fcall("describe", prefix)
+                rest = packing.in_force(unpacking.queue_record(queue, flat).limits.declared)
+            to_wake = await self.fcall("limit", prefix, self.now(), key or "", text, *rest)
+            await self.after(queue, prefix, to_wake=to_wake)
+
+    async def pause(self, queue: QueueName) -> None:
+        """See OperatorStore."""
+        await self._pause(queue, "1")
+
+    async def resume(self, queue: QueueName) -> None:
+        """See OperatorStore."""
+        await self._pause(queue, "0")
+
+    async def _pause(self, queue: QueueName, paused: str) -> None:
+        await self.meet(queue)
+        for prefix in dict.fromkeys([*await self.prefixes(queue), keys.prefix(queue)]):
+            to_wake = await self.fcall("pause", prefix, self.now(), paused)
+            await self.after(queue, prefix, to_wake=to_wake)
+
+    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000) -> int:
+        """See OperatorStore."""
+        cleared = 0
+        for prefix in await self.prefixes(queue):
+            if cleared < limit:
+                n, messages = await self.fcall("clear", prefix, self.now(), int(delayed), limit - cleared)
+                cleared += n
+                await self.after(queue, prefix, messages=messages)
+        return cleared
+
+    async def clean(self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000) -> int:
+        """See OperatorStore."""
+        if not state.ended:
+            raise ConfigError(f"clean removes ended jobs; {state} is not an ended state (completed, failed or cancelled is)")
+        cleaned = 0
+        for prefix in await self.prefixes(queue):
+            if cleaned < limit:
+                cleaned += await self.fcall("clean", prefix, self.now(), STATE_CODES[state], older_than_ms, limit - cleaned)
+        return cleaned
+
+    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000) -> bool:
+        """See OperatorStore."""
+        for prefix in await self.prefixes(queue):
+            done, messages = await self.fcall("obliterate", prefix, self.now(), int(force), limit)
+            await self.after(queue, prefix, messages=messages)
+            if not done:
+                return False
+        if await self.partitions(queue) > 1:
+            await self.fcall("obliterate", keys.prefix(queue), self.now(), int(force), limit)
+        await self.servers.command(keys.QUEUES, "SREM", keys.QUEUES, keys.prefix(queue))
+        self._met.discard(queue)
+        self._partitions.pop(queue, None)
+        return True
+
+    async def ask_worker(self, name: str, wish: Wish) -> bool:
+        """See OperatorStore."""
+        return bool(await self.fcall("ask", keys.WORKERS, self.now(), name, wish))
+
+
+def _declared_otherwise(queue: QueueName, config: QueueConfig, refused: Refused) -> ConfigError:
+    what, stored = refused.rest[0], " ".join(refused.rest[1:])
+    if what == "mode":
+        return ConfigError(f"queue {queue.queue!r} is {stored} in this store, and {config.mode} in this program: use another name, or obliterate it")
+    version, _, text = stored.partition(" ")
+    return ConfigError(
+        f"queue {queue.queue!r} has other limits under limits_version={version} (stored {text}, "
+        f"declared {config.limits}): raise limits_version to change them"
+    )

@@ -1,0 +1,206 @@
+"""From records to what the functions take: the producer's part of a job's record, outcomes and commands as packed maps.
+
+Maps hold text, numbers and nothing else, because the server's MessagePack knows no bytes; bytes travel as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+from jobq.core.records import (
+    AnyCommand,
+    AnyOutcome,
+    Block,
+    Cancel,
+    Edge,
+    Fail,
+    Failure,
+    Hold,
+    JobKey,
+    JobSpec,
+    Limits,
+    RateData,
+    Reprioritise,
+    Reschedule,
+    RetentionData,
+    RetryLater,
+    SendSignal,
+    SnoozeFor,
+    Update,
+    Window,
+)
+encode = msgspec.msgpack.Encoder().encode
+_json = msgspec.json.Encoder(order="deterministic").encode
+_head = Struct(">BHHI").pack
+
+GIVEN, AT_PUT, AT_START, AT_END = 1, 2, 4, 8
+ERROR_LENGTH = 500
+_NO_KEY: dict[str, bytes] = {}
+_NO_KEY_MAX = 10_000
+
+
+def name_and_key(name: str, key: str | None) -> bytes:
+    """As events hold them."""
+    if key is not None:
+        return encode(name) + encode(key)
+    found = _NO_KEY.get(name)
+    if found is None:
+        if len(_NO_KEY) >= _NO_KEY_MAX:
+            _NO_KEY.clear()
+        found = _NO_KEY[name] = encode(name) + b"\xc0"
+    return found
+
+
+def body_of(spec: JobSpec, channel: str | None) -> tuple[bytes, bool]:
+    """The producer's part of the record, and whether putting it needs a closer look."""
+    flags = GIVEN if spec.given_id else 0
+    nk = name_and_key(spec.name, spec.key)
+    payload = spec.payload
+    if _plain(spec):
+        return _head(flags, len(nk), 0, len(payload)) + nk + payload, False
+    options, more = _options(spec, channel)
+    packed = encode(options) if options else b""
+    return _head(flags | more, len(nk), len(packed), len(payload)) + nk + packed + payload, bool(more & AT_PUT)
+
+
+def _plain(spec: JobSpec) -> bool:
+    return (
+        spec.priority == 0 and spec.delay_ms == 0 and spec.codec == "json" and spec.retry is None and spec.timeout_ms is None
+        and spec.max_stalls == 3 and spec.cost == 1 and not spec.lifo and not spec.watch and spec.at_ms is None
+        and spec.ttl_ms is None and spec.result_ttl_ms is None and spec.unique is None and not spec.after
+        and spec.schedule is None and spec.origin is None and spec.on_child_failure == "fail"
+    )  # fmt: skip
+
+
+def _options(spec: JobSpec, channel: str | None) -> tuple[dict[str, Any], int]:
+    """What is not at its default, and when the server has to look at it."""
+    options: dict[str, Any] = {}
+    flags = AT_PUT if spec.after else 0
+    if spec.codec != "json":
+        options["codec"] = spec.codec
+    if spec.retry is not None:
+        options["retry"] = spec.retry
+    if spec.timeout_ms is not None:
+        options["timeout"] = spec.timeout_ms
+    if spec.max_stalls != 3:
+        options["max_stalls"] = spec.max_stalls
+    if spec.on_child_failure != "fail":
+        options["policy"] = spec.on_child_failure
+    if spec.origin is not None:
+        options["origin"] = spec.origin
+    if spec.priority:
+        options["priority"], flags = spec.priority, flags | AT_PUT
+    if spec.lifo:
+        options["lifo"], flags = True, flags | AT_PUT
+    if spec.at_ms is not None:
+        options["at"], flags = spec.at_ms, flags | AT_PUT
+    elif spec.delay_ms:
+        options["delay"], flags = spec.delay_ms, flags | AT_PUT
+    if spec.ttl_ms is not None:
+        options["ttl"], flags = spec.ttl_ms, flags | AT_PUT | AT_START
+    if spec.cost != 1:
+        options["cost"], flags = spec.cost, flags | AT_START
+    if spec.result_ttl_ms is not None:
+        options["result_ttl"], flags = spec.result_ttl_ms, flags | AT_END
+    if spec.schedule is not None:
+        options["schedule"], flags = spec.schedule, flags | AT_END
+    if spec.watch and channel is not None:
+        options["chan"], flags = channel, flags | AT_END
+    if spec.unique is not None:
+        options["lock"], flags = spec.unique.lock, flags | AT_PUT | AT_END
+        if spec.unique.mode != "simple":
+            options["lock_mode"] = spec.unique.mode
+        if spec.unique.ttl_ms is not None:
+            options["lock_ttl"] = spec.unique.ttl_ms
+    return options, flags
+
+
+def edges(after: Sequence[Edge], where: Callable[[JobKey], str]) -> bytes:
+    """Edges as the functions take them; `where` finds the prefix of a job's (partition of a) queue."""
+    return encode([[where(e.job), e.job.id, int(e.data)] for e in after])
+
+
+def some(data: bytes | None) -> bytes:
+    """Bytes or nothing, told apart."""
+    return b"" if data is None else b"\x01" + data
+
+
+def outcome(o: AnyOutcome, where: Callable[[JobKey], str], token: str) -> tuple[bytes, bytes, bytes]:
+    """An outcome other than completion: itself, its bytes, its edges."""
+    kind: str = type(o).__struct_config__.tag  # type: ignore[assignment]
+    fields: dict[str, Any] = {"kind": kind, "id": o.id, "token": token}
+    data = tied = b""
+    if isinstance(o, RetryLater | Fail):
+        fields |= _told(o.failure)
+        data = encode(o.failure)
+    if isinstance(o, RetryLater | SnoozeFor | Hold):
+        fields["delay"] = o.delay_ms
+    if isinstance(o, SnoozeFor | Block) and o.saved is not None:
+        fields["saved"], data = True, o.saved
+    if isinstance(o, Block):
+        if o.signal is not None:
+            fields["signal"] = o.signal
+        if o.timeout_ms is not None:
+            fields["timeout"] = o.timeout_ms
+        tied = edges(o.after, where) if o.after else b""
+    return encode(fields), data, tied
+
+
+def _told(failure: Failure) -> dict[str, str]:
+    """What events tell of a failure."""
+    told = {"reason": failure.reason, "error": f"{failure.type}: {failure.message}"[:ERROR_LENGTH]}
+    if failure.fingerprint is not None:
+        told["fingerprint"] = failure.fingerprint
+    return told
+
+
+def command(c: AnyCommand) -> tuple[bytes, bytes]:
+    """A command: itself and its bytes."""
+    kind: str = type(c).__struct_config__.tag  # type: ignore[assignment]
+    fields: dict[str, Any] = {"kind": kind, "id": c.job.id}
+    data = b""
+    if isinstance(c, Cancel):
+        fields |= {"reason": c.reason, "cascade": c.cascade}
+    elif isinstance(c, Reprioritise):
+        fields["priority"] = c.priority
+    elif isinstance(c, Reschedule):
+        fields |= {"delay": c.delay_ms} if c.at_ms is None else {"at": c.at_ms}
+    elif isinstance(c, Update):
+        fields["codec"], data = c.codec, c.payload
+    elif isinstance(c, SendSignal):
+        fields["name"], data = c.name, c.value
+    return encode(fields), data
+
+
+def limits_text(limits: Limits) -> bytes:
+    """Limits as they are stored: the same limits give the same text."""
+    return _json(limits)
+
+
+def in_force(limits: Limits) -> list[str]:
+    """The four that claims look at, "" for none."""
+    return [_count(limits.limit), _rate(limits.rate), _count(limits.key_limit), _rate(limits.key_rate)]
+
+
+def key_in_force(limits: Limits) -> str:
+    """The two of a single key."""
+    return f"{_count(limits.key_limit)}|{_rate(limits.key_rate)}"
+
+
+def retention(data: RetentionData) -> str:
+    """As text; nothing is for ever."""
+    return "|".join("" if n is None else str(n) for n in (data.completed_ms, data.failed_ms, data.cancelled_ms, data.count))
+
+
+def _count(n: int | None) -> str:
+    return "" if n is None else str(n)
+
+
+def _rate(rate: RateData | None) -> str:
+    if rate is None:
+        return ""
+    return f"w:{rate.limit}:{rate.per_ms}" if isinstance(rate, Window) else f"t:{rate.capacity}:{rate.refill!r}"

@@ -1,0 +1,180 @@
+"""Looking."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from jobq.core import events
+from jobq.core.events import STATE_CODES, STATES
+from jobq.core.records import (
+    EventPage,
+    EventRecord,
+    Filter,
+    JobKey,
+    JobRecord,
+    MinuteRecord,
+    Page,
+    QueueName,
+    QueueRecord,
+    StatsRecord,
+    Wish,
+    WorkerRecord,
+)
+from jobq.core.states import State
+from jobq.errors import InvalidJob
+from jobq.stores.valkey import keys, packing, unpacking
+from jobq.stores.valkey.handle import Handle
+
+_GOT = 500
+_ENTRY = 100
+"""Entries of the log read at once: each holds a whole batch of events."""
+
+
+class Reads(Handle):
+    """`get`, `find`, counts, figures, workers and the log."""
+
+    async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
+        """See ReadStore."""
+        answers: list[JobRecord | None] = [None] * len(jobs)
+        for prefix, places in (await self.places(jobs)).items():
+            for start in range(0, len(places), _GOT):
+                part = places[start : start + _GOT]
+                views = await self.fcall("get", prefix, self.now(), *(jobs[n].id for n in part))
+                for n, view in zip(part, views, strict=True):
+                    if view:
+                        answers[n] = unpacking.record(jobs[n].queue, view)
+        return answers
+
+    async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """See ReadStore. The cursor of a partitioned queue begins with the partition it stands in."""
+        prefixes = await self.prefixes(filter.queue)
+        number, _, inner = (cursor or "0/").partition("/")
+        if not number.isdigit() or int(number) >= len(prefixes):
+            raise InvalidJob(f"{cursor!r} is not a cursor of this listing: use the one the last page gave")
+        state = "" if filter.state is None else STATE_CODES[filter.state]
+        name = b"" if filter.name is None else packing.encode(filter.name)
+        reply = await self.fcall("find", prefixes[int(number)], self.now(), state, name, filter.key or "", inner, limit)
+        records = tuple(unpacking.record(filter.queue, view) for view in reply[1:])
+        following: str | None = f"{number}/{reply[0].decode()}" if reply[0] else None
+        if following is None and int(number) + 1 < len(prefixes):
+            following = f"{int(number) + 1}/"
+        return Page(records=records, cursor=following)
+
+    async def count(self, queue: QueueName) -> dict[State, int]:
+        """See ReadStore."""
+        replies = [await self.fcall("count", prefix) for prefix in await self.prefixes(queue)]
+        return {state: sum(reply[code] for reply in replies) for code, state in enumerate(STATES)}
+
+    async def stats(self, queue: QueueName) -> StatsRecord:
+        """See ReadStore."""
+        replies = [await self.fcall("stats", prefix, self.now()) for prefix in await self.prefixes(queue)]
+        oldest = [reply[3] for reply in replies if reply[3] >= 0]
+        due = [reply[4] for reply in replies if reply[4] >= 0]
+        modes = [reply[2].decode() for reply in replies if reply[2]]
+        return StatsRecord(
+            queue=queue, counts={state: sum(reply[0][code] for reply in replies) for code, state in enumerate(STATES)},
+            paused=any(reply[1] for reply in replies), mode=modes[0] if modes else None,
+            oldest_waiting_ms=max(oldest, default=None), next_due_ms=min(due, default=None), workers=len(await self.workers(queue)),
+        )  # fmt: skip
+
+    async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:
+        """See ReadStore."""
+        sums: dict[int, dict[str, int]] = {}
+        for prefix in await self.prefixes(queue):
+            flat = await self.fcall("metrics", prefix, self.now(), minutes)
+            for minute, figures in zip(flat[::2], flat[1::2], strict=True):
+                total = sums.setdefault(int(minute), {})
+                for name, n in zip(figures[::2], figures[1::2], strict=True):
+                    total[name.decode()] = total.get(name.decode(), 0) + int(n)
+        return [MinuteRecord(minute_ms=minute, **figures) for minute, figures in sorted(sums.items())]
+
+    async def logs(self, job: JobKey) -> list[str]:
+        """See ReadStore."""
+        for prefix in await self.prefixes(job.queue):
+            if lines := await self.fcall("logs", prefix, self.now(), job.id):
+                return [line.decode() for line in lines]
+        return []
+
+    async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
+        """See ReadStore."""
+        found = [queue for queue in await self.all_queues() if tenant is None or queue.tenant == tenant]
+        described = [await self.fcall("describe", keys.prefix(queue)) for queue in found]
+        return [unpacking.queue_record(queue, flat, keyed) for queue, (flat, keyed) in zip(found, described, strict=True)]
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Wish | None:
+        """See ReadStore."""
+        wish = await self.fcall("beat", keys.WORKERS, self.now(), worker.name, ttl_ms, msgspec.json.encode(worker))
+        return wish.decode() or None
+
+    async def retire(self, worker: str) -> None:
+        """See ReadStore."""
+        await self.servers.command(keys.WORKERS, "HDEL", keys.WORKERS, worker)
+
+    async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
+        """See ReadStore."""
+        found = [msgspec.json.decode(w, type=WorkerRecord) for w in await self.fcall("workers", keys.WORKERS, self.now())]
+        return sorted((w for w in found if queue is None or queue in w.queues), key=lambda w: w.name)
+
+    # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read_events(self, queue: QueueName, *, after: str | None = None, limit: int = 1000) -> EventPage:
+        """See EventStore. The position of a partitioned queue is a list: where each partition stands."""
+        prefixes = await self.prefixes(queue)
+        if len(prefixes) == 1:
+            found, position = await self._read_log(prefixes[0], queue, after, limit)
+            return EventPage(events=tuple(found), position=position)
+        stands: list[Any] = [None] * len(prefixes) if after is None else ["0"] * len(prefixes) if after == "0" else json.loads(after)
+        merged: list[EventRecord] = []
+        for n, prefix in enumerate(prefixes):
+            if len(merged) < limit:
+                found, stands[n] = await self._read_log(prefix, queue, stands[n], limit - len(merged))
+                merged += [msgspec.structs.replace(event, position=json.dumps(stands)) for event in found]
+            else:
+                stands[n] = stands[n] or "0"
+        return EventPage(events=tuple(merged), position=json.dumps(stands))
+
+    async def _read_log(self, prefix: str, queue: QueueName, after: str | None, limit: int) -> tuple[list[EventRecord], str]:
+        """Whole entries until there are `limit` events; a page ends where an entry does."""
+        found: list[EventRecord] = []
+        start = "" if after is None else after
+        while True:
+            entries = max(1, min(_ENTRY, limit - len(found)))
+            tag, position, gap, gap_to, gap_at, flat = await self.fcall("events", prefix, start, entries)
+            name = tag.decode()
+            if gap:
+                found.append(_gap(name, queue, gap_to.decode(), int(gap_at), int(gap)))
+            end = position.decode()
+            for at, entry in zip(flat[::2], flat[1::2], strict=True):
+                found += events.unpack(name, at.decode(), queue, entry)
+                end = at.decode()
+                if len(found) >= limit:
+                    return found, end
+            if gap and not flat:
+                end = gap_to.decode()
+            if not flat or after is None:
+                return found, end
+            start = end
+
+    async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:
+        """See EventStore."""
+        prefixes = await self.prefixes(queue)
+        if position is not None:
+            await self.meet(queue)
+        parts: list[Any] = [position or ""] * len(prefixes)
+        if len(prefixes) > 1 and position not in (None, "0"):
+            parts = json.loads(position or "[]")
+        stands = [(await self.fcall("ack", prefix, reader, part)).decode() for prefix, part in zip(prefixes, parts, strict=True)]
+        if not any(stands):
+            return None
+        return stands[0] if len(prefixes) == 1 else json.dumps([s or "0" for s in stands])
+
+
+def _gap(log: str, queue: QueueName, position: str, at_ms: int, dropped: int) -> EventRecord:
+    (event,) = events.unpack(log, position, queue, events.pack_gap(at_ms, dropped))
+    return event

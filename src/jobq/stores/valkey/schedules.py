@@ -1,0 +1,82 @@
+"""Jobs that come by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from jobq.core.records import Fire, QueueName, ScheduleRecord, ScheduleSpec
+from jobq.stores.valkey import keys, packing
+from jobq.stores.valkey.flows import Flows
+
+_decode = msgspec.msgpack.Decoder(ScheduleSpec).decode
+
+
+class Schedules(Flows):
+    """`put_schedule` and the others. The schedules of a partitioned queue are kept in one place, its jobs are not."""
+
+    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None) -> ScheduleRecord:
+        """See ScheduleStore."""
+        await self.meet(spec.queue)
+        rule: dict[str, Any] = {"after": spec.after_complete}
+        if spec.every_ms is not None:
+            rule["every"] = spec.every_ms
+        if spec.limit is not None:
+            rule["limit"] = spec.limit
+        if spec.end_ms is not None:
+            rule["stop"] = spec.end_ms
+        packed = packing.encode(spec)
+        view = await self.fcall(
+            "schedule", keys.prefix(spec.queue), self.now(), spec.id, packed, "" if next_ms is None else next_ms, packing.encode(rule)
+        )
+        return _record(view)
+
+    async def drop_schedule(self, queue: QueueName, id: str) -> bool:
+        """See ScheduleStore."""
+        return bool(await self.fcall("unschedule", keys.prefix(queue), id))
+
+    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool) -> bool:
+        """See ScheduleStore."""
+        return bool(await self.fcall("pause_schedule", keys.prefix(queue), id, int(paused)))
+
+    async def list_schedules(self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100) -> list[ScheduleRecord]:
+        """See ScheduleStore."""
+        found: list[ScheduleRecord] = []
+        for each in await self.all_queues() if queue is None else [queue]:
+            if len(found) < limit:
+                views = await self.fcall("schedules", keys.prefix(each), self.now(), int(due), limit - len(found))
+                found += map(_record, views)
+        return sorted(found, key=lambda r: r.next_ms or 0) if due else found
+
+    async def fire(self, fires: Sequence[Fire]) -> list[bool]:
+        """See ScheduleStore."""
+        return [await self._fire(each) for each in fires]
+
+    async def _fire(self, each: Fire) -> bool:
+        prefix = keys.prefix(each.queue)
+        packed = await self.servers.command(prefix, "HGET", keys.schedule_specs(prefix), each.schedule)
+        if packed is None:
+            return False
+        await self.partitions(each.queue)
+        template = _decode(packed).template
+        job = msgspec.structs.replace(
+            template, queue=each.queue, id=f"{each.schedule}@{each.at_ms}", given_id=False, delay_ms=0, at_ms=None, schedule=each.schedule
+        )
+        body = b"" if each.skipped else packing.body_of(job, None)[0]
+        place = self.place(each.queue, job.id, job.key)
+        fired, messages, to_wake = await self.fcall(
+            "fire", prefix, self.now(), each.schedule, each.at_ms, "" if each.next_ms is None else each.next_ms, packed, place, job.id,
+            body, confirmed=True,
+        )  # fmt: skip
+        await self.after(each.queue, prefix, to_wake=to_wake, messages=messages)
+        return bool(fired)
+
+
+def _record(view: Sequence[Any]) -> ScheduleRecord:
+    _, spec, next_ms, fired, last_ms, paused, created = view
+    return ScheduleRecord(
+        spec=_decode(spec), next_ms=int(next_ms) if next_ms != b"" else None, fired=fired, last_ms=int(last_ms) if last_ms != b"" else None,
+        paused=bool(paused), created_ms=created,
+    )  # fmt: skip

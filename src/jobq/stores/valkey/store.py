@@ -1,0 +1,92 @@
+"""The store on Valkey or Redis: all groups of calls together, opening, closing and upkeep.
+
+What an acknowledged call survives is decided by the server: with `appendfsync always` a crash of the server, with
+`everysec` all but its last second, with replicas and `?wait=1` a failover. docs/guide/valkey.md says it in full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import TracebackType
+from typing import Self
+
+from jobq.stores.base import Clock
+from jobq.stores.valkey import keys
+from jobq.stores.valkey.hot import HotCalls
+from jobq.stores.valkey.listen import Listen
+from jobq.stores.valkey.operators import Operators
+from jobq.stores.valkey.reads import Reads
+from jobq.stores.valkey.schedules import Schedules
+
+log = logging.getLogger("jobq.valkey")
+
+
+class ValkeyStore(HotCalls, Listen, Operators, Schedules, Reads):
+    """See `jobq.stores.base.Store`."""
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        super().__init__(url, clock)
+        self._tick_from = 0
+
+    async def migrate(self) -> None:
+        """Connect, load the function library, and refuse servers that may lose jobs silently."""
+        if not self._migrated:
+            await self.servers.check()
+            self._migrated = True
+
+    async def aclose(self) -> None:
+        """See LifecycleStore."""
+        for task in list(self._background):
+            task.cancel()
+        await self.close_sleep()
+        await self.close_listen()
+        await self.servers.aclose()
+
+    def twin(self) -> ValkeyStore:
+        """See LifecycleStore."""
+        return ValkeyStore(self._url, self._clock)
+
+    async def tick(self, *, limit: int = 500) -> int:
+        """See LifecycleStore."""
+        queues = await self.all_queues()
+        if not queues:
+            return 0
+        first = self._tick_from % len(queues)
+        steps = 0
+        for n, queue in enumerate((*queues[first:], *queues[:first])):
+            if steps >= limit:
+                self._tick_from = first + n - 1  # the next tick begins where this one stopped
+                break
+            prefixes = await self.prefixes(queue)
+            for prefix in prefixes:
+                if steps < limit:
+                    steps += await self._tick_at(prefix, limit - steps)
+            if len(prefixes) > 1:
+                await self.pump(keys.prefix(queue))
+        await self.fcall("sweep_workers", keys.WORKERS, self.now())
+        return min(steps, limit)
+
+    async def _tick_at(self, prefix: str, limit: int) -> int:
+        steps, to_wake, messages, unread = await self.fcall("tick", prefix, self.now(), limit)
+        steps += await self.settle_flows(prefix)
+        queue = keys.queue_of(prefix)
+        await self.after(queue, prefix, to_wake=to_wake, messages=messages)
+        if unread:
+            log.error(
+                "the event log of queue %r reached its hard cap: %d events were dropped that a registered reader had not "
+                "acknowledged; a gap stands in their place",
+                queue.queue, unread,
+            )  # fmt: skip
+        return int(steps)
+
+    async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
+        """See LifecycleStore."""
+        return bool(await self.fcall("lead", keys.office(name), self.now(), who, ttl_ms))
+
+    async def __aenter__(self) -> Self:
+        await self.migrate()
+        return self
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        await asyncio.shield(self.aclose())

@@ -1,0 +1,227 @@
+"""From what the functions answer to records. The layout of a job's record and run is told in lua/record.lua."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jobq.core.events import STATES
+from jobq.core.records import (
+    Failure,
+    Input,
+    JobKey,
+    JobRecord,
+    Lease,
+    Limits,
+    LimitsRecord,
+    QueueName,
+    QueueRecord,
+    RetentionData,
+    RetryData,
+)
+from jobq.stores.valkey.keys import queue_of
+
+_HEAD = 24
+_head = Struct(">HIHI3sBHHI").unpack_from  # created, due (6 bytes each, as 2 + 4), life, flags, lengths
+_run = Struct(">I3s3sHIHI6sHBB").unpack_from
+_RUN = 32
+_failed_at = Struct(">IHI").unpack_from
+_decode = msgspec.msgpack.Decoder().decode
+_names: dict[bytes, tuple[str, str | None]] = {}
+_NAMES_MAX = 10_000
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a record that readers care for."""
+
+    codec: str = "json"
+    retry: RetryData | None = None
+    timeout: int | None = None
+    priority: int = 0
+    schedule: str | None = None
+    origin: str | None = None
+
+
+_DEFAULT = Options()
+_options = msgspec.msgpack.Decoder(Options).decode
+_failure = msgspec.msgpack.Decoder(Failure).decode
+
+
+class Run(NamedTuple):
+    """A run, taken apart."""
+
+    attempt: int
+    failures: int
+    stalls: int
+    started: int
+    due: int
+    flags: int
+    token: str
+    worker: str
+
+
+NO_RUN = Run(0, 0, 0, 0, 0, 0, "", "")
+
+
+def run_of(data: bytes) -> Run:
+    """The fields of a run."""
+    attempt, failures, stalls, s1, s2, d1, d2, _order, _ticket, flags, n = _run(data)
+    token = data[_RUN : _RUN + n].decode()
+    return Run(
+        attempt, int.from_bytes(failures), int.from_bytes(stalls), s1 << 32 | s2, d1 << 32 | d2, flags, token, data[_RUN + n :].decode()
+    )  # fmt: skip
+
+
+def _names_of(nk: bytes) -> tuple[str, str | None]:
+    found = _names.get(nk)
+    if found is None:
+        if len(_names) >= _NAMES_MAX:
+            _names.clear()
+        # Two values in a row are an array of two without its head.
+        name, key = _decode(b"\x92" + nk)
+        found = _names[nk] = (name, key)
+    return found
+
+
+def lease(queue: QueueName, id: bytes, rec: bytes, run: bytes, extras: Any, expires: int, mark: str = "") -> Lease:
+    """A lease as a claim answers it. `mark` is added to its token (the partition it came from)."""
+    c1, c2, _d1, _d2, life, _flags, nn, no, np = _head(rec)
+    start = _HEAD + nn
+    name, key = _names_of(rec[_HEAD:start])
+    attempt, failures, stalls, s1, s2, _, _, _, _, flags, n = _run(run)
+    options = _options(rec[start : start + no]) if no else _DEFAULT
+    start += no
+    more = _extras(extras) if extras else _NO_EXTRAS
+    return Lease(
+        queue=queue, id=id.decode(), token=run[_RUN : _RUN + n].decode() + mark, life=int.from_bytes(life), name=name,
+        payload=rec[start : start + np], codec=options.codec, attempt=attempt, failures=int.from_bytes(failures),
+        stalls=int.from_bytes(stalls), created_ms=c1 << 32 | c2, started_ms=s1 << 32 | s2, expires_ms=expires, key=key,
+        retry=options.retry, timeout_ms=options.timeout, saved=more.saved, cancel_asked=flags & 2 > 0, inputs=more.inputs,
+        signals=more.signals,
+    )  # fmt: skip
+
+
+def record(queue: QueueName, view: Sequence[Any]) -> JobRecord:
+    """A job as the reads answer it."""
+    id, state, rec, packed_run, extras = view
+    c1, c2, d1, d2, life, _flags, nn, no, np = _head(rec)
+    start = _HEAD + nn
+    name, key = _names_of(rec[_HEAD:start])
+    options = _options(rec[start : start + no]) if no else _DEFAULT
+    start += no
+    payload, stop = rec[start : start + np], start + np
+    finished = reason = result = None
+    if len(rec) > stop:
+        finished = int.from_bytes(rec[stop + 1 : stop + 7])
+        n = int.from_bytes(rec[stop + 7 : stop + 9])
+        packed_run = rec[stop + 9 : stop + 9 + n]
+        at = stop + 9 + n
+        reason = rec[at + 1 : at + 1 + rec[at]].decode() or None
+        rest = rec[at + 1 + rec[at] :]
+        result = rest[1:] if rest else None
+    run = run_of(packed_run) if packed_run else NO_RUN
+    more = _extras(extras) if extras else _NO_EXTRAS
+    created, due = c1 << 32 | c2, d1 << 32 | d2
+    where = STATES[state]
+    return JobRecord(
+        queue=queue, id=id.decode(), name=name, state=where, payload=payload, codec=options.codec, priority=options.priority,
+        key=key, life=int.from_bytes(life), attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created,
+        due_ms=_due(where.value, run.due or due or created), started_ms=run.started or None, finished_ms=finished,
+        worker=run.worker or None, result=result, failure=more.failure, reason=reason if state == 6 else None,
+        progress=more.progress, saved=more.saved, cancel_asked=run.flags & 2 > 0 and state == 3, schedule=options.schedule,
+        origin=options.origin, parents=more.parents, children=more.children,
+    )  # fmt: skip
+
+
+def _due(state: str, due: int) -> int | None:
+    return None if state == "blocked" else due
+
+
+class _Extras(NamedTuple):
+    saved: bytes | None = None
+    progress: bytes | None = None
+    failure: Failure | None = None
+    inputs: tuple[Input, ...] = ()
+    signals: tuple[tuple[str, bytes], ...] = ()
+    parents: tuple[JobKey, ...] = ()
+    children: tuple[JobKey, ...] = ()
+
+
+_NO_EXTRAS = _Extras()
+
+
+def _extras(flat: Sequence[bytes]) -> _Extras:
+    """What few jobs have (x:<id>, see lua/flow.lua)."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    children: dict[int, JobKey] = {}
+    parents: list[JobKey] = []
+    signals: dict[int, tuple[str, bytes]] = {}
+    for field, value in fields.items():
+        sort, rest = field[:2], field[2:]
+        if sort == b"e:":
+            children[int(value.partition(b":")[0])] = _job(rest)
+        elif sort == b"P:":
+            parents.append(_job(rest))
+        elif sort == b"g:":
+            name, _, data = value.partition(b"\n")
+            signals[int(rest)] = (name.decode(), data)
+    ended = [(job, fields.get(b"i:%d" % n)) for n, job in sorted(children.items())]
+    return _Extras(
+        saved=fields.get(b"saved"), progress=fields.get(b"progress"), failure=_kept_failure(fields.get(b"failure")),
+        inputs=tuple(_input(job, how) for job, how in ended if how is not None),
+        signals=tuple(signal for _, signal in sorted(signals.items())), parents=tuple(sorted(parents)),
+        children=tuple(job for job, _ in ended),
+    )  # fmt: skip
+
+
+def _job(text: bytes) -> JobKey:
+    queue, _, id = text.decode().partition("\n")
+    return JobKey(queue_of(queue), id)
+
+
+def _input(job: JobKey, how: bytes) -> Input:
+    n = how[1]
+    codec, rest = how[2 : 2 + n].decode(), how[2 + n :]
+    if rest[:1] == b"\x02":
+        return Input(job=job, codec=codec, failure=_failure(rest[1:]))
+    return Input(job=job, codec=codec, result=rest[1:] if rest else None)
+
+
+def _kept_failure(data: bytes | None) -> Failure | None:
+    if data is None:
+        return None
+    attempt, a1, a2 = _failed_at(data)
+    return msgspec.structs.replace(_failure(data[10:]), attempt=attempt, at_ms=a1 << 32 | a2)
+
+
+def queue_record(queue: QueueName, flat: Sequence[bytes], keyed: Sequence[bytes] = ()) -> QueueRecord:
+    """What is stored about a queue."""
+    m = {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)}
+    per_key = {k.decode(): v for k, v in zip(keyed[::2], keyed[1::2], strict=True)}
+    changed = m.get("changed")
+    default = RetentionData()
+    kept = default if "keep4" not in m else RetentionData(
+        completed_ms=_number(m["keep4"]), failed_ms=_number(m["keep5"]), cancelled_ms=_number(m["keep6"]), count=_number(m["count"])
+    )  # fmt: skip
+    return QueueRecord(
+        queue=queue, mode=m.get("mode"),  # type: ignore[arg-type]
+        limits=LimitsRecord(
+            declared=_limits(m.get("declared", "{}")), version=int(m.get("version", 0)),
+            changed=None if changed is None else _limits(changed),
+            keys={key[1:]: _limits(text.decode()) for key, text in per_key.items() if key.startswith("\n")},
+        ),
+        partitions=int(m.get("partitions", 1)), retention=kept,
+        dead_letters=m["dead"].partition("\n")[0] and queue_of(m["dead"].partition("\n")[0]).queue if "dead" in m else None,
+        paused=m.get("paused") == "1",
+    )  # fmt: skip
+
+
+def _limits(text: str) -> Limits:
+    return msgspec.json.decode(text, type=Limits)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text else None

@@ -1,0 +1,165 @@
+"""One connection to one server: commands out, replies in, in order, as many under way as there are callers.
+
+Why not redis-py's: docs/decisions/0005-a-lean-connection.md has the figures. What it gives up: nothing the store uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hiredis
+
+from jobq.errors import StoreUnavailable
+from jobq.stores.valkey.address import Address, Node
+
+Reply = Any
+Argument = str | bytes | int
+pack: Callable[[tuple[Argument, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub knows one-word commands only
+ServerError = hiredis.ReplyError
+_NOT_YET = object()
+
+
+class Connection(asyncio.Protocol):
+    """A socket that speaks RESP2. A watchdog ends it when a reply is overdue: a deaf connection must not hold anybody up."""
+
+    def __init__(self, node: Node, timeout: float) -> None:
+        self.node = node
+        self.closed = False
+        self.on_message: Callable[[list[Any]], None] | None = None
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(notEnoughData=_NOT_YET)
+        self._waiting: deque[tuple[asyncio.Future[Reply], float]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+
+    # ── asyncio.Protocol ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is there."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Hand each reply to the oldest caller; on a subscribed connection, to `on_message`."""
+        reader, waiting = self._reader, self._waiting
+        reader.feed(data)
+        while True:
+            try:
+                reply = reader.gets()
+            except hiredis.ProtocolError as e:
+                self.close(StoreUnavailable(f"{self._place} does not speak the Valkey protocol: {e}"))
+                return
+            if reply is _NOT_YET:
+                return
+            if self.on_message is not None and type(reply) is list and reply[0] in _PUSHED:
+                self.on_message(reply)
+            elif waiting:
+                future, _ = waiting.popleft()
+                if not future.done():
+                    future.set_result(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Whoever still waits learns that nobody knows."""
+        self.close(StoreUnavailable(f"the connection to {self._place} was lost{f': {exc}' if exc else ''}"))
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    # ── callers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, *command: Argument, patience: float = 0.0) -> asyncio.Future[Reply]:
+        """One command. `patience`: how much longer than usual its reply may take (blocking commands)."""
+        return self.send_packed(pack(command), patience)
+
+    def send_packed(self, data: bytes, patience: float = 0.0) -> asyncio.Future[Reply]:
+        """The same, packed already."""
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        if self.closed or self._transport is None:
+            future.set_exception(StoreUnavailable(f"the connection to {self._place} is closed"))
+            return future
+        self._waiting.append((future, self._loop.time() + self._timeout + patience))
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(self._timeout / 4, self._watch)
+        self._transport.write(data)
+        return future
+
+    async def ask(self, *command: Argument, patience: float = 0.0) -> Reply:
+        """One command and its reply; an error reply is raised."""
+        reply = await self.send(*command, patience=patience)
+        if isinstance(reply, ServerError):
+            raise reply
+        return reply
+
+    def close(self, error: Exception | None = None) -> None:
+        """End it. Whoever waits gets the error."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if self._transport is not None:
+            self._transport.abort() if error else self._transport.close()
+        error = error or StoreUnavailable(f"the connection to {self._place} was closed")
+        for future, _ in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # a caller that has gone is no reason for a warning
+        self._waiting.clear()
+        if self.on_message is not None:
+            self.on_message([b"closed"])
+
+    async def aclose(self) -> None:
+        """End it, and wait until the socket is gone."""
+        self.close()
+        if self._transport is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await asyncio.shield(self._gone)
+
+    def _watch(self) -> None:
+        self._watchdog = None
+        if not self._waiting or self.closed:
+            return
+        if min(deadline for _, deadline in (self._waiting[0], self._waiting[-1])) < self._loop.time():
+            self.close(StoreUnavailable(f"{self._place} did not answer within {self._timeout:g} s; whether it acted is unknown"))
+            return
+        self._watchdog = self._loop.call_later(self._timeout / 4, self._watch)
+
+    @property
+    def _place(self) -> str:
+        return f"{self.node[0]}:{self.node[1]}"
+
+
+_PUSHED = frozenset({b"message", b"smessage"})
+
+
+async def connect(node: Node, address: Address, setup: Sequence[tuple[Argument, ...]] = ()) -> Connection:
+    """A connection that is authenticated and set up. StoreUnavailable if there is nobody, or nobody who lets us in."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(address.timeout):
+            _, connection = await loop.create_connection(
+                lambda: Connection(node, address.timeout), node[0], node[1], ssl=address.context()
+            )
+            for command in (*_greeting(address), *setup):
+                await connection.ask(*command)
+    except (OSError, TimeoutError) as e:
+        raise StoreUnavailable(f"no answer from {node[0]}:{node[1]} ({address.shown}): {e or type(e).__name__}") from e
+    except ServerError as e:
+        connection.close()
+        raise StoreUnavailable(f"{node[0]}:{node[1]} refuses the connection ({address.shown}): {e}") from e
+    return connection
+
+
+def _greeting(address: Address) -> list[tuple[Argument, ...]]:
+    commands: list[tuple[Argument, ...]] = []
+    if address.password is not None:
+        commands.append(("AUTH", address.user, address.password) if address.user else ("AUTH", address.password))
+    if address.db:
+        commands.append(("SELECT", address.db))
+    return commands

