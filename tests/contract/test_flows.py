@@ -8,7 +8,7 @@ from jobq.core.records import Cancel, Input, JobSpec, Lease, Remove, Rerun
 from jobq.core.states import State
 from jobq.errors import InvalidJob
 
-from .kit import DAY, SECOND, Desk, complete, fail, read_log, retry
+from .kit import DAY, SECOND, Desk, complete, fail, read_all, read_log, retry
 
 
 def results(lease: Lease) -> dict[str, bytes | None]:
@@ -85,6 +85,12 @@ async def test_the_tree_can_be_read_after_all_have_ended(q: Desk) -> None:
     await q.settle(complete(await q.take()))
     assert (await q.get("p")).children == (q.key("a"),)
     assert (await q.get("a")).parents == (q.key("p"),)
+
+
+async def test_a_listing_shows_families_too(q: Desk) -> None:
+    await family(q, "a")
+    records = {r.id: r for r in await read_all(q.store, q.queue)}
+    assert (records["p"].children, records["a"].parents) == ((q.key("a"),), (q.key("p"),))
 
 
 async def test_a_chain_runs_link_by_link(q: Desk) -> None:
