@@ -1,0 +1,87 @@
+"""An event as it leaves jobq: one line of JSON, the same in Kafka and in files, and the key it travels under.
+
+    {"v":1,"id":"…","position":"…","kind":"started","at_ms":1763211600123,"tenant":"acme","queue":"billing","job":"…","life":0,
+     "name":"charge","attempt":1,"failures":0,"stalls":0,"state":"active","previous":"waiting","worker":"w-1",
+     "created_ms":…,"due_ms":…,"started_ms":…}
+
+Times are integers of milliseconds since the epoch, everything else is a string or a small integer, and what is None is left
+out. `id` is unique for ever and ends in `-n`, the event's place in its entry of the log; `position` is the entry's place in
+the log of its queue: by its numbers, then by n, the events of one job are in order. A consumer meets an event at least
+once, so it drops ids it has seen. Fields may be added under the same `v`; a change of meaning makes it 2.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobq.core.records import EventRecord, QueueName
+from jobq.core.states import Kind, State
+
+VERSION = 1
+GAP = "gap"
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    v: int  # no default, so that it is always written; likewise every field a consumer may count on
+    id: str
+    position: str
+    kind: str
+    at_ms: int
+    tenant: str
+    queue: str
+    job: str
+    life: int
+    name: str
+    key: str | None = None
+    attempt: int
+    failures: int
+    stalls: int
+    state: str | None = None
+    previous: str | None = None
+    worker: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    fingerprint: str | None = None
+    created_ms: int
+    due_ms: int | None = None
+    started_ms: int | None = None
+    finished_ms: int | None = None
+
+
+FIELDS: tuple[str, ...] = _Line.__struct_fields__
+"""The names on the wire, in their order."""
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def encode(event: EventRecord) -> bytes:
+    """The event as one line of JSON, without the newline."""
+    e = event
+    return _encoder.encode(
+        _Line(
+            v=VERSION, id=e.id, position=e.position, kind=e.kind, at_ms=e.at_ms, tenant=e.queue.tenant, queue=e.queue.queue,
+            job=e.job, life=e.life, name=e.name, key=e.key, attempt=e.attempt, failures=e.failures, stalls=e.stalls,
+            state=e.state, previous=e.previous, worker=e.worker, reason=e.reason, error=e.error, fingerprint=e.fingerprint,
+            created_ms=e.created_ms, due_ms=e.due_ms, started_ms=e.started_ms, finished_ms=e.finished_ms,
+        )
+    )  # fmt: skip
+
+
+def decode(line: bytes | str) -> EventRecord:
+    """The event of a line; ValueError says what is wrong with it."""
+    e = _decoder.decode(line)
+    if e.v != VERSION:
+        raise ValueError(f"event {e.id} has version {e.v}; this jobq reads version {VERSION}")
+    return EventRecord(
+        id=e.id, position=e.position, kind="gap" if e.kind == GAP else Kind(e.kind), at_ms=e.at_ms, queue=QueueName(e.tenant, e.queue),
+        job=e.job, life=e.life, name=e.name, key=e.key, attempt=e.attempt, failures=e.failures, stalls=e.stalls,
+        state=None if e.state is None else State(e.state), previous=None if e.previous is None else State(e.previous),
+        worker=e.worker, reason=e.reason, error=e.error, fingerprint=e.fingerprint, created_ms=e.created_ms, due_ms=e.due_ms,
+        started_ms=e.started_ms, finished_ms=e.finished_ms,
+    )  # fmt: skip
+
+
+def key(event: EventRecord) -> bytes:
+    """What Kafka chooses the partition by: one job's events share it, and so stay in order."""
+    return f"{event.queue.tenant}/{event.queue.queue}/{event.job}".encode()

@@ -1,0 +1,83 @@
+"""The derived tables, made anew for the hours that have new events. Broken off, it starts over; done twice, it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from jobq.pipeline.formats import Part, any_of
+from jobq.pipeline.lake import Lake
+from jobq.pipeline.slo import Target
+from jobq.pipeline.tables import ATTEMPTS, ERRORS, EVENTS, QUEUE_MINUTE, SLO, TENANT_DAY, WORKER_MINUTE
+from jobq.pipeline.transforms.attempts import attempts, ends, is_stalled, starts_of_stalled
+from jobq.pipeline.transforms.errors import errors
+from jobq.pipeline.transforms.queues import COUNTS, changes, last_levels, queue_minute, tenant_day
+from jobq.pipeline.transforms.slo import slo
+from jobq.pipeline.transforms.workers import LOOK_BACK_HOURS, worker_minute
+
+
+def derive(lake: Lake, targets: Sequence[Target], hours: Sequence[Part] | None = None) -> list[Part]:
+    """Bring every derived table up to date with `events` for these hours (None: those that need it); answers which it were."""
+    hours = lake.dirty if hours is None else hours
+    if not hours:
+        return []
+    events = lake.read(EVENTS, hours)
+    _attempts(lake, events, hours)
+    lake.space.replace(ERRORS, errors(events), hours)
+    lake.space.replace(SLO, slo(events, targets), hours)
+    _queues(lake, events, hours)
+    _workers(lake, hours)
+    lake.derived(hours)
+    return list(hours)
+
+
+def _attempts(lake: Lake, events: DataFrame, hours: Sequence[Part]) -> None:
+    stalled = ends(events).where(is_stalled() & F.col("started_at").isNotNull())
+    begun = sorted({_hour_of(row[0]) for row in stalled.select(_hours_since_epoch("started_at")).distinct().collect()})
+    starts = starts_of_stalled(events, lake.read(EVENTS, begun)) if begun else None
+    lake.space.replace(ATTEMPTS, attempts(events, starts), hours)
+
+
+def _queues(lake: Lake, events: DataFrame, hours: Sequence[Part]) -> None:
+    """Minutes of these hours anew, the other minutes of those days as they are, and the levels of every day from the first on."""
+    first = min(hour.day for hour in hours)
+    known = lake.space.parts(QUEUE_MINUTE)
+    days = sorted({Part(hour.day) for hour in hours} | {part for part in known if part.day >= first})
+    earlier = [part for part in known if part.day < first]
+    keep = lake.read(QUEUE_MINUTE, [day for day in days if day in known])
+    stale = " OR ".join(f"(day = DATE'{hour.day}' AND hour(minute) = {hour.hour})" for hour in hours)
+    # Rows in which nothing happened are only marks of the level at the start of a day; they are made again.
+    happened = " OR ".join(f"{name} <> 0" for name in COUNTS)
+    keep = keep.where(f"NOT ({stale}) AND ({happened})")
+    minutes = changes(events).unionByName(keep.drop("waiting", "held", "day"))
+    before = last_levels(lake.read(QUEUE_MINUTE, earlier[-1:]))
+    wanted = lake.spark.createDataFrame([(date.fromisoformat(day.day),) for day in days], "day date")
+    lake.space.replace(QUEUE_MINUTE, queue_minute(minutes, before, wanted), days)
+    lake.space.replace(TENANT_DAY, tenant_day(lake.read(QUEUE_MINUTE, days)), days)
+
+
+def _workers(lake: Lake, hours: Sequence[Part]) -> None:
+    """The hours that runs ended in these hours reach back to, from all runs that touch them."""
+    runs = lake.read(ATTEMPTS, hours).where(F.col("started_at").isNotNull())
+    spans = runs.select(_hours_since_epoch("started_at"), _hours_since_epoch("ended_at")).distinct().collect()
+    touched = {_hour_of(n) for start, end in spans for n in range(max(start, end - LOOK_BACK_HOURS), end + 1)} | {*hours}
+    near = {_hour_of(n) for part in touched for n in range(_number(part), _number(part) + LOOK_BACK_HOURS + 1)}
+    rows = worker_minute(lake.read(ATTEMPTS, sorted(near))).where(any_of(sorted(touched)))
+    lake.space.replace(WORKER_MINUTE, rows, sorted(touched))
+
+
+# Hours are counted since the epoch where arithmetic is done on them: a collected timestamp would come in the driver's zone.
+def _hours_since_epoch(name: str) -> Column:
+    return F.expr(f"unix_millis({name}) div 3600000")
+
+
+def _number(part: Part) -> int:
+    return int(datetime.fromisoformat(part.day).replace(tzinfo=UTC).timestamp()) // 3600 + (part.hour or 0)
+
+
+def _hour_of(number: int) -> Part:
+    at = datetime.fromtimestamp(number * 3600, UTC)
+    return Part(at.date().isoformat(), at.hour)

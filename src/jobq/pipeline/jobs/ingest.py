@@ -1,0 +1,87 @@
+"""One batch of a source into the tables `events` and `quarantine`: staged, compared with what is there, published."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from jobq.pipeline.formats import Part
+from jobq.pipeline.lake import Batch, Lake, Totals
+from jobq.pipeline.tables import EVENTS, QUARANTINE
+from jobq.pipeline.transforms import dedupe, parse
+
+LATENESS_MS = 600_000  # an event this much older than the latest one seen before its batch counts as late
+
+# Values that hardly ever repeat: trying a dictionary for them first costs a third of the write.
+_PLAIN = ("id", "job", "at", "created_at", "due_at", "started_at", "finished_at")
+
+
+def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
+    """Put the batch's WIRE rows in the lake, once. Broken off at any point, it may be called again with the same rows."""
+    if lake.is_done(batch):
+        return Totals()
+    lake.take_back((EVENTS, QUARANTINE))
+    staged = lake.staging("batch")
+    seen = _stage(rows, staged, lake.state.max_at_ms - LATENESS_MS)
+    hours = [Part.of(f"{day}/{hour}") for day in _folders(lake, staged) for hour in lake.files.children(f"{staged}/table=events/{day}")]
+    kept, folder = _deduplicate(lake, staged, hours, seen["events"])
+    lake.publish(batch, ((EVENTS, folder), (QUARANTINE, f"{staged}/table=quarantine")))
+    totals = Totals(
+        read=seen["read"],
+        events=kept,
+        duplicates=seen["events"] - kept,
+        late=seen["late"],
+        quarantined=seen["read"] - seen["events"],
+    )
+    lake.commit(batch, totals, hours=hours if kept else (), max_at_ms=seen["max_at_ms"])
+    lake.files.delete(lake.staging("batch"))
+    lake.files.delete(lake.staging("fresh"))
+    return totals
+
+
+def _stage(rows: DataFrame, folder: str, watermark_ms: int) -> dict[str, int]:
+    """Parse and write, and count on the way."""
+    observation = Observation()
+    at_ms = F.unix_millis(F.col("at"))
+    counted = parse.routed(rows).observe(
+        observation,
+        F.count(F.lit(1)).alias("read"),
+        F.count(F.col("at")).alias("events"),
+        F.count_if(at_ms < watermark_ms).alias("late"),
+        F.coalesce(F.max(at_ms), F.lit(0)).alias("max_at_ms"),
+    )
+    _writer(counted).partitionBy(parse.ROUTE, "day", "hour").parquet(folder)
+    seen: dict[str, Any] = observation.get
+    return {name: int(value) for name, value in seen.items()}
+
+
+def _folders(lake: Lake, staged: str) -> list[str]:
+    return lake.files.children(f"{staged}/table=events")
+
+
+def _deduplicate(lake: Lake, staged: str, hours: list[Part], count: int) -> tuple[int, str]:
+    """How many of the staged events are new, and the folder that holds just these."""
+    folder = f"{staged}/table=events"
+    if not count:
+        return 0, folder
+    known = {*lake.space.parts(EVENTS)} if lake.state.totals.events else set()
+    shared = [hour for hour in hours if hour in known]
+    stored = lake.read(EVENTS, shared) if shared else None
+    batch = lake.spark.read.schema(EVENTS.schema).parquet(folder)
+    found = dedupe.suspects(batch, stored).localCheckpoint()
+    if found.isEmpty():
+        return count, folder
+    fresh = lake.staging("fresh")
+    observation = Observation()
+    kept = dedupe.without_copies(batch, stored, found).observe(observation, F.count(F.lit(1)).alias("n"))
+    _writer(kept).partitionBy("day", "hour").parquet(fresh)
+    return int(observation.get["n"]), fresh
+
+
+def _writer(rows: DataFrame) -> Any:
+    writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "static")
+    for name in _PLAIN:
+        writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
+    return writer

@@ -1,0 +1,75 @@
+"""Compaction of small files, retention, and rebuilding what is derived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+
+import msgspec
+
+from jobq.pipeline.formats import DeltaSpace, Part, ParquetSpace
+from jobq.pipeline.fs import File
+from jobq.pipeline.lake import Lake
+from jobq.pipeline.slo import Target
+from jobq.pipeline.jobs.derive import derive
+from jobq.pipeline.tables import ATTEMPTS, EVENTS, QUARANTINE, TABLES, Table
+
+TARGET_BYTES = 128 * 1024 * 1024
+
+
+def compact(lake: Lake, *, target: int = TARGET_BYTES) -> dict[str, tuple[int, int]]:
+    """Make few large files of many small ones; answers (files before, files after) per table that changed.
+
+    Not while a `run` is at work on the same Parquet lake. Broken off, nothing is lost: a partition is swapped whole."""
+    space = lake.space
+    if isinstance(space, DeltaSpace):
+        return {table.name: changed for table in TABLES if (changed := _optimise(lake, space, table))}
+    assert isinstance(space, ParquetSpace)
+    lake.take_back((EVENTS, QUARANTINE))
+    return {table.name: changed for table in TABLES if (changed := _merge(lake, space, table, target))}
+
+
+def _merge(lake: Lake, space: ParquetSpace, table: Table, target: int) -> tuple[int, int] | None:
+    before = after = 0
+    for part in space.parts(table):
+        files = lake.files.files(f"{space.path(table)}/{part.path()}")
+        wanted = _file_count(files, target)
+        if len(files) > wanted:
+            space.replace(table, space.read(table, [part]).repartition(wanted), [part])
+            before, after = before + len(files), after + wanted
+    return (before, after) if before else None
+
+
+def _file_count(files: Sequence[File], target: int) -> int:
+    return max(1, -(-sum(file.size for file in files) // target))
+
+
+def _optimise(lake: Lake, space: DeltaSpace, table: Table) -> tuple[int, int] | None:
+    if not lake.files.exists(f"{space.path(table)}/_delta_log"):
+        return None
+    metrics = lake.spark.sql(f"OPTIMIZE delta.`{space.path(table)}`").select("metrics.numFilesRemoved", "metrics.numFilesAdded").first()
+    return (int(metrics[0]), int(metrics[1])) if metrics and metrics[0] else None
+
+
+def retain(lake: Lake, *, keep_days: int, today: date | None = None, all_tables: bool = False) -> dict[str, int]:
+    """Remove days older than `keep_days`: of `events`, `attempts` and `quarantine`, or of every table; how many partitions per table.
+
+    The audit is told (the lake's horizon), so that jobs begun before it are not taken for jobs that lost their beginning."""
+    first = ((today or datetime.now(UTC).date()) - timedelta(days=keep_days)).isoformat()
+    tables = TABLES if all_tables else (EVENTS, ATTEMPTS, QUARANTINE)
+    removed: dict[str, int] = {}
+    if any(part.day < first for part in lake.space.parts(EVENTS)):
+        lake.save(msgspec.structs.replace(lake.state, horizon=max(first, lake.state.horizon or first)))
+    for table in tables:
+        old = [part for part in lake.space.parts(table) if part.day < first]
+        lake.space.drop(table, old)
+        if old:
+            removed[table.name] = len(old)
+    if dirty := [part for part in lake.dirty if part.day < first]:
+        lake.derived(dirty)
+    return removed
+
+
+def rebuild(lake: Lake, targets: Sequence[Target], *, since: str | None = None) -> list[Part]:
+    """Derive every hour (from a day on) anew: after a change of the SLO targets, or of a table's meaning."""
+    return derive(lake, targets, [part for part in lake.space.parts(EVENTS) if since is None or part.day >= since])

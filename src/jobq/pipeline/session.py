@@ -1,0 +1,91 @@
+"""The Spark session of a command: `local[*]` unless told otherwise, UTC, and only the jars that are needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Literal
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from jobq.errors import ConfigError
+
+Format = Literal["parquet", "delta"]
+
+_DELTA = "4.4.0"
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # A batch that spans many hours writes them side by side instead of sorting all its rows by hour first.
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    # Percentiles per queue and minute are thousands of groups; past this number Spark sorts all rows instead of hashing them.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.hadoop.parquet.enable.summary-metadata": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.enabled": "false",
+}
+
+
+def packages(*, kafka: bool = False, format: Format = "parquet") -> list[str]:
+    """What Spark must fetch, for spark.jars.packages."""
+    version = pyspark.__version__
+    wanted = [f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"] if kafka else []
+    if format == "delta":
+        wanted.append(f"io.delta:delta-spark_{'.'.join(version.split('.')[:2])}_2.13:{_DELTA}")
+    return wanted
+
+
+def open_session(
+    name: str,
+    *,
+    master: str | None = None,
+    kafka: bool = False,
+    format: Format = "parquet",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session for one command.
+
+    `master` None: what spark-submit or the environment says, else `local[*]`. Connector jars come by spark.jars.packages,
+    unless `JQ_SPARK_JARS` (or spark.jars in `conf`) names them: then nothing is downloaded.
+    """
+    settings = {**_SETTINGS, **_format_settings(format), **_jars(kafka, format), **(conf or {})}
+    builder = SparkSession.builder.appName(name)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has chosen the master
+    if master or not submitted:
+        builder = builder.master(master or os.environ.get("SPARK_MASTER", "local[*]"))
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(os.environ.get("JQ_SPARK_LOG", "ERROR"))
+    return session
+
+
+def _format_settings(format: Format) -> dict[str, str]:
+    if format == "parquet":
+        return {}
+    return {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+
+
+def _jars(kafka: bool, format: Format) -> dict[str, str]:
+    given = os.environ.get("JQ_SPARK_JARS")
+    if given:
+        return {"spark.jars": given}
+    wanted = packages(kafka=kafka, format=format)
+    return {"spark.jars.packages": ",".join(wanted)} if wanted else {}
+
+
+def require(module: str, extra: str) -> None:
+    """ConfigError that says what to install, if a module of an extra is missing."""
+    try:
+        import_module(module)
+    except ImportError as e:
+        raise ConfigError(f"this needs {module}: pip install 'jobq[{extra}]'") from e

@@ -1,0 +1,110 @@
+"""What the audit looks for, as transforms over `events`.
+
+Every job is a chain: each event says where the job stood before (`previous`) and where it stands now (`state`), so each must
+begin where the one before it ended. A life begins with `accepted` or `rerun`; it has one end at most. What breaks the chain is
+named by what it looks like, and `jq-pipeline audit` shows the events around it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from jobq.core.states import ENDED, TRANSITIONS, State
+
+_JOB = ["tenant", "queue", "job"]
+_ENDED = [state.value for state in ENDED]
+_BEGINS = ["accepted", "rerun"]
+HELD = [state.value for state in State if state not in ENDED]
+_SHOWN = ["id", "kind", "at", "life", "attempt", "previous", "state"]
+_WIDTH = 20  # digits of the longest number in an id
+_RETURNS = ["retried", "snoozed", "stalled", "released", "limited", "blocked"]
+_LEGAL = [f"{t.kind}|{t.previous or ''}|{t.state}" for t in TRANSITIONS]
+
+# Faults, and whether a gap in the store's log could explain them (then they prove nothing).
+FAULTS: dict[str, bool] = {
+    "illegal transition": False,
+    "no beginning": True,
+    "two ends in one life": True,
+    "resurrected": True,
+    "run not explained": True,
+    "attempt miscounted": True,
+    "broken chain": True,
+}
+
+
+def in_order(id: str = "id") -> Column:
+    """A string that sorts events of one log as they happened: the id with its numbers padded to one width.
+
+    The id is log-position-n, and positions are ordered by their numbers (`core.wire`)."""
+    padded = F.regexp_replace(id, r"(\d+)", "0" * _WIDTH + "$1")
+    return F.regexp_replace(padded, rf"\d*(\d{{{_WIDTH}}})", "$1")
+
+
+def judged(events: DataFrame, horizon: str | None = None) -> DataFrame:
+    """Every event with the one `before` it, whether it is its job's `last`, and its `fault`, if it cannot stand where it stands.
+
+    `horizon`: jobs created before this day may have lost their beginning to retention (`carried`)."""
+    rows = events.select(*_JOB, *_SHOWN, "created_at", in_order().alias("o"))
+    line = Window.partitionBy(*_JOB).orderBy("o")
+    so_far = line.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    opened = F.count_if(F.col("kind").isin(*_BEGINS, *_RETURNS))
+    chained = rows.select(
+        *_JOB,
+        *_SHOWN,
+        "created_at",
+        F.lag(F.struct("id", "kind", "at", "state", "life", "attempt")).over(line).alias("before"),
+        F.lead("id").over(line).isNull().alias("last"),
+        (F.count_if(F.col("kind") == "started").over(so_far) - opened.over(so_far)).alias("excess"),
+    )
+    old = F.col("created_at") < F.lit(horizon).cast("timestamp") if horizon else F.lit(False)
+    chained = chained.withColumn("carried", F.col("before").isNull() & ~F.col("kind").isin(*_BEGINS, "gap") & old)
+    return chained.select(*_JOB, *_SHOWN, "before", "last", "carried", _fault(old).alias("fault"))
+
+
+def _fault(old: Column) -> Column:
+    kind, before = F.col("kind"), F.col("before")
+    begins = kind.isin(*_BEGINS)
+    was_over = before["state"].isin(_ENDED)
+    legal = F.concat_ws("|", "kind", F.coalesce("previous", F.lit("")), "state").isin(_LEGAL)
+    step = F.when(kind == "started", 1).otherwise(0)
+    continues = F.when(kind == "accepted", was_over).otherwise(F.col("previous") == before["state"])
+    return (
+        F.when(kind == "gap", None)
+        .when(~legal, "illegal transition")
+        .when(before.isNull() & ~old & (kind != "accepted"), "no beginning")
+        .when(before.isNull(), None)
+        .when(was_over & F.col("state").isin(_ENDED) & ~begins, "two ends in one life")
+        .when(was_over & ~begins, "resurrected")
+        .when((kind == "started") & (F.col("excess") > 0) & ~old, "run not explained")
+        .when(~continues, "broken chain")
+        .when(~begins & (F.col("life") == before["life"]) & (F.col("attempt") != before["attempt"] + step), "attempt miscounted")
+    )
+
+
+def balance(rows: DataFrame) -> DataFrame:
+    """Of `judged` rows, per tenant and queue: lives begun, how they ended, what is still held by the last event of each job,
+    how many of each fault, and gaps."""
+    kind, last = F.col("kind"), F.col("last") & (F.col("kind") != "gap")
+    return (
+        rows.groupBy("tenant", "queue")
+        .agg(
+            F.count(F.lit(1)).alias("events"),
+            F.count_if(last).alias("jobs"),
+            *(F.count_if(kind == name).alias(name) for name in ("accepted", "rerun", "completed", "failed", "cancelled")),
+            F.count_if("carried").alias("carried"),
+            F.count_if(last & ~F.col("state").isin(_ENDED)).alias("held"),
+            *(F.count_if(last & (F.col("state") == state)).alias(f"{state}_now") for state in HELD),
+            *(F.count_if(F.col("fault") == fault).alias(fault) for fault in FAULTS),
+            F.count_if(kind == "gap").alias("gaps"),
+            F.min(F.when(kind == "gap", F.unix_millis("at"))).alias("gap_from_ms"),
+            F.max(F.when(kind == "gap", F.unix_millis("at"))).alias("gap_to_ms"),
+            F.max_by("id", in_order()).alias("last_id"),
+        )
+        .orderBy("tenant", "queue")
+    )
+
+
+def counterexamples(rows: DataFrame) -> DataFrame:
+    """The events at fault, with what stood before each."""
+    return rows.where(F.col("fault").isNotNull()).select(*_JOB, "fault", *_SHOWN, "before")

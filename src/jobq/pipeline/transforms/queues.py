@@ -1,0 +1,88 @@
+"""`queue_minute` and, added up from it, `tenant_day`."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from jobq.pipeline.tables import QUEUE_MINUTE, TENANT_DAY
+from jobq.pipeline.transforms.attempts import ms_between
+
+_QUEUE = ["tenant", "queue"]
+_RETURNED = ["snoozed", "released", "limited", "blocked"]
+_BEGUN = ["accepted", "rerun"]
+_ENDED = ["completed", "failed", "cancelled"]
+_COUNTED = ["accepted", "rerun", "started", "completed", "failed", "cancelled", "retried", "stalled"]
+_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_ACCURACY = 1_000  # of the percentile's rank: 0.1 %
+
+COUNTS = [*_COUNTED, "returned", "wait_ms", "run_ms", "waiting_change", "held_change"]
+_MEASURES = [*(f"{what}_{q}" for what in ("wait", "run") for q in _QUANTILES), *COUNTS]
+
+
+def _kind(*kinds: str) -> Column:
+    return F.col("kind").isin(*kinds)
+
+
+def _quantiles(of: Column, name: str) -> Column:
+    return F.percentile_approx(of.cast("double"), F.array(*(F.lit(q) for q in _QUANTILES.values())), _ACCURACY).alias(name)
+
+
+def changes(events: DataFrame) -> DataFrame:
+    """Per queue and minute: counts, percentiles, and by how much the backlog changed (no levels yet)."""
+    wait = F.when(_kind("started"), F.greatest(ms_between("due_at", "started_at"), F.lit(0)))
+    run = F.when(F.col("previous") == "active", ms_between("started_at", "at"))
+    became = F.count_if(F.col("state") == "waiting") - F.count_if(F.col("previous") == "waiting")
+    grouped = (
+        events.where(F.col("kind") != "gap")
+        .groupBy(*_QUEUE, F.date_trunc("minute", "at").alias("minute"))
+        .agg(
+            *(F.count_if(_kind(kind)).alias(kind) for kind in _COUNTED),
+            F.count_if(_kind(*_RETURNED)).alias("returned"),
+            _quantiles(wait, "wait"),
+            _quantiles(run, "run"),
+            F.coalesce(F.sum(wait), F.lit(0)).alias("wait_ms"),
+            F.coalesce(F.sum(run), F.lit(0)).alias("run_ms"),
+            became.alias("waiting_change"),
+            (F.count_if(_kind(*_BEGUN)) - F.count_if(_kind(*_ENDED))).alias("held_change"),
+        )
+    )
+    parts = [F.col(what)[n].alias(f"{what}_{q}") for what in ("wait", "run") for n, q in enumerate(_QUANTILES)]
+    return grouped.select(*_QUEUE, "minute", *parts, *COUNTS)
+
+
+def queue_minute(minutes: DataFrame, before: DataFrame, days: DataFrame) -> DataFrame:
+    """Minutes with changes (of whole days) as QUEUE_MINUTE rows with levels.
+
+    `before`: `waiting` and `held` of each queue when the first of these days began. `days`: the days (column `day`). Every
+    queue that holds anything gets a row at the start of each day, so that the next day finds its level in this one's rows.
+    """
+    opening = before.select(*_QUEUE, F.col("waiting").alias("waiting_change"), F.col("held").alias("held_change"))
+    opening = opening.select("*", F.lit(None).cast("timestamp").alias("minute"), F.lit(False).alias("real"))
+    queues = before.select(*_QUEUE).unionByName(minutes.select(*_QUEUE)).distinct()
+    marks = queues.crossJoin(F.broadcast(days)).select(*_QUEUE, F.col("day").cast("timestamp").alias("minute"), F.lit(False).alias("real"))
+    rows = minutes.select(*_QUEUE, "minute", *_MEASURES, F.lit(True).alias("real"))
+    marks = marks.join(rows.select(*_QUEUE, "minute"), [*_QUEUE, "minute"], "left_anti")
+    rows = rows.unionByName(marks, allowMissingColumns=True).fillna(0, subset=COUNTS).unionByName(opening, allowMissingColumns=True)
+    line = Window.partitionBy(*_QUEUE).orderBy(F.col("minute").asc_nulls_first()).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    levels = rows.select(
+        "*",
+        F.sum("waiting_change").over(line).alias("waiting"),
+        F.sum("held_change").over(line).alias("held"),
+        F.to_date("minute").alias("day"),
+    )
+    kept = levels.where(F.col("minute").isNotNull() & (F.col("real") | (F.col("held") != 0) | (F.col("waiting") != 0)))
+    return kept.select(*QUEUE_MINUTE.columns)
+
+
+def last_levels(minutes: DataFrame) -> DataFrame:
+    """Where each queue stood at the end of these minutes."""
+    latest = minutes.groupBy(*_QUEUE).agg(F.max_by(F.struct("waiting", "held"), "minute").alias("level"))
+    return latest.select(*_QUEUE, "level.waiting", "level.held")
+
+
+def tenant_day(minutes: DataFrame) -> DataFrame:
+    """QUEUE_MINUTE rows of whole days, added up."""
+    sums = [column.name for column in TENANT_DAY.body if column.name not in (*_QUEUE, "held")]
+    grouped = minutes.groupBy(*_QUEUE, "day").agg(*(F.sum(name).alias(name) for name in sums), F.max_by("held", "minute").alias("held"))
+    return grouped.select(*TENANT_DAY.columns)

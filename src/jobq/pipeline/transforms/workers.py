@@ -1,0 +1,44 @@
+"""`worker_minute`: each run cut at the minutes it touches, and what each worker's pieces add up to and cover."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from jobq.pipeline.tables import WORKER_MINUTE
+
+LOOK_BACK_HOURS = 24  # a longer run counts only in its last 24 hours, so that an hour depends on a bounded number of others
+
+_MINUTE = 60_000
+
+
+def worker_minute(attempts: DataFrame) -> DataFrame:
+    """Utilisation per worker and minute. `attempts` are all that touch the minutes wanted."""
+    start, end = F.unix_millis("started_at"), F.unix_millis("ended_at")
+    earliest = end - LOOK_BACK_HOURS * 3_600_000
+    runs = attempts.where(F.col("worker").isNotNull() & F.col("started_at").isNotNull())
+    runs = runs.select("worker", F.greatest(start, earliest).alias("a"), F.greatest(end, start).alias("b"))
+    first, last = F.expr(f"a div {_MINUTE}"), F.expr(f"b div {_MINUTE}")
+    pieces = runs.select("worker", "a", "b", F.explode(F.sequence(first, last)).alias("m"))
+    pieces = pieces.select(
+        "worker",
+        "m",
+        F.greatest("a", F.col("m") * _MINUTE).alias("a"),
+        F.least("b", (F.col("m") + 1) * _MINUTE).alias("b"),
+    )
+    earlier = Window.partitionBy("worker", "m").orderBy("a", "b").rowsBetween(Window.unboundedPreceding, -1)
+    reach = F.coalesce(F.max("b").over(earlier), F.col("a"))
+    cut = pieces.select("worker", "m", "a", "b", F.greatest(F.col("b") - F.greatest("a", reach), F.lit(0)).alias("new"))
+    grouped = cut.groupBy("worker", "m").agg(
+        F.count(F.lit(1)).alias("runs"),
+        F.sum(F.col("b") - F.col("a")).alias("busy_ms"),
+        F.sum("new").alias("covered_ms"),
+    )
+    rows = grouped.select(
+        "*",
+        F.timestamp_millis(F.col("m") * _MINUTE).alias("minute"),
+        (F.col("busy_ms") / _MINUTE).alias("concurrency"),
+        (F.col("covered_ms") / _MINUTE).alias("utilisation"),
+    )
+    rows = rows.select("*", F.to_date("minute").alias("day"), F.hour("minute").alias("hour"))
+    return rows.select(*WORKER_MINUTE.columns)
