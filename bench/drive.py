@@ -61,6 +61,11 @@ class Program:
         except ProcessLookupError:
             pass
         self.process.wait()
+        for thread in self._threads:
+            thread.join(5)
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe:
+                pipe.close()
 
     def _read(self, pipe: IO[str]) -> None:
         for line in pipe:

@@ -1,0 +1,108 @@
+"""docs/benchmarks.md and its plots, from saved runs: python -m bench.page out/bench/sqlite.json out/bench/valkey.json"""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from bench.report import number
+from bench.results import Results, load
+
+DOCS = Path("docs")
+PLOTTED = ("drain, concurrency 100", "drain, concurrency 10", "drain, concurrency 1", "enqueue concurrently", "enqueue in bulk")
+WIDTH, BAR, GAP, NAMES, NUMBERS = 720, 18, 6, 120, 90
+
+STYLE = """
+  text { font: 13px system-ui, sans-serif; fill: #24292f }
+  .title { font-weight: 600 }
+  .peer { fill: #9aa7b4 } .ours { fill: #1f6feb }
+  @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .peer { fill: #57606a } .ours { fill: #58a6ff } }
+"""
+
+
+def page(runs: list[Results]) -> str:
+    """The whole page. Every number on it is out of a saved run."""
+    parts = [
+        "# Benchmarks",
+        "<!-- Written by `python -m bench.page` from saved runs. Run those again, then this. -->",
+        "How it is measured, who takes part and with which settings: [bench/README.md](../bench/README.md). "
+        "×n means n times as good as the baseline; for ms and B, less is better. – means the library has no such thing.",
+    ]
+    for run in runs:
+        parts += [_head(run), f"![{run.suite}](benchmarks-{run.suite}.svg)", _table(run), _versions(run)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(run: Results) -> str:
+    machine, day = run.machine, datetime.fromisoformat(run.began).strftime("%d %B %Y")
+    counted = max((len(cell.values) for cell in run.cells.values()), default=0)
+    return (
+        f"## {run.suite}\n\n{day}, commit `{run.commit}`: {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, "
+        f"{machine['system']}, Python {machine['python']}, event loop {run.loop}, load at start {machine['load_at_start']}. "
+        f"Medians of {counted} interleaved runs. Baseline: {run.baseline}."
+    )
+
+
+def _table(run: Results) -> str:
+    lines = ["| | " + " | ".join(run.contenders) + " |", "|---|" + "---:|" * len(run.contenders)]
+    for row, unit in run.units.items():
+        lines.append(f"| {row} | " + " | ".join(_cell(run, row, unit, contender) for contender in run.contenders) + " |")
+    return "\n".join(lines)
+
+
+def _cell(run: Results, row: str, unit: str, contender: str) -> str:
+    value, ratio = run.median(row, contender), run.ratio(row, contender)
+    if value is None:
+        note = (run.cells[row, contender].note or "") if (row, contender) in run.cells else ""
+        return "failed" if note.startswith("failed") else "–"
+    return number(value, unit) if ratio is None or contender == run.baseline else f"{number(value, unit)} ×{ratio:.3g}"
+
+
+def _versions(run: Results) -> str:
+    known = [
+        f"{name} ({', '.join(f'{p} {v}' for p, v in packages.items())})" for name, packages in run.versions.items() if packages
+    ]
+    return "Versions: " + "; ".join(known) + "."
+
+
+def plot(run: Results) -> str:
+    """Bars, one panel per row, best on top; readable in light and dark."""
+    panels, y = [], 0
+    for row in PLOTTED:
+        values = {name: value for name in run.contenders if (value := run.median(row, name)) is not None}
+        if values:
+            panels.append(_panel(row, values, run.units[row], y))
+            y += 40 + len(values) * (BAR + GAP)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" role="img" aria-label="{escape(run.suite)}">'
+    return f"{head}\n<style>{STYLE}</style>\n" + "\n".join(panels) + "\n</svg>\n"
+
+
+def _panel(title: str, values: dict[str, float], unit: str, top: int) -> str:
+    lines = [f'<text class="title" x="0" y="{top + 18}">{escape(title)}</text>']
+    room, most = WIDTH - NAMES - NUMBERS, max(values.values())
+    for n, (name, value) in enumerate(sorted(values.items(), key=lambda pair: -pair[1])):
+        y, length = top + 28 + n * (BAR + GAP), max(1.0, value / most * room)
+        kind = "ours" if name.startswith("jobq") else "peer"
+        lines += [
+            f'<text x="{NAMES - 8}" y="{y + 14}" text-anchor="end">{escape(name)}</text>',
+            f'<rect class="{kind}" x="{NAMES}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2"/>',
+            f'<text x="{NAMES + length + 6:.1f}" y="{y + 14}">{number(value, unit)}</text>',
+        ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    runs = [load(Path(path)) for path in sys.argv[1:]]
+    (DOCS / "benchmarks.md").write_text(page(runs))
+    for run in runs:
+        (DOCS / f"benchmarks-{run.suite}.svg").write_text(plot(run))
+    print(f"wrote {DOCS / 'benchmarks.md'} and {len(runs)} plots")
+
+
+if __name__ == "__main__":
+    main()
