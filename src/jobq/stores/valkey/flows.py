@@ -129,7 +129,7 @@ class Flows(Handle):
         answers: dict[tuple[str, str], list[Any]] = {}
         for prefix in prefixes:
             reply = await self.fcall("submit", prefix, self.now(), flow, confirmed=True)
-            answers |= {(prefix, answer[1].decode()): answer for answer in reply[3]}
+            answers |= {(prefix, id.decode()): answer for id, answer in zip(reply[4], reply[3], strict=True)}
             await self.after(keys.queue_of(prefix), prefix, to_wake=reply[0], messages=0, due_in=reply[2])
         for prefix in prefixes:
             await self.pump(prefix)

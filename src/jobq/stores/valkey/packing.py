@@ -143,7 +143,7 @@ def outcome(o: AnyOutcome, where: Callable[[JobKey], str], token: str) -> tuple[
         fields["saved"], data = True, o.saved
     if isinstance(o, Block):
         if o.signal is not None:
-            fields["signal"] = o.signal
+            fields |= {"signal": o.signal, "seen": o.seen}
         if o.timeout_ms is not None:
             fields["timeout"] = o.timeout_ms
         tied = edges(o.after, where) if o.after else b""

@@ -27,6 +27,12 @@ function J.cancel_children(cx, job)
   end
 end
 
+function J.add_signal(cx, job, name, value)
+  local n = call("HINCRBY", cx.P .. "x:" .. job.id, "signals", 1)
+  J.extra(cx, job, "g:" .. n, name .. "\n" .. value)
+  J.save_run(cx, job)
+end
+
 local COMMANDS = {}
 function COMMANDS.cancel(cx, job, c) return J.cancel(cx, job, c.reason, c.cascade) end
 
@@ -102,11 +108,8 @@ end
 
 function COMMANDS.signal(cx, job, c, value)
   if job.finished then return false end
-  local x = cx.P .. "x:" .. job.id
-  local n = call("HINCRBY", x, "signals", 1)
-  J.extra(cx, job, "g:" .. n, c.name .. "\n" .. value)
-  J.save_run(cx, job)
-  if job.state == STATE.blocked and call("HGET", x, "signal") == c.name then J.unblock(cx, job) end
+  J.add_signal(cx, job, c.name, value)
+  if job.state == STATE.blocked and call("HGET", cx.P .. "x:" .. job.id, "signal") == c.name then J.unblock(cx, job) end
   return true
 end
 

@@ -90,7 +90,7 @@ function J.open(prefix, now)
     now = tonumber(now)
   end
   return {
-    P = prefix, now = now, now6 = spack(">I6", now), logs = {}, waiting = 0, woken = 0, minute = {}, keys = {},
+    P = prefix, now = now, now6 = spack(">I6", now), logs = {}, waiting = 0, woken = 0, minute = {}, keys = {}, key_order = {},
     outbox = 0, ended = {},
   }
 end
@@ -122,6 +122,7 @@ end
 
 -- Write what the call did.
 function J.close(cx)
+  J.deliver_local(cx)
   if cx.waiting ~= 0 then call("HINCRBY", cx.P .. "m", "waiting", cx.waiting) end
   J.keys_flush(cx)
   J.log_flush(cx)

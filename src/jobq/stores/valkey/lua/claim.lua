@@ -3,7 +3,7 @@ local char, floor = string.char, math.floor
 local pstr, pint, six = J.pstr, J.pint, J.six
 local STATE, NIL, TIME, ORDER = J.STATE, J.NIL, "\207\0\0", J.ORDER
 local AT_START = J.AT_START
-local TRIES = 10 -- batches of nothing but entries left behind that one claim wades through
+local WADE = 1000 -- entries left behind that one claim wades through at most
 
 -- The claim under way: what it may take, and what it has taken.
 local function begin(cx, worker, lease_ms)
@@ -117,11 +117,13 @@ end
 
 local function claim_plain(cx, tk, want)
   local line = cx.P .. "w:"
-  for _ = 1, TRIES do
+  local waded = 0
+  while tk.n < want and not tk.over and waded < WADE do
     local entries, orders = J.pop(cx, line, want - tk.n)
     if #entries == 0 then break end
+    local before = tk.n
     activate(cx, tk, entries, orders)
-    if tk.n >= want or tk.over then break end
+    waded = waded + #entries - (tk.n - before)
   end
 end
 
@@ -149,8 +151,8 @@ end
 
 -- Round robin: in each round every ready key starts one job, until there is no room or nothing is ready.
 local function claim_keyed(cx, tk, want)
-  local P, tries = cx.P, 0
-  while tk.n < want and not tk.over and tries < TRIES do
+  local P, waded = cx.P, 0
+  while tk.n < want and not tk.over and waded < WADE do
     local ready = call("ZPOPMIN", P .. "r", want - tk.n)
     if #ready == 0 then break end
     local keys, limits, rates, entries, orders, owner = {}, {}, {}, {}, {}, {}
@@ -184,7 +186,7 @@ local function claim_keyed(cx, tk, want)
       if yes then started[owner[at]] = true end
     end
     end_round(cx, keys, active, limits, rates, started)
-    tries = tk.n > before and 0 or tries + 1
+    waded = waded + #keys - (tk.n - before)
   end
 end
 

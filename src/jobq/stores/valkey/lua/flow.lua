@@ -3,7 +3,8 @@
 --
 -- x:<parent>  e:<queue>\n<id> → "<ordinal>:<data>" per child · i:<ordinal> → how that child ended · edges, open: counts
 --             signal: the one it waits for · follows: it waits for a running unique job · g:<n> → "<name>\n<value>" signals received
--- x:<child>   P:<queue>\n<id> → "1" per parent
+-- x:<child>   P:<queue>\n<id> → "<n>\n<the id it is waited for as>" per parent
+-- al:<id>     the holder of the lock that kept a job of this id out
 local STATE = J.STATE
 
 -- A message to a queue. `m` is a flat map of text and numbers.
@@ -69,23 +70,26 @@ function J.block(cx, job, o, saved, edges)
   J.to_blocked(cx, job, "blocked", o.timeout and cx.now + o.timeout)
   if edges then J.tie(cx, job, edges) end
   if o.signal then
-    if J.has_signal(cx, job, o.signal) then J.unblock(cx, job) end
+    if J.signals_of(cx, job, o.signal) > (o.seen or 0) then J.unblock(cx, job) end
   elseif not edges or tonumber(call("HGET", x, "open") or 0) <= 0 then
     J.unblock(cx, job)
   end
 end
 
-function J.has_signal(cx, job, name)
+function J.signals_of(cx, job, name)
+  local n = 0
   for field, value in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. job.id))) do
-    if field:sub(1, 2) == "g:" and value:sub(1, #name + 1) == name .. "\n" then return true end
+    if field:sub(1, 2) == "g:" and value:sub(1, #name + 1) == name .. "\n" then n = n + 1 end
   end
-  return false
+  return n
 end
 
 -- How a child ended, as its parents are told.
-local function ending(cx, child)
+local function ending(cx, child, as, parent)
   local name = J.name_key(child)
-  local m = { type = "ended", queue = cx.P, child = child.id, name = name, state = child.state, codec = J.options(child).codec or "json" }
+  local m = {
+    type = "ended", queue = cx.P, child = as, name = name, state = child.state, codec = J.options(child).codec or "json", parent = parent,
+  }
   if child.state == STATE.completed then
     m.result = child.result
   elseif child.state == STATE.failed then
@@ -96,16 +100,16 @@ local function ending(cx, child)
 end
 
 function J.tell_parents(cx, child)
-  local m = ending(cx, child)
-  for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. child.id))) do
+  local parents = {}
+  for field, value in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. child.id))) do
     if field:sub(1, 2) == "P:" then
       local queue, parent = field:match("^P:([^\n]*)\n(.*)$")
-      local copy = {}
-      for k, v in pairs(m) do copy[k] = v end
-      copy.parent = parent
-      J.post(cx, queue, copy)
+      local n, as = value:match("^(%d+)\n(.*)$")
+      parents[#parents + 1] = { n = tonumber(n), as = as, queue = queue, parent = parent }
     end
   end
+  table.sort(parents, function(a, b) return a.n < b.n end)
+  for _, p in ipairs(parents) do J.post(cx, p.queue, ending(cx, child, p.as, p.parent)) end
 end
 
 -- Why a parent fails with its child: the child's failure, told from the parent's side.
@@ -143,15 +147,19 @@ J.MAIL = {}
 function J.MAIL.watch(cx, m)
   local child = J.look(cx, m.child)
   if not child then
+    local holder = call("GET", cx.P .. "al:" .. m.child)
+    child = holder and J.look(cx, holder)
+  end
+  if not child then
     if J.is_staged(cx, m.child) then return "later" end
     J.post(cx, m.queue, { type = "ended", queue = cx.P, child = m.child, parent = m.parent, state = STATE.cancelled, gone = 1 })
     return
   end
-  J.extra(cx, child, "P:" .. m.queue .. "\n" .. m.parent, "1")
+  local n = call("HLEN", cx.P .. "x:" .. child.id)
+  J.extra(cx, child, "P:" .. m.queue .. "\n" .. m.parent, n .. "\n" .. m.child)
   if child.finished then
-    local told = ending(cx, child)
-    told.parent = m.parent
-    J.post(cx, m.queue, told)
+    J.end_record(cx, child) -- it has extras since
+    J.post(cx, m.queue, ending(cx, child, m.child, m.parent))
   else
     child.rflags = J.with(child.rflags, J.WANTED)
     J.save_run(cx, child)

@@ -7,6 +7,7 @@ local function of(cx, key)
   if not state then
     state = { freed = 0, pushed = false }
     cx.keys[key] = state
+    cx.key_order[#cx.key_order + 1] = key
   end
   return state
 end
@@ -35,8 +36,7 @@ end
 -- Write what happened to keys: their active jobs, and which of them are ready now. Runs before a claim and at the end.
 function J.keys_flush(cx)
   if not next(cx.keys) then return end
-  local P, names = cx.P, {}
-  for key in pairs(cx.keys) do names[#names + 1] = key end
+  local P, names = cx.P, cx.key_order
   local active = J.hmget(P .. "a", names)
   local any_held = call("EXISTS", P .. "hd") == 1
   local set, drop, ready, standing = {}, {}, {}, {}
@@ -62,7 +62,7 @@ function J.keys_flush(cx)
   J.variadic("HSET", P .. "a", set, 2)
   J.variadic("HDEL", P .. "a", drop)
   J.variadic("ZADD", P .. "ks", standing, 2)
-  cx.keys = {}
+  cx.keys, cx.key_order = {}, {}
   J.take_turns(cx, ready)
 end
 

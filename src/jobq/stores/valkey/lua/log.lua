@@ -7,15 +7,14 @@ local HEAD = "\220\0\17" -- an item is an array of 17: core/events.py names them
 local SOFT, HARD = 262144, 2097152 -- events kept for readers to come; events kept at most for readers that lag
 local DAY = 86400000
 
--- The items of one worker (or of none) in this call.
+-- The items of one worker (or of none) in this call. Another worker's begin a new entry: what happens to a job stays in order.
 function J.items(cx, worker)
-  local key = worker or ""
-  local items = cx.logs[key]
-  if not items then
-    items = {}
-    cx.logs[key] = items
+  local last = cx.logs[#cx.logs]
+  if not last or last.worker ~= worker then
+    last = { worker = worker, items = {} }
+    cx.logs[#cx.logs + 1] = last
   end
-  return items
+  return last.items
 end
 
 -- One transition of a loaded job, told with what the job now says. `previous` is a state's code or nil.
@@ -98,10 +97,12 @@ end
 -- Append what happened: an entry per worker, each holding its whole batch.
 function J.log_flush(cx)
   local stream, total = cx.P .. "s", 0
-  for worker, items in pairs(cx.logs) do
+  for i = 1, #cx.logs do
+    local items = cx.logs[i].items
     local n = #items
-    local entry = "\148\1" .. pint(cx.now) .. (worker == "" and NIL or pstr(worker)) .. parray(n) .. concat(items)
-    call("XADD", stream, "*", "n", n, "d", entry)
+    if n > 0 then
+      call("XADD", stream, "*", "n", n, "d", "\148\1" .. pint(cx.now) .. pmaybe(cx.logs[i].worker) .. parray(n) .. concat(items))
+    end
     total = total + n
   end
   if total == 0 then return end

@@ -138,6 +138,19 @@ function J.put_one(cx, place, id, body, edges)
   return { place, id, life, job.state }
 end
 
+-- A job whose lock is held stands for its holder, also for jobs elsewhere that are to wait for it.
+function J.alias(cx, id, answer)
+  if answer[2] ~= id then call("SET", cx.P .. "al:" .. id, answer[2], "PX", 86400000) end
+  return answer
+end
+
+-- Some of those that waited for others need not: say so.
+function J.look_again(cx, answers)
+  for _, answer in ipairs(answers) do
+    if answer[4] == STATE.blocked and not answer[5] then answer[4] = J.load(cx, answer[2]).state end
+  end
+end
+
 -- Edges are tied when all jobs of the call are in, whatever their order.
 function J.tie_all(cx)
   for _, tie in ipairs(cx.ties or {}) do
@@ -168,12 +181,12 @@ function J.put(keys, args)
     if slow or not put_plain(cx, args, k, stop) then
       for j = k, stop, 2 do
         local place = (j - 5) / 2
-        answers[#answers + 1] = J.put_one(cx, place, args[j], args[j + 1], edges[place])
+        answers[#answers + 1] = J.alias(cx, args[j], J.put_one(cx, place, args[j], args[j + 1], edges[place]))
       end
     end
   end
   J.tie_all(cx)
-  J.deliver_local(cx)
   J.close(cx)
+  J.look_again(cx, answers)
   return { cx.to_wake or 0, cx.outbox, cx.due_at and cx.due_at - cx.now or -1, answers }
 end

@@ -129,6 +129,7 @@ function J.extra(cx, job, ...)
   job.rflags = J.with(job.rflags, J.EXTRA)
 end
 
+
 -- New options: they replace the old ones inside the record.
 function J.rewrite_options(job, opts)
   local data = next(opts) and mpack(opts) or ""

@@ -5,9 +5,6 @@ local STATE, NIL, TIME = J.STATE, J.NIL, "\207\0\0"
 local AT_END = J.AT_END
 local REMEMBERED = 3600000 -- ms that a worker's last exchange is remembered
 
--- Whether a job that is not leased under the token was settled with it before: then this is the same settle again.
-local function settled_before(job, token) return job ~= nil and token ~= "" and job.token == token and job.state ~= STATE.active end
-
 -- Completions. Those that concern nobody else are written together. RETURNS places of stale ones, added to `stale`.
 local function complete(cx, args, first, count, worker, stale)
   local P, now6, now = cx.P, cx.now6, cx.now
@@ -49,7 +46,7 @@ local function complete(cx, args, first, count, worker, stale)
       local job = J.load(cx, id)
       if job and job.state == STATE.active and job.token == token then
         J.finish(cx, job, STATE.completed, nil, result)
-      elseif not settled_before(job, token) then
+      else
         stale[#stale + 1] = i
       end
     end
@@ -107,7 +104,7 @@ local ENDINGS = {
 
 local function settle_one(cx, o, data, edges)
   local job = J.load(cx, o.id)
-  if not job or job.state ~= STATE.active or job.token ~= o.token then return settled_before(job, o.token) end
+  if not job or job.state ~= STATE.active or job.token ~= o.token then return false end
   if o.kind == "retry" or o.kind == "fail" then job.failures = job.failures + 1 end
   if J.has(job.rflags, J.CANCEL) then
     local failed = o.kind == "retry" or o.kind == "fail"

@@ -26,7 +26,7 @@ function J.stage(keys, args)
 end
 
 -- submit: bring in this queue's part of a flow. KEYS 1 prefix. ARGS now, flow
--- RETURNS as put; the answers name ids. A flow that is not (or no longer) staged here answers none.
+-- RETURNS as put, and the ids the answers are for. A flow that is not (or no longer) staged here answers none.
 function J.submit(keys, args)
   local cx, flow = J.open(keys[1], args[1]), args[2]
   local staged = call("HGETALL", cx.P .. "fl:" .. flow)
@@ -40,11 +40,14 @@ function J.submit(keys, args)
   call("ZREM", cx.P .. "fz", flow)
   if #members > 0 then J.fix_mode(cx, members[1].body) end
   local answers = {}
-  for _, m in ipairs(members) do answers[#answers + 1] = J.put_one(cx, m.place + 1, m.id, m.body, m.edges) end
+  local ids = {}
+  for i, m in ipairs(members) do
+    answers[i], ids[i] = J.alias(cx, m.id, J.put_one(cx, m.place + 1, m.id, m.body, m.edges)), m.id
+  end
   J.tie_all(cx)
-  J.deliver_local(cx)
   J.close(cx)
-  return { cx.to_wake or 0, cx.outbox, cx.due_at and cx.due_at - cx.now or -1, answers }
+  J.look_again(cx, answers)
+  return { cx.to_wake or 0, cx.outbox, cx.due_at and cx.due_at - cx.now or -1, answers, ids }
 end
 
 -- discard: forget this queue's part of a flow. KEYS 1 prefix. ARGS flow. RETURNS nothing

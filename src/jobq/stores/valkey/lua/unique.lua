@@ -70,12 +70,16 @@ function J.meet(cx, opts, body)
   return job
 end
 
--- A pending job gets the newest data; a debounced one starts its wait anew.
+-- A pending job gets the newest data and options, and keeps its name, key and priority; a debounced one starts its wait anew.
 function J.replace(cx, job, opts, body)
-  job.rec = job.rec:sub(1, 15) .. body
-  local fresh = J.read(job.id, job.rec)
-  job.nk, job.stop, job.options_at, job.options_n, job.payload_n = fresh.nk, fresh.stop, fresh.options_at, fresh.options_n, fresh.payload_n
-  job.opts, job.name, job.key, job.flags = nil, nil, nil, fresh.flags
+  local flags, nn, no, np = sunpack(">BI2I2I4", body)
+  local priority = J.options(job).priority
+  local fresh = {}
+  for k, v in pairs(opts) do fresh[k] = v end
+  fresh.priority = priority
+  job.rec = job.rec:sub(1, 15) .. spack(">BI2I2I4", flags, #job.nk, no, np) .. job.nk .. body:sub(10 + nn)
+  job.flags, job.options_n, job.payload_n, job.stop = flags, no, np, J.HEAD + #job.nk + no + np
+  J.rewrite_options(job, fresh)
   J.write(cx, job)
   if opts.lock_mode == "debounce" and job.state ~= STATE.blocked then
     take(cx, opts.lock, job.id, opts.lock_ttl)

@@ -70,7 +70,11 @@ function J.waited_enough(cx, limit)
   for i = 1, #ids do
     call("ZREM", cx.P .. "bt", ids[i])
     local job = J.load(cx, ids[i])
-    if job and job.state == STATE.blocked then J.unblock(cx, job) end
+    if job and job.state == STATE.blocked then
+      local signal = call("HGET", cx.P .. "x:" .. job.id, "signal")
+      if signal then J.add_signal(cx, job, signal, "") end -- an empty value: nothing came
+      J.unblock(cx, job, "timeout")
+    end
   end
   return #ids
 end
@@ -119,7 +123,10 @@ end
 function J.prepare(cx, limit)
   J.promote(cx, limit)
   J.repair(cx, limit)
+  J.expire_due(cx, limit)
+  J.waited_enough(cx, limit)
   J.release_keys(cx)
+  J.deliver_local(cx)
 end
 
 -- tick: a pass of upkeep. KEYS 1 prefix. ARGS now, limit. RETURNS {steps, jobs to wake for elsewhere, messages, unread events dropped}
