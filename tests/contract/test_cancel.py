@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jobq.core.records import AnyOutcome, Cancel, Lease, Remove
+from jobq.core.records import AnyCommand, AnyOutcome, Cancel, Lease, Remove
 from jobq.core.states import State
 
 from .kit import LEASE, SECOND, Desk, block, complete, fail, hold, ref, release, retry, snooze
@@ -155,7 +155,12 @@ async def test_commands_are_carried_out_in_order_and_answered_in_order(q: Desk) 
     beside = q.beside("other")
     await q.put("a")
     await beside.put("a")
-    commands = [Cancel(job=beside.key("a")), Remove(job=beside.key("a")), Cancel(job=q.key("x")), Cancel(job=q.key("a"))]
+    commands: list[AnyCommand] = [
+        Cancel(job=beside.key("a")),
+        Remove(job=beside.key("a")),
+        Cancel(job=q.key("x")),
+        Cancel(job=q.key("a")),
+    ]
     assert await q.store.alter(commands) == [True, True, False, True]
     assert await beside.states("a") == [None]
     assert await q.states("a") == ["cancelled"]

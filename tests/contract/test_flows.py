@@ -8,7 +8,7 @@ from jobq.core.records import Cancel, Input, JobSpec, Lease, Remove, Rerun
 from jobq.core.states import State
 from jobq.errors import InvalidJob
 
-from .kit import DAY, SECOND, Desk, complete, fail, read_all, read_log, retry
+from .kit import DAY, SECOND, Desk, complete, fail, fresh_queue, read_all, read_log, retry
 
 
 def results(lease: Lease) -> dict[str, bytes | None]:
@@ -162,6 +162,14 @@ async def test_an_edge_to_an_unknown_job_is_refused_and_nothing_is_stored(q: Des
         await q.store.put([q.spec("a"), q.spec("p", after=(q.edge("a"), q.edge("nobody")))])
     assert await q.counts() == {}
     assert await q.events() == []
+
+
+async def test_a_flow_does_not_reach_into_another_tenant(q: Desk) -> None:
+    stranger = Desk(q.store, fresh_queue(), q.clock, q.audited)
+    await stranger.put("theirs")
+    with pytest.raises(InvalidJob, match="theirs"):
+        await q.store.put([q.spec("p", after=(stranger.edge("theirs"),))])
+    assert await q.counts() == {}
 
 
 async def test_a_retry_of_a_child_keeps_the_parent_waiting(q: Desk) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from jobq.core.records import Cancel, Filter, Limits, QueueConfig
+from jobq.core.records import Cancel, Filter, Lease, Limits, QueueConfig
 from jobq.core.states import State
 from jobq.errors import ConfigError
 
@@ -125,19 +125,17 @@ async def test_order_is_strict_at_any_concurrency_with_limit_one(q_twice: tuple[
     ids = [f"{key}{n}" for n in range(6) for key in "abc"]
     await put_keys(first, *ids)
     started: list[str] = []
-    running: list[tuple[Desk, str, object]] = []
-    while len(started) < len(ids):
+    running: list[tuple[Desk, str, Lease]] = []
+    while len(started) < len(ids) or running:
         for desk, name in ((first, "w1"), (second, "w2")):
             for lease in await desk.claim(5, worker=name):
-                assert lease.key not in {r.key for _, _, r in running}  # type: ignore[attr-defined]
+                assert lease.key not in {other.key for _, _, other in running}
                 started.append(lease.id)
                 running.append((desk, name, lease))
-        desk, name, lease = running.pop(0)
-        await desk.settle(complete(lease), worker=name)  # type: ignore[arg-type]
+        desk, name, oldest = running.pop(0)
+        await desk.settle(complete(oldest), worker=name)
     for key in "abc":
         assert [id for id in started if id[0] == key] == [f"{key}{n}" for n in range(6)]
-    for desk, name, lease in running:
-        await desk.settle(complete(lease), worker=name)  # type: ignore[arg-type]
 
 
 async def test_a_freed_slot_of_a_key_is_used_in_the_same_exchange(q: Desk) -> None:

@@ -248,4 +248,4 @@ class PlainQueue(RuleBasedStateMachine):
 
 def test_any_history_of_a_plain_queue_keeps_the_books(fresh_places: Callable[[str], Fresh], store_name: str) -> None:
     fresh = fresh_places(store_name)
-    run_state_machine_as_test(lambda: PlainQueue(fresh()), settings=QUICK)
+    run_state_machine_as_test(lambda: PlainQueue(fresh()), settings=QUICK)  # type: ignore[arg-type]  # any factory will do

@@ -265,4 +265,4 @@ def _priority(event: EventRecord) -> int:
 
 def test_any_history_of_a_busy_queue_keeps_its_rules(fresh_places: Callable[[str], Fresh], store_name: str) -> None:
     fresh = fresh_places(store_name)
-    run_state_machine_as_test(lambda: BusyQueue(fresh()), settings=QUICK)
+    run_state_machine_as_test(lambda: BusyQueue(fresh()), settings=QUICK)  # type: ignore[arg-type]  # any factory will do
