@@ -34,7 +34,7 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
         if room > 0 and not queue.paused:
             found = _claim_from(tx, queue, room, wanted.lease_ms, worker, call)
             leases += found
-            if found and len(leases) == wanted.limit and tx.counts(queue.qid)[WAITING]:
+            if found and len(leases) == wanted.limit and queue.counts[WAITING]:
                 tx.woken.setdefault(queue.qid, 1)  # there is more than this worker could take
     return leases, seen
 

@@ -87,7 +87,7 @@ def release(tx: Tx, queue: QueueRow, job: Job) -> None:
 
 def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
     """A pending job gets the newest data, and its wait starts anew."""
-    job.payload, job.codec, job.name = spec.payload, spec.codec, spec.name
+    job.payload, job.codec = spec.payload, spec.codec
     options = msgspec.structs.replace(options_of(spec), lock=unpack_options(job.options).lock)
     job.options = pack_options(options)
     take_again = options.lock_mode == "debounce"

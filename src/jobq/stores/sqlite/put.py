@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from jobq.core.events import KIND_CODES, STATES
 from jobq.core.records import JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
@@ -67,6 +69,11 @@ def put(
             flows.fail_parent(tx, job, fatal)
         elif job.open == 0:
             line.unblock(tx, job)
+    states = {(job.qid, job.id): STATES[job.state] for job, _ in tied}
+    for n, spec in enumerate(specs if tied else ()):
+        state = states.get((tx.queue_made(spec.queue).qid, spec.id))
+        if state is not None and not answers_at[n].duplicate:
+            answers_at[n] = msgspec.structs.replace(answers_at[n], state=state)
     return [answers_at[n] for n in range(len(specs))]
 
 
@@ -82,14 +89,13 @@ def _put_plain(tx: Tx, queue: QueueRow, specs: list[JobSpec], port: int | None) 
     """All at once; ids that were there already are found out only when the count says so."""
     qid, now = queue.qid, tx.now
     place = tx.places(qid, len(specs))
-    top = tx.execute(HOT["top"]).fetchone()[0]
     rows = [_row(qid, spec, place + n, now) for n, spec in enumerate(specs)]
     inserted = tx.connection.executemany(HOT["insert_job"], rows).rowcount
     taken: set[str] = set()
     repeated = False
     if inserted != len(specs):
         ids = [spec.id for spec in specs]
-        taken = {id for (id,) in tx.execute(HOT["taken"], (qid, as_json(ids), top))}
+        taken = {id for (id,) in tx.execute(HOT["taken"], (qid, as_json(ids), place, place + len(ids) - 1))}
         repeated = len(set(ids)) != len(ids)
     if not taken and not repeated:
         _accepted(tx, queue, rows)
@@ -236,8 +242,7 @@ def _checked(tx: Tx, queue: QueueRow, specs: list[JobSpec]) -> QueueRow:
     mode = queue.mode
     if mode is None:
         mode = "keyed" if specs[0].key is not None else "plain"
-        tx.execute("UPDATE queues SET mode = ? WHERE qid = ?", (mode, queue.qid))
-        queue = tx.keep(queue._replace(mode=mode))
+        queue.mode, queue.dirty = mode, True
     for spec in specs:
         if (spec.key is not None) != (mode == "keyed"):
             raise _wrong_mode(queue, mode, spec)

@@ -56,9 +56,9 @@ def overrides(tx: Tx, qid: int) -> dict[str, Limits]:
 def pause(tx: Tx, name: QueueName, paused: bool) -> None:
     """The whole of `Store.pause` and `Store.resume`."""
     queue = tx.queue_made(name)
-    tx.execute(SQL["pause"], (int(paused), queue.qid))
+    queue.paused, queue.dirty = int(paused), True
     if not paused:
-        tx.woken[queue.qid] = max(1, tx.counts(queue.qid)[WAITING])
+        tx.woken[queue.qid] = max(1, queue.counts[WAITING])
 
 
 def clear(tx: Tx, name: QueueName, delayed: bool, limit: int) -> int:
@@ -102,7 +102,7 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int) -> bool:
     queue = tx.queue(name)
     if queue is None:
         return True
-    active = tx.counts(queue.qid)[ACTIVE]
+    active = queue.counts[ACTIVE]
     if active and not force:
         raise ConfigError(f"queue {name.queue!r} has {active} active jobs: stop its workers first, or use force")
     rows = tx.execute(SQL["some_jobs"], (queue.qid, limit)).fetchall()
@@ -115,7 +115,9 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int) -> bool:
         return False
     for statement in ("drop_keys", "drop_key_limits", "drop_locks", "drop_schedules", "drop_minutes", "drop_sleepers"):
         tx.execute(SQL[statement], (queue.qid,))
-    tx.execute(SQL["reset_queue"], (queue.qid,))
+    queue.listed = queue.paused = queue.held_ms = 0
+    queue.mode = queue.rate = queue.settings_blob = None
+    queue.dirty = True
     return True
 
 
@@ -133,12 +135,10 @@ def _with_limits(name: QueueName, stored: settings.Settings, config: QueueConfig
 
 
 def _store(tx: Tx, queue: QueueRow, mode: str | None, stored: settings.Settings, *, limits_changed: bool) -> QueueRow:
-    packed = settings.pack(stored)
-    tx.execute(SQL["store"], (mode, packed, queue.qid))
-    queue = tx.keep(queue._replace(mode=mode, settings_blob=packed))
+    queue.mode, queue.settings_blob, queue.dirty = mode, settings.pack(stored), True
     if limits_changed:
-        tx.execute(KEYED["set_rate"], (None, 0, queue.qid))
-        tx.woken[queue.qid] = max(1, tx.counts(queue.qid)[WAITING])
+        queue.rate, queue.held_ms = None, 0
+        tx.woken[queue.qid] = max(1, queue.counts[WAITING])
         if mode == "keyed":
             _settle_all_keys(tx, queue.qid)
     return queue

@@ -69,12 +69,12 @@ def room(tx: Tx, queue: QueueRow, wanted: int) -> int:
         return wanted
     effective = queue.settings.effective
     if effective.limit is not None:
-        wanted = min(wanted, effective.limit - tx.counts(queue.qid)[ACTIVE])
+        wanted = min(wanted, effective.limit - queue.counts[ACTIVE])
     if isinstance(effective.rate, Window):
         meter = Meter(effective.rate, queue.rate, tx.now)
         if wanted > 0 and not meter.room():
             meter.take(1)
-            _keep(tx, queue, meter)
+            _keep(queue, meter)
         wanted = min(wanted, meter.room())
     return wanted
 
@@ -94,7 +94,7 @@ def affordable(tx: Tx, queue: QueueRow, wanted: int) -> list[int]:
         if not meter.take(unpack_options(packed).cost):
             break
         chosen.append(pk)
-    _keep(tx, queue, meter)
+    _keep(queue, meter)
     return chosen
 
 
@@ -106,7 +106,7 @@ def started(tx: Tx, queue: QueueRow, n: int) -> None:
         assert meter is not None
         for _ in range(n):
             meter.take(1)
-        _keep(tx, queue, meter)
+        _keep(queue, meter)
 
 
 def keys_affordable(tx: Tx, queue: QueueRow, heads: list[Any]) -> list[tuple[str, int]]:
@@ -135,7 +135,7 @@ def keys_affordable(tx: Tx, queue: QueueRow, heads: list[Any]) -> list[tuple[str
     if limited:
         keys.settle(tx, queue.qid, limited)
     if bucket is not None:
-        _keep(tx, queue, bucket)
+        _keep(queue, bucket)
     if limited and not chosen and (bucket is None or not bucket.held_ms):
         return keys_affordable(tx, queue, tx.execute(KEYED["next_keys"], (queue.qid, tx.now, len(heads))).fetchall())
     return chosen
@@ -143,7 +143,6 @@ def keys_affordable(tx: Tx, queue: QueueRow, heads: list[Any]) -> list[tuple[str
 
 def next_times(tx: Tx, queue: QueueRow) -> list[int]:
     """When something held may go on."""
-    queue = tx.queue_by_qid(queue.qid)
     times = [queue.held_ms] if queue.held_ms > tx.now else []
     if queue.mode == "keyed":
         row = tx.execute(KEYED["next_held"], (queue.qid,)).fetchone()
@@ -153,12 +152,11 @@ def next_times(tx: Tx, queue: QueueRow) -> list[int]:
 
 def _meter(tx: Tx, queue: QueueRow) -> Meter | None:
     rate = queue.settings.effective.rate
-    return None if rate is None else Meter(rate, tx.queue_by_qid(queue.qid).rate, tx.now)
+    return None if rate is None else Meter(rate, queue.rate, tx.now)
 
 
-def _keep(tx: Tx, queue: QueueRow, meter: Meter) -> None:
-    tx.execute(KEYED["set_rate"], (meter.packed, meter.held_ms, queue.qid))
-    tx.keep(tx.queue_by_qid(queue.qid)._replace(rate=meter.packed, held_ms=meter.held_ms))
+def _keep(queue: QueueRow, meter: Meter) -> None:
+    queue.rate, queue.held_ms, queue.dirty = meter.packed, meter.held_ms, True
 
 
 def _own_rates(tx: Tx, queue: QueueRow, names: list[str]) -> dict[str, RateData | None]:

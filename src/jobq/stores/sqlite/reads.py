@@ -60,8 +60,12 @@ def _get(tx: Tx, key: JobKey) -> JobRecord | None:
     job = None if queue is None else tx.find(queue.qid, key.id)
     if job is None or not _there(job, tx.now):
         return None
+    return _whole(tx, job, key.queue)
+
+
+def _whole(tx: Tx, job: Job, queue: QueueName) -> JobRecord:
     parents, children = flows.family(tx, job)
-    found = record(job, key.queue)
+    found = record(job, queue)
     return msgspec.structs.replace(found, parents=parents, children=children) if parents or children else found
 
 
@@ -106,7 +110,7 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
             job = Job(*row[2:])
             looked += 1
             if _matches(job, filter, tx.now):
-                found.append(record(job, filter.queue))
+                found.append(_whole(tx, job, filter.queue))
             if len(found) >= limit or looked >= _LOOK:
                 return Page(records=tuple(found), cursor=json.dumps([n, row[0], row[1]]))
     return Page(records=tuple(found))
@@ -131,7 +135,7 @@ def _matches(job: Job, filter: Filter, now: int) -> bool:
 def count(tx: Tx, name: QueueName) -> dict[State, int]:
     """The whole of `Store.count`."""
     queue = tx.queue(name)
-    counts = [0] * 7 if queue is None else tx.counts(queue.qid)
+    counts = [0] * 7 if queue is None else queue.counts
     return {state: counts[code] for code, state in enumerate(STATES)}
 
 
@@ -156,7 +160,11 @@ def metrics(tx: Tx, name: QueueName, minutes: int) -> list[MinuteRecord]:
         return []
     first = (tx.now // 60_000 - minutes + 1) * 60_000
     rows = tx.execute(SQL["minutes"], (queue.qid, first))
-    return [MinuteRecord(**dict(zip(MinuteRecord.__struct_fields__, row, strict=True))) for row in rows]
+    found = [MinuteRecord(**dict(zip(MinuteRecord.__struct_fields__, row, strict=True))) for row in rows]
+    if queue.minute >= first and any(queue.figures):
+        running = zip(MinuteRecord.__struct_fields__, (queue.minute, *queue.figures), strict=True)
+        found.append(MinuteRecord(**dict(running)))
+    return found
 
 
 def logs(tx: Tx, key: JobKey) -> list[str]:
@@ -169,7 +177,7 @@ def logs(tx: Tx, key: JobKey) -> list[str]:
 def queues(tx: Tx, tenant: str | None) -> list[QueueRecord]:
     """The whole of `Store.queues`."""
     rows = tx.execute(SQL["queues_of"], (tenant, tenant)).fetchall()
-    return [queue_record(tx, QueueRow._make(row)) for row in rows]
+    return [queue_record(tx, QueueRow.of(row)) for row in rows]
 
 
 def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
@@ -220,13 +228,13 @@ def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: 
     if queue is None:
         return EventPage(events=(), position=after or "0")
     if after is None:
-        return EventPage(events=(), position=str(tx.execute(SQL["log_end"], (queue.qid,)).fetchone()[0]))
+        return EventPage(events=(), position=str(queue.pos))
     if not after.isdigit():
         raise InvalidJob(f"{after!r} is not a position in an event log: use one that an event has, or '0' for the oldest kept")
     found: list[EventRecord] = []
     position = after
     for pos, entry in tx.execute(SQL["entries"], (queue.qid, int(after))):
-        found += events.unpack(log_id, str(pos), name, entry)
+        found += events.unpack(f"{log_id}.{queue.qid}", str(pos), name, entry)
         position = str(pos)
         if len(found) >= limit:
             break

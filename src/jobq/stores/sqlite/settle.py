@@ -70,7 +70,7 @@ def exchange(
             due = claims.next_due(tx, queues)
         if not leases and not outcomes:
             asleep = True
-            signals.fall_asleep(tx, [queue.qid for queue in queues], worker, port, wanted.limit)
+            signals.fall_asleep(tx, queues, worker, port, wanted.limit)
     if outcomes or leases:
         tx.execute(HOT["remember_call"], (worker, call, tx.now, msgspec.msgpack.encode(stale) if stale else None))
     return Settled(stale=tuple(stale), leases=tuple(leases), next_due_ms=due), asleep
@@ -206,8 +206,7 @@ def _hold(tx: Tx, queue: QueueRow, job: Job, outcome: Hold) -> None:
     if job.key is not None:
         tx.execute(KEYED["hold_key"], (job.qid, job.key, until))
     else:
-        tx.execute(KEYED["hold_queue"], (until, job.qid))
-        tx.keep(queue._replace(held_ms=max(until, queue.held_ms)))
+        queue.held_ms, queue.dirty = max(until, queue.held_ms), True
     line.to_front(tx, job, Kind.LIMITED)
 
 

@@ -9,7 +9,7 @@ from jobq.stores.sqlite import flows, keys
 from jobq.stores.sqlite.mailbox import Notice, alive
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import WAITING
-from jobq.stores.sqlite.tx import HOT, Tx
+from jobq.stores.sqlite.tx import HOT, QueueRow, Tx
 
 SQL = load("signals.sql")
 
@@ -25,18 +25,21 @@ def flush(tx: Tx) -> None:
     flows.deliver(tx)
     keys.flush(tx)
     for qid in tx.freed:
-        if tx.queue_by_qid(qid).settings.effective.limit is not None and tx.counts(qid)[WAITING]:
+        if tx.queue_by_qid(qid).settings.effective.limit is not None and tx.queue_by_qid(qid).counts[WAITING]:
             tx.woken.setdefault(qid, 1)  # a slot under the queue's limit is free
     for qid, due in tx.soonest.items():
         if qid not in tx.woken and tx.execute(HOT["next_due"], (qid,)).fetchone()[0] >= due:
             tx.woken[qid] = 1  # nothing else is due before it: one sleeper must learn the new time
     for qid, n in tx.woken.items():
-        _wake(tx, qid, n)
+        queue = tx.queue_by_qid(qid)
+        if queue.asleep:
+            _wake(tx, queue, n)
     for qid, id in tx.ended:
         _tell(tx, f"e:{qid}:{id}", "ended", tx.queue_by_qid(qid).qname, id, once=True)
-    if tx.logged and tx.execute(SQL["any_listener"], ("l:", "l;")).fetchone():
-        for qid in tx.logged:
-            _tell(tx, f"l:{qid}", "log", tx.queue_by_qid(qid).qname, "")
+    for qid in tx.logged:
+        queue = tx.queue_by_qid(qid)
+        if queue.heard and not _tell(tx, f"l:{qid}", "log", queue.qname, ""):
+            queue.heard, queue.dirty = 0, True
 
 
 def ask_to_cancel(tx: Tx, worker: str | None, queue: QueueName, job: str) -> None:
@@ -46,10 +49,13 @@ def ask_to_cancel(tx: Tx, worker: str | None, queue: QueueName, job: str) -> Non
             tx.notices.append(Notice(port, "cancel", *queue, worker, job))
 
 
-def fall_asleep(tx: Tx, qids: list[int], worker: str, port: int, slots: int) -> None:
+def fall_asleep(tx: Tx, queues: list[QueueRow], worker: str, port: int, slots: int) -> None:
     """The worker found nothing in these queues; a later job wakes it."""
     pid = os.getpid()
-    tx.connection.executemany(SQL["fall_asleep"], [(qid, worker, port, pid, slots, tx.now) for qid in qids])
+    tx.connection.executemany(SQL["fall_asleep"], [(queue.qid, worker, port, pid, slots, tx.now) for queue in queues])
+    for queue in queues:
+        if not queue.asleep:
+            queue.asleep, queue.dirty = 1, True
 
 
 def wake_up(tx: Tx, worker: str) -> None:
@@ -71,9 +77,13 @@ def listen(tx: Tx, topics: list[Topic], port: int) -> None:
     pid = os.getpid()
     for topic in topics:
         tx.execute(SQL["listen"], (topic_name(tx, topic), port, pid, tx.now + LISTEN_MS))
+        if topic.queue is None:
+            continue
+        queue = tx.queue_made(topic.queue)
         if topic.kind == "ended":
-            assert topic.queue is not None
-            tx.execute(SQL["watch_job"], (tx.queue_made(topic.queue).qid, topic.name))
+            tx.execute(SQL["watch_job"], (queue.qid, topic.name))
+        elif not queue.heard:
+            queue.heard, queue.dirty = 1, True
 
 
 def unlisten(tx: Tx, topics: list[Topic], port: int) -> None:
@@ -100,21 +110,26 @@ def sweep(tx: Tx) -> None:
     tx.execute(SQL["sweep_sleepers"], (tx.now - SLEEP_MS,))
 
 
-def _wake(tx: Tx, qid: int, n: int) -> None:
-    queue: QueueName | None = None
-    for worker, port, pid, slots in tx.execute(SQL["sleepers"], (qid, min(n, _LOOK))).fetchall():
+def _wake(tx: Tx, queue: QueueRow, n: int) -> None:
+    name = queue.qname
+    most = min(n, _LOOK)
+    sleepers = tx.execute(SQL["sleepers"], (queue.qid, most)).fetchall()
+    for worker, port, pid, slots in sleepers:
         wake_up(tx, worker)
         if not alive(pid):
             continue
-        queue = queue or tx.queue_by_qid(qid).qname
-        tx.notices.append(Notice(port, "work", *queue, worker))
+        tx.notices.append(Notice(port, "work", *name, worker))
         n -= slots
         if n <= 0:
-            break
+            return
+    if len(sleepers) < most:
+        queue.asleep, queue.dirty = 0, True  # all of them were woken
 
 
-def _tell(tx: Tx, topic: str, kind: str, queue: QueueName, name: str, *, once: bool = False) -> None:
+def _tell(tx: Tx, topic: str, kind: str, queue: QueueName, name: str, *, once: bool = False) -> bool:
+    """Whether there was anybody to tell."""
     ports = tx.execute(SQL["listeners"], (topic,)).fetchall()
     tx.notices.extend(Notice(port, kind, *queue, name) for (port,) in ports)
     if once and ports:
         tx.execute(SQL["heard"], (topic,))
+    return bool(ports)

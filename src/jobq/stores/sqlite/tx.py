@@ -11,6 +11,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from jobq.core import events
 from jobq.core.records import Failure, QueueName
 from jobq.core.states import Kind
@@ -33,27 +35,32 @@ _WAIT, _RUN = 7, 8
 ERROR_LENGTH = 500
 
 
-class QueueRow(NamedTuple):
-    """A row of queues."""
+class QueueRow(msgspec.Struct):
+    """A row of queues, loaded whole, changed in Python and saved whole at the end of the transaction."""
 
     qid: int
     tenant: str
     name: str
     mode: str | None
     paused: int
-    seq: int
     listed: int
+    asleep: int
+    heard: int
+    seq: int
+    pos: int
     held_ms: int
     rate: bytes | None
     settings_blob: bytes | None
-    trimmed: int
-    n_delayed: int
-    n_blocked: int
-    n_waiting: int
-    n_active: int
-    n_completed: int
-    n_failed: int
-    n_cancelled: int
+    counts: list[int]  # by state
+    minute: int
+    figures: list[int]  # of the minute: see _MINUTE
+    dirty: bool = False
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> QueueRow:
+        """From `SELECT *`."""
+        values: tuple[Any, ...] = (*row[:13], list(row[13:20]), row[20], list(row[21:30]))
+        return cls(*values)
 
     @property
     def qname(self) -> QueueName:
@@ -64,6 +71,13 @@ class QueueRow(NamedTuple):
     def settings(self) -> settings.Settings:
         """What is stored with it."""
         return settings.unpack(self.settings_blob)
+
+    def values(self) -> tuple[object, ...]:
+        """Parameters of `save_queue`."""
+        return (
+            self.mode, self.paused, self.listed, self.asleep, self.heard, self.seq, self.pos, self.held_ms, self.rate,
+            self.settings_blob, *self.counts, self.minute, *self.figures, self.qid,
+        )  # fmt: skip
 
 
 class Granted(NamedTuple):
@@ -93,8 +107,7 @@ class Tx:
         self.notices: list[Notice] = []
         self.worker: str | None = None
         self._entries: dict[int, list[tuple[str | None, list[events.Item]]]] = {}
-        self._deltas: dict[int, list[int]] = {}
-        self._minutes: dict[int, list[int]] = {}
+        self._freed: dict[int, int] = {}
         self._queues: dict[QueueName, QueueRow] = {}
         self._qids: dict[int, QueueRow] = {}
         self._keys: dict[tuple[int, str], list[int]] = {}
@@ -106,13 +119,13 @@ class Tx:
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, name: QueueName) -> QueueRow | None:
-        """The queue's row as the transaction found it."""
+        """The queue's row; the same object for the whole transaction."""
         row = self._queues.get(name)
         if row is None:
             found = self.execute(HOT["queue"], name).fetchone()
             if found is None:
                 return None
-            row = self.keep(QueueRow._make(found))
+            row = self.keep(QueueRow.of(found))
         return row
 
     def queue_made(self, name: QueueName) -> QueueRow:
@@ -123,15 +136,14 @@ class Tx:
             row = self.queue(name)
             assert row is not None
         elif not row.listed:
-            self.execute(HOT["list_queue"], (row.qid,))
-            row = self.keep(row._replace(listed=1))
+            row.listed, row.dirty = 1, True
         return row
 
     def queue_by_qid(self, qid: int) -> QueueRow:
         """The same, by number."""
         row = self._qids.get(qid)
         if row is None:
-            row = self.keep(QueueRow._make(self.execute(KEYED["queue_by_qid"], (qid,)).fetchone()))
+            row = self.keep(QueueRow.of(self.execute(KEYED["queue_by_qid"], (qid,)).fetchone()))
         return row
 
     def keep(self, row: QueueRow) -> QueueRow:
@@ -141,8 +153,10 @@ class Tx:
 
     def places(self, qid: int, n: int = 1) -> int:
         """The first of n new places at the back of the line."""
-        last: int = self.execute(HOT["take_places"], (n, qid)).fetchone()[0]
-        return last - n + 1
+        row = self.queue_by_qid(qid)
+        row.seq += n
+        row.dirty = True
+        return row.seq - n + 1
 
     def load(self, pks: Iterable[int]) -> list[Job]:
         """Whole rows, in line order."""
@@ -199,19 +213,22 @@ class Tx:
             entries[-1][1].extend(items)
         else:  # an entry has one worker, and entries keep the order of what happened
             entries.append((worker, list(items)))
-        deltas = self._deltas.get(qid)
-        if deltas is None:
-            deltas = self._deltas[qid] = [0] * 7
+        row = self.queue_by_qid(qid)
+        row.dirty = True
         if previous is not None:
-            deltas[previous] -= n
-        deltas[state] += n
+            row.counts[previous] -= n
+            if previous == ACTIVE:
+                self._freed[qid] = self._freed.get(qid, 0) + n
+        row.counts[state] += n
+        if state == ACTIVE:
+            self._freed[qid] = self._freed.get(qid, 0) - n
         place = _MINUTE.get(kind)
         if place is not None or run_ms:
-            minute = self._minutes.setdefault(qid, [0] * 9)
+            figures = self._figures(row)
             if place is not None:
-                minute[place] += n
-            minute[_WAIT] += wait_ms
-            minute[_RUN] += run_ms
+                figures[place] += n
+            figures[_WAIT] += wait_ms
+            figures[_RUN] += run_ms
         if state == WAITING and previous != WAITING:
             self.woken[qid] = self.woken.get(qid, 0) + n
 
@@ -233,15 +250,21 @@ class Tx:
 
     def removed(self, qid: int, state: int, n: int = 1) -> None:
         """Records of ended jobs are gone; that is no event."""
-        self._deltas.setdefault(qid, [0] * 7)[state] -= n
+        row = self.queue_by_qid(qid)
+        row.counts[state] -= n
+        row.dirty = True
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def counts(self, qid: int) -> list[int]:
-        """The queue's counters as they stand in the transaction."""
-        row = self.queue_by_qid(qid)
-        deltas = self._deltas.get(qid, [0] * 7)
-        return [n + d for n, d in zip(row[11:18], deltas, strict=True)]
+    def _figures(self, row: QueueRow) -> list[int]:
+        """The figures of this minute; those of a past one are put away first."""
+        minute = self.now // 60_000 * 60_000
+        if row.minute != minute:
+            if any(row.figures):
+                self.execute(HOT["end_minute"], (row.qid, row.minute, *row.figures))
+                row.figures = [0] * 9
+            row.minute = minute
+        return row.figures
 
     def take_keys(self) -> dict[tuple[int, str], list[int]]:
         """What happened to keys since the last time; the caller writes it."""
@@ -249,21 +272,20 @@ class Tx:
         return keys
 
     def flush(self) -> None:
-        """Write what happened: the log, the counters, the minutes."""
+        """Write what happened: the log, and the rows of the queues."""
         for qid, entries in self._entries.items():
+            row = self.queue_by_qid(qid)
             for worker, items in entries:
-                self.execute(HOT["log"], (qid, self.now, len(items), events.pack(self.now, worker, items)))
-        for qid, deltas in self._deltas.items():
-            if any(deltas):
-                self.execute(HOT["move_counters"], (*deltas, qid))
-        minute = self.now // 60_000 * 60_000
-        for qid, figures in self._minutes.items():
-            self.execute(HOT["move_minute"], (qid, minute, *figures))
+                row.pos += 1
+                self.execute(HOT["log"], (qid, row.pos, self.now, events.pack(self.now, worker, items)))
+        for row in self._qids.values():
+            if row.dirty:
+                self.execute(HOT["save_queue"], row.values())
 
     @property
     def freed(self) -> Iterable[int]:
         """The queues that have fewer active jobs than before."""
-        return [qid for qid, deltas in self._deltas.items() if deltas[ACTIVE] < 0]
+        return [qid for qid, n in self._freed.items() if n > 0]
 
     @property
     def logged(self) -> Iterable[int]:

@@ -48,7 +48,7 @@ def tick(tx: Tx, limit: int) -> int:
     """All queues, and what belongs to none. Starts where the last tick stopped."""
     steps = 0
     for row in tx.execute(SQL["queues"]).fetchall():
-        queue = tx.keep(QueueRow._make(row))
+        queue = tx.keep(QueueRow.of(row))
         if steps < limit:
             steps += queue_due(tx, queue, limit - steps)
         if steps < limit:
@@ -83,7 +83,7 @@ def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
 def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
     """Let ended records go: those past their time, and the oldest beyond the count."""
     steps = 0
-    counts = tx.counts(queue.qid)
+    counts = list(queue.counts)
     cap = queue.settings.retention.count
     for state in ENDED:
         for keep in (0, 1):
@@ -149,6 +149,7 @@ def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
     if over is not None and over[0] > upto:
         dropped = tx.execute(SQL["count_log"], (queue.qid, max(upto, readers_at or 0), over[0])).fetchone()[0]
         if unread and dropped:
-            tx.execute(HOT["log"], (queue.qid, tx.now, 1, events.pack_gap(tx.now, dropped)))
+            queue.pos, queue.dirty = queue.pos + 1, True
+            tx.execute(HOT["log"], (queue.qid, queue.pos, tx.now, events.pack_gap(tx.now, dropped)))
         upto = over[0]
     return tx.execute(SQL["trim_log"], (queue.qid, upto, limit)).rowcount

@@ -6,21 +6,18 @@ SELECT * FROM queues WHERE tenant = ? AND name = ?;
 -- name: make_queue: a queue nobody declared
 INSERT INTO queues (tenant, name) VALUES (?, ?);
 
--- name: list_queue: an obliterated queue is used anew
-UPDATE queues SET listed = 1 WHERE qid = ?;
-
--- name: take_places: n places in line; answers the last one
-UPDATE queues SET seq = seq + ? WHERE qid = ? RETURNING seq;
-
--- name: top: the newest job there is
-SELECT ifnull(max(pk), 0) FROM jobs;
+-- name: save_queue: all of a queue's row that changes
+UPDATE queues SET mode = ?, paused = ?, listed = ?, asleep = ?, heard = ?, seq = ?, pos = ?, held_ms = ?, rate = ?, settings = ?,
+    n_delayed = ?, n_blocked = ?, n_waiting = ?, n_active = ?, n_completed = ?, n_failed = ?, n_cancelled = ?, minute = ?, m_accepted = ?,
+    m_started = ?, m_completed = ?, m_failed = ?, m_cancelled = ?, m_retried = ?, m_stalled = ?, m_wait_ms = ?, m_run_ms = ?
+WHERE qid = ?;
 
 -- name: insert_job: a new job, or nothing where the id is taken
 INSERT INTO jobs VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (qid, id) DO NOTHING;
 
--- name: taken: ids of the list that were there before
-SELECT id FROM jobs WHERE qid = ? AND id IN (SELECT value FROM json_each(?)) AND pk <= ?;
+-- name: taken: ids of the list that were there before, so do not have one of the new places
+SELECT id FROM jobs WHERE qid = ? AND id IN (SELECT value FROM json_each(?)) AND abs(seq) NOT BETWEEN ? AND ?;
 
 -- name: claim_plain: the head of the line becomes active; not in order (RETURNING has none)
 UPDATE jobs SET state = 3, attempt = attempt + 1, token = pk || ?1, worker = ?2, started_ms = ?3, at_ms = ?4, keep = 0
@@ -81,11 +78,7 @@ SELECT at_ms FROM jobs WHERE qid = ? AND state = 0 AND keep = 0 AND at_ms IS NOT
 -- name: next_expiry: when the next lease expires
 SELECT at_ms FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND at_ms IS NOT NULL ORDER BY at_ms LIMIT 1;
 
--- name: move_counters: what a transaction did to a queue's counters
-UPDATE queues SET n_delayed = n_delayed + ?, n_blocked = n_blocked + ?, n_waiting = n_waiting + ?, n_active = n_active + ?,
-    n_completed = n_completed + ?, n_failed = n_failed + ?, n_cancelled = n_cancelled + ? WHERE qid = ?;
-
--- name: move_minute: what a transaction did to a queue's minute
+-- name: end_minute: a minute's figures, when the next one has begun
 INSERT INTO minutes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (qid, minute) DO UPDATE SET accepted = accepted + excluded.accepted, started = started + excluded.started,
     completed = completed + excluded.completed, failed = failed + excluded.failed, cancelled = cancelled + excluded.cancelled,
@@ -93,7 +86,7 @@ ON CONFLICT (qid, minute) DO UPDATE SET accepted = accepted + excluded.accepted,
     run_ms = run_ms + excluded.run_ms;
 
 -- name: log: an entry of the event log
-INSERT INTO events (qid, at_ms, n, entry) VALUES (?, ?, ?, ?);
+INSERT INTO events VALUES (?, ?, ?, ?);
 
 -- name: last_call: the last exchange of a worker
 SELECT call, stale FROM calls WHERE worker = ?;

@@ -64,9 +64,3 @@ SELECT key FROM keys WHERE qid = ? AND key > ? ORDER BY key LIMIT ?;
 -- name: idle_rates: keys kept only for a rate limit whose time has passed
 DELETE FROM keys WHERE qid = ?1 AND waiting = 0 AND active = 0 AND held_ms <= ?2 AND rate_until_ms <= ?2
     AND key IN (SELECT key FROM keys WHERE qid = ?1 AND waiting = 0 AND active = 0 LIMIT ?3);
-
--- name: set_rate: the state of the queue's rate limit
-UPDATE queues SET rate = ?, held_ms = ? WHERE qid = ?;
-
--- name: hold_queue: no start before a time
-UPDATE queues SET held_ms = max(held_ms, ?) WHERE qid = ?;

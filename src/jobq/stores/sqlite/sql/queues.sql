@@ -1,11 +1,5 @@
 -- What operators do to queues.
 
--- name: store: mode and settings
-UPDATE queues SET mode = ?, settings = ? WHERE qid = ?;
-
--- name: pause: or resume
-UPDATE queues SET paused = ? WHERE qid = ?;
-
 -- name: some_waiting: of a plain queue
 SELECT id FROM jobs WHERE qid = ? AND state = 2 AND key IS NULL LIMIT ?;
 
@@ -38,6 +32,3 @@ DELETE FROM minutes WHERE qid = ?;
 
 -- name: drop_sleepers: with the queue
 DELETE FROM sleepers WHERE qid = ?;
-
--- name: reset_queue: as if nobody had declared it; its row stays, for the log's sake
-UPDATE queues SET listed = 0, mode = NULL, paused = 0, held_ms = 0, rate = NULL, settings = NULL WHERE qid = ?;

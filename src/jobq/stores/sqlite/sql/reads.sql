@@ -44,9 +44,6 @@ SELECT record FROM workers WHERE until_ms > ? ORDER BY name;
 -- name: ask_worker: what it is to hear in its next beat
 UPDATE workers SET wish = ? WHERE name = ? AND until_ms > ?;
 
--- name: log_end: of a queue's log
-SELECT ifnull(max(pos), 0) FROM events WHERE qid = ?;
-
 -- name: entries: of a queue's log after a position
 SELECT pos, entry FROM events WHERE qid = ? AND pos > ? ORDER BY pos;
 

@@ -3,19 +3,22 @@
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
--- One row per queue: what is declared, what stands in its way, and counters (n_<state>) that move with the jobs.
+-- One row per queue, which every transaction on it reads and writes once: what is declared, what stands in its way,
+-- counters (n_<state>) that move with the jobs, and the figures of the running minute.
 CREATE TABLE queues (
     qid          INTEGER PRIMARY KEY,
     tenant       TEXT NOT NULL,
     name         TEXT NOT NULL,
     mode         TEXT,                          -- plain, keyed; NULL until the first job or a declaration
     paused       INTEGER NOT NULL DEFAULT 0,
-    seq          INTEGER NOT NULL DEFAULT 0,    -- the last place given in line, and the last turn given to a key
     listed       INTEGER NOT NULL DEFAULT 1,    -- 0: obliterated, and kept only for its log
+    asleep       INTEGER NOT NULL DEFAULT 0,    -- 1: there may be sleepers to wake
+    heard        INTEGER NOT NULL DEFAULT 0,    -- 1: there may be listeners to its log
+    seq          INTEGER NOT NULL DEFAULT 0,    -- the last place given in line, and the last turn given to a key
+    pos          INTEGER NOT NULL DEFAULT 0,    -- the last entry of its log
     held_ms      INTEGER NOT NULL DEFAULT 0,    -- no claims before this time (a rate limit)
     rate         BLOB,                          -- state of the queue's rate limit
     settings     BLOB,                          -- limits, retention, dead letters (settings.Settings)
-    trimmed      INTEGER NOT NULL DEFAULT 0,    -- log entries dropped unread at the hard cap
     n_delayed    INTEGER NOT NULL DEFAULT 0,
     n_blocked    INTEGER NOT NULL DEFAULT 0,
     n_waiting    INTEGER NOT NULL DEFAULT 0,
@@ -23,6 +26,16 @@ CREATE TABLE queues (
     n_completed  INTEGER NOT NULL DEFAULT 0,
     n_failed     INTEGER NOT NULL DEFAULT 0,
     n_cancelled  INTEGER NOT NULL DEFAULT 0,
+    minute       INTEGER NOT NULL DEFAULT 0,    -- the minute of these figures; past ones are in minutes
+    m_accepted   INTEGER NOT NULL DEFAULT 0,
+    m_started    INTEGER NOT NULL DEFAULT 0,
+    m_completed  INTEGER NOT NULL DEFAULT 0,
+    m_failed     INTEGER NOT NULL DEFAULT 0,
+    m_cancelled  INTEGER NOT NULL DEFAULT 0,
+    m_retried    INTEGER NOT NULL DEFAULT 0,
+    m_stalled    INTEGER NOT NULL DEFAULT 0,
+    m_wait_ms    INTEGER NOT NULL DEFAULT 0,
+    m_run_ms     INTEGER NOT NULL DEFAULT 0,
     UNIQUE (tenant, name)
 );
 
@@ -129,8 +142,7 @@ CREATE INDEX schedules_clock ON schedules (next_ms) WHERE next_ms IS NOT NULL AN
 CREATE TABLE logs (pk INTEGER NOT NULL, n INTEGER NOT NULL, line TEXT NOT NULL, PRIMARY KEY (pk, n)) WITHOUT ROWID;
 
 -- The event log: an entry per call and queue, packed by core.events.
-CREATE TABLE events (pos INTEGER PRIMARY KEY AUTOINCREMENT, qid INTEGER NOT NULL, at_ms INTEGER NOT NULL, n INTEGER NOT NULL, entry BLOB NOT NULL);
-CREATE INDEX events_queue ON events (qid, pos);
+CREATE TABLE events (qid INTEGER NOT NULL, pos INTEGER NOT NULL, at_ms INTEGER NOT NULL, entry BLOB NOT NULL, PRIMARY KEY (qid, pos)) WITHOUT ROWID;
 CREATE TABLE readers (qid INTEGER NOT NULL, reader TEXT NOT NULL, pos INTEGER NOT NULL, PRIMARY KEY (qid, reader)) WITHOUT ROWID;
 
 CREATE TABLE minutes (

@@ -21,9 +21,6 @@ SELECT port FROM listeners WHERE topic = ?;
 -- name: heard: a topic that comes up once has come up
 DELETE FROM listeners WHERE topic = ?;
 
--- name: any_listener: of a kind
-SELECT 1 FROM listeners WHERE topic >= ? AND topic < ? LIMIT 1;
-
 -- name: drop_mailbox: everything waiting at a mailbox that is closed
 DELETE FROM listeners WHERE port = ?;
 

@@ -31,4 +31,4 @@ SELECT pos FROM events WHERE qid = ? ORDER BY pos DESC LIMIT 1 OFFSET ?;
 SELECT count(*) FROM events WHERE qid = ? AND pos > ? AND pos <= ?;
 
 -- name: trim_log: the oldest entries, up to a position
-DELETE FROM events WHERE pos IN (SELECT pos FROM events WHERE qid = ? AND pos <= ? ORDER BY pos LIMIT ?);
+DELETE FROM events WHERE qid = ?1 AND pos IN (SELECT pos FROM events WHERE qid = ?1 AND pos <= ?2 ORDER BY pos LIMIT ?3);
