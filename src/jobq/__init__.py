@@ -35,13 +35,13 @@ from jobq.info import (
     JobInfo,
     JobRef,
     MinuteMetrics,
-    QueueLimits,
     QueueStats,
     ScheduleInfo,
     Undecoded,
     WorkerInfo,
 )
 from jobq.job import Job
+from jobq.limits import KeyLimits, QueueLimits
 from jobq.options import JobOptions, TaskOptions
 from jobq.queue import Queue
 from jobq.sync import SyncJob, SyncQueue, SyncTask
@@ -58,8 +58,8 @@ __all__ = [
     # working
     "Worker", "CurrentJob", "SyncCurrentJob", "current_job", "RetryAfter", "Snooze", "RateLimited", "Reject",
     # records
-    "State", "JobInfo", "JobRef", "Failure", "Event", "EventStream", "QueueStats", "QueueLimits", "MinuteMetrics", "WorkerInfo",
-    "ScheduleInfo", "Undecoded",
+    "State", "JobInfo", "JobRef", "Failure", "Event", "EventStream", "QueueStats", "QueueLimits", "KeyLimits", "MinuteMetrics",
+    "WorkerInfo", "ScheduleInfo", "Undecoded",
     # blocking
     "SyncQueue", "SyncTask", "SyncJob",
     # errors

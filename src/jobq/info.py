@@ -13,7 +13,7 @@ from jobq.core.records import Failure, Mode
 from jobq.core.states import Kind, State
 
 __all__ = [
-    "Event", "Failure", "JobInfo", "JobRef", "MinuteMetrics", "QueueLimits", "QueueStats", "ScheduleInfo", "State",
+    "Event", "Failure", "JobInfo", "JobRef", "MinuteMetrics", "QueueStats", "ScheduleInfo", "State",
     "Undecoded", "WorkerInfo",
 ]  # fmt: skip
 
@@ -150,18 +150,6 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool
     started_at: datetime
     seen_at: datetime
-
-
-class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits in force. `version`: of the declaration; `changed`: they were set at run time and differ from it."""
-
-    limit: int | None
-    rate: records.RateData | None
-    key_limit: int | None
-    key_rate: records.RateData | None
-    version: int
-    changed: bool
-    keys: Mapping[str, records.Limits]
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,20 +308,6 @@ def worker_info(record: records.WorkerRecord) -> WorkerInfo:
         paused=record.paused,
         started_at=moment(record.started_ms),
         seen_at=moment(record.seen_ms),
-    )
-
-
-def queue_limits(record: records.LimitsRecord) -> QueueLimits:
-    """A queue's limits, for users."""
-    effective = record.effective
-    return QueueLimits(
-        limit=effective.limit,
-        rate=effective.rate,
-        key_limit=effective.key_limit,
-        key_rate=effective.key_rate,
-        version=record.version,
-        changed=record.changed is not None,
-        keys=record.keys,
     )
 
 

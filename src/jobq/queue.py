@@ -13,13 +13,14 @@ from jobq.core import checks
 from jobq.core.checks import shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Bucket, Rate, Retention
-from jobq.core.records import JobRecord, Limits, QueueConfig, QueueName, RateData
+from jobq.core.records import JobRecord, QueueConfig, QueueName
 from jobq.errors import ConfigError, InvalidJob
 from jobq.events import EventStream
 from jobq.flow import Flow
 from jobq.handler import TaskHandler
 from jobq.info import JobInfo
 from jobq.job import Job
+from jobq.limits import Limiting, declared_limits, whole
 from jobq.operations import Operations
 from jobq.options import NOTHING, JobOptions, TaskOptions
 from jobq.session import CHUNK, Session, batches, close_session, open_session
@@ -36,7 +37,7 @@ DEFAULT_MAX_PAYLOAD = 1024 * 1024
 """Bytes. A queue is not a file store: what is larger belongs elsewhere, and a job holds its address."""
 
 
-class Queue(Operations):
+class Queue(Operations, Limiting):
     """A named queue in the store at `url` (default: JQ_URL, else sqlite:///jobq.db).
 
     `async with queue:` opens and closes it; without, it opens by itself and `aclose()` closes it. It can be used from any
@@ -70,9 +71,9 @@ class Queue(Operations):
         self.max_payload = checks.check_int(max_payload, "max_payload", low=1, error=ConfigError)
         self.config = _config(
             mode=mode,
-            limits=_limits(limit, key_limit, rate, key_rate),
+            limits=declared_limits(limit=limit, key_limit=key_limit, rate=rate, key_rate=key_rate),
             limits_version=checks.check_int(limits_version, "limits_version", low=1, error=ConfigError),
-            partitions=_whole(partitions, "partitions"),
+            partitions=whole(partitions, "partitions"),
             retention=_retention(retention),
             dead_letters=None
             if dead_letters is None
@@ -277,32 +278,6 @@ def _config(*, limits_version: int, **declared: Any) -> QueueConfig | None:
     if all(value is None for value in declared.values()):
         return None
     return QueueConfig(limits_version=limits_version, **declared)
-
-
-def _limits(
-    limit: int | None, key_limit: int | None, rate: Rate | Bucket | None, key_rate: Rate | Bucket | None
-) -> Limits | None:
-    limits = Limits(
-        limit=_whole(limit, "limit"),
-        key_limit=_whole(key_limit, "key_limit"),
-        rate=_rate(rate, "rate"),
-        key_rate=_rate(key_rate, "key_rate"),
-    )
-    return None if limits == Limits() else limits
-
-
-def _whole(value: int | None, option: str) -> int | None:
-    return None if value is None else checks.check_int(value, option, low=1, high=2**31 - 1, error=ConfigError)
-
-
-def _queue_name(value: str | None, option: str) -> str | None:
-    return None if value is None else checks.check_queue_name(value, option, error=ConfigError)
-
-
-def _rate(value: Rate | Bucket | None, option: str) -> RateData | None:
-    if value is not None and not isinstance(value, (Rate, Bucket)):
-        raise ConfigError(f"{option}={shown(value)} is neither a Rate nor a Bucket")
-    return None if value is None else value.data
 
 
 def _retention(value: Retention | None) -> Any:

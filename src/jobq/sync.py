@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from jobq.core.checks import Seconds
@@ -20,8 +20,10 @@ from jobq.core.states import State
 from jobq.session import CHUNK, batches, close_sessions_here
 
 if TYPE_CHECKING:
+    from jobq.core.policies import Bucket, Rate
     from jobq.info import Event, JobInfo, MinuteMetrics, QueueStats, WorkerInfo
     from jobq.job import Job
+    from jobq.limits import QueueLimits
     from jobq.options import JobOptions
     from jobq.queue import Queue
     from jobq.task import Call, Task
@@ -291,6 +293,26 @@ class SyncQueue:
     def resume(self) -> None:
         """See `Queue.resume`."""
         run(self._queue.resume())
+
+    def limits(self) -> QueueLimits:
+        """See `Queue.limits`."""
+        return run(self._queue.limits())
+
+    def set_limits(
+        self,
+        *,
+        limit: int | EllipsisType | None = ...,
+        rate: Rate | Bucket | EllipsisType | None = ...,
+        key_limit: int | EllipsisType | None = ...,
+        key_rate: Rate | Bucket | EllipsisType | None = ...,
+        key: str | None = None,
+    ) -> None:
+        """See `Queue.set_limits`."""
+        run(self._queue.set_limits(limit=limit, rate=rate, key_limit=key_limit, key_rate=key_rate, key=key))
+
+    def reset_limits(self, *, key: str | None = None) -> None:
+        """See `Queue.reset_limits`."""
+        run(self._queue.reset_limits(key=key))
 
     def clear(self, *, delayed: bool = False) -> int:
         """See `Queue.clear`."""

@@ -83,12 +83,12 @@ def _fresh_url() -> str:
 class Sandbox:
     """Queues in a memory store of their own. Made by `use`; a context manager, async or plain."""
 
-    def __init__(self, queues: tuple[Queue, ...], clock: FakeClock) -> None:
+    def __init__(self, queues: tuple[Queue, ...], clock: FakeClock, url: str | None = None) -> None:
         if not queues:
             raise ConfigError("testing.use() has no queue: name those that the code under test uses")
         self.clock = clock
-        self._queues = queues
-        self._url = _fresh_url()
+        self.queues = queues
+        self._url = url or _fresh_url()
 
     async def __aenter__(self) -> Self:
         """Move the queues in."""
@@ -96,12 +96,12 @@ class Sandbox:
 
     async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
         """Move them back; what they held is gone."""
-        for moved in self._queues:
+        for moved in self.queues:
             await moved.move_back()
 
     def __enter__(self) -> Self:
         """Move the queues in."""
-        for moved in self._queues:
+        for moved in self.queues:
             moved.move(self._url, self.clock)
         return self
 
@@ -123,8 +123,8 @@ class Sandbox:
         later (retries, delays), until nothing is. More than `most` runs are an AssertionError: something never ends.
         """
         check_int(concurrency, "concurrency", low=1)
-        tasks: dict[QueueName, Mapping[str, Handler]] = {one.qname: one.tasks for one in self._queues}
-        drainer = _Drainer(await self._queues[0].store(), tasks, concurrency, most)
+        tasks: dict[QueueName, Mapping[str, Handler]] = {one.qname: one.tasks for one in self.queues}
+        drainer = _Drainer(await self.queues[0].store(), tasks, concurrency, most)
         try:
             next_due_ms = await drainer.run()
             while delayed and next_due_ms is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from jobq import Queue
+from jobq import Queue, testing
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -21,4 +22,19 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def queue(url: str) -> AsyncIterator[Queue]:
     """An open queue with nothing in it."""
     async with Queue("api", url) as queue:
+        yield queue
+
+
+@pytest.fixture
+async def jobs(url: str) -> AsyncIterator[testing.Sandbox]:
+    """A queue under a clock that the test moves: `jobs.clock.advance(60)`, `await jobs.drain()`."""
+    clock = testing.FakeClock(datetime(2026, 3, 2, 12, tzinfo=UTC))
+    async with testing.Sandbox((Queue("api", url),), clock, url) as jobs:
+        yield jobs
+
+
+@pytest.fixture
+async def clocked(jobs: testing.Sandbox) -> AsyncIterator[Queue]:
+    """The queue of `jobs`, open."""
+    async with jobs.queues[0] as queue:
         yield queue

@@ -1,0 +1,145 @@
+"""What holds starts back: limits and rates, declared by `Queue(…)`, changed at run time by `set_limits`. `Queue` has all of this.
+
+A declaration carries its `limits_version`. A change at run time is stored apart and wins until a higher version is declared.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from datetime import timedelta
+from types import EllipsisType
+from typing import Any
+
+import msgspec
+
+from jobq.core import checks
+from jobq.core.checks import shown
+from jobq.core.policies import Bucket, Rate
+from jobq.core.records import Limits, LimitsRecord, QueueName, QueueRecord, RateData, Window
+from jobq.errors import ConfigError
+from jobq.stores.base import Store
+
+MOST = 2**31 - 1
+
+
+class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one key has of its own. None: as all keys of its queue."""
+
+    key_limit: int | None
+    key_rate: Rate | Bucket | None
+
+
+class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits in force. `version`: of the declaration; `changed`: they were set at run time and stand instead of it."""
+
+    limit: int | None
+    rate: Rate | Bucket | None
+    key_limit: int | None  # of a keyed queue; None there: 1
+    key_rate: Rate | Bucket | None
+    version: int
+    changed: bool
+    keys: Mapping[str, KeyLimits]
+
+
+class Limiting(ABC):
+    """The limits of a queue: look, change, go back to what is declared."""
+
+    qname: QueueName
+
+    @abstractmethod
+    async def store(self) -> Store:
+        """Its store handle in the running event loop."""
+
+    async def limits(self) -> QueueLimits:
+        """What is in force now, also for single keys."""
+        record = await self._queue_record()
+        return queue_limits(LimitsRecord() if record is None else record.limits)
+
+    async def set_limits(
+        self,
+        *,
+        limit: int | EllipsisType | None = ...,
+        rate: Rate | Bucket | EllipsisType | None = ...,
+        key_limit: int | EllipsisType | None = ...,
+        key_rate: Rate | Bucket | EllipsisType | None = ...,
+        key: str | None = None,
+    ) -> None:
+        """Change limits now, for all workers. What is not named stays as it is; None removes a limit.
+
+        With `key`, `key_limit` and `key_rate` become that key's own; None gives it back what all keys have.
+        Raised limits let waiting jobs start at once; lowered ones wait for running jobs to end. Two callers that change
+        different limits in the same moment may undo each other: look with `limits()`.
+        """
+        given = {"limit": limit, "rate": rate, "key_limit": key_limit, "key_rate": key_rate}
+        wanted = {name: _checked(name, value) for name, value in given.items() if value is not ...}
+        if not wanted:
+            raise ConfigError("set_limits() names no limit: give limit, rate, key_limit or key_rate (None removes one)")
+        record = await self._queue_record()
+        stored = LimitsRecord() if record is None else record.limits
+        store = await self.store()
+        if key is None:
+            await store.set_limits(self.qname, msgspec.structs.replace(stored.effective, **wanted))
+            return
+        self._check_key_limits(record, wanted)
+        own = msgspec.structs.replace(stored.keys.get(checks.check_key(key), Limits()), **wanted)
+        await store.set_limits(self.qname, None if own == Limits() else own, key=checks.check_key(key))
+
+    async def reset_limits(self, *, key: str | None = None) -> None:
+        """Forget what was changed at run time: the declared limits hold again; with `key`, those of all keys hold for it."""
+        await (await self.store()).set_limits(self.qname, None, key=None if key is None else checks.check_key(key))
+
+    def _check_key_limits(self, record: QueueRecord | None, wanted: Mapping[str, Any]) -> None:
+        for name in ("limit", "rate"):
+            if name in wanted:
+                raise ConfigError(f"set_limits(key=…): {name} is the queue's; a key has key_limit and key_rate")
+        if record is not None and record.mode == "plain":
+            raise ConfigError(f"queue {self.qname.queue!r} is plain: its jobs have no keys to limit")
+
+    async def _queue_record(self) -> QueueRecord | None:
+        """What is stored about the queue. Looking makes no queue."""
+        records = await (await self.store()).queues(self.qname.tenant)
+        return next((record for record in records if record.queue == self.qname), None)
+
+
+# ── between what users write and what stores keep ────────────────────────────────────────────────────────────────────
+
+
+def declared_limits(**given: Any) -> Limits | None:
+    """What `Queue(limit=…, rate=…, …)` declares; None if nothing."""
+    limits = Limits(**{name: _checked(name, value) for name, value in given.items()})
+    return None if limits == Limits() else limits
+
+
+def queue_limits(record: LimitsRecord) -> QueueLimits:
+    """A queue's limits, for users."""
+    effective = record.effective
+    return QueueLimits(
+        limit=effective.limit,
+        rate=policy(effective.rate),
+        key_limit=effective.key_limit,
+        key_rate=policy(effective.key_rate),
+        version=record.version,
+        changed=record.changed is not None,
+        keys={key: KeyLimits(key_limit=own.key_limit, key_rate=policy(own.key_rate)) for key, own in record.keys.items()},
+    )
+
+
+def policy(data: RateData | None) -> Rate | Bucket | None:
+    """The policy that a store keeps as this."""
+    if isinstance(data, Window):
+        return Rate(data.limit, per=timedelta(milliseconds=data.per_ms))
+    return None if data is None else Bucket(data.capacity, refill=data.refill)
+
+
+def whole(value: object, option: str) -> int | None:
+    """A whole number from 1; None: none."""
+    return None if value is None else checks.check_int(value, option, low=1, high=MOST, error=ConfigError)
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name in ("limit", "key_limit"):
+        return whole(value, name)
+    if value is not None and not isinstance(value, (Rate, Bucket)):
+        raise ConfigError(f"{name}={shown(value)} is neither a Rate nor a Bucket")
+    return None if value is None else value.data
