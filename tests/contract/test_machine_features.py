@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
@@ -31,7 +32,7 @@ from jobq.core.states import ENDED, Kind, State
 from .audit import audit, stories_of
 from .kit import Desk, FakeClock, block, complete, fail, fresh_queue, hold, read_all, read_log, release, retry, snooze, tally
 from .places import Fresh, Opening
-from .test_machine import QUICK
+from .test_machine import EXAMPLES, QUICK
 
 T = TypeVar("T")
 
@@ -265,4 +266,4 @@ def _priority(event: EventRecord) -> int:
 
 def test_any_history_of_a_busy_queue_keeps_its_rules(fresh_places: Callable[[str], Fresh], store_name: str) -> None:
     fresh = fresh_places(store_name)
-    run_state_machine_as_test(lambda: BusyQueue(fresh()), settings=QUICK)  # type: ignore[arg-type]  # any factory will do
+    run_state_machine_as_test(lambda: BusyQueue(fresh()), settings=settings(QUICK, max_examples=EXAMPLES or 25))  # type: ignore[arg-type]  # any factory will do

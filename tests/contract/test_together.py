@@ -69,7 +69,8 @@ async def test_the_line_is_one_through_both_handles(q_twice: tuple[Desk, Desk]) 
 def outcome(lease: Lease, random: Random) -> AnyOutcome:
     """A few runs go wrong, none for ever."""
     if lease.attempt < 4 and random.random() < 0.3:
-        return random.choice([retry(lease), snooze(lease), release(lease)])
+        wrong: list[AnyOutcome] = [retry(lease), snooze(lease), release(lease)]
+        return random.choice(wrong)
     return complete(lease)
 
 
