@@ -12,7 +12,6 @@ from jobq.core.checks import shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Cron, Every, Permissions, Retry
 from jobq.core.records import Lease
-from jobq.current import running
 from jobq.errors import ConfigError
 from jobq.options import EXECUTORS, ExecutorName
 
@@ -40,10 +39,9 @@ class TaskHandler:
         """The arguments of this job, as the function's annotations say. InvalidJob or ConfigError if they do not fit."""
         return self._decoder.decode(lease.payload, self._codec_of(lease), lease.inputs)
 
-    def encode(self, value: Any, /) -> bytes:
+    def encode(self, value: Any, lease: Lease, /) -> bytes:
         """A result, as it is stored: in the codec of the job it belongs to, which is the one its readers will use."""
-        run = running.get(None)
-        return (self._codec if run is None else self._codec_of(run.lease)).encode(value)
+        return self._codec_of(lease).encode(value)
 
     def _codec_of(self, lease: Lease) -> Codec:
         """The queue's, but for jobs enqueued before it was changed."""

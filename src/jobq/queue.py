@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
@@ -84,7 +85,8 @@ class Queue(Operations, Limiting):
         self._home = self.url
         self._clock: Clock | None = None
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
-        self._entered: dict[asyncio.AbstractEventLoop, int] = {}
+        self._entered: dict[asyncio.AbstractEventLoop, int] = {}  # contexts, nested or side by side
+        self._loose: set[asyncio.AbstractEventLoop] = set()  # used before the first context: open until aclose()
         self._doors: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
 
     def __repr__(self) -> str:
@@ -94,26 +96,43 @@ class Queue(Operations, Limiting):
 
     async def __aenter__(self) -> Self:
         """Open, and declare what the constructor was given."""
-        in_use = self.session_here() is not None
-        await self.session()
         loop = asyncio.get_running_loop()
-        self._entered[loop] = self._entered.get(loop, int(in_use)) + 1
+        if not self._entered.get(loop) and loop in self._sessions:
+            self._loose.add(loop)
+        self._entered[loop] = self._entered.get(loop, 0) + 1
+        try:
+            await self.session()
+        except BaseException:
+            self._entered[loop] -= 1
+            raise
         return self
 
     async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        """Close, if this is the outermost of nested contexts and nobody (a worker, say) used the queue before it."""
+        """Close, if this is the outermost of nested contexts and nobody used the queue before it."""
         loop = asyncio.get_running_loop()
-        self._entered[loop] = self._entered.get(loop, 1) - 1
-        if not self._entered[loop]:
+        self._entered[loop] = max(0, self._entered.get(loop, 0) - 1)
+        if not self._entered[loop] and loop not in self._loose:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Give the store handle of this event loop back. Nothing stored changes; the next use opens it again."""
+        """Give the store handle of this event loop back. Nothing stored changes; the next use opens it again.
+
+        A worker has a hold of its own on the store, and works on."""
         loop = asyncio.get_running_loop()
-        self._entered.pop(loop, None)
+        self._loose.discard(loop)
         session = self._sessions.pop(loop, None)
         if session is not None:
             await close_session(session)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Store]:
+        """Its store handle, for a worker: open for the length of the context, whoever closes the queue meanwhile."""
+        async with self:
+            session = await open_session(self.url, self._clock)
+            try:
+                yield session.store
+            finally:
+                await close_session(session)
 
     async def store(self) -> Store:
         """The store handle of the running event loop."""
@@ -152,7 +171,7 @@ class Queue(Operations, Limiting):
 
     async def move_back(self) -> None:
         """Close all handles, in whichever event loop, and keep jobs where they were kept before `move`."""
-        sessions, self._sessions, self._entered = self._sessions, {}, {}
+        sessions, self._sessions, self._entered, self._loose = self._sessions, {}, {}, set()
         self.url, self._clock = self._home, None
         here = asyncio.get_running_loop()
         for loop, session in sessions.items():
@@ -166,6 +185,7 @@ class Queue(Operations, Limiting):
             for loop in list(by_loop):  # a copy made in one step: other threads open and close here as well
                 if loop.is_closed():
                     by_loop.pop(loop, None)
+                    self._loose.discard(loop)
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
@@ -54,6 +55,8 @@ class Worker:
         self._hurry: asyncio.Event | None = None
         self._ending: asyncio.Task[None] | None = None
         self._done: asyncio.Event | None = None
+        self._opened = AsyncExitStack()  # its hold on the queues' stores
+        self._signalled = False
 
     def __repr__(self) -> str:
         return f"<Worker {self.name} on {', '.join(queue.qname.queue for queue in self._queues)}>"
@@ -116,6 +119,7 @@ class Worker:
             places = await self._open()
         except BaseException:
             self._done = self._hurry = None
+            await self._opened.aclose()
             raise
         slots = Slots(self.settings.concurrency)
         self._stations = [
@@ -135,7 +139,7 @@ class Worker:
         places: list[tuple[Store, dict[QueueName, Mapping[str, Handler]]]] = []
         for queue in self._queues:
             _check_tasks(queue)
-            store = await queue.store()
+            store = await self._opened.enter_async_context(queue.opened())
             if queue.config is not None:
                 await store.declare(queue.qname, queue.config)
             tasks = next((tasks for known, tasks in places if known is store), None)
@@ -158,6 +162,7 @@ class Worker:
             for executor in self._executors.values():
                 await executor.aclose()
         finally:
+            await self._opened.aclose()
             log.info("worker %s has stopped", self.name)
             self._done.set()
 
@@ -205,7 +210,8 @@ class Worker:
             asyncio.get_running_loop().remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
-        again = self._ending is not None
+        again = self._signalled or self._ending is not None  # two may come before the first has begun to stop anything
+        self._signalled = True
         log.info("worker %s: %s, %s", self.name, number.name, "handing back" if again else "draining (again: hand back at once)")
         self._stop_soon(drain=0 if again else None)
 

@@ -11,6 +11,7 @@ import pytest
 
 from jobq import Bucket, ConfigError, Queue, Rate, Retention, State, Worker
 from jobq.core.records import Limits, QueueConfig, Tokens, Window
+from jobq.engine import handles
 
 
 def test_the_environment_says_where_jobs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +146,56 @@ async def test_a_loop_that_ended_without_closing_is_forgotten(url: str) -> None:
         await asyncio.to_thread(asyncio.run, leave_open())
         async with queue:
             assert len(queue._sessions) == 1
+
+
+async def test_a_worker_leaves_no_store_open(url: str) -> None:
+    queue = Queue("q", url)
+
+    @queue.task
+    async def first() -> None:
+        await second.enqueue()  # through the queue, which nobody but the worker has opened
+
+    @queue.task
+    async def second() -> None:
+        stopping.append(asyncio.ensure_future(worker.stop()))
+
+    stopping: list[asyncio.Future[None]] = []
+    worker = Worker(queue)
+    async with Queue("keep", url):  # or a memory store would be gone with its last handle
+        await first.enqueue()
+        await queue.aclose()
+        await asyncio.wait_for(worker.run(), 20)
+        await asyncio.gather(*stopping)
+        assert not queue._sessions
+    assert not handles._entries
+
+
+async def test_closing_a_queue_does_not_close_it_under_its_worker(url: str) -> None:
+    queue = Queue("q", url)
+
+    @queue.task
+    async def ping() -> str:
+        return "pong"
+
+    async with Worker(queue):
+        for _ in range(3):
+            assert await ping.call() == "pong"
+            await queue.aclose()
+    assert not handles._entries
+
+
+async def test_a_context_inside_a_worker_closes_nothing_under_it(url: str) -> None:
+    queue = Queue("q", url)
+
+    @queue.task
+    async def ping() -> str:
+        return "pong"
+
+    async with Worker(queue):
+        async with queue:
+            assert await ping.call() == "pong"
+        assert await ping.call() == "pong"
+    assert not handles._entries
 
 
 async def test_two_tasks_of_one_name_are_refused(queue: Queue) -> None:

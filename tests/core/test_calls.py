@@ -75,6 +75,7 @@ def test_a_call_fits_when_python_says_so(fn: Callable[..., Any], args: list[int]
         (("acme", 1, 2), {}, "too many positional arguments"),
         (("acme",), {"tenant": "x", "invoice": 1}, "multiple values for argument 'tenant'"),
         (("acme", 1), {"nite": "x"}, r"unexpected keyword argument 'nite' \(did you mean 'note'\?\)"),
+        (("acme",), {"invoise": 1}, r"unexpected keyword argument 'invoise' \(did you mean 'invoice'\?\)"),
         (("acme", 1), {"delay": 5}, r"delay is an option: charge\.options\(delay=…\)\.enqueue\(…\)"),
     ],
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -52,7 +53,7 @@ class Handled:
     def bind(self, lease: Lease) -> Any:
         return JSON.decode_call(lease.payload)
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any, lease: Lease) -> bytes:
         return JSON.encode(value)
 
 
@@ -71,6 +72,10 @@ class Bench:
 
     async def store(self) -> Store:
         return self._store
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Store]:
+        yield self._store
 
     def through(self, store: Store) -> Bench:
         """The same queue and handlers, through another handle."""

@@ -63,3 +63,15 @@ async def test_a_place_that_cannot_be_opened_fails_everybody_and_is_tried_anew(t
     assert all(isinstance(result, ConfigError) for result in results)
     (tmp_path / "missing").mkdir()
     await release(await handle(url))
+
+
+async def test_handles_of_many_threads_come_and_go_at_once(url: str) -> None:
+    async def open_and_close(times: int) -> None:
+        for _ in range(times):
+            await release(await handle(url))
+
+    keep = await handle(url)
+    await asyncio.gather(*(asyncio.to_thread(lambda: asyncio.run(open_and_close(20))) for _ in range(4)))
+    assert await handle(url) is keep
+    for store in (keep, keep):
+        await release(store)

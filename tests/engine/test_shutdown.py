@@ -204,6 +204,17 @@ async def test_a_second_signal_hands_back_at_once(bench: Bench, stage: Stage, ca
     assert (await bench.get(id)).state is State.WAITING
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_two_signals_that_arrive_together_are_two(bench: Bench, stage: Stage, second: signal.Signals) -> None:
+    id = await bench.add("work")
+    running = asyncio.ensure_future(bench.worker(drain=600).run())
+    await soon(stage.begun)
+    os.kill(os.getpid(), signal.SIGTERM)  # nothing is awaited between the two: the loop hears of both in one turn
+    os.kill(os.getpid(), second)
+    await asyncio.wait_for(running, 10)
+    assert (await bench.get(id)).state is State.WAITING
+
+
 async def test_a_cancelled_run_hands_back_before_it_goes(bench: Bench, stage: Stage) -> None:
     id = await bench.add("work")
     running = asyncio.ensure_future(bench.worker(drain=600).run())

@@ -90,16 +90,21 @@ class CallShape:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidJob(f"{self.name}{self.signature}: {error}{self._hint(kwargs)}") from None
+            raise InvalidJob(f"{self.name}{self.signature}: {self._unknown(kwargs) or error}") from None
         bound.apply_defaults()
         return bound.arguments
 
-    def _hint(self, kwargs: Mapping[str, Any]) -> str:
+    def _unknown(self, kwargs: Mapping[str, Any]) -> str | None:
+        """What to say of an argument that the function does not have. `bind` would complain of the one it stands for."""
+        if any(p.kind is _KINDS.VAR_KEYWORD for p in self.signature.parameters.values()):
+            return None
         strange = [name for name in kwargs if name not in self.signature.parameters]
-        options = [name for name in strange if name in _OPTIONS]
-        if options:
-            return f"; {options[0]} is an option: {self.name}.options({options[0]}=…).enqueue(…)"
-        return did_you_mean(strange[0], self.parameters) if strange else ""
+        if not strange:
+            return None
+        name = next((name for name in strange if name in _OPTIONS), strange[0])
+        if name in _OPTIONS:
+            return f"got an unexpected keyword argument {name!r}; {name} is an option: {self.name}.options({name}=…).enqueue(…)"
+        return f"got an unexpected keyword argument {name!r}{did_you_mean(name, self.parameters)}"
 
 
 _OPTIONS = frozenset({

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
 from jobq.core.policies import Retry
@@ -46,8 +47,8 @@ class Handler(Protocol):
         """The arguments of this job. Raises if the payload does not fit the function."""
         ...
 
-    def encode(self, value: Any, /) -> bytes:
-        """A result, as it is stored. Raises if it cannot be."""
+    def encode(self, value: Any, lease: Lease, /) -> bytes:
+        """A result of this job, as it is stored. Raises if it cannot be."""
         ...
 
 
@@ -74,6 +75,6 @@ class Source(Protocol):
         """Its tasks by name. Looked at for every job: a task added later is found."""
         ...
 
-    async def store(self) -> Store:
-        """Its handle in the running event loop."""
+    def opened(self) -> AbstractAsyncContextManager[Store]:
+        """Its handle in the running event loop, which stays open for the length of the context, whoever closes the queue."""
         ...

@@ -52,7 +52,7 @@ async def handle(url: str, clock: Clock | None = None) -> Store:
 async def release(store: Store) -> None:
     """Give a handle back; the last one closes it. A store that did not come from `handle` is left alone."""
     loop = asyncio.get_running_loop()
-    for entry in _entries.values():
+    for entry in list(_entries.values()):  # a copy made in one step: other threads open and close here as well
         if entry.store is store and entry.loop is loop:
             await _leave(entry)
             return
@@ -87,5 +87,5 @@ def _drop(entry: _Entry) -> None:
 
 def _forget_closed_loops() -> None:
     """A loop that ended without giving its handles back took them along; its id may come again."""
-    for entry in [e for e in _entries.values() if e.loop.is_closed() or e.key[2] != os.getpid()]:
+    for entry in [e for e in list(_entries.values()) if e.loop.is_closed() or e.key[2] != os.getpid()]:
         _drop(entry)

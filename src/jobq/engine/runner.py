@@ -101,7 +101,7 @@ class Runner:
         try:
             args, kwargs = handler.bind(lease)
             value = await executor.call(run, handler.fn, args, kwargs)
-            outcome = Complete(queue=lease.queue, id=lease.id, token=lease.token, result=handler.encode(value))
+            outcome = Complete(queue=lease.queue, id=lease.id, token=lease.token, result=handler.encode(value, lease))
         except KeyboardInterrupt:  # somebody stops the process, not the job
             self._close(run, self._decide(run, HandedBack(), handler.retry))
             raise
