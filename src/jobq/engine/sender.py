@@ -1,9 +1,15 @@
-"""Puts in natural batches: one in flight; what arrives meanwhile rides in the next. A lone put goes at once."""
+"""Puts in natural batches: one in flight; what arrives meanwhile rides in the next.
+
+A task that puts one job after another has each sent at once, with nothing in between. Puts of several tasks meet first:
+the first waits until the tasks that are ready to run have had their turn, and takes theirs along. (A store in this
+process answers within the call, so that without this nothing would ever be in flight to wait for.)
+"""
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
@@ -28,6 +34,7 @@ class Sender:
         self._waiting: deque[_Waiter] = deque()
         self._busy = False
         self._flusher: asyncio.Task[None] | None = None
+        self._last: weakref.ref[asyncio.Task[object]] | None = None  # the task that was here last
 
     async def put(self, spec: JobSpec) -> PutResult:
         """Accept one job."""
@@ -45,11 +52,18 @@ class Sender:
         return results
 
     async def _send(self, specs: Sequence[JobSpec]) -> list[PutResult]:
-        if self._busy:
-            future: asyncio.Future[list[PutResult]] = asyncio.get_running_loop().create_future()
+        task = asyncio.current_task()
+        alone = self._last is not None and self._last() is task
+        if self._busy or not alone:
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[list[PutResult]] = loop.create_future()
             self._waiting.append((specs, future))
+            if not alone:
+                self._last = None if task is None else weakref.ref(task)
+            if not self._busy:
+                self._busy = True
+                self._flusher = loop.create_task(self._flush(), name="jobq sender")
             return await future
-        # Alone: in the caller's own task, with no future and no other task in between.
         self._busy = True
         try:
             return await self._store.put(specs)

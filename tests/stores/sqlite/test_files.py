@@ -91,7 +91,7 @@ async def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
 async def test_synchronous_is_what_the_url_says(tmp_path: Path, option: str, level: int) -> None:
     async with open_store(f"sqlite:///{tmp_path}/jobs.db{option}") as store:
         database = store._database  # type: ignore[attr-defined]
-        level_now = await database.write(None, lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0])
+        level_now = await database.write(False, None, lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0])
         assert level_now == level
 
 

@@ -54,7 +54,7 @@ def next_due(tx: Tx, queues: list[QueueRow]) -> int | None:
     """From now until something in these queues may become claimable by itself."""
     times = []
     for queue in queues:
-        for statement in ("next_due", "next_expiry"):
+        for statement in ("next_due", "next_expiry", "next_wait"):
             row = tx.execute(HOT[statement], (queue.qid,)).fetchone()
             if row is not None:
                 times.append(row[0])

@@ -1,7 +1,13 @@
-"""A file (or memory) shared by all handles of this process: one writer thread with group commit, one reader thread.
+"""A file (or memory) shared by all handles of this process: a connection to write, one to read, each with a thread.
 
-Requests that arrive while a transaction is under way are carried out together in the next one. Writers of several
-processes queue up at a file lock: the kernel wakes the next one, where SQLite's own busy handler would sleep and retry.
+Requests that arrive while a transaction is under way are carried out together in the next one (group commit), on the
+connection's thread. A small request that finds nobody else at work is carried out right where it is made, in the event
+loop's thread: that blocks the loop for the tens of microseconds it takes, where handing it to a thread and back costs
+more than the transaction (docs/decisions/0002). Nothing that may take long is done there: no waiting for another
+process's lock, no fsync (checkpoints have a thread of their own; `synchronous=full` never runs in the loop).
+
+Writers of several processes queue up at a file lock: the kernel wakes the next one, where SQLite's own busy handler
+would sleep and retry.
 """
 
 from __future__ import annotations
@@ -14,12 +20,13 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import Clock
 from jobq.stores.sqlite import queries, signals
+from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.mailbox import Post
 from jobq.stores.sqlite.tx import Granted, Tx
 
@@ -34,6 +41,11 @@ Work = Callable[..., T]
 SCHEMA = 1
 GROUP = 64
 BUSY_MS = 10_000
+PAGE = 2048
+"""Bytes. A transaction of one job touches half a dozen pages, and each goes to the log whole: 27 µs of writing at 1 or
+2 KiB, 36 at 4, 49 at 8 (bench/sqlite_pages.py)."""
+TURN_S = 0.001
+"""How long requests are carried out in the event loop before it gets a turn."""
 
 
 class _Request(NamedTuple):
@@ -44,45 +56,75 @@ class _Request(NamedTuple):
     future: asyncio.Future[Any]
 
 
+_Answer = tuple[_Request, Any, BaseException | None]
+
+
 class Database:
     """What the handles on one place share. Opened by the first, closed with the last (see `shared`)."""
 
     def __init__(self, path: str | None, *, full: bool) -> None:
         self.path = path
-        self._full = full
+        self.full = full
         self.post = Post()
         self.log_id = ""
+        self.checkpointer: Checkpointer | None = None
         self._lock_file: int | None = None
-        self._writer = _Thread(self, "write")
+        self._writer = _Desk(self, writes=True)
         # A memory database is one connection's: its reads go with its writes.
-        self._reader = _Thread(self, "read") if path is not None else self._writer
-        self._open = threading.Lock()
+        self._reader = _Desk(self, writes=False) if path is not None else self._writer
+        self._opening = threading.Lock()
         self._ready = False
 
     async def ready(self) -> None:
         """Open the file and bring its schema up to date."""
         await asyncio.get_running_loop().run_in_executor(None, self._prepare)
 
-    def write(self, clock: Clock | None, work: Work[T], *args: Any) -> asyncio.Future[T]:
+    def write(self, small: bool, clock: Clock | None, work: Work[T], *args: Any) -> asyncio.Future[T]:
         """Carry out work(tx, *args) in a write transaction; its error undoes it alone."""
-        return self._writer.submit(work, args, clock)
+        return self._writer.submit(small and not self.full, work, args, clock)
 
-    def read(self, clock: Clock | None, work: Work[T], *args: Any) -> asyncio.Future[T]:
+    def read(self, small: bool, clock: Clock | None, work: Work[T], *args: Any) -> asyncio.Future[T]:
         """Carry out work(tx, *args) on a consistent view."""
-        return self._reader.submit(work, args, clock)
+        return self._reader.submit(small, work, args, clock)
 
     def close(self) -> None:
         """Finish what is queued, stop the threads and close the file."""
         self._writer.stop()
         if self._reader is not self._writer:
             self._reader.stop()
+        if self.checkpointer is not None:
+            self.checkpointer.stop()
         self.post.close()
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
 
+    def take_turn(self, *, wait: bool) -> bool:
+        """Our turn among the processes that write. Without waiting: False if it is another's."""
+        if self._lock_file is not None:
+            try:
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    def end_turn(self) -> None:
+        """The next one's turn."""
+        if self._lock_file is not None:
+            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """No process writes, this one included: for the moment in which the log is begun anew."""
+        with self._writer.turn:
+            self.take_turn(wait=True)
+            try:
+                yield
+            finally:
+                self.end_turn()
+
     def _prepare(self) -> None:
-        with self._open:
+        with self._opening:
             if self._ready:
                 return
             try:
@@ -96,58 +138,55 @@ class Database:
     def _open_file(self) -> None:
         if self.path is not None and fcntl is not None:
             self._lock_file = os.open(f"{self.path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        connection = self._connect()
-        with self.locked():
-            connection.execute("BEGIN IMMEDIATE")
+        with self.alone():
+            connection = self._connect()
             try:
+                connection.execute("BEGIN IMMEDIATE")
                 self.log_id = _migrate(connection)
                 connection.execute("COMMIT")
             except BaseException:
-                connection.execute("ROLLBACK")
                 connection.close()
                 raise
         self._writer.start(connection)
         if self._reader is not self._writer:
             self._reader.start(self._connect())
+            self.checkpointer = Checkpointer(self._connect(), self.alone)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path or ":memory:", isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000, cached_statements=256
         )
-        if self.path is not None:
-            connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            connection.execute(f"PRAGMA synchronous = {'FULL' if self._full else 'NORMAL'}")
-        connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA cache_size = -65536")
+        try:
+            connection.execute(f"PRAGMA page_size = {PAGE}")
+            if self.path is not None:
+                connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                connection.execute("PRAGMA wal_autocheckpoint = 0").fetchone()
+                connection.execute(f"PRAGMA synchronous = {'FULL' if self.full else 'NORMAL'}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("PRAGMA cache_size = -65536")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
-    @contextlib.contextmanager
-    def locked(self) -> Any:
-        """Our turn among the processes that write."""
-        if self._lock_file is None:
-            yield
-            return
-        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
 
+class _Desk:
+    """A connection, the thread that serves it, and the lock that lets one party at a time use it."""
 
-class _Thread:
-    """A connection and the thread it belongs to."""
-
-    def __init__(self, database: Database, kind: str) -> None:
+    def __init__(self, database: Database, *, writes: bool) -> None:
+        self.turn = threading.Lock()
         self._database = database
-        self._kind = kind
+        self._writes = writes
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: sqlite3.Connection | None = None
         self._granted: dict[str, Granted] = {}
+        self._busy_s = 0.0  # spent in the event loop since it last had a turn
 
     def start(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._thread = threading.Thread(target=self._run, name=f"jobq-sqlite-{self._kind}", daemon=True)
+        name = "jobq-sqlite-write" if self._writes else "jobq-sqlite-read"
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -156,54 +195,78 @@ class _Thread:
             self._thread.join()
             self._thread = None
 
-    def submit(self, work: Callable[..., Any], args: tuple[Any, ...], clock: Clock | None) -> asyncio.Future[Any]:
+    def submit(self, small: bool, work: Callable[..., Any], args: tuple[Any, ...], clock: Clock | None) -> asyncio.Future[Any]:
+        """Carried out here and now if it is small and nobody is in the way, else by the thread."""
         if self._thread is None:
             raise StoreUnavailable("this store is closed, or not opened yet: use `async with open_store(url) as store`")
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        self._requests.put(_Request(work, args, clock, loop, future))
-        return future
+        request = _Request(work, args, clock, loop, loop.create_future())
+        if not (small and self._requests.empty() and self.turn.acquire(blocking=False)):
+            self._requests.put(request)
+            return request.future
+        begun = time.perf_counter()
+        try:
+            answers = self._carry_out([request], wait=False)
+        finally:
+            self.turn.release()
+        if answers is None:
+            self._requests.put(request)
+            return request.future
+        self._busy_s += time.perf_counter() - begun
+        if self._busy_s > TURN_S:
+            self._busy_s = 0.0
+            loop.call_soon(_resolve, answers)
+        else:
+            _resolve(answers)
+        return request.future
 
-    def _run(self) -> None:
+    def _serve(self) -> None:
         assert self._connection is not None
         while (first := self._requests.get()) is not None:
-            group = [first]
-            last = False
-            while len(group) < GROUP:
-                try:
-                    more = self._requests.get_nowait()
-                except queue.Empty:
-                    break
-                if more is None:
-                    last = True
-                    break
-                group.append(more)
-            _answer(self._carry_out(group))
+            with self.turn:
+                group = [first]
+                last = False
+                while len(group) < GROUP:
+                    try:
+                        more = self._requests.get_nowait()
+                    except queue.Empty:
+                        break
+                    if more is None:
+                        last = True
+                        break
+                    group.append(more)
+                answers = self._carry_out(group, wait=True)
+            assert answers is not None
+            _answer(answers)
             if last:
                 break
-        self._connection.close()
+        with self.turn:
+            self._connection.close()
 
-    def _carry_out(self, group: list[_Request]) -> list[tuple[_Request, Any, BaseException | None]]:
+    def _carry_out(self, group: list[_Request], *, wait: bool) -> list[_Answer] | None:
+        """None: it is another process's turn, and nobody wanted to wait."""
+        if self._writes and not self._database.take_turn(wait=wait):
+            return None
         try:
-            if self._kind == "read":
-                return self._transaction(group, "BEGIN")
-            with self._database.locked():
-                return self._transaction(group, "BEGIN IMMEDIATE")
-        except BaseException as e:  # the thread must live; whoever asked gets the error
+            return self._transaction(group)
+        except BaseException as e:  # whoever asked gets the error
             error = _translated(e, self._database.path)
             with contextlib.suppress(sqlite3.Error):
                 assert self._connection is not None
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
             return [(request, None, error) for request in group]
+        finally:
+            if self._writes:
+                self._database.end_turn()
 
-    def _transaction(self, group: list[_Request], begin: str) -> list[tuple[_Request, Any, BaseException | None]]:
+    def _transaction(self, group: list[_Request]) -> list[_Answer]:
         connection = self._connection
         assert connection is not None
         execute = connection.execute
-        execute(begin)
+        execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
         alone = len(group) == 1
-        answers: list[tuple[_Request, Any, BaseException | None]] = []
+        answers: list[_Answer] = []
         notices = []
         for request in group:
             now = time.time_ns() // 1_000_000 if request.clock is None else request.clock()
@@ -228,12 +291,15 @@ class _Thread:
                 notices.extend(tx.notices)
                 answers.append((request, result, None))
         execute("COMMIT")
-        self._database.post.send(notices)
+        if notices:
+            self._database.post.send(notices)
+        if self._writes and self._database.checkpointer is not None:
+            self._database.checkpointer.written(connection.total_changes)
         return answers
 
 
-def _answer(answers: list[tuple[_Request, Any, BaseException | None]]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Request, Any, BaseException | None]]] = {}
+def _answer(answers: list[_Answer]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
     for answer in answers:
         by_loop.setdefault(answer[0].loop, []).append(answer)
     for loop, mine in by_loop.items():
@@ -242,7 +308,7 @@ def _answer(answers: list[tuple[_Request, Any, BaseException | None]]) -> None:
             loop.call_soon_threadsafe(_resolve, mine)
 
 
-def _resolve(answers: list[tuple[_Request, Any, BaseException | None]]) -> None:
+def _resolve(answers: list[_Answer]) -> None:
     for request, result, error in answers:
         if request.future.done():
             continue

@@ -38,9 +38,10 @@ def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...]) -> Job | None:
     there = {(qid, child) for _, qid, child, *_ in known}
     ordinal = len(known)
     policy = unpack_options(parent.options).policy
+    tenant = tx.queue_by_qid(parent.qid).tenant
     fatal: Job | None = None
     for edge in edges:
-        queue = tx.queue(edge.job.queue)
+        queue = tx.queue(edge.job.queue) if edge.job.queue.tenant == tenant else None  # a flow lives in one tenant
         child = None if queue is None else tx.find(queue.qid, edge.job.id)
         if child is None:
             there_is_none = f"{edge.job.id!r} of queue {edge.job.queue.queue!r}, which does not exist"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from jobq.core.events import KIND_CODES, STATES
-from jobq.core.records import JobSpec, PutResult, QueueName
+from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.sqlite import ending, flows, line, locks, rates, signals
@@ -62,8 +62,10 @@ def put(
         mine_specs = [specs[n] for n in places]
         queue = _checked(tx, tx.queue_made(name), mine_specs)
         answers_at.update(zip(places, _put_in(tx, queue, mine_specs, port, tied), strict=True))
+    # A member that met a unique lock stands for the job that holds it.
+    aliases = {(spec.queue, spec.id): answers_at[n].id for n, spec in enumerate(specs if tied else ())}
     for job, spec in tied:  # when all are in, whatever their order
-        fatal = flows.tie(tx, job, spec.after)
+        fatal = flows.tie(tx, job, tuple(_followed(edge, aliases) for edge in spec.after))
         tx.save(job)
         if fatal is not None:
             flows.fail_parent(tx, job, fatal)
@@ -75,6 +77,10 @@ def put(
         if state is not None and not answers_at[n].duplicate:
             answers_at[n] = msgspec.structs.replace(answers_at[n], state=state)
     return [answers_at[n] for n in range(len(specs))]
+
+
+def _followed(edge: Edge, aliases: dict[tuple[QueueName, str], str]) -> Edge:
+    return Edge(JobKey(edge.job.queue, aliases.get((edge.job.queue, edge.job.id), edge.job.id)), edge.data)
 
 
 def _put_in(

@@ -46,6 +46,7 @@ from jobq.stores.sqlite.tx import HOT, QueueRow, Tx
 
 SQL = load("reads.sql")
 TIES = load("ties.sql")
+DAY = 24 * 60
 _LOOK = 1000
 """Rows one `find` looks at, at the most, when its filter leaves most of them out."""
 
@@ -158,7 +159,7 @@ def metrics(tx: Tx, name: QueueName, minutes: int) -> list[MinuteRecord]:
     queue = tx.queue(name)
     if queue is None:
         return []
-    first = (tx.now // 60_000 - minutes + 1) * 60_000
+    first = (tx.now // 60_000 - min(minutes, DAY) + 1) * 60_000
     rows = tx.execute(SQL["minutes"], (queue.qid, first))
     found = [MinuteRecord(**dict(zip(MinuteRecord.__struct_fields__, row, strict=True))) for row in rows]
     if queue.minute >= first and any(queue.figures):

@@ -50,6 +50,9 @@ from jobq.stores.sqlite import put as puts
 from jobq.stores.sqlite.mailbox import Mailbox
 from jobq.stores.sqlite.tx import Tx
 
+SMALL = 100
+"""Jobs that a call may be about to be carried out in the event loop's thread (see database.py): at most 2 ms of work."""
+
 
 class SqliteStore:
     """A handle. Each belongs to one event loop; those on the same place share a database (see database.py)."""
@@ -105,13 +108,15 @@ class SqliteStore:
 
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
         port = self._box().port if any(spec.watch for spec in specs) else None
-        return await self._write(puts.put, specs, port, flow, last)
+        small = flow is None and len(specs) <= SMALL
+        return await (self._write_small if small else self._write)(puts.put, specs, port, flow, last)
 
     async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
         box = self._box()
         box.wake(worker).clear()
         was_asleep = worker in self._asleep
-        settled, asleep = await self._write(settle.exchange, outcomes, worker, call, then, box.port, was_asleep)
+        write = self._write_small if len(outcomes) + (0 if then is None else then.limit) <= 2 * SMALL else self._write
+        settled, asleep = await write(settle.exchange, outcomes, worker, call, then, box.port, was_asleep)
         if asleep:
             self._asleep.add(worker)
         elif was_asleep:
@@ -119,10 +124,10 @@ class SqliteStore:
         return settled
 
     async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
-        return await self._write(settle.extend, leases, lease_ms)
+        return await self._write_small(settle.extend, leases, lease_ms)
 
     async def note(self, notes: Sequence[Note]) -> None:
-        await self._write(settle.note, notes)
+        await self._write_small(settle.note, notes)
 
     # ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -144,18 +149,18 @@ class SqliteStore:
         box = self._box()
         async with box.subscribed(topics) as heard:
             if not announced:
-                await self._write(signals.listen, topics, box.port)
+                await self._write_small(signals.listen, topics, box.port)
             try:
                 yield heard
             finally:
                 if not announced and self._database is not None:
                     with contextlib.suppress(Exception):  # forgotten by a sweep otherwise
-                        await self._write(signals.unlisten, topics, box.port)
+                        await self._write_small(signals.unlisten, topics, box.port)
 
     # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def alter(self, commands: Sequence[AnyCommand]) -> list[bool]:
-        return await self._write(alter.alter, commands)
+        return await (self._write_small if len(commands) <= SMALL else self._write)(alter.alter, commands)
 
     async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
         return await self._write(_declare, queue, config)
@@ -203,22 +208,22 @@ class SqliteStore:
     # ── reads ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
-        return await self._read(reads.get, jobs)
+        return await (self._read_small if len(jobs) <= SMALL else self._read)(reads.get, jobs)
 
     async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
         return await self._read(reads.find, filter, cursor, limit)
 
     async def count(self, queue: QueueName) -> dict[State, int]:
-        return await self._read(reads.count, queue)
+        return await self._read_small(reads.count, queue)
 
     async def stats(self, queue: QueueName) -> StatsRecord:
-        return await self._read(reads.stats, queue)
+        return await self._read_small(reads.stats, queue)
 
     async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:
         return await self._read(reads.metrics, queue, minutes)
 
     async def logs(self, job: JobKey) -> list[str]:
-        return await self._read(reads.logs, job)
+        return await self._read_small(reads.logs, job)
 
     async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
         return await self._read(reads.queues, tenant)
@@ -248,10 +253,20 @@ class SqliteStore:
         return self._database
 
     def _write(self, work: database.Work[database.T], *args: object) -> asyncio.Future[database.T]:
-        return self._opened().write(self._clock, work, *args)
+        """A write of some size: the thread's."""
+        return self._opened().write(False, self._clock, work, *args)
+
+    def _write_small(self, work: database.Work[database.T], *args: object) -> asyncio.Future[database.T]:
+        """A write of at most SMALL jobs: at once, if nobody is in the way."""
+        return self._opened().write(True, self._clock, work, *args)
 
     def _read(self, work: database.Work[database.T], *args: object) -> asyncio.Future[database.T]:
-        return self._opened().read(self._clock, work, *args)
+        """A read of some size: the thread's."""
+        return self._opened().read(False, self._clock, work, *args)
+
+    def _read_small(self, work: database.Work[database.T], *args: object) -> asyncio.Future[database.T]:
+        """A read of at most SMALL jobs: at once."""
+        return self._opened().read(True, self._clock, work, *args)
 
     def _box(self) -> Mailbox:
         if self._mailbox is None:

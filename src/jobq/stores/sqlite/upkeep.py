@@ -36,7 +36,7 @@ def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
         tx.execute(KEYED["free_held_keys"], (queue.qid, now))
     found = tx.execute(HOT["anything_due"], (queue.qid, now)).fetchone()
     for there, (statement, act) in zip(found, _BY_CLOCK, strict=True):
-        if there:
+        if there or (steps and act is _expire):  # what was just promoted may be past its ttl already
             rows = tx.execute(HOT[statement], (queue.qid, now, limit)).fetchall()
             for row in rows:
                 act(tx, queue, Job(*row))
@@ -83,13 +83,12 @@ def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
 def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
     """Let ended records go: those past their time, and the oldest beyond the count."""
     steps = 0
-    counts = list(queue.counts)
     cap = queue.settings.retention.count
     for state in ENDED:
         for keep in (0, 1):
             rows = tx.execute(SQL["past_retention"], (queue.qid, state, keep, tx.now, limit)).fetchall()
             steps += _let_go(tx, queue, state, rows)
-        excess = 0 if cap is None else counts[state] - steps - cap
+        excess = 0 if cap is None else queue.counts[state] - cap
         if excess > 0:
             rows = tx.execute(SQL["oldest"], (queue.qid, state, min(excess, limit))).fetchall()
             steps += _let_go(tx, queue, state, rows)

@@ -6,6 +6,9 @@ SELECT * FROM queues WHERE tenant = ? AND name = ?;
 -- name: make_queue: a queue nobody declared
 INSERT INTO queues (tenant, name) VALUES (?, ?);
 
+-- name: next_wait: when the next wait of a blocked job times out
+SELECT at_ms FROM jobs WHERE qid = ? AND state = 1 AND keep = 0 AND at_ms < 9007199254740992 ORDER BY at_ms LIMIT 1;
+
 -- name: save_queue: all of a queue's row that changes
 UPDATE queues SET mode = ?, paused = ?, listed = ?, asleep = ?, heard = ?, seq = ?, pos = ?, held_ms = ?, rate = ?, settings = ?,
     n_delayed = ?, n_blocked = ?, n_waiting = ?, n_active = ?, n_completed = ?, n_failed = ?, n_cancelled = ?, minute = ?, m_accepted = ?,
