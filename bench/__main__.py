@@ -47,11 +47,11 @@ def main(
     chosen = _measures(measures)
     results = Results(
         suite=suite, seconds=seconds, contenders=[contender.name for contender in contenders],
-        loop=loop or ("uvloop" if suite == "valkey" else "asyncio"),
+        loop=loop or ("uvloop" if any(contender.place == "valkey" for contender in contenders) else "asyncio"),
         baseline=_baseline(baseline, contenders),
     )  # fmt: skip
     _run(console, results, contenders, chosen, runs, million)
-    path = path or Path("out/bench") / f"{suite}.json"
+    path = path or Path("out/bench") / f"{results.suite}.json"
     results.save(path)
     if not console.is_terminal:  # a file or a log has no width of its own
         console = Console(width=max(console.width, 40 + 18 * len(contenders)))

@@ -127,7 +127,7 @@ _ALL = (
     ),
     _backlog("backlog10k", 10_000),
     _backlog("backlog1m", 1_000_000),
-    Measure(key="bytes", rows=(("memory or disk per waiting job", "B"),), take=_bytes, probe=50_000, most=50_000, fixed=True),
+    Measure(key="bytes", rows=(("memory or disk per waiting job", "B"),), take=_bytes, probe=20_000, most=20_000, fixed=True),
 )
 
 MEASURES: dict[str, Measure] = {measure.key: measure for measure in _ALL}
