@@ -46,7 +46,7 @@ def main(
     contenders = _contenders(suite, only, without, url)
     chosen = _measures(measures)
     results = Results(
-        suite=suite, seconds=seconds, contenders=[contender.name for contender in contenders],
+        suite="chosen" if only else suite, seconds=seconds, contenders=[contender.name for contender in contenders],
         loop=loop or ("uvloop" if any(contender.place == "valkey" for contender in contenders) else "asyncio"),
         baseline=_baseline(baseline, contenders),
     )  # fmt: skip

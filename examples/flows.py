@@ -1,0 +1,52 @@
+"""Flows: jobs that wait for jobs, submitted whole or not at all."""
+
+import asyncio
+
+from jobq import InvalidJob, JobFailed, Queue, Reject, Worker
+
+shop = Queue("shop", "memory://")
+
+
+@shop.task
+async def price(item: str) -> int:
+    if item == "unicorn":
+        raise Reject("there are none")
+    return len(item)
+
+
+@shop.task
+async def total(prices: list[int]) -> int:
+    return sum(prices)
+
+
+@shop.task
+async def bill(customer: str, amount: int) -> str:
+    return f"{customer} owes {amount}"
+
+
+async def main() -> None:
+    async with shop, Worker(shop):
+        async with shop.flow() as flow:
+            prices = [flow.add(price, item) for item in ("nut", "bolt", "hammer")]
+            summed = flow.add(total, [p.ref for p in prices])  # an argument that is a job's result is an edge
+            billed = flow.add(bill, "ada", summed.ref)
+        print(await billed.result(timeout=10))
+
+        async with shop.flow() as flow:
+            rare = flow.add(price, "unicorn")
+            never = flow.add(bill, "grace", rare.ref)
+        try:
+            await never.result(timeout=10)
+        except JobFailed as error:
+            print(f"a failed child fails its parent: {error.failure.reason}")
+
+        try:
+            async with shop.flow() as flow:
+                flow.add(price.options(id="same"), "nut")
+                flow.add(price.options(id="same"), "bolt")
+        except InvalidJob as error:
+            print(f"nothing stored: {error}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,66 @@
+"""Keyed queues and limits: order and fairness per tenant, and how many may run or start."""
+
+import asyncio
+
+from jobq import Bucket, Queue, Rate, RateLimited, Worker, current_job
+
+deliveries = Queue("deliveries", "memory://", mode="keyed", key_limit=1)
+reports = Queue("reports", "memory://", limit=2)
+calls = Queue("calls", "memory://", rate=Rate(3, per=0.2))
+exports = Queue("exports", "memory://", rate=Bucket(10, refill=100))
+
+order: list[str] = []
+running = most = 0
+
+
+@deliveries.task(key="tenant")
+async def deliver(tenant: str, n: int) -> None:
+    order.append(f"{tenant}{n}")
+
+
+@reports.task
+async def report(n: int) -> None:
+    global running, most
+    running += 1
+    most = max(most, running)
+    await asyncio.sleep(0)
+    running -= 1
+
+
+@calls.task
+async def call(n: int) -> int:
+    if n == 0 and current_job().attempt == 1:
+        raise RateLimited(0.05)  # the other side said so: hold the queue, this job stays in front, at no cost
+    return n
+
+
+@exports.task
+async def export(rows: int) -> int:
+    return rows
+
+
+async def main() -> None:
+    async with deliveries, reports, calls, exports, Worker(deliveries, reports, calls, exports):
+        await deliveries.pause()
+        jobs = await deliver.enqueue_many([("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1)])
+        await deliveries.resume()
+        for job in jobs:
+            await job.wait(timeout=10)
+        print(f"a, b and c take turns: {' '.join(order)}")
+
+        for job in await report.enqueue_many([(n,) for n in range(20)]):
+            await job.wait(timeout=10)
+        print(f"at most {most} reports at a time")
+
+        for job in await call.enqueue_many([(n,) for n in range(6)]):
+            await job.wait(timeout=10)
+        print("six calls, three per window")
+
+        print(await export.options(cost=10).call(1000))
+
+        await deliveries.set_limits(key_limit=5, key="a")  # at run time, for one key
+        print((await deliveries.limits()).keys)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
