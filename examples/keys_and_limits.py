@@ -1,8 +1,9 @@
 """Keyed queues and limits: order and fairness per tenant, and how many may run or start."""
 
 import asyncio
+from collections.abc import Sequence
 
-from jobq import Bucket, Queue, Rate, RateLimited, Worker, current_job
+from jobq import Bucket, Job, Queue, Rate, RateLimited, Worker, current_job
 
 deliveries = Queue("deliveries", "memory://", mode="keyed", key_limit=1)
 reports = Queue("reports", "memory://", limit=2)
@@ -39,21 +40,23 @@ async def export(rows: int) -> int:
     return rows
 
 
+async def ended(jobs: Sequence[Job[object]]) -> None:
+    for job in jobs:
+        await job.wait(timeout=10)
+
+
 async def main() -> None:
     async with deliveries, reports, calls, exports, Worker(deliveries, reports, calls, exports):
         await deliveries.pause()
         jobs = await deliver.enqueue_many([("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1)])
         await deliveries.resume()
-        for job in jobs:
-            await job.wait(timeout=10)
+        await ended(jobs)
         print(f"a, b and c take turns: {' '.join(order)}")
 
-        for job in await report.enqueue_many([(n,) for n in range(20)]):
-            await job.wait(timeout=10)
+        await ended(await report.enqueue_many([(n,) for n in range(20)]))
         print(f"at most {most} reports at a time")
 
-        for job in await call.enqueue_many([(n,) for n in range(6)]):
-            await job.wait(timeout=10)
+        await ended(await call.enqueue_many([(n,) for n in range(6)]))
         print("six calls, three per window")
 
         print(await export.options(cost=10).call(1000))
