@@ -343,6 +343,36 @@ async def test_cancelling_cascades_on_request(q: Desk) -> None:
     assert await q.states("p", "a", "b", "c", "other") == ["cancelled", "cancelled", "cancelled", "cancelled", "waiting"]
 
 
+async def test_a_cascade_leaves_what_has_ended_alone_and_ends(q: Desk) -> None:
+    """An id used again may wait for a job that once waited for it."""
+    await q.store.put([q.spec("a"), q.spec("p", after=(q.edge("a"),), on_child_failure="ignore")])
+    await q.alter(Cancel(job=q.key("a")))
+    await q.put_one("a", after=(q.edge("p"),))
+    assert await q.alter(Cancel(job=q.key("a"), cascade=True))
+    assert await q.states("a", "p") == ["cancelled", "cancelled"]
+    assert not await q.alter(Cancel(job=q.key("a"), cascade=True))
+
+
+async def test_a_cascade_goes_down_a_long_chain(q: Desk) -> None:
+    ids = [f"s{n}" for n in range(1200)]
+    await q.store.put([q.spec(id, after=(q.edge(f"s{n - 1}"),) if n else ()) for n, id in enumerate(ids)])
+    assert await q.alter(Cancel(job=q.key(ids[-1]), cascade=True))
+    await q.tick()
+    assert await q.counts() == {"cancelled": 1200}
+
+
+async def test_a_failure_goes_up_a_long_chain(q: Desk) -> None:
+    ids = [f"s{n}" for n in range(1200)]
+    await q.store.put([q.spec(id, after=(q.edge(f"s{n - 1}"),) if n else ()) for n, id in enumerate(ids)])
+    await q.settle(fail(await q.take(), "root cause"))
+    await q.tick()
+    assert await q.counts() == {"failed": 1200}
+    top = (await q.get(ids[-1])).failure
+    assert top is not None
+    assert "root cause" in top.message
+    assert len(top.message) < 2_000
+
+
 async def test_a_cascade_asks_running_children(q: Desk) -> None:
     await family(q, "a")
     lease = await q.take()

@@ -46,6 +46,29 @@ async def test_keep_last_and_keyed_a_blocked_follow_up_does_not_hold_the_key(q: 
     assert {lease.id, *(await q.line())} == {"a2", "a3"}
 
 
+async def test_keep_last_and_flow_a_follow_up_waits_for_its_children_too(q: Desk) -> None:
+    await q.put_one("a1", unique=KEEP_LAST)
+    running = await q.take()
+    await q.put("child")
+    await q.put_one("a2", unique=KEEP_LAST, after=(q.edge("child"),))
+    await q.settle(complete(running))
+    assert await q.state("a2") is State.BLOCKED
+    await q.settle(complete(await q.take(), b"7"))
+    lease = await q.take()
+    assert (lease.id, [i.result for i in lease.inputs]) == ("a2", [b"7"])
+
+
+async def test_keep_last_and_flow_children_do_not_release_a_follow_up_before_its_turn(q: Desk) -> None:
+    await q.put_one("a1", unique=KEEP_LAST)
+    running = await q.take()
+    await q.put("child")
+    await q.put_one("a2", unique=KEEP_LAST, after=(q.edge("child"),))
+    await q.settle(complete(await q.take()))
+    assert await q.state("a2") is State.BLOCKED
+    await q.settle(complete(running))
+    assert await q.state("a2") is State.WAITING
+
+
 async def test_debounce_and_ordering_key_the_pending_one_does_not_hold_the_key(q: Desk) -> None:
     await q.put_one("a1", key="a", unique=DEBOUNCE, delay_ms=5 * SECOND, payload=b"1")
     await q.put_one("a2", key="a")
