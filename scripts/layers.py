@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 
 # Third-party (or costly) module → where it may be imported, and what it is.
 DRIVERS: dict[str, tuple[frozenset[str], str]] = {
+    "apsw": (frozenset({"stores.sqlite"}), "the SQLite driver"),
     "sqlite3": (frozenset({"stores.sqlite"}), "the SQLite driver"),
     "redis": (frozenset({"stores.valkey"}), "the Valkey driver"),
     "hiredis": (frozenset({"stores.valkey"}), "the Valkey driver"),
