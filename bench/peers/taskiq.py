@@ -1,4 +1,4 @@
-"""taskiq on the broker its guide recommends, Redis streams with acknowledgement; results kept."""
+"""taskiq on the broker of its quick start, Redis streams with acknowledgement (variant `list`: without); results kept."""
 
 from __future__ import annotations
 
