@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 
+import apsw
 import pytest
 
 from jobq.stores.sqlite import queries
@@ -19,15 +19,15 @@ def statements() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def connection() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:")
+def connection() -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
     for statement in queries.read("schema.sql").split(";\n"):
         if statement.strip():
             connection.execute(statement)
     return connection
 
 
-def plan(connection: sqlite3.Connection, sql: str) -> list[str]:
+def plan(connection: apsw.Connection, sql: str) -> list[str]:
     names = re.findall(r"(?<![\w:]):([a-z_]+)", sql)
     numbers = [int(n) for n in re.findall(r"\?(\d+)", sql)]
     count = max(numbers, default=sql.count("?"))
@@ -36,13 +36,13 @@ def plan(connection: sqlite3.Connection, sql: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "sql"), statements(), ids=[name for name, _ in statements()])
-def test_it_finds_its_rows_by_an_index(connection: sqlite3.Connection, name: str, sql: str) -> None:
+def test_it_finds_its_rows_by_an_index(connection: apsw.Connection, name: str, sql: str) -> None:
     for step in plan(connection, sql):
         scanned = re.match(r"SCAN (\w+)", step)
         assert scanned is None or scanned[1] in SMALL | {"CONSTANT"}, f"{name}: {step}"
 
 
-def test_a_claim_reads_the_head_of_the_line_in_order(connection: sqlite3.Connection) -> None:
+def test_a_claim_reads_the_head_of_the_line_in_order(connection: apsw.Connection) -> None:
     hot = queries.load("hot.sql")
     steps = plan(connection, hot["claim_plain"])
     assert any("jobs_line" in step for step in steps), steps
@@ -50,6 +50,6 @@ def test_a_claim_reads_the_head_of_the_line_in_order(connection: sqlite3.Connect
 
 
 @pytest.mark.parametrize("name", ["due", "stalled", "expired", "overdue", "next_due", "next_expiry"])
-def test_what_the_clock_ends_is_found_by_the_clock_index(connection: sqlite3.Connection, name: str) -> None:
+def test_what_the_clock_ends_is_found_by_the_clock_index(connection: apsw.Connection, name: str) -> None:
     steps = plan(connection, queries.load("hot.sql")[name])
     assert all("jobs_clock" in step for step in steps), steps

@@ -45,8 +45,7 @@ def alter(tx: Tx, commands: Sequence[AnyCommand]) -> list[bool]:
 def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> bool:
     """Waiting, delayed, blocked: at once. Active: asked."""
     if cascade:
-        for child in tx.execute(TIES["edges_of"], (job.pk,)).fetchall():
-            _cancel_child(tx, child[1], child[2])
+        _cancel_below(tx, job, reason)
     if job.state in ENDED:
         return False
     if job.state != ACTIVE:
@@ -93,10 +92,16 @@ def _find(tx: Tx, key: JobKey) -> tuple[QueueRow, Job] | None:
     return queue, job
 
 
-def _cancel_child(tx: Tx, qid: int, id: str) -> None:
-    child = tx.find(qid, id)
-    if child is not None:
-        cancel(tx, tx.queue_by_qid(qid), child, reason="cancelled", cascade=True)
+def _cancel_below(tx: Tx, job: Job, reason: str) -> None:
+    """The jobs it waits for, and those they wait for; nearest first, so that none is failed by its child before."""
+    open_pks, seen = [job.pk], {(job.qid, job.id)}
+    while open_pks:
+        for _, qid, id, *_ in tx.execute(TIES["edges_of"], (open_pks.pop(),)).fetchall():
+            child = tx.find(qid, id) if (qid, id) not in seen else None
+            seen.add((qid, id))
+            if child is not None:
+                open_pks.append(child.pk)
+                cancel(tx, tx.queue_by_qid(qid), child, reason=reason, cascade=False)
 
 
 def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:

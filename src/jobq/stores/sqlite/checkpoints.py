@@ -8,10 +8,11 @@ nothing to begin anew with), it holds them for the little that is left.
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+
+import apsw
 
 log = logging.getLogger("jobq")
 
@@ -24,7 +25,7 @@ FRAMES = 20_000
 class Checkpointer:
     """One per process and file. Whoever writes most wakes it most; several processes' take turns inside SQLite."""
 
-    def __init__(self, connection: sqlite3.Connection, alone: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, connection: apsw.Connection, alone: Callable[[], AbstractContextManager[None]]) -> None:
         self._connection = connection
         self._alone = alone
         self._wake = threading.Event()
@@ -54,11 +55,11 @@ class Checkpointer:
                 return
             try:
                 self._checkpoint()
-            except sqlite3.Error as e:  # the log grows a little longer, and the next one has more to do
+            except apsw.Error as e:  # the log grows a little longer, and the next one has more to do
                 log.warning("a checkpoint of the SQLite log did not succeed, the next one will have more to do: %s", e)
 
     def _checkpoint(self) -> None:
-        _, frames, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        frames, _ = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         if frames > FRAMES:
             with self._alone():
-                self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)

@@ -16,12 +16,13 @@ import asyncio
 import contextlib
 import os
 import queue
-import sqlite3
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
+
+import apsw
 
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import Clock
@@ -46,6 +47,13 @@ PAGE = 2048
 2 KiB, 36 at 4, 49 at 8 (bench/sqlite_pages.py)."""
 TURN_S = 0.001
 """How long requests are carried out in the event loop before it gets a turn."""
+
+
+UNAVAILABLE = (
+    apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError,
+    apsw.NoMemError, apsw.InterruptError, apsw.ProtocolError,
+)  # fmt: skip
+"""Trouble of the file or the machine: whoever asked may ask again."""
 
 
 class _Request(NamedTuple):
@@ -129,7 +137,7 @@ class Database:
                 return
             try:
                 self._open_file()
-            except sqlite3.Error as e:
+            except apsw.Error as e:
                 raise ConfigError(f"cannot open {self.path!r} as a SQLite database: {e}") from e
             except OSError as e:
                 raise ConfigError(f"cannot open {self.path!r}: {e.strerror or e}") from e
@@ -152,11 +160,10 @@ class Database:
             self._reader.start(self._connect())
             self.checkpointer = Checkpointer(self._connect(), self.alone)
 
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.path or ":memory:", isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000, cached_statements=256
-        )
+    def _connect(self) -> apsw.Connection:
+        connection = apsw.Connection(self.path or ":memory:", statementcachesize=300)
         try:
+            connection.set_busy_timeout(BUSY_MS)
             connection.execute(f"PRAGMA page_size = {PAGE}")
             if self.path is not None:
                 connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -179,11 +186,11 @@ class _Desk:
         self._writes = writes
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._connection: sqlite3.Connection | None = None
+        self._connection: apsw.Connection | None = None
         self._granted: dict[str, Granted] = {}
         self._busy_s = 0.0  # spent in the event loop since it last had a turn
 
-    def start(self, connection: sqlite3.Connection) -> None:
+    def start(self, connection: apsw.Connection) -> None:
         self._connection = connection
         name = "jobq-sqlite-write" if self._writes else "jobq-sqlite-read"
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -251,7 +258,7 @@ class _Desk:
             return self._transaction(group)
         except BaseException as e:  # whoever asked gets the error
             error = _translated(e, self._database.path)
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(apsw.Error):
                 assert self._connection is not None
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
@@ -277,7 +284,7 @@ class _Desk:
                 result = request.work(tx, *request.args)
                 signals.flush(tx)
                 tx.flush()
-            except sqlite3.OperationalError:
+            except UNAVAILABLE:
                 raise  # the file's trouble, not the request's: nobody in the group has been served
             except BaseException as e:
                 if alone:
@@ -294,7 +301,7 @@ class _Desk:
         if notices:
             self._database.post.send(notices)
         if self._writes and self._database.checkpointer is not None:
-            self._database.checkpointer.written(connection.total_changes)
+            self._database.checkpointer.written(connection.total_changes())
         return answers
 
 
@@ -319,14 +326,14 @@ def _resolve(answers: list[_Answer]) -> None:
 
 
 def _translated(error: BaseException, path: str | None) -> BaseException:
-    if not isinstance(error, sqlite3.OperationalError):
+    if not isinstance(error, UNAVAILABLE):
         return error
     unavailable = StoreUnavailable(f"the SQLite database {path or 'in memory'} did not take part: {error}")
     unavailable.__cause__ = error
     return unavailable
 
 
-def _migrate(connection: sqlite3.Connection) -> str:
+def _migrate(connection: apsw.Connection) -> str:
     """Bring the schema up to date; the log's id, made once per database."""
     known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
     if known is None:

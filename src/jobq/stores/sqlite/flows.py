@@ -81,6 +81,8 @@ def child_failure(child: Job, at_ms: int) -> Failure:
     who = f"job {child.id} ({child.name}), which this one waits for,"
     if cause is None or child.state == CANCELLED:
         return Failure(reason="child", type="JobCancelled", message=f"{who} was cancelled", at_ms=at_ms, fingerprint="cancelled")
+    if cause.reason == "child":  # the first cause says it all, however long the chain
+        return msgspec.structs.replace(cause, at_ms=at_ms)
     return msgspec.structs.replace(cause, reason="child", message=f"{who} failed: {cause.message}", at_ms=at_ms)
 
 

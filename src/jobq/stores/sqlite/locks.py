@@ -82,7 +82,10 @@ def release(tx: Tx, queue: QueueRow, job: Job) -> None:
         tx.execute(TIES["drop_lock"], (job.qid, options.lock + _NEXT, follower.pk))
         follower.open -= 1
         take(tx, follower)
-        line.unblock(tx, follower)
+        if follower.open:
+            tx.save(follower)  # it waits for other jobs as well
+        else:
+            line.unblock(tx, follower)
 
 
 def replace(tx: Tx, job: Job, spec: JobSpec) -> None:

@@ -53,18 +53,34 @@ def put(
         every = flows.unstage(tx, tenant, flow)
         answers = put(tx, every, port)
         return [answer for spec, answer in zip(every, answers, strict=True) if (spec.queue, spec.id) in mine]
+    tied: list[tuple[Job, JobSpec]] = []
+    first = specs[0].queue if specs else None
+    if all(spec.queue is first or spec.queue == first for spec in specs):
+        answers = _put_in(tx, specs, port, tied)
+    else:
+        answers = _put_in_several(tx, specs, port, tied)
+    if tied:
+        _tie(tx, specs, answers, tied)
+    return answers
+
+
+def _put_in_several(
+    tx: Tx, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]]
+) -> list[PutResult]:
     by_queue: dict[QueueName, list[int]] = {}
     for n, spec in enumerate(specs):
         by_queue.setdefault(spec.queue, []).append(n)
-    answers_at: dict[int, PutResult] = {}
-    tied: list[tuple[Job, JobSpec]] = []
-    for name, places in by_queue.items():
-        mine_specs = [specs[n] for n in places]
-        queue = _checked(tx, tx.queue_made(name), mine_specs)
-        answers_at.update(zip(places, _put_in(tx, queue, mine_specs, port, tied), strict=True))
+    answers: dict[int, PutResult] = {}
+    for places in by_queue.values():
+        answers.update(zip(places, _put_in(tx, [specs[n] for n in places], port, tied), strict=True))
+    return [answers[n] for n in range(len(specs))]
+
+
+def _tie(tx: Tx, specs: Sequence[JobSpec], answers: list[PutResult], tied: list[tuple[Job, JobSpec]]) -> None:
+    """When all are in, whatever their order: make them wait for each other. Answers tell how each stands then."""
     # A member that met a unique lock stands for the job that holds it.
-    aliases = {(spec.queue, spec.id): answers_at[n].id for n, spec in enumerate(specs if tied else ())}
-    for job, spec in tied:  # when all are in, whatever their order
+    aliases = {(spec.queue, spec.id): answer.id for spec, answer in zip(specs, answers, strict=True)}
+    for job, spec in tied:
         fatal = flows.tie(tx, job, tuple(_followed(edge, aliases) for edge in spec.after))
         tx.save(job)
         if fatal is not None:
@@ -72,31 +88,31 @@ def put(
         elif job.open == 0:
             line.unblock(tx, job)
     states = {(job.qid, job.id): STATES[job.state] for job, _ in tied}
-    for n, spec in enumerate(specs if tied else ()):
+    for n, spec in enumerate(specs):
         state = states.get((tx.queue_made(spec.queue).qid, spec.id))
-        if state is not None and not answers_at[n].duplicate:
-            answers_at[n] = msgspec.structs.replace(answers_at[n], state=state)
-    return [answers_at[n] for n in range(len(specs))]
+        if state is not None and not answers[n].duplicate:
+            answers[n] = msgspec.structs.replace(answers[n], state=state)
 
 
 def _followed(edge: Edge, aliases: dict[tuple[QueueName, str], str]) -> Edge:
     return Edge(JobKey(edge.job.queue, aliases.get((edge.job.queue, edge.job.id), edge.job.id)), edge.data)
 
 
-def _put_in(
-    tx: Tx, queue: QueueRow, specs: list[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]]
-) -> list[PutResult]:
+def _put_in(tx: Tx, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]]) -> list[PutResult]:
+    if not specs:
+        return []
+    queue = _checked(tx.queue_made(specs[0].queue), specs)
     if all(spec.unique is None and not spec.after and spec.schedule is None for spec in specs):
         return _put_plain(tx, queue, specs, port)
     return [_put_one(tx, queue, spec, port, tied) for spec in specs]
 
 
-def _put_plain(tx: Tx, queue: QueueRow, specs: list[JobSpec], port: int | None) -> list[PutResult]:
+def _put_plain(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], port: int | None) -> list[PutResult]:
     """All at once; ids that were there already are found out only when the count says so."""
     qid, now = queue.qid, tx.now
     place = tx.places(qid, len(specs))
     rows = [_row(qid, spec, place + n, now) for n, spec in enumerate(specs)]
-    inserted = tx.connection.executemany(HOT["insert_job"], rows).rowcount
+    inserted = tx.change_many(HOT["insert_job"], rows)
     taken: set[str] = set()
     repeated = False
     if inserted != len(specs):
@@ -105,7 +121,8 @@ def _put_plain(tx: Tx, queue: QueueRow, specs: list[JobSpec], port: int | None) 
         repeated = len(set(ids)) != len(ids)
     if not taken and not repeated:
         _accepted(tx, queue, rows)
-        _watch(tx, qid, [spec.id for spec in specs if spec.watch], port)
+        if port is not None:
+            _watch(tx, qid, [spec.id for spec in specs if spec.watch], port)
         return [PutResult(id=row[1], life=0, state=STATES[row[2]]) for row in rows]
     seen: set[str] = set()
     fresh, answers = [], []
@@ -243,7 +260,7 @@ def _staged(tx: Tx, spec: JobSpec) -> PutResult:
     return PutResult(id=spec.id, life=0, state=State.BLOCKED if spec.after else State.WAITING)
 
 
-def _checked(tx: Tx, queue: QueueRow, specs: list[JobSpec]) -> QueueRow:
+def _checked(queue: QueueRow, specs: Sequence[JobSpec]) -> QueueRow:
     """The queue's mode, fixed by its first job; and costs that its limits could ever pay."""
     mode = queue.mode
     if mode is None:
@@ -252,11 +269,10 @@ def _checked(tx: Tx, queue: QueueRow, specs: list[JobSpec]) -> QueueRow:
     for spec in specs:
         if (spec.key is not None) != (mode == "keyed"):
             raise _wrong_mode(queue, mode, spec)
-    limits = queue.settings.effective
-    if limits.rate is not None or limits.key_rate is not None:
+    capacity = rates.lowest_capacity(queue.settings.effective) if queue.settings_blob is not None else None
+    if capacity is not None:
         for spec in specs:
-            capacity = rates.lowest_capacity(limits)
-            if capacity is not None and spec.cost > capacity:
+            if spec.cost > capacity:
                 bucket = f"the bucket of queue {queue.name!r} holds {capacity}"
                 raise InvalidJob(f"job {spec.id!r} costs {spec.cost}, and {bucket}: it could never start")
     return queue

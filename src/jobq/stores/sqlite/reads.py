@@ -217,7 +217,7 @@ def workers(tx: Tx, queue: QueueName | None) -> list[WorkerRecord]:
 
 def ask_worker(tx: Tx, name: str, wish: Wish) -> bool:
     """The whole of `Store.ask_worker`."""
-    return tx.execute(SQL["ask_worker"], (wish, name, tx.now)).rowcount > 0
+    return tx.change(SQL["ask_worker"], (wish, name, tx.now)) > 0
 
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -31,13 +31,13 @@ def put_schedule(tx: Tx, spec: ScheduleSpec, next_ms: int | None) -> ScheduleRec
 def drop_schedule(tx: Tx, name: QueueName, id: str) -> bool:
     """The whole of `Store.drop_schedule`."""
     queue = tx.queue(name)
-    return queue is not None and tx.execute(SQL["drop_schedule"], (queue.qid, id)).rowcount > 0
+    return queue is not None and tx.change(SQL["drop_schedule"], (queue.qid, id)) > 0
 
 
 def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool) -> bool:
     """The whole of `Store.pause_schedule`."""
     queue = tx.queue(name)
-    return queue is not None and tx.execute(SQL["pause_schedule"], (int(paused), queue.qid, id)).rowcount > 0
+    return queue is not None and tx.change(SQL["pause_schedule"], (int(paused), queue.qid, id)) > 0
 
 
 def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> list[ScheduleRecord]:
@@ -63,7 +63,7 @@ def _fire(tx: Tx, each: Fire) -> bool:
         return False
     made = int(not each.skipped)
     last = None if each.skipped else each.at_ms
-    if not tx.execute(SQL["fired"], (each.next_ms, made, last, queue.qid, each.schedule, each.at_ms)).rowcount:
+    if not tx.change(SQL["fired"], (each.next_ms, made, last, queue.qid, each.schedule, each.at_ms)):
         return False
     if made:
         spec = _record(row).spec

@@ -90,7 +90,7 @@ def note(tx: Tx, notes: Sequence[Note]) -> None:
     for item in notes:
         pk = claims.job_number(item.lease.token)
         flag = NOTED if item.lines else 0
-        if not tx.execute(TIES["set_progress"], (item.progress, flag, pk, item.lease.token)).rowcount:
+        if not tx.change(TIES["set_progress"], (item.progress, flag, pk, item.lease.token)):
             continue
         for text in item.lines:
             tx.execute(TIES["add_line"], (pk, text))
@@ -145,7 +145,7 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
         )  # fmt: skip
         runs[qid] += now - started
     tx.execute("SAVEPOINT complete")
-    complete = tx.connection.executemany(HOT["complete"], rows).rowcount == len(rows)
+    complete = tx.change_many(HOT["complete"], rows) == len(rows)
     if not complete:
         tx.execute("ROLLBACK TO complete")
     tx.execute("RELEASE complete")

@@ -277,7 +277,7 @@ class SqliteStore:
 
 
 def _lead(tx: Tx, name: str, who: str, ttl_ms: int) -> bool:
-    return tx.execute(reads.SQL["lead"], (name, who, tx.now + ttl_ms, tx.now)).rowcount > 0
+    return tx.change(reads.SQL["lead"], (name, who, tx.now + ttl_ms, tx.now)) > 0
 
 
 def _declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRecord:

@@ -7,10 +7,10 @@ the minute's figures and the wake-ups cannot disagree with the rows: `flush` wri
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import apsw
 import msgspec
 
 from jobq.core import events
@@ -99,9 +99,9 @@ class Granted(NamedTuple):
 class Tx:
     """The request's connection, its time, and what it has done so far."""
 
-    def __init__(self, connection: sqlite3.Connection, now: int, granted: dict[str, Granted]) -> None:
+    def __init__(self, connection: apsw.Connection, now: int, granted: dict[str, Granted]) -> None:
         self.connection = connection
-        self.execute = connection.execute
+        self.execute: Callable[..., Any] = connection.execute  # rows of any shape
         self.now = now
         self.granted = granted
         self.notices: list[Notice] = []
@@ -115,6 +115,17 @@ class Tx:
         self.soonest: dict[int, int] = {}
         self.ended: list[tuple[int, str]] = []  # watched jobs that ended: somebody is to be told
         self.wanted: list[Job] = []  # jobs that ended and that others wait for
+
+    def change(self, sql: str, parameters: Any) -> int:
+        """Execute a statement that changes rows; how many it were."""
+        self.execute(sql, parameters)
+        return self.connection.changes()
+
+    def change_many(self, sql: str, rows: Iterable[Any]) -> int:
+        """The same for each of many parameters."""
+        before = self.connection.total_changes()
+        self.connection.executemany(sql, rows)
+        return self.connection.total_changes() - before
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

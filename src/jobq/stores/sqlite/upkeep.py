@@ -151,4 +151,4 @@ def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
             queue.pos, queue.dirty = queue.pos + 1, True
             tx.execute(HOT["log"], (queue.qid, queue.pos, tx.now, events.pack_gap(tx.now, dropped)))
         upto = over[0]
-    return tx.execute(SQL["trim_log"], (queue.qid, upto, limit)).rowcount
+    return tx.change(SQL["trim_log"], (queue.qid, upto, limit))
