@@ -6,6 +6,7 @@ pages and acknowledge what they have stored, so that the log is kept for them un
 
 from __future__ import annotations
 
+import json
 from types import TracebackType
 from typing import Self
 
@@ -41,10 +42,13 @@ class EventLog:
         """Everything up to `position` is stored elsewhere; the log need not keep it for this reader."""
         await self.store.ack_events(queue, reader, position)
 
-    async def end(self, tenant: str, queue: str) -> str | None:
-        """The position the queue's log has reached; None if nothing was ever written."""
+    async def ends(self, tenant: str, queue: str) -> tuple[str, ...]:
+        """The positions the queue's log has reached, as they stand in ids of events: one per partition that is not empty."""
         position = (await self.store.read_events(QueueName(tenant, queue), after=None)).position
-        return None if position == BEGINNING else position
+        each = (
+            json.loads(position) if position.startswith("[") else [position]
+        )  # a partitioned queue's position is a list of its partitions'
+        return tuple(one for one in each if one and one.strip("0-"))
 
     async def counts(self, tenant: str, queue: str) -> dict[State, int]:
         """How many jobs stand where."""

@@ -1,13 +1,13 @@
 """An event as it leaves jobq: one line of JSON, the same in Kafka and in files, and the key it travels under.
 
-    {"v":1,"id":"…","position":"…","kind":"started","at_ms":1763211600123,"tenant":"acme","queue":"billing","job":"…","life":0,
+    {"v":1,"id":"…","kind":"started","at_ms":1763211600123,"tenant":"acme","queue":"billing","job":"…","life":0,
      "name":"charge","attempt":1,"failures":0,"stalls":0,"state":"active","previous":"waiting","worker":"w-1",
      "created_ms":…,"due_ms":…,"started_ms":…}
 
 Times are integers of milliseconds since the epoch, everything else is a string or a small integer, and what is None is left
-out. `id` is unique for ever and ends in `-n`, the event's place in its entry of the log; `position` is the entry's place in
-the log of its queue: by its numbers, then by n, the events of one job are in order. A consumer meets an event at least
-once, so it drops ids it has seen. Fields may be added under the same `v`; a change of meaning makes it 2.
+out. `id` is unique for ever: log-position-n, where the position in the log is one or more numbers joined by "-" and n the
+event's place in its entry; by these numbers the events of one job are in order. A consumer meets an event at least once, so
+it drops ids it has seen. Fields may be added under the same `v`; a change of meaning makes it 2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ GAP = "gap"
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     v: int  # no default, so that it is always written; likewise every field a consumer may count on
     id: str
-    position: str
     kind: str
     at_ms: int
     tenant: str
@@ -60,7 +59,7 @@ def encode(event: EventRecord) -> bytes:
     e = event
     return _encoder.encode(
         _Line(
-            v=VERSION, id=e.id, position=e.position, kind=e.kind, at_ms=e.at_ms, tenant=e.queue.tenant, queue=e.queue.queue,
+            v=VERSION, id=e.id, kind=e.kind, at_ms=e.at_ms, tenant=e.queue.tenant, queue=e.queue.queue,
             job=e.job, life=e.life, name=e.name, key=e.key, attempt=e.attempt, failures=e.failures, stalls=e.stalls,
             state=e.state, previous=e.previous, worker=e.worker, reason=e.reason, error=e.error, fingerprint=e.fingerprint,
             created_ms=e.created_ms, due_ms=e.due_ms, started_ms=e.started_ms, finished_ms=e.finished_ms,
@@ -69,12 +68,12 @@ def encode(event: EventRecord) -> bytes:
 
 
 def decode(line: bytes | str) -> EventRecord:
-    """The event of a line; ValueError says what is wrong with it."""
+    """The event of a line; ValueError says what is wrong with it. Its position, known to its store only, is not on the wire."""
     e = _decoder.decode(line)
     if e.v != VERSION:
         raise ValueError(f"event {e.id} has version {e.v}; this jobq reads version {VERSION}")
     return EventRecord(
-        id=e.id, position=e.position, kind="gap" if e.kind == GAP else Kind(e.kind), at_ms=e.at_ms, queue=QueueName(e.tenant, e.queue),
+        id=e.id, position="", kind="gap" if e.kind == GAP else Kind(e.kind), at_ms=e.at_ms, queue=QueueName(e.tenant, e.queue),
         job=e.job, life=e.life, name=e.name, key=e.key, attempt=e.attempt, failures=e.failures, stalls=e.stalls,
         state=None if e.state is None else State(e.state), previous=None if e.previous is None else State(e.previous),
         worker=e.worker, reason=e.reason, error=e.error, fingerprint=e.fingerprint, created_ms=e.created_ms, due_ms=e.due_ms,

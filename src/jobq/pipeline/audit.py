@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
-from pyspark import StorageLevel
 from pyspark.sql import Row
+from pyspark.sql import functions as F
 
-from jobq.core.states import State
+from jobq.log import EventLog
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.tables import EVENTS
 from jobq.pipeline.transforms.conservation import FAULTS, HELD, balance, counterexamples, judged
@@ -23,10 +23,10 @@ Verdict = Literal["proved", "violated", "unprovable"]
 
 
 class StoreView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store says of a queue: how many jobs stand where, and the position its log has reached."""
+    """What a store says of a queue: how many jobs stand where, and the positions its log has reached (one per partition)."""
 
     counts: Mapping[str, int]
-    position: str | None = None
+    positions: tuple[str, ...] = ()
 
 
 class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,20 +48,13 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
     gaps: int = 0
     gap_from_ms: int | None = None
     gap_to_ms: int | None = None
-    last_id: str | None = None
     store: StoreView | None = None
+    behind: bool = False  # the store's log goes on after what the lake has
 
     @property
     def missing(self) -> int:
         """Lives begun, less those ended and held: 0 if the books balance."""
         return self.accepted + self.rerun + self.carried - self.completed - self.failed - self.cancelled - self.held
-
-    @property
-    def behind(self) -> bool:
-        """The store's log goes on after the lake's last event."""
-        if self.store is None or self.store.position is None:
-            return False
-        return self.last_id is None or f"-{self.store.position}-" not in f"{self.last_id}-"
 
     @property
     def differs(self) -> dict[str, tuple[int, int]]:
@@ -109,20 +102,36 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def audit(lake: Lake, *, store: str | None = None, examples: str | None = None) -> Audit:
-    """Go through the whole lake once. `store`: a URL to compare with. `examples`: a folder for the events at fault (JSON lines)."""
+    """Go through the whole lake once. `store`: a URL to compare with. `examples`: a folder for the events at fault."""
     rows = judged(lake.read(EVENTS), lake.state.horizon)
-    if examples:
-        # Faults are looked for again only if there are any; what is kept is what the second look would have to sort again.
-        rows = rows.persist(StorageLevel.DISK_ONLY)
     found = [_queue_audit(row) for row in balance(rows).collect()]
     if examples and any(sum(queue.faults.values()) for queue in found):
         counterexamples(rows).coalesce(1).write.mode("overwrite").json(examples)
-    if examples:
-        rows.unpersist()
     if store:
         views = asyncio.run(_views(store, [(queue.tenant, queue.queue) for queue in found]))
-        found = [msgspec.structs.replace(queue, store=view) for queue, view in zip(found, views, strict=True)]
+        late = _behind(lake, {(queue.tenant, queue.queue): view for queue, view in zip(found, views, strict=True)})
+        found = [
+            msgspec.structs.replace(queue, store=view, behind=(queue.tenant, queue.queue) in late)
+            for queue, view in zip(found, views, strict=True)
+        ]
     return Audit(queues=tuple(found))
+
+
+def _behind(lake: Lake, views: Mapping[tuple[str, str], StoreView]) -> set[tuple[str, str]]:
+    """The queues whose log has reached a position of which the lake has no event."""
+    ends = [(*queue, position) for queue, view in views.items() for position in view.positions]
+    if not ends:
+        return set()
+    wanted = lake.spark.createDataFrame(ends, "tenant string, queue string, position string")
+    events = lake.read(EVENTS).select("tenant", "queue", "id")
+    arrived = F.broadcast(wanted).join(
+        events,
+        (wanted.tenant == events.tenant)
+        & (wanted.queue == events.queue)
+        & F.contains(events.id, F.concat(F.lit("-"), "position", F.lit("-"))),
+    )
+    there = {tuple(row) for row in arrived.select(wanted.tenant, wanted.queue, "position").distinct().collect()}
+    return {(tenant, queue) for tenant, queue, position in ends if (tenant, queue, position) not in there}
 
 
 def _queue_audit(row: Row) -> QueueAudit:
@@ -135,10 +144,11 @@ def _queue_audit(row: Row) -> QueueAudit:
 
 
 async def _views(url: str, queues: list[tuple[str, str]]) -> list[StoreView]:
-    from jobq.log import EventLog
-
     async with EventLog(url) as log:
         return [
-            StoreView(counts={str(State(state)): n for state, n in (await log.counts(tenant, queue)).items()}, position=await log.end(tenant, queue))
+            StoreView(
+                counts={state.value: n for state, n in (await log.counts(tenant, queue)).items()},
+                positions=await log.ends(tenant, queue),
+            )
             for tenant, queue in queues
         ]

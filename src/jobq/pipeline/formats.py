@@ -1,4 +1,4 @@
-"""How a table lies on disk. Two formats with the same few operations; each is idempotent, so that a crash is repaired by repeating.
+"""How a table lies on disk. Two formats with the same few operations, each idempotent: a crash is repaired by repeating.
 
 Parquet: folders of files. A batch's files carry its name, so that publishing it again replaces them, and a partition is
 replaced by swapping its folder: a reader that lists files in that very moment may have to read again.

@@ -72,7 +72,9 @@ class Lake:
         stored = self.files.read(self._state_path)
         self.state = msgspec.json.decode(stored, type=LakeState) if stored else LakeState(format=format or "parquet")
         if format and format != self.state.format:
-            raise ConfigError(f"the lake {root} is kept as {self.state.format}: run with --format {self.state.format}, or use another folder")
+            raise ConfigError(
+                f"the lake {root} is kept as {self.state.format}: run with --format {self.state.format}, or use another folder"
+            )
         self.space = tablespace(spark, self.files, self.root, self.state.format)
 
     @property
@@ -116,7 +118,10 @@ class Lake:
     def commit(self, batch: Batch, totals: Totals, *, hours: Sequence[Part], max_at_ms: int) -> None:
         """The batch is in."""
         now = time.time()
-        day, line = time.strftime("%Y-%m-%d", time.gmtime(now)), {"run": batch.run, "batch": batch.number, "at_ms": int(now * 1000)}
+        day, line = (
+            time.strftime("%Y-%m-%d", time.gmtime(now)),
+            {"run": batch.run, "batch": batch.number, "at_ms": int(now * 1000)},
+        )
         note = {**line, **msgspec.to_builtins(totals), "hours": [part.path() for part in hours]}
         self.files.write(f"{self.root}/_jobq/batches/day={day}/{batch.name}.json", msgspec.json.encode(note).decode())
         self.save(

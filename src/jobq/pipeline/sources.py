@@ -1,8 +1,8 @@
 """Where events come from. One address, one reader: every source becomes a stream of WIRE rows with an `origin`.
 
-    kafka://HOST:PORT[,HOST:PORT…]/TOPIC     through Spark's own connector
-    files:///FOLDER  or a plain path         JSON lines, as `jq-relay` writes them (also hdfs://, s3a://, …)
-    sqlite:///…, valkey://…, grpc://…        the event log of a store, through format("jobq")
+kafka://HOST:PORT[,HOST:PORT…]/TOPIC     through Spark's own connector
+files:///FOLDER  or a plain path         JSON lines, as `jq-relay` writes them (also hdfs://, s3a://, …)
+sqlite:///…, valkey://…, grpc://…        the event log of a store, through format("jobq")
 """
 
 from __future__ import annotations
@@ -17,7 +17,20 @@ from pyspark.sql import functions as F
 from jobq.errors import ConfigError
 from jobq.pipeline.transforms.parse import CORRUPT, WIRE, from_json_lines
 
-STORES = ("memory", "sqlite", "valkey", "valkeys", "redis", "rediss", "valkey+sentinel", "valkey+cluster", "postgresql", "postgres", "grpc", "grpcs")
+STORES = (
+    "memory",
+    "sqlite",
+    "valkey",
+    "valkeys",
+    "redis",
+    "rediss",
+    "valkey+sentinel",
+    "valkey+cluster",
+    "postgresql",
+    "postgres",
+    "grpc",
+    "grpcs",
+)
 _FILE_SCHEMES = ("file", "hdfs", "s3a", "s3", "gs", "abfss", "abfs", "dbfs")
 
 

@@ -91,8 +91,8 @@ class _Life:
     """One job from acceptance to its end; `live` writes down what happens to it."""
 
     __slots__ = (
-        "at", "attempt", "created", "due", "events", "fails", "head", "key", "life", "n", "number", "random", "rate", "run", "stalls",
-        "started", "state", "tail", "tenant", "until", "worker", "log",
+        "at", "attempt", "created", "due", "events", "fails", "head", "key", "life", "n", "number", "random", "rate", "run",
+        "stalls", "started", "state", "tail", "tenant", "until", "worker", "log",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, number: int) -> None:
@@ -118,7 +118,7 @@ class _Life:
         started = f',"started_ms":{self.started}' if self.started else ""
         finished = f',"finished_ms":{at}' if ended else ""
         self.events.append((at, (
-            f'{{"v":1,"id":"{self.log}-{at}-{self.number}-{self.n}","position":"{at}-{self.number}","kind":"{kind}","at_ms":{at},'
+            f'{{"v":1,"id":"{self.log}-{at}-{self.number}-{self.n}","kind":"{kind}","at_ms":{at},'
             f'{self.head}{self.life}{self.tail}{self.attempt},"failures":{self.fails},"stalls":{self.stalls},"state":"{state}"'
             f'{previous}{by}{more},"created_ms":{self.created},"due_ms":{self.due}{started}{finished}}}'
         )))  # fmt: skip
@@ -163,7 +163,12 @@ class _Life:
         if luck > 0.99:
             self.emit("cancelled", "cancelled", ',"reason":"cancelled"', ended=True)
         elif luck > 0.987:
-            self.emit("failed", "failed", ',"reason":"expired","error":"Expired: not started in time","fingerprint":"0e1d5a77"', ended=True)
+            self.emit(
+                "failed",
+                "failed",
+                ',"reason":"expired","error":"Expired: not started in time","fingerprint":"0e1d5a77"',
+                ended=True,
+            )
         else:
             self.attempt += 1
             self.started = self.at
@@ -194,7 +199,12 @@ class _Life:
         if luck < 0.004:
             self.stalls += 1
             if self.stalls > 3:
-                self.emit("failed", "failed", ',"reason":"stalled","error":"Stalled: the lease expired","fingerprint":"57a11ed0"', ended=True)
+                self.emit(
+                    "failed",
+                    "failed",
+                    ',"reason":"stalled","error":"Stalled: the lease expired","fingerprint":"57a11ed0"',
+                    ended=True,
+                )
             else:
                 self.emit("stalled", "waiting", ',"reason":"stalled"')
         elif luck < 0.012:

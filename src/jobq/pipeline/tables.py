@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyspark.sql.types import BooleanType, DataType, DateType, DoubleType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 # By hand and not by StructType.fromDDL, which needs a running session.
 _TYPES: dict[str, DataType] = {
@@ -104,7 +115,11 @@ ATTEMPTS = Table(
         _C("name", "string", "the task"),
         _C("key", "string", "its concurrency key"),
         _C("worker", "string", "who ran it; for a stalled run, who had begun it"),
-        _C("outcome", "string", "the event that ended the run: completed, retried, failed, stalled, snoozed, released, limited, blocked, cancelled"),
+        _C(
+            "outcome",
+            "string",
+            "the event that ended the run: completed, retried, failed, stalled, snoozed, released, limited, blocked, cancelled",
+        ),
         _C("reason", "string", "why, if it did not complete"),
         _C("fingerprint", "string", "of its error"),
         _C("due_at", "timestamp", "when it should have begun"),

@@ -1,4 +1,4 @@
-"""The derived tables, made anew for the hours that have new events. Broken off, it starts over; done twice, it changes nothing."""
+"""The derived tables, made anew for the hours that have new events. Broken off, it starts over; repeated, it changes nothing."""
 
 from __future__ import annotations
 

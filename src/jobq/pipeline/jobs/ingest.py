@@ -25,7 +25,9 @@ def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
     lake.take_back((EVENTS, QUARANTINE))
     staged = lake.staging("batch")
     seen = _stage(rows, staged, lake.state.max_at_ms - LATENESS_MS)
-    hours = [Part.of(f"{day}/{hour}") for day in _folders(lake, staged) for hour in lake.files.children(f"{staged}/table=events/{day}")]
+    hours = [
+        Part.of(f"{day}/{hour}") for day in _folders(lake, staged) for hour in lake.files.children(f"{staged}/table=events/{day}")
+    ]
     kept, folder = _deduplicate(lake, staged, hours, seen["events"])
     lake.publish(batch, ((EVENTS, folder), (QUARANTINE, f"{staged}/table=quarantine")))
     totals = Totals(

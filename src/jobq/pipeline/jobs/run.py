@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from jobq.pipeline.jobs.derive import derive
 from jobq.pipeline.jobs.ingest import ingest
@@ -75,5 +75,9 @@ class Run:
 
 def describe(totals: Totals) -> str:
     """In words, leaving out what is zero."""
-    more = [f"{n:,} {what}" for n, what in ((totals.duplicates, "copies"), (totals.late, "late"), (totals.quarantined, "quarantined")) if n]
+    more = [
+        f"{n:,} {what}"
+        for n, what in ((totals.duplicates, "copies"), (totals.late, "late"), (totals.quarantined, "quarantined"))
+        if n
+    ]
     return f"{totals.events:,} new events" + (f" ({', '.join(more)})" if more else "")

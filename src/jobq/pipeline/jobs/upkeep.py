@@ -7,11 +7,11 @@ from datetime import UTC, date, datetime, timedelta
 
 import msgspec
 
-from jobq.pipeline.formats import DeltaSpace, Part, ParquetSpace
+from jobq.pipeline.formats import DeltaSpace, ParquetSpace, Part
 from jobq.pipeline.fs import File
+from jobq.pipeline.jobs.derive import derive
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.slo import Target
-from jobq.pipeline.jobs.derive import derive
 from jobq.pipeline.tables import ATTEMPTS, EVENTS, QUARANTINE, TABLES, Table
 
 TARGET_BYTES = 128 * 1024 * 1024
@@ -47,12 +47,14 @@ def _file_count(files: Sequence[File], target: int) -> int:
 def _optimise(lake: Lake, space: DeltaSpace, table: Table) -> tuple[int, int] | None:
     if not lake.files.exists(f"{space.path(table)}/_delta_log"):
         return None
-    metrics = lake.spark.sql(f"OPTIMIZE delta.`{space.path(table)}`").select("metrics.numFilesRemoved", "metrics.numFilesAdded").first()
+    metrics = (
+        lake.spark.sql(f"OPTIMIZE delta.`{space.path(table)}`").select("metrics.numFilesRemoved", "metrics.numFilesAdded").first()
+    )
     return (int(metrics[0]), int(metrics[1])) if metrics and metrics[0] else None
 
 
 def retain(lake: Lake, *, keep_days: int, today: date | None = None, all_tables: bool = False) -> dict[str, int]:
-    """Remove days older than `keep_days`: of `events`, `attempts` and `quarantine`, or of every table; how many partitions per table.
+    """Remove days older than `keep_days`, of `events`, `attempts` and `quarantine` or of all tables; partitions removed per table.
 
     The audit is told (the lake's horizon), so that jobs begun before it are not taken for jobs that lost their beginning."""
     first = ((today or datetime.now(UTC).date()) - timedelta(days=keep_days)).isoformat()

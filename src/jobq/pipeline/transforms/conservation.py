@@ -34,11 +34,11 @@ FAULTS: dict[str, bool] = {
 
 
 def in_order(id: str = "id") -> Column:
-    """A string that sorts events of one log as they happened: the id with its numbers padded to one width.
+    """A string that sorts the events of one log as they happened: the id with its numbers padded to one width.
 
-    The id is log-position-n, and positions are ordered by their numbers (`core.wire`)."""
-    padded = F.regexp_replace(id, r"(\d+)", "0" * _WIDTH + "$1")
-    return F.regexp_replace(padded, rf"\d*(\d{{{_WIDTH}}})", "$1")
+    The id is log-position-n, and a position is one or more numbers joined by "-" (`core.wire`). By regular expressions
+    instead of split and lpad, this alone took more time than the rest of the audit."""
+    return F.array_join(F.transform(F.split(id, "-"), lambda part: F.lpad(part, _WIDTH, "0")), "")
 
 
 def judged(events: DataFrame, horizon: str | None = None) -> DataFrame:
@@ -99,7 +99,6 @@ def balance(rows: DataFrame) -> DataFrame:
             F.count_if(kind == "gap").alias("gaps"),
             F.min(F.when(kind == "gap", F.unix_millis("at"))).alias("gap_from_ms"),
             F.max(F.when(kind == "gap", F.unix_millis("at"))).alias("gap_to_ms"),
-            F.max_by("id", in_order()).alias("last_id"),
         )
         .orderBy("tenant", "queue")
     )

@@ -18,4 +18,6 @@ def errors(events: DataFrame) -> DataFrame:
         F.max("at").alias("last_at"),
         F.max_by(F.struct("error", "job"), "at").alias("last"),
     )
-    return grouped.select("*", F.col("last.error").alias("example"), F.col("last.job").alias("example_job")).select(*ERRORS.columns)
+    return grouped.select("*", F.col("last.error").alias("example"), F.col("last.job").alias("example_job")).select(
+        *ERRORS.columns
+    )

@@ -60,11 +60,19 @@ def queue_minute(minutes: DataFrame, before: DataFrame, days: DataFrame) -> Data
     opening = before.select(*_QUEUE, F.col("waiting").alias("waiting_change"), F.col("held").alias("held_change"))
     opening = opening.select("*", F.lit(None).cast("timestamp").alias("minute"), F.lit(False).alias("real"))
     queues = before.select(*_QUEUE).unionByName(minutes.select(*_QUEUE)).distinct()
-    marks = queues.crossJoin(F.broadcast(days)).select(*_QUEUE, F.col("day").cast("timestamp").alias("minute"), F.lit(False).alias("real"))
+    marks = queues.crossJoin(F.broadcast(days)).select(
+        *_QUEUE, F.col("day").cast("timestamp").alias("minute"), F.lit(False).alias("real")
+    )
     rows = minutes.select(*_QUEUE, "minute", *_MEASURES, F.lit(True).alias("real"))
     marks = marks.join(rows.select(*_QUEUE, "minute"), [*_QUEUE, "minute"], "left_anti")
-    rows = rows.unionByName(marks, allowMissingColumns=True).fillna(0, subset=COUNTS).unionByName(opening, allowMissingColumns=True)
-    line = Window.partitionBy(*_QUEUE).orderBy(F.col("minute").asc_nulls_first()).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    rows = (
+        rows.unionByName(marks, allowMissingColumns=True).fillna(0, subset=COUNTS).unionByName(opening, allowMissingColumns=True)
+    )
+    line = (
+        Window.partitionBy(*_QUEUE)
+        .orderBy(F.col("minute").asc_nulls_first())
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
     levels = rows.select(
         "*",
         F.sum("waiting_change").over(line).alias("waiting"),
@@ -84,5 +92,7 @@ def last_levels(minutes: DataFrame) -> DataFrame:
 def tenant_day(minutes: DataFrame) -> DataFrame:
     """QUEUE_MINUTE rows of whole days, added up."""
     sums = [column.name for column in TENANT_DAY.body if column.name not in (*_QUEUE, "held")]
-    grouped = minutes.groupBy(*_QUEUE, "day").agg(*(F.sum(name).alias(name) for name in sums), F.max_by("held", "minute").alias("held"))
+    grouped = minutes.groupBy(*_QUEUE, "day").agg(
+        *(F.sum(name).alias(name) for name in sums), F.max_by("held", "minute").alias("held")
+    )
     return grouped.select(*TENANT_DAY.columns)

@@ -17,7 +17,11 @@ _KEYS = ["tenant", "queue", "day", "hour"]
 def slo(events: DataFrame, targets: Sequence[Target]) -> DataFrame:
     """Attainment per target, queue and hour: one pass over the events, whatever the number of targets."""
     counts = [column for n, target in enumerate(targets) for column in _counts(n, target)]
-    counted = events.where(F.col("kind").isin("started", "completed", "failed")).groupBy(*_KEYS).agg(F.count(F.lit(1)).alias("n"), *counts)
+    counted = (
+        events.where(F.col("kind").isin("started", "completed", "failed"))
+        .groupBy(*_KEYS)
+        .agg(F.count(F.lit(1)).alias("n"), *counts)
+    )
     each = F.array(*(_row(n, target) for n, target in enumerate(targets)))
     rows = counted.select(*_KEYS, F.explode(each).alias("t")).where("t.total > 0").select(*_KEYS, "t.*")
     rows = rows.withColumn("attainment", F.col("good") / F.col("total"))

@@ -1,0 +1,90 @@
+"""`jq-relay`: the relay as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import click
+
+from jobq.errors import JobqError
+from jobq.relay.relay import Relay
+from jobq.relay.targets import TargetUnavailable, open_target
+from jobq.stores import open_store
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--url", envvar="JQ_URL", default="sqlite:///jobq.db", show_default=True, help="The store whose events are shipped."
+)
+@click.option("--to", "target", required=True, envvar="JQ_RELAY_TO", help="kafka://host:9092/topic or files:///folder.")
+@click.option("--name", default="relay", show_default=True, help="Whose position is kept: one name per target.")
+@click.option("--once", is_flag=True, help="Ship what is there now, and end.")
+@click.option(
+    "--refused",
+    default="jq-relay-refused.jsonl",
+    show_default=True,
+    type=click.Path(dir_okay=False),
+    help="Where events go that the target will never take.",
+)
+@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on 127.0.0.1 at this port (0: any).")
+@click.option("--verbose", is_flag=True)
+@click.version_option(package_name="jobq")
+def main(url: str, target: str, name: str, once: bool, refused: str, metrics_port: int | None, verbose: bool) -> None:
+    """Ship the event log of a store to Kafka or to files. Run as many as you like: each queue is shipped by one of them."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        asyncio.run(_main(url, target, name, once, Path(refused), metrics_port))
+    except JobqError as e:
+        raise click.ClickException(str(e)) from e
+
+
+async def _main(url: str, target: str, name: str, once: bool, refused: Path, metrics_port: int | None) -> None:
+    async with open_store(url) as store:
+        relay = Relay(store, open_target(target), name=name, outcasts=refused)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, relay.stop)
+        async with _metrics(relay, metrics_port):
+            if once:
+                await relay.target.open()
+                shipped = await relay.drain()
+                await relay.target.aclose()
+                if problems := [queue.problem for queue in relay.status.queues if queue.problem]:
+                    raise TargetUnavailable(f"{shipped} events shipped, then: {problems[0]}")
+                click.echo(f"{shipped} events shipped to {relay.target.name}")
+            else:
+                await relay.run()
+
+
+@contextlib.asynccontextmanager
+async def _metrics(relay: Relay, port: int | None) -> AsyncIterator[None]:
+    """A web server of one page. jq-server, which has a real one, embeds the relay and adds `status.prometheus()` to its own."""
+    if port is None:
+        yield
+        return
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            await reader.readuntil(b"\r\n\r\n")
+            body = relay.status.prometheus().encode()
+            head = (
+                "HTTP/1.1 200 OK",
+                "Content-Type: text/plain; version=0.0.4",
+                f"Content-Length: {len(body)}",
+                "Connection: close",
+            )
+            writer.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", port)
+    click.echo(f"metrics on http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics", err=True)
+    async with server:
+        yield

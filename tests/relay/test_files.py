@@ -1,0 +1,117 @@
+"""JSON lines in a folder: whole files, none lost, none torn."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jobq.core import wire
+from jobq.core.records import EventRecord
+from jobq.errors import ConfigError
+from jobq.relay import Relay, open_target
+from jobq.relay.cli import main
+from jobq.stores.base import Store
+from tests.relay.conftest import QUEUE, put, work
+
+
+def events_in(folder: Path) -> list[EventRecord]:
+    """Everything a reader of the folder sees."""
+    return [wire.decode(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+
+
+async def test_a_file_appears_when_it_is_finished(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    target = open_target(f"files://{folder}?max_seconds=3600")
+    relay = Relay(store, target)
+    await target.open()
+    await put(store, "a", "b")
+    await work(store)
+    await relay.drain()
+    assert events_in(folder) == []
+    await target.aclose()
+    logged = (await store.read_events(QUEUE, after="0")).events
+    assert [event.id for event in events_in(folder)] == [event.id for event in logged]
+
+
+async def test_a_large_file_is_followed_by_another(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    target = open_target(f"files://{folder}?max_mb=0.0001&max_seconds=3600")
+    relay = Relay(store, target, page=1)
+    await target.open()
+    for id in ("a", "b", "c"):
+        await put(store, id)
+    await relay.drain()
+    assert len(list(folder.glob("*.jsonl"))) == 3
+    await target.aclose()
+
+
+async def test_what_a_killed_relay_left_is_finished_by_the_next_without_its_torn_line(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    await put(store, "a", "b")
+    one, two = (await store.read_events(QUEUE, after="0")).events
+    (folder / ".growing-20250101T000000-gone-1-000001").write_bytes(wire.encode(one) + b"\n" + wire.encode(two)[:40])
+    (folder / ".growing-20250101T000000-gone-2-000001").write_bytes(b"")
+    target = open_target(f"files://{folder}")
+    await target.open()
+    assert [event.id for event in events_in(folder)] == [one.id]
+    assert not list(folder.glob(".growing-*"))
+    await target.aclose()
+
+
+async def test_the_growing_file_of_a_living_relay_is_left_alone(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    living, other = open_target(f"files://{folder}?max_seconds=3600"), open_target(f"files://{folder}")
+    await put(store, "a")
+    await living.open()
+    await living.send((await store.read_events(QUEUE, after="0")).events)
+    await other.open()
+    assert events_in(folder) == []
+    assert len(list(folder.glob(".growing-*"))) == 1
+    await living.aclose()
+    assert len(events_in(folder)) == 1
+
+
+async def test_the_command_ships_what_is_there_and_ends(store: Store, tmp_path: Path) -> None:
+    await put(store, "a")
+    await work(store)
+    shipped = subprocess.run(
+        [sys.executable, "-m", "jobq.relay", "--url", f"sqlite:///{tmp_path}/jobs.db", "--to", f"files://{tmp_path}/out",
+         "--once"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "3 events shipped" in shipped.stdout
+    assert [event.kind for event in events_in(tmp_path / "out")] == ["accepted", "started", "completed"]
+
+
+async def test_the_command_stops_on_a_signal_and_publishes_what_it_has(store: Store, tmp_path: Path) -> None:
+    await put(store, "a")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jobq.relay", "--url", f"sqlite:///{tmp_path}/jobs.db", "--to",
+         f"files://{tmp_path}/out?max_seconds=0"],
+    )  # fmt: skip
+    try:
+        while not events_in(tmp_path / "out"):
+            assert process.poll() is None
+            os.sched_yield()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def test_an_address_that_is_none_is_refused_with_what_to_type() -> None:
+    with pytest.raises(ConfigError, match="kafka://host:9092/topic or files:///folder"):
+        open_target("ftp://somewhere")
+    with pytest.raises(ConfigError, match="files:///absolute/folder"):
+        open_target("files://relative")
+    with pytest.raises(ConfigError, match="names no topic"):
+        open_target("kafka://host:9092")
+    assert CliRunner().invoke(main, ["--to", "ftp://somewhere", "--url", "memory://"]).exit_code == 1

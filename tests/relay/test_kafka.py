@@ -1,0 +1,88 @@
+"""The Kafka target against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer
+
+from jobq.core import wire
+from jobq.core.records import EventRecord, JobSpec
+from jobq.relay import Relay, open_target
+from jobq.stores.base import Store
+from tests.kafka import Kafka
+from tests.relay.conftest import QUEUE, put, work
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    broker = Kafka(tmp_path_factory.mktemp("kafka")).start()
+    yield broker
+    broker.stop()
+
+
+def read(kafka: Kafka, topic: str, count: int) -> list[EventRecord]:
+    """At least `count` events of a topic, in the order of its partitions."""
+    group = {"group.id": uuid4().hex, "auto.offset.reset": "earliest", "log_level": 0}
+    consumer = Consumer({"bootstrap.servers": kafka.address, **group})
+    consumer.subscribe([topic])
+    found: list[EventRecord] = []
+    while len({event.id for event in found}) < count:
+        message = consumer.poll(30)
+        assert message is not None, f"only {len(found)} of {count} events came"
+        assert message.error() is None
+        assert message.key() == wire.key(wire.decode(message.value()))
+        found.append(wire.decode(message.value()))
+    consumer.close()
+    return found
+
+
+async def test_one_jobs_events_arrive_in_order(store: Store, kafka: Kafka) -> None:
+    target = open_target(f"kafka://{kafka.address}/in-order")
+    relay = Relay(store, target)
+    ids = [f"job-{n}" for n in range(50)]
+    await put(store, *ids)
+    await work(store)
+    assert await relay.drain() == 150
+    await target.aclose()
+    arrived = await asyncio.to_thread(read, kafka, "in-order", 150)
+    assert len(arrived) == 150
+    for id in ids:
+        assert [event.kind for event in arrived if event.job == id] == ["accepted", "started", "completed"]
+
+
+async def test_while_kafka_is_down_jobs_go_on_and_events_follow_in_order(store: Store, kafka: Kafka) -> None:
+    target = open_target(f"kafka://{kafka.address}/outage")
+    relay = Relay(store, target, lease=1.5)
+    running = asyncio.ensure_future(relay.run())
+    await put(store, "before")
+    await asyncio.to_thread(read, kafka, "outage", 1)
+    await asyncio.to_thread(kafka.stop)
+    await put(store, "during")
+    await work(store)
+    while not any(queue.problem for queue in relay.status.queues):
+        await asyncio.sleep(0.05)
+    await asyncio.to_thread(kafka.start)
+    arrived = await asyncio.to_thread(read, kafka, "outage", 6)
+    relay.stop()
+    await running
+    for id in ("before", "during"):
+        kinds = [event.kind for event in {event.id: event for event in arrived if event.job == id}.values()]
+        assert kinds == ["accepted", "started", "completed"]
+
+
+async def test_an_event_too_large_for_the_broker_is_kept_apart(store: Store, kafka: Kafka, tmp_path: Path) -> None:
+    target = open_target(f"kafka://{kafka.address}/small?message.max.bytes=1000&compression.type=none")
+    relay = Relay(store, target, outcasts=tmp_path / "refused.jsonl")
+    long_name = JobSpec(queue=QUEUE, id="long", name="x" * 2000, payload=b"[[],{}]", given_id=True)
+    await store.put([long_name])
+    await put(store, "short")
+    assert await relay.drain() == 2
+    await target.aclose()
+    assert [event.job for event in await asyncio.to_thread(read, kafka, "small", 1)] == ["short"]
+    assert '"job":"long"' in (tmp_path / "refused.jsonl").read_text()
+    assert relay.status.queues[0].refused == 1

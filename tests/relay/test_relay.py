@@ -1,0 +1,153 @@
+"""The loop, against a target that can be switched off, and a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jobq.core.records import EventRecord, QueueName
+from jobq.relay import Relay
+from jobq.relay.targets import Refused, TargetUnavailable
+from jobq.stores import open_store
+from jobq.stores.base import Store
+from tests.relay.conftest import QUEUE, put, work
+
+
+class Shelf:
+    """A target that keeps what it takes. `down`: takes nothing. `slow`: says nothing until told."""
+
+    def __init__(self) -> None:
+        self.name = "shelf://"
+        self.taken: list[EventRecord] = []
+        self.down = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked = asyncio.Event()
+        self.refuses: set[str] = set()
+
+    async def open(self) -> None: ...
+
+    async def tick(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    async def send(self, events: Sequence[EventRecord]) -> list[Refused]:
+        self.asked.set()
+        await self.gate.wait()
+        if self.down:
+            raise TargetUnavailable("the shelf is down")
+        self.taken += [event for event in events if event.job not in self.refuses]
+        return [Refused(event, "too large") for event in events if event.job in self.refuses]
+
+    @property
+    def ids(self) -> list[str]:
+        return [event.id for event in self.taken]
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+def relay(store: Store, shelf: Shelf, tmp_path: Path) -> Relay:
+    return Relay(store, shelf, outcasts=tmp_path / "refused.jsonl")
+
+
+async def test_events_of_all_queues_are_shipped_in_order(store: Store, relay: Relay, shelf: Shelf) -> None:
+    other = QueueName("globex", "default")
+    await put(store, "a", "b")
+    await put(store, "c", queue=other)
+    await work(store)
+    assert await relay.drain() == 7
+    assert [event.kind for event in shelf.taken if event.job == "a"] == ["accepted", "started", "completed"]
+    assert [event.queue for event in shelf.taken if event.job == "c"] == [other]
+    assert len(set(shelf.ids)) == 7
+
+
+async def test_a_restarted_relay_goes_on_where_the_last_one_was(store: Store, relay: Relay, shelf: Shelf, tmp_path: Path) -> None:
+    await put(store, "a")
+    await relay.drain()
+    await put(store, "b")
+    again = Relay(store, shelf, who=relay.who, outcasts=tmp_path / "refused.jsonl")
+    assert await again.drain() == 1
+    assert [event.job for event in shelf.taken] == ["a", "b"]
+
+
+async def test_while_the_target_is_down_events_wait_and_then_follow_in_order(store: Store, relay: Relay, shelf: Shelf) -> None:
+    await put(store, "a")
+    shelf.down = True
+    assert await relay.tick() == 0
+    await put(store, "b")
+    assert relay.status.queues[0].problem == "the shelf is down"
+    assert relay.status.lag_ms >= 0
+    shelf.down = False
+    assert await relay.drain() == 2
+    assert [event.job for event in shelf.taken] == ["a", "b"]
+    assert relay.status.queues[0].problem is None
+
+
+async def test_a_page_not_acknowledged_is_sent_again(store: Store, relay: Relay, shelf: Shelf, tmp_path: Path) -> None:
+    await put(store, "a")
+    shelf.gate.clear()
+    pass_under_way = asyncio.ensure_future(relay.tick())
+    await shelf.asked.wait()
+    pass_under_way.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pass_under_way
+    shelf.gate.set()
+    assert await Relay(store, shelf, who=relay.who, outcasts=tmp_path / "refused.jsonl").drain() == 1
+    assert [event.job for event in shelf.taken] == ["a"]
+
+
+async def test_a_queue_is_shipped_by_one_instance_and_inherited_when_it_goes(store: Store, shelf: Shelf, tmp_path: Path) -> None:
+    now = 1_000_000
+    async with open_store(f"sqlite:///{tmp_path}/jobs.db", clock=lambda: now) as one:
+        first = Relay(one, shelf, who="first", lease=15)
+        second = Relay(one, shelf, who="second", lease=15)
+        await put(one, "a")
+        assert await first.tick() == 1
+        await put(one, "b")
+        assert await second.tick() == 0
+        assert second.status.others == 1
+        assert second.status.queues == ()
+        now += 16_000
+        assert await second.tick() == 1
+    assert [event.job for event in shelf.taken] == ["a", "b"]
+
+
+async def test_an_event_the_target_will_never_take_is_kept_and_counted(store: Store, relay: Relay, shelf: Shelf) -> None:
+    await put(store, "small", "huge", "last")
+    shelf.refuses = {"huge"}
+    await relay.drain()
+    assert [event.job for event in shelf.taken] == ["small", "last"]
+    kept = relay.outcasts.path.read_text()
+    assert '"why":"too large"' in kept
+    assert '"job":"huge"' in kept
+    assert relay.status.queues[0].refused == 1
+
+
+async def test_the_lag_is_the_age_of_the_oldest_event_not_shipped(store: Store, shelf: Shelf, tmp_path: Path) -> None:
+    await put(store, "a")
+    at = (await store.read_events(QUEUE, after="0")).events[0].at_ms
+    relay = Relay(store, shelf, clock=lambda: at + 90_000)
+    shelf.down = True
+    await relay.tick()
+    assert relay.status.lag_ms == 90_000
+    assert 'jobq_relay_lag_seconds{tenant="acme",queue="mail"} 90.0' in relay.status.prometheus()
+    shelf.down = False
+    await relay.drain()
+    assert relay.status.lag_ms == 0
+
+
+async def test_stop_does_not_wait_for_a_target_that_says_nothing(store: Store, relay: Relay, shelf: Shelf) -> None:
+    await put(store, "a")
+    shelf.gate.clear()
+    running = asyncio.ensure_future(relay.run())
+    await shelf.asked.wait()
+    relay.stop()
+    await asyncio.wait_for(running, 10)
+    assert shelf.taken == []
