@@ -28,7 +28,7 @@ from jobq.errors import (
     WaitTimeout,
 )
 from jobq.events import EventStream
-from jobq.flow import Flow
+from jobq.flow import Flow, chain, chord, group
 from jobq.info import (
     Event,
     Failure,
@@ -44,24 +44,26 @@ from jobq.job import Job
 from jobq.limits import KeyLimits, QueueLimits
 from jobq.options import JobOptions, TaskOptions
 from jobq.queue import Queue
-from jobq.sync import SyncJob, SyncQueue, SyncTask
+from jobq.sync import SyncFlow, SyncJob, SyncQueue, SyncTask
 from jobq.task import AsyncTask, Call, PlainTask, Task
+from jobq.tree import FlowNode, FlowTree
 from jobq.worker import Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
     # producing
-    "Queue", "Task", "AsyncTask", "PlainTask", "Call", "Job", "Flow", "JobOptions", "TaskOptions", "Seconds",
+    "Queue", "Task", "AsyncTask", "PlainTask", "Call", "Job", "JobOptions", "TaskOptions", "Seconds",
+    "Flow", "chain", "group", "chord",
     # policies
     "Retry", "Unique", "Rate", "Bucket", "Cron", "Every", "Retention", "Permissions", "Codec",
     # working
     "Worker", "CurrentJob", "SyncCurrentJob", "current_job", "RetryAfter", "Snooze", "RateLimited", "Reject",
     # records
     "State", "JobInfo", "JobRef", "Failure", "Event", "EventStream", "QueueStats", "QueueLimits", "KeyLimits", "MinuteMetrics",
-    "WorkerInfo", "ScheduleInfo", "Undecoded",
+    "WorkerInfo", "ScheduleInfo", "FlowTree", "FlowNode", "Undecoded",
     # blocking
-    "SyncQueue", "SyncTask", "SyncJob",
+    "SyncQueue", "SyncTask", "SyncJob", "SyncFlow",
     # errors
     "JobqError", "InvalidJob", "PayloadTooLarge", "ConfigError", "JobNotFound", "JobFailed", "JobCancelled", "WaitTimeout",
     "LeaseLost", "StoreUnavailable",

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from jobq.core.records import Lease
-from jobq.errors import JobNotFound
+from msgspec.structs import replace
 
+from jobq.core.checks import Seconds, to_ms
+from jobq.core.records import JobKey, Lease, PutResult, SendSignal
+from jobq.core.states import State
+from jobq.core.waits import CHILD, Children, Inbox, child_id
+from jobq.errors import InvalidJob, JobNotFound
+from jobq.stores.base import Store
+
+if TYPE_CHECKING:
+    from jobq.job import Job
+    from jobq.task import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -24,6 +36,21 @@ class Running(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The worker's event loop."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """Where its job is kept."""
+        ...
+
+    @property
+    def children(self) -> Children:
+        """The jobs it has added."""
+        ...
+
+    @property
+    def inbox(self) -> Inbox:
+        """The signals its job has received."""
         ...
 
     def encode(self, value: Any) -> bytes:
@@ -104,24 +131,86 @@ class CurrentJob:
         """Add a line to the job's log."""
         await self._run.note(None, (line,))
 
+    async def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """A child of this job, accepted now; `wait_for_children` waits for it. Options through `task.options(…)`.
+
+        Its id follows from this job's and its number, so a run that begins again adds nothing twice. That takes a
+        handler that adds the same children in the same order whenever it is run with the same arguments and results.
+        """
+        run = self._run
+        ordinal = run.children.next()
+        spec = task.linked(args, kwargs)
+        if not spec.given_id:
+            spec = replace(spec, id=child_id(run.lease, spec.queue, ordinal), given_id=True)
+        child = run.children.found(ordinal, JobKey(spec.queue, spec.id))
+        if child is None:
+            session = await task.queue.session()
+            self._check_place(task, session.store)
+            result = await session.sender.put(spec)
+            if result.id != spec.id:  # its unique lock is another's, which may be free when this handler comes by again
+                await self._note(ordinal, result.id)
+        else:
+            result = PutResult(id=child.id, life=0, state=State.COMPLETED)
+        run.children.add(JobKey(spec.queue, result.id), task.definition.returns)
+        return task.child(result, spec.id)
+
+    async def wait_for_children(self) -> Mapping[str, Any]:
+        """The results of the children added so far, by id; what failed by this job's `on_child_failure`.
+
+        While any of them is unfinished this ends the run: the job is `blocked`, its slot free, and the handler starts
+        again from its top when all have ended. (It does so by an exception that is not an Exception: let it pass.)
+        """
+        return self._run.children.results()
+
+    async def wait_for_signal(self, name: str, *, timeout: Seconds | None = None) -> Any:
+        """The value of the next signal of that name, sent by `job.signal(name, value)` at any time since it was enqueued.
+
+        If there is none yet this ends the run, like `wait_for_children`, until it comes. Past `timeout` it raises
+        WaitTimeout here. A handler that begins again finds the signals it took before, in the same order.
+        """
+        return self._signal(name, timeout)
+
     @property
     def sync(self) -> SyncCurrentJob:
         """The same, for plain functions."""
         return SyncCurrentJob(self._run)
 
+    def _signal(self, name: str, timeout: Seconds | None) -> Any:
+        return self._run.decode(self._run.inbox.take(name, None if timeout is None else to_ms(timeout, "timeout", positive=True)))
+
+    def _check_place(self, task: Task[..., Any], store: Store) -> None:
+        if task.queue.tenant != self.tenant or store.url != self._run.store.url:
+            raise InvalidJob(f"{task!r} is in another store or tenant than job {self.id} ({self.name}): it cannot be its child")
+
+    async def _note(self, ordinal: int, id: str) -> None:
+        job = JobKey(self._run.lease.queue, self.id)
+        await self._run.store.alter([SendSignal(job=job, name=f"{CHILD}{ordinal}", value=id.encode())])
+
 
 class SyncCurrentJob(CurrentJob):
-    """`progress` and `log` that block, for handlers that run in a thread."""
+    """Methods that block, for handlers that run in a thread."""
 
     __slots__ = ()
 
-    def progress(self, value: Any) -> None:  # type: ignore[override]  # its blocking twin, on purpose
-        """Say how far it is, in any form; the last one is kept."""
+    def progress(self, value: Any) -> None:  # type: ignore[override]  # its blocking twin, on purpose; so are the others
+        """See `CurrentJob.progress`."""
         self._wait(super().progress(value))
 
-    def log(self, line: str) -> None:  # type: ignore[override]  # its blocking twin, on purpose
-        """Add a line to the job's log."""
+    def log(self, line: str) -> None:  # type: ignore[override]
+        """See `CurrentJob.log`."""
         self._wait(super().log(line))
+
+    def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:  # type: ignore[override]
+        """See `CurrentJob.add`."""
+        return self._wait(super().add(task, *args, **kwargs))
+
+    def wait_for_children(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """See `CurrentJob.wait_for_children`."""
+        return self._run.children.results()
+
+    def wait_for_signal(self, name: str, *, timeout: Seconds | None = None) -> Any:
+        """See `CurrentJob.wait_for_signal`."""
+        return self._signal(name, timeout)
 
     def _wait(self, step: Coroutine[Any, Any, T]) -> T:
         loop = self._run.loop

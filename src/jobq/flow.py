@@ -7,23 +7,25 @@ async with queue.flow() as flow:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from msgspec.structs import replace
 
 from jobq.core import checks
+from jobq.core.checks import shown
 from jobq.core.graph import check_flow
 from jobq.core.records import Edge, JobKey, JobSpec, QueueName
-from jobq.core.refs import Ref, mark
+from jobq.engine.builtin import GATHER
 from jobq.engine.ids import new_id
 from jobq.errors import InvalidJob
 from jobq.job import Job
 from jobq.session import CHUNK, batches
+from jobq.task import Definition, Gathered, Task
 
 if TYPE_CHECKING:
     from jobq.queue import Queue
-    from jobq.task import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,10 +52,10 @@ class Flow:
     def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """A job of the flow, with options through `task.options(…)`. `job.ref` as an argument stands for a job's result."""
         self._check_place(task)
-        plain_args, plain_kwargs, refs = mark(args, kwargs)
-        spec = task.spec(tuple(plain_args), plain_kwargs)
-        edges = dict.fromkeys([*(self._edge(ref) for ref in refs), *spec.after])
-        spec = replace(spec, after=tuple(edges))
+        return self.take(task, task.linked(args, kwargs), task.definition)
+
+    def take(self, task: Task[..., Any], spec: JobSpec, definition: Definition) -> Job[Any]:
+        """A job of the flow, made elsewhere; it gets its id here unless it has one of the caller's."""
         if not spec.given_id:
             spec = replace(spec, id=checks.check_id(f"{self.id}.{len(self._specs)}"), given_id=self._given)
         key = JobKey(spec.queue, spec.id)
@@ -61,7 +63,7 @@ class Flow:
             raise InvalidJob(f"two jobs of the flow have the id {spec.id!r} in queue {spec.queue.queue!r}")
         self._queues[spec.queue] = task.queue
         self._specs[key] = spec
-        self._jobs[key] = job = Job[R](task.queue, spec.id, task.name, None, task.definition)
+        self._jobs[key] = job = Job[Any](task.queue, spec.id, spec.name, None, definition)
         return job
 
     async def __aenter__(self) -> Self:
@@ -87,11 +89,65 @@ class Flow:
             for spec, result in zip(specs, results, strict=True):
                 self._jobs[JobKey(spec.queue, spec.id)].settle_on(result)
 
-    def _edge(self, ref: Ref) -> Edge:
-        return Edge(JobKey(QueueName(self._queue.tenant, ref.queue), ref.id))
+    def gathering(self, task: Task[..., Any], members: Sequence[Job[Any]]) -> JobSpec:
+        """The job whose result is the list of the members' results. Every worker knows how to run it."""
+        some = self._specs[members[0].job_key] if members else None
+        return JobSpec(
+            queue=task.queue.qname,
+            id=new_id(),
+            name=GATHER,
+            payload=task.queue.codec.encode_call((), {}),
+            codec=task.queue.codec.name,
+            key=None if some is None or some.key is None else self.id,  # a keyed queue takes only jobs with a key
+            after=tuple(Edge(member.job_key) for member in members),
+            on_child_failure="fail" if some is None else some.on_child_failure,
+        )
 
     def _check_place(self, task: Task[..., Any]) -> None:
         if self._submitted:
             raise InvalidJob(f"flow {self.id!r} is submitted: {task.name} cannot be added any more")
         if (task.queue.url, task.queue.tenant) != (self._queue.url, self._queue.tenant):
             raise InvalidJob(f"{task!r} is in another store or tenant than the flow: a flow lives in one")
+
+
+# ── the usual shapes ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def chain(*steps: Task[..., Any], first: tuple[Any, ...] = ()) -> Job[Any]:
+    """One after the other: the first step gets `first` as its arguments, each further one the result before it.
+
+    Answers the handle of the last. A step that fails fails those behind it.
+    """
+    if not steps:
+        raise InvalidJob("chain() has no steps")
+    async with steps[0].queue.flow() as flow:
+        job = flow.add(steps[0], *first)
+        for step in steps[1:]:
+            job = flow.add(step, job.ref)
+    return job
+
+
+async def group(task: Task[..., R], calls: Iterable[tuple[Any, ...]]) -> Job[list[R]]:
+    """All at once: a job per call, and one more whose result is the list of theirs, in the order of the calls.
+
+    If one fails, so does that; `task.options(on_child_failure="continue")` puts a Failure in its place, "ignore" a None.
+    """
+    async with task.queue.flow() as flow:
+        members = [flow.add(task, *_call(n, call)) for n, call in enumerate(calls)]
+        return flow.take(task, flow.gathering(task, members), Gathered(task.definition))
+
+
+async def chord(task: Task[..., R], calls: Iterable[tuple[Any, ...]], then: Task[..., Any]) -> Job[Any]:
+    """All at once, then `then` with the list of their results as its argument. Answers the handle of the latter.
+
+    The policy for a failed call is that of `then`: `then.options(on_child_failure=…)`.
+    """
+    async with task.queue.flow() as flow:
+        members = [flow.add(task, *_call(n, call)) for n, call in enumerate(calls)]
+        return flow.add(then, [member.ref for member in members])
+
+
+def _call(n: int, call: Any) -> tuple[Any, ...]:
+    if not isinstance(call, (tuple, list)):
+        raise InvalidJob(f"call {n}: {shown(call)} is not a tuple of arguments")
+    return tuple(call)

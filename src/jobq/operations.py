@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 
-from jobq import info
+from jobq import info, tree
 from jobq.core import checks
 from jobq.core.checks import Seconds
 from jobq.core.records import AnyCommand, Filter, JobKey, JobRecord, QueueName, Remove, Rerun
@@ -17,6 +17,7 @@ from jobq.errors import InvalidJob
 from jobq.info import JobInfo, MinuteMetrics, QueueStats, WorkerInfo
 from jobq.session import CHUNK
 from jobq.stores.base import Store
+from jobq.tree import FlowTree
 
 _PAGE = 100
 
@@ -71,6 +72,15 @@ class Operations(ABC):
     async def workers(self) -> list[WorkerInfo]:
         """Who works on this queue."""
         return [info.worker_info(record) for record in await (await self.store()).workers(self.qname)]
+
+    async def flow_tree(self, id: str, *, limit: int = tree.MOST) -> FlowTree:
+        """A job with all it waits for, and what those wait for, with their states; or a whole flow by its id.
+
+        At most about `limit` jobs are read; what is left out is counted. Raises JobNotFound.
+        """
+        return await tree.read_tree(
+            await self.store(), self.qname, checks.check_id(id), limit=checks.check_int(limit, "limit", low=1)
+        )
 
     # ── holding ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -270,18 +270,15 @@ class Queue(Operations, Limiting):
         """The result in a record, as the task's return annotation says."""
         if record.result is None:
             return None
-        return get_codec(record.codec).decode(record.result, Any if definition is None else definition.returns)
+        return _decode(record.codec, record.result) if definition is None else definition.decode(record.codec, record.result)
 
     def job_info(self, record: JobRecord, definition: Definition | None = None) -> JobInfo:
         """A record as users see it; the result as the task's return annotation says, where it is known."""
-        if definition is None:
-            return info.job_info(record, _decode)
-        returns = definition.returns
-        return info.job_info(record, _decode, lambda codec, data: _decode(codec, data, returns))
+        return info.job_info(record, _decode, None if definition is None else definition.decode)
 
 
-def _decode(codec: str, data: bytes, annotation: Any = Any) -> Any:
-    return get_codec(codec).decode(data, annotation)
+def _decode(codec: str, data: bytes) -> Any:
+    return get_codec(codec).decode(data)
 
 
 def _place(fn: Callable[..., Any]) -> str:

@@ -1,102 +1,39 @@
 """The blocking face, for Django, Flask and scripts: `task.sync.enqueue(…)`, `job.sync.result()`, `queue.sync.counts()`.
 
-Nothing is written twice: every method hands the async one to an event loop in a thread of its own, the portal. There is
-one per process, started at the first use and again after a fork; any number of threads may use it at once.
+Nothing is written twice: every method hands the async one to an event loop in a thread of its own, the portal.
 """
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import os
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
+from jobq import tree
 from jobq.core.checks import Seconds
+from jobq.core.records import JobKey
 from jobq.core.states import State
-from jobq.session import CHUNK, batches, close_sessions_here
+from jobq.portal import Portal, portal, run
+from jobq.session import CHUNK, batches
 
 if TYPE_CHECKING:
     from jobq.core.policies import Bucket, Rate
+    from jobq.flow import Flow
     from jobq.info import Event, JobInfo, MinuteMetrics, QueueStats, WorkerInfo
     from jobq.job import Job
     from jobq.limits import QueueLimits
     from jobq.options import JobOptions
     from jobq.queue import Queue
     from jobq.task import Call, Task
+    from jobq.tree import FlowTree
 
-__all__ = ["Portal", "SyncJob", "SyncQueue", "SyncTask", "run"]
+__all__ = ["Portal", "SyncFlow", "SyncJob", "SyncQueue", "SyncTask", "portal", "run"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
-
-_GOODBYE = 5.0
-"""Seconds the end of the process waits for the portal to close its stores."""
-
-
-class Portal:
-    """An event loop in a thread, for code that has none."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it to its end in the portal and answer with its result. An interrupt here cancels it there."""
-        if asyncio._get_running_loop() is not None:
-            coroutine.close()
-            raise RuntimeError("`.sync` blocks, and an event loop is running in this thread: use the async method, with `await`")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        if (loop := self._loop) is not None:
-            return loop
-        with self._lock:
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=loop.run_forever, name="jobq portal", daemon=True)
-                self._thread.start()
-                self._loop = loop
-            return self._loop
-
-    def stop(self) -> None:
-        """Close the portal's stores and end its thread; the next use starts another."""
-        with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is None or thread is None:
-            return
-        closing = asyncio.run_coroutine_threadsafe(close_sessions_here(), loop)
-        try:
-            closing.result(_GOODBYE)
-        except Exception:  # at the end of the process threads cannot be started any more; all that was answered is stored
-            pass
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(_GOODBYE)
-        if not thread.is_alive():
-            loop.close()
-
-    def forget(self) -> None:
-        """In a forked child: the thread did not come along, and what it held belongs to the parent."""
-        self.__init__()  # type: ignore[misc]
-
-
-portal = Portal()
-os.register_at_fork(after_in_child=portal.forget)
-atexit.register(portal.stop)
-
-run = portal.run
-"""Run a coroutine in the portal and wait for it: for async code of jobq that has no blocking twin."""
 
 
 def _pages(source: Callable[[], AsyncIterator[T]], size: int) -> Iterator[T]:
@@ -118,15 +55,45 @@ async def _take(iterator: AsyncIterator[T], size: int) -> list[T]:
 class SyncJob(Generic[R_co]):
     """A job's handle, blocking."""
 
-    __slots__ = ("_job", "duplicate", "id", "name", "queue", "snapshot")
+    __slots__ = ("_job",)
 
     def __init__(self, job: Job[R_co]) -> None:
         self._job = job
-        self.id = job.id
-        self.queue = job.queue
-        self.name = job.name
-        self.duplicate = job.duplicate
-        self.snapshot = job.snapshot
+
+    @property
+    def id(self) -> str:
+        """See `Job.id`."""
+        return self._job.id
+
+    @property
+    def queue(self) -> str:
+        """See `Job.queue`."""
+        return self._job.queue
+
+    @property
+    def name(self) -> str:
+        """See `Job.name`."""
+        return self._job.name
+
+    @property
+    def duplicate(self) -> bool:
+        """See `Job.duplicate`."""
+        return self._job.duplicate
+
+    @property
+    def snapshot(self) -> JobInfo | None:
+        """See `Job.snapshot`."""
+        return self._job.snapshot
+
+    @property
+    def ref(self) -> R_co:
+        """See `Job.ref`."""
+        return self._job.ref
+
+    @property
+    def job_key(self) -> JobKey:
+        """See `Job.job_key`: for `after=[…]`."""
+        return self._job.job_key
 
     def __repr__(self) -> str:
         return repr(self._job)
@@ -219,6 +186,33 @@ class SyncTask(Generic[P, R]):
         return [SyncJob(job) for job in run(self._task.broadcast(queues, *args, **kwargs))]
 
 
+class SyncFlow:
+    """A flow, blocking: `with queue.sync.flow() as flow:`."""
+
+    __slots__ = ("_flow", "id")
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self.id = flow.id
+
+    def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> SyncJob[R]:
+        """See `Flow.add`."""
+        return SyncJob(self._flow.add(task, *args, **kwargs))
+
+    def submit(self) -> None:
+        """See `Flow.submit`."""
+        run(self._flow.submit())
+
+    def __enter__(self) -> Self:
+        """Nothing is stored before the context is left."""
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        """Submit, unless an error came out of the context."""
+        if t is None:
+            self.submit()
+
+
 class SyncQueue:
     """A queue, blocking. `with queue.sync:` opens and closes it; without, it opens by itself."""
 
@@ -254,6 +248,14 @@ class SyncQueue:
         """See `Queue.enqueue_many`. A generator is read in the caller's thread."""
         put = self._queue.put
         return [SyncJob(job) for chunk in batches(self._queue.wanted(calls), CHUNK) for job in run(put(chunk))]
+
+    def flow(self, *, id: str | None = None) -> SyncFlow:
+        """See `Queue.flow`."""
+        return SyncFlow(self._queue.flow(id=id))
+
+    def flow_tree(self, id: str, *, limit: int = tree.MOST) -> FlowTree:
+        """See `Queue.flow_tree`."""
+        return run(self._queue.flow_tree(id, limit=limit))
 
     def find(
         self,

@@ -6,12 +6,17 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
+from msgspec.structs import replace
+
 from jobq import waiting
 from jobq.core import checks
 from jobq.core.calls import ArgumentDecoder, CallShape, is_plain
 from jobq.core.checks import shown
-from jobq.core.records import JobSpec, PutResult
+from jobq.core.codec import get_codec
+from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
+from jobq.core.refs import mark
 from jobq.core.unique import unique_spec
+from jobq.engine.builtin import GATHER, unmarked
 from jobq.engine.ids import new_id
 from jobq.errors import ConfigError, InvalidJob
 from jobq.handler import TaskHandler, runs_async
@@ -53,11 +58,27 @@ class Definition:
             return Any
         return Any if is_plain(self.decoder.returns) else self.decoder.returns
 
+    def decode(self, codec: str, data: bytes) -> Any:
+        """A result, as the return annotation says."""
+        return get_codec(codec).decode(data, self.returns)
+
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments by name; of a task known by name only, those that were given by name, the others by place."""
         if self.shape is not None:
             return self.shape.bound(args, kwargs)
         return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+
+
+class Gathered(Definition):
+    """Of the job whose result is a list of results of one task (see `group`)."""
+
+    def __init__(self, each: Definition) -> None:
+        super().__init__(GATHER)
+        self._each = each
+
+    def decode(self, codec: str, data: bytes) -> Any:
+        """Each as the task's return annotation says; failed ones, by policy `continue`, as the Failure they were."""
+        return [unmarked(item, self._each.returns) for item in get_codec(codec).decode(data, list[Any])]
 
 
 Wanted = tuple["Task[..., Any]", JobSpec]
@@ -179,6 +200,12 @@ class Task(Generic[P, R]):
         snapshot = self.queue.job_info(found, definition)
         return Job(self.queue, result.id, found.name, result.life, definition, True, snapshot)
 
+    def child(self, result: PutResult, id: str) -> Job[R]:
+        """The handle of a child: found again under its id, it is not another's. Its life is the one it has then."""
+        if result.id != id:
+            return self.handle(result)
+        return Job(self.queue, result.id, self.name, None, self.definition)
+
     def spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, watch: bool = False) -> JobSpec:
         """The job of one call, checked and encoded."""
         if self._check is not None:
@@ -189,6 +216,16 @@ class Task(Generic[P, R]):
         if self._plain and not watch:
             return self._make(id=new_id(), payload=payload)
         return self._make(id=self._id or new_id(), payload=payload, watch=watch, **self._per_call(args, kwargs))
+
+    def linked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobSpec:
+        """The same, where arguments may be other jobs' results (`job.ref`): each is an edge."""
+        plain_args, plain_kwargs, refs = mark(args, kwargs)
+        spec = self.spec(tuple(plain_args), plain_kwargs)
+        if not refs:
+            return spec
+        edges = [Edge(JobKey(QueueName(self.queue.tenant, ref.queue), ref.id)) for ref in refs]
+        carried = {edge.job for edge in edges}
+        return replace(spec, after=(*dict.fromkeys(edges), *(edge for edge in spec.after if edge.job not in carried)))
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

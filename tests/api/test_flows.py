@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, Literal
 
 import pytest
 
-from jobq import InvalidJob, JobFailed, Queue, State, Task, Worker
+from jobq import (
+    ConfigError,
+    Failure,
+    InvalidJob,
+    Job,
+    JobFailed,
+    Queue,
+    Reject,
+    State,
+    Task,
+    Worker,
+    chain,
+    chord,
+    group,
+    testing,
+)
+from jobq.core.records import JobSpec, PutResult
 
 
 @dataclass
@@ -116,3 +134,288 @@ async def test_a_failed_child_fails_its_parent(queue: Queue) -> None:
         with pytest.raises(JobFailed) as caught:
             await parent.result(timeout=10)
     assert caught.value.failure.reason == "child"
+
+
+# ── what cannot be ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_cycle_is_named_and_nothing_is_stored(queue: Queue) -> None:
+    a, b, c = (queue.named(name, id=name) for name in "abc")
+    with pytest.raises(InvalidJob, match=r"the flow has a cycle: . \(.\) waits for . \(.\) waits for . \(.\)"):
+        await _submit(queue, a.options(after=[queue.job("b")]), b.options(after=[queue.job("a")]), c)
+    assert sum((await queue.counts()).values()) == 0
+
+
+async def test_a_large_flow_that_is_refused_leaves_nothing_behind(queue: Queue) -> None:
+    bad = queue.named("bad", after=[queue.job("nowhere")])
+    with pytest.raises(InvalidJob, match="does not exist"):
+        await _submit(queue, *[queue.named("good")] * 1500, bad)
+    assert sum((await queue.counts()).values()) == 0
+
+
+async def test_a_reference_outside_of_a_flow_is_refused(queue: Queue) -> None:
+    job = await queue.named("a").enqueue()
+    with pytest.raises(InvalidJob, match="result of job"):
+        await queue.named("b").enqueue(job.ref)
+
+
+async def test_a_flow_over_queues_is_refused_whole(queue: Queue, url: str) -> None:
+    async with Queue("other", url) as other:
+        with pytest.raises(InvalidJob, match="does not exist"):
+            await _submit(queue, queue.named("a"), other.named("b"), other.named("c", after=[queue.job("nowhere")]))
+        assert sum((await queue.counts()).values()) + sum((await other.counts()).values()) == 0
+
+
+async def test_a_flow_holds_to_what_its_queues_declare(queue: Queue, url: str) -> None:
+    async with Queue("keyed", url, mode="keyed") as keyed:
+        with pytest.raises(ConfigError, match="is keyed and job"):
+            await _submit(queue, queue.named("a"), keyed.named("b"))
+        assert sum((await queue.counts()).values()) == 0
+
+
+# ── references and results ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_references_stand_at_any_depth_and_in_every_codec(url: str) -> None:
+    async with Queue("json", url) as plain, Queue("packed", url, codec="msgpack") as packed:
+
+        @packed.task
+        async def blob(n: int) -> bytes:
+            return b"\xff" * n
+
+        @plain.task
+        async def receipt(n: int) -> Receipt:
+            return Receipt(n, n)
+
+        @packed.task
+        async def weigh(parts: dict[str, list[bytes]], more: dict[str, dict[str, Receipt]]) -> int:
+            assert more["deep"]["er"] == Receipt(7, 7)
+            return sum(len(part) for many in parts.values() for part in many)
+
+        async with plain.flow() as flow:
+            blobs = [flow.add(blob, n) for n in (1, 2, 3)]
+            job = flow.add(
+                weigh,
+                {"a": [blobs[0].ref, blobs[1].ref], "b": [blobs[2].ref, blobs[0].ref]},
+                more={"deep": {"er": flow.add(receipt, 7).ref}},
+            )
+        async with Worker(plain, packed):
+            assert await job.result(timeout=10) == 7
+
+
+async def test_an_edge_may_lead_to_a_job_outside_of_the_flow(queue: Queue) -> None:
+    @queue.task
+    async def number(n: int) -> int:
+        return n
+
+    async with Worker(queue):
+        before = await number.enqueue(5)
+        await before.result(timeout=10)
+        async with queue.flow() as flow:
+            job = flow.add(number, before.ref)
+        assert await job.result(timeout=10) == 5
+
+
+async def test_an_id_already_stored_becomes_an_edge_to_that_job(queue: Queue) -> None:
+    runs: list[int] = []
+
+    @queue.task
+    async def load(n: int) -> int:
+        runs.append(n)
+        return n
+
+    await load.options(id="shared").enqueue(1)
+    async with queue.flow() as flow:
+        shared = flow.add(load.options(id="shared"), 2)
+        job = flow.add(load, shared.ref)
+    assert shared.duplicate
+    async with Worker(queue):
+        assert await job.result(timeout=10) == 1
+    assert runs == [1, 1]
+
+
+# ── failures and cancels ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Mixed:
+    """A flow with one good and one bad child below a parent of some policy."""
+
+    def __init__(self, queue: Queue) -> None:
+        @queue.task
+        async def good() -> Receipt:
+            return Receipt(1, 1)
+
+        @queue.task
+        async def bad() -> Receipt:
+            raise Reject("no")
+
+        @queue.task
+        async def parent(parts: list[Receipt | Failure | None]) -> list[str]:
+            return [type(part).__name__ for part in parts]
+
+        self.good, self.bad, self.parent = good, bad, parent
+
+    async def submit(self, queue: Queue, policy: Literal["fail", "ignore", "continue"]) -> Job[list[str]]:
+        async with queue.flow() as flow:
+            children = [flow.add(self.good), flow.add(self.bad)]
+            return flow.add(self.parent.options(on_child_failure=policy), [child.ref for child in children])
+
+
+async def test_the_policy_for_a_failed_child_is_the_parents(queue: Queue) -> None:
+    mixed = Mixed(queue)
+    async with Worker(queue):
+        assert await (await mixed.submit(queue, "ignore")).result(timeout=10) == ["Receipt", "NoneType"]
+        assert await (await mixed.submit(queue, "continue")).result(timeout=10) == ["Receipt", "Failure"]
+        with pytest.raises(JobFailed, match="which this one waits for, failed: no"):
+            await (await mixed.submit(queue, "fail")).result(timeout=10)
+
+
+async def test_cancelling_a_parent_cascades_on_request(queue: Queue) -> None:
+    async def submit() -> tuple[Job[Any], Job[Any]]:
+        async with queue.flow() as flow:
+            child = flow.add(queue.named("child"))
+            return child, flow.add(queue.named("parent"), child.ref)
+
+    child, parent = await submit()
+    assert await parent.cancel()
+    assert await child.state() is State.WAITING
+    child, parent = await submit()
+    assert await parent.cancel(cascade=True)
+    assert (await child.state(), await parent.state()) == (State.CANCELLED, State.CANCELLED)
+
+
+async def test_cancelling_or_removing_the_last_open_child_settles_the_parent_by_its_policy(queue: Queue) -> None:
+    for act in (Job.cancel, Job.remove):
+        for policy, state in (("fail", State.FAILED), ("ignore", State.WAITING)):
+            async with queue.flow() as flow:
+                child = flow.add(queue.named("child"))
+                parent = flow.add(queue.named("parent", on_child_failure=policy), child.ref)  # type: ignore[typeddict-item]
+            assert await act(child)
+            assert await parent.state() is state
+
+
+async def test_the_delay_of_a_job_that_waits_begins_when_it_need_not_wait_any_more(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
+    @clocked.task
+    async def step() -> None: ...
+
+    async with clocked.flow() as flow:
+        first = flow.add(step.options(delay=60))
+        second = flow.add(step.options(delay=10, after=[first]))
+    jobs.clock.advance(60)
+    assert await jobs.drain() == 1
+    assert (await second.info()).due_at == jobs.clock.now() + timedelta(seconds=10)
+
+
+# ── chain, group, chord ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_chain_hands_each_result_to_the_next(queue: Queue) -> None:
+    @queue.task
+    async def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    @queue.task
+    def text(n: int) -> str:
+        return f"<{n}>"
+
+    async with Worker(queue):
+        assert await (await chain(add, add, text, first=(1, 2))).result(timeout=10) == "<4>"
+    with pytest.raises(InvalidJob, match="no steps"):
+        await chain()
+
+
+async def test_a_group_gathers_results_in_the_order_of_the_calls(queue: Queue) -> None:
+    @queue.task
+    async def receipt(n: int) -> Receipt:
+        return Receipt(n, 2 * n)
+
+    job = await group(receipt, ((n,) for n in range(20)))
+    nothing = await group(receipt, [])
+    async with Worker(queue):
+        assert await job.result(timeout=10) == [Receipt(n, 2 * n) for n in range(20)]
+        assert await nothing.result(timeout=10) == []
+    assert (await job.info()).result[0] == Receipt(0, 0)
+    with pytest.raises(InvalidJob, match="call 1: 7 is not a tuple"):
+        await group(receipt, [(1,), 7])  # type: ignore[list-item]
+
+
+async def test_a_group_with_failures_holds_to_the_policy(queue: Queue) -> None:
+    @queue.task
+    async def receipt(n: int) -> Receipt:
+        if n == 1:
+            raise Reject("no")
+        return Receipt(n, n)
+
+    calls = [(0,), (1,)]
+    async with Worker(queue):
+        with pytest.raises(JobFailed, match="failed: no"):
+            await (await group(receipt, calls)).result(timeout=10)
+        assert await (await group(receipt.options(on_child_failure="ignore"), calls)).result(timeout=10) == [Receipt(0, 0), None]
+        seen = await (await group(receipt.options(on_child_failure="continue"), calls)).result(timeout=10)
+        assert seen[0] == Receipt(0, 0)
+        assert isinstance(seen[1], Failure)
+        assert seen[1].reason == "child"
+
+
+async def test_a_chord_gives_all_results_to_one_more_job(queue: Queue, url: str) -> None:
+    async with Queue("other", url) as other:
+
+        @queue.task
+        async def receipt(n: int) -> Receipt:
+            return Receipt(n, n)
+
+        @other.task
+        async def total(receipts: list[Receipt]) -> int:
+            return sum(receipt.cents for receipt in receipts)
+
+        async with Worker(queue, other):
+            assert await (await chord(receipt, [(n,) for n in range(10)], total)).result(timeout=10) == 45
+
+
+async def test_groups_work_in_keyed_queues_and_in_other_codecs(url: str) -> None:
+    async with Queue("q", url, mode="keyed", codec="msgpack") as queue:
+
+        @queue.task(key="key")
+        async def blob(key: str, n: int) -> bytes:
+            return b"\xfe" * n
+
+        async with Worker(queue):
+            assert await (await group(blob, [("a", 1), ("b", 2)])).result(timeout=10) == [b"\xfe", b"\xfe\xfe"]
+
+
+async def test_ten_thousand_children_go_in_by_bounded_calls_and_finish(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    @queue.task
+    async def child(n: int) -> int:
+        return n
+
+    store, sizes = await queue.store(), list[int]()
+    put = store.put
+
+    async def counted(specs: Sequence[JobSpec], **options: Any) -> list[PutResult]:
+        sizes.append(len(specs))
+        return await put(specs, **options)
+
+    monkeypatch.setattr(store, "put", counted)
+    job = await group(child, ((n,) for n in range(10_000)))
+    assert (sum(sizes), max(sizes)) == (10_001, 1000)
+    async with Worker(queue, concurrency=1000):
+        assert await job.result(timeout=100) == list(range(10_000))
+
+
+def test_flows_have_their_blocking_twins() -> None:
+    shop = Queue("shop", "memory://nowhere")
+
+    @shop.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    with testing.use(shop) as jobs:
+        with shop.sync.flow(id="f") as flow:
+            first = flow.add(double, 1)
+            second = flow.add(double, first.ref)
+        assert (first.id, second.id) == ("f.0", "f.1")
+        assert jobs.sync.drain() == 2
+        assert second.result() == 4
+        assert [node.id for node in shop.sync.flow_tree("f.1")] == ["f.1", "f.0"]

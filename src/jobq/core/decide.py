@@ -126,8 +126,9 @@ def _raised(lease: Lease, error: BaseException, retry: Retry, now_ms: int, rando
             return Block(queue=queue, id=id, token=token, after=error.after, saved=_kept(error.saved, lease))
         case WaitForSignal():
             return Block(
-                queue=queue, id=id, token=token, signal=error.name, timeout_ms=error.timeout_ms, saved=_kept(error.saved, lease)
-            )
+                queue=queue, id=id, token=token, signal=error.name, seen=error.seen, timeout_ms=error.timeout_ms,
+                saved=_kept(error.saved, lease),
+            )  # fmt: skip
         case Reject():
             return Fail(queue=queue, id=id, token=token, failure=_failure(lease, error, "rejected", now_ms))
         case RetryAfter():

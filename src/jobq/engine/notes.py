@@ -14,7 +14,7 @@ class Notes:
     """What running jobs say, on its way to the store. Belongs to the worker's event loop."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self._said: dict[LeaseRef, tuple[bytes | None, list[str]]] = {}
         self._round: asyncio.Future[None] | None = None
         self._flusher: asyncio.Task[None] | None = None
@@ -62,7 +62,7 @@ class Notes:
     async def _send(self, notes: list[Note], done: asyncio.Future[None]) -> None:
         while True:
             try:
-                await self._store.note(notes)
+                await self.store.note(notes)
             except (StoreUnavailable, TimeoutError) as error:
                 await asyncio.sleep(self._outage.failed(error))
             except Exception as error:

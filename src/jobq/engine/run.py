@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from jobq.core.codec import get_codec
 from jobq.core.decide import End
 from jobq.core.records import AnyOutcome, Lease, LeaseRef
+from jobq.core.waits import Children, Inbox
 
 if TYPE_CHECKING:
     from jobq.engine.notes import Notes
     from jobq.engine.runner import Runner
     from jobq.executors import Executor
+    from jobq.stores.base import Store
 
 
 class Run:
@@ -29,6 +31,8 @@ class Run:
     concluded = False  # its end is decided: it has an outcome, or lost its lease
     cancelled = False  # it was asked to stop
     linger: asyncio.Future[None] | None = None
+    _children: Children | None = None
+    _inbox: Inbox | None = None
 
     def __init__(self, lease: Lease, runner: Runner, since: float) -> None:
         self.lease = lease
@@ -62,6 +66,25 @@ class Run:
     def notes(self) -> Notes:
         """Where progress and log lines go."""
         return self.runner.notes
+
+    @property
+    def store(self) -> Store:
+        """Where its job is kept."""
+        return self.runner.notes.store
+
+    @property
+    def children(self) -> Children:
+        """The jobs it has added."""
+        if self._children is None:
+            self._children = Children(self.lease)
+        return self._children
+
+    @property
+    def inbox(self) -> Inbox:
+        """The signals its job has received."""
+        if self._inbox is None:
+            self._inbox = Inbox(self.lease)
+        return self._inbox
 
     def encode(self, value: Any) -> bytes:
         """A value in the job's codec."""

@@ -15,6 +15,7 @@ from jobq.core.decide import End, HandedBack, Raised, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
 from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName, RetryLater
 from jobq.current import running
+from jobq.engine.builtin import BUILTIN
 from jobq.engine.handler import Handler
 from jobq.engine.notes import Notes
 from jobq.engine.run import Run
@@ -73,7 +74,7 @@ class Runner:
             if self.refusing or lease.cancel_asked or (self._early and JobKey(lease.queue, lease.id) in self._early):
                 self._close(run, self._decide(run, HandedBack(), _DEFAULT_RETRY))
                 continue
-            handler = self._tasks[lease.queue].get(lease.name)
+            handler = self._tasks[lease.queue].get(lease.name) or BUILTIN.get(lease.name)
             if handler is None:
                 self._close(run, self._decide(run, Unknown(lease.name), _DEFAULT_RETRY))
                 continue

@@ -1,0 +1,54 @@
+"""Tasks that every worker knows, whatever its queues define."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from jobq.core.codec import convert, get_codec
+from jobq.core.policies import Retry
+from jobq.core.records import Failure, Lease
+from jobq.core.refs import answer
+from jobq.engine.handler import Bound, Handler
+
+GATHER = "jobq.gather"
+FAILURE = "$jobq.failure"
+
+
+async def _gather(results: list[Any]) -> list[Any]:
+    return results
+
+
+class Gather:
+    """The results of all jobs this one waited for, as a list in the order of its edges: what `group` answers."""
+
+    name = GATHER
+    executor: Literal["inline"] = "inline"
+    retry = Retry()
+    timeout_ms = None
+    fn: Callable[[list[Any]], Coroutine[Any, Any, list[Any]]] = staticmethod(_gather)
+
+    def bind(self, lease: Lease, /) -> Bound:
+        """They come with the lease: in the payload ten thousand references would be larger than most results."""
+        return [[marked(answer(given)) for given in lease.inputs]], {}
+
+    def encode(self, value: Any, lease: Lease, /) -> bytes:
+        """In the codec of the job."""
+        return get_codec(lease.codec).encode(value)
+
+
+def marked(value: Any) -> Any:
+    """A result as it stands in the list: a Failure so that a reader can tell it from one."""
+    return {FAILURE: msgspec.to_builtins(value)} if isinstance(value, Failure) else value
+
+
+def unmarked(value: Any, annotation: Any) -> Any:
+    """The other way, converted to the annotation."""
+    if isinstance(value, dict) and len(value) == 1 and FAILURE in value:
+        return convert(value[FAILURE], Failure)
+    return value if value is None or annotation is Any else convert(value, annotation)
+
+
+BUILTIN: Mapping[str, Handler] = {GATHER: Gather()}

@@ -1,0 +1,157 @@
+"""A flow read back: a job, the jobs it waits for, what those wait for, and so on, with their states."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from jobq.core.records import Failure, JobKey, JobRecord, QueueName
+from jobq.core.states import State
+from jobq.errors import JobNotFound
+from jobq.stores.base import Store
+
+MOST = 1000
+"""Jobs that are read for one tree unless told otherwise."""
+_PAGE = 500
+_MEMBERS = 100  # of a flow known by its id only: so many of its first jobs are looked for
+
+
+class FlowNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One job in its place: below the job that waits for it, at `depth`."""
+
+    depth: int
+    queue: str
+    id: str
+    name: str
+    state: State | None  # None: its record is gone
+    failure: Failure | None = None
+    children: int = 0  # how many jobs it waits for
+    hidden: int = 0  # how many of those are not listed, because the tree is larger than the limit
+    again: bool = False  # listed before: another job waits for it as well
+
+    def __str__(self) -> str:
+        said = f": {self.failure.type}: {self.failure.message}" if self.failure and self.state is State.FAILED else ""
+        state = "gone" if self.state is None else self.state.value
+        return f"{self.name or '?'} {self.id} ({self.queue}) {state}{said}{' ↑' if self.again else ''}"
+
+
+class FlowTree(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for and all below it, in reading order. Printed, it is the tree."""
+
+    id: str
+    nodes: tuple[FlowNode, ...]
+
+    def __iter__(self) -> Iterator[FlowNode]:
+        return iter(self.nodes)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every job of it is listed."""
+        return not any(node.hidden for node in self.nodes)
+
+    @property
+    def counts(self) -> Mapping[State, int]:
+        """How many of the listed jobs stand where."""
+        return Counter(node.state for node in self.nodes if node.state is not None and not node.again)
+
+    def __str__(self) -> str:
+        return "\n".join(lines(self.nodes))
+
+    __repr__ = __str__
+
+
+def lines(nodes: Iterable[FlowNode]) -> Iterator[str]:
+    """The tree, line by line."""
+    entries = _with_rest(nodes)
+    follows: list[bool] = []  # by depth, read from below: is there another of the same parent?
+    drawn: list[str] = []
+    for depth, text in reversed(entries):
+        del follows[depth + 1 :]
+        follows.extend([False] * (depth + 1 - len(follows)))
+        stem = "".join("│  " if more else "   " for more in follows[1:depth])
+        drawn.append(text if depth == 0 else f"{stem}{'├─' if follows[depth] else '└─'} {text}")
+        follows[depth] = True
+    return reversed(drawn)
+
+
+def _with_rest(nodes: Iterable[FlowNode]) -> list[tuple[int, str]]:
+    """Depth and text of each line; below a node that hides some, a last line that says how many."""
+    entries: list[tuple[int, str]] = []
+    above: list[FlowNode] = []
+
+    def leave(depth: int) -> None:
+        while above and above[-1].depth >= depth:
+            if (left := above.pop()).hidden:
+                entries.append((left.depth + 1, f"… {left.hidden:,} more"))
+
+    for node in nodes:
+        leave(node.depth)
+        entries.append((node.depth, str(node)))
+        above.append(node)
+    leave(0)
+    return entries
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def read_tree(store: Store, queue: QueueName, id: str, *, limit: int = MOST) -> FlowTree:
+    """The tree below a job, or of a whole flow by its id. Reads at most about `limit` jobs. JobNotFound if neither is there."""
+    roots = await _roots(store, queue, id, limit)
+    known: dict[JobKey, JobRecord | None] = {JobKey(record.queue, record.id): record for record in roots}
+    level = list(roots)
+    while level and len(known) < limit:
+        wanted = dict.fromkeys(child for record in level for child in record.children if child not in known)
+        found = await _get(store, list(wanted)[: limit - len(known)])
+        known.update(found)
+        level = [record for record in found.values() if record is not None]
+    return FlowTree(id=id, nodes=tuple(_listed([JobKey(record.queue, record.id) for record in roots], known)))
+
+
+async def _roots(store: Store, queue: QueueName, id: str, limit: int) -> list[JobRecord]:
+    """The job of that id; else the jobs of the flow of that id which nobody waits for."""
+    (job,) = await store.get([JobKey(queue, id)])
+    if job is not None:
+        return [job]
+    found = await _get(store, [JobKey(queue, f"{id}.{n}") for n in range(_MEMBERS)])
+    level = [record for record in found.values() if record is not None]
+    if not level:
+        raise JobNotFound(f"there is no job and no flow {id!r} in queue {queue.queue!r}: it was removed, or has expired")
+    seen = {JobKey(record.queue, record.id) for record in level}
+    roots: dict[JobKey, JobRecord] = {}
+    while level:
+        roots.update({JobKey(record.queue, record.id): record for record in level if not record.parents})
+        above = [parent for record in level for parent in record.parents if parent not in seen]
+        seen.update(above)
+        climbed = await _get(store, list(dict.fromkeys(above))) if len(seen) < limit else {}
+        level = [record for record in climbed.values() if record is not None]
+    return list(roots.values())
+
+
+async def _get(store: Store, jobs: list[JobKey]) -> dict[JobKey, JobRecord | None]:
+    found: dict[JobKey, JobRecord | None] = {}
+    for start in range(0, len(jobs), _PAGE):
+        page = jobs[start : start + _PAGE]
+        found.update(zip(page, await store.get(page), strict=True))
+    return found
+
+
+def _listed(roots: list[JobKey], known: Mapping[JobKey, JobRecord | None]) -> Iterator[FlowNode]:
+    """Depth first, without recursion: a chain may be longer than Python's stack."""
+    seen: set[JobKey] = set()
+    todo = [(key, 0) for key in reversed(roots)]
+    while todo:
+        key, depth = todo.pop()
+        again, record = key in seen, known[key]
+        seen.add(key)
+        if record is None:
+            yield FlowNode(depth=depth, queue=key.queue.queue, id=key.id, name="", state=None, again=again)
+            continue
+        children = [] if again else [child for child in record.children if child in known]
+        yield FlowNode(
+            depth=depth, queue=key.queue.queue, id=key.id, name=record.name, state=record.state, failure=record.failure,
+            children=len(record.children), hidden=0 if again else len(record.children) - len(children), again=again,
+        )  # fmt: skip
+        todo += [(child, depth + 1) for child in reversed(children)]
