@@ -225,26 +225,25 @@ class BusyQueue(RuleBasedStateMachine):
         return {r.id: r for r in self.wait(read_all(self.store, self.desk.queue))}
 
     @invariant()
-    def counters_agree_and_are_never_negative(self) -> None:
+    def the_rules_hold(self) -> None:
+        records = self.records()
         counted = self.wait(self.store.count(self.desk.queue))
         assert min(counted.values(), default=0) >= 0
-        assert {s: n for s, n in counted.items() if n} == tally(list(self.records().values()))
+        assert {s: n for s, n in counted.items() if n} == tally(list(records.values()))
+        self.check_locks(records)
+        self.check_nobody_waits_for_what_has_ended(records)
 
-    @invariant()
-    def a_lock_has_one_holder(self) -> None:
+    def check_locks(self, records: dict[str, JobRecord]) -> None:
+        """A lock has one holder, and a keep_last lock at most one follow-up."""
         open_locks = Counter(
             (self.locks[r.id].lock, r.state is State.BLOCKED and r.attempt == 0)
-            for r in self.records().values()
+            for r in records.values()
             if r.id in self.locks and r.state not in ENDED
         )
         for (lock, follows), n in open_locks.items():
             assert n <= 1, f"lock {lock} has {n} {'follow-ups' if follows else 'holders'}"
 
-    @invariant()
-    def nobody_waits_for_what_has_ended(self) -> None:
-        listed = sorted(self.records())
-        got = self.wait(self.store.get([self.desk.key(id) for id in listed]))
-        records = {r.id: r for r in got if r is not None}
+    def check_nobody_waits_for_what_has_ended(self, records: dict[str, JobRecord]) -> None:
         for job in records.values():
             children = [records.get(child.id) for child in job.children]
             unfinished = [child for child in children if child is not None and child.state not in ENDED]
