@@ -43,8 +43,8 @@ SCHEMA = 1
 GROUP = 64
 BUSY_MS = 10_000
 PAGE = 2048
-"""Bytes. A transaction of one job touches half a dozen pages, and each goes to the log whole: 27 µs of writing at 1 or
-2 KiB, 36 at 4, 49 at 8 (bench/sqlite_pages.py)."""
+"""Bytes. A transaction of one job touches half a dozen pages, and each goes to the log whole: a commit costs half as much
+again at 4 KiB and twice as much at 8 (bench/sqlite_pages.py). Smaller ones would make the trees of a large backlog deeper."""
 TURN_S = 0.001
 """How long requests are carried out in the event loop before it gets a turn."""
 

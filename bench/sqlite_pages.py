@@ -1,0 +1,123 @@
+"""Why the embedded store has the page size, the driver and the checkpoints it has: `python -m bench.sqlite_pages`.
+
+Three questions, each answered by the best of several rounds, in µs:
+- what a commit of about one job's pages costs by page size, with SQLite's own checkpoints and without;
+- what binding and fetching a row of the jobs table costs through sqlite3 and through apsw;
+- what handing a call to a thread and back costs, against making it here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from jobq.stores.sqlite import queries
+
+ROUNDS = 5
+COMMITS = 2000
+
+
+def best(work: Callable[[], Any], n: int) -> float:
+    """µs per call, best of the rounds."""
+    times = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        for _ in range(n):
+            work()
+        times.append((time.perf_counter() - begun) / n * 1e6)
+    return min(times)
+
+
+def commits(page: int, checkpoint: int) -> float:
+    """A transaction that touches about the pages a put of one job does."""
+    with tempfile.TemporaryDirectory() as folder:
+        connection = apsw.Connection(str(Path(folder) / "pages.db"))
+        connection.execute(f"PRAGMA page_size = {page}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {checkpoint}")
+        connection.execute("CREATE TABLE a (pk INTEGER PRIMARY KEY, id TEXT, n INT, data BLOB)")
+        connection.execute("CREATE UNIQUE INDEX a_id ON a (id)")
+        connection.execute("CREATE INDEX a_n ON a (n)")
+        connection.execute("CREATE TABLE b (pk INTEGER PRIMARY KEY, data BLOB)")
+        connection.execute("CREATE TABLE c (pk INTEGER PRIMARY KEY, n INT)")
+        connection.execute("INSERT INTO c VALUES (1, 0)")
+        number = iter(range(10**9))
+
+        def work() -> None:
+            n = next(number)
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO a VALUES (NULL, ?, ?, ?)", (f"id{n:012d}", n, b"x" * 150))
+            connection.execute("INSERT INTO b VALUES (NULL, ?)", (b"x" * 90,))
+            connection.execute("UPDATE c SET n = n + 1")
+            connection.execute("COMMIT")
+
+        time_taken = best(work, COMMITS)
+        connection.close()
+        return time_taken
+
+
+def rows(connection: Any) -> tuple[float, float]:
+    """Insert a job's row; read a queue's row."""
+    for statement in queries.read("schema.sql").split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+    hot = queries.load("hot.sql")
+    connection.execute(hot["make_queue"], ("t", "q"))
+    number = iter(range(10**9))
+
+    def insert() -> None:
+        n = next(number)
+        head = (1, f"id{n:012d}", 2, 0, n, None, 0, None, 0, "noop", 0, 0, 0, 0, 1, 1)
+        row = (*head, *[None] * 4, 0, "json", *[None] * 5, b"x" * 100, None)
+        connection.execute(hot["insert_job"], row)
+
+    return best(insert, COMMITS), best(lambda: connection.execute(hot["queue"], ("t", "q")).fetchone(), COMMITS)
+
+
+async def hop() -> tuple[float, float]:
+    """An empty call here, and by a thread and back."""
+    loop = asyncio.get_running_loop()
+
+    async def by_thread(n: int) -> float:
+        begun = time.perf_counter()
+        for _ in range(n):
+            await loop.run_in_executor(None, int)
+        return (time.perf_counter() - begun) / n * 1e6
+
+    await by_thread(100)
+    return best(int, COMMITS), min([await by_thread(COMMITS) for _ in range(ROUNDS)])
+
+
+def main() -> None:
+    """Measure and print."""
+    console = Console()
+    pages = Table("page size", "checkpoints in the commit", "beside it", title="µs per commit of one job's pages")
+    for page in track((1024, 2048, 4096, 8192), "commits by page size", console=console, transient=True):
+        pages.add_row(str(page), f"{commits(page, 1000):.0f}", f"{commits(page, 0):.0f}")
+    drivers = Table("driver", "insert a job's row", "read a queue's row", title="µs per statement, in memory")
+    for name, connection in (
+        (f"sqlite3 ({sqlite3.sqlite_version})", sqlite3.connect(":memory:", isolation_level=None)),
+        (f"apsw ({apsw.sqlite_lib_version()})", apsw.Connection(":memory:")),
+    ):
+        insert, read = rows(connection)
+        drivers.add_row(name, f"{insert:.1f}", f"{read:.1f}")
+    here, there = asyncio.run(hop())
+    hops = Table("made here", "by a thread and back", title="µs per empty call")
+    hops.add_row(f"{here:.2f}", f"{there:.0f}")
+    for table in (pages, drivers, hops):
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()
