@@ -52,8 +52,7 @@ class Flows(Handle):
         found = await self.locate(waited - own.keys())
         for spec in specs:
             for edge in spec.after:
-                if edge.job not in own and edge.job not in found:
-                    raise InvalidJob(f"job {spec.id!r} waits for {edge.job.id!r} of queue {edge.job.queue.queue!r}, which does not exist")
+                _check_edge(spec.id, spec.queue.tenant, edge.job, own | found)
         return own | found
 
     async def locate(self, jobs: Iterable[JobKey]) -> dict[JobKey, str]:
@@ -221,11 +220,16 @@ class _Draft:
         for spec, place in zip(specs, places, strict=True):
             self.tenant = self.tenant or spec.queue.tenant
             self.places[JobKey(spec.queue, spec.id)] = place
-            self.edges |= {edge: spec.id for edge in spec.after}
+            self.edges |= dict.fromkeys(spec.after, spec.id)
 
     async def check(self, store: Flows) -> None:
         outside = {edge.job for edge in self.edges} - self.places.keys()
         found = await store.locate(outside)
         for edge, id in self.edges.items():
-            if edge.job not in self.places and edge.job not in found:
-                raise InvalidJob(f"job {id!r} waits for {edge.job.id!r} of queue {edge.job.queue.queue!r}, which does not exist")
+            _check_edge(id, self.tenant, edge.job, self.places | found)
+
+
+def _check_edge(id: str, tenant: str, child: JobKey, known: dict[JobKey, str]) -> None:
+    """A job waits for jobs that exist, of its own tenant. Another tenant's do not exist as far as it may know."""
+    if child not in known or child.queue.tenant != tenant:
+        raise InvalidJob(f"job {id!r} waits for {child.id!r} of queue {child.queue.queue!r}, which does not exist")

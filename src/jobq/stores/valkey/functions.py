@@ -14,7 +14,7 @@ VERSION = "jobq_v1"
 
 _FOLDER = Path(__file__).parent / "lua"
 FILES = (
-    "base", "log", "record", "line", "keyed", "rates", "move", "unique", "signals", "upkeep", "claim", "flow", "staging",
+    "base", "counters", "log", "record", "line", "keyed", "rates", "move", "unique", "signals", "upkeep", "claim", "flow", "staging",
     "put", "settle", "alter", "reads", "queues", "schedules", "world",
 )  # fmt: skip
 _SHARED = """local J = {}

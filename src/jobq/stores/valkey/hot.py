@@ -192,7 +192,8 @@ class HotCalls(Sleep):
             else:
                 others.append(o)
                 rest += packing.outcome(o, where.__getitem__, token)
-        args = (self.now(), worker, call, room, lease_ms, len(ordered), len(others), 0 if mark else 1, *done, *rest)
+        asleep = self.registered.pop(worker, 1) > 0
+        args = (self.now(), worker, call, room, lease_ms, len(ordered), len(others), 0 if mark else 1, int(asleep), *done, *rest)
         stale, due, messages, to_wake, expires, flat = await self.fcall_list(_SETTLE, prefix, args, confirmed=True)
         if messages or to_wake:
             await self.after(queue, prefix, to_wake=to_wake, messages=messages)
@@ -200,8 +201,7 @@ class HotCalls(Sleep):
         leases = tuple(
             unpacking.lease(queue, flat[n], flat[n + 1], flat[n + 2], flat[n + 3], until, mark) for n in range(0, len(flat), 4)
         )
-        if len(leases) < room:
-            self.registered[worker] = room - len(leases)
+        self.registered[worker] = room - len(leases) if len(leases) < room else 0
         refs: tuple[LeaseRef, ...] = ()
         if stale:
             ordered += others

@@ -33,11 +33,13 @@ from jobq.core.records import (
     Update,
     Window,
 )
+
 encode = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder(order="deterministic").encode
-_head = Struct(">BHHI").pack
+_short = Struct(">BB").pack
+_long = Struct(">BxHH").pack
 
-GIVEN, AT_PUT, AT_START, AT_END = 1, 2, 4, 8
+GIVEN, AT_PUT, AT_START, AT_END, MORE = 1, 2, 4, 8, 16
 ERROR_LENGTH = 500
 _NO_KEY: dict[str, bytes] = {}
 _NO_KEY_MAX = 10_000
@@ -60,11 +62,11 @@ def body_of(spec: JobSpec, channel: str | None) -> tuple[bytes, bool]:
     flags = GIVEN if spec.given_id else 0
     nk = name_and_key(spec.name, spec.key)
     payload = spec.payload
-    if _plain(spec):
-        return _head(flags, len(nk), 0, len(payload)) + nk + payload, False
+    if _plain(spec) and len(nk) < 256:
+        return _short(flags, len(nk)) + nk + payload, False
     options, more = _options(spec, channel)
     packed = encode(options) if options else b""
-    return _head(flags | more, len(nk), len(packed), len(payload)) + nk + packed + payload, bool(more & AT_PUT)
+    return _long(flags | more | MORE, len(nk), len(packed)) + nk + packed + payload, bool(more & AT_PUT)
 
 
 def _plain(spec: JobSpec) -> bool:

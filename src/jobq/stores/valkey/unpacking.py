@@ -24,10 +24,13 @@ from jobq.core.records import (
 )
 from jobq.stores.valkey.keys import queue_of
 
-_HEAD = 24
-_head = Struct(">HIHI3sBHHI").unpack_from  # created, due (6 bytes each, as 2 + 4), life, flags, lengths
-_run = Struct(">I3s3sHIHI6sHBB").unpack_from
-_RUN = 32
+_head = Struct(">HIBB").unpack_from  # created (6 bytes, as 2 + 4), flags, length of name and key
+_HEAD = 8
+_more = Struct(">HH").unpack_from  # lengths of name and key, and of the options
+_later = Struct(">HI3s").unpack_from  # due, life
+_MORE, _LATER = 16, 64
+_run = Struct(">I3s3sHIHI8sHBB").unpack_from
+_RUN = 34
 _failed_at = Struct(">IHI").unpack_from
 _decode = msgspec.msgpack.Decoder().decode
 _names: dict[bytes, tuple[str, str | None]] = {}
@@ -63,9 +66,6 @@ class Run(NamedTuple):
     worker: str
 
 
-NO_RUN = Run(0, 0, 0, 0, 0, 0, "", "")
-
-
 def run_of(data: bytes) -> Run:
     """The fields of a run."""
     attempt, failures, stalls, s1, s2, d1, d2, _order, _ticket, flags, n = _run(data)
@@ -88,16 +88,23 @@ def _names_of(nk: bytes) -> tuple[str, str | None]:
 
 def lease(queue: QueueName, id: bytes, rec: bytes, run: bytes, extras: Any, expires: int, mark: str = "") -> Lease:
     """A lease as a claim answers it. `mark` is added to its token (the partition it came from)."""
-    c1, c2, _d1, _d2, life, _flags, nn, no, np = _head(rec)
-    start = _HEAD + nn
-    name, key = _names_of(rec[_HEAD:start])
+    c1, c2, kind, nn = _head(rec)
+    start, no, life = _HEAD, 0, 0
+    if kind & _MORE:
+        nn, no = _more(rec, _HEAD)
+        start += 4
+    if kind & _LATER:
+        life = int.from_bytes(rec[start + 6 : start + 9])
+        start += 9
+    name, key = _names_of(rec[start : start + nn])
+    start += nn
     attempt, failures, stalls, s1, s2, _, _, _, _, flags, n = _run(run)
     options = _options(rec[start : start + no]) if no else _DEFAULT
     start += no
     more = _extras(extras) if extras else _NO_EXTRAS
     return Lease(
-        queue=queue, id=id.decode(), token=run[_RUN : _RUN + n].decode() + mark, life=int.from_bytes(life), name=name,
-        payload=rec[start : start + np], codec=options.codec, attempt=attempt, failures=int.from_bytes(failures),
+        queue=queue, id=id.decode(), token=run[_RUN : _RUN + n].decode() + mark, life=life, name=name,
+        payload=rec[start:], codec=options.codec, attempt=attempt, failures=int.from_bytes(failures),
         stalls=int.from_bytes(stalls), created_ms=c1 << 32 | c2, started_ms=s1 << 32 | s2, expires_ms=expires, key=key,
         retry=options.retry, timeout_ms=options.timeout, saved=more.saved, cancel_asked=flags & 2 > 0, inputs=more.inputs,
         signals=more.signals,
@@ -106,31 +113,30 @@ def lease(queue: QueueName, id: bytes, rec: bytes, run: bytes, extras: Any, expi
 
 def record(queue: QueueName, view: Sequence[Any]) -> JobRecord:
     """A job as the reads answer it."""
-    id, state, rec, packed_run, extras = view
-    c1, c2, d1, d2, life, _flags, nn, no, np = _head(rec)
-    start = _HEAD + nn
-    name, key = _names_of(rec[_HEAD:start])
+    id, state, rec, packed_run, extras, finished, reason, result = view
+    c1, c2, kind, nn = _head(rec)
+    start, no, due, life = _HEAD, 0, 0, b""
+    if kind & _MORE:
+        nn, no = _more(rec, start)
+        start += 4
+    if kind & _LATER:
+        d1, d2, life = _later(rec, start)
+        start, due = start + 9, d1 << 32 | d2
+    name, key = _names_of(rec[start : start + nn])
+    start += nn
     options = _options(rec[start : start + no]) if no else _DEFAULT
-    start += no
-    payload, stop = rec[start : start + np], start + np
-    finished = reason = result = None
-    if len(rec) > stop:
-        finished = int.from_bytes(rec[stop + 1 : stop + 7])
-        n = int.from_bytes(rec[stop + 7 : stop + 9])
-        packed_run = rec[stop + 9 : stop + 9 + n]
-        at = stop + 9 + n
-        reason = rec[at + 1 : at + 1 + rec[at]].decode() or None
-        rest = rec[at + 1 + rec[at] :]
-        result = rest[1:] if rest else None
-    run = run_of(packed_run) if packed_run else NO_RUN
+    payload = rec[start + no :]
+    run = run_of(packed_run)
     more = _extras(extras) if extras else _NO_EXTRAS
-    created, due = c1 << 32 | c2, d1 << 32 | d2
+    created = c1 << 32 | c2
     where = STATES[state]
     return JobRecord(
         queue=queue, id=id.decode(), name=name, state=where, payload=payload, codec=options.codec, priority=options.priority,
         key=key, life=int.from_bytes(life), attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created,
-        due_ms=_due(where.value, run.due or due or created), started_ms=run.started or None, finished_ms=finished,
-        worker=run.worker or None, result=result, failure=more.failure, reason=reason if state == 6 else None,
+        due_ms=_due(where.value, run.due or due or created), started_ms=run.started or None,
+        finished_ms=int(finished) if finished else None,
+        worker=run.worker or None, result=result[1:] if result else None, failure=more.failure,
+        reason=reason.decode() if state == 6 else None,
         progress=more.progress, saved=more.saved, cancel_asked=run.flags & 2 > 0 and state == 3, schedule=options.schedule,
         origin=options.origin, parents=more.parents, children=more.children,
     )  # fmt: skip

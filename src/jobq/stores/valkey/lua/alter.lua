@@ -5,8 +5,9 @@ local LINES = 1000 -- log lines kept per job
 
 -- Waiting, delayed, blocked: at once. Active: asked; its worker is told.
 function J.cancel(cx, job, reason, cascade)
-  if cascade then J.cancel_children(cx, job) end
   if job.finished then return false end
+  -- Only with what it does itself: ids used again may wait for each other in a circle.
+  if cascade and not J.has(job.rflags, J.CANCEL) then J.cancel_children(cx, job) end
   if PENDING[job.state] then
     J.finish(cx, job, STATE.cancelled, reason)
     return true
@@ -42,7 +43,8 @@ function COMMANDS.rerun(cx, job)
   J.unshelve(cx, job)
   call("HDEL", cx.P .. "x:" .. job.id, "failure", "progress", "saved", "why")
   job.life, job.failures, job.stalls, job.started, job.token, job.worker = job.life + 1, 0, 0, 0, "", ""
-  job.rec, job.finished, job.due, job.run_due = J.bare(job, job.life), nil, cx.now, cx.now
+  job.finished, job.due, job.run_due = nil, cx.now, cx.now
+  J.renew(job)
   job.rflags = J.without(J.without(job.rflags, J.CANCEL), J.WANTED)
   job.state = STATE.waiting
   J.write(cx, job)
@@ -62,10 +64,7 @@ end
 
 function COMMANDS.reprioritise(cx, job, c)
   if not PENDING[job.state] then return false end
-  local opts = {}
-  for k, v in pairs(J.options(job)) do opts[k] = v end
-  opts.priority = c.priority > 0 and c.priority or nil
-  J.rewrite_options(job, opts)
+  J.renew(job, J.changed_options(job, { priority = c.priority }, c.priority == 0 and "priority"))
   J.write(cx, job)
   if job.state == STATE.waiting then
     J.to_waiting(cx, job, "changed", "back", "reprioritised")
@@ -88,11 +87,7 @@ end
 
 function COMMANDS.update(cx, job, c, payload)
   if not PENDING[job.state] then return false end
-  local opts = {}
-  for k, v in pairs(J.options(job)) do opts[k] = v end
-  opts.codec = c.codec ~= "json" and c.codec or nil
-  J.rewrite_options(job, opts)
-  job.rec = job.rec:sub(1, 20) .. spack(">I4", #payload) .. job.rec:sub(25, job.stop - job.payload_n) .. payload
+  J.renew(job, J.changed_options(job, { codec = c.codec }, c.codec == "json" and "codec"), payload)
   J.write(cx, job)
   J.event(cx, job, "changed", job.state, "updated")
   return true
@@ -135,8 +130,8 @@ function J.extend(keys, args)
   for i = 1, #ids do
     local run, token, answer = runs[i], args[2 + 2 * i], "l"
     if run then
-      local flags, n = run:byte(31, 32)
-      if flags % 2 == 1 and run:sub(33, 32 + n) == token then
+      local flags, n = run:byte(33, 34)
+      if flags % 2 == 1 and run:sub(35, 34 + n) == token then
         answer = math.floor(flags / J.CANCEL) % 2 == 1 and "c" or "h"
         times[#times + 1] = cx.now + lease_ms
         times[#times + 1] = ids[i]
@@ -145,6 +140,11 @@ function J.extend(keys, args)
     answers[i] = answer
   end
   J.variadic("ZADD", cx.P .. "q", times, 2)
+  local soonest = J.counters(cx).leases
+  if #times > 0 and (soonest == 0 or cx.now + lease_ms < soonest) then
+    J.lease_timer(cx, cx.now + lease_ms)
+    J.save_counters(cx)
+  end
   return table.concat(answers)
 end
 
@@ -154,12 +154,12 @@ function J.note(keys, args)
   while i <= #args do
     local id, token, progress, n = args[i], args[i + 1], args[i + 2], tonumber(args[i + 3])
     local run = call("HGET", cx.P .. "h", id)
-    if run and run:byte(31) % 2 == 1 and run:sub(33, 32 + run:byte(32)) == token then
+    if run and run:byte(33) % 2 == 1 and run:sub(35, 34 + run:byte(34)) == token then
       if progress ~= "" then
         call("HSET", cx.P .. "x:" .. id, "progress", progress:sub(2))
-        local flags = run:byte(31)
+        local flags = run:byte(33)
         if not J.has(flags, J.EXTRA) then
-          call("HSET", cx.P .. "h", id, run:sub(1, 30) .. string.char(flags + J.EXTRA) .. run:sub(32))
+          call("HSET", cx.P .. "h", id, run:sub(1, 32) .. string.char(flags + J.EXTRA) .. run:sub(34))
         end
       end
       if n > 0 then

@@ -13,6 +13,7 @@ J.KIND = {
 }
 -- What a record's producer asked for, so that the hot paths need not look into its options.
 J.GIVEN, J.AT_PUT, J.AT_START, J.AT_END = 1, 2, 4, 8
+J.MORE, J.LATER = 16, 64 -- which form the record has: see record.lua
 -- What a run carries: it is leased, asked to stop, has extras, is waited for by jobs, is listened for, left an entry in line.
 J.ACTIVE, J.CANCEL, J.EXTRA, J.WANTED, J.WATCHED, J.LEFT = 1, 2, 4, 8, 16, 32
 J.NIL = "\192"
@@ -24,19 +25,27 @@ function J.with(flags, bit) return J.has(flags, bit) and flags or flags + bit en
 function J.without(flags, bit) return J.has(flags, bit) and flags - bit or flags end
 
 -- MessagePack by hand: the pieces of an event are strings that are joined once.
-function J.pstr(s)
-  local n = #s
-  if n < 32 then return char(160 + n) .. s end
-  if n < 256 then return "\217" .. char(n) .. s end
-  if n < 65536 then return "\218" .. spack(">I2", n) .. s end
-  return "\219" .. spack(">I4", n) .. s
+function J.str_head(n)
+  if n < 32 then return char(160 + n) end
+  if n < 256 then return "\217" .. char(n) end
+  if n < 65536 then return "\218" .. spack(">I2", n) end
+  return "\219" .. spack(">I4", n)
 end
+function J.pstr(s) return J.str_head(#s) .. s end
 function J.pint(n) return n < 128 and char(n) or mpack(n) end
 function J.parray(n)
   if n < 16 then return char(144 + n) end
   if n < 65536 then return "\220" .. spack(">I2", n) end
   return "\221" .. spack(">I4", n)
 end
+-- The head of a string up to 31 long, for the hot paths: joined with the rest, it costs no string of its own.
+J.STR = {}
+for n = 0, 31 do J.STR[n] = char(160 + n) end
+-- Numbers of one byte and of two, as strings that are there already.
+J.BYTE, J.TWO = {}, {}
+for n = 0, 255 do J.BYTE[n] = char(n) end
+for n = 0, 1023 do J.TWO[n] = char(floor(n / 256), n % 256) end
+function J.two(n) return J.TWO[n] or spack(">I2", n) end
 function J.pmaybe(s) return s and J.pstr(s) or "\192" end
 function J.six(ms) return spack(">I6", ms) end
 
@@ -90,7 +99,7 @@ function J.open(prefix, now)
     now = tonumber(now)
   end
   return {
-    P = prefix, now = now, now6 = spack(">I6", now), logs = {}, waiting = 0, woken = 0, minute = {}, keys = {}, key_order = {},
+    P = prefix, now = now, now6 = spack(">I6", now), logs = {}, woken = 0, minute = now - now % 60000, keys = {}, key_order = {},
     outbox = 0, ended = {},
   }
 end
@@ -112,20 +121,12 @@ function J.meta(cx)
   return meta
 end
 
-function J.add(cx, figure, n) cx.minute[figure] = (cx.minute[figure] or 0) + n end
-
--- n jobs of the queue more (or fewer) are waiting; more of them wake sleepers when the call ends.
-function J.wait(cx, n)
-  cx.waiting = cx.waiting + n
-  if n > 0 then cx.woken = cx.woken + n end
-end
-
 -- Write what the call did.
 function J.close(cx)
   J.deliver_local(cx)
-  if cx.waiting ~= 0 then call("HINCRBY", cx.P .. "m", "waiting", cx.waiting) end
   J.keys_flush(cx)
   J.log_flush(cx)
   if cx.woken > 0 then J.wake(cx, cx.woken) end
   J.tell_flush(cx)
+  J.save_counters(cx)
 end

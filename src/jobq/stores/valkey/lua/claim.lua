@@ -1,16 +1,15 @@
 -- claim: the head of the line becomes active. Per job there is only Lua: the commands are variadic over the batch.
-local char, floor = string.char, math.floor
-local pstr, pint, six = J.pstr, J.pint, J.six
+local sub, byte, find, floor = string.sub, string.byte, string.find, math.floor
+local STR = J.STR
 local STATE, NIL, TIME, ORDER = J.STATE, J.NIL, "\207\0\0", J.ORDER
-local AT_START = J.AT_START
+local AT_START, MORE, LATER = J.AT_START, J.MORE, J.LATER
+local BYTE, two = J.BYTE, J.two
 local WADE = 1000 -- entries left behind that one claim wades through at most
 
 -- The claim under way: what it may take, and what it has taken.
 local function begin(cx, worker, lease_ms)
-  local time = call("TIME")
-  local seq = call("HINCRBY", cx.P .. "m", "claims", 1)
   return {
-    worker = worker, expires = cx.now + lease_ms, stem = string.format("%x.%x.", seq, time[1]), n = 0,
+    worker = worker, expires = cx.now + lease_ms, stem = string.format("%x.%x.", J.take_numbers(cx, "order", 0), cx.now), n = 0,
     runs = {}, lease_times = {}, reply = {}, items = J.items(cx, worker), waited = 0,
     fresh_run = spack(">I4I3I3I6I6", 1, 0, 0, cx.now, 0), started = TIME .. cx.now6 .. NIL,
   }
@@ -62,7 +61,7 @@ local function start_one(cx, tk, entry, id, rec, run, order, key_rate)
   end
   if (tk.rate or key_rate) and not affordable(cx, tk, job, key_rate) then
     local line = J.line_of(cx, job)
-    J.push_front(line, opts.priority or 0, entry, order)
+    J.push_front(cx, line, opts.priority or 0, entry, order)
     return "denied"
   end
   tk.waited = tk.waited + cx.now - job.due
@@ -79,14 +78,19 @@ end
 local function activate(cx, tk, entries, orders, key_rates)
   local P, n, now = cx.P, #entries, cx.now
   local ids, names = {}, {}
+  local jobs = P .. "j:"
   for i = 1, n do
-    local id = J.entry_parts(entries[i])
-    ids[i], names[i] = id, P .. "j:" .. id
+    local id = entries[i]
+    if find(id, "\t", 1, true) then id = J.entry_parts(id) end
+    ids[i], names[i] = id, jobs .. id
   end
   local recs, runs = J.mget(names), J.hmget(P .. "h", ids)
-  local base = call("HINCRBY", P .. "m", "order", n) - n + ORDER
+  -- Places: this batch, and the place in it.
+  local batch = J.take_numbers(cx, "order", 1)
+  local batch6 = spack(">I6", batch + ORDER)
   local items, fresh_run, stem, worker, started = tk.items, tk.fresh_run, tk.stem, tk.worker, tk.started
   local taken, closely = {}, tk.rate or key_rates
+  local before = "\1\0\0\3\2" .. NIL .. NIL .. NIL .. TIME
   for i = 1, n do
     local rec, run, id = recs[i], runs[i], ids[i]
     local order = orders[i]
@@ -94,21 +98,20 @@ local function activate(cx, tk, entries, orders, key_rates)
       call("HDEL", P .. "tb", id)
     elseif tk.over then
       local job = J.read(id, rec, run)
-      if not job.finished then J.push_front(J.line_of(cx, job), J.options(job).priority or 0, entries[i], order or base + i - ORDER) end
+      if not job.finished then J.push_front(cx, (J.line_of(cx, job)), J.options(job).priority or 0, entries[i], order or batch * 65536 + i) end
     else
-      local created, due, life, flags, nn, no, np = sunpack(">I6I6I3BI2I2I4", rec)
-      if not run and not closely and entries[i] == id and floor(flags / AT_START) % 2 == 0 then
-        if life == 0 and #rec == 24 + nn + no + np then
-          local token = stem .. tk.n
-          items[#items + 1] = "\220\0\17\3" .. pstr(id) .. "\0" .. rec:sub(25, 24 + nn) .. "\1\0\0\3\2" .. NIL .. NIL .. NIL
-            .. TIME .. rec:sub(1, 6) .. TIME .. (due > 0 and rec:sub(7, 12) or rec:sub(1, 6)) .. started
-          tk.waited = tk.waited + now - (due > 0 and due or created)
-          grant(tk, id, rec, fresh_run .. spack(">I6", order and order + ORDER or base + i) .. "\0\0\1" .. char(#token) .. token .. worker)
-          taken[i] = true
-        end
+      local created, flags, nn = sunpack(">I6BB", rec)
+      -- Never started, due when created, alive in its first life, and nothing to heed.
+      if not run and not order and not closely and flags < LATER and flags % (2 * AT_START) < AT_START and entries[i] == id and byte(rec) < 255 then
+        local token, created6, nk_at = stem .. tk.n, sub(rec, 1, 6), 9
+        if flags >= MORE then nn, nk_at = sunpack(">I2", rec, 9), 13 end
+        items[#items + 1] = "\220\0\17\3" .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. sub(rec, nk_at, nk_at + nn - 1) .. before .. created6 .. TIME .. created6 .. started
+        tk.waited = tk.waited + now - created
+        grant(tk, id, rec, fresh_run .. batch6 .. two(i) .. "\0\0\1" .. BYTE[#token] .. token .. worker)
+        taken[i] = true
       else
         local rate = key_rates and key_rates[i]
-        taken[i] = start_one(cx, tk, entries[i], id, rec, run, order or base + i - ORDER, rate) == "started"
+        taken[i] = start_one(cx, tk, entries[i], id, rec, run, order or batch * 65536 + i, rate) == "started"
       end
     end
   end
@@ -217,6 +220,7 @@ function J.claim(cx, want, worker, lease_ms)
   if tk.n > 0 then
     J.variadic("HSET", cx.P .. "h", tk.runs, 2)
     J.variadic("ZADD", cx.P .. "q", tk.lease_times, 2)
+    J.lease_timer(cx, tk.expires)
     J.wait(cx, -tk.n)
     J.add(cx, "started", tk.n)
     J.add(cx, "wait_ms", tk.waited)
@@ -232,10 +236,8 @@ function J.next_due(cx)
     ms = ms and tonumber(ms)
     if ms and (not soonest or ms < soonest) then soonest = ms end
   end
-  at(call("ZRANGE", P .. "d", 0, 0, "WITHSCORES")[2])
-  at(call("ZRANGE", P .. "q", 0, 0, "WITHSCORES")[2])
-  at(call("ZRANGE", P .. "bt", 0, 0, "WITHSCORES")[2])
-  if meta.mode == "keyed" then at(call("ZRANGE", P .. "hd", 0, 0, "WITHSCORES")[2]) end
+  local first = J.soonest(cx, "d", "q", "bt", meta.mode == "keyed" and "hd" or nil)
+  if first > 0 then at(first) end
   if meta.held and tonumber(meta.held) > cx.now then at(meta.held) end
   if meta.rate then
     local rate_until = tonumber(call("HGET", P .. "m", "rate_until") or 0)

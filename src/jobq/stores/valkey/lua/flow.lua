@@ -120,7 +120,7 @@ local function child_failure(m)
   end
   local cause = munpack(m.failure)
   local _, kind, message, traceback, _, _, fingerprint = unpack(cause, 1, 7)
-  message = text .. "failed: " .. message
+  if cause[1] ~= "child" then message = text .. "failed: " .. message end -- the first one's word is enough in a long chain
   return {
     reason = "child", error = (kind .. ": " .. message):sub(1, 500), fingerprint = fingerprint,
     blob = mpack({ "child", kind, message, traceback or null, 0, 0, fingerprint or null }),
@@ -158,7 +158,7 @@ function J.MAIL.watch(cx, m)
   local n = call("HLEN", cx.P .. "x:" .. child.id)
   J.extra(cx, child, "P:" .. m.queue .. "\n" .. m.parent, n .. "\n" .. m.child)
   if child.finished then
-    J.end_record(cx, child) -- it has extras since
+    J.write_end(cx, child) -- it has extras since
     J.post(cx, m.queue, ending(cx, child, m.child, m.parent))
   else
     child.rflags = J.with(child.rflags, J.WANTED)
@@ -194,7 +194,7 @@ function J.MAIL.letter(cx, m)
   local key = mode == "keyed" and (m.key or m.from) or nil
   local nk = J.pstr(m.name) .. J.pmaybe(key)
   local opts = mpack({ origin = m.origin, codec = m.codec, priority = m.priority })
-  local body = spack(">BI2I2I4", J.GIVEN, #nk, #opts, #m.payload) .. nk .. opts .. m.payload
+  local body = J.compose(0, J.GIVEN, 0, 0, nk, opts, m.payload):sub(7)
   J.fix_mode(cx, body)
   J.put_one(cx, 1, m.id, body)
 end
@@ -207,7 +207,7 @@ function J.forward(cx, job, opts)
   local id = from .. "/" .. job.id .. "/" .. job.life
   J.post(cx, target, {
     type = "letter", id = id:sub(-256), name = name, key = key, from = from, origin = from .. "/" .. job.id, codec = opts.codec,
-    priority = opts.priority, payload = job.rec:sub(job.stop - job.payload_n + 1, job.stop),
+    priority = opts.priority, payload = J.payload(job),
   })
 end
 

@@ -69,7 +69,7 @@ end
 -- Keys that are ready get their turn behind all others; those that have one keep it.
 function J.take_turns(cx, keys, quietly)
   if #keys == 0 then return end
-  local turn = call("HINCRBY", cx.P .. "m", "turn", #keys) - #keys
+  local turn = J.take_numbers(cx, "turn", #keys)
   local list = {}
   for i = 1, #keys do
     list[2 * i - 1], list[2 * i] = turn + i, keys[i]
@@ -80,6 +80,7 @@ end
 
 function J.hold_key(cx, key, until_ms)
   call("ZADD", cx.P .. "hd", "GT", until_ms, key)
+  J.timer(cx, until_ms)
   call("ZREM", cx.P .. "r", key)
 end
 

@@ -11,35 +11,50 @@ function J.line_of(cx, job)
   return cx.P .. "w:", nil
 end
 
+local function plain(line) return line:sub(-2) == "w:" end
+
+-- Counters tell of the plain line whether there is anything but the list of priority 0.
+local function note_priority(cx, line, priority)
+  if priority == 0 then return end
+  local new = call("ZADD", line .. "p", priority, priority)
+  if plain(line) then J.take_numbers(cx, "priorities", new) end
+end
+
 -- Behind those of the same priority.
-function J.push_back(line, priority, entries)
+function J.push_back(cx, line, priority, entries)
   J.variadic("RPUSH", line .. "l" .. priority, entries)
-  if priority > 0 then call("ZADD", line .. "p", priority, priority) end
+  note_priority(cx, line, priority)
 end
 
 -- In front, at place `order` among those in front.
-function J.push_front(line, priority, entry, order)
-  call("ZADD", line .. "f" .. priority, order, entry)
-  if priority > 0 then call("ZADD", line .. "p", priority, priority) end
+function J.push_front(cx, line, priority, entry, order)
+  local new = call("ZADD", line .. "f" .. priority, order, entry)
+  if plain(line) then J.take_numbers(cx, "fronts", new) end
+  note_priority(cx, line, priority)
 end
 
 -- Take up to n entries off the line. RETURNS entries, and the places of those that stood in front.
--- pp counts what left the head of the lists of a plain line, so that a listing can find its place again.
 function J.pop(cx, line, n)
   local entries, orders, got = {}, {}, 0
+  local c = plain(line) and J.counters(cx) or nil
   while got < n do
-    local top = call("ZREVRANGE", line .. "p", 0, 0)[1]
+    local top = (not c or c.priorities > 0) and call("ZREVRANGE", line .. "p", 0, 0)[1] or nil
     local priority = top or "0"
-    local front = call("ZPOPMIN", line .. "f" .. priority, n - got)
-    for i = 1, #front, 2 do
-      got = got + 1
-      entries[got], orders[got] = front[i], tonumber(front[i + 1])
+    if not c or c.fronts > 0 then
+      local front = call("ZPOPMIN", line .. "f" .. priority, n - got)
+      for i = 1, #front, 2 do
+        got = got + 1
+        entries[got], orders[got] = front[i], tonumber(front[i + 1])
+      end
+      if c then c.fronts = c.fronts - #front / 2 end
     end
     if got < n then
       local back = call("LPOP", line .. "l" .. priority, n - got)
       if back then
-        if line:sub(-2) == "w:" then call("HINCRBY", cx.P .. "pp", priority, #back) end
-        if got == 0 then entries, got = back, #back else
+        if c and not top then c.popped = c.popped + #back end
+        if got == 0 then
+          entries, got = back, #back
+        else
           for i = 1, #back do entries[got + i] = back[i] end
           got = got + #back
         end
@@ -47,7 +62,8 @@ function J.pop(cx, line, n)
     end
     if got < n then
       if not top then break end
-      call("ZREM", line .. "p", top)
+      local gone = call("ZREM", line .. "p", top)
+      if c then c.priorities = c.priorities - gone end
     end
   end
   return entries, orders
@@ -59,7 +75,7 @@ function J.any_in(line)
 end
 
 -- A place at the front of everything there is, for lifo jobs; the next one gets one before it.
-function J.place_in_front(cx) return call("HINCRBY", cx.P .. "m", "lifo", -1) end
+function J.place_in_front(cx) return J.take_numbers(cx, "lifo", -1) - 1 end
 
 -- Make a job wait in its line: "back", "front" (at the place it had), or "first" (in front of all).
 function J.stand(cx, job, where)
@@ -67,9 +83,9 @@ function J.stand(cx, job, where)
   local priority = J.options(job).priority or 0
   if where == "first" then job.order, where = J.place_in_front(cx), "front" end
   if where == "front" then
-    J.push_front(line, priority, J.entry(job), job.order)
+    J.push_front(cx, line, priority, J.entry(job), job.order)
   else
-    J.push_back(line, priority, { J.entry(job) })
+    J.push_back(cx, line, priority, { J.entry(job) })
   end
   J.wait(cx, 1)
   if key then J.key_touched(cx, key) end

@@ -4,8 +4,7 @@ local pstr, pint, parray, pmaybe = J.pstr, J.pint, J.parray, J.pmaybe
 local NIL, TIME = J.NIL, "\207\0\0" -- six bytes of milliseconds follow
 local HEAD = "\220\0\17" -- an item is an array of 17: core/events.py names them
 
-local SOFT, HARD = 262144, 2097152 -- events kept for readers to come; events kept at most for readers that lag
-local DAY = 86400000
+local SOFT, HARD = 10000, 2000000 -- events kept for readers to come; events kept at most for readers that lag
 
 -- The items of one worker (or of none) in this call. Another worker's begin a new entry: what happens to a job stays in order.
 function J.items(cx, worker)
@@ -28,22 +27,12 @@ function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
   if previous == J.STATE.active then J.add(cx, "run_ms", cx.now - job.started) end
 end
 
-local FIGURES = { accepted = 1, started = 1, completed = 1, failed = 1, cancelled = 1, retried = 1, stalled = 1, wait_ms = 1, run_ms = 1 }
-local function minute_flush(cx)
-  local key
-  for figure, n in pairs(cx.minute) do
-    if FIGURES[figure] and n ~= 0 then
-      key = key or cx.P .. "mm:" .. (cx.now - cx.now % 60000)
-      if call("HINCRBY", key, figure, n) == n then call("PEXPIRE", key, DAY + 3600000) end
-    end
-  end
-end
-
 -- Drop old entries: what all readers have acknowledged beyond the soft bound, anything beyond the hard one.
 -- RETURNS the number of events dropped that a reader had not acknowledged.
 function J.log_trim(cx)
   local meta, stream = J.meta(cx), cx.P .. "s"
-  local kept = tonumber(call("HGET", cx.P .. "m", "logged") or 0)
+  local n = J.counters(cx)
+  local kept = n.logged
   local soft, hard = tonumber(meta.soft or SOFT), tonumber(meta.hard or HARD)
   if kept <= soft then return 0 end
   local oldest = J.oldest_ack(cx)
@@ -53,21 +42,21 @@ function J.log_trim(cx)
     if #first <= 1 then break end
     local gone = {}
     for i = 1, math.min(#first, 16) do
-      local id, n = first[i][1], tonumber(first[i][2][2])
+      local id, events = first[i][1], tonumber(first[i][2][2])
       local pending = oldest and J.after(id, oldest)
       if kept - dropped <= soft or (pending and kept - dropped <= hard) then break end
       if pending then
-        unread = unread + n
+        unread = unread + events
         call("HSET", cx.P .. "m", "gap_to", id, "gap_at", cx.now)
       end
-      dropped = dropped + n
+      dropped = dropped + events
       gone[#gone + 1] = id
     end
     if #gone == 0 then break end
     call("XDEL", stream, unpack(gone))
   end
   if unread > 0 then call("HINCRBY", cx.P .. "m", "gap", unread) end
-  if dropped > 0 then call("HINCRBY", cx.P .. "m", "logged", -dropped) end
+  n.logged = n.logged - dropped
   return unread
 end
 
@@ -107,11 +96,10 @@ function J.log_flush(cx)
   end
   if total == 0 then return end
   cx.logs = {}
-  minute_flush(cx)
-  local logged = call("HINCRBY", cx.P .. "m", "logged", total)
-  if logged == total then J.name_log(cx) end
-  -- Crossing a multiple of 4,096 pays for the trim: bounded work, and nobody has to tick for it.
-  if logged % 4096 < total then J.log_trim(cx) end
+  local before = J.take_numbers(cx, "logged", total)
+  if before == 0 then J.name_log(cx) end
+  -- Crossing a multiple of 1,024 pays for the trim: bounded work, and nobody has to tick for it.
+  if (before + total) % 1024 < total then J.log_trim(cx) end
   local meta = J.meta(cx)
   if meta.listened and tonumber(meta.listened) > cx.now then call("PUBLISH", cx.P .. "log", "") end
 end

@@ -28,7 +28,10 @@ function J.to_waiting(cx, job, kind, where, reason, err, fingerprint)
   if previous ~= STATE.delayed and previous ~= STATE.waiting then job.due, job.run_due = cx.now, cx.now end
   job.state = STATE.waiting
   local ttl = J.options(job).ttl
-  if ttl and job.attempt == 0 then call("ZADD", cx.P .. "t", job.due + ttl, job.id) end
+  if ttl and job.attempt == 0 then
+    call("ZADD", cx.P .. "t", job.due + ttl, job.id)
+    J.timer(cx, job.due + ttl)
+  end
   J.save_run(cx, job)
   J.stand(cx, job, where)
   J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
@@ -53,6 +56,7 @@ function J.to_delayed(cx, job, kind, due, reason, err, fingerprint)
   job.state, job.due, job.run_due = STATE.delayed, due, due
   J.save_run(cx, job)
   call("ZADD", cx.P .. "d", J.delay_score(cx, due), job.id)
+  J.timer(cx, due)
   J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
   J.due_later(cx, due)
 end
@@ -63,7 +67,10 @@ function J.to_blocked(cx, job, kind, until_ms)
   job.state = STATE.blocked
   J.save_run(cx, job)
   call("ZADD", cx.P .. "b", cx.now, job.id)
-  if until_ms then call("ZADD", cx.P .. "bt", until_ms, job.id) end
+  if until_ms then
+    call("ZADD", cx.P .. "bt", until_ms, job.id)
+    J.timer(cx, until_ms)
+  end
   J.event(cx, job, kind, previous, nil, nil, nil, worker)
 end
 
@@ -90,25 +97,17 @@ end
 -- fingerprint =, reason =} from a worker.
 function J.finish(cx, job, state, reason, result, failure)
   local previous = job.state
-  local waiting = previous == STATE.waiting
   local worker = leave(cx, job)
   local err, fingerprint
   if failure then reason, err, fingerprint = J.keep_failure(cx, job, failure) end
   job.state, job.finished, job.reason, job.result = state, cx.now, reason or "", result or ""
-  J.end_record(cx, job)
+  J.write_end(cx, job)
+  call("HDEL", cx.P .. "h", job.id)
   J.shelve(cx, job)
   J.event(cx, job, J.ENDINGS[state], previous, reason, err, fingerprint, worker)
   J.after_end(cx, job, failure)
 end
 J.ENDINGS = { [4] = "completed", [5] = "failed", [6] = "cancelled" }
-
--- Rewrite the record with its end; the run becomes part of it.
-function J.end_record(cx, job)
-  local run, reason = J.pack_run(job), job.reason:sub(1, 255)
-  job.rec = job.rec:sub(1, job.stop) .. spack(">BI6I2", job.state, job.finished, #run) .. run .. string.char(#reason) .. reason .. job.result
-  J.write(cx, job)
-  call("HDEL", cx.P .. "h", job.id)
-end
 
 -- Keep a failure with its attempt and time. RETURNS reason, error, fingerprint for the event.
 function J.keep_failure(cx, job, failure)

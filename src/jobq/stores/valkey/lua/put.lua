@@ -1,7 +1,7 @@
 -- put: accept jobs. Jobs that want nothing special go in together: one MSETNX (which is the deduplication), one RPUSH.
-local char, byte = string.char, string.byte
-local pstr, six = J.pstr, J.six
-local STATE, NIL, TIME = J.STATE, J.NIL, "\207\0\0"
+local byte = string.byte
+local STR = J.STR
+local STATE, NIL, MORE, TIME = J.STATE, J.NIL, J.MORE, "\207\0\0"
 
 -- Why jobs cannot be put: an error, or nil. `plain` and `keyed` are places of the first job of that kind (0: none).
 function J.refusal(cx, plain, keyed, cost)
@@ -20,26 +20,27 @@ end
 function J.fix_mode(cx, body)
   local meta = J.meta(cx)
   if meta.mode then return end
-  local _, nn = sunpack(">BI2", body)
-  meta.mode = body:byte(9 + nn) == 192 and "plain" or "keyed"
+  local _, nn, _, at = J.head(body, 1)
+  meta.mode = body:byte(at + nn - 1) == 192 and "plain" or "keyed"
   call("HSET", cx.P .. "m", "mode", meta.mode)
 end
 
 -- A whole batch of plain jobs. RETURNS false if some id is taken: then nothing was done.
 local function put_plain(cx, args, first, last)
   local P, now6 = cx.P, cx.now6
-  local before = now6 .. "\0\0\0\0\0\0" .. "\0\0\0"
   local head = "\220\0\17\0"
   local rest = "\0\0\0\2" .. NIL .. NIL .. NIL .. NIL .. TIME .. now6 .. TIME .. now6 .. NIL .. NIL
   local records, ids, items, n = {}, {}, J.items(cx), 0
   local count = #items
   for k = first, last, 2 do
     local id, body = args[k], args[k + 1]
-    local _, high, low = byte(body, 1, 3)
+    local flags, nn = byte(body, 1, 2)
+    local at = 3
+    if flags >= MORE then nn, at = sunpack(">I2", body, 3), 7 end
     n = n + 1
-    records[2 * n - 1], records[2 * n] = P .. "j:" .. id, before .. body
+    records[2 * n - 1], records[2 * n] = P .. "j:" .. id, now6 .. body
     ids[n] = id
-    items[count + n] = head .. pstr(id) .. "\0" .. body:sub(10, 9 + high * 256 + low) .. rest
+    items[count + n] = head .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. body:sub(at, at + nn - 1) .. rest
   end
   if call("MSETNX", unpack(records)) == 0 then
     for i = count + 1, count + n do items[i] = nil end
@@ -48,8 +49,8 @@ local function put_plain(cx, args, first, last)
   if J.meta(cx).mode == "keyed" then
     for i = 1, n do
       local body = args[first + 2 * i - 1]
-      local _, high, low = byte(body, 1, 3)
-      local _, key = munpack(body:sub(10, 9 + high * 256 + low))
+      local _, nn, _, at = J.head(body, 1)
+      local _, key = munpack(body:sub(at, at + nn - 1))
       call("RPUSH", P .. "k:" .. key .. ":l0", ids[i])
       J.key_touched(cx, key)
     end
@@ -77,13 +78,12 @@ end
 
 -- A new job, in the state it begins in. `blocked`: it waits for others.
 function J.birth(cx, id, body, life, blocked)
-  local job = J.read(id, cx.now6 .. "\0\0\0\0\0\0" .. spack(">I3", life) .. body)
+  local job = J.read(id, cx.now6 .. body)
   local opts = J.options(job)
   local due = opts.at or cx.now + (opts.delay or 0)
-  if due > cx.now and not blocked then
-    job.due = due
-    job.rec = cx.now6 .. six(due) .. spack(">I3", life) .. body
-  end
+  job.life = life
+  if due > cx.now and not blocked then job.due, job.first_due = due, due end
+  J.renew(job)
   J.write(cx, job)
   if blocked then
     job.state = STATE.blocked
@@ -91,10 +91,14 @@ function J.birth(cx, id, body, life, blocked)
   elseif due > cx.now then
     job.state = STATE.delayed
     call("ZADD", cx.P .. "d", J.delay_score(cx, due), id)
+    J.timer(cx, due)
     J.due_later(cx, due)
   else
     job.state = STATE.waiting
-    if opts.ttl then call("ZADD", cx.P .. "t", due + opts.ttl, id) end
+    if opts.ttl then
+      call("ZADD", cx.P .. "t", due + opts.ttl, id)
+      J.timer(cx, due + opts.ttl)
+    end
     J.stand(cx, job, opts.lifo and "first" or "back")
   end
   J.event(cx, job, "accepted")
@@ -112,8 +116,8 @@ local function duplicate(cx, place, job, opts)
 end
 
 function J.put_one(cx, place, id, body, edges)
-  local flags, nn, no = sunpack(">BI2I2", body)
-  local opts = no > 0 and munpack(body:sub(10 + nn, 9 + nn + no)) or {}
+  local _, nn, no, at = J.head(body, 1)
+  local opts = no > 0 and munpack(body:sub(at + nn, at + nn + no - 1)) or {}
   local old, life = in_the_way(cx, id)
   if old then return duplicate(cx, place, old, opts) end
   local follows = false

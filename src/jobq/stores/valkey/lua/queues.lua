@@ -10,7 +10,7 @@ local function put_in_force(cx, texts)
   call("HDEL", cx.P .. "m", "rate_until")
   cx.meta = nil
   J.settle_keys(cx)
-  cx.woken = math.max(1, tonumber(call("HGET", cx.P .. "m", "waiting") or 0))
+  cx.woken = math.max(1, J.counters(cx).waiting)
 end
 
 -- A new limit for all keys: rare, and by the number of keys that have jobs.
@@ -82,7 +82,7 @@ function J.describe(keys) return { call("HGETALL", keys[1] .. "m"), call("HGETAL
 function J.pause(keys, args)
   local cx = J.open(keys[1], args[1])
   call("HSET", cx.P .. "m", "paused", args[2])
-  if args[2] == "0" then cx.woken = math.max(1, tonumber(call("HGET", cx.P .. "m", "waiting") or 0)) end
+  if args[2] == "0" then cx.woken = math.max(1, J.counters(cx).waiting) end
   J.close(cx)
   return cx.to_wake or 0
 end
@@ -165,8 +165,8 @@ function J.clean(keys, args)
 end
 
 local LISTS = { "q", "d", "b", "e4", "k4", "y4", "e5", "k5", "y5", "e6", "k6", "y6" }
-local REST = { "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "sc", "ss", "sd", "tb", "pp", "fz" }
-local KEPT = { tag = true, logged = true, gap = true, gap_to = true, gap_at = true }
+local REST = { "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "sc", "ss", "sd", "tb", "fz" }
+local KEPT = { tag = true, gap = true, gap_to = true, gap_at = true }
 
 -- obliterate. KEYS 1 prefix. ARGS now, "1" by force, limit. RETURNS {1 if nothing is left, messages waiting}; or an error
 function J.obliterate(keys, args)
@@ -191,5 +191,7 @@ function J.obliterate(keys, args)
   for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "m"))) do
     if not KEPT[field] then call("HDEL", cx.P .. "m", field) end
   end
+  for _, name in ipairs({ "waiting", "popped", "timer", "leases", "fronts", "priorities" }) do J.counters(cx)[name] = 0 end
+  J.save_counters(cx)
   return { 1, cx.outbox }
 end

@@ -1,10 +1,10 @@
--- reads: looking. A job is answered as {id, state, record, run, extras flat or ""}; Python takes it apart.
+-- reads: looking. A job is answered as {id, state, record, run, extras flat or "", finished or "", reason, result}; Python takes it apart.
 local STATE = J.STATE
 local LOOK = 1000 -- records one find looks at, at most
 
 function J.view(cx, job)
   local extras = J.has(job.rflags, J.EXTRA) and call("HGETALL", cx.P .. "x:" .. job.id) or ""
-  return { job.id, job.state, job.rec, job.finished and "" or J.pack_run(job), extras }
+  return { job.id, job.state, job.rec, J.pack_run(job), extras, job.finished and string.format("%.0f", job.finished) or "", job.reason or "", job.result or "" }
 end
 
 -- get. KEYS 1 prefix. ARGS now, id, … RETURNS a job or 0 per id
@@ -54,7 +54,7 @@ local function page_of_line(cx, line, position, n)
   priority, part = priority or "0", part or "l"
   local entries, rest
   if part == "l" then
-    local popped = line:sub(-2) == "w:" and tonumber(call("HGET", cx.P .. "pp", priority) or 0) or 0
+    local popped = priority == "0" and line:sub(-2) == "w:" and J.counters(cx).popped or 0
     local last = place and place ~= "" and tonumber(place) - 1 - popped or call("LLEN", line .. "l" .. priority) - 1
     entries = {}
     if last >= 0 then
@@ -137,7 +137,7 @@ end
 local function counts(cx)
   local P = cx.P
   return {
-    call("ZCARD", P .. "d"), call("ZCARD", P .. "b"), tonumber(call("HGET", P .. "m", "waiting") or 0), call("ZCARD", P .. "q"),
+    call("ZCARD", P .. "d"), call("ZCARD", P .. "b"), J.counters(cx).waiting, call("ZCARD", P .. "q"),
     J.ended_count(cx, STATE.completed), J.ended_count(cx, STATE.failed), J.ended_count(cx, STATE.cancelled),
   }
 end
@@ -177,9 +177,10 @@ function J.metrics(keys, args)
   local cx, minutes = J.open(keys[1], args[1]), math.min(tonumber(args[2]), 1440)
   local this, answers = cx.now - cx.now % 60000, {}
   for n = minutes - 1, 0, -1 do
-    local figures = call("HGETALL", cx.P .. "mm:" .. (this - n * 60000))
+    local minute = this - n * 60000
+    local figures = minute == J.counters(cx).minute and J.this_minute(cx) or call("HGETALL", cx.P .. "mm:" .. minute)
     if #figures > 0 then
-      answers[#answers + 1] = string.format("%.0f", this - n * 60000)
+      answers[#answers + 1] = string.format("%.0f", minute)
       answers[#answers + 1] = figures
     end
   end

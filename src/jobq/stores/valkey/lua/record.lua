@@ -1,33 +1,33 @@
 -- record: how a job is kept, and how it is loaded for anything but the three hot paths (put, claim, complete).
 --
--- j:<id>  the record: created I6, due I6 (0: as created), life I3 | flags B, #nk I2, #options I2, #payload I4, nk, options, payload
---         The first part is the store's, the second the producer's, verbatim. nk: name and key as MessagePack, ready for
---         events; options: a MessagePack map of what is not at its default.
---         Ended jobs: + state B, finished I6, #run I2, run, #reason B, reason, and a result if there is one: "\1" .. result
+-- j:<id>  the record: created I6, flags B, #nk B, [#nk I2, #options I2 if flags has MORE], [due I6, life I3 if it has LATER],
+--         nk, options, payload. All but created and LATER's part is the producer's, verbatim. nk: name and key as
+--         MessagePack, ready for events; options: a MessagePack map of what is not at its default. A short head saves more
+--         than it seems: with one, a job with a payload of 100 bytes stays under the allocator's next step.
+--         Without LATER the job was due when created, in its life 0.
+--         Ended jobs have their end before it: \255, state B, finished I6, #run I2, run, #reason B, reason, #result I4, result
+--         ("" for none, else "\1" and its bytes). No record begins with \255 otherwise, and the record itself is not copied.
 -- h id →  the run, of jobs that have started or are otherwise more than their record says:
---         attempt I4, failures I3, stalls I3, started I6, due I6, order I6, ticket I2, flags B, #token B, token, worker
+--         attempt I4, failures I3, stalls I3, started I6, due I6, order I6 I2, ticket I2, flags B, #token B, token, worker
 --         `order` is its place in line while it may come back to it; `ticket` tells its entry in line from those left behind.
 -- x:<id>  a hash of what few jobs have: failure, saved, progress, edges, inputs, signals, listeners.
 -- A state is not stored: ended jobs have a tail, active ones a lease, delayed and blocked ones stand in d and b, the rest waits.
 local floor = math.floor
-local RUN = ">I4I3I3I6I6I6I2BB"
+local RUN = ">I4I3I3I6I6I6I2I2BB"
 local NO_OPTIONS = {}
-local STATE, ORDER = J.STATE, J.ORDER
-
-J.HEAD = 24 -- bytes before nk
-J.RUN_HEAD = 32 -- bytes before the token
+local STATE, ORDER, MORE, LATER = J.STATE, J.ORDER, J.MORE, J.LATER
 
 function J.pack_run(job)
-  return spack(RUN, job.attempt, job.failures, job.stalls, job.started, job.run_due, job.order + ORDER, job.ticket, job.rflags, #job.token)
-    .. job.token .. job.worker
+  local batch = floor(job.order / 65536)
+  return spack(RUN, job.attempt, job.failures, job.stalls, job.started, job.run_due, batch + ORDER, job.order - batch * 65536, job.ticket,
+    job.rflags, #job.token) .. job.token .. job.worker
 end
 
 local function read_run(job, run)
-  local attempt, failures, stalls, started, due, order, ticket, flags, n = sunpack(RUN, run)
+  local attempt, failures, stalls, started, due, batch, place, ticket, flags, n = sunpack(RUN, run)
   job.attempt, job.failures, job.stalls, job.started, job.run_due = attempt, failures, stalls, started, due
-  job.order, job.ticket, job.rflags = order - ORDER, ticket, flags
-  job.token, job.worker = run:sub(33, 32 + n), run:sub(33 + n)
-  if due > 0 then job.due = due end
+  job.order, job.ticket, job.rflags = (batch - ORDER) * 65536 + place, ticket, flags
+  job.token, job.worker = run:sub(35, 34 + n), run:sub(35 + n)
 end
 
 local function no_run(job)
@@ -35,29 +35,77 @@ local function no_run(job)
   job.order, job.ticket, job.rflags, job.token, job.worker = 0, 0, 0, "", ""
 end
 
+-- A record, put together.
+function J.compose(created, flags, due, life, nk, options, payload)
+  local more, later = "", ""
+  local nn = #nk
+  if options ~= "" or nn > 255 then flags, more, nn = flags + MORE, spack(">I2I2", nn, #options), 0 end
+  if due > 0 or life > 0 then flags, later = flags + LATER, spack(">I6I3", due, life) end
+  return spack(">I6BB", created, flags, nn) .. more .. later .. nk .. options .. payload
+end
+
+-- The head of a record (at 7) or of what a producer made (at 1). RETURNS flags, lengths of nk and options, place of nk, due, life
+function J.head(data, at)
+  local flags, nn = data:byte(at, at + 1)
+  local no, due, life = 0, 0, 0
+  at = at + 2
+  if floor(flags / MORE) % 2 == 1 then
+    nn, no = sunpack(">I2I2", data, at)
+    at = at + 4
+  end
+  if flags >= LATER then
+    due, life = sunpack(">I6I3", data, at)
+    at = at + 9
+  end
+  return flags % MORE, nn, no, at, due, life
+end
+
+-- How an ended job ended. RETURNS the record itself.
+local function read_end(job, rec)
+  local state, finished, n = sunpack(">BI6I2", rec, 2)
+  local at = 11 + n
+  local reason_n = rec:byte(at)
+  local result_n = sunpack(">I4", rec, at + 1 + reason_n)
+  local result_at = at + 5 + reason_n
+  job.state, job.finished = state, finished
+  job.reason = rec:sub(at + 1, at + reason_n)
+  job.result = rec:sub(result_at, result_at + result_n - 1)
+  read_run(job, rec:sub(11, at - 1))
+  job.rflags = J.without(J.without(job.rflags, J.ACTIVE), J.CANCEL) -- a run that completed was kept as it was
+  return rec:sub(result_at + result_n)
+end
+
 -- A job from its record and run. Its state is known only if it is active or ended (see J.load).
 function J.read(id, rec, run)
-  local created, due, life, flags, nn, no, np = sunpack(">I6I6I3BI2I2I4", rec)
-  local stop = 24 + nn + no + np
-  local job = {
-    id = id, rec = rec, created = created, due = due > 0 and due or created, life = life, flags = flags,
-    nk = rec:sub(25, 24 + nn), stop = stop, options_at = 25 + nn, options_n = no, payload_n = np,
-  }
-  if #rec > stop then
-    local state, finished, n = sunpack(">BI6I2", rec, stop + 1)
-    local at = stop + 10 + n
-    local reason_n = rec:byte(at)
-    job.state, job.finished = state, finished
-    job.reason = rec:sub(at + 1, at + reason_n)
-    job.result = rec:sub(at + 1 + reason_n)
-    if n > 0 then read_run(job, rec:sub(stop + 10, at - 1)) else no_run(job) end
+  local job = { id = id }
+  local run_due
+  if rec:byte(1) == 255 then
+    rec = read_end(job, rec)
+    run_due = job.run_due
   elseif run then
     read_run(job, run)
     if J.has(job.rflags, J.ACTIVE) then job.state = STATE.active end
+    run_due = job.run_due
   else
     no_run(job)
+    run_due = 0
   end
+  local created = sunpack(">I6", rec)
+  local flags, nn, no, at, due, life = J.head(rec, 7)
+  job.rec, job.created, job.first_due, job.life, job.flags = rec, created, due, life, flags
+  job.due = run_due > 0 and run_due or due > 0 and due or created
+  job.nk, job.raw, job.payload_at = rec:sub(at, at + nn - 1), rec:sub(at + nn, at + nn + no - 1), at + nn + no
   return job
+end
+
+function J.payload(job) return job.rec:sub(job.payload_at) end
+
+-- Make a loaded job's record anew, as of what has changed: life, due, options (packed), payload. It has not ended.
+function J.renew(job, options, payload)
+  job.raw = options or job.raw
+  payload = payload or J.payload(job)
+  job.rec = J.compose(job.created, job.flags, job.first_due, job.life, job.nk, job.raw, payload)
+  job.payload_at = #job.rec - #payload + 1
 end
 
 -- The job as it stands, or nil.
@@ -85,10 +133,7 @@ function J.look(cx, id)
 end
 
 function J.options(job)
-  if not job.opts then
-    local n = job.options_n
-    job.opts = n == 0 and NO_OPTIONS or munpack(job.rec:sub(job.options_at, job.options_at + n - 1))
-  end
+  if not job.opts then job.opts = job.raw == "" and NO_OPTIONS or munpack(job.raw) end
   return job.opts
 end
 
@@ -103,12 +148,14 @@ end
 
 function J.save_run(cx, job) call("HSET", cx.P .. "h", job.id, J.pack_run(job)) end
 
--- Its record without what the end of a life added, as of life `life`.
-function J.bare(job, life)
-  return J.six(job.created) .. job.rec:sub(7, 12) .. spack(">I3", life) .. job.rec:sub(16, job.stop)
-end
-
 function J.write(cx, job) call("SET", cx.P .. "j:" .. job.id, job.rec) end
+
+-- The same with its end, of which the run becomes a part.
+function J.write_end(cx, job)
+  local run, reason = J.pack_run(job), job.reason:sub(1, 255)
+  call("SET", cx.P .. "j:" .. job.id, "\255" .. spack(">BI6I2", job.state, job.finished, #run) .. run .. string.char(#reason) .. reason
+    .. spack(">I4", #job.result) .. job.result .. job.rec)
+end
 
 -- Its entry in line.
 function J.entry(job)
@@ -130,14 +177,14 @@ function J.extra(cx, job, ...)
 end
 
 
--- New options: they replace the old ones inside the record.
-function J.rewrite_options(job, opts)
-  local data = next(opts) and mpack(opts) or ""
-  local rec = job.rec
-  local nn = job.options_at - 25
-  job.rec = rec:sub(1, 18) .. spack(">I2", #data) .. rec:sub(21, 24 + nn) .. data .. rec:sub(job.options_at + job.options_n)
-  job.stop = job.stop + #data - job.options_n
-  job.options_n, job.opts = #data, opts
+-- Other options: a change of some of the old ones. RETURNS them packed.
+function J.changed_options(job, changes, unset)
+  local opts = {}
+  for k, v in pairs(J.options(job)) do opts[k] = v end
+  for k, v in pairs(changes) do opts[k] = v end
+  if unset then opts[unset] = nil end
+  job.opts = opts
+  return next(opts) and mpack(opts) or ""
 end
 
 function J.retention(cx, state) -- ms, or nil for ever

@@ -48,7 +48,7 @@ end
 -- schedules. KEYS 1 prefix. ARGS now, "1" for due ones only, limit. RETURNS schedules
 function J.schedules(keys, args)
   local cx, limit = J.open(keys[1], args[1]), tonumber(args[3])
-  local ids, answers = nil, {}
+  local answers, ids = {}
   if args[2] == "1" then
     ids = call("ZRANGEBYSCORE", cx.P .. "sd", "-inf", cx.now, "LIMIT", 0, limit)
   else

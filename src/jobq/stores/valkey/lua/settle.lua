@@ -1,8 +1,11 @@
 -- settle: end runs, then claim more: the one exchange of a working worker.
-local char, floor = string.char, math.floor
-local pstr, pint = J.pstr, J.pint
+local sub, byte, find, floor = string.sub, string.byte, string.find, math.floor
+local pint, STR = J.pint, J.STR
 local STATE, NIL, TIME = J.STATE, J.NIL, "\207\0\0"
-local AT_END = J.AT_END
+local AT_END, MORE, NONE = J.AT_END, J.MORE, "\0\0\0\0\0\0"
+local two, FOUR, BYTE7 = J.two, {}, {}
+for n = 0, 255 do FOUR[n] = "\0\0\0" .. J.BYTE[n] end
+for n = 0, 127 do BYTE7[n] = J.BYTE[n] end -- as MessagePack has them
 local REMEMBERED = 3600000 -- ms that a worker's last exchange is remembered
 
 -- Completions. Those that concern nobody else are written together. RETURNS places of stale ones, added to `stale`.
@@ -16,30 +19,35 @@ local function complete(cx, args, first, count, worker, stale)
   local runs, recs = J.hmget(P .. "h", ids), J.mget(names)
   local records, done, shelf, given, items = {}, {}, {}, {}, J.items(cx, worker)
   local n, ran, keyed = 0, 0, J.meta(cx).mode == "keyed"
+  local ended, middle, last = "\255\4" .. now6, "\4\3" .. NIL .. NIL .. NIL .. TIME, TIME .. now6
   for i = 1, count do
     local id, rec, run = ids[i], recs[i], runs[i]
     local at = first + 3 * (i - 1)
     local token, result = args[at + 1], args[at + 2]
     local plain = false
-    if run and rec then
-      local attempt, failures, stalls, started, due, _, _, rflags, tn = sunpack(">I4I3I3I6I6I6I2BB", run)
-      local flags, nn = sunpack(">BI2", rec, 16)
+    if run and rec and not keyed then
+      local rflags, tn = byte(run, 33, 34)
+      local flags = byte(rec, 7)
       -- ACTIVE and nothing else that concerns others: not waited for, not listened for.
-      if rflags % 2 == 1 and floor(rflags / 8) % 4 == 0 and floor(flags / AT_END) % 2 == 0 and not keyed and run:sub(33, 32 + tn) == token then
+      if rflags % 2 == 1 and floor(rflags / 8) % 4 == 0 and flags % (2 * AT_END) < AT_END and tn == #token and find(run, token, 35, true) == 35 then
         plain, n = true, n + 1
-        local nk = rec:sub(25, 24 + nn)
-        local _, _, life = sunpack(">I6I6I3", rec)
-        -- The run is kept as it was, but no longer leased and no longer asked to stop.
-        local kept = run:sub(1, 30) .. char(rflags - 1 - (floor(rflags / 2) % 2) * 2) .. run:sub(32)
-        records[2 * n - 1], records[2 * n] = names[i], rec .. "\4" .. now6 .. spack(">I2", #kept) .. kept .. "\0" .. result
+        local attempt, failures, stalls, started = sunpack(">I4I3I3I6", run)
+        local nk_at, nn, created6, life, due6 = 9, byte(rec, 8), sub(rec, 1, 6), 0, sub(run, 17, 22)
+        if flags >= MORE then
+          local _, due
+          _, nn, _, nk_at, due, life = J.head(rec, 7)
+          if due6 == NONE and due > 0 then due6 = J.six(due) end
+        end
+        if due6 == NONE then due6 = created6 end
+        records[2 * n - 1], records[2 * n] = names[i], ended .. two(#run) .. run .. "\0" .. (FOUR[#result] or spack(">I4", #result)) .. result .. rec
         done[n] = id
         local list = flags % 2 == 1 and given or shelf
         list[#list + 1] = now
         list[#list + 1] = id
         ran = ran + now - started
-        items[#items + 1] = "\220\0\17\4" .. pstr(id) .. pint(life) .. nk .. pint(attempt) .. pint(failures) .. pint(stalls) .. "\4\3" .. NIL .. NIL .. NIL
-          .. TIME .. rec:sub(1, 6) .. TIME .. (due > 0 and run:sub(17, 22) or rec:byte(7) + rec:byte(8) + rec:byte(9) > 0 and rec:sub(7, 12) or rec:sub(1, 6))
-          .. TIME .. run:sub(11, 16) .. TIME .. now6
+        items[#items + 1] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (BYTE7[life] or pint(life)) .. sub(rec, nk_at, nk_at + nn - 1)
+          .. (BYTE7[attempt] or pint(attempt)) .. (BYTE7[failures] or pint(failures)) .. (BYTE7[stalls] or pint(stalls)) .. middle .. created6
+          .. TIME .. due6 .. TIME .. sub(run, 11, 16) .. last
       end
     end
     if not plain then
@@ -136,25 +144,26 @@ end
 
 -- settle. KEYS 1 prefix
 -- ARGS now, worker, call, limit (-1: claim nothing), lease_ms, completions, outcomes of other kinds, "1" if it may sleep,
+--      "1" if it may be asleep,
 --      then per completion: id, token, result ("" for none, else "\1" and its bytes);
 --      then per other outcome: itself packed {kind, id, token, delay, …}, data, edges packed
 -- RETURNS {stale places "1,2", next due in ms or -1, messages waiting, jobs to wake for elsewhere, lease expiry, leases flat: id, record, run, extras}
 function J.settle(keys, args)
-  local now, worker, name, limit, lease_ms, completions, others, sleepy = unpack(args, 1, 8)
+  local now, worker, name, limit, lease_ms, completions, others, sleepy, asleep = unpack(args, 1, 9)
   local cx = J.open(keys[1], now)
   limit, lease_ms, completions, others = tonumber(limit), tonumber(lease_ms), tonumber(completions), tonumber(others)
   -- The second look of a worker about to sleep ("<call>+", partitioned queues) does not make it forget the first.
-  local P, memory_key = cx.P, cx.P .. "c:" .. worker .. (name:sub(-1) == "+" and "+" or "")
+  local memory_key = cx.P .. "c:" .. worker .. (name:sub(-1) == "+" and "+" or "")
   local memory = call("GET", memory_key)
   if memory and memory:sub(1, #name + 1) == name .. "\n" then
     local stale, reply = repeated(cx, memory)
     return { stale, 0, 0, 0, cx.expires or "0", reply }
   end
-  J.wake_up(cx, worker)
+  if asleep == "1" then J.wake_up(cx, worker) end
   local stale = {}
-  if completions > 0 then complete(cx, args, 9, completions, worker, stale) end
+  if completions > 0 then complete(cx, args, 10, completions, worker, stale) end
   for i = 1, others do
-    local at = 9 + 3 * completions + 3 * (i - 1)
+    local at = 10 + 3 * completions + 3 * (i - 1)
     local edges = args[at + 2]
     if not settle_one(cx, munpack(args[at]), args[at + 1], edges ~= "" and munpack(edges) or nil) then
       stale[#stale + 1] = completions + i
@@ -166,20 +175,21 @@ function J.settle(keys, args)
   if limit >= 0 then
     J.prepare(cx, 500)
     local tk = J.claim(cx, limit, worker, lease_ms)
-    reply, expires, due = tk.reply, tk.expires, J.next_due(cx)
+    reply, expires = tk.reply, tk.expires
+    if tk.n < limit then due = J.next_due(cx) end
     if tk.n > 0 then
       local ids = {}
       for i = 1, tk.n do ids[i] = tk.reply[4 * i - 3] end
       granted = tk.stem .. "\n" .. table.concat(ids, "\n")
     end
     if tk.n < limit and sleepy == "1" then J.fall_asleep(cx, worker, limit - tk.n) end
-    if cx.woken > 0 then cx.woken = math.min(cx.woken, math.max(tonumber(call("HGET", P .. "m", "waiting") or 0) + cx.waiting, 0)) end
+    cx.woken = math.min(cx.woken, J.counters(cx).waiting)
   end
   if cx.freed and J.meta(cx).limit then cx.woken = math.max(cx.woken, 1) end
   if completions + others > 0 or #reply > 0 then
     call("SET", memory_key, name .. "\n" .. stale_text .. "\n" .. granted, "PX", REMEMBERED)
   end
-  if completions > 0 and call("HINCRBY", P .. "m", "sweeps", completions) % 512 < completions then J.sweep(cx, 2 * 512) end
+  if completions > 0 and (J.take_numbers(cx, "sweeps", completions) + completions) % 512 < completions then J.sweep(cx, 1024) end
   J.close(cx)
   return { stale_text, due, cx.outbox, cx.to_wake or 0, string.format("%.0f", expires), reply }
 end

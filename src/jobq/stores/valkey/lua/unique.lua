@@ -72,14 +72,10 @@ end
 
 -- A pending job gets the newest data and options, and keeps its name, key and priority; a debounced one starts its wait anew.
 function J.replace(cx, job, opts, body)
-  local flags, nn, no, np = sunpack(">BI2I2I4", body)
+  local flags, nn, no, at = J.head(body, 1)
   local priority = J.options(job).priority
-  local fresh = {}
-  for k, v in pairs(opts) do fresh[k] = v end
-  fresh.priority = priority
-  job.rec = job.rec:sub(1, 15) .. spack(">BI2I2I4", flags, #job.nk, no, np) .. job.nk .. body:sub(10 + nn)
-  job.flags, job.options_n, job.payload_n, job.stop = flags, no, np, J.HEAD + #job.nk + no + np
-  J.rewrite_options(job, fresh)
+  job.flags, job.opts = flags, opts
+  J.renew(job, J.changed_options(job, { priority = priority }, priority == nil and "priority"), body:sub(at + nn + no))
   J.write(cx, job)
   if opts.lock_mode == "debounce" and job.state ~= STATE.blocked then
     take(cx, opts.lock, job.id, opts.lock_ttl)

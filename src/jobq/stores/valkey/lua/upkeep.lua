@@ -119,13 +119,20 @@ function J.ended_count(cx, state)
   return call("ZCARD", P .. "e" .. state) + call("ZCARD", P .. "k" .. state) + call("ZCARD", P .. "y" .. state)
 end
 
--- What a claim does first, in the queue it claims from.
+-- What time has done to the queue since. The counters know when there is nothing to do, which is nearly always.
 function J.prepare(cx, limit)
-  J.promote(cx, limit)
-  J.repair(cx, limit)
-  J.expire_due(cx, limit)
-  J.waited_enough(cx, limit)
-  J.release_keys(cx)
+  local n = J.counters(cx)
+  if n.timer > 0 and n.timer <= cx.now then
+    J.promote(cx, limit)
+    J.expire_due(cx, limit)
+    J.waited_enough(cx, limit)
+    J.release_keys(cx)
+    n.timer = J.soonest(cx, "d", "t", "bt", "hd")
+  end
+  if n.leases > 0 and n.leases <= cx.now then
+    J.repair(cx, limit)
+    n.leases = J.soonest(cx, "q")
+  end
   J.deliver_local(cx)
 end
 
@@ -137,6 +144,8 @@ function J.tick(keys, args)
     if steps < limit then steps = steps + pass(cx, limit - steps) end
   end
   steps = steps + J.release_keys(cx)
+  local counters = J.counters(cx)
+  counters.timer, counters.leases = J.soonest(cx, "d", "t", "bt", "hd"), J.soonest(cx, "q")
   local time = call("TIME")
   call("ZREMRANGEBYSCORE", cx.P .. "z", "-inf", time[1] - 120)
   local unread = J.log_trim(cx)
