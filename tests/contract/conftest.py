@@ -22,7 +22,7 @@ def chosen(config: pytest.Config) -> list[str]:
     known = load()
     for name in named:
         if name not in known:
-            raise pytest.UsageError(f"no store {name!r} in the contract suite: there are {', '.join(sorted(known))}")
+            pytest.exit(f"no store {name!r} in the contract suite: there are {', '.join(sorted(known))}", returncode=4)
     return named or sorted(known)
 
 
