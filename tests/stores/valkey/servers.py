@@ -161,7 +161,16 @@ class ClusterOf:
 @contextmanager
 def running_cluster(folder: Path, *, replicas: int = 1) -> Iterator[ClusterOf]:
     """A Cluster that is settled."""
-    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "no", "--repl-diskless-sync-delay", "0")
+    options = (
+        "--cluster-enabled",
+        "yes",
+        "--cluster-node-timeout",
+        "2000",
+        "--appendonly",
+        "no",
+        "--repl-diskless-sync-delay",
+        "0",
+    )
     with ExitStack() as stack:
         nodes = [stack.enter_context(running(valkey_binary(), folder, *options)) for _ in range(3 + 3 * replicas)]
         primaries, rest = nodes[:3], nodes[3:]
@@ -212,7 +221,8 @@ def running_sentinel(folder: Path, sentinels: int = 3) -> Iterator[Watched]:
             port = free_port()
             conf = folder / f"sentinel-{port}.conf"
             conf.write_text(
-                f"port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor jobs 127.0.0.1 {primary.port} {sentinels // 2 + 1}\n"
+                f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
+                f"sentinel monitor jobs 127.0.0.1 {primary.port} {sentinels // 2 + 1}\n"
                 "sentinel down-after-milliseconds jobs 1000\nsentinel failover-timeout jobs 5000\n"
             )
             server = Server(valkey_binary(), folder, str(conf), "--sentinel", port=port)

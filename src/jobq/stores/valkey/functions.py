@@ -14,11 +14,12 @@ VERSION = "jobq_v1"
 
 _FOLDER = Path(__file__).parent / "lua"
 FILES = (
-    "base", "counters", "log", "record", "line", "keyed", "rates", "move", "unique", "signals", "upkeep", "claim", "flow", "staging",
-    "put", "settle", "alter", "reads", "queues", "schedules", "world",
+    "base", "counters", "log", "record", "line", "keyed", "rates", "move", "unique", "signals", "upkeep", "claim", "flow",
+    "staging", "put", "settle", "alter", "reads", "queues", "schedules", "world",
 )  # fmt: skip
 _SHARED = """local J = {}
-local call, mpack, munpack, spack, sunpack, null = redis.call, cmsgpack.pack, cmsgpack.unpack, struct.pack, struct.unpack, cjson.null
+local call, mpack, munpack = redis.call, cmsgpack.pack, cmsgpack.unpack
+local spack, sunpack, null = struct.pack, struct.unpack, cjson.null
 """
 
 

@@ -124,11 +124,15 @@ class HotCalls(Sleep):
         if refused.word == "COST":
             capacity = int(float(refused.rest[0]))
             spec = next(s for s in specs if s.cost > capacity)
-            raise InvalidJob(f"job {spec.id!r} costs {spec.cost}, and the bucket of queue {queue!r} holds {capacity}: it could never start")
+            raise InvalidJob(
+                f"job {spec.id!r} costs {spec.cost}, and the bucket of queue {queue!r} holds {capacity}: it could never start"
+            )
         spec = specs[int(refused.rest[1]) - 1]
         if refused.rest[0] == "keyed":
             raise ConfigError(f"queue {queue!r} is keyed and job {spec.id!r} ({spec.name}) has no key: give it one with key=…")
-        raise ConfigError(f"queue {queue!r} is plain and job {spec.id!r} ({spec.name}) has the key {spec.key!r}: use a queue with mode='keyed'")
+        raise ConfigError(
+            f"queue {queue!r} is plain and job {spec.id!r} ({spec.name}) has the key {spec.key!r}: use a queue with mode='keyed'"
+        )
 
     # ── settle and claim ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -176,7 +180,8 @@ class HotCalls(Sleep):
         return keys.partition_prefix(queue, partition), queue, f"~{partition}"
 
     async def _exchange(
-        self, prefix: str, queue: QueueName, outcomes: Sequence[AnyOutcome], worker: str, call: str, room: int, lease_ms: int, mark: str
+        self, prefix: str, queue: QueueName, outcomes: Sequence[AnyOutcome], worker: str, call: str, room: int, lease_ms: int,
+        mark: str,
     ) -> Settled:  # fmt: skip
         done: list[Argument] = []
         rest: list[Argument] = []

@@ -161,4 +161,3 @@ async def _subscribe(ear: Connection, channels: Sequence[str]) -> None:
 async def _signals(heard: asyncio.Queue[Signal]) -> AsyncIterator[Signal]:
     while True:
         yield await heard.get()
-

@@ -42,7 +42,10 @@ class Operators(Flows):
         partitions = config.partitions
         stored = await self.partitions(queue)
         if max(partitions or 1, stored) > 1 and config.limits is not None and (config.limits.limit or config.limits.rate):
-            raise ConfigError(f"queue {queue.queue!r} has {partitions or stored} partitions: a limit or rate of the whole queue needs one partition")
+            raise ConfigError(
+                f"queue {queue.queue!r} has {partitions or stored} partitions: "
+                "a limit or rate of the whole queue needs one partition"
+            )
         await self.meet(queue)
         base = keys.prefix(queue)
         args = self._declared(queue, config)
@@ -57,7 +60,9 @@ class Operators(Flows):
         return unpacking.queue_record(queue, flat, (await self.fcall("describe", base))[1])
 
     def _declared(self, queue: QueueName, config: QueueConfig) -> list[Argument]:
-        dead = "" if config.dead_letters is None else f"{keys.prefix(QueueName(queue.tenant, config.dead_letters))}\n{queue.queue}"
+        dead = (
+            "" if config.dead_letters is None else f"{keys.prefix(QueueName(queue.tenant, config.dead_letters))}\n{queue.queue}"
+        )
         limits = config.limits
         return [
             self.now(), config.mode or "", "" if limits is None else packing.limits_text(limits), config.limits_version,
@@ -69,7 +74,9 @@ class Operators(Flows):
         """See OperatorStore."""
         prefixes = await self.prefixes(queue)
         if len(prefixes) > 1 and key is None and limits is not None and (limits.limit or limits.rate):
-            raise ConfigError(f"queue {queue.queue!r} has {len(prefixes)} partitions: a limit or rate of the whole queue needs one partition")
+            raise ConfigError(
+                f"queue {queue.queue!r} has {len(prefixes)} partitions: a limit or rate of the whole queue needs one partition"
+            )
         await self.meet(queue)
         text = b"" if limits is None else packing.limits_text(limits)
         for prefix in dict.fromkeys([*prefixes, keys.prefix(queue)]):
@@ -139,7 +146,10 @@ class Operators(Flows):
 def _declared_otherwise(queue: QueueName, config: QueueConfig, refused: Refused) -> ConfigError:
     what, stored = refused.rest[0], " ".join(refused.rest[1:])
     if what == "mode":
-        return ConfigError(f"queue {queue.queue!r} is {stored} in this store, and {config.mode} in this program: use another name, or obliterate it")
+        return ConfigError(
+            f"queue {queue.queue!r} is {stored} in this store, and {config.mode} in this program: "
+            "use another name, or obliterate it"
+        )
     version, _, text = stored.partition(" ")
     return ConfigError(
         f"queue {queue.queue!r} has other limits under limits_version={version} (stored {text}, "

@@ -78,7 +78,8 @@ class Reads(Handle):
         return StatsRecord(
             queue=queue, counts={state: sum(reply[0][code] for reply in replies) for code, state in enumerate(STATES)},
             paused=any(reply[1] for reply in replies), mode=modes[0] if modes else None,
-            oldest_waiting_ms=max(oldest, default=None), next_due_ms=min(due, default=None), workers=len(await self.workers(queue)),
+            oldest_waiting_ms=max(oldest, default=None), next_due_ms=min(due, default=None),
+            workers=len(await self.workers(queue)),
         )  # fmt: skip
 
     async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:
@@ -129,7 +130,9 @@ class Reads(Handle):
         if len(prefixes) == 1:
             found, position = await self._read_log(prefixes[0], queue, after, limit)
             return EventPage(events=tuple(found), position=position)
-        stands: list[Any] = [None] * len(prefixes) if after is None else ["0"] * len(prefixes) if after == "0" else json.loads(after)
+        stands: list[Any] = (
+            [None] * len(prefixes) if after is None else ["0"] * len(prefixes) if after == "0" else json.loads(after)
+        )
         merged: list[EventRecord] = []
         for n, prefix in enumerate(prefixes):
             if len(merged) < limit:

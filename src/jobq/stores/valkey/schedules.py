@@ -29,7 +29,13 @@ class Schedules(Flows):
             rule["stop"] = spec.end_ms
         packed = packing.encode(spec)
         view = await self.fcall(
-            "schedule", keys.prefix(spec.queue), self.now(), spec.id, packed, "" if next_ms is None else next_ms, packing.encode(rule)
+            "schedule",
+            keys.prefix(spec.queue),
+            self.now(),
+            spec.id,
+            packed,
+            "" if next_ms is None else next_ms,
+            packing.encode(rule),
         )
         return _record(view)
 
@@ -41,7 +47,9 @@ class Schedules(Flows):
         """See ScheduleStore."""
         return bool(await self.fcall("pause_schedule", keys.prefix(queue), id, int(paused)))
 
-    async def list_schedules(self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100) -> list[ScheduleRecord]:
+    async def list_schedules(
+        self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100
+    ) -> list[ScheduleRecord]:
         """See ScheduleStore."""
         found: list[ScheduleRecord] = []
         for each in await self.all_queues() if queue is None else [queue]:
@@ -62,13 +70,19 @@ class Schedules(Flows):
         await self.partitions(each.queue)
         template = _decode(packed).template
         job = msgspec.structs.replace(
-            template, queue=each.queue, id=f"{each.schedule}@{each.at_ms}", given_id=False, delay_ms=0, at_ms=None, schedule=each.schedule
+            template,
+            queue=each.queue,
+            id=f"{each.schedule}@{each.at_ms}",
+            given_id=False,
+            delay_ms=0,
+            at_ms=None,
+            schedule=each.schedule,
         )
         body = b"" if each.skipped else packing.body_of(job, None)[0]
         place = self.place(each.queue, job.id, job.key)
         fired, messages, to_wake = await self.fcall(
-            "fire", prefix, self.now(), each.schedule, each.at_ms, "" if each.next_ms is None else each.next_ms, packed, place, job.id,
-            body, confirmed=True,
+            "fire", prefix, self.now(), each.schedule, each.at_ms, "" if each.next_ms is None else each.next_ms, packed, place,
+            job.id, body, confirmed=True,
         )  # fmt: skip
         await self.after(each.queue, prefix, to_wake=to_wake, messages=messages)
         return bool(fired)
@@ -77,6 +91,6 @@ class Schedules(Flows):
 def _record(view: Sequence[Any]) -> ScheduleRecord:
     _, spec, next_ms, fired, last_ms, paused, created = view
     return ScheduleRecord(
-        spec=_decode(spec), next_ms=int(next_ms) if next_ms != b"" else None, fired=fired, last_ms=int(last_ms) if last_ms != b"" else None,
-        paused=bool(paused), created_ms=created,
+        spec=_decode(spec), next_ms=int(next_ms) if next_ms != b"" else None, fired=fired,
+        last_ms=int(last_ms) if last_ms != b"" else None, paused=bool(paused), created_ms=created,
     )  # fmt: skip

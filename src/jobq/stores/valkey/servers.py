@@ -68,7 +68,9 @@ class Servers:
         """Whether these servers can be trusted with jobs: see `ConfigError`."""
         for node in await self.primaries():
             connection = await self.connection(node)
-            _check(self.address, (await connection.ask("INFO", "server")).decode(), (await connection.ask("INFO", "memory")).decode())
+            _check(
+                self.address, (await connection.ask("INFO", "server")).decode(), (await connection.ask("INFO", "memory")).decode()
+            )
 
     async def aclose(self) -> None:
         """End all connections."""
@@ -134,7 +136,8 @@ class Servers:
             raise StoreUnavailable(f"{node[0]}:{node[1]} cannot serve now: {text}")
         if word == "OOM" or "OOM" in text[:40]:
             raise StoreUnavailable(
-                f"{node[0]}:{node[1]} is out of memory (maxmemory), and nothing was stored: raise maxmemory, or let workers drain the queue"
+                f"{node[0]}:{node[1]} is out of memory (maxmemory), and nothing was stored: "
+                "raise maxmemory, or let workers drain the queue"
             )
         raise error
 
@@ -155,14 +158,18 @@ async def _load(connection: Connection) -> None:
             raise ConfigError(f"{connection.node[0]}:{connection.node[1]} has no functions: Redis 7.0 or Valkey 7.2 is needed")
         raise loaded
     if not isinstance(about, ServerError):
-        log.warning("replaced another text of %s on %s:%d: two builds of one version share this server", VERSION, *connection.node)
+        log.warning(
+            "replaced another text of %s on %s:%d: two builds of one version share this server", VERSION, *connection.node
+        )
 
 
 def _check(address: Address, server: str, memory: str) -> None:
     facts = dict(line.split(":", 1) for line in (server + memory).splitlines() if ":" in line)
     version = facts.get("valkey_version") or facts["redis_version"]
     if int(facts["redis_version"].split(".")[0]) < 7:
-        raise ConfigError(f"{address.shown} is version {version}: Redis 7.0 or Valkey 7.2 is needed (it keeps jobs with functions)")
+        raise ConfigError(
+            f"{address.shown} is version {version}: Redis 7.0 or Valkey 7.2 is needed (it keeps jobs with functions)"
+        )
     policy = facts.get("maxmemory_policy", "noeviction")
     if int(facts.get("maxmemory", "0")) > 0 and policy != "noeviction":
         raise ConfigError(

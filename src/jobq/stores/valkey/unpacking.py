@@ -71,7 +71,8 @@ def run_of(data: bytes) -> Run:
     attempt, failures, stalls, s1, s2, d1, d2, _order, _ticket, flags, n = _run(data)
     token = data[_RUN : _RUN + n].decode()
     return Run(
-        attempt, int.from_bytes(failures), int.from_bytes(stalls), s1 << 32 | s2, d1 << 32 | d2, flags, token, data[_RUN + n :].decode()
+        attempt, int.from_bytes(failures), int.from_bytes(stalls), s1 << 32 | s2, d1 << 32 | d2, flags, token,
+        data[_RUN + n :].decode(),
     )  # fmt: skip
 
 
@@ -210,7 +211,8 @@ def queue_record(queue: QueueName, flat: Sequence[bytes], keyed: Sequence[bytes]
     changed = m.get("changed")
     default = RetentionData()
     kept = default if "keep4" not in m else RetentionData(
-        completed_ms=_number(m["keep4"]), failed_ms=_number(m["keep5"]), cancelled_ms=_number(m["keep6"]), count=_number(m["count"])
+        completed_ms=_number(m["keep4"]), failed_ms=_number(m["keep5"]), cancelled_ms=_number(m["keep6"]),
+        count=_number(m["count"]),
     )  # fmt: skip
     return QueueRecord(
         queue=queue, mode=m.get("mode"),  # type: ignore[arg-type]

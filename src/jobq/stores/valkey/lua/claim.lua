@@ -132,7 +132,8 @@ end
 
 -- Give back what a round of keys has changed: their active jobs, their rates, their next turns.
 local function end_round(cx, keys, active, limits, rates, started)
-  local P, set, again = cx.P, {}, {}
+  local P, set, again, gone = cx.P, {}, {}, {}
+  local standing = J.standing(cx, keys)
   for i = 1, #keys do
     local n = active[i]
     if started[i] then
@@ -142,13 +143,14 @@ local function end_round(cx, keys, active, limits, rates, started)
       local rate = rates[i]
       if rate and rate.dirty then call("SET", P .. "kr:" .. keys[i], J.rate_state(rate), "PX", math.ceil(J.rate_memory(rate)) + 60000) end
     end
-    if not J.any_in(P .. "k:" .. keys[i] .. ":") then
-      call("ZREM", P .. "ks", keys[i])
+    if not standing[i] then
+      gone[#gone + 1] = keys[i]
     elseif n < limits[i] and not (cx.holding and call("ZSCORE", P .. "hd", keys[i])) then
       again[#again + 1] = keys[i]
     end
   end
   J.variadic("HSET", P .. "a", set, 2)
+  J.variadic("ZREM", P .. "ks", gone)
   J.take_turns(cx, again, true)
 end
 

@@ -2,7 +2,7 @@
 -- cost a third of an exchange.
 -- waiting: jobs in line · order, lifo, turn: the last places given · popped: entries taken off the head of the plain line
 -- · logged: events in the log · sweeps: completions, for when to sweep · timer, leases: no delayed job, ttl, wait or hold, and
--- no lease ends before (0: there is none) · fronts, priorities: entries in front of the plain line, priorities above 0 in it
+-- no lease ends before (0: there is none) · fronts, priorities: entries in front of lines, priorities above 0 in them
 -- · minute, and its figures so far: a minute that is over moves to mm:<minute>
 local FIGURES = { "accepted", "started", "completed", "failed", "cancelled", "retried", "stalled", "wait_ms", "run_ms" }
 local NAMES = { "waiting", "order", "lifo", "turn", "popped", "logged", "sweeps", "timer", "leases", "fronts", "priorities", "minute", unpack(FIGURES) }

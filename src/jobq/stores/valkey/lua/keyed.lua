@@ -38,6 +38,7 @@ function J.keys_flush(cx)
   if not next(cx.keys) then return end
   local P, names = cx.P, cx.key_order
   local active = J.hmget(P .. "a", names)
+  local lines = call("ZMSCORE", P .. "ks", unpack(names, 1, math.min(#names, J.CHUNK)))
   local any_held = call("EXISTS", P .. "hd") == 1
   local set, drop, ready, standing = {}, {}, {}, {}
   for i = 1, #names do
@@ -55,7 +56,7 @@ function J.keys_flush(cx)
       standing[#standing + 1] = key
     end
     if n < J.key_limits(cx, key) and not (any_held and call("ZSCORE", P .. "hd", key))
-      and (state.pushed or J.any_in(P .. "k:" .. key .. ":")) then
+      and (state.pushed or lines[i] or i > J.CHUNK) then
       ready[#ready + 1] = key
     end
   end

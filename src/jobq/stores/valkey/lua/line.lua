@@ -11,13 +11,9 @@ function J.line_of(cx, job)
   return cx.P .. "w:", nil
 end
 
-local function plain(line) return line:sub(-2) == "w:" end
-
--- Counters tell of the plain line whether there is anything but the list of priority 0.
+-- Counters tell whether there is anything but lists of priority 0, in any line of the queue.
 local function note_priority(cx, line, priority)
-  if priority == 0 then return end
-  local new = call("ZADD", line .. "p", priority, priority)
-  if plain(line) then J.take_numbers(cx, "priorities", new) end
+  if priority > 0 then J.take_numbers(cx, "priorities", call("ZADD", line .. "p", priority, priority)) end
 end
 
 -- Behind those of the same priority.
@@ -28,30 +24,29 @@ end
 
 -- In front, at place `order` among those in front.
 function J.push_front(cx, line, priority, entry, order)
-  local new = call("ZADD", line .. "f" .. priority, order, entry)
-  if plain(line) then J.take_numbers(cx, "fronts", new) end
+  J.take_numbers(cx, "fronts", call("ZADD", line .. "f" .. priority, order, entry))
   note_priority(cx, line, priority)
 end
 
 -- Take up to n entries off the line. RETURNS entries, and the places of those that stood in front.
 function J.pop(cx, line, n)
   local entries, orders, got = {}, {}, 0
-  local c = plain(line) and J.counters(cx) or nil
+  local c = J.counters(cx)
   while got < n do
-    local top = (not c or c.priorities > 0) and call("ZREVRANGE", line .. "p", 0, 0)[1] or nil
+    local top = c.priorities > 0 and call("ZREVRANGE", line .. "p", 0, 0)[1] or nil
     local priority = top or "0"
-    if not c or c.fronts > 0 then
+    if c.fronts > 0 then
       local front = call("ZPOPMIN", line .. "f" .. priority, n - got)
       for i = 1, #front, 2 do
         got = got + 1
         entries[got], orders[got] = front[i], tonumber(front[i + 1])
       end
-      if c then c.fronts = c.fronts - #front / 2 end
+      c.fronts = c.fronts - #front / 2
     end
     if got < n then
       local back = call("LPOP", line .. "l" .. priority, n - got)
       if back then
-        if c and not top then c.popped = c.popped + #back end
+        if not top then c.popped = c.popped + #back end
         if got == 0 then
           entries, got = back, #back
         else
@@ -63,15 +58,25 @@ function J.pop(cx, line, n)
     if got < n then
       if not top then break end
       local gone = call("ZREM", line .. "p", top)
-      if c then c.priorities = c.priorities - gone end
+      c.priorities = c.priorities - gone
     end
   end
   return entries, orders
 end
 
--- Whether anything stands in the line (perhaps only entries left behind).
-function J.any_in(line)
-  return call("EXISTS", line .. "l0", line .. "f0", line .. "p") > 0
+-- Which of these keys have a line still (perhaps of entries left behind only). One command says it of all, in the usual case.
+function J.standing(cx, keys)
+  local c, lists, standing = J.counters(cx), {}, {}
+  for i = 1, #keys do lists[i] = cx.P .. "k:" .. keys[i] .. ":l0" end
+  local all = #lists > 0 and #lists <= J.CHUNK and call("EXISTS", unpack(lists)) == #lists
+  for i = 1, #keys do
+    standing[i] = all or call("EXISTS", lists[i]) == 1
+    if not standing[i] and (c.fronts > 0 or c.priorities > 0) then
+      local line = cx.P .. "k:" .. keys[i] .. ":"
+      standing[i] = call("EXISTS", line .. "f0", line .. "p") > 0
+    end
+  end
+  return standing
 end
 
 -- A place at the front of everything there is, for lifo jobs; the next one gets one before it.

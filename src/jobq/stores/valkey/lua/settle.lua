@@ -25,7 +25,7 @@ local function complete(cx, args, first, count, worker, stale)
     local at = first + 3 * (i - 1)
     local token, result = args[at + 1], args[at + 2]
     local plain = false
-    if run and rec and not keyed then
+    if run and rec then
       local rflags, tn = byte(run, 33, 34)
       local flags = byte(rec, 7)
       -- ACTIVE and nothing else that concerns others: not waited for, not listened for.
@@ -41,11 +41,16 @@ local function complete(cx, args, first, count, worker, stale)
         if due6 == NONE then due6 = created6 end
         records[2 * n - 1], records[2 * n] = names[i], ended .. two(#run) .. run .. "\0" .. (FOUR[#result] or spack(">I4", #result)) .. result .. rec
         done[n] = id
+        local nk = sub(rec, nk_at, nk_at + nn - 1)
+        if keyed then
+          local _, key = munpack(nk)
+          if key then J.key_freed(cx, key) end
+        end
         local list = flags % 2 == 1 and given or shelf
         list[#list + 1] = now
         list[#list + 1] = id
         ran = ran + now - started
-        items[#items + 1] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (BYTE7[life] or pint(life)) .. sub(rec, nk_at, nk_at + nn - 1)
+        items[#items + 1] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (BYTE7[life] or pint(life)) .. nk
           .. (BYTE7[attempt] or pint(attempt)) .. (BYTE7[failures] or pint(failures)) .. (BYTE7[stalls] or pint(stalls)) .. middle .. created6
           .. TIME .. due6 .. TIME .. sub(run, 11, 16) .. last
       end
