@@ -22,8 +22,13 @@ def chosen(config: pytest.Config) -> list[str]:
     known = load()
     for name in named:
         if name not in known:
-            pytest.exit(f"no store {name!r} in the contract suite: there are {', '.join(sorted(known))}", returncode=4)
+            raise pytest.UsageError(f"no store {name!r} in the contract suite: there are {', '.join(sorted(known))}")
     return named or sorted(known)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A misspelt store is refused once, before anything is collected."""
+    chosen(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
