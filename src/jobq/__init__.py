@@ -36,7 +36,6 @@ from jobq.info import (
     JobRef,
     MinuteMetrics,
     QueueStats,
-    ScheduleInfo,
     Undecoded,
     WorkerInfo,
 )
@@ -44,6 +43,7 @@ from jobq.job import Job
 from jobq.limits import KeyLimits, QueueLimits
 from jobq.options import JobOptions, TaskOptions
 from jobq.queue import Queue
+from jobq.schedule import ScheduleInfo
 from jobq.sync import SyncFlow, SyncJob, SyncQueue, SyncTask
 from jobq.task import AsyncTask, Call, PlainTask, Task
 from jobq.tree import FlowNode, FlowTree

@@ -9,12 +9,12 @@ from typing import Any, Literal
 import msgspec
 
 from jobq.core import records
+from jobq.core.codec import get_codec
 from jobq.core.records import Failure, Mode
 from jobq.core.states import Kind, State
 
 __all__ = [
-    "Event", "Failure", "JobInfo", "JobRef", "MinuteMetrics", "QueueStats", "ScheduleInfo", "State",
-    "Undecoded", "WorkerInfo",
+    "Event", "Failure", "JobInfo", "JobRef", "MinuteMetrics", "QueueStats", "State", "Undecoded", "WorkerInfo",
 ]  # fmt: skip
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -152,33 +152,17 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: datetime
 
 
-class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as stored. `next_at` None: it waits for its job to end, or it is over."""
-
-    id: str
-    queue: str
-    name: str  # of the task
-    cron: str | None
-    tz: str
-    every: timedelta | None
-    after_complete: bool
-    catch_up: records.CatchUp
-    start_at: datetime | None
-    end_at: datetime | None
-    limit: int | None
-    next_at: datetime | None
-    last_at: datetime | None
-    fired: int
-    paused: bool
-    created_at: datetime
-
-
 # ── from the store's records ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def job_info(record: records.JobRecord, decode: Decode, decode_result: Decode | None = None) -> JobInfo:
+def plain(codec: str, data: bytes) -> Any:
+    """A value as its codec has it, without annotations."""
+    return get_codec(codec).decode(data)
+
+
+def job_info(record: records.JobRecord, decode_result: Decode | None = None) -> JobInfo:
     """The snapshot of a record. What cannot be decoded appears as `Undecoded`: a listing never fails for one job."""
-    args, kwargs = _arguments(record, decode)
+    args, kwargs = call_of(record.codec, record.payload)
     return JobInfo(
         tenant=record.queue.tenant,
         queue=record.queue.queue,
@@ -187,7 +171,7 @@ def job_info(record: records.JobRecord, decode: Decode, decode_result: Decode | 
         state=record.state,
         args=args,
         kwargs=kwargs,
-        result=_value(record.codec, record.result, decode_result or decode),
+        result=_value(record.codec, record.result, decode_result or plain),
         failure=record.failure,
         priority=record.priority,
         key=record.key,
@@ -199,7 +183,7 @@ def job_info(record: records.JobRecord, decode: Decode, decode_result: Decode | 
         started_at=moment_or_none(record.started_ms),
         finished_at=moment_or_none(record.finished_ms),
         worker=record.worker,
-        progress=_value(record.codec, record.progress, decode),
+        progress=_value(record.codec, record.progress, plain),
         life=record.life,
         parents=tuple(JobRef(queue=key.queue.queue, id=key.id) for key in record.parents),
         children=tuple(JobRef(queue=key.queue.queue, id=key.id) for key in record.children),
@@ -210,8 +194,9 @@ def job_info(record: records.JobRecord, decode: Decode, decode_result: Decode | 
     )
 
 
-def _arguments(record: records.JobRecord, decode: Decode) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    value = _value(record.codec, record.payload, decode)
+def call_of(codec: str, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments in a payload."""
+    value = _value(codec, payload, plain)
     match value:
         case [[*args], dict(kwargs)]:
             return tuple(args), kwargs
@@ -308,27 +293,4 @@ def worker_info(record: records.WorkerRecord) -> WorkerInfo:
         paused=record.paused,
         started_at=moment(record.started_ms),
         seen_at=moment(record.seen_ms),
-    )
-
-
-def schedule_info(record: records.ScheduleRecord) -> ScheduleInfo:
-    """A schedule, for users."""
-    spec = record.spec
-    return ScheduleInfo(
-        id=spec.id,
-        queue=spec.queue.queue,
-        name=spec.template.name,
-        cron=spec.cron,
-        tz=spec.tz,
-        every=_span(spec.every_ms),
-        after_complete=spec.after_complete,
-        catch_up=spec.catch_up,
-        start_at=moment_or_none(spec.start_ms),
-        end_at=moment_or_none(spec.end_ms),
-        limit=spec.limit,
-        next_at=moment_or_none(record.next_ms),
-        last_at=moment_or_none(record.last_ms),
-        fired=record.fired,
-        paused=record.paused,
-        created_at=moment(record.created_ms),
     )

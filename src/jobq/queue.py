@@ -14,7 +14,8 @@ from jobq.core import checks
 from jobq.core.checks import shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Bucket, Rate, Retention
-from jobq.core.records import JobRecord, QueueConfig, QueueName
+from jobq.core.records import JobRecord, QueueConfig, QueueName, ScheduleSpec
+from jobq.engine.clock import wall_clock
 from jobq.errors import ConfigError, InvalidJob
 from jobq.events import EventStream
 from jobq.flow import Flow
@@ -24,6 +25,7 @@ from jobq.job import Job
 from jobq.limits import Limiting, declared_limits, whole
 from jobq.operations import Operations
 from jobq.options import NOTHING, JobOptions, TaskOptions
+from jobq.schedule import Scheduling
 from jobq.session import CHUNK, Session, batches, close_session, open_session
 from jobq.stores.base import Clock, Store
 from jobq.sync import SyncQueue
@@ -38,7 +40,7 @@ DEFAULT_MAX_PAYLOAD = 1024 * 1024
 """Bytes. A queue is not a file store: what is larger belongs elsewhere, and a job holds its address."""
 
 
-class Queue(Operations, Limiting):
+class Queue(Operations, Limiting, Scheduling):
     """A named queue in the store at `url` (default: JQ_URL, else sqlite:///jobq.db).
 
     `async with queue:` opens and closes it; without, it opens by itself and `aclose()` closes it. It can be used from any
@@ -82,8 +84,10 @@ class Queue(Operations, Limiting):
         )
         self.tasks: dict[str, TaskHandler] = {}
         """Its tasks by name, as workers run them."""
+        self.planned: dict[str, ScheduleSpec] = {}
+        """The schedules that its tasks were declared with, by id; workers store them when they start."""
         self._home = self.url
-        self._clock: Clock | None = None
+        self.clock: Clock | None = None
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
         self._entered: dict[asyncio.AbstractEventLoop, int] = {}  # contexts, nested or side by side
         self._loose: set[asyncio.AbstractEventLoop] = set()  # used before the first context: open until aclose()
@@ -128,7 +132,7 @@ class Queue(Operations, Limiting):
     async def opened(self) -> AsyncIterator[Store]:
         """Its store handle, for a worker: open for the length of the context, whoever closes the queue meanwhile."""
         async with self:
-            session = await open_session(self.url, self._clock)
+            session = await open_session(self.url, self.clock)
             try:
                 yield session.store
             finally:
@@ -152,7 +156,7 @@ class Queue(Operations, Limiting):
             if (session := self._sessions.get(loop)) is not None:
                 return session
             self._forget_closed_loops()
-            session = await open_session(self.url, self._clock)
+            session = await open_session(self.url, self.clock)
             try:
                 if self.config is not None:
                     await session.store.declare(self.qname, self.config)
@@ -162,17 +166,21 @@ class Queue(Operations, Limiting):
             self._sessions[loop] = session
             return session
 
+    def now_ms(self) -> int:
+        """What time it is: by the clock of a test, else by this machine's."""
+        return (self.clock or wall_clock)()
+
     def move(self, url: str, clock: Clock | None = None) -> None:
         """Keep jobs elsewhere from now on; see `jobq.testing`. ConfigError if the queue is open."""
         self._forget_closed_loops()
         if self._sessions:
             raise ConfigError(f"queue {self.name!r} is open and cannot be moved: close it first")
-        self.url, self._clock = url, clock
+        self.url, self.clock = url, clock
 
     async def move_back(self) -> None:
         """Close all handles, in whichever event loop, and keep jobs where they were kept before `move`."""
         sessions, self._sessions, self._entered, self._loose = self._sessions, {}, {}, set()
-        self.url, self._clock = self._home, None
+        self.url, self.clock = self._home, None
         here = asyncio.get_running_loop()
         for loop, session in sessions.items():
             if loop is here:
@@ -207,8 +215,8 @@ class Queue(Operations, Limiting):
         """A task known by its name only, for producers that cannot import the handler."""
         return Task(self, Definition(checks.check_task_name(name)), NOTHING.with_options(options))
 
-    def register(self, handler: TaskHandler) -> None:
-        """Have workers of this queue run jobs of that name. ConfigError if another function has it."""
+    def register(self, handler: TaskHandler, schedule: ScheduleSpec | None = None) -> None:
+        """Have workers of this queue run jobs of that name, and store its schedule. ConfigError if another function has it."""
         known = self.tasks.get(handler.name)
         if known is not None and _place(known.fn) != _place(handler.fn):  # the same place again: a module was reloaded
             raise ConfigError(
@@ -216,6 +224,9 @@ class Queue(Operations, Limiting):
                 f"give {_place(handler.fn)} a name= of its own"
             )
         self.tasks[handler.name] = handler
+        self.planned.pop(handler.name, None)
+        if schedule is not None:
+            self.planned[handler.name] = schedule
 
     # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -270,15 +281,12 @@ class Queue(Operations, Limiting):
         """The result in a record, as the task's return annotation says."""
         if record.result is None:
             return None
-        return _decode(record.codec, record.result) if definition is None else definition.decode(record.codec, record.result)
+        decode = info.plain if definition is None else definition.decode
+        return decode(record.codec, record.result)
 
     def job_info(self, record: JobRecord, definition: Definition | None = None) -> JobInfo:
         """A record as users see it; the result as the task's return annotation says, where it is known."""
-        return info.job_info(record, _decode, None if definition is None else definition.decode)
-
-
-def _decode(codec: str, data: bytes) -> Any:
-    return get_codec(codec).decode(data)
+        return info.job_info(record, None if definition is None else definition.decode)
 
 
 def _place(fn: Callable[..., Any]) -> str:

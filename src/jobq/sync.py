@@ -18,13 +18,14 @@ from jobq.portal import Portal, portal, run
 from jobq.session import CHUNK, batches
 
 if TYPE_CHECKING:
-    from jobq.core.policies import Bucket, Rate
+    from jobq.core.policies import Bucket, Cron, Every, Rate
     from jobq.flow import Flow
     from jobq.info import Event, JobInfo, MinuteMetrics, QueueStats, WorkerInfo
     from jobq.job import Job
     from jobq.limits import QueueLimits
     from jobq.options import JobOptions
     from jobq.queue import Queue
+    from jobq.schedule import ScheduleInfo
     from jobq.task import Call, Task
     from jobq.tree import FlowTree
 
@@ -287,6 +288,30 @@ class SyncQueue:
     def workers(self) -> list[WorkerInfo]:
         """See `Queue.workers`."""
         return run(self._queue.workers())
+
+    def schedule(self, id: str, when: Cron | Every, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """See `Queue.schedule`."""
+        run(self._queue.schedule(id, when, task, *args, **kwargs))
+
+    def unschedule(self, id: str) -> bool:
+        """See `Queue.unschedule`."""
+        return run(self._queue.unschedule(id))
+
+    def pause_schedule(self, id: str) -> bool:
+        """See `Queue.pause_schedule`."""
+        return run(self._queue.pause_schedule(id))
+
+    def resume_schedule(self, id: str) -> bool:
+        """See `Queue.resume_schedule`."""
+        return run(self._queue.resume_schedule(id))
+
+    def run_schedule(self, id: str) -> SyncJob[Any]:
+        """See `Queue.run_schedule`."""
+        return SyncJob(run(self._queue.run_schedule(id)))
+
+    def schedules(self) -> list[ScheduleInfo]:
+        """See `Queue.schedules`."""
+        return run(self._queue.schedules())
 
     def pause(self) -> None:
         """See `Queue.pause`."""

@@ -22,6 +22,7 @@ from jobq.errors import ConfigError, InvalidJob
 from jobq.handler import TaskHandler, runs_async
 from jobq.job import Job
 from jobq.options import NOTHING, JobOptions, Resolved, TaskOptions, resolve_task
+from jobq.schedule import planned
 
 if TYPE_CHECKING:
     from jobq.queue import Queue
@@ -296,8 +297,9 @@ def make_task(queue: Queue, fn: Callable[..., Any], options: TaskOptions) -> Tas
     if resolved.unique is not None:
         for field in resolved.unique.fields:
             definition.shape.check_parameter(field, "Unique field")
-    queue.register(TaskHandler(name, fn, definition.decoder, queue.codec, of_worker))
+    handler = TaskHandler(name, fn, definition.decoder, queue.codec, of_worker)
     kind: type[Task[..., Any]] = AsyncTask if runs_async(fn) else PlainTask
     task = kind(queue, definition, resolved)
+    queue.register(handler, None if handler.schedule is None else planned(handler.schedule, task))
     update_wrapper(cast("Any", task), fn, updated=())
     return task

@@ -33,6 +33,7 @@ from jobq.engine.handler import Handler
 from jobq.engine.ids import new_id
 from jobq.engine.notes import Notes
 from jobq.engine.runner import Executors, Runner
+from jobq.engine.scheduler import fire_due, put_planned
 from jobq.engine.settings import Settings
 from jobq.engine.slots import Bell, Slots
 from jobq.errors import ConfigError
@@ -89,6 +90,7 @@ class Sandbox:
         self.clock = clock
         self.queues = queues
         self._url = url or _fresh_url()
+        self._since_ms = clock()
 
     async def __aenter__(self) -> Self:
         """Move the queues in."""
@@ -119,20 +121,26 @@ class Sandbox:
     async def drain(self, *, delayed: bool = False, concurrency: int = 1, most: int = 10_000) -> int:
         """Run what is due, and what comes of it, until nothing is left; how many runs it took.
 
-        Jobs fail, retry and time out as they would in a worker. With `delayed` the clock moves on to whatever is due
-        later (retries, delays), until nothing is. More than `most` runs are an AssertionError: something never ends.
+        Jobs fail, retry and time out as they would in a worker, and schedules whose time has come make theirs. With
+        `delayed` the clock moves on to whatever job is due later (retries, delays), until none is. More than `most` runs
+        are an AssertionError: something never ends.
         """
         check_int(concurrency, "concurrency", low=1)
         tasks: dict[QueueName, Mapping[str, Handler]] = {one.qname: one.tasks for one in self.queues}
-        drainer = _Drainer(await self.queues[0].store(), tasks, concurrency, most)
+        store = await self.queues[0].store()
+        for one in self.queues:  # as if a worker had started with the sandbox
+            await put_planned(store, one.planned.values(), self._since_ms)
+        drainer = _Drainer(store, tasks, concurrency, most)
         try:
-            next_due_ms = await drainer.run()
-            while delayed and next_due_ms is not None:
-                self.clock.advance(max(next_due_ms, 1) / 1000)
+            while True:
+                while await fire_due(store, self.clock()):
+                    pass
                 next_due_ms = await drainer.run()
+                if not delayed or next_due_ms is None:
+                    return drainer.runs
+                self.clock.advance(max(next_due_ms, 1) / 1000)
         finally:
             await drainer.aclose()
-        return drainer.runs
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -15,8 +15,10 @@ from typing import Self
 
 from jobq.core.checks import Seconds, check_id, check_int, to_ms
 from jobq.core.records import QueueName, Wish
+from jobq.engine.clock import wall_clock
 from jobq.engine.handler import Handler, Source
 from jobq.engine.runner import Executors
+from jobq.engine.scheduler import put_planned
 from jobq.engine.settings import Settings
 from jobq.engine.slots import Slots
 from jobq.engine.station import Station
@@ -124,10 +126,11 @@ class Worker:
         slots = Slots(self.settings.concurrency)
         self._stations = [
             Station(
-                store, tasks, worker=self.name, slots=slots, executors=self._executors, settings=self.settings, wish=self._wished
+                store, tasks, worker=self.name, slots=slots, executors=self._executors, settings=self.settings,
+                wish=self._wished, clock=self._queues[0].clock,
             )
             for store, tasks in places
-        ]
+        ]  # fmt: skip
         for station in self._stations:
             if self._paused:
                 station.pause()
@@ -142,6 +145,7 @@ class Worker:
             store = await self._opened.enter_async_context(queue.opened())
             if queue.config is not None:
                 await store.declare(queue.qname, queue.config)
+            await put_planned(store, queue.planned.values(), (queue.clock or wall_clock)())
             tasks = next((tasks for known, tasks in places if known is store), None)
             if tasks is None:
                 tasks = {}

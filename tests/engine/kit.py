@@ -12,12 +12,12 @@ from uuid import uuid4
 
 from jobq.core.codec import JSON
 from jobq.core.policies import Retry
-from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, Lease, QueueConfig, QueueName, Settled
+from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, Lease, QueueConfig, QueueName, ScheduleSpec, Settled
 from jobq.core.states import State
 from jobq.engine.ids import new_id
 from jobq.engine.settings import Settings
 from jobq.errors import StoreUnavailable
-from jobq.stores.base import Store
+from jobq.stores.base import Clock, Store
 from jobq.worker import Worker
 
 PATIENCE = 20.0
@@ -63,6 +63,8 @@ class Bench:
     def __init__(self, store: Store, name: str = "work") -> None:
         self.qname = QueueName(f"t{uuid4().hex[:8]}", name)
         self.config: QueueConfig | None = None
+        self.planned: dict[str, ScheduleSpec] = {}
+        self.clock: Clock | None = None
         self.tasks: dict[str, Handled] = {}
         self._store = store
 

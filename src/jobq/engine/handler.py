@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
 from jobq.core.policies import Retry
-from jobq.core.records import Lease, QueueConfig, QueueName
-from jobq.stores.base import Store
+from jobq.core.records import Lease, QueueConfig, QueueName, ScheduleSpec
+from jobq.stores.base import Clock, Store
 
 ExecutorName = Literal["inline", "thread", "process", "command"]
 Bound = tuple[Sequence[Any], Mapping[str, Any]]
@@ -73,6 +73,16 @@ class Source(Protocol):
     @property
     def tasks(self) -> Mapping[str, Handler]:
         """Its tasks by name. Looked at for every job: a task added later is found."""
+        ...
+
+    @property
+    def planned(self) -> Mapping[str, ScheduleSpec]:
+        """The schedules that its tasks were declared with, by id."""
+        ...
+
+    @property
+    def clock(self) -> Clock | None:
+        """A test's clock; None: the machine's."""
         ...
 
     def opened(self) -> AbstractAsyncContextManager[Store]:

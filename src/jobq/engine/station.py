@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from jobq.core.records import QueueName, Wish, WorkerRecord
+from jobq.engine.clock import wall_clock
 from jobq.engine.fetcher import Fetcher
 from jobq.engine.handler import Handler
 from jobq.engine.keeper import Keeper
@@ -22,15 +22,11 @@ from jobq.engine.service import Service
 from jobq.engine.settings import Settings
 from jobq.engine.slots import Bell, Slots
 from jobq.engine.ticker import Ticker
-from jobq.stores.base import Store
+from jobq.stores.base import Clock, Store
 
 log = logging.getLogger("jobq")
 
 _OFFICE = "upkeep"
-
-
-def _wall_clock() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Station:
@@ -46,6 +42,7 @@ class Station:
         executors: Executors,
         settings: Settings,
         wish: Callable[[Wish], None],
+        clock: Clock | None = None,
     ) -> None:
         """`wish` is called in the running event loop with what an operator asks of the worker."""
         self.queues: Sequence[QueueName] = tuple(tasks)
@@ -54,7 +51,7 @@ class Station:
         self._settings = settings
         self._wish = wish
         self._loop = asyncio.get_running_loop()
-        self._started_ms = _wall_clock()
+        self._started_ms = wall_clock()
         self._paused = False
         bell = Bell()
         self._notes = Notes(store)
@@ -67,7 +64,7 @@ class Station:
         self._leader = leader = Leader(store, _OFFICE, who=worker, ttl_ms=settings.office_ms)
         self._services: tuple[Service, ...] = (
             Ticker(store, leader, settings),
-            Scheduler(store, leader, settings, clock=_wall_clock),
+            Scheduler(store, leader, settings, clock=clock or wall_clock),
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: asyncio.Task[None] | None = None
@@ -138,7 +135,7 @@ class Station:
         return Pulse(store, self._settings, record=self._record, wish=self._wished)
 
     def _record(self) -> WorkerRecord:
-        now = _wall_clock()
+        now = wall_clock()
         return WorkerRecord(
             name=self._worker,
             host=socket.gethostname(),

@@ -1,0 +1,181 @@
+"""Jobs that come by the clock: `Cron` and `Every` tell when. `Queue` has all of this; workers make the jobs (`engine.scheduler`).
+
+A schedule is known by its id. Storing the same one again changes nothing; another one under its id starts anew. The job of
+a time has the id `schedule@milliseconds`, so that each time has one job, whoever makes it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import msgspec
+from msgspec.structs import replace
+
+from jobq.core import checks, cron
+from jobq.core.checks import shown
+from jobq.core.policies import Cron, Every
+from jobq.core.records import CatchUp, JobSpec, QueueName, ScheduleRecord, ScheduleSpec
+from jobq.engine.ids import new_id
+from jobq.errors import ConfigError, InvalidJob, JobNotFound
+from jobq.info import call_of, moment, moment_or_none
+from jobq.job import Job
+from jobq.session import Session
+from jobq.stores.base import Store
+
+if TYPE_CHECKING:
+    from jobq.task import Task
+
+P = ParamSpec("P")
+
+MOST = 10_000
+"""Schedules that are listed of one queue."""
+_LONGEST = 200  # of an id: the ids of its jobs are longer
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as stored. `next_at` None: it waits for its job to end, or it is over."""
+
+    id: str
+    queue: str
+    name: str  # of the task
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    cron: str | None
+    tz: str
+    every: timedelta | None
+    after_complete: bool
+    catch_up: CatchUp
+    start_at: datetime | None
+    end_at: datetime | None
+    limit: int | None
+    next_at: datetime | None
+    last_at: datetime | None
+    fired: int
+    paused: bool
+    created_at: datetime
+
+
+class Scheduling(ABC):
+    """The schedules of a queue."""
+
+    qname: QueueName
+
+    @abstractmethod
+    async def session(self) -> Session:
+        """Its session in the running event loop."""
+
+    @abstractmethod
+    def job(self, id: str) -> Job[Any]:
+        """A handle on the job of that id."""
+
+    @abstractmethod
+    def now_ms(self) -> int:
+        """What time it is, as far as it is known here."""
+
+    async def schedule(self, id: str, when: Cron | Every, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Make a job of this call whenever it is time. Options through `task.options(…)`.
+
+        The same schedule again keeps its count and its next time; another one under this id starts anew.
+        """
+        if not isinstance(when, (Cron, Every)):
+            raise ConfigError(f"schedule {id!r}: {shown(when)} is neither a Cron nor an Every")
+        if task.queue.qname != self.qname:
+            raise InvalidJob(f"schedule {id!r}: {task!r} belongs to another queue than {self.qname.queue!r}")
+        spec = when.spec(self.qname, check_schedule_id(id), template(task.spec(args, kwargs), id))
+        await (await self._store()).put_schedule(spec, next_ms=cron.first_time(spec, self.now_ms()))
+
+    async def unschedule(self, id: str) -> bool:
+        """Forget a schedule; the jobs it made stay. False if there is none of that id."""
+        return await (await self._store()).drop_schedule(self.qname, check_schedule_id(id))
+
+    async def pause_schedule(self, id: str) -> bool:
+        """Make no more jobs until it is resumed. False if there is none of that id."""
+        return await (await self._store()).pause_schedule(self.qname, check_schedule_id(id), paused=True)
+
+    async def resume_schedule(self, id: str) -> bool:
+        """Go on. The times that passed meanwhile were missed: its `catch_up` says what becomes of them."""
+        return await (await self._store()).pause_schedule(self.qname, check_schedule_id(id), paused=False)
+
+    async def run_schedule(self, id: str) -> Job[Any]:
+        """Make its job now, beside its times: neither its count nor its next time changes. Raises JobNotFound."""
+        spec = (await self._schedule(check_schedule_id(id))).spec
+        job = replace(
+            spec.template,
+            id=f"{id}@{new_id()}",
+            # The end of a job that names an after-complete schedule sets its next time, and this is not the one it waits for.
+            schedule=None if spec.after_complete else id,
+        )
+        handle = self.job(job.id)
+        handle.name = job.name
+        handle.settle_on(await (await self.session()).sender.put(job))
+        return handle
+
+    async def schedules(self) -> list[ScheduleInfo]:
+        """All of the queue, by id."""
+        records = await (await self._store()).list_schedules(self.qname, limit=MOST)
+        return [schedule_info(record) for record in records]
+
+    async def _schedule(self, id: str) -> ScheduleRecord:
+        for record in await (await self._store()).list_schedules(self.qname, limit=MOST):
+            if record.spec.id == id:
+                return record
+        raise JobNotFound(f"there is no schedule {id!r} in queue {self.qname.queue!r}")
+
+    async def _store(self) -> Store:
+        return (await self.session()).store
+
+
+def check_schedule_id(id: object) -> str:
+    """Like a job's id, and short enough for the ids of its jobs."""
+    if len(checks.check_id(id, "schedule id")) > _LONGEST:
+        raise InvalidJob(f"schedule id={shown(id)} is too long: at most {_LONGEST} characters")
+    return str(id)
+
+
+def template(spec: JobSpec, id: str) -> JobSpec:
+    """What the jobs of a schedule are made like: nothing in it changes from one making to the next, or the schedule would
+    be another one each time."""
+    if spec.given_id:
+        raise InvalidJob(f"schedule {id!r}: id={spec.id!r} would be the id of all its jobs; theirs follow from their times")
+    if spec.delay_ms or spec.at_ms is not None:
+        raise InvalidJob(f"schedule {id!r}: its times say when; leave out delay and at")
+    if spec.after:
+        raise InvalidJob(f"schedule {id!r}: after= names jobs that have long ended the next time; add them in the handler")
+    return replace(spec, id=id, watch=False)
+
+
+def planned(when: Cron | Every, task: Task[..., Any]) -> ScheduleSpec:
+    """The schedule of `@queue.task(schedule=…)`, under the task's name. ConfigError if the function needs arguments."""
+    try:
+        return when.spec(task.queue.qname, check_schedule_id(task.name), template(task.spec((), {}), task.name))
+    except InvalidJob as error:
+        raise ConfigError(f"task {task.name} with a schedule is called without arguments: {error}") from None
+
+
+def schedule_info(record: ScheduleRecord) -> ScheduleInfo:
+    """A schedule, for users."""
+    spec = record.spec
+    args, kwargs = call_of(spec.template.codec, spec.template.payload)
+    return ScheduleInfo(
+        id=spec.id,
+        queue=spec.queue.queue,
+        name=spec.template.name,
+        args=args,
+        kwargs=kwargs,
+        cron=spec.cron,
+        tz=spec.tz,
+        every=None if spec.every_ms is None else timedelta(milliseconds=spec.every_ms),
+        after_complete=spec.after_complete,
+        catch_up=spec.catch_up,
+        start_at=moment_or_none(spec.start_ms),
+        end_at=moment_or_none(spec.end_ms),
+        limit=spec.limit,
+        next_at=moment_or_none(record.next_ms),
+        last_at=moment_or_none(record.last_ms),
+        fired=record.fired,
+        paused=record.paused,
+        created_at=moment(record.created_ms),
+    )
