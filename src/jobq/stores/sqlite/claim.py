@@ -14,6 +14,9 @@ from jobq.stores.sqlite.tx import HOT, KEYED, Granted, QueueRow, Tx, as_json
 
 TIES = load("ties.sql")
 _STARTED = KIND_CODES[Kind.STARTED]
+FEW = 10
+"""Up to here a job is claimed by two statements of its own. The one for all makes temporary tables first, which costs as
+much as a dozen jobs (40 µs for one job against 12)."""
 REMEMBERED = 100_000
 """Leases a process remembers. Those it forgets are read again when their jobs end."""
 UPKEEP = 500
@@ -85,6 +88,10 @@ def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, 
     elif rates.by_cost(queue):
         pks = rates.affordable(tx, queue, room)
         rows = tx.execute(HOT["claim_these"], (mark, worker, now, expires, as_json(pks))).fetchall() if pks else []
+    elif room <= FEW:
+        rows = tx.execute(HOT["head_of_line"], (queue.qid, now, room)).fetchall()
+        for row in rows:
+            tx.execute(HOT["claim_one"], (f"{row[0]}{mark}", worker, now, expires, row[0]))
     else:
         rows = tx.execute(HOT["claim_plain"], (mark, worker, now, expires, queue.qid, room)).fetchall()
     if not rows:
@@ -93,8 +100,8 @@ def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, 
     if queue.mode != "keyed":
         rows.sort(key=_line_order)
     _record(tx, queue, rows, worker, mark)
-    if len(tx.granted) > REMEMBERED:
-        tx.granted.clear()
+    if len(tx.memory.granted) > REMEMBERED:
+        tx.memory.granted.clear()
     name = queue.qname
     return [_lease(tx, name, row, f"{row[0]}{mark}", now, expires) for row in rows]
 
@@ -124,7 +131,7 @@ def _line_order(row: Row) -> tuple[int, int]:
 
 
 def _record(tx: Tx, queue: QueueRow, rows: list[Row], worker: str, mark: str) -> None:
-    now, qid, granted = tx.now, queue.qid, tx.granted
+    now, qid, granted = tx.now, queue.qid, tx.memory.granted
     wait = 0
     items = []
     for pk, id, _, _, key, name, life, attempt, failures, stalls, created, due, flags, *_ in rows:

@@ -29,7 +29,7 @@ from jobq.stores.base import Clock
 from jobq.stores.sqlite import queries, signals
 from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.mailbox import Post
-from jobq.stores.sqlite.tx import Granted, Tx
+from jobq.stores.sqlite.tx import Memory, Tx
 
 try:
     import fcntl
@@ -187,7 +187,7 @@ class _Desk:
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
-        self._granted: dict[str, Granted] = {}
+        self._memory = Memory()
         self._busy_s = 0.0  # spent in the event loop since it last had a turn
 
     def start(self, connection: apsw.Connection) -> None:
@@ -277,7 +277,7 @@ class _Desk:
         notices = []
         for request in group:
             now = time.time_ns() // 1_000_000 if request.clock is None else request.clock()
-            tx = Tx(connection, now, self._granted)
+            tx = Tx(connection, now, self._memory)
             if not alone:
                 execute("SAVEPOINT request")
             try:

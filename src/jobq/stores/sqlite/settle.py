@@ -47,6 +47,8 @@ from jobq.stores.sqlite.tx import HOT, KEYED, Granted, QueueRow, Tx
 
 TIES = load("ties.sql")
 _COMPLETED = KIND_CODES[Kind.COMPLETED]
+WORKERS = 10_000
+"""Workers whose last exchange a process remembers."""
 LINES = 1000
 """Log lines kept per job."""
 
@@ -55,9 +57,11 @@ def exchange(
     tx: Tx, outcomes: Sequence[AnyOutcome], worker: str, call: str, wanted: Claim | None, port: int, was_asleep: bool
 ) -> tuple[Settled, bool]:
     """The whole of `Store.settle`; and whether the worker counts as asleep now."""
-    last = tx.execute(HOT["last_call"], (worker,)).fetchone()
-    if last is not None and last[0] == call:
-        return _repeated(tx, last[1], worker, call, wanted), was_asleep
+    calls = tx.memory.calls
+    if calls.get(worker, call) == call:  # else its last exchange went through here, and was another
+        last = tx.execute(HOT["last_call"], (worker,)).fetchone()
+        if last is not None and last[0] == call:
+            return _repeated(tx, last[1], worker, call, wanted), was_asleep
     if was_asleep:
         signals.wake_up(tx, worker)
     stale = _settle(tx, outcomes, worker)
@@ -72,6 +76,9 @@ def exchange(
             asleep = True
             signals.fall_asleep(tx, queues, worker, port, wanted.limit)
     if outcomes or leases:
+        if len(calls) > WORKERS:
+            calls.clear()
+        calls[worker] = call
         tx.execute(HOT["remember_call"], (worker, call, tx.now, msgspec.msgpack.encode(stale) if stale else None))
     return Settled(stale=tuple(stale), leases=tuple(leases), next_due_ms=due), asleep
 
@@ -109,7 +116,7 @@ def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRe
     plain: list[tuple[Complete, Granted]] = []
     others: list[AnyOutcome] = []
     for outcome in outcomes:
-        granted = tx.granted.pop(outcome.token, None)
+        granted = tx.memory.granted.pop(outcome.token, None)
         if granted is not None and type(outcome) is Complete:
             plain.append((outcome, granted))
         else:
@@ -144,15 +151,21 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
              None, None, None, created, due, started, now)
         )  # fmt: skip
         runs[qid] += now - started
-    tx.execute("SAVEPOINT complete")
-    complete = tx.change_many(HOT["complete"], rows) == len(rows)
-    if not complete:
-        tx.execute("ROLLBACK TO complete")
-    tx.execute("RELEASE complete")
+    complete = tx.change(HOT["complete"], rows[0]) == 1 if len(rows) == 1 else _all_or_none(tx, HOT["complete"], rows)
     if complete:
         for qid, each in items.items():
             tx.moved(qid, _COMPLETED, ACTIVE, COMPLETED, each, worker=worker, run_ms=runs[qid])
     return complete
+
+
+def _all_or_none(tx: Tx, sql: str, rows: list[tuple[object, ...]]) -> bool:
+    """Change one row for each parameter, or none at all."""
+    tx.execute("SAVEPOINT all_or_none")
+    done = tx.change_many(sql, rows) == len(rows)
+    if not done:
+        tx.execute("ROLLBACK TO all_or_none")
+    tx.execute("RELEASE all_or_none")
+    return done
 
 
 def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:

@@ -96,14 +96,23 @@ class Granted(NamedTuple):
     started_ms: int
 
 
+class Memory:
+    """What a process remembers between transactions. All of it can be forgotten: then it is read again."""
+
+    def __init__(self) -> None:
+        self.granted: dict[str, Granted] = {}  # by token
+        self.calls: dict[str, str] = {}  # the last exchange of each worker that talks through this process
+        self.looked_ms: dict[int, int] = {}  # per queue: nothing was due then
+
+
 class Tx:
     """The request's connection, its time, and what it has done so far."""
 
-    def __init__(self, connection: apsw.Connection, now: int, granted: dict[str, Granted]) -> None:
+    def __init__(self, connection: apsw.Connection, now: int, memory: Memory) -> None:
         self.connection = connection
         self.execute: Callable[..., Any] = connection.execute  # rows of any shape
         self.now = now
-        self.granted = granted
+        self.memory = memory
         self.notices: list[Notice] = []
         self.worker: str | None = None
         self._entries: dict[int, list[tuple[str | None, list[events.Item]]]] = {}

@@ -32,6 +32,8 @@ LOG_CAP = 2_000_000
 def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
     """Promote what is due, bring back what stalled, fail what came too late, in one queue."""
     now, steps = tx.now, 0
+    if tx.memory.looked_ms.get(queue.qid) == now:
+        return 0  # what is written in a millisecond falls due after it
     if queue.mode == "keyed":
         tx.execute(KEYED["free_held_keys"], (queue.qid, now))
     found = tx.execute(HOT["anything_due"], (queue.qid, now)).fetchone()
@@ -41,6 +43,8 @@ def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
             for row in rows:
                 act(tx, queue, Job(*row))
             steps += len(rows)
+    if not steps:
+        tx.memory.looked_ms[queue.qid] = now
     return steps
 
 

@@ -28,6 +28,13 @@ WHERE pk IN (SELECT pk FROM jobs WHERE qid = ?5 AND state = 2 AND key IS NULL AN
              ORDER BY priority DESC, seq LIMIT ?6)
 RETURNING pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, open, codec, options, saved, payload;
 
+-- name: head_of_line: what claim_plain would return, as it will be; in order
+SELECT pk, id, priority, seq, key, name, life, attempt + 1, failures, stalls, created_ms, due_ms, flags, open, codec, options, saved, payload
+FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?2) ORDER BY priority DESC, seq LIMIT ?3;
+
+-- name: claim_one: a job becomes active
+UPDATE jobs SET state = 3, attempt = attempt + 1, token = ?1, worker = ?2, started_ms = ?3, at_ms = ?4, keep = 0 WHERE pk = ?5;
+
 -- name: claim_these: the jobs of a list become active
 UPDATE jobs SET state = 3, attempt = attempt + 1, token = pk || ?1, worker = ?2, started_ms = ?3, at_ms = ?4, keep = 0
 WHERE pk IN (SELECT value FROM json_each(?5)) AND state = 2
