@@ -112,6 +112,8 @@ def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
     job.started_ms = job.finished_ms = job.worker = job.token = job.reason = None
     job.failure = job.result = job.progress = job.saved = None
     job.flags &= ~CANCEL
+    if job.flags & NOTED:
+        tx.execute(TIES["delete_signals"], (job.pk,))
     line.to_back(tx, job, Kind.RERUN)
     if job.flags & LOCKING:
         locks.take(tx, job)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from jobq.core.records import Edge, Failure, Input, JobKey, JobSpec, QueueName
@@ -29,33 +31,38 @@ FLOW_MS = 3_600_000
 """A flow that is not finished this long after it was begun is swept; a finished one is forgotten."""
 
 
-def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...]) -> Job | None:
+def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, str] | None = None) -> Job | None:
     """Make a blocked job wait for others; those that have ended already count at once.
 
+    `aliases` name the jobs that stand for others, which met a unique lock; their results come under the id asked for.
     Answers the first child whose end fails the parent by its policy, if there is one.
     """
     known = tx.execute(TIES["edges_of"], (parent.pk,)).fetchall()
-    there = {(qid, child) for _, qid, child, *_ in known}
+    there = {(qid, asked or child) for _, qid, child, *_, asked in known}
     ordinal = len(known)
     policy = unpack_options(parent.options).policy
     tenant = tx.queue_by_qid(parent.qid).tenant
     fatal: Job | None = None
     for edge in edges:
         queue = tx.queue(edge.job.queue) if edge.job.queue.tenant == tenant else None  # a flow lives in one tenant
-        child = None if queue is None else tx.find(queue.qid, edge.job.id)
+        id = edge.job.id if aliases is None else aliases.get(edge.job, edge.job.id)
+        child = None if queue is None else tx.find(queue.qid, id)
         if child is None:
             there_is_none = f"{edge.job.id!r} of queue {edge.job.queue.queue!r}, which does not exist"
             raise InvalidJob(f"job {parent.id!r} waits for {there_is_none}")
-        if (child.qid, child.id) in there:
+        if (child.qid, edge.job.id) in there:
             continue
-        there.add((child.qid, child.id))
+        there.add((child.qid, edge.job.id))
         done, result, failure = _end_of(child, policy) if child.state in ENDED else (0, None, None)
         if child.state in (FAILED, CANCELLED) and policy == "fail":
             fatal = fatal or child
         tx.execute(
             TIES["add_edge"],
-            (parent.pk, ordinal, child.qid, child.id, edge.data, done, result if edge.data else None, child.codec, failure),
-        )
+            (
+                parent.pk, ordinal, child.qid, child.id, edge.data, done, result if edge.data else None, child.codec, failure,
+                None if id == edge.job.id else edge.job.id,
+            ),
+        )  # fmt: skip
         ordinal += 1
         if not done:
             parent.open += 1
@@ -97,9 +104,9 @@ def fail_parent(tx: Tx, parent: Job, child: Job) -> None:
 def inputs(tx: Tx, pk: int) -> tuple[Input, ...]:
     """How the jobs this one waited for have ended, in the order of the edges."""
     found = []
-    for _, qid, child, data, done, result, codec, failure in tx.execute(TIES["edges_of"], (pk,)).fetchall():
+    for _, qid, child, data, done, result, codec, failure, asked in tx.execute(TIES["edges_of"], (pk,)).fetchall():
         if done:
-            key = JobKey(tx.queue_by_qid(qid).qname, child)
+            key = JobKey(tx.queue_by_qid(qid).qname, asked or child)
             found.append(Input(job=key, result=result if data else None, codec=codec, failure=unpack_failure(failure)))
     return tuple(found)
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from jobq.core.events import KIND_CODES, STATES
-from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
+from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.sqlite import ending, flows, line, locks, rates, signals
@@ -79,23 +79,22 @@ def _put_in_several(
 def _tie(tx: Tx, specs: Sequence[JobSpec], answers: list[PutResult], tied: list[tuple[Job, JobSpec]]) -> None:
     """When all are in, whatever their order: make them wait for each other. Answers tell how each stands then."""
     # A member that met a unique lock stands for the job that holds it.
-    aliases = {(spec.queue, spec.id): answer.id for spec, answer in zip(specs, answers, strict=True)}
-    for job, spec in tied:
-        fatal = flows.tie(tx, job, tuple(_followed(edge, aliases) for edge in spec.after))
+    aliases = {JobKey(spec.queue, spec.id): r.id for spec, r in zip(specs, answers, strict=True) if r.id != spec.id}
+    jobs = []
+    for pk, spec in [(job.pk, spec) for job, spec in tied]:
+        job = Job(*tx.execute(TIES["load_job"], (pk,)).fetchone())  # anew: another may wait for it since
+        fatal = flows.tie(tx, job, spec.after, aliases)
         tx.save(job)
         if fatal is not None:
             flows.fail_parent(tx, job, fatal)
         elif job.open == 0:
             line.unblock(tx, job)
-    states = {(job.qid, job.id): STATES[job.state] for job, _ in tied}
+        jobs.append(job)
+    states = {(job.qid, job.id): STATES[job.state] for job in jobs}
     for n, spec in enumerate(specs):
         state = states.get((tx.queue_made(spec.queue).qid, spec.id))
         if state is not None and not answers[n].duplicate:
             answers[n] = msgspec.structs.replace(answers[n], state=state)
-
-
-def _followed(edge: Edge, aliases: dict[tuple[QueueName, str], str]) -> Edge:
-    return Edge(JobKey(edge.job.queue, aliases.get((edge.job.queue, edge.job.id), edge.job.id)), edge.data)
 
 
 def _put_in(tx: Tx, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]]) -> list[PutResult]:

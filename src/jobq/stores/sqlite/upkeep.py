@@ -85,16 +85,15 @@ def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
 
 
 def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
-    """Let ended records go: those past their time, and the oldest beyond the count."""
+    """Let ended records go: those past their time, and the oldest beyond the count (those that callers gave ids do not count)."""
     steps = 0
     cap = queue.settings.retention.count
     for state in ENDED:
         for keep in (0, 1):
-            rows = tx.execute(SQL["past_retention"], (queue.qid, state, keep, tx.now, limit)).fetchall()
+            rows = tx.execute(SQL["past_retention"], (queue.qid, state, keep, tx.now, limit - steps)).fetchall()
             steps += _let_go(tx, queue, state, rows)
-        excess = 0 if cap is None else queue.counts[state] - cap
-        if excess > 0:
-            rows = tx.execute(SQL["oldest"], (queue.qid, state, min(excess, limit))).fetchall()
+        if cap is not None and queue.counts[state] > cap:
+            rows = tx.execute(SQL["beyond_count"], (queue.qid, state, cap, limit - steps)).fetchall()
             steps += _let_go(tx, queue, state, rows)
     return steps
 

@@ -114,6 +114,7 @@ CREATE TABLE edges (
     result     BLOB,
     codec      TEXT,
     failure    BLOB,
+    asked      TEXT,                            -- the id it is waited for as, where that is another: a unique lock was held
     PRIMARY KEY (parent, ordinal)
 ) WITHOUT ROWID;
 CREATE INDEX edges_child ON edges (child_qid, child);

@@ -16,10 +16,10 @@ DELETE FROM locks WHERE (qid, lock) IN (SELECT qid, lock FROM locks WHERE until_
 SELECT * FROM jobs WHERE pk = ?;
 
 -- name: add_edge: a parent waits for a child
-INSERT INTO edges (parent, ordinal, child_qid, child, data, done, result, codec, failure) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO edges (parent, ordinal, child_qid, child, data, done, result, codec, failure, asked) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: edges_of: what a parent waits or waited for
-SELECT ordinal, child_qid, child, data, done, result, codec, failure FROM edges WHERE parent = ? ORDER BY ordinal;
+SELECT ordinal, child_qid, child, data, done, result, codec, failure, asked FROM edges WHERE parent = ? ORDER BY ordinal;
 
 -- name: waiting_parents: the edges that end with this child; a batch at a time
 SELECT parent, ordinal, data FROM edges WHERE child_qid = ? AND child = ? AND done = 0 LIMIT ?;
@@ -29,7 +29,8 @@ SELECT DISTINCT q.tenant, q.name, j.id FROM edges e JOIN jobs j ON j.pk = e.pare
 WHERE e.child_qid = ? AND e.child = ? LIMIT 1000;
 
 -- name: children_of: whom a parent waits or waited for
-SELECT q.tenant, q.name, e.child FROM edges e JOIN queues q ON q.qid = e.child_qid WHERE e.parent = ? ORDER BY e.ordinal LIMIT 20000;
+SELECT q.tenant, q.name, e.child FROM edges e JOIN queues q ON q.qid = e.child_qid WHERE e.parent = ?
+GROUP BY e.child_qid, e.child ORDER BY min(e.ordinal) LIMIT 20000;
 
 -- name: end_edge: the child has ended
 UPDATE edges SET done = 1, result = ?, codec = ?, failure = ? WHERE parent = ? AND ordinal = ?;

@@ -6,8 +6,11 @@ SELECT * FROM queues;
 -- name: past_retention: ended records whose time has come
 SELECT pk, flags FROM jobs WHERE qid = ? AND state = ? AND keep = ? AND at_ms <= ? ORDER BY at_ms LIMIT ?;
 
--- name: oldest: ended records that may be trimmed by count, first to go first
-SELECT pk, flags FROM jobs WHERE qid = ? AND state = ? AND keep = 0 AND at_ms IS NOT NULL ORDER BY at_ms LIMIT ?;
+-- name: beyond_count: ended records that may be trimmed, all but the newest ones; first to go first
+SELECT pk, flags FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = 0 AND at_ms IS NOT NULL
+    AND (at_ms, pk) <= (SELECT at_ms, pk FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = 0 AND at_ms IS NOT NULL
+                        ORDER BY at_ms DESC, pk DESC LIMIT 1 OFFSET ?3)
+ORDER BY at_ms LIMIT ?4;
 
 -- name: sweep_minutes: a day is kept
 DELETE FROM minutes WHERE minute < ?;

@@ -1,0 +1,130 @@
+"""What only a look inside can show: nothing is left behind, nothing grows without bound."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from jobq.core.records import (
+    Claim,
+    Complete,
+    JobKey,
+    JobSpec,
+    Lease,
+    LeaseRef,
+    Note,
+    QueueConfig,
+    QueueName,
+    Remove,
+    RetentionData,
+    SendSignal,
+)
+from jobq.stores import open_store
+from jobq.stores.sqlite import SqliteStore, upkeep
+
+QUEUE = QueueName("t", "q")
+WORK = {"queue": QUEUE, "name": "task", "payload": b"[[],{}]"}
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[SqliteStore]:
+    opened = open_store("memory://inside")
+    assert isinstance(opened, SqliteStore)
+    async with opened:
+        yield opened
+
+
+async def ask(store: SqliteStore, sql: str) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = await store._write(lambda tx: tx.execute(sql).fetchall())
+    return found
+
+
+async def claim(store: SqliteStore, n: int, call: str) -> tuple[Lease, ...]:
+    return (await store.settle([], worker="w", call=call, then=Claim(queues=(QUEUE,), limit=n, lease_ms=60_000))).leases
+
+
+async def run_all(store: SqliteStore, n: int, *, of: str = "run") -> None:
+    for round in range(1_000):
+        leases = await claim(store, n, f"{of}{round}")
+        if not leases:
+            return
+        done = [Complete(queue=lease.queue, id=lease.id, token=lease.token) for lease in leases]
+        await store.settle(done, worker="w", call=f"{of}{round}done")
+
+
+async def test_a_key_with_nothing_waiting_or_active_leaves_nothing_behind(store: SqliteStore) -> None:
+    await store.put([JobSpec(id=f"{n}", key=f"k{n % 7}", **WORK) for n in range(50)])
+    assert len(await ask(store, "SELECT * FROM keys")) == 7
+    await run_all(store, 10)
+    assert await ask(store, "SELECT * FROM keys") == []
+
+
+async def test_the_log_drops_what_nobody_registered_for(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "LOG_ENTRIES", 10)
+    for n in range(30):
+        await store.put([JobSpec(id=f"{n}", **WORK)])
+    await store.tick()
+    page = await store.read_events(QUEUE, after="0")
+    assert [event.job for event in page.events] == [f"{n}" for n in range(20, 30)]
+
+
+async def test_the_log_keeps_what_a_registered_reader_has_not_read(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "LOG_ENTRIES", 10)
+    await store.ack_events(QUEUE, "relay", "0")
+    for n in range(30):
+        await store.put([JobSpec(id=f"{n}", **WORK)])
+    await store.tick()
+    page = await store.read_events(QUEUE, after="0")
+    assert len(page.events) == 30
+    await store.ack_events(QUEUE, "relay", page.position)
+    await store.tick()
+    assert len((await store.read_events(QUEUE, after="0")).events) == 10
+
+
+async def test_past_the_hard_cap_a_gap_stands_for_what_was_dropped_unread(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "LOG_ENTRIES", 5)
+    monkeypatch.setattr(upkeep, "LOG_CAP", 20)
+    await store.ack_events(QUEUE, "relay", "0")
+    for n in range(30):
+        await store.put([JobSpec(id=f"{n}", **WORK)])
+    await store.tick()
+    events = (await store.read_events(QUEUE, after="0")).events
+    gaps = [event for event in events if event.kind == "gap"]
+    assert [event.job for event in events if event.kind != "gap"] == [f"{n}" for n in range(10, 30)]
+    assert [gap.reason for gap in gaps] == ["10 entries dropped"]
+
+
+async def test_a_tick_takes_no_more_steps_than_it_was_given(store: SqliteStore) -> None:
+    await store.declare(QUEUE, QueueConfig(retention=RetentionData(completed_ms=0)))
+    await store.put([JobSpec(id=f"{n}", **WORK) for n in range(120)])
+    await run_all(store, 60)
+    before = (await ask(store, "SELECT count(*) FROM jobs"))[0][0]
+    assert await store.tick(limit=50) == 50
+    assert (await ask(store, "SELECT count(*) FROM jobs"))[0][0] == before - 50
+
+
+async def test_records_that_callers_gave_ids_do_not_count_against_the_others(store: SqliteStore) -> None:
+    await store.declare(QUEUE, QueueConfig(retention=RetentionData(count=10)))
+    await store.put([JobSpec(id=f"given{n}", given_id=True, **WORK) for n in range(30)])
+    await store.put([JobSpec(id=f"made{n}", **WORK) for n in range(30)])
+    await run_all(store, 20)
+    await store.tick()
+    ids = {id for (id,) in await ask(store, "SELECT id FROM jobs")}
+    assert ids == {f"given{n}" for n in range(30)} | {f"made{n}" for n in range(20, 30)}
+
+
+async def test_what_belongs_to_a_job_goes_with_it(store: SqliteStore) -> None:
+    await store.put([JobSpec(id="a", **WORK)])
+    (lease,) = await claim(store, 1, "c1")
+    await store.note([Note(lease=LeaseRef(lease.queue, lease.id, lease.token), lines=("one", "two"))])
+    await store.alter([SendSignal(job=JobKey(QUEUE, "a"), name="go")])
+    await store.settle([Complete(queue=QUEUE, id="a", token=lease.token)], worker="w", call="c2")
+    assert await store.alter([Remove(job=JobKey(QUEUE, "a"))]) == [True]
+    for table in ("jobs", "logs", "signals", "edges", "locks"):
+        assert await ask(store, f"SELECT * FROM {table}") == [], table
