@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+
+from tests.stores.valkey import servers
 
 from . import Fresh, Opening, Unavailable, at, place
 
 
-def _servers() -> ModuleType:
-    """tests/stores/valkey/servers.py: the tests are no package, so it is taken by its path."""
-    name = "valkey_test_servers"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[2] / "stores" / "valkey" / "servers.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+def _found(binary: Callable[[], str]) -> str:
+    try:
+        return binary()
+    except servers.Missing as missing:
+        raise Unavailable(str(missing)) from None
 
 
 @place("valkey")
 def valkey(tmp: Path) -> Iterator[Fresh]:
     """One Valkey 9."""
-    yield from _single(tmp, "valkey_binary")
+    yield from _single(tmp, servers.valkey_binary)
 
 
 @place("redis")
 def redis(tmp: Path) -> Iterator[Fresh]:
     """One Redis 7.0, the oldest that will do."""
-    yield from _single(tmp, "redis_binary")
+    yield from _single(tmp, servers.redis_binary)
 
 
-def _single(tmp: Path, binary: str) -> Iterator[Fresh]:
-    servers = _servers()
-    try:
-        path = getattr(servers, binary)()
-    except servers.Missing as missing:
-        raise Unavailable(str(missing)) from None
-    with servers.running(path, tmp) as server:
+def _single(tmp: Path, binary: Callable[[], str]) -> Iterator[Fresh]:
+    with servers.running(_found(binary), tmp) as server:
 
         def fresh() -> Opening:
             server.tell("FLUSHALL")
@@ -53,11 +42,7 @@ def _single(tmp: Path, binary: str) -> Iterator[Fresh]:
 @place("valkey-cluster")
 def cluster(tmp: Path) -> Iterator[Fresh]:
     """Three primaries with a replica each: queues are on different nodes."""
-    servers = _servers()
-    try:
-        servers.valkey_binary()
-    except servers.Missing as missing:
-        raise Unavailable(str(missing)) from None
+    _found(servers.valkey_binary)
     with servers.running_cluster(tmp) as nodes:
 
         def fresh() -> Opening:
@@ -71,11 +56,7 @@ def cluster(tmp: Path) -> Iterator[Fresh]:
 @place("valkey-sentinel")
 def sentinel(tmp: Path) -> Iterator[Fresh]:
     """A primary found through Sentinels."""
-    servers = _servers()
-    try:
-        servers.valkey_binary()
-    except servers.Missing as missing:
-        raise Unavailable(str(missing)) from None
+    _found(servers.valkey_binary)
     with servers.running_sentinel(tmp) as watched:
 
         def fresh() -> Opening:

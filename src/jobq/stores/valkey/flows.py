@@ -170,8 +170,8 @@ class Flows(Handle):
         """What a call has left to do elsewhere: deliver messages, wake sleepers of a partitioned queue."""
         if messages:
             await self.pump(prefix)
-        if to_wake:
-            await self.fcall("wake_some", keys.prefix(queue), to_wake)
+        if to_wake or due_in >= 0:
+            await self.fcall("wake_some", keys.prefix(queue), to_wake, due_in)
 
     async def pump(self, prefix: str) -> None:
         """Deliver what stands in the outbox of a queue, and what that leads to. What fails is left for the next tick."""
@@ -199,8 +199,7 @@ class Flows(Handle):
                 done = [messages[int(n) - 1] for n in taken.split(b",") if n]
                 if done:
                     await self.servers.command(prefix, "ZREM", box, *done)
-                if to_wake:
-                    await self.fcall("wake_some", keys.prefix(keys.queue_of(target)), to_wake)
+                await self.after(keys.queue_of(target), target, to_wake=to_wake)
                 if waiting:
                     more.append(target)
                 if done and len(found) == _MAIL:

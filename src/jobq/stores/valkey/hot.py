@@ -153,7 +153,7 @@ class HotCalls(Sleep):
         for queue in then.queues if then else ():
             prefixes = await self.prefixes(queue)
             marks = [""] if len(prefixes) == 1 else [f"~{p}" for p in range(len(prefixes))]
-            turn = self.next_turn(queue, len(prefixes))
+            turn = keys.turn_of(call, len(prefixes))
             claims += [(prefixes[n], queue, marks[n]) for n in (*range(turn, len(prefixes)), *range(turn))]
         stale: list[LeaseRef] = []
         leases: list[Any] = []

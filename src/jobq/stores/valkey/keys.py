@@ -50,6 +50,11 @@ def partition_of(key: str | None, id: str, partitions: int) -> int:
     return crc32((id if key is None else key).encode()) % partitions
 
 
+def turn_of(call: str, partitions: int) -> int:
+    """The partition an exchange looks into first: another one each time, but the same if it is repeated."""
+    return crc32(call.encode()) % partitions
+
+
 def log_channel(prefix: str) -> str:
     """Where it is told that the log of a queue (or of one partition) has grown."""
     return f"{prefix}log"

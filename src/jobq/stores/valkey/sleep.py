@@ -32,13 +32,6 @@ class Sleep(Flows):
         self._waiters: dict[tuple[str, ...], Waiter] = {}
         self._of_worker: dict[str, set[tuple[str, ...]]] = {}
         self._idle: dict[Node, list[Connection]] = {}
-        self._turns: dict[QueueName, int] = {}
-
-    def next_turn(self, queue: QueueName, partitions: int) -> int:
-        """The partition to look into first: another one each time."""
-        turn = self._turns.get(queue, 0)
-        self._turns[queue] = turn + 1
-        return turn % partitions
 
     async def fall_asleep(self, queues: Sequence[QueueName], worker: str, slots: int) -> None:
         """Write down that the worker sleeps, for partitioned queues (the exchange does it for others)."""

@@ -33,6 +33,14 @@ function J.wake(cx, n)
   end
 end
 
+local function tell_due(cx, ms)
+  local worker = call("ZREVRANGE", cx.P .. "z", 0, 0)[1]
+  if worker then
+    call("RPUSH", cx.P .. "wake:" .. worker, "d" .. ms)
+    call("PEXPIRE", cx.P .. "wake:" .. worker, 60000)
+  end
+end
+
 -- A job is due at `due` and no sooner one is: one sleeper sleeps no longer than that. It is told, not woken.
 function J.due_later(cx, due)
   local first = call("ZRANGE", cx.P .. "d", 0, 0, "WITHSCORES")[2]
@@ -41,11 +49,7 @@ function J.due_later(cx, due)
     cx.due_at = due
     return
   end
-  local worker = call("ZREVRANGE", cx.P .. "z", 0, 0)[1]
-  if worker then
-    call("RPUSH", cx.P .. "wake:" .. worker, "d" .. (due - cx.now))
-    call("PEXPIRE", cx.P .. "wake:" .. worker, 60000)
-  end
+  tell_due(cx, due - cx.now)
 end
 
 -- Remember to tell listeners of a job's end: its producer's channel, and those that asked since.
@@ -92,9 +96,12 @@ function J.hear_log(keys, args)
   return 0
 end
 
--- wake_some: wake workers for n jobs (partitioned queues). KEYS 1 prefix of the whole queue. ARGS n. RETURNS nothing
+-- wake_some: for partitioned queues, wake workers for n jobs, or tell one that a job is due. KEYS 1 prefix of the whole queue.
+-- ARGS n, ms until it is due or -1. RETURNS nothing
 function J.wake_some(keys, args)
-  J.wake({ P = keys[1], meta = {} }, tonumber(args[1]))
+  local cx = { P = keys[1], meta = {} }
+  J.wake(cx, tonumber(args[1]))
+  if tonumber(args[2]) >= 0 then tell_due(cx, args[2]) end
   return 0
 end
 

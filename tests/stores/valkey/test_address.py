@@ -1,0 +1,57 @@
+"""URLs: what they mean, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.errors import ConfigError
+from jobq.stores import open_store
+from jobq.stores.valkey.address import parse
+
+
+def test_a_plain_url_names_one_server() -> None:
+    address = parse("valkey://example.com:7000/2?wait=1&timeout=3")
+    assert (address.kind, address.nodes, address.db, address.wait, address.timeout) == (
+        "single",
+        (("example.com", 7000),),
+        2,
+        1,
+        3,
+    )
+
+
+def test_what_is_left_out_has_its_usual_value() -> None:
+    assert parse("valkey://").nodes == (("localhost", 6379),)
+    assert parse("redis://host").nodes == (("host", 6379),)
+    assert parse("valkey+sentinel://a,b:1/jobs").nodes == (("a", 26379), ("b", 1))
+    assert parse("valkey://[::1]:7000").nodes == (("::1", 7000),)
+
+
+def test_sentinel_and_cluster_name_several() -> None:
+    assert parse("valkey+cluster://a:1,b:2").nodes == (("a", 1), ("b", 2))
+    sentinel = parse("valkey+sentinel://a:1,b:2/jobs/3")
+    assert (sentinel.kind, sentinel.name, sentinel.db) == ("sentinel", "jobs", 3)
+
+
+def test_the_password_is_not_shown() -> None:
+    address = parse("rediss://me:s%40cret@host:1/0")
+    assert (address.user, address.password, address.tls) == ("me", "s@cret", True)
+    assert "cret" not in address.shown
+    assert "cret" not in open_store("valkey://:s3cret@host").url
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("valkey://host/x", "'x'"),
+        ("valkey://host:port", "'port'"),
+        ("valkey://host?wait=yes", "'yes'"),
+        ("valkey://host?timeout=0", "'0'"),
+        ("valkey://host?colour=red", "'colour'"),
+        ("valkey+sentinel://host", "primary"),
+        ("valkey+cluster://host/3", "database 3"),
+    ],
+)
+def test_a_wrong_url_is_refused_with_the_wrong_part_named(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        open_store(url)

@@ -1,0 +1,124 @@
+"""Servers that restart, freeze or cut the line: calls fail in time, and what follows works again by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobq.core.records import JobKey, QueueName, Signal, Topic
+from jobq.errors import StoreUnavailable
+from jobq.stores import open_store
+from jobq.stores.base import Store
+from tests.stores.valkey import servers
+from tests.stores.valkey.jobs import done, exchange, spec, take
+from tests.stores.valkey.servers import Server
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """A server of the test's own, whose data survives a restart."""
+    options = ("--appendonly", "yes", "--appendfsync", "always")
+    with servers.running(servers.valkey_binary(), tmp_path, *options) as server:
+        yield server
+
+
+async def until_it_works(store: Store, queue: QueueName, id: str) -> None:
+    """Within 5 s of the server's return, calls go through again."""
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                await store.put([spec(queue, id)])
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(0.05)
+
+
+async def test_after_a_restart_calls_work_again_and_nothing_acknowledged_is_lost(own_server: Server, queue: QueueName) -> None:
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, f"j{n}") for n in range(50)])
+        own_server.kill()
+        with pytest.raises(StoreUnavailable):
+            await store.put([spec(queue, "lost")])
+        own_server.start()
+        await until_it_works(store, queue, "late")
+        ids = [lease.id for lease in await take(store, queue, 100)]
+        assert ids == [*(f"j{n}" for n in range(50)), "late"]
+
+
+async def test_a_sleeper_is_not_held_by_a_server_that_went_away(own_server: Server, queue: QueueName) -> None:
+    async with open_store(own_server.url) as store:
+        assert await take(store, queue) == []
+        sleeping = asyncio.create_task(store.sleep([queue], worker="w1", slots=1, timeout_ms=60_000))
+        await asyncio.sleep(0.1)
+        own_server.kill()
+        with pytest.raises(StoreUnavailable):
+            async with asyncio.timeout(5):
+                await sleeping
+        own_server.start()
+        await until_it_works(store, queue, "a")
+        assert [lease.id for lease in await take(store, queue)] == ["a"]
+
+
+async def test_a_deaf_server_is_found_out(own_server: Server, queue: QueueName) -> None:
+    async with open_store(f"{own_server.url}?timeout=0.5") as store:
+        await store.put([spec(queue, "a")])
+        own_server.freeze()
+        with pytest.raises(StoreUnavailable, match="unknown"):
+            async with asyncio.timeout(5):
+                await store.put([spec(queue, "b")])
+        own_server.thaw()
+        await until_it_works(store, queue, "c")
+
+
+async def test_cut_connections_are_made_anew(own_server: Server, queue: QueueName) -> None:
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        own_server.tell("CLIENT", "KILL", "TYPE", "normal")
+        await until_it_works(store, queue, "b")
+        assert [lease.id for lease in await take(store, queue, 5)] == ["a", "b"]
+
+
+async def test_listeners_hear_again_after_their_connection_was_cut(own_server: Server, queue: QueueName) -> None:
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        async with store.listen([Topic("ended", queue, "a")]) as signals:
+            own_server.tell("CLIENT", "KILL", "TYPE", "pubsub")
+            async with asyncio.timeout(10):
+                while b"jq:handle" not in own_server.tell("PUBSUB", "CHANNELS"):
+                    await asyncio.sleep(0.05)
+                await exchange(store, queue, *map(done, await take(store, queue)))
+                assert await anext(signals) == Signal("ended", queue, "a")
+
+
+async def test_a_call_that_was_given_up_does_not_get_another_callers_reply(own_server: Server, queue: QueueName) -> None:
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        for _ in range(20):
+            call = asyncio.create_task(store.count(queue))
+            await asyncio.sleep(0)
+            call.cancel()
+            (record,) = await store.get([JobKey(queue, "a")])
+            assert record is not None
+
+
+async def test_waiting_for_replicas_that_are_not_there_is_an_unknown_outcome(own_server: Server, queue: QueueName) -> None:
+    async with open_store(f"{own_server.url}?wait=1&wait_timeout=0.1") as store:
+        with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
+            await store.put([spec(queue, "a")])
+
+
+async def test_waiting_for_a_replica_that_is_there_costs_nothing_but_time(
+    own_server: Server, queue: QueueName, tmp_path: Path
+) -> None:
+    with servers.running(
+        servers.valkey_binary(), tmp_path / "replica", "--replicaof", "127.0.0.1", str(own_server.port)
+    ) as replica:
+        servers.wait_until(lambda: b"master_link_status:up" in replica.tell("INFO", "replication"), "replica")
+        async with open_store(f"{own_server.url}?wait=1") as store:
+            await store.put([spec(queue, "a")])
+            (lease,) = await take(store, queue)
+            await exchange(store, queue, done(lease))
+            assert b"j:a" in replica.tell("KEYS", "*")

@@ -1,0 +1,53 @@
+"""Keys: one slot per queue, whatever it is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.core.records import QueueName
+from jobq.stores.valkey import keys
+from jobq.stores.valkey.store import ValkeyStore
+from tests.stores.valkey.jobs import spec, take
+from tests.stores.valkey.servers import Server
+
+NASTY = ["{", "}", "a}b{c", "{}", ":", "a:b", "%7b", "%", "a\nb", "ünï ☃", "q" * 200]
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_any_name_comes_back_from_its_prefix(name: str) -> None:
+    for queue in (QueueName(name, "q"), QueueName("t", name), QueueName(name, name)):
+        assert keys.queue_of(keys.prefix(queue)) == queue
+        assert keys.queue_of(keys.partition_prefix(queue, 3)) == queue
+
+
+def test_different_queues_have_different_prefixes() -> None:
+    queues = [QueueName(t, q) for t in NASTY for q in NASTY]
+    assert len({keys.prefix(queue) for queue in queues}) == len(queues)
+    assert keys.prefix(QueueName("a", "b:1")) != keys.partition_prefix(QueueName("a", "b"), 1)
+
+
+@pytest.mark.parametrize("name", NASTY)
+async def test_the_server_agrees_about_the_slot(name: str, server: Server) -> None:
+    prefix = keys.prefix(QueueName(name, name))
+    for key in (prefix, prefix + "j:some}{id", keys.wake_key(prefix, "worker{1}")):
+        assert server.tell("CLUSTER", "KEYSLOT", key) == f":{keys.slot_of(prefix)}\r\n".encode()
+
+
+def test_known_slots() -> None:
+    assert [keys.slot_of(key) for key in ("123456789", "foo", "{user1000}.following", "foo{}{bar}", "foo{{bar}}zap")] == [
+        12739, 12182, keys.slot_of("user1000"), keys.slot_of("foo{}{bar}"), keys.slot_of("{bar"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NASTY)
+async def test_a_queue_may_be_called_anything(store: ValkeyStore, name: str) -> None:
+    queue = QueueName(name, name)
+    await store.put([spec(queue, "a")])
+    assert [lease.queue for lease in await take(store, queue)] == [queue]
+    assert [record.queue for record in await store.queues(name)] == [queue]
+
+
+def test_jobs_of_one_key_share_a_partition() -> None:
+    found = {keys.partition_of("acme", f"id{n}", 16) for n in range(100)}
+    assert len(found) == 1
+    assert len({keys.partition_of(None, f"id{n}", 16) for n in range(200)}) == 16

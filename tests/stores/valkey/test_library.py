@@ -1,0 +1,57 @@
+"""The function library: its version, its text, and that it is there when it is needed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import jobq.stores.valkey.functions as library
+from jobq.core.records import QueueName
+from jobq.stores.valkey.store import ValkeyStore
+from tests.stores.valkey.jobs import spec, take
+from tests.stores.valkey.servers import Server
+
+LUA = Path(library.__file__).parent / "lua"
+FILES = sorted(LUA.glob("*.lua"))
+
+
+def test_every_edit_of_the_library_is_a_decision() -> None:
+    """It changed: is data of the old text still understood, and do old workers still work beside new ones?
+
+    Yes: write the new digest into library.txt. No: raise VERSION as well.
+    """
+    assert f"{library.VERSION} {library.DIGEST}" == (Path(__file__).parent / "library.txt").read_text().strip()
+
+
+def test_the_library_is_made_of_all_files() -> None:
+    assert {path.stem for path in FILES} == {*library.FILES, "register"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_opens_with_what_it_is_for(path: Path) -> None:
+    assert path.read_text().startswith(f"-- {path.stem}: ")
+    assert len(path.read_text().splitlines()) < 400
+
+
+def test_every_function_has_its_contract() -> None:
+    names = re.findall(r'register\("(\w+)"', (LUA / "register.lua").read_text())
+    text = "".join(path.read_text() for path in FILES)
+    assert len(names) > 30
+    for name in names:
+        assert re.search(rf"^-- {name}[.:][^\n]*(\n--[^\n]*)*KEYS[^\n]*(\n--[^\n]*)*\nfunction J\.{name}\(", text, re.MULTILINE), name
+
+
+async def test_the_library_comes_back_after_it_was_flushed(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    await store.put([spec(queue, "a")])
+    assert server.tell("FUNCTION", "FLUSH").startswith(b"+OK")
+    await store.put([spec(queue, "b")])
+    assert server.tell("FUNCTION", "FLUSH").startswith(b"+OK")
+    assert [lease.id for lease in await take(store, queue, 5)] == ["a", "b"]
+
+
+async def test_functions_carry_the_version_in_their_names(store: ValkeyStore, server: Server) -> None:
+    listed = server.tell("FUNCTION", "LIST")
+    assert b"jobq_v1" in listed
+    assert b"jobq_v1_settle" in listed

@@ -1,0 +1,88 @@
+"""The event log: bounded, but never at the cost of a reader that is registered, short of the hard cap."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from jobq.core.records import QueueName
+from jobq.stores.valkey import keys
+from jobq.stores.valkey.store import ValkeyStore
+from tests.stores.valkey.jobs import spec
+from tests.stores.valkey.servers import Server
+
+
+def bound(server: Server, queue: QueueName, soft: int, hard: int) -> None:
+    server.tell("HSET", keys.settings(keys.prefix(queue)), "soft", str(soft), "hard", str(hard))
+
+
+async def write(store: ValkeyStore, queue: QueueName, first: int, last: int) -> None:
+    """Ten events an entry."""
+    for start in range(first, last, 10):
+        await store.put([spec(queue, f"j{n}") for n in range(start, start + 10)])
+
+
+async def everything(store: ValkeyStore, queue: QueueName, after: str = "0") -> list[str]:
+    """The jobs of all events that are kept; "gap" for a gap."""
+    found: list[str] = []
+    while (page := await store.read_events(queue, after=after)).events:
+        found += [e.job if e.kind != "gap" else "gap" for e in page.events]
+        after = page.position
+    return found
+
+
+async def test_without_readers_the_log_is_bounded(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    bound(server, queue, 200, 400)
+    await write(store, queue, 0, 1000)
+    await store.tick()
+    kept = await everything(store, queue)
+    assert 190 <= len(kept) <= 210
+    assert kept[-1] == "j999"
+
+
+async def test_what_a_reader_has_not_acknowledged_stays(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    bound(server, queue, 200, 10_000)
+    await store.ack_events(queue, "relay", "0")
+    await write(store, queue, 0, 1000)
+    await store.tick()
+    assert await everything(store, queue) == [f"j{n}" for n in range(1000)]
+
+
+async def test_what_all_readers_have_acknowledged_goes(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    bound(server, queue, 100, 10_000)
+    await store.ack_events(queue, "slow", "0")
+    await write(store, queue, 0, 500)
+    page = await store.read_events(queue, after="0", limit=300)
+    await store.ack_events(queue, "slow", page.position)
+    await write(store, queue, 500, 510)
+    await store.tick()
+    kept = await everything(store, queue)
+    assert kept == [f"j{n}" for n in range(300, 510)]
+
+
+async def test_the_hard_cap_leaves_a_gap_and_raises_an_alarm(
+    store: ValkeyStore, queue: QueueName, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    bound(server, queue, 100, 300)
+    await store.ack_events(queue, "relay", "0")
+    await write(store, queue, 0, 1000)
+    with caplog.at_level(logging.ERROR, "jobq.valkey"):
+        await store.tick()
+    kept = await everything(store, queue)
+    assert kept[0] == "gap"
+    assert kept[1:] == [f"j{n}" for n in range(1000 - len(kept) + 1, 1000)]
+    assert 280 <= len(kept) <= 310
+    assert "hard cap" in caplog.text
+    (gap,) = [e for e in (await store.read_events(queue, after="0", limit=1)).events if e.kind == "gap"]
+    assert gap.reason == f"{1000 - len(kept) + 1} entries dropped"
+
+
+async def test_a_reader_past_the_gap_does_not_see_it(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    bound(server, queue, 100, 300)
+    await store.ack_events(queue, "relay", "0")
+    await write(store, queue, 0, 1000)
+    await store.tick()
+    position = (await store.read_events(queue)).position
+    await write(store, queue, 1000, 1010)
+    assert await everything(store, queue, position) == [f"j{n}" for n in range(1000, 1010)]

@@ -1,0 +1,201 @@
+"""Partitioned queues: one queue over many slots, the same calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from jobq.core.records import (
+    Cancel,
+    Claim,
+    Edge,
+    Filter,
+    Fire,
+    JobKey,
+    LeaseRef,
+    Limits,
+    QueueConfig,
+    QueueName,
+    ScheduleSpec,
+    Window,
+)
+from jobq.core.states import State
+from jobq.errors import ConfigError
+from jobq.stores import open_store
+from jobq.stores.valkey import keys
+from jobq.stores.valkey.store import ValkeyStore
+from tests.stores.valkey.jobs import done, exchange, spec, take
+from tests.stores.valkey.servers import Server
+
+PARTS = 16
+
+
+@pytest.fixture
+async def parted(store: ValkeyStore, queue: QueueName) -> QueueName:
+    record = await store.declare(queue, QueueConfig(partitions=PARTS))
+    assert record.partitions == PARTS
+    return queue
+
+
+async def drain(store: ValkeyStore, queue: QueueName, n: int = 50) -> list[str]:
+    """Everything there is, completed."""
+    seen: list[str] = []
+    while leases := await take(store, queue, n):
+        seen += [lease.id for lease in leases]
+        await store.settle([done(lease) for lease in leases], worker="w1", call=f"done{len(seen)}")
+    return seen
+
+
+async def test_jobs_are_spread_and_all_are_found(store: ValkeyStore, parted: QueueName, server: Server) -> None:
+    ids = [f"j{n}" for n in range(400)]
+    results = await store.put([spec(parted, id) for id in ids])
+    assert [r.id for r in results] == ids
+    assert (await store.count(parted))[State.WAITING] == 400
+    used = [p for p in range(PARTS) if server.tell("EXISTS", keys.partition_prefix(parted, p) + "w:l0") == b":1\r\n"]
+    assert len(used) == PARTS
+    assert sorted(await drain(store, parted)) == sorted(ids)
+    assert (await store.count(parted))[State.COMPLETED] == 400
+
+
+async def test_an_id_is_still_a_duplicate(store: ValkeyStore, parted: QueueName) -> None:
+    await store.put([spec(parted, "a")])
+    (again,) = await store.put([spec(parted, "a")])
+    assert again.duplicate
+    assert await drain(store, parted) == ["a"]
+
+
+async def test_jobs_of_a_key_stay_together_and_in_order(store: ValkeyStore, parted: QueueName) -> None:
+    await store.put([spec(parted, f"{key}{n}", key=key) for n in range(5) for key in "abcdefgh"])
+    seen: dict[str, list[str]] = {}
+    while leases := await take(store, parted, 10):
+        assert max(Counter(lease.key for lease in leases).values()) == 1
+        for lease in leases:
+            seen.setdefault(str(lease.key), []).append(lease.id)
+        await store.settle([done(lease) for lease in leases], worker="w1", call=leases[0].token)
+    assert seen == {key: [f"{key}{n}" for n in range(5)] for key in "abcdefgh"}
+
+
+async def test_another_handle_adopts_the_partitions(store: ValkeyStore, parted: QueueName, server: Server) -> None:
+    async with open_store(server.url) as other:
+        await other.put([spec(parted, f"j{n}") for n in range(50)])
+        assert len(await drain(store, parted)) == 50
+
+
+async def test_a_handle_that_knew_the_queue_before_learns_of_them(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    async with open_store(server.url) as other:
+        assert await take(other, queue) == []
+        await store.declare(queue, QueueConfig(partitions=4))
+        await other.put([spec(queue, "a")])
+        assert await drain(store, queue) == ["a"]
+
+
+async def test_other_partitions_than_stored_are_refused(store: ValkeyStore, parted: QueueName) -> None:
+    with pytest.raises(ConfigError, match="16 partitions"):
+        await store.declare(parted, QueueConfig(partitions=8))
+    assert (await store.declare(parted, QueueConfig())).partitions == PARTS
+
+
+async def test_a_queue_with_jobs_cannot_be_partitioned_later(store: ValkeyStore, queue: QueueName) -> None:
+    await store.put([spec(queue, "a")])
+    with pytest.raises(ConfigError, match="1 partitions"):
+        await store.declare(queue, QueueConfig(partitions=4))
+
+
+async def test_a_limit_of_the_whole_queue_is_refused(store: ValkeyStore, queue: QueueName) -> None:
+    for limits in (Limits(limit=3), Limits(rate=Window(limit=1, per_ms=1000))):
+        with pytest.raises(ConfigError, match="one partition"):
+            await store.declare(queue, QueueConfig(partitions=4, limits=limits))
+    await store.declare(queue, QueueConfig(partitions=4, limits=Limits(key_limit=2)))
+    with pytest.raises(ConfigError, match="one partition"):
+        await store.set_limits(queue, Limits(limit=3))
+
+
+async def test_work_in_any_partition_wakes_one_sleeper(store: ValkeyStore, parted: QueueName) -> None:
+    names = [f"w{n}" for n in range(4)]
+    for name in names:
+        assert await take(store, parted, worker=name) == []
+    sleeping = [asyncio.create_task(store.sleep([parted], worker=name, slots=1, timeout_ms=1500)) for name in names]
+    await store.put([spec(parted, "a")])
+    assert 1 <= sum(await asyncio.gather(*sleeping)) <= 2
+
+
+async def test_a_lost_reply_is_answered_again(store: ValkeyStore, parted: QueueName) -> None:
+    await store.put([spec(parted, f"j{n}") for n in range(40)])
+    claim = Claim(queues=(parted,), limit=20, lease_ms=30_000)
+    first = await store.settle([], worker="w1", call="x", then=claim)
+    again = await store.settle([], worker="w1", call="x", then=claim)
+    assert sorted(lease.token for lease in first.leases) == sorted(lease.token for lease in again.leases)
+    assert len(first.leases) == 20
+    assert (await store.count(parted))[State.ACTIVE] == 20
+
+
+async def test_leases_are_renewed_and_cancelled_where_they_are(store: ValkeyStore, parted: QueueName) -> None:
+    await store.put([spec(parted, f"j{n}") for n in range(20)])
+    leases = await take(store, parted, 20)
+    assert await store.alter([Cancel(job=JobKey(parted, leases[3].id))]) == [True]
+    states = await store.extend([LeaseRef(lease.queue, lease.id, lease.token) for lease in leases], lease_ms=1000)
+    assert states == ["held"] * 3 + ["cancel"] + ["held"] * 16
+
+
+async def test_listings_events_and_upkeep_cover_all_partitions(store: ValkeyStore, parted: QueueName) -> None:
+    ids = {f"j{n}" for n in range(60)}
+    await store.put([spec(parted, id, delay_ms=1) for id in ids])
+    async with asyncio.timeout(10):
+        while (await store.count(parted))[State.WAITING] < 60:
+            await store.tick()
+    listed: set[str] = set()
+    cursor: str | None = None
+    while True:
+        page = await store.find(Filter(queue=parted, state=State.WAITING), cursor=cursor, limit=7)
+        listed |= {record.id for record in page.records}
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert listed == ids
+    told: list[str] = []
+    position = "0"
+    while (events := await store.read_events(parted, after=position, limit=25)).events:
+        told += [e.job for e in events.events if e.kind == "accepted"]
+        position = events.position
+    assert sorted(told) == sorted(ids)
+    assert await store.ack_events(parted, "relay", position) == position
+
+
+async def test_flows_cross_partitions(store: ValkeyStore, parted: QueueName) -> None:
+    children = [spec(parted, f"c{n}") for n in range(10)]
+    parent = spec(parted, "p", after=tuple(Edge(JobKey(parted, child.id)) for child in children))
+    await store.put([*children, parent], flow="f1")
+    assert (await store.get([JobKey(parted, "p")]))[0].state is State.BLOCKED  # type: ignore[union-attr]
+    seen = []
+    while leases := await take(store, parted, 4):
+        seen += [lease.id for lease in leases]
+        if seen[-1] == "p":
+            assert len(leases[-1].inputs) == 10
+        await exchange(store, parted, *map(done, leases), n=0)
+    assert len(seen) == 11
+    assert seen[-1] == "p"
+
+
+async def test_schedules_make_their_jobs_in_the_right_partition(store: ValkeyStore, parted: QueueName) -> None:
+    template = spec(parted, "template")
+    schedule = ScheduleSpec(queue=parted, id="s", template=template, every_ms=1000, after_complete=True)
+    await store.put_schedule(schedule, next_ms=5)
+    assert await store.fire([Fire(queue=parted, schedule="s", at_ms=5, next_ms=None)]) == [True]
+    assert await store.fire([Fire(queue=parted, schedule="s", at_ms=5, next_ms=None)]) == [False]
+    assert await drain(store, parted) == ["s@5"]
+    (record,) = await store.list_schedules(parted)
+    assert record.next_ms is not None
+
+
+async def test_pause_and_obliterate_reach_all_partitions(store: ValkeyStore, parted: QueueName) -> None:
+    await store.put([spec(parted, f"j{n}") for n in range(40)])
+    await store.pause(parted)
+    assert await take(store, parted, 100) == []
+    await store.resume(parted)
+    assert await store.clear(parted, limit=10) == 10
+    while not await store.obliterate(parted, limit=10):
+        pass
+    assert not any((await store.count(parted)).values())
+    assert parted not in [record.queue for record in await store.queues()]
