@@ -234,6 +234,20 @@ async def test_an_id_already_stored_becomes_an_edge_to_that_job(queue: Queue) ->
     assert runs == [1, 1]
 
 
+async def test_a_member_whose_unique_lock_is_held_stands_for_its_holder(queue: Queue) -> None:
+    @queue.task(unique=True)
+    async def load(n: int) -> int:
+        return n
+
+    holder = await load.enqueue(1)
+    async with queue.flow() as flow:
+        member = flow.add(load, 1)
+        job = flow.add(load, member.ref)
+    assert (member.id, member.duplicate) == (holder.id, True)
+    async with Worker(queue):
+        assert await job.result(timeout=10) == 1
+
+
 # ── failures and cancels ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -39,6 +39,15 @@ async def test_a_job_is_shown_with_all_it_waits_for(queue: Queue, url: str) -> N
         ]
 
 
+async def test_a_whole_flow_is_found_by_its_id(queue: Queue, url: str) -> None:
+    async with Queue("other", url) as other:
+        await _diamond(queue, other)
+        assert str(await queue.flow_tree("d")) == DIAMOND
+        await queue.flow_tree("d.0")  # a job's own id is that job
+        with pytest.raises(JobNotFound, match="no job and no flow 'x' in queue 'api'"):
+            await queue.flow_tree("x")
+
+
 async def test_a_flow_of_several_ends_is_several_trees(queue: Queue) -> None:
     async with queue.flow(id="f") as flow:
         shared = flow.add(queue.named("shared"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from jobq.core.records import Cancel, Input, JobSpec
@@ -128,6 +130,24 @@ async def test_a_flow_over_queues_is_staged_and_finished_whole(q: Desk) -> None:
     await q.store.put([q.spec("p", after=(q.edge("a"), beside.edge("b")))], flow="f1")
     await q.tick()
     assert (await beside.states("b"), await q.states("a", "p")) == (["waiting"], ["waiting", "blocked"])
+
+
+@pytest.mark.parametrize("order", list(permutations(["a", "b", "c", "d"]))[::5])
+async def test_a_flow_of_several_levels_and_queues_finishes_whatever_the_order_of_its_members(
+    q: Desk, order: tuple[str, ...]
+) -> None:
+    beside = q.beside("other")
+    members = {
+        "a": q.spec("a"),
+        "b": beside.spec("b", after=(q.edge("a"),)),
+        "c": q.spec("c", after=(beside.edge("b"), q.edge("a"))),
+        "d": beside.spec("d", after=(q.edge("c"), beside.edge("b"))),
+    }
+    await q.store.put([members[id] for id in order], flow="f1")
+    for desk, id in ((q, "a"), (beside, "b"), (q, "c"), (beside, "d")):
+        await desk.settle(complete(await desk.take(), id.encode()))
+        await q.tick()
+    assert (await q.states("a", "c"), await beside.states("b", "d")) == (["completed"] * 2, ["completed"] * 2)
 
 
 async def test_a_failure_crosses_queues(q: Desk) -> None:

@@ -106,6 +106,15 @@ async def test_flow_and_unique_a_member_whose_lock_is_held_stands_for_its_holder
     assert (lease.id, [i.result for i in lease.inputs]) == ("p", [b"7"])
 
 
+async def test_flow_and_unique_results_come_under_the_ids_that_were_asked_for(q: Desk) -> None:
+    await q.put_one("holder", unique=SIMPLE)
+    members = [q.spec(id, unique=SIMPLE) for id in ("one", "two")]
+    await q.store.put([*members, q.spec("p", after=(q.edge("one"), q.edge("two")))], flow="f1")
+    await q.settle(complete(await q.take(), b"7"))
+    lease = await q.take()
+    assert (lease.id, [(i.job.id, i.result) for i in lease.inputs]) == ("p", [("one", b"7"), ("two", b"7")])
+
+
 async def test_flow_and_unique_id_an_id_used_by_two_flows_runs_once_for_both(q: Desk) -> None:
     for flow in ("f1", "f2"):
         await q.store.put([q.spec("shared"), q.spec(f"{flow}/p", after=(q.edge("shared"),))], flow=flow)

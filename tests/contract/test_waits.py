@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.records import Cancel, SendSignal
+from jobq.core.records import Cancel, Rerun, SendSignal
 from jobq.core.states import State
 
 from .kit import DAY, SECOND, Desk, block, complete, fail, ref, release, retry
@@ -216,3 +216,13 @@ async def test_a_job_that_waits_for_a_signal_can_be_cancelled(q: Desk) -> None:
     q.clock.advance(2 * SECOND)
     await q.tick()
     assert await q.state("a") is State.CANCELLED
+
+
+async def test_a_rerun_begins_without_what_its_last_life_was_told_and_had_saved(q: Desk) -> None:
+    await q.put("a")
+    await q.settle(block(await q.take(), signal="go", timeout_ms=SECOND, saved=b"1"))
+    await q.alter(SendSignal(job=q.key("a"), name="go", value=b"2"))
+    await q.settle(fail(await q.take()))
+    assert await q.alter(Rerun(job=q.key("a")))
+    lease = await q.take()
+    assert (lease.life, lease.signals, lease.saved) == (1, (), None)

@@ -125,7 +125,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """How a job this one waited for ended: `result` (None: nothing to deliver), or `failure` by policy `continue`."""
+    """How a job this one waited for ended: `result` (None: nothing to deliver), or `failure` by policy `continue`.
+
+    `job` is as the edge named it, also where a unique lock made another job stand for it."""
 
     job: JobKey
     result: bytes | None = None
@@ -476,7 +478,8 @@ class Cancel(Command, frozen=True, kw_only=True, tag="cancel"):
 
 
 class Rerun(Command, frozen=True, kw_only=True, tag="rerun"):
-    """From any ended state to waiting: life+1, failures and stalls 0. False if its unique lock is another's."""
+    """From any ended state to waiting: life+1, failures and stalls 0, without what it had saved and the signals it had.
+    False if its unique lock is another's."""
 
 
 class Promote(Command, frozen=True, kw_only=True, tag="promote"):

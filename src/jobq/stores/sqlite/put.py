@@ -15,6 +15,7 @@ from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.sqlite import ending, flows, line, locks, rates, signals
+from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     BLOCKED,
     CANCELLED,
@@ -35,6 +36,7 @@ from jobq.stores.sqlite.rows import (
 )
 from jobq.stores.sqlite.tx import HOT, QueueRow, Tx, as_json
 
+TIES = load("ties.sql")
 _ACCEPTED = KIND_CODES[Kind.ACCEPTED]
 # Where a spec's options stand when none is set, to know without packing that there is nothing to pack.
 _PLAIN = JobSpec(queue=QueueName("", ""), id="", name="", payload=b"")
