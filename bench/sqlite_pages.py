@@ -1,7 +1,8 @@
 """Why the embedded store has the page size, the driver and the checkpoints it has: `python -m bench.sqlite_pages`.
 
-Three questions, each answered by the best of several rounds, in µs:
+Four questions, each answered by the best of several rounds, in µs:
 - what a commit of about one job's pages costs by page size, with SQLite's own checkpoints and without;
+- what a commit costs when the database is large, in SQLite's own memory and in a file that nobody syncs;
 - what binding and fetching a row of the jobs table costs through sqlite3 and through apsw;
 - what handing a call to a thread and back costs, against making it here.
 """
@@ -67,6 +68,25 @@ def commits(page: int, checkpoint: int) -> float:
         return time_taken
 
 
+def large(path: str, rows: int) -> float:
+    """A small commit beside this many rows."""
+    connection = apsw.Connection(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("CREATE TABLE a (pk INTEGER PRIMARY KEY, data BLOB)")
+    with connection:
+        connection.executemany("INSERT INTO a VALUES (NULL, ?)", ((b"x" * 300,) for _ in range(rows)))
+
+    def work() -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE a SET data = ? WHERE pk = 1", (b"y" * 300,))
+        connection.execute("COMMIT")
+
+    time_taken = best(work, 200)
+    connection.close()
+    return time_taken
+
+
 def rows(connection: Any) -> tuple[float, float]:
     """Insert a job's row; read a queue's row."""
     for statement in queries.read("schema.sql").split(";\n"):
@@ -105,6 +125,10 @@ def main() -> None:
     pages = Table("page size", "checkpoints in the commit", "beside it", title="µs per commit of one job's pages")
     for page in track((1024, 2048, 4096, 8192), "commits by page size", console=console, transient=True):
         pages.add_row(str(page), f"{commits(page, 1000):.0f}", f"{commits(page, 0):.0f}")
+    sizes = Table("rows there are", "SQLite's :memory:", "a file that nobody syncs", title="µs per small commit")
+    for count in track((10_000, 500_000), "commits by size", console=console, transient=True):
+        with tempfile.TemporaryDirectory() as folder:
+            sizes.add_row(f"{count:,}", f"{large(':memory:', count):.0f}", f"{large(f'{folder}/large.db', count):.0f}")
     drivers = Table("driver", "insert a job's row", "read a queue's row", title="µs per statement, in memory")
     for name, connection in (
         (f"sqlite3 ({sqlite3.sqlite_version})", sqlite3.connect(":memory:", isolation_level=None)),
@@ -115,7 +139,7 @@ def main() -> None:
     here, there = asyncio.run(hop())
     hops = Table("made here", "by a thread and back", title="µs per empty call")
     hops.add_row(f"{here:.2f}", f"{there:.0f}")
-    for table in (pages, drivers, hops):
+    for table in (pages, sizes, drivers, hops):
         console.print(table)
 
 

@@ -26,7 +26,7 @@ import apsw
 
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import Clock
-from jobq.stores.sqlite import queries, signals
+from jobq.stores.sqlite import queries, scratch, signals
 from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.mailbox import Post
 from jobq.stores.sqlite.tx import Memory, Tx
@@ -71,15 +71,15 @@ class Database:
     """What the handles on one place share. Opened by the first, closed with the last (see `shared`)."""
 
     def __init__(self, path: str | None, *, full: bool) -> None:
-        self.path = path
+        self._private = path is None
+        self.path = path or f"{scratch.folder(self)}/jobs.db"
         self.full = full
         self.post = Post()
         self.log_id = ""
         self.checkpointer: Checkpointer | None = None
         self._lock_file: int | None = None
         self._writer = _Desk(self, writes=True)
-        # A memory database is one connection's: its reads go with its writes.
-        self._reader = _Desk(self, writes=False) if path is not None else self._writer
+        self._reader = _Desk(self, writes=False)
         self._opening = threading.Lock()
         self._ready = False
 
@@ -98,14 +98,15 @@ class Database:
     def close(self) -> None:
         """Finish what is queued, stop the threads and close the file."""
         self._writer.stop()
-        if self._reader is not self._writer:
-            self._reader.stop()
+        self._reader.stop()
         if self.checkpointer is not None:
             self.checkpointer.stop()
         self.post.close()
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
+        if self._private:
+            scratch.remove(os.path.dirname(self.path))
 
     def take_turn(self, *, wait: bool) -> bool:
         """Our turn among the processes that write. Without waiting: False if it is another's."""
@@ -144,7 +145,7 @@ class Database:
             self._ready = True
 
     def _open_file(self) -> None:
-        if self.path is not None and fcntl is not None:
+        if not self._private and fcntl is not None:
             self._lock_file = os.open(f"{self.path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         with self.alone():
             connection = self._connect()
@@ -156,19 +157,18 @@ class Database:
                 connection.close()
                 raise
         self._writer.start(connection)
-        if self._reader is not self._writer:
-            self._reader.start(self._connect())
-            self.checkpointer = Checkpointer(self._connect(), self.alone)
+        self._reader.start(self._connect())
+        self.checkpointer = Checkpointer(self._connect(), self.alone)
 
     def _connect(self) -> apsw.Connection:
-        connection = apsw.Connection(self.path or ":memory:", statementcachesize=300)
+        connection = apsw.Connection(self.path, statementcachesize=300)
         try:
             connection.set_busy_timeout(BUSY_MS)
             connection.execute(f"PRAGMA page_size = {PAGE}")
-            if self.path is not None:
-                connection.execute("PRAGMA journal_mode = WAL").fetchone()
-                connection.execute("PRAGMA wal_autocheckpoint = 0").fetchone()
-                connection.execute(f"PRAGMA synchronous = {'FULL' if self.full else 'NORMAL'}")
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            connection.execute("PRAGMA wal_autocheckpoint = 0").fetchone()
+            synchronous = "OFF" if self._private else "FULL" if self.full else "NORMAL"
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA cache_size = -65536")
         except BaseException:
@@ -325,10 +325,10 @@ def _resolve(answers: list[_Answer]) -> None:
             request.future.set_exception(error)
 
 
-def _translated(error: BaseException, path: str | None) -> BaseException:
+def _translated(error: BaseException, path: str) -> BaseException:
     if not isinstance(error, UNAVAILABLE):
         return error
-    unavailable = StoreUnavailable(f"the SQLite database {path or 'in memory'} did not take part: {error}")
+    unavailable = StoreUnavailable(f"the SQLite database {path} did not take part: {error}")
     unavailable.__cause__ = error
     return unavailable
 
