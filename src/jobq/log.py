@@ -42,9 +42,13 @@ class EventLog:
         """Everything up to `position` is stored elsewhere; the log need not keep it for this reader."""
         await self.store.ack_events(queue, reader, position)
 
+    async def end(self, queue: QueueName) -> str:
+        """The position the queue's log has reached."""
+        return (await self.store.read_events(queue, after=None)).position
+
     async def ends(self, tenant: str, queue: str) -> tuple[str, ...]:
         """The positions the queue's log has reached, as they stand in ids of events: one per partition that is not empty."""
-        position = (await self.store.read_events(QueueName(tenant, queue), after=None)).position
+        position = await self.end(QueueName(tenant, queue))
         each = (
             json.loads(position) if position.startswith("[") else [position]
         )  # a partitioned queue's position is a list of its partitions'

@@ -24,6 +24,8 @@ _SETTINGS = {
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     # Percentiles per queue and minute are thousands of groups; past this number Spark sorts all rows instead of hashing them.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+    # Beginnings of runs are joined to a few in a hundred ends: cheaper sent around than shuffled, up to this size.
+    "spark.sql.autoBroadcastJoinThreshold": "67108864",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.hadoop.parquet.enable.summary-metadata": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",

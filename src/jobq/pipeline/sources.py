@@ -123,7 +123,7 @@ class StoreSource:
         from jobq.pipeline.datasource import register
 
         register(spark)
-        reader = spark.readStream.format("jobq").option("url", self.url).option("shape", "lines").option("reader", "pipeline")
+        reader = spark.readStream.format("jobq").option("url", self.url).option("read", "lines").option("reader", "pipeline")
         if self.max_events:
             reader = reader.option("maxEventsPerTrigger", self.max_events)
         return from_json_lines(reader.load(), origin=F.col("origin"))

@@ -125,7 +125,7 @@ ATTEMPTS = Table(
         _C("due_at", "timestamp", "when it should have begun"),
         _C("started_at", "timestamp", "when it began"),
         _C("ended_at", "timestamp", "when it ended"),
-        _C("wait_ms", "bigint", "due to start (never below 0)"),
+        _C("wait_ms", "bigint", "due to start (never below 0); null if the event of its start is not in the lake"),
         _C("run_ms", "bigint", "start to end"),
         _C("failures", "int", "runs of this life that failed, this one included"),
         _C("stalls", "int", "runs of this life that stalled, this one included"),

@@ -12,7 +12,7 @@ from jobq.pipeline.formats import Part, any_of
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.slo import Target
 from jobq.pipeline.tables import ATTEMPTS, ERRORS, EVENTS, QUEUE_MINUTE, SLO, TENANT_DAY, WORKER_MINUTE
-from jobq.pipeline.transforms.attempts import attempts, ends, is_stalled, starts_of_stalled
+from jobq.pipeline.transforms.attempts import attempts, starts_found, starts_wanted
 from jobq.pipeline.transforms.errors import errors
 from jobq.pipeline.transforms.queues import COUNTS, changes, last_levels, queue_minute, tenant_day
 from jobq.pipeline.transforms.slo import slo
@@ -35,9 +35,9 @@ def derive(lake: Lake, targets: Sequence[Target], hours: Sequence[Part] | None =
 
 
 def _attempts(lake: Lake, events: DataFrame, hours: Sequence[Part]) -> None:
-    stalled = ends(events).where(is_stalled() & F.col("started_at").isNotNull())
-    begun = sorted({_hour_of(row[0]) for row in stalled.select(_hours_since_epoch("started_at")).distinct().collect()})
-    starts = starts_of_stalled(events, lake.read(EVENTS, begun)) if begun else None
+    wanted = starts_wanted(events)
+    begun = sorted({_hour_of(row[0]) for row in wanted.select(_hours_since_epoch("started_at")).distinct().collect()})
+    starts = starts_found(wanted, lake.read(EVENTS, begun)) if begun else None
     lake.space.replace(ATTEMPTS, attempts(events, starts), hours)
 
 

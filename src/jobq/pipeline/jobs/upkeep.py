@@ -54,7 +54,7 @@ def _optimise(lake: Lake, space: DeltaSpace, table: Table) -> tuple[int, int] | 
 
 
 def retain(lake: Lake, *, keep_days: int, today: date | None = None, all_tables: bool = False) -> dict[str, int]:
-    """Remove days older than `keep_days`, of `events`, `attempts` and `quarantine` or of all tables; partitions removed per table.
+    """Remove days older than `keep_days`, of `events`, `attempts` and `quarantine` or of all tables; what went, per table.
 
     The audit is told (the lake's horizon), so that jobs begun before it are not taken for jobs that lost their beginning."""
     first = ((today or datetime.now(UTC).date()) - timedelta(days=keep_days)).isoformat()

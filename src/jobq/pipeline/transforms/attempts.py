@@ -1,4 +1,4 @@
-"""`attempts`: every event that takes a job out of `active` is the end of a run and carries all that is to know of it."""
+"""`attempts`: every event that takes a job out of `active` is the end of a run, and mostly says all that is to know of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ def ms_between(start: str, end: str) -> Column:
 
 def is_stalled() -> Column:
     """The run lost its lease: who recorded that is not who ran it."""
-    return (F.col("kind") == "stalled") | (F.col("reason") == "stalled")
+    return (F.col("kind") == "stalled") | (F.col("reason").eqNullSafe("stalled"))
+
+
+def is_told_by_its_start() -> Column:
+    """The end does not say all: it names the next time the job is due, or another worker than the one that ran it."""
+    return F.col("kind").isin("retried", "snoozed", "blocked") | is_stalled()
 
 
 def ends(events: DataFrame) -> DataFrame:
@@ -25,12 +30,28 @@ def ends(events: DataFrame) -> DataFrame:
     return events.where(F.col("previous") == "active")
 
 
+def starts_wanted(events: DataFrame) -> DataFrame:
+    """The runs that ended among `events` and whose beginning has to be looked up, with its time: a few in a hundred."""
+    return ends(events).where(is_told_by_its_start() & F.col("started_at").isNotNull()).select(*_RUN, "started_at")
+
+
+def starts_found(wanted: DataFrame, candidates: DataFrame) -> DataFrame:
+    """Of the candidates, the beginnings of the wanted runs."""
+    begun = candidates.where(F.col("kind") == "started").select(
+        *_RUN, F.col("worker").alias("begun_by"), F.col("due_at").alias("begun_due")
+    )
+    return begun.join(wanted.select(*_RUN), _RUN, "left_semi")
+
+
 def attempts(events: DataFrame, starts: DataFrame | None = None) -> DataFrame:
-    """One row per run that ended. `starts`: events among which the beginnings of stalled runs are looked up."""
-    rows = ends(events).withColumn("worker", F.when(~F.coalesce(is_stalled(), F.lit(False)), F.col("worker")))
-    if starts is not None:
-        begun = starts.where(F.col("kind") == "started").select(*_RUN, F.col("worker").alias("begun_by"))
-        rows = rows.join(begun, _RUN, "left").withColumn("worker", F.coalesce("worker", "begun_by"))
+    """One row per run that ended. `starts`: what `starts_found` answered, for the runs whose end does not say all."""
+    rows = ends(events).withColumn("told", is_told_by_its_start()).withColumn("stalled", is_stalled())
+    if starts is None:
+        rows = rows.withColumn("begun_by", F.lit(None).cast("string")).withColumn("begun_due", F.lit(None).cast("timestamp"))
+    else:
+        rows = rows.join(starts, _RUN, "left")
+    rows = rows.withColumn("worker", F.when(F.col("stalled"), F.col("begun_by")).otherwise(F.col("worker")))
+    rows = rows.withColumn("due_at", F.when(F.col("told"), F.col("begun_due")).otherwise(F.col("due_at")))
     rows = rows.select(
         "*",
         F.col("kind").alias("outcome"),
@@ -39,9 +60,3 @@ def attempts(events: DataFrame, starts: DataFrame | None = None) -> DataFrame:
         ms_between("started_at", "at").alias("run_ms"),
     )
     return rows.select(*ATTEMPTS.columns)
-
-
-def starts_of_stalled(events: DataFrame, candidates: DataFrame) -> DataFrame:
-    """Of the candidates, the beginnings of the runs that `events` say have stalled: a few, found by a broadcast join."""
-    lost = ends(events).where(is_stalled()).select(*_RUN)
-    return candidates.where(F.col("kind") == "started").join(F.broadcast(lost), _RUN, "left_semi")

@@ -1,0 +1,121 @@
+"""Batch read: the jobs of a queue with their results, a task per state; filters on state, name, key and id go to the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from jobq import Queue
+from jobq.core.states import State
+from jobq.errors import JobNotFound
+from jobq.info import JobInfo, Undecoded
+from jobq.pipeline.datasource.columns import JOBS, required, store_url
+
+_BATCH = 2_000
+_JSON = ("args", "kwargs", "result", "progress")
+
+
+class Part(InputPartition):
+    """What one task reads: the jobs of a state, or those of some ids."""
+
+    def __init__(self, state: str | None, ids: tuple[str, ...] = ()) -> None:
+        super().__init__((state, ids))
+        self.state, self.ids = state, ids
+
+
+class JobsReader(DataSourceReader):
+    """Reads one queue."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.url, self.queue, self.tenant = store_url(options), required(options, "queue"), options.get("tenant")
+        self.wanted: dict[str, tuple[str, ...]] = {}
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes equality on state and id, and on name and key if it is one value; Spark applies the rest."""
+        for filter in filters:
+            values = _values(filter)
+            if values is None or filter.attribute[0] in self.wanted:  # type: ignore[attr-defined]
+                yield filter
+            else:
+                self.wanted[filter.attribute[0]] = values  # type: ignore[attr-defined]
+
+    def partitions(self) -> list[InputPartition]:
+        """One per state, so that they are read side by side; ids are looked up in one."""
+        states = [state for state in self.wanted.get("state", tuple(State)) if state in tuple(State)]
+        if "id" in self.wanted:
+            return [Part(None, self.wanted["id"])]
+        return [Part(str(state)) for state in states] or [Part(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Pages of jobs as Arrow batches."""
+        assert isinstance(partition, Part)
+        schema = to_arrow_schema(JOBS, timezone="UTC")
+        loop = asyncio.new_event_loop()
+        rows = self._rows(partition)
+        try:
+            while chunk := loop.run_until_complete(_take(rows, _BATCH)):
+                yield pa.RecordBatch.from_pylist(chunk, schema=schema)
+        finally:
+            loop.run_until_complete(rows.aclose())
+            loop.close()
+
+    async def _rows(self, part: Part) -> Any:
+        name, key = (self.wanted.get(column, (None,))[0] for column in ("name", "key"))
+        async with Queue(self.queue, self.url, tenant=self.tenant) as queue:
+            if part.ids:
+                for id in part.ids:
+                    try:
+                        found = await queue.job(id).info()
+                    except JobNotFound:
+                        continue
+                    if all(getattr(found, name) in values for name, values in self.wanted.items()):
+                        yield _row(found)
+            elif part.state:
+                async for found in queue.find(state=part.state, name=name, key=key):
+                    yield _row(found)
+
+
+def _values(filter: Filter) -> tuple[str, ...] | None:
+    """The values a filter asks for, if it is one that the store can answer."""
+    if isinstance(filter, EqualTo) and filter.attribute in (("state",), ("name",), ("key",), ("id",)):
+        return (filter.value,)
+    if isinstance(filter, In) and filter.attribute in (("state",), ("id",)):
+        return tuple(filter.value)
+    return None
+
+
+async def _take(rows: AsyncIterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    taken: list[dict[str, Any]] = []
+    async for row in rows:
+        taken.append(row)
+        if len(taken) == count:
+            break
+    return taken
+
+
+def _row(job: JobInfo) -> dict[str, Any]:
+    failure = job.failure
+    row = {name: getattr(job, name, None) for name in JOBS.names}
+    row.update({name: _json(row[name]) for name in _JSON})
+    row["state"] = job.state.value
+    row["reason"] = failure.reason if failure else job.reason
+    row["error_type"] = failure.type if failure else None
+    row["error_message"] = failure.message if failure else None
+    return row
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value, enc_hook=_as_text).decode()
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, Undecoded):
+        return {"codec": value.codec, "data": value.data}
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,0 +1,129 @@
+"""One Spark session for all tests of the pipeline, and events made by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the pipeline's tests need pyspark: pip install 'jobq[spark]'")
+
+from pyspark.sql import DataFrame, SparkSession
+
+from jobq.pipeline.lake import Batch, Lake
+from jobq.pipeline.session import open_session
+from tests.kafka import spark_jars
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Local, with two cores and few partitions: tests are small."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["JQ_SPARK_JARS"] = ""
+    session = open_session(
+        "tests",
+        master="local[2]",
+        conf={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "1g",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.jars": _jars(),
+            # A test's few rows are not worth compiling a plan for: interpreted, and with the quick compiler only.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
+    )
+    yield session
+    session.stop()
+
+
+def _jars() -> str:
+    """Connectors, if they can be had; tests that need one say so."""
+    try:
+        return spark_jars("spark-kafka", "spark-delta")
+    except pytest.skip.Exception:
+        return ""
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    return Lake(spark, str(tmp_path / "lake"))
+
+
+class History:
+    """Writes events as a store would: `h.event("accepted", "a", None, "waiting", at=0)`; times are seconds after midnight."""
+
+    START = 1_763_164_800_000  # 2025-11-15 00:00 UTC
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._jobs: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def event(
+        self, kind: str, job: str, state: str, *, at: float = 0, tenant: str = "acme", queue: str = "mail", **more: Any
+    ) -> History:
+        known = self._jobs.setdefault((tenant, queue, job), {"life": 0, "attempt": 0, "failures": 0, "stalls": 0, "state": None})
+        at_ms = self.START + int(at * 1000)
+        if kind == "accepted":
+            known |= {"created_ms": at_ms, "due_ms": at_ms}
+        if kind == "rerun":
+            known |= {"life": known["life"] + 1, "failures": 0, "stalls": 0, "due_ms": at_ms}
+        if kind == "started":
+            known |= {"attempt": known["attempt"] + 1, "started_ms": at_ms}
+        if kind == "stalled":
+            known |= {"stalls": known["stalls"] + 1}
+        if kind in ("retried", "failed"):
+            known |= {"failures": known["failures"] + 1}
+        previous = None if kind == "accepted" else known["state"]
+        line = {
+            "v": 1, "id": f"log-{len(self.lines) + 1}-0", "kind": kind, "at_ms": at_ms, "tenant": tenant, "queue": queue,
+            "job": job, "name": "send", "previous": previous, **known, "state": state, **more,
+        }  # fmt: skip
+        known["state"] = state
+        self.lines.append({name: value for name, value in line.items() if value is not None})
+        return self
+
+    def life(self, job: str, *, at: float = 0, wait: float = 1, run: float = 2, end: str = "completed", **more: Any) -> History:
+        """Accepted, started, ended."""
+        self.event("accepted", job, "waiting", at=at, **more)
+        self.event("started", job, "active", at=at + wait, worker="w-1", **more)
+        return self.event(end, job, end, at=at + wait + run, worker="w-1", **more)
+
+    def gap(self, *, at: float = 0) -> History:
+        """The store's log lost entries here."""
+        at_ms = self.START + int(at * 1000)
+        self.lines.append(
+            {
+                "v": 1, "id": f"log-{len(self.lines) + 1}-0", "kind": "gap", "at_ms": at_ms, "tenant": "acme", "queue": "mail",
+                "job": "", "life": 0, "name": "", "attempt": 0, "failures": 0, "stalls": 0,
+                "created_ms": at_ms, "reason": "3 entries dropped",
+            }
+        )  # fmt: skip
+        return self
+
+
+@pytest.fixture
+def history() -> History:
+    return History()
+
+
+def wire_rows(spark: SparkSession, lines: list[Any]) -> DataFrame:
+    """Lines (text, or dicts to be written as JSON) as a source delivers them."""
+    import json
+
+    from jobq.pipeline.transforms.parse import from_json_lines
+
+    text = [(line if isinstance(line, str) else json.dumps(line),) for line in lines]
+    return from_json_lines(spark.createDataFrame(text, "value string"))
+
+
+def take_in(lake: Lake, lines: list[Any], number: int = 0, run: str = "test") -> Any:
+    """Put lines in the lake as one batch."""
+    from jobq.pipeline.jobs.ingest import ingest
+
+    return ingest(lake, wire_rows(lake.spark, lines), Batch(run=run, number=number))
