@@ -20,7 +20,7 @@ from jobq.stores.valkey.handle import Handle
 from jobq.stores.valkey.wire import Connection, ServerError
 
 log = logging.getLogger("jobq.valkey")
-_PING = 3.0
+_PING = 5.0
 """Seconds between pings; they also keep `log` topics registered."""
 _LOG_MS = 15_000
 _RETRY = 0.5
@@ -36,6 +36,7 @@ class Listen(Handle):
         self._ear: Connection | None = None
         self._care: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
+        self._lost = asyncio.Event()
 
     @asynccontextmanager
     async def listen(self, topics: Sequence[Topic], *, announced: bool = False) -> AsyncIterator[AsyncIterator[Signal]]:
@@ -108,7 +109,10 @@ class Listen(Handle):
     async def _look_after(self) -> None:
         """A deaf connection is found and replaced. What it missed, listeners find by looking."""
         while True:
-            await asyncio.sleep(_PING)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PING):
+                    await self._lost.wait()
+            self._lost.clear()
             try:
                 async with self._opening:
                     if self._ear is None or self._ear.closed:
@@ -121,9 +125,11 @@ class Listen(Handle):
             except (StoreUnavailable, ServerError, OSError) as e:
                 log.info("the listening connection of %s is away: %s", self.url, e)
                 await asyncio.sleep(_RETRY)
+                self._lost.set()
 
     def _hear(self, message: list[Any]) -> None:
-        if message[0] not in (b"message", b"smessage"):
+        if message[0] == b"closed":
+            self._lost.set()
             return
         channel, text = message[1].decode(), message[2].decode()
         if channel.endswith("}log"):

@@ -81,6 +81,8 @@ class Sleep(Flows):
         waiter = self._waiters.get(group)
         if waiter is None:
             waiter = self._waiters[group] = asyncio.get_running_loop().create_task(self._pop(group))
+            # Its sleeper may have gone: then nobody asks how it ended.
+            waiter.add_done_callback(lambda task: task.cancelled() or task.exception())
         return waiter
 
     async def _pop(self, group: tuple[str, ...]) -> bytes | None:

@@ -1,0 +1,131 @@
+"""Load, and what must hold of it afterwards whatever was done to the servers meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+
+from jobq.core.records import EventRecord, JobSpec, QueueName
+from jobq.core.states import ENDED, State
+from jobq.errors import StoreUnavailable
+from jobq.stores import open_store
+from jobq.stores.base import Store
+from tests.contract.audit import check_story, stories_of
+from tests.contract.kit import read_log
+
+APP = Path(__file__).with_name("app.py")
+QUEUE = QueueName("faults", "faults")
+PATIENCE = 90
+_names = count()
+
+
+class Workers:
+    """Worker processes that die and are replaced."""
+
+    def __init__(self, url: str, n: int) -> None:
+        self.url = url
+        self.running = [self._start() for _ in range(n)]
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, str(APP), self.url, f"worker-{next(_names)}"])
+
+    def kill_one(self) -> None:
+        """-9, and another takes its place."""
+        victim = random.randrange(len(self.running))
+        self.running[victim].kill()
+        self.running[victim].wait()
+        self.running[victim] = self._start()
+
+    def stop(self) -> None:
+        for process in self.running:
+            process.send_signal(signal.SIGTERM)
+        for process in self.running:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@asynccontextmanager
+async def workers(url: str, n: int = 2) -> AsyncIterator[Workers]:
+    """Worker processes for a while."""
+    group = await asyncio.to_thread(Workers, url, n)
+    try:
+        yield group
+    finally:
+        await asyncio.to_thread(group.stop)
+
+
+async def produce(store: Store, n: int, pace: float = 0.01) -> list[str]:
+    """Put n jobs, a few at a time, each batch again and again until it is acknowledged. The ids, all acknowledged."""
+    acknowledged: list[str] = []
+    for start in range(0, n, 20):
+        specs = [
+            JobSpec(queue=QUEUE, id=f"j{k:05}", name="work", payload=b"[[%d],{}]" % k, max_stalls=1000)
+            for k in range(start, min(start + 20, n))
+        ]
+        await stubborn(store, specs)
+        acknowledged += [spec.id for spec in specs]
+        await asyncio.sleep(pace)
+    return acknowledged
+
+
+async def stubborn(store: Store, specs: list[JobSpec]) -> None:
+    """The outcome of a call that failed is unknown: repeat it until it is known."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await store.put(specs)
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(0.1)
+
+
+async def all_ended(store: Store, n: int) -> None:
+    """Wait until nothing of the n jobs is under way."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                counts = await store.count(QUEUE)
+                if sum(counts[state] for state in ENDED) >= n:
+                    return
+            except StoreUnavailable:
+                pass
+            await asyncio.sleep(0.2)
+
+
+async def begin(url: str) -> None:
+    """Register a reader, so that the whole log is there to be checked in the end."""
+    async with open_store(url) as store:
+        await store.ack_events(QUEUE, "faults", "0")
+
+
+async def check(url: str, ids: list[str]) -> Counter[str]:
+    """Every acknowledged job ended once on record, and every repeat run has its reason. How often each kind happened."""
+    async with open_store(url) as store:
+        log = await read_log(store, QUEUE, limit=5000)
+        stories = stories_of(log)
+        assert set(ids) <= stories.keys(), f"lost: {sorted(set(ids) - stories.keys())[:10]}"
+        for id in ids:
+            story = stories[id]
+            check_story(story)
+            assert sum(e.state in ENDED for e in story) == 1, told(story)
+            assert story[-1].state is State.COMPLETED, told(story)
+        counts = await store.count(QUEUE)
+        assert counts[State.COMPLETED] == len(ids)
+        assert not any(counts[state] for state in (State.ACTIVE, State.WAITING, State.DELAYED, State.BLOCKED))
+    return Counter(str(e.kind) for e in log)
+
+
+def told(story: list[EventRecord]) -> str:
+    """A job's story in a line."""
+    return f"{story[0].job}: " + ", ".join(f"{e.kind} by {e.worker} at {e.at_ms % 100_000}" for e in story)
