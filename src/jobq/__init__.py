@@ -9,6 +9,7 @@ job = await charge.enqueue("acme", invoice=7)
 await Worker(queue).run()
 """
 
+from jobq.batch import BatchTask
 from jobq.core.checks import Seconds
 from jobq.core.codec import Codec
 from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze
@@ -53,7 +54,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     # producing
-    "Queue", "Task", "AsyncTask", "PlainTask", "Call", "Job", "JobOptions", "TaskOptions", "Seconds",
+    "Queue", "Task", "AsyncTask", "PlainTask", "BatchTask", "Call", "Job", "JobOptions", "TaskOptions", "Seconds",
     "Flow", "chain", "group", "chord",
     # policies
     "Retry", "Unique", "Rate", "Bucket", "Cron", "Every", "Retention", "Permissions", "Codec",

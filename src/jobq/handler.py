@@ -12,12 +12,15 @@ from jobq.core.checks import shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Cron, Every, Permissions, Retry
 from jobq.core.records import Lease
+from jobq.engine.handler import BatchSize
 from jobq.errors import ConfigError
 from jobq.options import EXECUTORS, ExecutorName
 
 
 class TaskHandler:
     """What the engine runs (it fits `engine.handler.Handler`). Made by `@queue.task` from the options that stay with workers."""
+
+    batch: BatchSize | None = None
 
     def __init__(
         self, name: str, fn: Callable[..., Any], decoder: ArgumentDecoder, codec: Codec, options: Mapping[str, Any]

@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from jobq import info
+from jobq.batch import BatchDecorator
 from jobq.core import checks
-from jobq.core.checks import shown
+from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Bucket, Rate, Retention
 from jobq.core.records import JobRecord, QueueConfig, QueueName, ScheduleSpec
@@ -210,6 +211,14 @@ class Queue(Operations, Limiting, Scheduling):
         """
         given = cast("TaskOptions", options)
         return TaskDecorator(self, given) if fn is None else make_task(self, fn, given)
+
+    def batch_task(self, *, size: int, linger: Seconds = 0, **options: Unpack[TaskOptions]) -> BatchDecorator:
+        """Make a batch task of a function: one call for up to `size` jobs, which it waits for up to `linger`.
+
+        The function takes the list of their items and answers a list with one result per item, where an exception fails
+        that job alone; raised, it fails all of them. A worker gathers no more than its concurrency.
+        """
+        return BatchDecorator(self, size, linger, options)
 
     def named(self, name: str, **options: Unpack[JobOptions]) -> Task[..., Any]:
         """A task known by its name only, for producers that cannot import the handler."""

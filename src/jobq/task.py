@@ -12,7 +12,7 @@ from jobq import waiting
 from jobq.core import checks
 from jobq.core.calls import ArgumentDecoder, CallShape, is_plain
 from jobq.core.checks import shown
-from jobq.core.codec import get_codec
+from jobq.core.codec import Codec, get_codec
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.refs import mark
 from jobq.core.unique import unique_spec
@@ -287,18 +287,32 @@ def make_task(queue: Queue, fn: Callable[..., Any], options: TaskOptions) -> Tas
     """The task of a function, registered with the queue under its name."""
     if not callable(fn):
         raise ConfigError(f"@queue.task: {shown(fn)} is not a function; options are given by name")
+
+    def handler(name: str, codec: Codec, options: Mapping[str, Any]) -> TaskHandler:
+        return TaskHandler(name, fn, ArgumentDecoder(fn, name), codec, options)
+
+    return publish(queue, fn, options, AsyncTask if runs_async(fn) else PlainTask, Definition, handler)
+
+
+def publish(
+    queue: Queue,
+    fn: Callable[..., Any],
+    options: TaskOptions,
+    kind: type[Task[..., Any]],
+    define: Callable[[str, Callable[..., Any]], Definition],
+    make_handler: Callable[[str, Codec, Mapping[str, Any]], TaskHandler],
+) -> Task[..., Any]:
+    """Check the options, make the task and its handler, and register them with the queue."""
     resolved, of_worker = resolve_task(options)
     name = checks.check_task_name(of_worker.get("name") or getattr(fn, "__name__", None), error=ConfigError)
-    definition = Definition(name, fn)
+    definition = define(name, fn)
     assert definition.shape is not None
-    assert definition.decoder is not None
     if resolved.key_parameter is not None:
         definition.shape.check_parameter(resolved.key_parameter, "key")
     if resolved.unique is not None:
         for field in resolved.unique.fields:
             definition.shape.check_parameter(field, "Unique field")
-    handler = TaskHandler(name, fn, definition.decoder, queue.codec, of_worker)
-    kind: type[Task[..., Any]] = AsyncTask if runs_async(fn) else PlainTask
+    handler = make_handler(name, queue.codec, of_worker)
     task = kind(queue, definition, resolved)
     queue.register(handler, None if handler.schedule is None else planned(handler.schedule, task))
     update_wrapper(cast("Any", task), fn, updated=())

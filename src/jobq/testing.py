@@ -234,6 +234,8 @@ class _Drainer:
             self._slots.give(taken - len(settled.leases))
             self._count(len(settled.leases))
             runner.start(settled.leases, since)
+            if not settled.leases:
+                runner.batches.flush()  # nothing more will come
             if runner.ended:
                 continue
             if runner.open or claim is None:  # with room for more, look again soon: a run may wait for a job it enqueued

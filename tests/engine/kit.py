@@ -14,6 +14,7 @@ from jobq.core.codec import JSON
 from jobq.core.policies import Retry
 from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, Lease, QueueConfig, QueueName, ScheduleSpec, Settled
 from jobq.core.states import State
+from jobq.engine.handler import BatchSize
 from jobq.engine.ids import new_id
 from jobq.engine.settings import Settings
 from jobq.errors import StoreUnavailable
@@ -43,12 +44,20 @@ async def soon(event: asyncio.Event) -> None:
 class Handled:
     """A handler: a function, its name and how to run it."""
 
-    def __init__(self, fn: Callable[..., Any], *, retry: Retry | None = None, timeout_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        retry: Retry | None = None,
+        timeout_ms: int | None = None,
+        batch: BatchSize | None = None,
+    ) -> None:
         self.name = fn.__name__
         self.fn = fn
         self.executor = "inline" if asyncio.iscoroutinefunction(fn) else "thread"
         self.retry = retry or Retry(3, base=0)
         self.timeout_ms = timeout_ms
+        self.batch = batch
 
     def bind(self, lease: Lease) -> Any:
         return JSON.decode_call(lease.payload)

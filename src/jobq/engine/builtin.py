@@ -28,6 +28,7 @@ class Gather:
     executor: Literal["inline"] = "inline"
     retry = Retry()
     timeout_ms = None
+    batch = None
     fn: Callable[[list[Any]], Coroutine[Any, Any, list[Any]]] = staticmethod(_gather)
 
     def bind(self, lease: Lease, /) -> Bound:

@@ -68,7 +68,7 @@ class Fetcher:
     def stop(self) -> None:
         """Claim nothing more, and end when all is settled. What an exchange in flight still brings goes straight back."""
         self._stopping = True
-        self._runner.refusing = True
+        self._runner.refuse()
         self._bell.ring()
 
     # ── the loop ──

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from jobq.core.policies import Retry
@@ -13,6 +14,14 @@ from jobq.stores.base import Clock, Store
 ExecutorName = Literal["inline", "thread", "process", "command"]
 Bound = tuple[Sequence[Any], Mapping[str, Any]]
 """Positional and keyword arguments, decoded."""
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """How many jobs one call takes, and how long it waits for them once it has one."""
+
+    size: int
+    linger_ms: int = 0
 
 
 class Handler(Protocol):
@@ -41,6 +50,11 @@ class Handler(Protocol):
     @property
     def timeout_ms(self) -> int | None:
         """How long a run may take, unless the job carries its own; None or 0: as long as it likes."""
+        ...
+
+    @property
+    def batch(self) -> BatchSize | None:
+        """One call for many jobs: `bind` then gives each one's item, and the function takes a list of them. None: one each."""
         ...
 
     def bind(self, lease: Lease, /) -> Bound:

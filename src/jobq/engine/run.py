@@ -12,6 +12,7 @@ from jobq.core.records import AnyOutcome, Lease, LeaseRef
 from jobq.core.waits import Children, Inbox
 
 if TYPE_CHECKING:
+    from jobq.engine.batches import Batch
     from jobq.engine.notes import Notes
     from jobq.engine.runner import Runner
     from jobq.executors import Executor
@@ -23,6 +24,7 @@ class Run:
 
     task: asyncio.Task[None] | None = None
     executor: Executor | None = None
+    batch: Batch | None = None  # it shares its call with others
     timer: asyncio.TimerHandle | None = None
     until: float | None = None  # monotonic: its lease is not renewed past this
     timeout_s: float = 0.0

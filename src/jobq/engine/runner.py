@@ -15,6 +15,7 @@ from jobq.core.decide import End, HandedBack, Raised, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
 from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName, RetryLater
 from jobq.current import running
+from jobq.engine.batches import Batches
 from jobq.engine.builtin import BUILTIN
 from jobq.engine.handler import Handler
 from jobq.engine.notes import Notes
@@ -55,9 +56,10 @@ class Runner:
         self.held: set[Run] = set()  # leases to keep: running, or ended and not yet settled
         self.ended: list[Run] = []  # concluded with an outcome, to be settled by the next exchange
         self.open = 0  # runs not yet concluded
-        self.refusing = False  # stopping: what still arrives goes straight back
+        self.refusing = False  # see refuse()
+        self.batches = Batches(self)
         self._tasks = tasks
-        self._executors = executors
+        self.executors = executors
         self._slots = slots
         self._bell = bell
         self._settings = settings
@@ -72,28 +74,42 @@ class Runner:
             self.held.add(run)
             self.open += 1
             if self.refusing or lease.cancel_asked or (self._early and JobKey(lease.queue, lease.id) in self._early):
-                self._close(run, self._decide(run, HandedBack(), _DEFAULT_RETRY))
+                self.close(run, self.decide(run, HandedBack(), _DEFAULT_RETRY))
                 continue
             handler = self._tasks[lease.queue].get(lease.name) or BUILTIN.get(lease.name)
             if handler is None:
-                self._close(run, self._decide(run, Unknown(lease.name), _DEFAULT_RETRY))
+                self.close(run, self.decide(run, Unknown(lease.name), _DEFAULT_RETRY))
                 continue
             try:
                 self._launch(run, lease, handler)
             except Exception as error:  # no such executor: this job's trouble, not that of those behind it
-                self._close(run, self._decide(run, Raised(error), _DEFAULT_RETRY))
+                self.close(run, self.decide(run, Raised(error), _DEFAULT_RETRY))
         self._early.clear()
+        self.batches.claimed(room=self._slots.free > 0)
 
     def _launch(self, run: Run, lease: Lease, handler: Handler) -> None:
-        run.executor = executor = self._executors[handler.executor]
-        timeout_ms = lease.timeout_ms
+        executor = self.executors[handler.executor]
+        if handler.batch is not None:
+            self.batches.add(run, handler)
+            return
+        run.executor = executor
+        run.task = self.loop.create_task(self._run(run, lease, handler, executor))
+        self.arm(run, handler, run.since)
+
+    def arm(self, run: Run, handler: Handler, begun: float) -> None:
+        """Set its timeout. `begun` (monotonic) is when its call did, or a little before."""
+        timeout_ms = run.lease.timeout_ms
         if timeout_ms is None:
             timeout_ms = handler.timeout_ms
-        run.task = self.loop.create_task(self._run(run, lease, handler, executor))
         if timeout_ms:
             run.timeout_s = timeout_ms / 1000
-            run.until = run.since + (timeout_ms + self._settings.grace_ms) / 1000
+            run.until = begun + (timeout_ms + self._settings.grace_ms) / 1000
             run.timer = self.loop.call_later(run.timeout_s, self._time_out, run, handler)
+
+    def refuse(self) -> None:
+        """Stopping: what still arrives goes straight back, and nothing waits for more."""
+        self.refusing = True
+        self.batches.flush()
 
     async def _run(self, run: Run, lease: Lease, handler: Handler, executor: Executor) -> None:
         """The task of a run. A successful one passes through here and `_close` only: this is the hot path."""
@@ -104,15 +120,15 @@ class Runner:
             value = await executor.call(run, handler.fn, args, kwargs)
             outcome = Complete(queue=lease.queue, id=lease.id, token=lease.token, result=handler.encode(value, lease))
         except KeyboardInterrupt:  # somebody stops the process, not the job
-            self._close(run, self._decide(run, HandedBack(), handler.retry))
+            self.close(run, self.decide(run, HandedBack(), handler.retry))
             raise
         except BaseException as error:
-            outcome = self._raised(run, handler, error)
-        self._close(run, outcome)
+            outcome = self.raised(run, handler, error)
+        self.close(run, outcome)
 
     # ── ending ──
 
-    def _close(self, run: Run, outcome: AnyOutcome | None) -> None:
+    def close(self, run: Run, outcome: AnyOutcome | None) -> None:
         """Nothing of the run goes on (unless it lingers): conclude it, free its slot."""
         run.task = None
         if run.timer is not None:
@@ -140,16 +156,16 @@ class Runner:
         self._slots.give(1)
         self._bell.ring()
 
-    def _raised(self, run: Run, handler: Handler, error: BaseException) -> AnyOutcome | None:
+    def raised(self, run: Run, handler: Handler, error: BaseException) -> AnyOutcome | None:
         """What a run that raised comes to. An interruption made here means what it was made for; anything else the
         handler raises, or returns, after one counts as if there had been none (as with asyncio.timeout)."""
         if run.concluded:
             return None
         if isinstance(error, asyncio.CancelledError) and run.end is not None:
-            return self._decide(run, run.end, handler.retry)
-        return self._decide(run, Raised(error), handler.retry)
+            return self.decide(run, run.end, handler.retry)
+        return self.decide(run, Raised(error), handler.retry)
 
-    def _decide(self, run: Run, end: End, retry: Retry) -> AnyOutcome:
+    def decide(self, run: Run, end: End, retry: Retry) -> AnyOutcome:
         outcome = decide(run.lease, end, retry=retry, now_ms=run.now_ms, random=random.random)
         if isinstance(outcome, RetryLater):
             log.info("%s failed: %s; retry in %g s", run, _words(outcome), outcome.delay_ms / 1000)
@@ -161,7 +177,7 @@ class Runner:
 
     def _time_out(self, run: Run, handler: Handler) -> None:
         """Past its timeout: interrupt it, and past its grace settle it without its consent."""
-        if run.task is None or run.concluded:
+        if run.concluded or (run.task is None and run.batch is None):
             return
         run.cancelled = True
         run.end = TimedOut(run.timeout_s)
@@ -172,7 +188,7 @@ class Runner:
         """It was interrupted and goes on: settle it now. Its slot stays taken until it really ends."""
         if not run.concluded:
             log.warning("%s was told to stop and goes on; it is settled, and keeps its slot until it ends", run)
-            self._conclude(run, self._decide(run, end, retry))
+            self._conclude(run, self.decide(run, end, retry))
             self._bell.ring()
 
     def cancel(self, queue: QueueName, id: str) -> None:
@@ -198,7 +214,9 @@ class Runner:
             return
         run.cancelled = True
         run.end = HandedBack()  # asked to cancel, the store ends it as cancelled
-        if run.executor is not None:
+        if run.batch is not None:
+            self.batches.told(run)
+        elif run.executor is not None:
             self.loop.call_soon(run.executor.ask, run)  # not before its first step, see _interrupt
 
     def _lose(self, run: Run) -> None:
@@ -211,12 +229,14 @@ class Runner:
     def _interrupt(self, run: Run) -> None:
         """CancelledError at its next await. Not now: a task cancelled before its first step never enters its coroutine,
         and nobody would close the run. What is called soon comes after that step."""
-        if run.task is not None:
+        if run.batch is not None:
+            self.batches.told(run)
+        elif run.task is not None:
             self.loop.call_soon(run.task.cancel)
 
     def hand_back(self) -> None:
         """Interrupt everything that runs; what ends by that is released. `release_rest` does not wait any longer."""
-        for run in self.held:
+        for run in tuple(self.held):
             if not run.concluded:
                 run.cancelled = True
                 run.end = run.end or HandedBack()

@@ -1,0 +1,116 @@
+"""Batch tasks: one handler call for up to N jobs. Each job is enqueued, retried and awaited for itself.
+
+@queue.batch_task(size=100, linger=0.5)
+async def index(documents: list[Document]) -> list[int | Exception]: ...
+
+job = await index.enqueue(document)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from jobq.core import checks
+from jobq.core.calls import ArgumentDecoder, CallShape
+from jobq.core.checks import Seconds, shown
+from jobq.core.codec import Codec
+from jobq.core.records import Lease
+from jobq.core.refs import fill
+from jobq.engine.handler import BatchSize
+from jobq.errors import ConfigError, InvalidJob
+from jobq.handler import TaskHandler
+from jobq.options import TaskOptions
+from jobq.task import Definition, Task, publish
+
+if TYPE_CHECKING:
+    from jobq.queue import Queue
+
+T = TypeVar("T")
+
+MOST = 10_000
+"""Jobs in one call."""
+
+
+class BatchTask(Task[[T], Any]):
+    """A task whose handler takes a list. Its calls have one argument: an item of that list."""
+
+    def __call__(self, items: list[T]) -> Any:
+        """The function itself, here and now, on these items."""
+        assert self.definition.fn is not None
+        return self.definition.fn(items)
+
+
+class BatchDecorator:
+    """What `queue.batch_task(…)` returns."""
+
+    def __init__(self, queue: Queue, size: int, linger: Seconds, options: TaskOptions) -> None:
+        self._queue = queue
+        self._size = BatchSize(
+            size=checks.check_int(size, "size", low=1, high=MOST, error=ConfigError),
+            linger_ms=checks.to_ms(linger, "linger", error=ConfigError),
+        )
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[[list[T]], Awaitable[Sequence[Any]]], /) -> BatchTask[T]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[T]], Sequence[Any]], /) -> BatchTask[T]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        """Make a task of the function and register it with the queue."""
+
+        def handler(name: str, codec: Codec, options: Mapping[str, Any]) -> BatchHandler:
+            return BatchHandler(name, fn, ArgumentDecoder(fn, name), codec, options, self._size)
+
+        return publish(self._queue, fn, self._options, BatchTask, BatchDefinition, handler)
+
+
+class BatchDefinition(Definition):
+    """Of a batch task: what a call must look like is not what the function does."""
+
+    def __init__(self, name: str, fn: Callable[..., Any]) -> None:
+        super().__init__(name)
+        _check_parameters(name, fn)
+        self.fn = fn
+        self.shape = CallShape(_one, name)
+
+
+class BatchHandler(TaskHandler):
+    """What the engine runs."""
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        decoder: ArgumentDecoder,
+        codec: Codec,
+        options: Mapping[str, Any],
+        batch: BatchSize,
+    ) -> None:
+        super().__init__(name, fn, decoder, codec, options)
+        self.batch = batch
+
+    def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The item of this job, as the function's annotation says. One that does not fit fails alone."""
+        args, kwargs = self._codec_of(lease).decode_call(lease.payload)
+        if lease.inputs:
+            args, kwargs = fill(args, kwargs, lease.inputs)
+        items = [*args, *(value for name, value in kwargs.items() if name == "item")]
+        given = len(args) + len(kwargs)
+        if len(items) != 1 or given != 1:
+            raise InvalidJob(f"a job of batch task {self.name} has one argument, its item; this one has {given}")
+        listed: list[Any] = [items]
+        self._decoder.convert(listed, {})
+        return listed[0], {}
+
+
+def _one(item: Any) -> None:
+    """What a call of a batch task looks like."""
+
+
+def _check_parameters(name: str, fn: Callable[..., Any]) -> None:
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = list(inspect.signature(fn).parameters.values())
+    if not parameters or parameters[0].kind not in places or any(p.default is p.empty for p in parameters[1:]):
+        raise ConfigError(f"batch task {name}: {shown(fn)} must take one argument, the list of items")
