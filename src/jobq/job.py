@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from jobq import waiting
 from jobq.core import checks
 from jobq.core.checks import Seconds
+from jobq.core.codec import get_codec
 from jobq.core.records import (
     AnyCommand,
     Cancel,
@@ -158,8 +159,9 @@ class Job(Generic[R_co]):
 
     async def signal(self, name: str, value: Any = None) -> None:
         """Wake its `wait_for_signal(name)`, now or when it gets there. Raises JobNotFound if it has ended."""
-        command = SendSignal(job=self.job_key, name=checks.check_id(name, "signal"), value=self._queue.codec.encode(value))
-        if not await self._do(command):
+        checks.check_id(name, "signal")
+        codec = get_codec((await self._record()).codec)  # the one its handler reads with
+        if not await self._do(SendSignal(job=self.job_key, name=name, value=codec.encode(value))):
             raise JobNotFound(
                 f"job {self.id!r} of queue {self.queue!r} cannot take signal {name!r}: it has ended, or is not there"
             )
