@@ -8,20 +8,30 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 from jobq import (
+    BatchTask,
+    Bucket,
     Cron,
     Event,
+    Every,
+    FlowTree,
     Job,
     JobInfo,
     PlainTask,
     Queue,
+    QueueLimits,
+    Rate,
     Retry,
+    ScheduleInfo,
     Snooze,
     State,
     SyncJob,
     Task,
     Unique,
     Worker,
+    chain,
+    chord,
     current_job,
+    group,
     testing,
 )
 
@@ -110,3 +120,74 @@ def blocking() -> None:
     with testing.use(billing) as jobs:
         assert_type(jobs.sync.drain(), int)
         jobs.sync.assert_enqueued(charge, "acme", 7)
+
+
+# ── flows, schedules, limits, batches ────────────────────────────────────────────────────────────────────────────────
+
+
+@billing.task
+async def report(pages: int) -> int:
+    job = current_job()
+    children = [await job.add(charge, "acme", invoice=n) for n in range(pages)]
+    assert_type(children, list[Job[Receipt]])
+    results = await job.wait_for_children()
+    assert_type(results, Mapping[str, Any])
+    if await job.wait_for_signal("approve", timeout=60):
+        await job.add(email.options(priority=5), [child.ref for child in children], subject="hi")
+    return len(results)
+
+
+@billing.task
+def report_in_a_thread() -> None:
+    job = current_job().sync
+    assert_type(job.add(charge, "acme", 7), Job[Receipt])
+    assert_type(job.wait_for_children(), Mapping[str, Any])
+    job.wait_for_signal("approve")
+
+
+@billing.batch_task(size=100, linger=0.5, retry=3)
+async def index(receipts: list[Receipt]) -> list[int | Exception]:
+    return [receipt.cents or ValueError("nothing") for receipt in receipts]
+
+
+@billing.batch_task(size=10)
+def index_in_a_thread(numbers: list[int]) -> list[int]:
+    return numbers
+
+
+async def flows() -> None:
+    assert_type(await group(charge, [("acme", 1), ("acme", 2)]), Job[list[Receipt]])
+    assert_type(await (await group(charge, [("acme", 1)])).result(), list[Receipt])
+    assert_type(await chain(charge, email, first=("acme", 1)), Job[Any])
+    assert_type(await chord(charge, [("acme", 1)], email), Job[Any])
+    assert_type(await billing.flow_tree("x"), FlowTree)
+    async with billing.flow(id="nightly") as flow:
+        first = flow.add(charge, tenant="acme", invoice=1)
+        flow.add(email.options(after=[first], on_child_failure="continue"), [first.ref], subject="hi")
+    with billing.sync.flow() as blocking_flow:
+        assert_type(blocking_flow.add(charge, "acme", 7), SyncJob[Receipt])
+
+
+async def schedules() -> None:
+    await billing.schedule("nightly", Cron("0 3 * * *", tz="Europe/Zurich", catch_up="one"), charge, "acme", invoice=7)
+    await billing.schedule("poll", Every(timedelta(minutes=5), after_complete=True), digest)
+    assert_type(await billing.schedules(), list[ScheduleInfo])
+    assert_type(await billing.run_schedule("nightly"), Job[Any])
+    assert_type(await billing.unschedule("nightly"), bool)
+    billing.sync.schedule("poll", Every(300), digest)
+
+
+async def limits() -> None:
+    Queue("keyed", mode="keyed", limit=10, key_limit=2, rate=Rate(100, per=60), key_rate=Bucket(10, refill=0.5), limits_version=2)
+    await billing.set_limits(limit=5, rate=None)
+    await billing.set_limits(key="acme", key_limit=3, key_rate=Rate(1, per=timedelta(seconds=1)))
+    found = await billing.limits()
+    assert_type(found, QueueLimits)
+    assert_type(found.rate, Rate | Bucket | None)
+
+
+async def batches() -> None:
+    assert_type(index, BatchTask[Receipt])
+    await index.enqueue(Receipt(1, 2))
+    await index_in_a_thread.options(priority=2).enqueue(7)
+    await index.enqueue_many([(Receipt(1, 2),)])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from accepted import Receipt, billing, charge, email
+from accepted import Receipt, billing, charge, email, index
 
-from jobq import Queue, Retry, Worker
+from jobq import Cron, Every, Queue, Rate, Retry, Worker, chain, current_job, group
 
 
 async def wrong_arguments() -> None:
@@ -57,3 +57,35 @@ async def wrong_flows() -> None:
 async def wrong_workers() -> None:
     Worker("billing")  # type: ignore[arg-type]
     Worker(billing, concurrency="many")  # type: ignore[arg-type]
+
+
+async def wrong_children() -> None:
+    job = current_job()
+    await job.add(charge, "acme")  # type: ignore[call-arg]
+    await job.add(charge, "acme", "seven")  # type: ignore[arg-type]
+    number: int = await job.add(charge, "acme", 7)  # type: ignore[assignment]
+    await group("charge", [])  # type: ignore[arg-type]
+    await chain(charge, "email")  # type: ignore[arg-type]
+    charge.options(on_child_failure="retry")  # type: ignore[arg-type]
+    print(number)  # noqa: T201
+
+
+async def wrong_schedules() -> None:
+    await billing.schedule("s", "0 6 * * *", charge, "acme", 7)  # type: ignore[arg-type]
+    await billing.schedule("s", Every(60), charge, "acme")  # type: ignore[call-arg]
+    await billing.schedule("s", Every(60), charge, "acme", "seven")  # type: ignore[arg-type]
+    Cron("0 6 * * *", catch_up="some")  # type: ignore[arg-type]
+    billing.task(schedule="daily")  # type: ignore[call-overload]
+
+
+async def wrong_limits() -> None:
+    await billing.set_limits(limit="five")  # type: ignore[arg-type]
+    await billing.set_limits(rate=5)  # type: ignore[arg-type]
+    Rate(100)  # type: ignore[call-arg]
+    Queue("q", key_rate=100)  # type: ignore[arg-type]
+
+
+async def wrong_batches() -> None:
+    await index.enqueue(7)  # type: ignore[arg-type]
+    await index.enqueue(Receipt(1, 2), Receipt(3, 4))  # type: ignore[call-arg]
+    billing.batch_task(linger=1)  # type: ignore[call-arg]
