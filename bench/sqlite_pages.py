@@ -2,7 +2,7 @@
 
 Four questions, each answered by the best of several rounds, in µs:
 - what a commit of about one job's pages costs by page size, with SQLite's own checkpoints and without;
-- what a commit costs when the database is large, in SQLite's own memory and in a file that nobody syncs;
+- what claiming a hundred jobs costs when there are many, in SQLite's own memory and in a file that nobody syncs;
 - what binding and fetching a row of the jobs table costs through sqlite3 and through apsw;
 - what handing a call to a thread and back costs, against making it here.
 """
@@ -68,41 +68,49 @@ def commits(page: int, checkpoint: int) -> float:
         return time_taken
 
 
-def large(path: str, rows: int) -> float:
-    """A small commit beside this many rows."""
+def large(path: str, count: int) -> float:
+    """Claim a hundred of this many jobs and commit."""
     connection = apsw.Connection(path)
+    connection.execute("PRAGMA page_size = 2048")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = OFF")
-    connection.execute("CREATE TABLE a (pk INTEGER PRIMARY KEY, data BLOB)")
+    connection.execute("PRAGMA cache_size = -65536")
+    hot = schema(connection)
     with connection:
-        connection.executemany("INSERT INTO a VALUES (NULL, ?)", ((b"x" * 300,) for _ in range(rows)))
+        connection.executemany(hot["insert_job"], (job(n) for n in range(count)))
 
     def work() -> None:
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE a SET data = ? WHERE pk = 1", (b"y" * 300,))
+        connection.execute(hot["claim_plain"], (".w/1", "w", 1, 2, 1, 100)).fetchall()
         connection.execute("COMMIT")
 
-    time_taken = best(work, 200)
+    time_taken = best(work, 20)
     connection.close()
     return time_taken
 
 
-def rows(connection: Any) -> tuple[float, float]:
-    """Insert a job's row; read a queue's row."""
+def schema(connection: Any) -> dict[str, str]:
+    """Make the tables and a queue; the statements."""
     for statement in queries.read("schema.sql").split(";\n"):
         if statement.strip():
             connection.execute(statement)
     hot = queries.load("hot.sql")
     connection.execute(hot["make_queue"], ("t", "q"))
+    return hot
+
+
+def job(n: int) -> tuple[object, ...]:
+    """A row of the jobs table."""
+    head = (1, f"id{n:012d}", 2, 0, n, None, 0, None, 0, "noop", 0, 0, 0, 0, 1, 1)
+    return (*head, *[None] * 4, 0, "json", *[None] * 5, b"x" * 100, None)
+
+
+def rows(connection: Any) -> tuple[float, float]:
+    """Insert a job's row; read a queue's row."""
+    hot = schema(connection)
     number = iter(range(10**9))
-
-    def insert() -> None:
-        n = next(number)
-        head = (1, f"id{n:012d}", 2, 0, n, None, 0, None, 0, "noop", 0, 0, 0, 0, 1, 1)
-        row = (*head, *[None] * 4, 0, "json", *[None] * 5, b"x" * 100, None)
-        connection.execute(hot["insert_job"], row)
-
-    return best(insert, COMMITS), best(lambda: connection.execute(hot["queue"], ("t", "q")).fetchone(), COMMITS)
+    insert = best(lambda: connection.execute(hot["insert_job"], job(next(number))), COMMITS)
+    return insert, best(lambda: connection.execute(hot["queue"], ("t", "q")).fetchone(), COMMITS)
 
 
 async def hop() -> tuple[float, float]:
@@ -125,8 +133,8 @@ def main() -> None:
     pages = Table("page size", "checkpoints in the commit", "beside it", title="µs per commit of one job's pages")
     for page in track((1024, 2048, 4096, 8192), "commits by page size", console=console, transient=True):
         pages.add_row(str(page), f"{commits(page, 1000):.0f}", f"{commits(page, 0):.0f}")
-    sizes = Table("rows there are", "SQLite's :memory:", "a file that nobody syncs", title="µs per small commit")
-    for count in track((10_000, 500_000), "commits by size", console=console, transient=True):
+    sizes = Table("jobs there are", "SQLite's :memory:", "a file that nobody syncs", title="µs to claim a hundred and commit")
+    for count in track((20_000, 500_000), "commits by size", console=console, transient=True):
         with tempfile.TemporaryDirectory() as folder:
             sizes.add_row(f"{count:,}", f"{large(':memory:', count):.0f}", f"{large(f'{folder}/large.db', count):.0f}")
     drivers = Table("driver", "insert a job's row", "read a queue's row", title="µs per statement, in memory")
