@@ -58,7 +58,7 @@ def name_and_key(name: str, key: str | None) -> bytes:
 
 
 def body_of(spec: JobSpec, channel: str | None) -> tuple[bytes, bool]:
-    """The producer's part of the record, and whether putting it needs a closer look."""
+    """The producer's part of the record, and whether it can only be put by itself (a lock, edges)."""
     flags = GIVEN if spec.given_id else 0
     nk = name_and_key(spec.name, spec.key)
     payload = spec.payload
@@ -66,7 +66,7 @@ def body_of(spec: JobSpec, channel: str | None) -> tuple[bytes, bool]:
         return _short(flags, len(nk)) + nk + payload, False
     options, more = _options(spec, channel)
     packed = encode(options) if options else b""
-    return _long(flags | more | MORE, len(nk), len(packed)) + nk + packed + payload, bool(more & AT_PUT)
+    return _long(flags | more | MORE, len(nk), len(packed)) + nk + packed + payload, spec.unique is not None or bool(spec.after)
 
 
 def _plain(spec: JobSpec) -> bool:

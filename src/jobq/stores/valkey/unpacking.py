@@ -164,14 +164,14 @@ def _extras(flat: Sequence[bytes]) -> _Extras:
     """What few jobs have (x:<id>, see lua/flow.lua)."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     children: dict[int, JobKey] = {}
-    parents: list[JobKey] = []
+    parents: set[JobKey] = set()
     signals: dict[int, tuple[str, bytes]] = {}
     for field, value in fields.items():
         sort, rest = field[:2], field[2:]
         if sort == b"e:":
             children[int(value.partition(b":")[0])] = _job(rest)
         elif sort == b"P:":
-            parents.append(_job(rest))
+            parents.add(_job(rest.rpartition(b"\n")[0]))
         elif sort == b"g:":
             name, _, data = value.partition(b"\n")
             signals[int(rest)] = (name.decode(), data)

@@ -34,6 +34,15 @@ function J.add_signal(cx, job, name, value)
   J.save_run(cx, job)
 end
 
+-- What a life has gathered: it does not go over into the next. Edges and their inputs do.
+function J.forget_life(cx, job)
+  local x, gone = cx.P .. "x:" .. job.id, { "failure", "progress", "saved", "why", "signals", "signal" }
+  for _, field in ipairs(call("HKEYS", x)) do
+    if field:sub(1, 2) == "g:" then gone[#gone + 1] = field end
+  end
+  J.variadic("HDEL", x, gone)
+end
+
 local COMMANDS = {}
 function COMMANDS.cancel(cx, job, c) return J.cancel(cx, job, c.reason, c.cascade) end
 
@@ -41,7 +50,7 @@ function COMMANDS.rerun(cx, job)
   if not job.finished or J.locked_out(cx, job) then return false end
   local opts, previous = J.options(job), job.state
   J.unshelve(cx, job)
-  call("HDEL", cx.P .. "x:" .. job.id, "failure", "progress", "saved", "why")
+  J.forget_life(cx, job)
   job.life, job.failures, job.stalls, job.started, job.token, job.worker = job.life + 1, 0, 0, 0, "", ""
   job.finished, job.due, job.run_due = nil, cx.now, cx.now
   J.renew(job)

@@ -3,7 +3,7 @@
 --
 -- x:<parent>  e:<queue>\n<id> → "<ordinal>:<data>" per child · i:<ordinal> → how that child ended · edges, open: counts
 --             signal: the one it waits for · follows: it waits for a running unique job · g:<n> → "<name>\n<value>" signals received
--- x:<child>   P:<queue>\n<id> → "<n>\n<the id it is waited for as>" per parent
+-- x:<child>   P:<queue>\n<parent>\n<the id it is waited for as> → "<n>", in the order they came
 -- al:<id>     the holder of the lock that kept a job of this id out
 local STATE = J.STATE
 
@@ -103,9 +103,8 @@ function J.tell_parents(cx, child)
   local parents = {}
   for field, value in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. child.id))) do
     if field:sub(1, 2) == "P:" then
-      local queue, parent = field:match("^P:([^\n]*)\n(.*)$")
-      local n, as = value:match("^(%d+)\n(.*)$")
-      parents[#parents + 1] = { n = tonumber(n), as = as, queue = queue, parent = parent }
+      local queue, parent, as = field:match("^P:([^\n]*)\n([^\n]*)\n(.*)$")
+      parents[#parents + 1] = { n = tonumber(value), as = as, queue = queue, parent = parent }
     end
   end
   table.sort(parents, function(a, b) return a.n < b.n end)
@@ -156,7 +155,7 @@ function J.MAIL.watch(cx, m)
     return
   end
   local n = call("HLEN", cx.P .. "x:" .. child.id)
-  J.extra(cx, child, "P:" .. m.queue .. "\n" .. m.parent, n .. "\n" .. m.child)
+  J.extra(cx, child, "P:" .. m.queue .. "\n" .. m.parent .. "\n" .. m.child, n)
   if child.finished then
     J.write_end(cx, child) -- it has extras since
     J.post(cx, m.queue, ending(cx, child, m.child, m.parent))

@@ -1,7 +1,7 @@
 -- put: accept jobs. Jobs that want nothing special go in together: one MSETNX (which is the deduplication), one RPUSH.
 local byte = string.byte
 local STR = J.STR
-local STATE, NIL, MORE, TIME = J.STATE, J.NIL, J.MORE, "\207\0\0"
+local STATE, NIL, MORE, LATER, AT_PUT, BYTE, TIME = J.STATE, J.NIL, J.MORE, J.LATER, J.AT_PUT, J.BYTE, "\207\0\0"
 
 -- Why jobs cannot be put: an error, or nil. `plain` and `keyed` are places of the first job of that kind (0: none).
 function J.refusal(cx, plain, keyed, cost)
@@ -25,41 +25,96 @@ function J.fix_mode(cx, body)
   call("HSET", cx.P .. "m", "mode", meta.mode)
 end
 
--- A whole batch of plain jobs. RETURNS false if some id is taken: then nothing was done.
-local function put_plain(cx, args, first, last)
-  local P, now6 = cx.P, cx.now6
-  local head = "\220\0\17\0"
-  local rest = "\0\0\0\2" .. NIL .. NIL .. NIL .. NIL .. TIME .. now6 .. TIME .. now6 .. NIL .. NIL
-  local records, ids, items, n = {}, {}, J.items(cx), 0
-  local count = #items
+-- What a batch gathers: records, events, and who stands where.
+local function gather(cx)
+  return { n = 0, records = {}, ids = {}, items = J.items(cx), first = #J.items(cx), delayed = {}, ttls = {}, lines = {}, front = {} }
+end
+
+-- A job with a priority, a time or a ttl. RETURNS its record, state and due time packed.
+local function with_options(cx, b, id, flags, body, nn, no)
+  local opts = munpack(body:sub(7 + nn, 6 + nn + no))
+  local due = math.max(opts.at or cx.now + (opts.delay or 0), cx.now)
+  local due6 = J.six(due)
+  if due > cx.now then
+    b.delayed[#b.delayed + 1] = { due, id }
+    return cx.now6 .. BYTE[flags + LATER] .. body:sub(2, 6) .. due6 .. "\0\0\0" .. body:sub(7), "\0", due6
+  end
+  if opts.ttl then b.ttls[#b.ttls + 1] = { due + opts.ttl, id } end
+  local priority = opts.priority or 0
+  if opts.lifo then
+    b.front[#b.front + 1] = { priority, id }
+  else
+    b.lines[priority] = b.lines[priority] or {}
+    table.insert(b.lines[priority], id)
+  end
+  return cx.now6 .. body, "\2", due6
+end
+
+-- They are in: let each stand where it belongs.
+local function stand_all(cx, b)
+  local line = cx.P .. "w:"
+  if b.keyed then
+    for i = 1, b.n do
+      call("RPUSH", cx.P .. "k:" .. b.keys[i] .. ":l0", b.ids[i])
+      J.key_touched(cx, b.keys[i])
+    end
+  else
+    J.variadic("RPUSH", line .. "l0", b.ids)
+  end
+  for priority, ids in pairs(b.lines) do J.push_back(cx, line, priority, ids) end
+  for _, job in ipairs(b.front) do J.push_front(cx, line, job[1], job[2], J.place_in_front(cx)) end
+  for _, ttl in ipairs(b.ttls) do
+    call("ZADD", cx.P .. "t", ttl[1], ttl[2])
+    J.timer(cx, ttl[1])
+  end
+  for _, job in ipairs(b.delayed) do
+    call("ZADD", cx.P .. "d", J.delay_score(cx, job[1]), job[2])
+    J.timer(cx, job[1])
+  end
+  if b.delayed[1] then J.due_later(cx, b.delayed[1][1]) end
+  J.wait(cx, b.n + b.others - #b.delayed)
+  J.add(cx, "accepted", b.n + b.others)
+end
+
+-- A whole batch of jobs without locks and edges. RETURNS answers of those that do not simply wait; or nil if some id is
+-- taken: then nothing was done.
+local function put_together(cx, args, first, last)
+  local P, now6, b, answers = cx.P, cx.now6, gather(cx), {}
+  local head, middle, rest = "\220\0\17\0", NIL .. NIL .. NIL .. NIL .. TIME .. now6 .. TIME, NIL .. NIL
+  local records, items, count = b.records, b.items, 0
+  b.keyed, b.keys, b.others = J.meta(cx).mode == "keyed", {}, 0
   for k = first, last, 2 do
     local id, body = args[k], args[k + 1]
     local flags, nn = byte(body, 1, 2)
-    local at = 3
-    if flags >= MORE then nn, at = sunpack(">I2", body, 3), 7 end
-    n = n + 1
-    records[2 * n - 1], records[2 * n] = P .. "j:" .. id, now6 .. body
-    ids[n] = id
-    items[count + n] = head .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. body:sub(at, at + nn - 1) .. rest
+    local at, no = 3, 0
+    if flags >= MORE then
+      nn, no = sunpack(">I2I2", body, 3)
+      at = 7
+    end
+    count = count + 1
+    local nk, record, state, due6 = body:sub(at, at + nn - 1), now6 .. body, "\2", now6
+    if flags % (2 * AT_PUT) >= AT_PUT then
+      if b.keyed then
+        for i = b.first + 1, #items do items[i] = nil end
+        return nil
+      end
+      record, state, due6 = with_options(cx, b, id, flags, body, nn, no)
+      b.others = b.others + 1
+      if state == "\0" then answers[#answers + 1] = { (k - 5) / 2, id, 0, STATE.delayed } end
+    else
+      b.n = b.n + 1
+      b.ids[b.n] = id
+      if b.keyed then b.keys[b.n] = select(2, munpack(nk)) end
+    end
+    records[2 * count - 1], records[2 * count] = P .. "j:" .. id, record
+    items[b.first + count] = head .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. nk .. "\0\0\0" .. state .. middle .. due6 .. rest
   end
   if call("MSETNX", unpack(records)) == 0 then
-    for i = count + 1, count + n do items[i] = nil end
-    return false
+    for i = b.first + 1, #items do items[i] = nil end
+    return nil
   end
-  if J.meta(cx).mode == "keyed" then
-    for i = 1, n do
-      local body = args[first + 2 * i - 1]
-      local _, nn, _, at = J.head(body, 1)
-      local _, key = munpack(body:sub(at, at + nn - 1))
-      call("RPUSH", P .. "k:" .. key .. ":l0", ids[i])
-      J.key_touched(cx, key)
-    end
-  else
-    call("RPUSH", P .. "w:l0", unpack(ids))
-  end
-  J.wait(cx, n)
-  J.add(cx, "accepted", n)
-  return true
+  stand_all(cx, b)
+  return answers
 end
 
 -- The job found under the id, if it stands in the way of a new one; else the life of the new one.
@@ -165,7 +220,7 @@ function J.tie_all(cx)
 end
 
 -- put. KEYS 1 prefix
--- ARGS now, jobs, place of the first plain one, of the first keyed one, highest cost, "1" if any may need a closer look,
+-- ARGS now, jobs, place of the first plain one, of the first keyed one, highest cost, "1" if any has a lock, edges or an id of another,
 --      then per job: id, body (the producer's part of the record); then per job with edges: place, edges packed
 -- RETURNS {jobs to wake for elsewhere, messages waiting, due at elsewhere, answers of those that are not plainly new}
 function J.put(keys, args)
@@ -182,7 +237,10 @@ function J.put(keys, args)
   for k = last + 1, #args, 2 do edges[tonumber(args[k])] = munpack(args[k + 1]) end
   for k = first, last, 1000 do
     local stop = math.min(k + 999, last)
-    if slow or not put_plain(cx, args, k, stop) then
+    local together = not slow and put_together(cx, args, k, stop)
+    if together then
+      for _, answer in ipairs(together) do answers[#answers + 1] = answer end
+    else
       for j = k, stop, 2 do
         local place = (j - 5) / 2
         answers[#answers + 1] = J.alias(cx, args[j], J.put_one(cx, place, args[j], args[j + 1], edges[place]))

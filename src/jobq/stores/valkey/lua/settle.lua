@@ -8,55 +8,66 @@ for n = 0, 255 do FOUR[n] = "\0\0\0" .. J.BYTE[n] end
 for n = 0, 127 do BYTE7[n] = J.BYTE[n] end -- as MessagePack has them
 local REMEMBERED = 3600000 -- ms that a worker's last exchange is remembered
 
--- Completions. Those that concern nobody else are written together. RETURNS places of stale ones, added to `stale`.
+-- Lists that a batch of completions gathers, each written with one command.
+local function gather()
+  return { n = 0, ran = 0, records = {}, done = {}, shelf = {}, given = {}, timed = {}, times = {}, seen = {} }
+end
+
+-- A job whose end nobody has a stake in but its listener: not waited for, not locking, not scheduled. RETURNS whether it was one.
+local function complete_plain(cx, b, id, name, rec, run, token, result)
+  local rflags, tn = byte(run, 33, 34)
+  if rflags % 2 == 0 or floor(rflags / 8) % 4 > 0 or tn ~= #token or find(run, token, 35, true) ~= 35 or b.seen[id] then return false end
+  local flags, nn = byte(rec, 7, 8)
+  local nk_at, created6, life, due6, ttl = 9, sub(rec, 1, 6), 0, sub(run, 17, 22), nil
+  if flags >= MORE then
+    local no, due, _
+    _, nn, no, nk_at, due, life = J.head(rec, 7)
+    if due6 == NONE and due > 0 then due6 = J.six(due) end
+    if flags % (2 * AT_END) >= AT_END then
+      local opts = munpack(sub(rec, nk_at + nn, nk_at + nn + no - 1))
+      if opts.lock or opts.schedule then return false end
+      ttl = opts.result_ttl
+      if opts.chan then cx.ended[#cx.ended + 1] = { opts.chan, id } end
+    end
+  end
+  if due6 == NONE then due6 = created6 end
+  local n, now, nk = b.n + 1, cx.now, sub(rec, nk_at, nk_at + nn - 1)
+  b.n, b.seen[id], b.done[n] = n, true, id
+  b.records[2 * n - 1], b.records[2 * n] = name, b.ended .. two(#run) .. run .. "\0" .. (FOUR[#result] or spack(">I4", #result)) .. result .. rec
+  local list = ttl and b.timed or flags % 2 == 1 and b.given or b.shelf
+  list[#list + 1] = now
+  list[#list + 1] = id
+  if ttl then
+    b.times[#b.times + 1] = now + ttl
+    b.times[#b.times + 1] = id
+  end
+  if b.keyed then
+    local _, key = munpack(nk)
+    J.key_freed(cx, key)
+  end
+  local attempt, failures, stalls, started = sunpack(">I4I3I3I6", run)
+  b.ran = b.ran + now - started
+  b.items[#b.items + 1] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (BYTE7[life] or pint(life)) .. nk
+    .. (BYTE7[attempt] or pint(attempt)) .. (BYTE7[failures] or pint(failures)) .. (BYTE7[stalls] or pint(stalls)) .. b.middle .. created6
+    .. TIME .. due6 .. TIME .. sub(run, 11, 16) .. b.last
+  return true
+end
+
+-- Completions; those that concern nobody else are written together. The places of stale ones are added to `stale`.
 local function complete(cx, args, first, count, worker, stale)
-  local P, now6, now = cx.P, cx.now6, cx.now
-  local ids, names = {}, {}
+  local P, now6, ids, names = cx.P, cx.now6, {}, {}
   for i = 1, count do
     local id = args[first + 3 * (i - 1)]
     ids[i], names[i] = id, P .. "j:" .. id
   end
-  local runs, recs = J.hmget(P .. "h", ids), J.mget(names)
-  local records, done, shelf, given, items = {}, {}, {}, {}, J.items(cx, worker)
-  local n, ran, keyed = 0, 0, J.meta(cx).mode == "keyed"
-  local ended, middle, last = "\255\4" .. now6, "\4\3" .. NIL .. NIL .. NIL .. TIME, TIME .. now6
+  local runs, recs, b = J.hmget(P .. "h", ids), J.mget(names), gather()
+  b.items, b.keyed = J.items(cx, worker), J.meta(cx).mode == "keyed"
+  b.ended, b.middle, b.last = "\255\4" .. now6, "\4\3" .. NIL .. NIL .. NIL .. TIME, TIME .. now6
   for i = 1, count do
-    local id, rec, run = ids[i], recs[i], runs[i]
     local at = first + 3 * (i - 1)
-    local token, result = args[at + 1], args[at + 2]
-    local plain = false
-    if run and rec then
-      local rflags, tn = byte(run, 33, 34)
-      local flags = byte(rec, 7)
-      -- ACTIVE and nothing else that concerns others: not waited for, not listened for.
-      if rflags % 2 == 1 and floor(rflags / 8) % 4 == 0 and flags % (2 * AT_END) < AT_END and tn == #token and find(run, token, 35, true) == 35 then
-        plain, n = true, n + 1
-        local attempt, failures, stalls, started = sunpack(">I4I3I3I6", run)
-        local nk_at, nn, created6, life, due6 = 9, byte(rec, 8), sub(rec, 1, 6), 0, sub(run, 17, 22)
-        if flags >= MORE then
-          local _, due
-          _, nn, _, nk_at, due, life = J.head(rec, 7)
-          if due6 == NONE and due > 0 then due6 = J.six(due) end
-        end
-        if due6 == NONE then due6 = created6 end
-        records[2 * n - 1], records[2 * n] = names[i], ended .. two(#run) .. run .. "\0" .. (FOUR[#result] or spack(">I4", #result)) .. result .. rec
-        done[n] = id
-        local nk = sub(rec, nk_at, nk_at + nn - 1)
-        if keyed then
-          local _, key = munpack(nk)
-          if key then J.key_freed(cx, key) end
-        end
-        local list = flags % 2 == 1 and given or shelf
-        list[#list + 1] = now
-        list[#list + 1] = id
-        ran = ran + now - started
-        items[#items + 1] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (BYTE7[life] or pint(life)) .. nk
-          .. (BYTE7[attempt] or pint(attempt)) .. (BYTE7[failures] or pint(failures)) .. (BYTE7[stalls] or pint(stalls)) .. middle .. created6
-          .. TIME .. due6 .. TIME .. sub(run, 11, 16) .. last
-      end
-    end
-    if not plain then
-      local job = J.load(cx, id)
+    local id, token, result = ids[i], args[at + 1], args[at + 2]
+    if not (runs[i] and recs[i] and complete_plain(cx, b, id, names[i], recs[i], runs[i], token, result)) then
+      local job = not b.seen[id] and J.load(cx, id)
       if job and job.state == STATE.active and job.token == token then
         J.finish(cx, job, STATE.completed, nil, result)
       else
@@ -64,16 +75,17 @@ local function complete(cx, args, first, count, worker, stale)
       end
     end
   end
-  if n > 0 then
-    J.mset(records)
-    J.variadic("ZREM", P .. "q", done)
-    J.variadic("HDEL", P .. "h", done)
-    J.variadic("ZADD", P .. "e4", shelf, 2)
-    J.variadic("ZADD", P .. "k4", given, 2)
-    J.add(cx, "completed", n)
-    J.add(cx, "run_ms", ran)
-    cx.freed = true
-  end
+  if b.n == 0 then return end
+  J.mset(b.records)
+  J.variadic("ZREM", P .. "q", b.done)
+  J.variadic("HDEL", P .. "h", b.done)
+  J.variadic("ZADD", P .. "e4", b.shelf, 2)
+  J.variadic("ZADD", P .. "k4", b.given, 2)
+  J.variadic("ZADD", P .. "y4", b.timed, 2)
+  J.variadic("ZADD", P .. "y", b.times, 2)
+  J.add(cx, "completed", b.n)
+  J.add(cx, "run_ms", b.ran)
+  cx.freed = true
 end
 
 function J.why_cancelled(cx, job) return call("HGET", cx.P .. "x:" .. job.id, "why") or "cancelled" end
