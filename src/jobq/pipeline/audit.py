@@ -7,6 +7,7 @@ The verdict per tenant and queue is `proved`, `violated`, or `unprovable`: where
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Literal
 
@@ -114,7 +115,11 @@ def audit(lake: Lake, *, store: str | None = None, examples: str | None = None) 
             msgspec.structs.replace(queue, store=view, behind=(queue.tenant, queue.queue) in late)
             for queue, view in zip(found, views, strict=True)
         ]
-    return Audit(queues=tuple(found))
+    done = Audit(queues=tuple(found))
+    # For the report, which shows when the lake was last audited and with what result.
+    note = {"at_ms": int(time.time() * 1000), "verdict": done.verdict, "queues": len(found)}
+    lake.files.write(f"{lake.root}/_jobq/audit.json", msgspec.json.encode(note).decode())
+    return done
 
 
 def _behind(lake: Lake, views: Mapping[tuple[str, str], StoreView]) -> set[tuple[str, str]]:

@@ -237,6 +237,46 @@ def retention(lake: str, keep_days: int, all_tables: bool, master: str | None, c
 
 
 @main.command()
+@click.argument("path")
+@click.option(
+    "--format", "format", default="parquet", show_default=True, help="What Spark calls it: parquet, json, csv, delta, …"
+)
+@click.option(
+    "--option", "reading", multiple=True, metavar="KEY=VALUE", help="Option of the reader, e.g. header=true; may be repeated."
+)
+@click.option("--sql", help="A query over the table `input`, e.g. to choose and rename columns.")
+@click.option("--url", required=True, envvar="JQ_URL", help="The store.")
+@click.option("--queue", required=True)
+@click.option("--tenant", help="Default: JQ_TENANT, else default.")
+@click.option("--task", help="Name of the task; or give a column _task.")
+@click.option("--id", "id_columns", help="Columns whose values make the job's id. Default: column _id, else a hash of the row.")
+@click.option("--prefix", help="Put before ids, so that the same rows again are other jobs.")
+@click.option("--rejected", help="Folder for rows that are no valid jobs.")
+@_spark_options
+def load(
+    path: str, format: str, reading: tuple[str, ...], sql: str | None, url: str, queue: str, tenant: str | None, task: str | None,
+    id_columns: str | None, prefix: str | None, rejected: str | None, master: str | None, conf: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Enqueue a job for each row of PATH. Columns are arguments; _priority, _delay, _key, … are options. Again: adds nothing."""
+    from jobq.pipeline.jobs.load import load as loaded
+
+    spark = open_session("jq-pipeline load", master=master, conf=_settings(conf))
+    rows = spark.read.format(format).options(**_settings(reading)).load(path)
+    if sql:
+        rows.createOrReplaceTempView("input")
+        rows = spark.sql(sql)
+    given = {"url": url, "queue": queue, "tenant": tenant, "task": task, "id": id_columns, "prefix": prefix, "rejected": rejected}
+    found = loaded(spark, rows, {name: value for name, value in given.items() if value}, report=say)
+    spark.stop()
+    click.echo(
+        f"{found['accepted']:,} jobs accepted, {found['duplicates']:,} were there already, {found['rejected']:,} rows rejected"
+    )
+    for example in found["examples"][:3]:
+        click.echo(f"  {example}")
+    sys.exit(1 if found["rejected"] else 0)
+
+
+@main.command()
 def tables() -> None:
     """Print what each table of the lake holds, as Markdown."""
     from jobq.pipeline.tables import TABLES, as_markdown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Literal
@@ -60,7 +61,11 @@ def open_session(
     builder = SparkSession.builder.appName(name)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has chosen the master
     if master or not submitted:
-        builder = builder.master(master or os.environ.get("SPARK_MASTER", "local[*]"))
+        master = master or os.environ.get("SPARK_MASTER", "local[*]")
+        builder = builder.master(master)
+        if master.startswith("local"):
+            # Python workers of this machine use this Python, which has jobq; on a cluster that is PYSPARK_PYTHON's to say.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

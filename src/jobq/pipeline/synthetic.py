@@ -6,6 +6,7 @@ For sizing a cluster, for benchmarks and for tests. The same seed makes the same
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -37,7 +38,7 @@ _ERRORS = (
 
 
 class Plan(NamedTuple):
-    """What to make. `start_ms` is the first minute; the jobs come over `hours` with a daily wave and one burst."""
+    """What to make. `start_ms` is the first minute; the jobs come over `hours`, most of them in the middle, with bursts."""
 
     jobs: int
     start_ms: int = 1_763_164_800_000  # 2025-11-15 00:00 UTC
@@ -99,7 +100,8 @@ class _Life:
         rng = self.random = random.Random(plan.seed * 1_000_003 + number)
         tenant, queue, _, task, self.run, self.rate = _PICK[int(rng.random() * len(_PICK))]
         span = plan.hours * 3_600_000
-        self.at = plan.start_ms + int(span * number / plan.jobs)
+        share = number / plan.jobs
+        self.at = plan.start_ms + int(span * (share + 0.1 * math.sin(2 * math.pi * share)))  # busiest in the middle of the time
         self.until = plan.start_ms + int(span) + 600_000  # what is not over by then is still held
         self.number, self.log, self.tenant = number, plan.log, tenant
         self.created, self.due, self.started = self.at, self.at, 0

@@ -1,4 +1,10 @@
-"""Batch read: the jobs of a queue with their results, a task per state; filters on state, name, key and id go to the store."""
+"""Batch read: the jobs of a queue with their results, a task per state.
+
+What the store can filter is said by options: `.option("state", "failed,cancelled")`, `name`, `key`, `id`. With
+`.option("pushdown", "true")` such conditions in `where` go to the store by themselves; then call `load()` anew for each query,
+for Spark (4.0 to 4.2 at least) plans the read of a loaded DataFrame once and would use the filters of the first query for the
+next one that has none. That is why it is not the default.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +25,8 @@ from jobq.info import JobInfo, Undecoded
 from jobq.pipeline.datasource.columns import JOBS, required, store_url
 
 _BATCH = 2_000
+_MANY = ("state", "id")  # conditions the store answers for several values
+_ONE = ("name", "key")
 _JSON = ("args", "kwargs", "result", "progress")
 
 
@@ -35,12 +43,17 @@ class JobsReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.url, self.queue, self.tenant = store_url(options), required(options, "queue"), options.get("tenant")
-        self.wanted: dict[str, tuple[str, ...]] = {}
+        self.pushdown = options.get("pushdown", "false").lower() == "true"
+        self.wanted: dict[str, tuple[str, ...]] = {
+            name: tuple(value.strip() for value in options[name].split(",")) if name in _MANY else (options[name],)
+            for name in (*_MANY, *_ONE)
+            if options.get(name)
+        }
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Takes equality on state and id, and on name and key if it is one value; Spark applies the rest."""
         for filter in filters:
-            values = _values(filter)
+            values = _values(filter) if self.pushdown else None
             if values is None or filter.attribute[0] in self.wanted:  # type: ignore[attr-defined]
                 yield filter
             else:
@@ -84,9 +97,9 @@ class JobsReader(DataSourceReader):
 
 def _values(filter: Filter) -> tuple[str, ...] | None:
     """The values a filter asks for, if it is one that the store can answer."""
-    if isinstance(filter, EqualTo) and filter.attribute in (("state",), ("name",), ("key",), ("id",)):
+    if isinstance(filter, EqualTo) and filter.attribute[0] in (*_MANY, *_ONE):
         return (filter.value,)
-    if isinstance(filter, In) and filter.attribute in (("state",), ("id",)):
+    if isinstance(filter, In) and filter.attribute[0] in _MANY:
         return tuple(filter.value)
     return None
 

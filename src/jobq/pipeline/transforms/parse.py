@@ -31,10 +31,9 @@ ROUTE = "table"
 
 def from_json_lines(lines: DataFrame, value: str = "value", origin: Column | None = None) -> DataFrame:
     """Lines in a string column, read as WIRE rows with an `origin`."""
+    origin = F.lit(None).cast("string") if origin is None else origin
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    parsed = lines.select(
-        F.from_json(F.col(value), WIRE, options).alias("e"), (origin or F.lit(None).cast("string")).alias("origin")
-    )
+    parsed = lines.select(F.from_json(F.col(value), WIRE, options).alias("e"), origin.alias("origin"))
     return parsed.select("e.*", "origin")
 
 

@@ -1,0 +1,48 @@
+"""`jq-pipeline load`: any table Spark can read, as jobs."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from jobq.pipeline.datasource import register
+
+
+def load(
+    spark: SparkSession, rows: DataFrame, options: Mapping[str, str], *, report: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Write the rows with format("jobq"); answers how many were accepted, duplicates and rejected, with examples of these."""
+    register(spark)
+    with tempfile.TemporaryDirectory() as folder, _progress(spark, report):
+        summary = Path(folder, "summary.json")
+        rows.write.format("jobq").options(**options, report=str(summary)).mode("append").save()
+        found: dict[str, Any] = json.loads(summary.read_text())
+    return found
+
+
+@contextmanager
+def _progress(spark: SparkSession, report: Callable[[str], None], every: float = 5.0) -> Iterator[None]:
+    """Says every few seconds how many of the tasks are done."""
+    tracker, done = spark.sparkContext.statusTracker(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(every):
+            for stage in tracker.getActiveStageIds():
+                info = tracker.getStageInfo(stage)
+                if info is not None:
+                    report(f"{info.numCompletedTasks} of {info.numTasks} tasks done, {info.numActiveTasks} at work")
+
+    thread = threading.Thread(target=watch, name="jobq-load-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

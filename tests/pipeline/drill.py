@@ -1,0 +1,111 @@
+"""The parts of an end-to-end drill: a store, a Kafka, and processes that are killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jobq import Queue, State
+from tests.kafka import Kafka, spark_jars
+
+ROOT = Path(__file__).parents[2]
+QUEUES = ("drill", "second")
+
+
+class Drill:
+    """Everything under one folder. `close` ends what is still running."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.url = folder, f"sqlite:///{folder}/jobs.db"
+        self.lake = str(folder / "lake")
+        self.kafka = Kafka(folder / "kafka").start()
+        self.topic = f"kafka://{self.kafka.address}/events"
+        self._env = {
+            **os.environ,
+            "JQ_URL": self.url,
+            "PYTHONPATH": str(ROOT),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "JQ_SPARK_JARS": spark_jars("spark-kafka"),
+        }
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, *args: str) -> subprocess.Popen[bytes]:
+        """A Python module as a process; what it says goes to NAME.txt."""
+        with (self.folder / f"{name}.txt").open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *args], env=self._env, stdout=output, stderr=output, cwd=self.folder
+            )
+        self._running.append(process)
+        return process
+
+    def worker(self) -> subprocess.Popen[bytes]:
+        return self.start("worker", "tests.pipeline.app")
+
+    def relay(self, *more: str) -> subprocess.Popen[bytes]:
+        return self.start("relay", "jobq.relay", "--url", self.url, "--to", self.topic, *more)
+
+    def pipeline(self, *more: str) -> subprocess.Popen[bytes]:
+        small = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g")
+        run = ("run", "--source", self.topic, "--lake", self.lake, "--every", "1", "--derive-every", "5", "--max-events", "400")
+        return self.start("pipeline", "jobq.pipeline", *run, *small, *more)
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """As a crash would: nothing is said goodbye to."""
+        process.kill()
+        process.wait(30)
+
+    def wait_until(self, reached: Any, *, watch: Sequence[subprocess.Popen[bytes]] = (), seconds: float = 180) -> None:
+        """Until `reached()` is true. A watched process that ends, or the time running out, fails the test with its last words."""
+        deadline = time.monotonic() + seconds
+        while not reached():
+            ended = [process for process in watch if process.poll() is not None]
+            assert not ended and time.monotonic() < deadline, self.last_words()
+            time.sleep(0.1)
+
+    def last_words(self) -> str:
+        return "\n".join(
+            f"── {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in sorted(self.folder.glob("*.txt"))
+        )
+
+    def enqueue(self, first: int, last: int) -> None:
+        async def go() -> None:
+            for name, task in zip(QUEUES, ("shaky", "steady"), strict=True):
+                async with Queue(name, self.url) as queue:
+                    await queue.named(task).enqueue_many([(n,) for n in range(first, last)])
+
+        asyncio.run(go())
+
+    def counts(self) -> dict[State, int]:
+        async def go() -> dict[State, int]:
+            total: dict[State, int] = dict.fromkeys(State, 0)
+            for name in QUEUES:
+                async with Queue(name, self.url) as queue:
+                    for state, n in (await queue.counts()).items():
+                        total[state] += n
+            return total
+
+        return asyncio.run(go())
+
+    def ended(self) -> int:
+        counts = self.counts()
+        return counts[State.COMPLETED] + counts[State.FAILED]
+
+    def taken_in(self) -> int:
+        """Events in the lake, as its state says."""
+        import json
+
+        state = Path(self.lake, "_jobq", "state.json")
+        return int(json.loads(state.read_text())["totals"]["events"]) if state.exists() else 0
+
+    def close(self) -> None:
+        for process in self._running:
+            if process.poll() is None:
+                self.kill(process)
+        self.kafka.stop()
