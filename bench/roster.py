@@ -65,10 +65,11 @@ CONTENDERS: dict[str, Contender] = {
     contender.name: contender
     for contender in (
         jobq("jobq-sqlite", "sqlite:///{folder}/jobs.db", "sqlite"),
+        jobq("jobq-full", "sqlite:///{folder}/jobs.db?synchronous=full", "sqlite"),
         jobq("jobq-memory", "memory://bench", "memory"),
         jobq("jobq-valkey", "valkey://127.0.0.1:{port}", "valkey"),
         Contender(name="huey", module="huey", place="sqlite", url="{folder}/huey.db"),
-        Contender(name="huey-fsync", module="huey", place="sqlite", url="{folder}/huey.db", extra={"variant": "fsync"}),
+        Contender(name="huey-nosync", module="huey", place="sqlite", url="{folder}/huey.db", extra={"variant": "nosync"}),
         _valkey("saq"),
         _valkey("arq"),
         _valkey("taskiq"),
@@ -82,7 +83,7 @@ CONTENDERS: dict[str, Contender] = {
 }
 
 SUITES: dict[str, tuple[str, ...]] = {
-    "sqlite": ("huey", "jobq-sqlite", "jobq-memory"),
+    "sqlite": ("huey", "huey-nosync", "jobq-sqlite", "jobq-full", "jobq-memory"),
     "valkey": ("jobq-valkey", "saq", "arq", "taskiq", "taskiq-list", "dramatiq", "celery", "rq", "bullmq", "platformatic"),
 }
 
