@@ -6,13 +6,16 @@ import click
 
 from jobq.cli.dead import dead
 from jobq.cli.events import events
+from jobq.cli.flow import flow
 from jobq.cli.job import job
+from jobq.cli.limit import limit
 from jobq.cli.options import Root
 from jobq.cli.queue import queue
+from jobq.cli.schedule import schedule
 from jobq.cli.system import status, version
 from jobq.cli.workers import worker
 
-NOUNS: tuple[click.Command, ...] = (job, queue, dead, worker, events, status, version)
+NOUNS: tuple[click.Command, ...] = (job, queue, dead, flow, schedule, limit, worker, events, status, version)
 
 main = Root(
     "jq-ctl",

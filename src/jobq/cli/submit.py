@@ -24,7 +24,7 @@ from jobq.queue import Queue
 
 _BATCH = 1000
 _OPTIONS = ("id", "delay", "at", "priority", "lifo", "retry", "max_stalls", "timeout", "ttl", "result_ttl", "key", "cost")
-_TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"]
+TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"]
 _FIELDS = ("name", "args", "kwargs", *_OPTIONS)
 
 
@@ -58,7 +58,7 @@ class Wanted(NamedTuple):
 @click.option("--id", help="The job's id: submitting it twice makes one job.")
 @click.option("--delay", type=DURATION, metavar="TIME", help="Run it after this long.")
 @click.option(
-    "--at", type=click.DateTime(_TIMES), metavar="WHEN", help="Run it at this time, e.g. 2030-01-31T08:00 or …T08:00:00Z."
+    "--at", type=click.DateTime(TIMES), metavar="WHEN", help="Run it at this time, e.g. 2030-01-31T08:00 or …T08:00:00Z."
 )
 @click.option("--priority", type=int, help="Higher runs first. Default: 0")
 @click.option("--lifo", is_flag=True, default=None, help="In front of its priority instead of behind.")

@@ -1,0 +1,90 @@
+"""`jq-ctl flow …`: jobs that wait for jobs, as a tree, and stopping them together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Group
+from rich.text import Text
+
+from jobq.cli import documents, text
+from jobq.cli.options import FAILED, Ctl, confirm, noun, on_store, queue_option, yes_option
+from jobq.core.records import Cancel, JobKey
+from jobq.errors import JobNotFound
+from jobq.tree import MOST, FlowNode, FlowTree, lines
+
+flow = noun("flow", "Look at jobs that wait for other jobs, and stop them together.")
+id_argument = click.argument("id")
+
+
+@flow.command(examples="jq-ctl flow show nightly\njq-ctl flow show 01m7fva5dg03p2g3 -q billing -o json")
+@id_argument
+@queue_option
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=MOST, show_default=True, help="Read about so many jobs.")
+@on_store
+async def show(ctl: Ctl, id: str, queue: str | None, limit: int) -> None:
+    """Show a job with all it waits for, or a whole flow by its id, as a tree with states."""
+    tree = await _tree(ctl, id, queue, limit)
+    counts = {state.value: n for state, n in tree.counts.items()}
+    document = {"id": tree.id, "complete": tree.complete, "counts": counts, "jobs": [_document(node) for node in tree]}
+    ctl.out.show(document, lambda: _shown(tree))
+
+
+@flow.command(examples="jq-ctl flow cancel nightly --yes")
+@id_argument
+@queue_option
+@yes_option
+@on_store
+async def cancel(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
+    """Cancel a job, or the last jobs of a flow, and everything they wait for."""
+    tree = await _tree(ctl, id, queue, MOST)
+    unfinished = sum(n for state, n in tree.counts.items() if not state.ended)
+    if not unfinished and tree.complete:
+        ctl.out.show({"id": id, "cancelled": []}, lambda: Text(f"{id}: nothing of it is unfinished"))
+        return FAILED
+    more = "" if tree.complete else " at least"
+    confirm(f"Cancel{more} {text.plural(unfinished, 'unfinished job')}?", yes=yes)
+    roots = [node for node in tree if node.depth == 0]
+    keys = [JobKey(ctl.backend.name(node.queue), node.id) for node in roots]
+    await ctl.backend.within(ctl.backend.store.alter([Cancel(job=key, cascade=True) for key in keys]))
+    tree = await _tree(ctl, id, queue, MOST)
+    ctl.out.show({"id": id, "cancelled": [node.id for node in roots]}, lambda: _shown(tree))
+    return 0
+
+
+async def _tree(ctl: Ctl, id: str, queue: str | None, limit: int) -> FlowTree:
+    """In the queue named, or in the first that knows it."""
+    names = [queue] if queue is not None else [record.queue.queue for record in await ctl.backend.queues()]
+    for name in names:
+        try:
+            return await ctl.backend.within((await ctl.backend.queue(name)).flow_tree(id, limit=limit))
+        except JobNotFound:
+            continue
+    where = f"queue {queue!r}" if queue is not None else f"any queue of {ctl.backend.url}"
+    raise JobNotFound(f"no job and no flow {id} in {where}: the id is wrong, or retention has removed it")
+
+
+def _document(node: FlowNode) -> dict[str, Any]:
+    return {
+        "depth": node.depth,
+        "queue": node.queue,
+        "id": node.id,
+        "name": node.name,
+        "state": None if node.state is None else node.state.value,
+        "failure": documents.failure(node.failure),
+        "children": node.children,
+        "hidden": node.hidden,
+        "again": node.again,
+    }
+
+
+def _shown(tree: FlowTree) -> Group:
+    summary = Text(", ".join(f"{n:,} {state.value}" for state, n in tree.counts.items()), style="bright_black")
+    return Group(*(Text(_clean(line)) for line in lines(tree)), summary)
+
+
+def _clean(line: str) -> str:
+    """Its branches as drawn, the rest safe to print."""
+    branches = len(line) - len(line.lstrip("│├└─ "))
+    return line[:branches] + text.clean(line[branches:])

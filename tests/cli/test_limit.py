@@ -1,0 +1,51 @@
+"""`jq-ctl limit …`."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def shop(ctl) -> None:
+    ctl("queue", "create", "shop", "--mode", "keyed")
+
+
+@pytest.mark.usefixtures("shop")
+def test_limits_are_set_shown_and_removed(ctl) -> None:
+    limits = ctl.json("limit", "set", "shop", "--limit", "20", "--rate", "100/1m", "--key-rate", "10+0.5/s")
+    assert (limits["limit"], limits["rate"], limits["key_limit"]) == (20, {"limit": 100, "per_ms": 60_000}, None)
+    assert limits["key_rate"] == {"capacity": 10, "refill": 0.5}
+    assert limits["changed"] is True
+    shown = ctl("limit", "show", "shop").stdout
+    assert "at most 20" in shown
+    assert "100 per 1m" in shown
+    assert "a bucket of 10, refilled at 0.5/s" in shown
+    assert "changed at run time" in shown
+    limits = ctl.json("limit", "remove", "shop", "--rate")
+    assert (limits["limit"], limits["rate"]) == (20, None)
+    limits = ctl.json("limit", "remove", "shop")
+    assert (limits["limit"], limits["key_rate"], limits["changed"]) == (None, None, False)
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_key_can_have_limits_of_its_own(ctl) -> None:
+    limits = ctl.json("limit", "set", "shop", "--key", "acme", "--key-limit", "5")
+    assert limits["keys"] == {"acme": {"key_limit": 5, "key_rate": None}}
+    assert "acme" in ctl("limit", "show").stdout
+    assert ctl.json("limit", "remove", "shop", "--key", "acme")["keys"] == {}
+
+
+@pytest.mark.usefixtures("shop")
+def test_mistakes_are_named(ctl) -> None:
+    assert "which limit?" in ctl("limit", "set", "shop", code=2).stderr
+    assert "write 100/1m" in ctl("limit", "set", "shop", "--rate", "fast", code=2).stderr
+    assert "0" in ctl("limit", "set", "shop", "--rate", "0/1m", code=2).stderr
+    assert "limit is the queue's" in ctl("limit", "set", "shop", "--key", "k", "--limit", "5", code=1).stderr
+    assert "no queue 'ghost'" in ctl("limit", "set", "ghost", "--limit", "5", code=1).stderr
+
+
+@pytest.mark.usefixtures("shop")
+def test_all_queues_are_shown_unless_some_are_named(ctl) -> None:
+    ctl("queue", "create", "mail")
+    assert [limits["queue"] for limits in ctl.json("limit", "show")] == ["mail", "shop"]
+    assert [limits["queue"] for limits in ctl.json("limit", "show", "shop")] == ["shop"]
