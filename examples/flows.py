@@ -2,7 +2,7 @@
 
 import asyncio
 
-from jobq import InvalidJob, JobFailed, Queue, Reject, Worker
+from jobq import InvalidJob, JobFailed, Queue, Reject, Worker, chain, chord, group
 
 shop = Queue("shop", "memory://")
 
@@ -22,6 +22,20 @@ async def total(prices: list[int]) -> int:
 @shop.task
 async def bill(customer: str, amount: int) -> str:
     return f"{customer} owes {amount}"
+
+
+@shop.task
+async def double(n: int) -> int:
+    return 2 * n
+
+
+async def usual_shapes() -> None:
+    last = await chain(price, double, double, first=("nut",))
+    every = await group(price, [("nut",), ("bolt",)])
+    summed = await chord(price, [("nut",), ("bolt",)], total)
+    print(await last.result(timeout=10), await every.result(timeout=10), await summed.result(timeout=10))
+
+    print(await shop.flow_tree(summed.id))
 
 
 async def main() -> None:
@@ -46,6 +60,8 @@ async def main() -> None:
                 flow.add(price.options(id="same"), "bolt")
         except InvalidJob as error:
             print(f"nothing stored: {error}")
+
+        await usual_shapes()
 
 
 if __name__ == "__main__":
