@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from jobq.core.events import STATES
 from jobq.core.records import (
@@ -16,6 +15,7 @@ from jobq.core.records import (
     Complete,
     JobKey,
     JobSpec,
+    Lease,
     LeaseRef,
     LeaseState,
     Note,
@@ -29,6 +29,7 @@ from jobq.stores.valkey import keys, packing, unpacking
 from jobq.stores.valkey.functions import function
 from jobq.stores.valkey.handle import Parted, Refused
 from jobq.stores.valkey.sleep import Sleep
+from jobq.stores.valkey.unpacking import Glance
 from jobq.stores.valkey.wire import Argument
 
 _PUT, _SETTLE, _EXTEND = function("put"), function("settle"), function("extend")
@@ -38,8 +39,38 @@ _STATES: dict[str, LeaseState] = {"h": "held", "l": "lost", "c": "cancel"}
 _WAITING = State.WAITING
 
 
+class Place(NamedTuple):
+    """A queue, or one partition of it. `mark` is what its tokens end with."""
+
+    prefix: str
+    queue: QueueName
+    mark: str
+
+
+class _Found:
+    """What several exchanges answered between them."""
+
+    def __init__(self) -> None:
+        self.stale: list[LeaseRef] = []
+        self.leases: list[Lease] = []
+        self.dues: list[int] = []
+
+    def add(self, answer: Settled) -> None:
+        self.stale += answer.stale
+        self.leases += answer.leases
+        if answer.next_due_ms is not None:
+            self.dues.append(answer.next_due_ms)
+
+    def answer(self) -> Settled:
+        return Settled(stale=tuple(self.stale), leases=tuple(self.leases), next_due_ms=min(self.dues, default=None))
+
+
 class HotCalls(Sleep):
     """What runs for every job."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._last_calls: dict[str, str] = {}
 
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
         """See HotStore."""
@@ -145,39 +176,66 @@ class HotCalls(Sleep):
         return await self._exchanges(outcomes, worker, call, then)
 
     async def _exchanges(self, outcomes: Sequence[AnyOutcome], worker: str, call: str, then: Claim | None) -> Settled:
-        """Over several queues or partitions, one after the other: what one leaves free, the next may fill."""
-        by_place: dict[tuple[str, QueueName, str], list[AnyOutcome]] = {}
+        """Over several queues or partitions, one after the other: what one leaves free, the next may fill.
+
+        A glance at the counters of all of them tells which are worth the way. A repeated call goes everywhere: leases it
+        was granted may be where nothing waits any more.
+        """
+        by_place: dict[Place, list[AnyOutcome]] = {}
         for o in outcomes:
             by_place.setdefault(await self._where(o.queue, o.token), []).append(o)
-        claims: list[tuple[str, QueueName, str]] = []
+        claims = await self._claimed_from(then, call)
+        new = self._last_calls.get(worker, call) != call
+        self._last_calls[worker] = call
+        found = _Found()
+        for at in [at for at in by_place if at not in claims]:
+            found.add(await self._exchange(at.prefix, at.queue, by_place[at], worker, call, -1, 0, at.mark))
+        if then is None:
+            return found.answer()
+        glances = await self._glance(claims) if new else {}
+        found.dues += [g.due_in for at, g in glances.items() if not g.ready and g.due_in is not None]
+        skipped = [at for at in claims if at not in by_place and at in glances and not glances[at].ready]
+        await self._claim_at([at for at in claims if at not in skipped], by_place, worker, call, then, found)
+        if not found.leases and not outcomes:
+            # Nothing: it will sleep. Every queue must know, and what came since the glance must not be slept through.
+            await self.fall_asleep(then.queues, worker, then.limit)
+            if any(at.mark for at in claims):
+                skipped = [at for at, g in (await self._glance(claims)).items() if g.ready or not at.mark]
+            await self._claim_at(skipped, {}, worker, f"{call}+", then, found)
+        return found.answer()
+
+    async def _claimed_from(self, then: Claim | None, call: str) -> list[Place]:
+        places: list[Place] = []
         for queue in then.queues if then else ():
             prefixes = await self.prefixes(queue)
-            marks = [""] if len(prefixes) == 1 else [f"~{p}" for p in range(len(prefixes))]
+            if len(prefixes) == 1:
+                places.append(Place(prefixes[0], queue, ""))
+                continue
             turn = keys.turn_of(call, len(prefixes))
-            claims += [(prefixes[n], queue, marks[n]) for n in (*range(turn, len(prefixes)), *range(turn))]
-        stale: list[LeaseRef] = []
-        leases: list[Any] = []
-        dues: list[int] = []
-        for at in (*(at for at in by_place if at not in claims), *claims):
-            room = then.limit - len(leases) if then is not None and at in claims else -1
-            answer = await self._exchange(*at[:2], by_place.get(at, ()), worker, call, room, then.lease_ms if then else 0, at[2])
-            stale += answer.stale
-            leases += answer.leases
-            if answer.next_due_ms is not None:
-                dues.append(answer.next_due_ms)
-        if then is not None and len(leases) < then.limit and not call.endswith("+") and any(mark for _, _, mark in claims):
-            # What came between the look into one partition and the next must not be slept through.
-            await self.fall_asleep(then.queues, worker, then.limit - len(leases))
-            left = msgspec.structs.replace(then, limit=then.limit - len(leases))
-            leases += (await self._exchanges((), worker, f"{call}+", left)).leases
-        return Settled(stale=tuple(stale), leases=tuple(leases), next_due_ms=min(dues, default=None))
+            places += [Place(prefixes[n], queue, f"~{n}") for n in (*range(turn, len(prefixes)), *range(turn))]
+        return places
 
-    async def _where(self, queue: QueueName, token: str) -> tuple[str, QueueName, str]:
+    async def _claim_at(
+        self, places: list[Place], outcomes: dict[Place, list[AnyOutcome]], worker: str, call: str, then: Claim, found: _Found
+    ) -> None:
+        for at in places:
+            room = then.limit - len(found.leases)
+            if room > 0 or at in outcomes:
+                mine = outcomes.get(at, ())
+                found.add(await self._exchange(at.prefix, at.queue, mine, worker, call, room, then.lease_ms, at.mark))
+
+    async def _glance(self, places: Sequence[Place]) -> dict[Place, Glance]:
+        """What the counters of queues or partitions say, all asked at once."""
+        now = int(self.now() or time.time() * 1000)
+        stored = await asyncio.gather(*(self.servers.command(at.prefix, "GET", keys.counters(at.prefix)) for at in places))
+        return {at: unpacking.glance(data, now) for at, data in zip(places, stored, strict=True)}
+
+    async def _where(self, queue: QueueName, token: str) -> Place:
         if (self._partitions.get(queue) or await self.partitions(queue)) == 1:
-            return keys.prefix(queue), queue, ""
+            return Place(keys.prefix(queue), queue, "")
         mark = token.rpartition("~")[2]
         partition = int(mark) if mark.isdigit() else 0
-        return keys.partition_prefix(queue, partition), queue, f"~{partition}"
+        return Place(keys.partition_prefix(queue, partition), queue, f"~{partition}")
 
     async def _exchange(
         self, prefix: str, queue: QueueName, outcomes: Sequence[AnyOutcome], worker: str, call: str, room: int, lease_ms: int,
@@ -225,7 +283,7 @@ class HotCalls(Sleep):
 
     async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
         """See HotStore."""
-        groups: dict[tuple[str, QueueName, str], list[int]] = {}
+        groups: dict[Place, list[int]] = {}
         for n, lease in enumerate(leases):
             groups.setdefault(await self._where(lease.queue, lease.token), []).append(n)
         answers: list[LeaseState] = ["lost"] * len(leases)

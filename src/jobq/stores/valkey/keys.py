@@ -75,6 +75,11 @@ def outbox(prefix: str) -> str:
     return f"{prefix}o"
 
 
+def counters(prefix: str) -> str:
+    """What a queue counts, packed."""
+    return f"{prefix}n"
+
+
 def schedule_specs(prefix: str) -> str:
     """Schedules of a queue, as their callers packed them."""
     return f"{prefix}sc"

@@ -147,6 +147,26 @@ def _due(state: str, due: int) -> int | None:
     return None if state == "blocked" else due
 
 
+class Glance(NamedTuple):
+    """What counters tell of a queue: whether a claim may find something now, or else when by itself."""
+
+    ready: bool
+    due_in: int | None
+
+
+_waiting = Struct(">d").unpack_from
+_timers = Struct(">56xdd").unpack_from  # lua/counters.lua: the eighth and the ninth
+
+
+def glance(data: bytes | None, now: int) -> Glance:
+    """Counters, as far as a claim is concerned."""
+    if data is None:
+        return Glance(False, None)
+    (waiting,), times = _waiting(data), [int(t) for t in _timers(data) if t]
+    due = max(0, min(times) - now) if times else None
+    return Glance(waiting > 0 or due == 0, due)
+
+
 class _Extras(NamedTuple):
     saved: bytes | None = None
     progress: bytes | None = None
