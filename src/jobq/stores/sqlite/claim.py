@@ -136,8 +136,8 @@ def _record(tx: Tx, queue: QueueRow, rows: list[Row], worker: str, mark: str) ->
     items = []
     for pk, id, _, _, key, name, life, attempt, failures, stalls, created, due, flags, *_ in rows:
         wait += now - due
-        if key is None and not flags & ENDING:
-            granted[f"{pk}{mark}"] = Granted(qid, pk, id, life, name, attempt, failures, stalls, created, due, now)
+        if not flags & ENDING:
+            granted[f"{pk}{mark}"] = Granted(qid, pk, id, life, name, key, attempt, failures, stalls, created, due, now)
         items.append(
             (_STARTED, id, life, name, key, attempt, failures, stalls, ACTIVE, WAITING, None, None, None, created, due, now, None)
         )

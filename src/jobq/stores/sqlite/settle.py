@@ -141,13 +141,13 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
     items: dict[int, list[Item]] = {}
     runs: dict[int, int] = {}
     until: dict[int, int] = {}
-    for outcome, (qid, pk, id, life, name, attempt, failures, stalls, created, due, started) in plain:
+    for outcome, (qid, pk, id, life, name, key, attempt, failures, stalls, created, due, started) in plain:
         if qid not in items:
             items[qid], runs[qid] = [], 0
             until[qid] = ending.keep_until(tx.queue_by_qid(qid).settings, COMPLETED, now)
         rows.append((outcome.result, now, until[qid], pk, outcome.token, outcome.id))
         items[qid].append(
-            (_COMPLETED, id, life, name, None, attempt, failures, stalls, COMPLETED, ACTIVE,
+            (_COMPLETED, id, life, name, key, attempt, failures, stalls, COMPLETED, ACTIVE,
              None, None, None, created, due, started, now)
         )  # fmt: skip
         runs[qid] += now - started
@@ -155,6 +155,9 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
     if complete:
         for qid, each in items.items():
             tx.moved(qid, _COMPLETED, ACTIVE, COMPLETED, each, worker=worker, run_ms=runs[qid])
+        for _, granted in plain:
+            if granted.key is not None:
+                tx.key_moved(granted.qid, granted.key, ACTIVE, COMPLETED)
     return complete
 
 

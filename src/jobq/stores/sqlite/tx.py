@@ -88,6 +88,7 @@ class Granted(NamedTuple):
     id: str
     life: int
     name: str
+    key: str | None
     attempt: int
     failures: int
     stalls: int

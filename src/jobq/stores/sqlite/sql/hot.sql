@@ -45,9 +45,9 @@ SELECT pk, id, priority, seq, key, name, life, attempt, failures, stalls, create
        qid, token, started_ms, at_ms
 FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND token = pk || ?;
 
--- name: complete: the end of a job nobody else has a stake in (no key, no flag of rows.ENDING); the record stays until at_ms
+-- name: complete: the end of a job nobody else has a stake in (no flag of rows.ENDING); the record stays until at_ms
 UPDATE jobs SET state = 4, result = ?, finished_ms = ?, at_ms = ?, keep = flags & 1
-WHERE pk = ? AND token = ? AND id = ? AND state = 3 AND key IS NULL AND flags & 126 = 0;
+WHERE pk = ? AND token = ? AND id = ? AND state = 3 AND flags & 126 = 0;
 
 -- name: load_jobs: whole rows
 SELECT * FROM jobs WHERE pk IN (SELECT value FROM json_each(?)) ORDER BY priority DESC, seq;
