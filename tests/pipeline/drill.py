@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jobq import Queue, State
+from jobq.log import EventLog
 from tests.kafka import Kafka, spark_jars
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +67,8 @@ class Drill:
         deadline = time.monotonic() + seconds
         while not reached():
             ended = [process for process in watch if process.poll() is not None]
-            assert not ended and time.monotonic() < deadline, self.last_words()
+            assert not ended, self.last_words()
+            assert time.monotonic() < deadline, self.last_words()
             time.sleep(0.1)
 
     def last_words(self) -> str:
@@ -96,6 +98,15 @@ class Drill:
     def ended(self) -> int:
         counts = self.counts()
         return counts[State.COMPLETED] + counts[State.FAILED]
+
+    def shipped(self) -> bool:
+        """Whether the relay has acknowledged everything in the log."""
+
+        async def go() -> bool:
+            async with EventLog(self.url) as log:
+                return all([await log.position(queue, "relay") == await log.end(queue) for queue in await log.queues()])
+
+        return asyncio.run(go())
 
     def taken_in(self) -> int:
         """Events in the lake, as its state says."""

@@ -155,3 +155,31 @@ def test_synthetic_events_are_legal_and_in_the_wire_format(lake: Lake, spark: Sp
     found = audited(lake, lines)  # type: ignore[arg-type]
     assert found.verdict == "proved", [queue.problems for queue in found.queues]
     assert sum(queue.events for queue in found.queues) == len(lines)
+
+
+def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(lake: Lake, tmp_path: Path) -> None:
+    import asyncio
+
+    from jobq import Queue
+    from jobq.core import wire
+    from jobq.log import BEGINNING, EventLog
+
+    url = f"sqlite:///{tmp_path}/jobs.db"
+
+    async def put(count: int) -> list[Any]:
+        async with Queue("mail", url) as queue:
+            await queue.named("send").enqueue_many([(n,) for n in range(count)])
+        async with EventLog(url) as log:
+            (name,) = await log.queues()
+            return [wire.encode(event).decode() for event in (await log.page(name, BEGINNING, 1000)).events]
+
+    take_in(lake, asyncio.run(put(3)))
+    assert only(audit(lake, store=url)).verdict == "proved"
+    lines = asyncio.run(put(2))
+    queue = only(audit(lake, store=url))
+    assert (queue.verdict, queue.behind, queue.differs) == ("unprovable", True, {"waiting": (3, 5)})
+    take_in(lake, lines[:3] + lines[4:], number=1)  # one is lost on the way, but the last has come
+    queue = only(audit(lake, store=url))
+    assert (queue.verdict, queue.problems) == ("violated", ["waiting: 4 in the lake, 5 in the store"])
+    take_in(lake, lines, number=2)
+    assert audit(lake, store=url).verdict == "proved"
