@@ -26,9 +26,10 @@ def flush(tx: Tx) -> None:
 def settle(tx: Tx, qid: int, names: list[str]) -> None:
     """Work out which of these keys are ready; forget those with nothing left."""
     limit = tx.queue_by_qid(qid).settings.effective.key_limit or DEFAULT_LIMIT
-    listed = as_json(names)
-    tx.execute(KEYED["settle_keys"], (limit, tx.now, qid, listed))
-    tx.execute(KEYED["drop_idle_keys"], (qid, listed, tx.now))
-    ready = tx.execute(KEYED["ready_count"], (qid, listed)).fetchone()[0]
+    found = tx.execute(KEYED["settle_keys"], (limit, tx.now, qid, as_json(names))).fetchall()
+    idle = [key for key, _, is_idle in found if is_idle]
+    if idle:
+        tx.execute(KEYED["drop_keys"], (qid, as_json(idle)))
+    ready = sum(1 for _, ready, _ in found if ready == 1)
     if ready:
         tx.woken[qid] = max(tx.woken.get(qid, 0), ready)

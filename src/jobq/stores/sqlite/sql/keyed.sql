@@ -7,17 +7,15 @@ SELECT * FROM queues WHERE qid = ?;
 INSERT INTO keys (qid, key, waiting, active, turn, ready) VALUES (?, ?, ?, ?, ?, 0)
 ON CONFLICT (qid, key) DO UPDATE SET waiting = waiting + excluded.waiting, active = active + excluded.active;
 
--- name: settle_keys: ready: 1 may start, 2 may start once it is no longer held, 0 neither
+-- name: settle_keys: ready: 1 may start, 2 may start once it is no longer held, 0 neither. Answers each, and whether it is idle
 UPDATE keys SET ready = CASE WHEN waiting > 0
         AND active < ifnull((SELECT l.n FROM key_limits l WHERE l.qid = keys.qid AND l.key = keys.key AND l.n IS NOT NULL), ?1)
     THEN CASE WHEN held_ms > ?2 THEN 2 ELSE 1 END ELSE 0 END
-WHERE qid = ?3 AND key IN (SELECT value FROM json_each(?4));
+WHERE qid = ?3 AND key IN (SELECT value FROM json_each(?4))
+RETURNING key, ready, waiting = 0 AND active = 0 AND held_ms <= ?2 AND rate_until_ms <= ?2;
 
--- name: drop_idle_keys: nothing waiting, nothing active, nothing to remember
-DELETE FROM keys WHERE qid = ?1 AND key IN (SELECT value FROM json_each(?2)) AND waiting = 0 AND active = 0 AND held_ms <= ?3 AND rate_until_ms <= ?3;
-
--- name: ready_count: how many of these keys may start
-SELECT count(*) FROM keys WHERE qid = ? AND key IN (SELECT value FROM json_each(?)) AND ready = 1;
+-- name: drop_keys: nothing waiting, nothing active, nothing to remember
+DELETE FROM keys WHERE qid = ? AND key IN (SELECT value FROM json_each(?));
 
 -- name: next_keys: the keys whose turn it is, each with the head of its line
 SELECT k.key, (SELECT j.pk FROM jobs j WHERE j.qid = k.qid AND j.key = k.key AND j.state = 2 AND j.key IS NOT NULL
