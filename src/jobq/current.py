@@ -151,7 +151,7 @@ class CurrentJob:
                 await self._note(ordinal, result.id)
         else:
             result = PutResult(id=child.id, life=0, state=State.COMPLETED)
-        run.children.add(JobKey(spec.queue, result.id), task.definition.returns)
+        run.children.add(ordinal, JobKey(spec.queue, result.id), task.definition.returns)
         return task.child(result, spec.id)
 
     async def wait_for_children(self) -> Mapping[str, Any]:

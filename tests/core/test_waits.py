@@ -52,7 +52,7 @@ def test_a_run_without_children_waits_for_nothing() -> None:
 def test_a_run_whose_children_have_not_ended_waits_for_all_of_them() -> None:
     children = Children(lease(inputs=(Input(job=JobKey(HERE, "boss:0"), result=b"1"),)))
     for n in range(2):
-        children.add(JobKey(HERE, f"boss:{n}"), Any)
+        children.add(n, JobKey(HERE, f"boss:{n}"), Any)
     with pytest.raises(WaitForChildren) as caught:
         children.results()
     assert caught.value.after == (Edge(JobKey(HERE, "boss:0")), Edge(JobKey(HERE, "boss:1")))
@@ -67,9 +67,9 @@ def test_results_come_by_id_in_the_order_the_children_were_added() -> None:
         Input(job=JobKey(ELSEWHERE, "boss:0"), result=b"[1,2]"),
     )
     children = Children(lease(inputs=inputs))
-    children.add(JobKey(ELSEWHERE, "boss:0"), tuple[int, int])
-    children.add(JobKey(HERE, "boss:1"), Any)
-    children.add(JobKey(HERE, "boss:2"), Any)
+    children.add(2, JobKey(HERE, "boss:2"), Any)  # accepted in another order
+    children.add(0, JobKey(ELSEWHERE, "boss:0"), tuple[int, int])
+    children.add(1, JobKey(HERE, "boss:1"), Any)
     assert list(children.results().items()) == [("boss:0", (1, 2)), ("boss:1", failure), ("boss:2", None)]
 
 
@@ -88,9 +88,9 @@ def test_a_child_that_was_anothers_job_is_that_job_in_every_pass() -> None:
 
 def test_two_children_of_one_id_are_refused() -> None:
     children = Children(LEASE)
-    children.add(JobKey(HERE, "x"), Any)
+    children.add(0, JobKey(HERE, "x"), Any)
     with pytest.raises(InvalidJob, match=r"boss .* two children with the id 'x'"):
-        children.add(JobKey(ELSEWHERE, "x"), Any)
+        children.add(1, JobKey(ELSEWHERE, "x"), Any)
 
 
 # ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────────

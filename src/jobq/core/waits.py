@@ -38,7 +38,8 @@ class Children:
         self._ended = {given.job: given for given in lease.inputs}
         self._others = {name.removeprefix(CHILD): value for name, value in lease.signals if name.startswith(CHILD)}
         self._count = 0
-        self._added: dict[JobKey, Any] = {}  # with the annotation of their results
+        self._ids: set[str] = set()
+        self._added: dict[int, tuple[JobKey, Any]] = {}  # by number, with the annotation of their results
 
     def next(self) -> int:
         """The number of the next child. Taken before anything is awaited, so that it is the same in every pass."""
@@ -52,19 +53,21 @@ class Children:
             child = JobKey(child.queue, other.decode())
         return child if other is not None or child in self._ended else None
 
-    def add(self, child: JobKey, returns: Any) -> None:
+    def add(self, ordinal: int, child: JobKey, returns: Any) -> None:
         """It is one of those the run waits for. Results are delivered by id, so an id that is there already is refused."""
-        if any(known.id == child.id for known in self._added):
+        if child.id in self._ids:
             raise InvalidJob(f"job {self._lease.id} ({self._lease.name}) has two children with the id {child.id!r}")
-        self._added[child] = returns
+        self._ids.add(child.id)
+        self._added[ordinal] = child, returns
 
     def results(self) -> dict[str, Any]:
         """By id, in the order they were added, once all have ended: a result, None (`ignore`) or a Failure (`continue`).
 
         Until then it ends the run: raises WaitForChildren."""
-        if any(child not in self._ended for child in self._added):
-            raise WaitForChildren(tuple(Edge(child) for child in self._added))
-        return {child.id: _answer(self._ended[child], returns) for child, returns in self._added.items()}
+        added = [self._added[ordinal] for ordinal in sorted(self._added)]  # many at once may be accepted in any order
+        if any(child not in self._ended for child, _ in added):
+            raise WaitForChildren(tuple(Edge(child) for child, _ in added))
+        return {child.id: _answer(self._ended[child], returns) for child, returns in added}
 
 
 def _answer(given: Input, returns: Any) -> Any:
