@@ -68,8 +68,12 @@ class Queue(Operations, Limiting, Scheduling):
         max_payload: int = DEFAULT_MAX_PAYLOAD,
     ) -> None:
         self.name = checks.check_queue_name(name, "queue name", error=ConfigError)
-        self.tenant = checks.check_tenant(tenant or os.environ.get("JQ_TENANT") or DEFAULT_TENANT, error=ConfigError)
+        self.tenant = checks.check_tenant(
+            tenant if tenant is not None else os.environ.get("JQ_TENANT") or DEFAULT_TENANT, error=ConfigError
+        )
         self.qname = QueueName(self.tenant, self.name)
+        if url is not None and not isinstance(url, str):
+            raise ConfigError(f"url={url!r} is not a store URL: give a string such as {DEFAULT_URL!r}")
         self.url = url or os.environ.get("JQ_URL") or DEFAULT_URL
         self.codec = get_codec(codec)
         self.max_payload = checks.check_int(max_payload, "max_payload", low=1, error=ConfigError)

@@ -27,6 +27,7 @@ from jobq.errors import ConfigError, InvalidJob, PayloadTooLarge
         (checks.check_id, "\ud800", "at position 0"),
         (checks.check_id, 7, "id=7 is not a string"),
         (checks.check_delay, -1, "delay=-1 is negative"),
+        (checks.check_delay, -0.0001, "delay=-0.0001 is negative"),
         (checks.check_delay, float("nan"), "delay=nan is not a time"),
         (checks.check_delay, float("inf"), "delay=inf is not a time"),
         (checks.check_delay, True, "delay=True is not a time"),

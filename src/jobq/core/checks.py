@@ -71,7 +71,7 @@ def _whole(ms: float, value: object, option: str, whole: bool, error: Refusal) -
         return nearest
     if whole:
         raise error(f"{option}={shown(value)} is not a whole number of milliseconds")
-    return math.ceil(ms)
+    return math.ceil(ms) if ms > 0 else math.floor(ms)  # a trifle below 0 is below 0
 
 
 def to_epoch_ms(value: object, option: str, *, error: Refusal = InvalidJob) -> int:
