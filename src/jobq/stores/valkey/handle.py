@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from jobq.core.records import JobKey, QueueName
 from jobq.errors import ConfigError
@@ -33,7 +32,6 @@ class Handle:
         self.channel = f"jq:handle:{os.urandom(9).hex()}"
         self._partitions: dict[QueueName, int] = {}
         self._met: set[QueueName] = set()
-        self._background: set[asyncio.Task[Any]] = set()
         self._migrated = False
 
     def now(self) -> str | int:
@@ -89,12 +87,6 @@ class Handle:
         """The queues there are."""
         found = await self.servers.command(keys.QUEUES, "SMEMBERS", keys.QUEUES)
         return sorted(keys.queue_of(prefix.decode()) for prefix in found)
-
-    def spawn(self, work: Any) -> None:
-        """Do something beside the caller's path, and forget it when it is done."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
 
 def _raise(error: ServerError, queue: QueueName | None) -> NoReturn:

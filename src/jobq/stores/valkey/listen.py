@@ -42,9 +42,9 @@ class Listen(Handle):
     async def listen(self, topics: Sequence[Topic], *, announced: bool = False) -> AsyncIterator[AsyncIterator[Signal]]:
         """See SignalStore."""
         heard: asyncio.Queue[Signal] = asyncio.Queue()
+        channels = [channel for topic in topics for channel in await self._channels_of(topic)]
         for topic in topics:
             self._listeners.setdefault(topic, set()).add(heard)
-        channels = [channel for topic in topics for channel in await self._channels_of(topic)]
         try:
             await self._subscribe(channels)
             for topic in topics:

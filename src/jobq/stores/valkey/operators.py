@@ -46,6 +46,8 @@ class Operators(Flows):
                 f"queue {queue.queue!r} has {partitions or stored} partitions: "
                 "a limit or rate of the whole queue needs one partition"
             )
+        if config.dead_letters is not None and await self.partitions(QueueName(queue.tenant, config.dead_letters)) > 1:
+            raise ConfigError(f"queue {queue.queue!r}: dead letters cannot go to {config.dead_letters!r}, which is partitioned")
         await self.meet(queue)
         base = keys.prefix(queue)
         args = self._declared(queue, config)

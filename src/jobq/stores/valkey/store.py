@@ -37,8 +37,6 @@ class ValkeyStore(HotCalls, Listen, Operators, Schedules, Reads):
 
     async def aclose(self) -> None:
         """See LifecycleStore."""
-        for task in list(self._background):
-            task.cancel()
         await self.close_sleep()
         await self.close_listen()
         await self.servers.aclose()

@@ -117,7 +117,8 @@ function COMMANDS.signal(cx, job, c, value)
   return true
 end
 
--- alter. KEYS 1 prefix. ARGS now, then per command: itself packed {kind, id, …}, data. RETURNS {answers "101", messages waiting, jobs to wake for elsewhere}
+-- alter. KEYS 1 prefix. ARGS now, then per command: itself packed {kind, id, …}, data.
+-- RETURNS {answers "101", messages waiting, jobs to wake for elsewhere}
 function J.alter(keys, args)
   local cx, answers = J.open(keys[1], args[1]), {}
   for i = 2, #args, 2 do

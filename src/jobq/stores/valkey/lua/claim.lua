@@ -105,7 +105,8 @@ local function activate(cx, tk, entries, orders, key_rates)
       if not run and not order and not closely and flags < LATER and flags % (2 * AT_START) < AT_START and entries[i] == id and byte(rec) < 255 then
         local token, created6, nk_at = stem .. tk.n, sub(rec, 1, 6), 9
         if flags >= MORE then nn, nk_at = sunpack(">I2", rec, 9), 13 end
-        items[#items + 1] = "\220\0\17\3" .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. sub(rec, nk_at, nk_at + nn - 1) .. before .. created6 .. TIME .. created6 .. started
+        items[#items + 1] = "\220\0\17\3" .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. sub(rec, nk_at, nk_at + nn - 1) .. before
+          .. created6 .. TIME .. created6 .. started
         tk.waited = tk.waited + now - created
         grant(tk, id, rec, fresh_run .. batch6 .. two(i) .. "\0\0\1" .. BYTE[#token] .. token .. worker)
         taken[i] = true

@@ -5,7 +5,9 @@
 -- no lease ends before (0: there is none) · fronts, priorities: entries in front of lines, priorities above 0 in them
 -- · minute, and its figures so far: a minute that is over moves to mm:<minute>
 local FIGURES = { "accepted", "started", "completed", "failed", "cancelled", "retried", "stalled", "wait_ms", "run_ms" }
-local NAMES = { "waiting", "order", "lifo", "turn", "popped", "logged", "sweeps", "timer", "leases", "fronts", "priorities", "minute", unpack(FIGURES) }
+local NAMES = {
+  "waiting", "order", "lifo", "turn", "popped", "logged", "sweeps", "timer", "leases", "fronts", "priorities", "minute", unpack(FIGURES),
+}
 local FORMAT = ">" .. ("d"):rep(#NAMES)
 local KEPT = 90000000 -- ms that a minute is kept: a day and an hour
 local IS_FIGURE = {}

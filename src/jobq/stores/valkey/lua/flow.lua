@@ -210,7 +210,8 @@ function J.forward(cx, job, opts)
   })
 end
 
--- deliver: messages from other queues. KEYS 1 prefix. ARGS now, message, … RETURNS {places taken "1,2", messages waiting here, jobs to wake for elsewhere}
+-- deliver: messages from other queues. KEYS 1 prefix. ARGS now, message, …
+-- RETURNS {places taken "1,2", messages waiting here, jobs to wake for elsewhere}
 function J.deliver(keys, args)
   local cx, taken = J.open(keys[1], args[1]), {}
   for i = 2, #args do

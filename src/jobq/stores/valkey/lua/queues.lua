@@ -29,7 +29,7 @@ end
 -- dead letters "prefix\nqueue" or "", the four limits in force (see IN_FORCE), base prefix if this is a partition or ""
 -- RETURNS what is stored, flat; or an error
 function J.declare(keys, args)
-  local now, mode, limits, version, partitions, retention, dead = unpack(args, 1, 7)
+  local now, mode, limits, version, partitions, retention, dead, limit, rate, key_limit, key_rate, base = unpack(args)
   local cx, m = J.open(keys[1], now), keys[1] .. "m"
   local stored = J.pairs_of(call("HGETALL", m))
   if mode ~= "" and stored.mode and stored.mode ~= mode then return redis.error_reply("JOBQ DECLARE mode " .. stored.mode) end
@@ -47,12 +47,12 @@ function J.declare(keys, args)
     call("HSET", m, "keep4", completed, "keep5", failed, "keep6", cancelled, "count", count)
   end
   if dead ~= "" then call("HSET", m, "dead", dead) end
-  if args[12] ~= "" then call("HSET", m, "base", args[12], "parts", "1") end
+  if base ~= "" then call("HSET", m, "base", base, "parts", "1") end
   call("HSETNX", m, "declared", "{}")
   if limits ~= "" and tonumber(version) > stored_version then
     call("HSET", m, "declared", limits, "version", version)
     call("HDEL", m, "changed")
-    put_in_force(cx, { unpack(args, 8, 11) })
+    put_in_force(cx, { limit, rate, key_limit, key_rate })
   end
   J.close(cx)
   return call("HGETALL", m)
@@ -60,16 +60,18 @@ end
 
 -- limit: change limits at run time. KEYS 1 prefix. ARGS now, key or "", limits as text ("" goes back), the four in force, or "limit|rate" for a key
 function J.limit(keys, args)
-  local cx, key, limits = J.open(keys[1], args[1]), args[2], args[3]
+  local now, key, limits, limit, rate, key_limit, key_rate = unpack(args)
+  local cx = J.open(keys[1], now)
   if key ~= "" then
-    if limits == "" then call("HDEL", cx.P .. "kl", key, "\n" .. key) else call("HSET", cx.P .. "kl", key, args[4], "\n" .. key, limits) end
+    local own = limit -- "limit|rate"
+    if limits == "" then call("HDEL", cx.P .. "kl", key, "\n" .. key) else call("HSET", cx.P .. "kl", key, own, "\n" .. key, limits) end
     call("ZREM", cx.P .. "hd", key)
     if call("ZSCORE", cx.P .. "ks", key) then J.key_touched(cx, key) end
     J.keys_flush(cx)
     cx.woken = 1
   else
     if limits == "" then call("HDEL", cx.P .. "m", "changed") else call("HSET", cx.P .. "m", "changed", limits) end
-    put_in_force(cx, { unpack(args, 4, 7) })
+    put_in_force(cx, { limit, rate, key_limit, key_rate })
   end
   J.close(cx)
   return cx.to_wake or 0
@@ -80,9 +82,10 @@ function J.describe(keys) return { call("HGETALL", keys[1] .. "m"), call("HGETAL
 
 -- pause. KEYS 1 prefix. ARGS now, "1" or "0". RETURNS jobs to wake for elsewhere
 function J.pause(keys, args)
-  local cx = J.open(keys[1], args[1])
-  call("HSET", cx.P .. "m", "paused", args[2])
-  if args[2] == "0" then cx.woken = math.max(1, J.counters(cx).waiting) end
+  local now, paused = unpack(args)
+  local cx = J.open(keys[1], now)
+  call("HSET", cx.P .. "m", "paused", paused)
+  if paused == "0" then cx.woken = math.max(1, J.counters(cx).waiting) end
   J.close(cx)
   return cx.to_wake or 0
 end
@@ -111,6 +114,8 @@ local function drop_waiting(cx, limit, drop)
       if job and job.state == STATE.waiting and job.life == life and job.ticket == ticket then
         drop(job)
         n = n + 1
+      elseif not job then
+        call("HDEL", cx.P .. "tb", id)
       end
     end
   end
@@ -133,10 +138,12 @@ end
 
 -- clear. KEYS 1 prefix. ARGS now, "1" with delayed ones, limit. RETURNS {how many, messages waiting}
 function J.clear(keys, args)
-  local cx, limit = J.open(keys[1], args[1]), tonumber(args[3])
+  local now, with_delayed, limit = unpack(args)
+  local cx = J.open(keys[1], now)
+  limit = tonumber(limit)
   local function drop(job) if not job.finished then J.finish(cx, job, STATE.cancelled, "removed") end end
   local n = drop_waiting(cx, limit, drop)
-  if args[2] == "1" then
+  if with_delayed == "1" then
     for _, list in ipairs({ "d", "b" }) do
       if n < limit then n = n + drop_listed(cx, list, limit - n, drop) end
     end
@@ -148,8 +155,9 @@ end
 
 -- clean. KEYS 1 prefix. ARGS now, state, older_than_ms, limit. RETURNS how many
 function J.clean(keys, args)
-  local cx, state, older, limit = J.open(keys[1], args[1]), args[2], tonumber(args[3]), tonumber(args[4])
-  local n = 0
+  local now, state, older, limit = unpack(args)
+  local cx, n = J.open(keys[1], now), 0
+  older, limit = tonumber(older), tonumber(limit)
   for _, list in ipairs({ "e", "k", "y" }) do
     local ids = n < limit and call("ZRANGEBYSCORE", cx.P .. list .. state, "-inf", cx.now - older, "LIMIT", 0, limit - n) or {}
     for i = 1, #ids do
@@ -170,9 +178,11 @@ local KEPT = { tag = true, gap = true, gap_to = true, gap_at = true }
 
 -- obliterate. KEYS 1 prefix. ARGS now, "1" by force, limit. RETURNS {1 if nothing is left, messages waiting}; or an error
 function J.obliterate(keys, args)
-  local cx, limit = J.open(keys[1], args[1]), tonumber(args[3])
+  local now, force, limit = unpack(args)
+  local cx = J.open(keys[1], now)
+  limit = tonumber(limit)
   local active = call("ZCARD", cx.P .. "q")
-  if active > 0 and args[2] ~= "1" then return redis.error_reply("JOBQ ACTIVE " .. active) end
+  if active > 0 and force ~= "1" then return redis.error_reply("JOBQ ACTIVE " .. active) end
   local function drop(job)
     if not job.finished then
       job.token = ""

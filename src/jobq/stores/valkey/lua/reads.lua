@@ -4,7 +4,8 @@ local LOOK = 1000 -- records one find looks at, at most
 
 function J.view(cx, job)
   local extras = J.has(job.rflags, J.EXTRA) and call("HGETALL", cx.P .. "x:" .. job.id) or ""
-  return { job.id, job.state, job.rec, J.pack_run(job), extras, job.finished and string.format("%.0f", job.finished) or "", job.reason or "", job.result or "" }
+  local finished = job.finished and string.format("%.0f", job.finished) or ""
+  return { job.id, job.state, job.rec, J.pack_run(job), extras, finished, job.reason or "", job.result or "" }
 end
 
 -- get. KEYS 1 prefix. ARGS now, id, … RETURNS a job or 0 per id
@@ -19,8 +20,9 @@ end
 
 -- logs. KEYS 1 prefix. ARGS now, id. RETURNS lines
 function J.logs(keys, args)
-  local cx = J.open(keys[1], args[1])
-  return J.look(cx, args[2]) and call("LRANGE", cx.P .. "n:" .. args[2], 0, -1) or {}
+  local now, id = unpack(args)
+  local cx = J.open(keys[1], now)
+  return J.look(cx, id) and call("LRANGE", cx.P .. "n:" .. id, 0, -1) or {}
 end
 
 -- A page of a sorted set, highest first, from behind position "score\tmember". RETURNS ids, position or nil at the end.
@@ -190,14 +192,14 @@ end
 -- events. KEYS 1 prefix. ARGS after ("" for the end of the log, "0" for its beginning), entries
 -- RETURNS {name of the log, position, gap: events lost, until position, when, entries: position, entry, …}
 function J.events(keys, args)
-  local P, after = keys[1], args[1]
+  local P, after, entries = keys[1], unpack(args)
   local tag, gap, gap_to, gap_at = unpack(call("HMGET", P .. "m", "tag", "gap", "gap_to", "gap_at"))
   local flat, position = {}, after
   if after == "" then
     local last = call("XREVRANGE", P .. "s", "+", "-", "COUNT", 1)[1]
     return { tag or "", last and last[1] or "0", "", "", "", {} }
   end
-  for _, entry in ipairs(call("XRANGE", P .. "s", after == "0" and "-" or "(" .. after, "+", "COUNT", args[2])) do
+  for _, entry in ipairs(call("XRANGE", P .. "s", after == "0" and "-" or "(" .. after, "+", "COUNT", entries)) do
     flat[#flat + 1] = entry[1]
     flat[#flat + 1] = entry[2][4]
     position = entry[1]

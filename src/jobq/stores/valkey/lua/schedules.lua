@@ -17,12 +17,13 @@ end
 
 -- schedule: store one. KEYS 1 prefix. ARGS now, id, spec, next or "", rule packed {every, after, limit, stop}. RETURNS it as stored
 function J.schedule(keys, args)
-  local cx, id, spec = J.open(keys[1], args[1]), args[2], args[3]
+  local now, id, spec, next_time, rule = unpack(args)
+  local cx = J.open(keys[1], now)
   local P = cx.P
   local state = state_of(P, id)
   if not state or call("HGET", P .. "sc", id) ~= spec then
-    state = munpack(args[5])
-    state.next, state.fired, state.created = tonumber(args[4]), 0, cx.now
+    state = munpack(rule)
+    state.next, state.fired, state.created = tonumber(next_time), 0, cx.now
     call("HSET", P .. "sc", id, spec)
     keep(P, id, state)
   end
@@ -31,25 +32,29 @@ end
 
 -- unschedule. KEYS 1 prefix. ARGS id. RETURNS 1 if it was there
 function J.unschedule(keys, args)
-  call("ZREM", keys[1] .. "sd", args[1])
-  call("HDEL", keys[1] .. "sc", args[1])
-  return call("HDEL", keys[1] .. "ss", args[1])
+  local P, id = keys[1], args[1]
+  call("ZREM", P .. "sd", id)
+  call("HDEL", P .. "sc", id)
+  return call("HDEL", P .. "ss", id)
 end
 
 -- pause_schedule. KEYS 1 prefix. ARGS id, "1" or "0". RETURNS 1 if it is there
 function J.pause_schedule(keys, args)
-  local state = state_of(keys[1], args[1])
+  local P, id, paused = keys[1], unpack(args)
+  local state = state_of(P, id)
   if not state then return 0 end
-  state.paused = args[2] == "1" or nil
-  keep(keys[1], args[1], state)
+  state.paused = paused == "1" or nil
+  keep(P, id, state)
   return 1
 end
 
 -- schedules. KEYS 1 prefix. ARGS now, "1" for due ones only, limit. RETURNS schedules
 function J.schedules(keys, args)
-  local cx, limit = J.open(keys[1], args[1]), tonumber(args[3])
+  local now, due, limit = unpack(args)
+  local cx = J.open(keys[1], now)
+  limit = tonumber(limit)
   local answers, ids = {}
-  if args[2] == "1" then
+  if due == "1" then
     ids = call("ZRANGEBYSCORE", cx.P .. "sd", "-inf", cx.now, "LIMIT", 0, limit)
   else
     ids = call("HKEYS", cx.P .. "ss")

@@ -164,7 +164,8 @@ end
 --      "1" if it may be asleep,
 --      then per completion: id, token, result ("" for none, else "\1" and its bytes);
 --      then per other outcome: itself packed {kind, id, token, delay, …}, data, edges packed
--- RETURNS {stale places "1,2", next due in ms or -1, messages waiting, jobs to wake for elsewhere, lease expiry, leases flat: id, record, run, extras}
+-- RETURNS {stale places "1,2", next due in ms or -1, messages waiting, jobs to wake for elsewhere, lease expiry,
+--      leases flat: id, record, run, extras}
 function J.settle(keys, args)
   local now, worker, name, limit, lease_ms, completions, others, sleepy, asleep = unpack(args, 1, 9)
   local cx = J.open(keys[1], now)
@@ -206,7 +207,10 @@ function J.settle(keys, args)
   if completions + others > 0 or #reply > 0 then
     call("SET", memory_key, name .. "\n" .. stale_text .. "\n" .. granted, "PX", REMEMBERED)
   end
-  if completions > 0 and (J.take_numbers(cx, "sweeps", completions) + completions) % 512 < completions then J.sweep(cx, 1024) end
+  -- What retention lets go, goes a little at a time with those that come.
+  if completions > 0 and (J.take_numbers(cx, "sweeps", completions) + completions) % 128 < completions then
+    J.sweep(cx, 2 * math.max(completions, 128))
+  end
   J.close(cx)
   return { stale_text, due, cx.outbox, cx.to_wake or 0, string.format("%.0f", expires), reply }
 end

@@ -77,11 +77,11 @@ end
 
 -- watch: tell a channel when these jobs end. KEYS 1 prefix. ARGS channel, id, … RETURNS nothing
 function J.watch(keys, args)
-  local cx = J.open(keys[1], "")
+  local cx, channel = J.open(keys[1], ""), args[1]
   for i = 2, #args do
     local job = J.load(cx, args[i])
     if job and not job.finished then
-      J.extra(cx, job, "w:" .. args[1], "1")
+      J.extra(cx, job, "w:" .. channel, "1")
       job.rflags = J.with(job.rflags, J.WATCHED)
       J.save_run(cx, job)
     end
@@ -91,30 +91,32 @@ end
 
 -- hear_log: somebody listens to the log, for a while. KEYS 1 prefix. ARGS now, ms. RETURNS nothing
 function J.hear_log(keys, args)
-  local cx = J.open(keys[1], args[1])
-  call("HSET", cx.P .. "m", "listened", cx.now + tonumber(args[2]))
+  local now, ms = unpack(args)
+  local cx = J.open(keys[1], now)
+  call("HSET", cx.P .. "m", "listened", cx.now + tonumber(ms))
   return 0
 end
 
 -- wake_some: for partitioned queues, wake workers for n jobs, or tell one that a job is due. KEYS 1 prefix of the whole queue.
 -- ARGS n, ms until it is due or -1. RETURNS nothing
 function J.wake_some(keys, args)
-  local cx = { P = keys[1], meta = {} }
-  J.wake(cx, tonumber(args[1]))
-  if tonumber(args[2]) >= 0 then tell_due(cx, args[2]) end
+  local cx, n, due_in = { P = keys[1], meta = {} }, unpack(args)
+  J.wake(cx, tonumber(n))
+  if tonumber(due_in) >= 0 then tell_due(cx, due_in) end
   return 0
 end
 
 -- slots: a sleeper has this many free slots. KEYS 1 prefix. ARGS worker, slots. RETURNS nothing
 function J.slots(keys, args)
-  if call("ZSCORE", keys[1] .. "z", args[1]) then call("HSET", keys[1] .. "zs", args[1], args[2]) end
+  local P, worker, slots = keys[1], unpack(args)
+  if call("ZSCORE", P .. "z", worker) then call("HSET", P .. "zs", worker, slots) end
   return 0
 end
 
 -- asleep: the worker found nothing in any partition, or (slots 0) is back. KEYS 1 prefix of the whole queue. ARGS worker, slots
 function J.asleep(keys, args)
-  local cx = { P = keys[1] }
-  local slots = tonumber(args[2])
-  if slots > 0 then J.fall_asleep(cx, args[1], slots) else J.wake_up(cx, args[1]) end
+  local cx, worker, slots = { P = keys[1] }, unpack(args)
+  slots = tonumber(slots)
+  if slots > 0 then J.fall_asleep(cx, worker, slots) else J.wake_up(cx, worker) end
   return 0
 end

@@ -29,11 +29,12 @@ end
 
 -- ask. KEYS 1 workers. ARGS now, name, wish. RETURNS 1 if the worker is there
 function J.ask(keys, args)
-  local known = call("HGET", keys[1], args[2])
+  local now, name, wish = unpack(args)
+  local known = call("HGET", keys[1], name)
   if not known then return 0 end
   local until_ms, _, record = parts(known)
-  if tonumber(until_ms) <= clock(args[1]) then return 0 end
-  call("HSET", keys[1], args[2], until_ms .. "\n" .. args[3] .. "\n" .. record)
+  if tonumber(until_ms) <= clock(now) then return 0 end
+  call("HSET", keys[1], name, until_ms .. "\n" .. wish .. "\n" .. record)
   return 1
 end
 

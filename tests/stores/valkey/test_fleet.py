@@ -1,0 +1,96 @@
+"""Many idle workers, and workers whose server went away and came back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from jobq import Queue, Worker
+from jobq.core.records import QueueName
+from jobq.errors import StoreUnavailable
+from jobq.stores.valkey.store import ValkeyStore
+from tests.stores.valkey import servers
+from tests.stores.valkey.jobs import spec, take
+from tests.stores.valkey.servers import Server
+
+FLEET = 500
+"""Workers asleep, each with a connection of its own; `ulimit -n` is often 1,024."""
+
+
+async def fall_asleep(store: ValkeyStore, queue: QueueName, ms: int) -> list[asyncio.Task[bool]]:
+    names = [f"w{n}" for n in range(FLEET)]
+    for name in names:
+        assert await take(store, queue, worker=name) == []
+    asleep = [asyncio.create_task(store.sleep([queue], worker=name, slots=1, timeout_ms=ms)) for name in names]
+    return asleep
+
+
+def blocked(server: Server) -> int:
+    return int(server.tell("INFO", "clients").split(b"blocked_clients:")[1].split()[0])
+
+
+async def all_blocked(server: Server) -> None:
+    async with asyncio.timeout(30):
+        while blocked(server) < FLEET:
+            await asyncio.sleep(0.05)
+
+
+async def test_one_job_wakes_one_of_a_large_fleet(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    asleep = await fall_asleep(store, queue, 60_000)
+    await all_blocked(server)
+    await store.put([spec(queue, "a")])
+    done, waiting = await asyncio.wait(asleep, timeout=1.5)
+    assert 1 <= len(done) <= 2
+    for task in waiting:
+        task.cancel()
+
+
+async def test_as_many_jobs_as_sleepers_wake_all_of_them(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    asleep = await fall_asleep(store, queue, 60_000)
+    await all_blocked(server)
+    await store.put([spec(queue, f"j{n}") for n in range(FLEET)])
+    async with asyncio.timeout(20):
+        assert all(await asyncio.gather(*asleep))
+
+
+async def test_a_sleeping_fleet_leaves_the_server_alone(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    asleep = await fall_asleep(store, queue, 60_000)
+    await all_blocked(server)
+    server.tell("CONFIG", "RESETSTAT")
+    await asyncio.sleep(2)
+    calls = sum(
+        int(line.split(b"calls=")[1].split(b",")[0])
+        for line in server.tell("INFO", "commandstats").splitlines()
+        if b"calls=" in line and b"info" not in line and b"config" not in line
+    )
+    assert calls <= 2 * FLEET  # one per worker and second
+    for task in asleep:
+        task.cancel()
+
+
+async def test_a_worker_works_again_within_five_seconds_of_its_servers_return(tmp_path: Path) -> None:
+    options = ("--appendonly", "yes", "--appendfsync", "always")
+    with servers.running(servers.valkey_binary(), tmp_path, *options) as server:
+        queue = Queue("again", server.url)
+
+        @queue.task
+        async def double(n: int) -> int:
+            return 2 * n
+
+        async with queue, Worker(queue, concurrency=5):
+            assert await double.options(wait=20).call(1) == 2
+            server.kill()
+            for _ in range(5):  # while it is away, loops wait longer and longer for their next try
+                with pytest.raises(StoreUnavailable):
+                    await double.enqueue(0)
+                await asyncio.sleep(0.3)
+            server.start()
+            async with asyncio.timeout(5):
+                while True:
+                    try:
+                        assert await double.options(wait=20).call(21) == 42
+                        break
+                    except StoreUnavailable:
+                        await asyncio.sleep(0.1)
