@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from urllib.parse import urlsplit
 
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock, Store
@@ -25,9 +24,10 @@ _EXAMPLES = "memory://, sqlite:///path/to/jobs.db, valkey://host:6379"
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
     """The store at `url`, not yet connected: `async with open_store(url) as store`. ConfigError says what to type."""
-    scheme = urlsplit(url).scheme
+    scheme = url.partition(":")[0].lower()
     if scheme not in _SCHEMES:
-        raise ConfigError(f"no store for {url!r}: a store URL looks like one of {_EXAMPLES}")
+        shown = f"{scheme}://…" if "@" in url else url  # what stands before an @ may be a password
+        raise ConfigError(f"no store for {shown!r}: a store URL looks like one of {_EXAMPLES}")
     module, extra = _SCHEMES[scheme]
     try:
         opener = import_module(module).open

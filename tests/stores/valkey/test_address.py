@@ -38,6 +38,15 @@ def test_the_password_is_not_shown() -> None:
     assert (address.user, address.password, address.tls) == ("me", "s@cret", True)
     assert "cret" not in address.shown
     assert "cret" not in open_store("valkey://:s3cret@host").url
+    assert parse("valkeys://host:1?ca=/etc/me@home").shown == "valkeys://host:1?ca=/etc/me@home"
+
+
+@pytest.mark.parametrize("sign", "/?#")
+def test_a_password_that_breaks_its_url_up_is_not_shown_either(sign: str) -> None:
+    with pytest.raises(ConfigError, match="%2F") as refused:
+        parse(f"valkey://me:s3{sign}cret@host:6379/0?wait=1")
+    assert "cret" not in str(refused.value)
+    assert "s3" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +54,8 @@ def test_the_password_is_not_shown() -> None:
     [
         ("valkey://host/x", "'x'"),
         ("valkey://host:port", "'port'"),
+        ("valkey://host:²", "'²'"),
+        ("valkey://[::1", "IPv6"),
         ("valkey://host?wait=yes", "'yes'"),
         ("valkey://host?timeout=0", "'0'"),
         ("valkey://host?colour=red", "'colour'"),

@@ -104,6 +104,32 @@ async def test_a_call_that_was_given_up_does_not_get_another_callers_reply(own_s
             assert record is not None
 
 
+async def test_a_server_that_is_busy_with_somebody_elses_script_is_asked_again(own_server: Server, queue: QueueName) -> None:
+    script = "local n = 0 while n < 1e9 do n = n + 1 if redis.call('GET', 'enough') then return end end"
+    own_server.tell("CONFIG", "SET", "busy-reply-threshold", "10")
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        (lease,) = await take(store, queue)
+        script_ends = asyncio.create_task(asyncio.to_thread(own_server.tell, "EVAL", script, "0"))
+        await asyncio.sleep(0.2)
+        with pytest.raises(StoreUnavailable, match="BUSY"):
+            await exchange(store, queue, done(lease))
+        own_server.tell("SCRIPT", "KILL")
+        await script_ends
+        assert (await exchange(store, queue, done(lease))).stale == ()
+
+
+async def test_a_server_that_wants_a_password_or_withholds_a_permission_says_so(own_server: Server) -> None:
+    own_server.tell("ACL", "SETUSER", "shy", "on", ">s3cret", "~*", "&*", "+@all", "-info")
+    store = open_store(own_server.url.replace("://", "://shy:s3cret@"))
+    with pytest.raises(StoreUnavailable, match="NOPERM"):
+        await store.migrate()
+    await store.aclose()
+    own_server.tell("CONFIG", "SET", "requirepass", "s3cret")
+    with pytest.raises(StoreUnavailable, match="NOAUTH"):
+        await open_store(own_server.url).migrate()
+
+
 async def test_waiting_for_replicas_that_are_not_there_is_an_unknown_outcome(own_server: Server, queue: QueueName) -> None:
     async with open_store(f"{own_server.url}?wait=1&wait_timeout=0.1") as store:
         with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):

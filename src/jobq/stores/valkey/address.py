@@ -47,7 +47,12 @@ class Address(NamedTuple):
 
 def parse(url: str) -> Address:
     """The parts of a URL; ConfigError says what is wrong with it and what to type."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as e:
+        raise ConfigError(f"{_shown(url)!r} is not a URL: {e}") from None
+    if set(_apart(url)[1]) & set("/?#"):
+        raise ConfigError(f"{_shown(url)!r} has a user or password with a '/', '?' or '#' in it: write %2F, %3F or %23 there")
     kind, tls = _KINDS[parts.scheme]
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
@@ -73,11 +78,20 @@ def parse(url: str) -> Address:
     )  # fmt: skip
 
 
+def _apart(url: str) -> tuple[str, str, str]:
+    """Scheme, credentials and the rest, also where a password with signs of its own has broken the URL up elsewhere."""
+    scheme, _, rest = url.partition("://")
+    place, mark, options = rest.partition("?")
+    if "@" not in place and "@" in options.partition("=")[0]:
+        place, mark, options = rest, "", ""
+    credentials, _, place = place.rpartition("@")
+    return scheme, credentials, f"{place}{mark}{options}"
+
+
 def _shown(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}").geturl()
+    scheme, credentials, rest = _apart(url)
+    user, has_password, _ = credentials.partition(":")
+    return f"{scheme}://{user}{has_password and ':***'}{credentials and '@'}{rest}"
 
 
 def _node(url: str, host: str, default: int) -> Node:
@@ -91,7 +105,7 @@ def _node(url: str, host: str, default: int) -> Node:
 
 
 def _number(url: str, what: str, text: str) -> int:
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise ConfigError(f"{_shown(url)!r} has {text!r} for its {what}: it is a whole number")
     return int(text)
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from jobq.errors import ConfigError, StoreUnavailable
+from jobq.errors import ConfigError, JobqError, StoreUnavailable
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.address import Address, Node
 from jobq.stores.valkey.functions import DIGEST, LIBRARY, VERSION, function
@@ -19,6 +19,12 @@ from jobq.stores.valkey.wire import Argument, Connection, Reply, ServerError, co
 
 log = logging.getLogger("jobq.valkey")
 _REDIRECTS = 5
+_NOT_NOW = frozenset({
+    "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "UNBLOCKED", "BUSY", "MISCONF", "NOAUTH",
+    "NOPERM",
+})  # fmt: skip
+"""Refusals that say nothing about the call: it did not act, and repeated it may. Taken for an answer to the call, a script
+of somebody else's that keeps the server busy would cost workers the outcomes of jobs that have ended."""
 
 
 class Servers:
@@ -54,9 +60,11 @@ class Servers:
                 try:
                     found = await self.open(node)
                     await _load(found)
-                except (StoreUnavailable, ServerError) as e:
+                except (StoreUnavailable, ServerError, ConfigError) as e:
+                    if found is not None:
+                        found.close()
                     self.forget(node)
-                    raise e if isinstance(e, StoreUnavailable) else StoreUnavailable(f"{node[0]}:{node[1]}: {e}") from e
+                    raise e if isinstance(e, JobqError) else StoreUnavailable(f"{node[0]}:{node[1]}: {e}") from e
                 self._connections[node] = found
         return found
 
@@ -68,9 +76,11 @@ class Servers:
         """Whether these servers can be trusted with jobs: see `ConfigError`."""
         for node in await self.primaries():
             connection = await self.connection(node)
-            _check(
-                self.address, (await connection.ask("INFO", "server")).decode(), (await connection.ask("INFO", "memory")).decode()
-            )
+            try:
+                facts = [(await connection.ask("INFO", section)).decode() for section in ("server", "memory")]
+            except ServerError as e:
+                raise StoreUnavailable(f"{node[0]}:{node[1]} does not say whether it can keep jobs (INFO): {e}") from e
+            _check(self.address, *facts)
 
     async def aclose(self) -> None:
         """End all connections."""
@@ -129,7 +139,7 @@ class Servers:
         if "unction not found" in text:  # FUNCTION FLUSH, or a failover to a node that was empty
             await _load(connection)
             return node, False
-        if word in ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "UNBLOCKED"):
+        if word in _NOT_NOW:
             self.forget(node)
             if word in ("READONLY", "MASTERDOWN"):
                 connection.close()
@@ -152,6 +162,8 @@ async def _load(connection: Connection) -> None:
     about = await connection.send("FCALL", function("about"), 0)
     if about == DIGEST.encode():
         return
+    if isinstance(about, ServerError) and str(about).startswith(("NOAUTH", "NOPERM")):
+        raise about  # of the library, which is long, a server that waits for a password says only that it is too long
     loaded = await connection.send("FUNCTION", "LOAD", "REPLACE", LIBRARY)
     if isinstance(loaded, ServerError):
         if str(loaded).startswith("ERR unknown command"):
