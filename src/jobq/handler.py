@@ -34,6 +34,7 @@ class TaskHandler:
         self.permissions: Permissions | None = _instance(options, "permissions", (Permissions,))
         self._decoder = decoder
         self._codec = codec
+        self.max_payload: int | None = None  # bytes of a result; set by its queue
 
     def __repr__(self) -> str:
         return f"<TaskHandler {self.name} ({self.executor})>"
@@ -43,8 +44,12 @@ class TaskHandler:
         return self._decoder.decode(lease.payload, self._codec_of(lease), lease.inputs)
 
     def encode(self, value: Any, lease: Lease, /) -> bytes:
-        """A result, as it is stored: in the codec of the job it belongs to, which is the one its readers will use."""
-        return self._codec_of(lease).encode(value)
+        """A result, as it is stored: in the codec of the job it belongs to, which is the one its readers will use.
+        One larger than arguments may be is refused, and the run has failed."""
+        data = self._codec_of(lease).encode(value)
+        if self.max_payload is not None and len(data) > self.max_payload:
+            checks.check_payload(data, self.max_payload, f"the result of {self.name} takes")
+        return data
 
     def _codec_of(self, lease: Lease) -> Codec:
         """The queue's, but for jobs enqueued before it was changed."""

@@ -72,7 +72,7 @@ class Queue(Operations, Limiting, Scheduling):
             tenant if tenant is not None else os.environ.get("JQ_TENANT") or DEFAULT_TENANT, error=ConfigError
         )
         self.qname = QueueName(self.tenant, self.name)
-        if url is not None and not isinstance(url, str):
+        if url is not None and (not isinstance(url, str) or not url):
             raise ConfigError(f"url={url!r} is not a store URL: give a string such as {DEFAULT_URL!r}")
         self.url = url or os.environ.get("JQ_URL") or DEFAULT_URL
         self.codec = get_codec(codec)
@@ -288,7 +288,8 @@ class Queue(Operations, Limiting, Scheduling):
         """Arguments as bytes, checked against the function where it is known, and for their size."""
         if definition is not None and definition.shape is not None:
             definition.shape.check(args, kwargs)
-        return checks.check_payload(self.codec.encode_call(args, kwargs), self.max_payload, name or "the job")
+        what = f"the arguments of {name or 'the job'} take"
+        return checks.check_payload(self.codec.encode_call(args, kwargs), self.max_payload, what)
 
     def decode_result(self, record: JobRecord, definition: Definition | None) -> Any:
         """The result in a record, as the task's return annotation says."""

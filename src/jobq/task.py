@@ -15,7 +15,7 @@ from jobq.core.checks import shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.refs import mark
-from jobq.core.unique import unique_spec
+from jobq.core.unique import debounce_ms, unique_spec
 from jobq.engine.builtin import GATHER, unmarked
 from jobq.engine.ids import new_id
 from jobq.errors import ConfigError, InvalidJob
@@ -213,7 +213,7 @@ class Task(Generic[P, R]):
             self._check(args, kwargs)
         payload = self._encode(args, kwargs)
         if len(payload) > self.queue.max_payload:
-            checks.check_payload(payload, self.queue.max_payload, self.name)
+            checks.check_payload(payload, self.queue.max_payload, f"the arguments of {self.name} take")
         if self._plain and not watch:
             return self._make(id=new_id(), payload=payload)
         return self._make(id=self._id or new_id(), payload=payload, watch=watch, **self._per_call(args, kwargs))
@@ -238,6 +238,8 @@ class Task(Generic[P, R]):
             fields["key"] = checks.check_key(definition.shape.argument(options.key_parameter, args, kwargs))
         if options.unique is not None:
             fields["unique"] = unique_spec(options.unique, self.name, definition.bound(args, kwargs), self.queue.codec)
+            if (wait_ms := debounce_ms(options.unique)) and "delay_ms" not in options.fields:
+                fields["delay_ms"] = wait_ms
         return fields
 
 
@@ -313,6 +315,7 @@ def publish(
         for field in resolved.unique.fields:
             definition.shape.check_parameter(field, "Unique field")
     handler = make_handler(name, queue.codec, of_worker)
+    handler.max_payload = queue.max_payload
     task = kind(queue, definition, resolved)
     queue.register(handler, None if handler.schedule is None else planned(handler.schedule, task))
     update_wrapper(cast("Any", task), fn, updated=())

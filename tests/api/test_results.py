@@ -260,3 +260,15 @@ async def test_jobs_of_before_a_change_of_codec_are_understood(url: str) -> None
         async with working(after):
             assert await job.result(timeout=10) == "hello you"
             assert (await after.job(job.id).info()).result == "hello you"
+
+
+async def test_a_result_larger_than_arguments_may_be_fails_the_run_and_is_not_stored() -> None:
+    queue = Queue("large", "memory://large-results", max_payload=1000)
+
+    @queue.task(retry=0)
+    async def answer() -> str:
+        return "x" * 2000
+
+    async with queue, Worker(queue):
+        with pytest.raises(JobFailed, match="the result of answer takes 2,002 bytes"):
+            await answer.call()

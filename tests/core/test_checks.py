@@ -126,7 +126,7 @@ def test_the_caller_chooses_the_error_of_the_tree() -> None:
 def test_a_payload_over_the_limit_names_size_and_limit() -> None:
     assert checks.check_payload(b"x" * 10, 10, "charge") == b"x" * 10
     with pytest.raises(PayloadTooLarge, match="charge take 1,025 bytes encoded, more than the 1,024 allowed"):
-        checks.check_payload(b"x" * 1025, 1024, "charge")
+        checks.check_payload(b"x" * 1025, 1024, "the arguments of charge take")
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:

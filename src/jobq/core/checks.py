@@ -216,11 +216,11 @@ def _name(value: object, option: str, longest: int, error: Refusal) -> str:
 # ── payloads and option names ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_payload(payload: bytes, limit: int, name: str) -> bytes:
-    """The encoded arguments of task `name`, if they are not larger than `limit` bytes."""
+def check_payload(payload: bytes, limit: int, what: str) -> bytes:
+    """Encoded arguments or a result, if they are not larger than `limit` bytes. `what` begins the message."""
     if len(payload) > limit:
         raise PayloadTooLarge(
-            f"the arguments of {name} take {len(payload):,} bytes encoded, more than the {limit:,} allowed: "
+            f"{what} {len(payload):,} bytes encoded, more than the {limit:,} allowed: "
             "store them elsewhere and pass a reference, or raise Queue(max_payload=…)"
         )
     return payload

@@ -62,7 +62,7 @@ async def test_a_key_with_nothing_waiting_or_active_leaves_nothing_behind(store:
 
 
 async def test_the_log_drops_what_nobody_registered_for(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "LOG_ENTRIES", 10)
+    monkeypatch.setattr(upkeep, "LOG_EVENTS", 10)
     for n in range(30):
         await store.put([JobSpec(id=f"{n}", **WORK)])
     await store.tick()
@@ -73,7 +73,7 @@ async def test_the_log_drops_what_nobody_registered_for(store: SqliteStore, monk
 async def test_the_log_keeps_what_a_registered_reader_has_not_read(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOG_ENTRIES", 10)
+    monkeypatch.setattr(upkeep, "LOG_EVENTS", 10)
     await store.ack_events(QUEUE, "relay", "0")
     for n in range(30):
         await store.put([JobSpec(id=f"{n}", **WORK)])
@@ -88,7 +88,7 @@ async def test_the_log_keeps_what_a_registered_reader_has_not_read(
 async def test_past_the_hard_cap_a_gap_stands_for_what_was_dropped_unread(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOG_ENTRIES", 5)
+    monkeypatch.setattr(upkeep, "LOG_EVENTS", 5)
     monkeypatch.setattr(upkeep, "LOG_CAP", 20)
     await store.ack_events(QUEUE, "relay", "0")
     for n in range(30):
@@ -98,6 +98,19 @@ async def test_past_the_hard_cap_a_gap_stands_for_what_was_dropped_unread(
     gaps = [event for event in events if event.kind == "gap"]
     assert [event.job for event in events if event.kind != "gap"] == [f"{n}" for n in range(10, 30)]
     assert [gap.reason for gap in gaps] == ["10 entries dropped"]
+
+
+async def test_a_busy_queue_does_not_keep_a_tick_from_the_others(store: SqliteStore) -> None:
+    await store.declare(QUEUE, QueueConfig(retention=RetentionData(completed_ms=0)))
+    await store.put([JobSpec(id=f"{n}", **WORK) for n in range(300)])
+    await run_all(store, 60)
+    other = QueueName("t", "other")
+    await store.put([JobSpec(queue=other, id="b", name="task", payload=b"[[],{}]", ttl_ms=1)])
+    for _ in range(2):
+        await store.tick(limit=50)
+    (record,) = await store.get([JobKey(other, "b")])
+    assert record is not None
+    assert record.state == "failed"
 
 
 async def test_a_tick_takes_no_more_steps_than_it_was_given(store: SqliteStore) -> None:

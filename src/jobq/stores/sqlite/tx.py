@@ -48,6 +48,7 @@ class QueueRow(msgspec.Struct):
     heard: int
     seq: int
     pos: int
+    logged: int
     held_ms: int
     rate: bytes | None
     settings_blob: bytes | None
@@ -59,7 +60,7 @@ class QueueRow(msgspec.Struct):
     @classmethod
     def of(cls, row: Sequence[Any]) -> QueueRow:
         """From `SELECT *`."""
-        values: tuple[Any, ...] = (*row[:13], list(row[13:20]), row[20], list(row[21:30]))
+        values: tuple[Any, ...] = (*row[:14], list(row[14:21]), row[21], list(row[22:31]))
         return cls(*values)
 
     @property
@@ -75,8 +76,8 @@ class QueueRow(msgspec.Struct):
     def values(self) -> tuple[object, ...]:
         """Parameters of `save_queue`."""
         return (
-            self.mode, self.paused, self.listed, self.asleep, self.heard, self.seq, self.pos, self.held_ms, self.rate,
-            self.settings_blob, *self.counts, self.minute, *self.figures, self.qid,
+            self.mode, self.paused, self.listed, self.asleep, self.heard, self.seq, self.pos, self.logged, self.held_ms,
+            self.rate, self.settings_blob, *self.counts, self.minute, *self.figures, self.qid,
         )  # fmt: skip
 
 
@@ -104,6 +105,7 @@ class Memory:
         self.granted: dict[str, Granted] = {}  # by token
         self.calls: dict[str, str] = {}  # the last exchange of each worker that talks through this process
         self.looked_ms: dict[int, int] = {}  # per queue: nothing was due then
+        self.ticked_qid = 0  # the queue the last tick got to
 
 
 class Tx:
@@ -297,11 +299,17 @@ class Tx:
         for qid, entries in self._entries.items():
             row = self.queue_by_qid(qid)
             for worker, items in entries:
-                row.pos += 1
-                self.execute(HOT["log"], (qid, row.pos, self.now, events.pack(self.now, worker, items)))
+                self.log(row, len(items), events.pack(self.now, worker, items))
         for row in self._qids.values():
             if row.dirty:
                 self.execute(HOT["save_queue"], row.values())
+
+    def log(self, row: QueueRow, n: int, entry: bytes) -> None:
+        """Append an entry of n events to a queue's log."""
+        row.pos += 1
+        row.logged += n
+        row.dirty = True
+        self.execute(HOT["log"], (row.qid, row.pos, row.logged, entry))
 
     @property
     def freed(self) -> Iterable[int]:

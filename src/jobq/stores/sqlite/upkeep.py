@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from jobq.core import events
 from jobq.core.records import Failure
 from jobq.core.states import Kind
@@ -19,14 +21,16 @@ from jobq.stores.sqlite.rows import (
 )
 from jobq.stores.sqlite.tx import HOT, KEYED, QueueRow, Tx
 
+log = logging.getLogger("jobq")
+
 SQL = load("upkeep.sql")
 TIES = load("ties.sql")
 
 DAY_MS = 86_400_000
-LOG_ENTRIES = 200_000
-"""Entries of a queue's log that are kept for readers who come later."""
-LOG_CAP = 2_000_000
-"""Entries kept at the most for a registered reader that has not come; then a gap takes their place."""
+LOG_EVENTS = 200_000
+"""Events of a queue's log that are kept for readers who come later: some tens of megabytes."""
+LOG_CAP = 5_000_000
+"""Events kept at the most for a registered reader that has not come; then a gap takes their place."""
 
 
 def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
@@ -49,10 +53,14 @@ def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
 
 
 def tick(tx: Tx, limit: int) -> int:
-    """All queues, and what belongs to none. Starts where the last tick stopped."""
+    """All queues, and what belongs to none. Begins behind the queue at which the last one ran out of steps."""
     steps = 0
-    for row in tx.execute(SQL["queues"]).fetchall():
-        queue = tx.keep(QueueRow.of(row))
+    rows = [QueueRow.of(row) for row in tx.execute(SQL["queues"]).fetchall()]
+    behind = tx.memory.ticked_qid
+    for queue in sorted(rows, key=lambda row: row.qid <= behind):
+        tx.keep(queue)
+        if steps < limit:
+            tx.memory.ticked_qid = queue.qid
         if steps < limit:
             steps += queue_due(tx, queue, limit - steps)
         if steps < limit:
@@ -138,20 +146,17 @@ _BY_CLOCK = (("due", _promote), ("stalled", stall), ("expired", _expire), ("over
 
 def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
     """Drop old entries that every registered reader has read; past the hard cap, unread ones too, leaving a gap."""
-    first, readers_at = tx.execute(SQL["log_span"], {"qid": queue.qid}).fetchone()
-    if first is None:
+    if queue.logged <= LOG_EVENTS:
         return 0
-    wanted = tx.execute(SQL["log_wanted"], (queue.qid, LOG_ENTRIES)).fetchone()
-    if wanted is None:
+    oldest = tx.execute(SQL["oldest_entries"], (queue.qid, limit)).fetchall()
+    excess = [pos for pos, logged in oldest if logged <= queue.logged - LOG_EVENTS]
+    if not excess:
         return 0
-    wanted = wanted[0]
-    unread = readers_at is not None and wanted > readers_at
-    upto = min(wanted, readers_at) if unread else wanted
-    over = tx.execute(SQL["log_over_cap"], (queue.qid, LOG_CAP)).fetchone()
-    if over is not None and over[0] > upto:
-        dropped = tx.execute(SQL["count_log"], (queue.qid, max(upto, readers_at or 0), over[0])).fetchone()[0]
-        if unread and dropped:
-            queue.pos, queue.dirty = queue.pos + 1, True
-            tx.execute(HOT["log"], (queue.qid, queue.pos, tx.now, events.pack_gap(tx.now, dropped)))
-        upto = over[0]
-    return tx.change(SQL["trim_log"], (queue.qid, upto, limit))
+    read = tx.execute(SQL["slowest_reader"], (queue.qid,)).fetchone()[0]
+    upto = excess[-1] if read is None else min(excess[-1], read)
+    over = [pos for pos, logged in oldest if pos > upto and logged <= queue.logged - LOG_CAP]
+    if over:
+        log.error("the log of queue %s is full: %d entries that no reader has read are dropped", queue.name, len(over))
+        tx.log(queue, 1, events.pack_gap(tx.now, len(over)))
+        upto = over[-1]
+    return tx.change(SQL["trim_log"], (queue.qid, upto))

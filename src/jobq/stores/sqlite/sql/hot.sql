@@ -10,7 +10,7 @@ INSERT INTO queues (tenant, name) VALUES (?, ?);
 SELECT at_ms FROM jobs WHERE qid = ? AND state = 1 AND keep = 0 AND at_ms < 9007199254740992 ORDER BY at_ms LIMIT 1;
 
 -- name: save_queue: all of a queue's row that changes
-UPDATE queues SET mode = ?, paused = ?, listed = ?, asleep = ?, heard = ?, seq = ?, pos = ?, held_ms = ?, rate = ?, settings = ?,
+UPDATE queues SET mode = ?, paused = ?, listed = ?, asleep = ?, heard = ?, seq = ?, pos = ?, logged = ?, held_ms = ?, rate = ?, settings = ?,
     n_delayed = ?, n_blocked = ?, n_waiting = ?, n_active = ?, n_completed = ?, n_failed = ?, n_cancelled = ?, minute = ?, m_accepted = ?,
     m_started = ?, m_completed = ?, m_failed = ?, m_cancelled = ?, m_retried = ?, m_stalled = ?, m_wait_ms = ?, m_run_ms = ?
 WHERE qid = ?;

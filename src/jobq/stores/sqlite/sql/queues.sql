@@ -9,8 +9,9 @@ SELECT id FROM jobs WHERE qid = ? AND state = 2 AND key IS NOT NULL LIMIT ?;
 -- name: some_timed: of a state that the clock index serves
 SELECT id FROM jobs WHERE qid = ? AND state = ? AND keep = 0 AND at_ms IS NOT NULL LIMIT ?;
 
--- name: ended_before: oldest first
-SELECT * FROM jobs WHERE qid = ? AND state = ? AND keep = ? AND at_ms IS NOT NULL AND finished_ms <= ? ORDER BY at_ms LIMIT ?;
+-- name: ended_before: among the first to go, those that ended before a time
+SELECT * FROM (SELECT * FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = ?3 AND at_ms IS NOT NULL ORDER BY at_ms LIMIT ?5 + 1000)
+WHERE finished_ms <= ?4 LIMIT ?5;
 
 -- name: some_jobs: of a queue
 SELECT * FROM jobs WHERE qid = ? LIMIT ?;

@@ -16,6 +16,7 @@ CREATE TABLE queues (
     heard        INTEGER NOT NULL DEFAULT 0,    -- 1: there may be listeners to its log
     seq          INTEGER NOT NULL DEFAULT 0,    -- the last place given in line, and the last turn given to a key
     pos          INTEGER NOT NULL DEFAULT 0,    -- the last entry of its log
+    logged       INTEGER NOT NULL DEFAULT 0,    -- events ever written to it
     held_ms      INTEGER NOT NULL DEFAULT 0,    -- no claims before this time (a rate limit)
     rate         BLOB,                          -- state of the queue's rate limit
     settings     BLOB,                          -- limits, retention, dead letters (settings.Settings)
@@ -143,7 +144,13 @@ CREATE INDEX schedules_clock ON schedules (next_ms) WHERE next_ms IS NOT NULL AN
 CREATE TABLE logs (pk INTEGER NOT NULL, n INTEGER NOT NULL, line TEXT NOT NULL, PRIMARY KEY (pk, n)) WITHOUT ROWID;
 
 -- The event log: an entry per call and queue, packed by core.events.
-CREATE TABLE events (qid INTEGER NOT NULL, pos INTEGER NOT NULL, at_ms INTEGER NOT NULL, entry BLOB NOT NULL, PRIMARY KEY (qid, pos)) WITHOUT ROWID;
+CREATE TABLE events (
+    qid     INTEGER NOT NULL,
+    pos     INTEGER NOT NULL,                   -- dense
+    logged  INTEGER NOT NULL,                   -- events of the log up to here: it is bounded by events, not by entries
+    entry   BLOB NOT NULL,
+    PRIMARY KEY (qid, pos)
+) WITHOUT ROWID;
 CREATE TABLE readers (qid INTEGER NOT NULL, reader TEXT NOT NULL, pos INTEGER NOT NULL, PRIMARY KEY (qid, reader)) WITHOUT ROWID;
 
 CREATE TABLE minutes (

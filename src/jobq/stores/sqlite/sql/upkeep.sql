@@ -21,17 +21,11 @@ DELETE FROM workers WHERE until_ms < ?;
 -- name: sweep_calls: nobody repeats a call a day later
 DELETE FROM calls WHERE at_ms < ?;
 
--- name: log_span: the queue's log, and how far the slowest registered reader is
-SELECT (SELECT min(pos) FROM events WHERE qid = :qid), (SELECT min(pos) FROM readers WHERE qid = :qid);
+-- name: oldest_entries: of a queue's log
+SELECT pos, logged FROM events WHERE qid = ? ORDER BY pos LIMIT ?;
 
--- name: log_wanted: the newest entry beyond those kept for late readers
-SELECT pos FROM events WHERE qid = ? ORDER BY pos DESC LIMIT 1 OFFSET ?;
-
--- name: log_over_cap: the newest entry beyond the hard cap
-SELECT pos FROM events WHERE qid = ? ORDER BY pos DESC LIMIT 1 OFFSET ?;
-
--- name: count_log: entries between two positions
-SELECT count(*) FROM events WHERE qid = ? AND pos > ? AND pos <= ?;
+-- name: slowest_reader: how far the slowest registered reader is
+SELECT min(pos) FROM readers WHERE qid = ?;
 
 -- name: trim_log: the oldest entries, up to a position
-DELETE FROM events WHERE qid = ?1 AND pos IN (SELECT pos FROM events WHERE qid = ?1 AND pos <= ?2 ORDER BY pos LIMIT ?3);
+DELETE FROM events WHERE qid = ? AND pos <= ?;
