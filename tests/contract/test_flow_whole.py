@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from jobq.core.records import Cancel, Input, JobSpec
+from jobq.core.records import Cancel, Input, JobSpec, QueueName
 from jobq.core.states import State
-from jobq.errors import InvalidJob
+from jobq.errors import ConfigError, InvalidJob
 
 from .families import results
 from .kit import DAY, Desk, complete, fail, read_log
@@ -72,6 +72,44 @@ async def test_two_flows_do_not_mix(q: Desk) -> None:
     await q.store.put([q.spec("a")], flow="f1", last=False)
     await q.store.put([q.spec("b")], flow="f2")
     assert await q.states("a", "b") == [None, "waiting"]
+
+
+async def test_flows_of_one_id_in_two_tenants_do_not_mix(q: Desk) -> None:
+    beside = Desk(q.store, QueueName(f"{q.queue.tenant}-2", q.queue.queue), q.clock, q.audited)
+    await q.store.put([q.spec("a")], flow="f1", last=False)
+    await q.store.put([beside.spec("b")], flow="f1", last=False)
+    await q.store.put([beside.spec("c", after=(beside.edge("b"),))], flow="f1")
+    assert (await q.counts(), await beside.counts()) == ({}, {"waiting": 1, "blocked": 1})
+    await q.store.put([q.spec("d")], flow="f1")
+    assert await q.line() == ["a", "d"]
+
+
+async def test_a_flow_of_jobs_with_and_without_keys_is_refused_whole_however_it_came(q: Desk) -> None:
+    await q.store.put([q.spec("a", key="k")], flow="f1", last=False)
+    with pytest.raises(ConfigError):
+        await q.store.put([q.spec("b")], flow="f1")
+    assert await q.counts() == {}
+    await q.put("c")  # the queue is of neither kind yet
+
+
+async def test_a_flow_whose_queue_has_become_of_the_other_kind_meanwhile_is_refused_whole(q: Desk) -> None:
+    beside = q.beside("other")
+    await q.store.put([q.spec("a", key="k")], flow="f1", last=False)
+    await q.put("plain")
+    with pytest.raises(ConfigError):
+        await q.store.put([beside.spec("b")], flow="f1")
+    assert (await q.line(), await beside.counts()) == (["plain"], {})
+
+
+async def test_jobs_of_one_put_may_wait_for_each_other_in_any_order_over_queues(q: Desk) -> None:
+    beside = q.beside("other")
+    await q.store.put([q.spec("p", after=(beside.edge("b"),)), beside.spec("b", after=(q.edge("a"),)), q.spec("a")])
+    assert (await q.states("p", "a"), await beside.states("b")) == (["blocked", "waiting"], ["blocked"])
+
+
+async def test_jobs_of_one_large_put_may_wait_for_each_other_in_any_order(q: Desk) -> None:
+    await q.store.put([q.spec("p", after=(q.edge("c2500"),)), *(q.spec(f"c{n}") for n in range(2501))])
+    assert await q.counts() == {"waiting": 2501, "blocked": 1}
 
 
 async def test_an_id_already_stored_becomes_an_edge_to_that_job(q: Desk) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from jobq.core.records import Cancel, Fire, Limits, QueueConfig, Rerun, ScheduleSpec, UniqueSpec, Window
+import pytest
+
+from jobq.core.records import Cancel, Fire, Limits, QueueConfig, Rerun, ScheduleSpec, Tokens, UniqueSpec, Window
 from jobq.core.states import State
+from jobq.errors import ConfigError, InvalidJob
 
 from .kit import DAY, SECOND, Desk, block, complete, fail, hold, release, retry
 
@@ -165,6 +168,26 @@ async def test_schedule_and_keyed_a_fired_job_has_its_key(q: Desk) -> None:
     await q.store.put_schedule(spec, next_ms=at)
     await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=None)])
     assert await q.line() == ["a"]
+
+
+async def test_schedule_and_keyed_a_job_without_a_key_is_refused_and_its_time_stays_due(q: Desk) -> None:
+    at = q.clock.now_ms
+    await q.store.put_schedule(ScheduleSpec(queue=q.queue, id="s", template=q.spec("x"), every_ms=SECOND), next_ms=at)
+    await q.put_one("a", key="k")
+    with pytest.raises(ConfigError, match="no key"):
+        await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + SECOND)])
+    (record,) = await q.store.list_schedules(q.queue, due=True)
+    assert (record.fired, record.next_ms, await q.counts()) == (0, at, {"waiting": 1})
+    assert await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + SECOND, skipped=True)]) == [True]
+
+
+async def test_schedule_and_rate_limit_a_job_that_could_never_start_is_refused(q: Desk) -> None:
+    at = q.clock.now_ms
+    await q.store.put_schedule(ScheduleSpec(queue=q.queue, id="s", template=q.spec("x", cost=5), every_ms=SECOND), next_ms=at)
+    await q.store.declare(q.queue, QueueConfig(limits=Limits(rate=Tokens(capacity=2, refill=1.0))))
+    with pytest.raises(InvalidJob, match="costs 5"):
+        await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + SECOND)])
+    assert await q.counts() == {}
 
 
 async def test_unique_and_rerun_of_a_debounced_job(q: Desk) -> None:

@@ -245,6 +245,22 @@ async def test_listing_schedules_is_bounded(q: Desk) -> None:
     assert len(await q.store.list_schedules(q.queue, due=True, limit=3)) == 3
 
 
+async def test_due_schedules_of_one_queue_are_listed_however_many_others_are_due(q: Desk) -> None:
+    beside = q.beside("other")
+    for n in range(5):
+        await q.store.put_schedule(nightly(beside, f"s{n}"), next_ms=q.clock.now_ms - HOUR)
+    await q.store.put_schedule(nightly(q), next_ms=q.clock.now_ms)
+    assert [s.spec.id for s in await q.store.list_schedules(q.queue, due=True, limit=3)] == ["nightly"]
+
+
+async def test_a_paused_schedule_that_is_changed_stays_paused(q: Desk) -> None:
+    await q.store.put_schedule(nightly(q), next_ms=q.clock.now_ms)
+    await q.store.pause_schedule(q.queue, "nightly", paused=True)
+    record = await q.store.put_schedule(nightly(q, cron="0 7 * * *"), next_ms=q.clock.now_ms)
+    assert record.paused
+    assert await q.store.list_schedules(q.queue, due=True) == []
+
+
 async def test_schedules_of_one_id_in_two_queues_are_two(q: Desk) -> None:
     beside = q.beside("other")
     at = q.clock.now_ms

@@ -172,7 +172,7 @@ class ScheduleStore(Protocol):
     """Jobs that come by the clock."""
 
     async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None) -> ScheduleRecord:
-        """Store a schedule. The same spec again keeps its counts and next time; another one starts anew."""
+        """Store a schedule. The same spec again keeps its counts and next time; another one starts anew (a pause stays)."""
         ...
 
     async def drop_schedule(self, queue: QueueName, id: str) -> bool:

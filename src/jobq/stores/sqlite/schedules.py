@@ -42,13 +42,14 @@ def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool) -> bool:
 
 def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> list[ScheduleRecord]:
     """The whole of `Store.list_schedules`."""
-    if due:
-        found = [_record(row) for row in tx.execute(SQL["due"], (tx.now, limit))]
-        return [record for record in found if name is None or record.spec.queue == name]
     if name is None:
-        return [_record(row) for row in tx.execute(SQL["of_all"], (limit,))]
+        rows = tx.execute(SQL["due"], (tx.now, limit)) if due else tx.execute(SQL["of_all"], (limit,))
+        return [_record(row) for row in rows]
     queue = tx.queue(name)
-    return [] if queue is None else [_record(row) for row in tx.execute(SQL["of_queue"], (queue.qid, limit))]
+    if queue is None:
+        return []
+    rows = tx.execute(SQL["due_of_queue"], (queue.qid, tx.now, limit)) if due else tx.execute(SQL["of_queue"], (queue.qid, limit))
+    return [_record(row) for row in rows]
 
 
 def fire(tx: Tx, fires: Sequence[Fire]) -> list[bool]:

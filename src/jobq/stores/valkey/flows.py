@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import State
@@ -37,7 +37,7 @@ class Flows(Handle):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._pumping: dict[str, asyncio.Lock] = {}
-        self._drafts: dict[str, _Draft] = {}
+        self._drafts: dict[tuple[str, str], _Draft] = {}
 
     # ── edges ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -68,7 +68,8 @@ class Flows(Handle):
 
     async def put_flow(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
         """Stage members, and with the last ones submit all of them."""
-        draft = self._drafts.setdefault(flow, _Draft(specs[0].queue.tenant if specs else ""))
+        name = (specs[0].queue.tenant if specs else "", flow)
+        draft = self._drafts.setdefault(name, _Draft(name[0]))
         places = [await self._stage_place(spec) for spec in specs]
         manifest = keys.manifest(draft.tenant, flow)
         state, *_ = await self.fcall("manifest", manifest, "stage", *dict.fromkeys(places))
@@ -78,13 +79,14 @@ class Flows(Handle):
                 await self._stage(specs, places, flow, draft)
                 if last:
                     await draft.check(self)
+                    await self._seal(draft)
             except Exception:
                 await self._discard(flow, set(draft.places.values()))
-                self._drafts.pop(flow, None)
+                self._drafts.pop(name, None)
                 raise
         if not last:
             return [PutResult(id=s.id, life=0, state=State.BLOCKED if s.after else State.WAITING) for s in specs]
-        self._drafts.pop(flow, None)
+        self._drafts.pop(name, None)
         _, *prefixes = await self.fcall("manifest", manifest, "submit", confirmed=True)
         answers = await self._submit(flow, [prefix.decode() for prefix in prefixes])
         return await self._answers(specs, places, answers)
@@ -105,9 +107,7 @@ class Flows(Handle):
         def place(job: JobKey) -> str:
             return where.get(job) or keys.prefix(job.queue)
 
-        plain = next((n for n, s in enumerate(specs, 1) if s.key is None), 0)
-        keyed = next((n for n, s in enumerate(specs, 1) if s.key is not None), 0)
-        args: list[Argument] = [self.now(), flow, plain, keyed, max(s.cost for s in specs)]
+        args: list[Argument] = [self.now(), flow, *_kinds(specs)]
         for spec in specs:
             body, _ = packing.body_of(spec, self.channel)
             args += (spec.id, body, packing.edges(spec.after, place) if spec.after else b"")
@@ -116,7 +116,15 @@ class Flows(Handle):
         except Refused as e:
             self.refuse(e, specs)
 
-    def refuse(self, refused: Refused, specs: Sequence[JobSpec]) -> None:
+    async def _seal(self, draft: _Draft) -> None:
+        for prefix, samples in draft.samples.items():
+            specs = list(samples.values())
+            try:
+                await self.fcall("seal", prefix, self.now(), *_kinds(specs))
+            except Refused as e:
+                self.refuse(e, specs)
+
+    def refuse(self, refused: Refused, specs: Sequence[JobSpec]) -> NoReturn:
         """Say in words why jobs were refused."""
         raise NotImplementedError
 
@@ -214,18 +222,28 @@ class _Draft:
         self.tenant = tenant
         self.places: dict[JobKey, str] = {}
         self.edges: dict[Edge, str] = {}
+        self.samples: dict[str, dict[bool, JobSpec]] = {}  # of each place, by whether it has a key, the one that costs most
 
     def add(self, specs: Sequence[JobSpec], places: list[str]) -> None:
         for spec, place in zip(specs, places, strict=True):
-            self.tenant = self.tenant or spec.queue.tenant
             self.places[JobKey(spec.queue, spec.id)] = place
             self.edges |= dict.fromkeys(spec.after, spec.id)
+            samples = self.samples.setdefault(place, {})
+            if spec.cost > getattr(samples.get(spec.key is not None), "cost", 0):
+                samples[spec.key is not None] = spec
 
     async def check(self, store: Flows) -> None:
         outside = {edge.job for edge in self.edges} - self.places.keys()
         found = await store.locate(outside)
         for edge, id in self.edges.items():
             _check_edge(id, self.tenant, edge.job, self.places | found)
+
+
+def _kinds(specs: Sequence[JobSpec]) -> tuple[int, int, int]:
+    """The places of the first plain one and of the first keyed one (0: none), and the highest cost."""
+    plain = next((n for n, s in enumerate(specs, 1) if s.key is None), 0)
+    keyed = next((n for n, s in enumerate(specs, 1) if s.key is not None), 0)
+    return plain, keyed, max(s.cost for s in specs)
 
 
 def _check_edge(id: str, tenant: str, child: JobKey, known: dict[JobKey, str]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from jobq.core.events import STATES
 from jobq.core.records import (
@@ -90,6 +91,10 @@ class HotCalls(Sleep):
         if len(groups) == 1 and len(specs) <= _BATCH:
             ((prefix, _),) = groups.items()
             return await self._put_at(prefix, specs, where)
+        own = {JobKey(spec.queue, spec.id) for spec in specs} if where else set()
+        if any(edge.job in own for spec in specs for edge in spec.after):
+            # They wait for each other and go in by several calls: one whose children came later would find them gone.
+            return await self.put_flow(specs, f"put-{os.urandom(9).hex()}", True)
         answers: list[PutResult | None] = [None] * len(specs)
         for prefix, places in groups.items():
             for start in range(0, len(places), _BATCH):
@@ -149,7 +154,7 @@ class HotCalls(Sleep):
         known = unpacking.record(queue, found[0]) if found[0] else None
         return PutResult(id=id.decode(), life=life, state=STATES[state], duplicate=True, found=known)
 
-    def refuse(self, refused: Refused, specs: Sequence[JobSpec]) -> None:
+    def refuse(self, refused: Refused, specs: Sequence[JobSpec]) -> NoReturn:
         """Say in words why jobs were refused."""
         queue = specs[0].queue.queue
         if refused.word == "COST":

@@ -10,6 +10,7 @@ import msgspec
 from jobq.core.records import Fire, QueueName, ScheduleRecord, ScheduleSpec
 from jobq.stores.valkey import keys, packing
 from jobq.stores.valkey.flows import Flows
+from jobq.stores.valkey.handle import Refused
 
 _decode = msgspec.msgpack.Decoder(ScheduleSpec).decode
 
@@ -80,10 +81,13 @@ class Schedules(Flows):
         )
         body = b"" if each.skipped else packing.body_of(job, None)[0]
         place = self.place(each.queue, job.id, job.key)
-        fired, messages, to_wake = await self.fcall(
-            "fire", prefix, self.now(), each.schedule, each.at_ms, "" if each.next_ms is None else each.next_ms, packed, place,
-            job.id, body, confirmed=True,
-        )  # fmt: skip
+        try:
+            fired, messages, to_wake = await self.fcall(
+                "fire", prefix, self.now(), each.schedule, each.at_ms, "" if each.next_ms is None else each.next_ms, packed,
+                place, job.id, body, confirmed=True,
+            )  # fmt: skip
+        except Refused as e:
+            self.refuse(e, [job])
         await self.after(each.queue, prefix, to_wake=to_wake, messages=messages)
         return bool(fired)
 

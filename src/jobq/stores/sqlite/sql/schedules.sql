@@ -28,6 +28,9 @@ SELECT * FROM schedules ORDER BY qid, id LIMIT ?;
 -- name: due: whose time has come, soonest first
 SELECT * FROM schedules WHERE next_ms <= ? AND paused = 0 AND next_ms IS NOT NULL ORDER BY next_ms LIMIT ?;
 
+-- name: due_of_queue: the same of one queue
+SELECT * FROM schedules WHERE qid = ? AND next_ms <= ? AND paused = 0 AND next_ms IS NOT NULL ORDER BY next_ms LIMIT ?;
+
 -- name: fired: moved on, if this was still its next time
 UPDATE schedules SET next_ms = ?, fired = fired + ?, last_ms = ifnull(?, last_ms) WHERE qid = ? AND id = ? AND next_ms = ? AND paused = 0;
 

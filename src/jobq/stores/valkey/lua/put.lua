@@ -5,8 +5,14 @@ local STATE, NIL, MORE, LATER, AT_PUT, BYTE, TIME = J.STATE, J.NIL, J.MORE, J.LA
 
 -- Why jobs cannot be put: an error, or nil. `plain` and `keyed` are places of the first job of that kind (0: none).
 function J.refusal(cx, plain, keyed, cost)
+  local partitions = J.meta(cx).partitions
+  if partitions and partitions ~= "1" then return redis.error_reply("JOBQ PARTED " .. partitions) end
+  return J.misfit(cx, plain, keyed, cost)
+end
+
+-- The same of a queue that need not be where its jobs are.
+function J.misfit(cx, plain, keyed, cost)
   local meta = J.meta(cx)
-  if meta.partitions and meta.partitions ~= "1" then return redis.error_reply("JOBQ PARTED " .. meta.partitions) end
   local mode = meta.mode or (keyed > 0 and (plain == 0 or keyed < plain) and "keyed" or "plain")
   local wrong = mode == "keyed" and plain or mode == "plain" and keyed
   if wrong > 0 then return redis.error_reply("JOBQ MODE " .. mode .. " " .. wrong) end
@@ -16,12 +22,16 @@ function J.refusal(cx, plain, keyed, cost)
   end
 end
 
+function J.has_key(body)
+  local _, nn, _, at = J.head(body, 1)
+  return body:byte(at + nn - 1) ~= 192
+end
+
 -- The first job fixes the queue's mode: keyed if it has a key.
 function J.fix_mode(cx, body)
   local meta = J.meta(cx)
   if meta.mode then return end
-  local _, nn, _, at = J.head(body, 1)
-  meta.mode = body:byte(at + nn - 1) == 192 and "plain" or "keyed"
+  meta.mode = J.has_key(body) and "keyed" or "plain"
   call("HSET", cx.P .. "m", "mode", meta.mode)
 end
 

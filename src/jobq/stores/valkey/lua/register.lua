@@ -16,6 +16,7 @@ end
 
 register("put", {})
 register("stage", {})
+register("seal", {})
 register("submit", {})
 register("discard", {})
 register("manifest", {})

@@ -22,7 +22,9 @@ function J.schedule(keys, args)
   local P = cx.P
   local state = state_of(P, id)
   if not state or call("HGET", P .. "sc", id) ~= spec then
+    local paused = state and state.paused -- what an operator has stopped, a changed spec does not set going
     state = munpack(rule)
+    state.paused = paused
     state.next, state.fired, state.created = tonumber(next_time), 0, cx.now
     call("HSET", P .. "sc", id, spec)
     keep(P, id, state)
@@ -64,13 +66,23 @@ function J.schedules(keys, args)
   return answers
 end
 
+-- Why the job of a schedule cannot be put (a keyed queue would keep one without a key where no claim looks), or nil.
+local function misfit(cx, body)
+  local _, nn, no, at = J.head(body, 1)
+  local opts = no > 0 and munpack(body:sub(at + nn, at + nn + no - 1)) or {}
+  local keyed = J.has_key(body)
+  return J.misfit(cx, keyed and 0 or 1, keyed and 1 or 0, opts.cost or 1)
+end
+
 -- fire. KEYS 1 prefix. ARGS now, id, time, next or "", spec it was made from, where the job belongs (a prefix), job id, body ("" to skip)
--- RETURNS {1 if it fired, messages waiting, jobs to wake for elsewhere}
+-- RETURNS {1 if it fired, messages waiting, jobs to wake for elsewhere}; or an error as put does, and nothing was done
 function J.fire(keys, args)
   local now, id, at, next_time, spec, queue, job_id, body = unpack(args, 1, 8)
   local cx = J.open(keys[1], now)
   local state = state_of(cx.P, id)
   if not state or state.paused or state.next ~= tonumber(at) or call("HGET", cx.P .. "sc", id) ~= spec then return { 0, 0, 0 } end
+  local wrong = body ~= "" and misfit(cx, body)
+  if wrong then return wrong end
   state.next = tonumber(next_time)
   if body ~= "" then
     state.fired, state.last = state.fired + 1, tonumber(at)

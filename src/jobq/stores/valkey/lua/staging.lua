@@ -25,6 +25,17 @@ function J.stage(keys, args)
   return 0
 end
 
+-- seal: before a flow is submitted, whether its part of this queue fits still (a queue without a mode may have got one since).
+-- From then on it does: the queue has a mode. KEYS 1 prefix. ARGS now, plain, keyed, cost (as stage). RETURNS nothing, or an error as put does
+function J.seal(keys, args)
+  local now, plain, keyed, cost = unpack(args)
+  local cx = J.open(keys[1], now)
+  local wrong = J.refusal(cx, tonumber(plain), tonumber(keyed), tonumber(cost))
+  if wrong then return wrong end
+  if not J.meta(cx).mode then call("HSET", cx.P .. "m", "mode", keyed == "0" and "plain" or "keyed") end
+  return 0
+end
+
 -- submit: bring in this queue's part of a flow. KEYS 1 prefix. ARGS now, flow
 -- RETURNS as put, and the ids the answers are for. A flow that is not (or no longer) staged here answers none.
 function J.submit(keys, args)
