@@ -68,6 +68,19 @@ async def test_work_in_any_of_its_queues_wakes_a_sleeper(q: Desk) -> None:
     assert await sleeping
 
 
+async def test_work_wakes_a_sleeper_whichever_order_it_names_its_queues_in(q: Desk) -> None:
+    beside = q.beside("other")
+    for n, queues in enumerate([(q.queue, beside.queue), (beside.queue, q.queue)]):
+        await q.exchange(then=q.claiming(queues=queues))
+        assert not await q.store.sleep(queues, worker="w1", slots=1, timeout_ms=20)
+        await q.exchange(then=q.claiming(queues=queues[::-1]))
+        sleeping = asyncio.create_task(q.store.sleep(queues[::-1], worker="w1", slots=1, timeout_ms=PATIENCE_MS))
+        await asyncio.sleep(0.02)
+        await q.put(f"j{n}")
+        assert await sleeping
+        assert await q.line() == [f"j{n}"]
+
+
 async def test_work_in_another_queue_wakes_nobody(q: Desk) -> None:
     beside = q.beside("other")
     await nothing_found(q, "w1")

@@ -72,7 +72,9 @@ class Sleep(Flows):
 
     def _groups(self, worker: str, prefixes: list[str]) -> list[tuple[str, ...]]:
         """Keys that one pop can wait for together: all of them, but for a Cluster, where each is in a slot of its own."""
-        wakes = [keys.wake_key(prefix, worker) for prefix in prefixes]
+        # In one order, whichever the worker names its queues in this time: an earlier pop that is still under way for the
+        # same keys must be found again, or it takes the marker and nobody hears of it.
+        wakes = sorted(keys.wake_key(prefix, worker) for prefix in prefixes)
         groups: list[tuple[str, ...]] = [(wake,) for wake in wakes] if self.address.kind == "cluster" else [tuple(wakes)]
         self._of_worker.setdefault(worker, set()).update(groups)
         return groups
