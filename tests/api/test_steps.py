@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -149,24 +150,23 @@ async def test_a_timeout_that_is_not_caught_is_a_failure_like_any_other(jobs: Sa
         await job.result()
 
 
-async def test_a_timeout_is_kept_by_workers_of_other_queues(queue: Queue, url: str) -> None:
-    @queue.task
+async def test_a_timeout_is_kept_by_workers_of_other_queues(jobs: Sandbox, clocked: Queue, url: str) -> None:
+    @clocked.task
     async def order() -> None:
-        await current_job().wait_for_signal("approve", timeout=0.05)
+        await current_job().wait_for_signal("approve", timeout=60)
 
     job = await order.enqueue()
-    async with queue.events(after="0") as events:
-        async with Worker(queue):
-            async for event in events:
-                if event.kind == "blocked":
-                    break
-        async with Queue("other", url) as other:
-            worker = Worker(other)
-            worker.settings = replace(worker.settings, tick_ms=10)
-            async with worker:
-                async for event in events:
-                    if event.kind == "unblocked":
-                        break
+    await jobs.drain()
+    assert await job.state() is State.BLOCKED
+    jobs.clock.advance(60)
+    other = Queue("other", url)
+    other.move(url, jobs.clock)
+    worker = Worker(other)
+    worker.settings = replace(worker.settings, tick_ms=10)
+    async with clocked.events(after="0") as events, worker, asyncio.timeout(20):
+        async for event in events:
+            if event.kind == "unblocked":
+                break
     assert await job.state() is State.WAITING
 
 
