@@ -127,7 +127,8 @@ local function child_failure(m)
 end
 
 -- i:<ordinal>: state B, #codec B, codec, then "" or "\1" .. result, or "\2" .. failure
-local function keep_input(cx, job, ordinal, with_data, m, policy)
+-- RETURNS how many children are open still
+local function keep_input(cx, x, ordinal, with_data, m, policy)
   local rest = ""
   if m.state == STATE.completed then
     if with_data then rest = m.result end
@@ -136,8 +137,8 @@ local function keep_input(cx, job, ordinal, with_data, m, policy)
     rest = "\2" .. (failure.blob or mpack({ "child", failure.type, failure.message, null, 0, cx.now, null }))
   end
   local codec = m.codec or "json"
-  call("HSET", cx.P .. "x:" .. job.id, "i:" .. ordinal, spack(">BB", m.state, #codec) .. codec .. rest)
-  return call("HINCRBY", cx.P .. "x:" .. job.id, "open", -1)
+  call("HSET", x, "i:" .. ordinal, spack(">BB", m.state, #codec) .. codec .. rest)
+  return call("HINCRBY", x, "open", -1)
 end
 
 J.MAIL = {}
@@ -165,17 +166,21 @@ function J.MAIL.watch(cx, m)
   end
 end
 
--- A parent of this queue: a child of it has ended.
+-- A parent of this queue: a child of it has ended. While others are open, one that completed does not have the parent read:
+-- its payload names all of them, and read for each of 10,000 it was most of what the flow cost.
 function J.MAIL.ended(cx, m)
-  local job = J.load(cx, m.parent)
-  local edge = job and call("HGET", cx.P .. "x:" .. job.id, "e:" .. m.queue .. "\n" .. m.child)
+  local x, completed = cx.P .. "x:" .. m.parent, m.state == STATE.completed
+  local edge = call("HGET", x, "e:" .. m.queue .. "\n" .. m.child)
   if not edge then return end
   local ordinal, data = edge:match("^(%d+):(%d)$")
-  if call("HEXISTS", cx.P .. "x:" .. job.id, "i:" .. ordinal) == 1 then return end
-  local policy = J.options(job).policy or "fail"
-  keep_input(cx, job, ordinal, data == "1", m, policy)
-  if job.state ~= STATE.blocked then return end
-  if m.state ~= STATE.completed and policy == "fail" then
+  if call("HEXISTS", x, "i:" .. ordinal) == 1 then return end
+  local job = not completed and J.load(cx, m.parent)
+  local policy = job and J.options(job).policy or "fail"
+  local open = keep_input(cx, x, ordinal, data == "1", m, policy)
+  if completed and open > 0 then return end
+  job = job or J.load(cx, m.parent)
+  if not job or job.state ~= STATE.blocked then return end
+  if not completed and policy == "fail" then
     J.finish(cx, job, STATE.failed, nil, nil, child_failure(m))
   else
     J.unblock_if_free(cx, job)
