@@ -11,7 +11,7 @@ from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
 
 from .families import results
-from .kit import DAY, Desk, complete, fail, read_log
+from .kit import DAY, MINUTE, Desk, complete, fail, read_log
 
 # ── whole or not at all ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -58,6 +58,13 @@ async def test_a_flow_never_finished_is_swept_and_its_ids_are_free(q: Desk) -> N
     assert not (await q.put_one("a", payload=b"new")).duplicate
     assert (await q.take()).payload == b"new"
     assert await q.counts() == {"active": 1}
+
+
+async def test_a_flow_in_the_making_gives_a_tick_nothing_to_do(q: Desk) -> None:
+    await q.store.put([q.spec("a")], flow="f1", last=False)
+    q.clock.advance(MINUTE)
+    await q.tick()
+    assert await q.store.tick(limit=500) == 0
 
 
 async def test_a_flow_with_a_bad_edge_is_refused_whole(q: Desk) -> None:

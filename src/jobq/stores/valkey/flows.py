@@ -159,10 +159,11 @@ class Flows(Handle):
         raise NotImplementedError
 
     async def settle_flows(self, prefix: str) -> int:
-        """Flows staged for a while: bring in what was submitted, sweep what never was."""
+        """Flows staged for a while: bring in what was submitted, sweep what never was. Answers how many of them it was."""
         now = int(self.now() or time.time() * 1000)
         found = await self.fcall("staged", prefix, now - SETTLING_MS, 100)
         tenant = keys.queue_of(prefix).tenant
+        settled = 0
         for name, begun in zip(found[::2], found[1::2], strict=True):
             flow = name.decode()
             state, *_ = await self.fcall("manifest", keys.manifest(tenant, flow), "stage")
@@ -170,7 +171,10 @@ class Flows(Handle):
                 await self._submit(flow, [prefix])
             elif float(begun) < now - ABANDONED_MS:
                 await self._discard(flow, [prefix])
-        return len(found) // 2
+            else:
+                continue
+            settled += 1
+        return settled
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
