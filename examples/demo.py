@@ -300,8 +300,11 @@ def run_pipeline() -> None:
     if pipeline is None or shutil.which("java") is None or os.environ.get("DEMO_PIPELINE") == "no":
         return
     lake = FOLDER / "lake"
-    for arguments in (["run", "--source", URL, "--lake", str(lake), "--once"], ["audit", "--lake", str(lake)]):
-        subprocess.run([pipeline, *arguments], check=True)
+    page = Path("out", "demo-report.html").absolute()
+    then = ["--audit", "--report", str(page), "--conf", "spark.driver.memory=1g"]
+    say("the same events through Spark: into a lake, audited against the store, and a report")
+    with open(FOLDER / "pipeline.log", "wb") as log:
+        subprocess.run([pipeline, "run", "--source", URL, "--lake", str(lake), "--once", *then], check=True, stderr=log)
 
 
 async def tell() -> bool:

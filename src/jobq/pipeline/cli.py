@@ -89,6 +89,8 @@ def _open(lake: str, master: str | None, conf: tuple[str, ...], *, format: Forma
 )
 @_lake_option
 @click.option("--once", is_flag=True, help="Take what is there now, and end.")
+@click.option("--audit", "audit_too", is_flag=True, help="With --once: then audit, against the source if it is a store.")
+@click.option("--report", "page", type=click.Path(dir_okay=False), help="With --once: then write the report to this file.")
 @click.option("--format", "format", type=click.Choice(["parquet", "delta"]), help="How a new lake is kept. Default: parquet.")
 @click.option("--slo", "slo_file", type=click.Path(exists=True, dir_okay=False), help="YAML file with targets.")
 @click.option("--every", default=10.0, show_default=True, help="Seconds between batches.")
@@ -97,11 +99,12 @@ def _open(lake: str, master: str | None, conf: tuple[str, ...], *, format: Forma
 @click.option("--max-files", type=int, help="Most files per batch.")
 @_spark_options
 def run(
-    source: str, lake: str, once: bool, format: Format | None, slo_file: str | None, every: float, derive_every: float,
-    max_events: int | None, max_files: int | None, master: str | None, conf: tuple[str, ...],
+    source: str, lake: str, once: bool, audit_too: bool, page: str | None, format: Format | None, slo_file: str | None,
+    every: float, derive_every: float, max_events: int | None, max_files: int | None, master: str | None, conf: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Read events into the lake and keep its tables up to date. Stop it at any point; it goes on where it was."""
     from jobq.pipeline.jobs.run import Run, describe
+    from jobq.pipeline.report import write_report
     from jobq.pipeline.slo import load_targets
     from jobq.pipeline.sources import open_source
 
@@ -114,7 +117,12 @@ def run(
     job.start(where.spark, once=once)
     job.wait()
     click.echo(f"{describe(job.brought)}; the lake now has {where.state.totals.events:,} events")
+    code = _audit(where, source if opened.store else None, None) if once and audit_too else 0
+    if once and page:
+        write_report(where, Path(page))
+        click.echo(f"report: {page}")
     where.spark.stop()
+    sys.exit(code)
 
 
 @main.command()
@@ -124,17 +132,23 @@ def run(
 @_spark_options
 def audit(lake: str, store: str | None, examples: str | None, master: str | None, conf: tuple[str, ...]) -> None:
     """Prove from the lake that nothing was lost. Exit 0: proved. 1: violated. 2: unprovable (a gap in the store's log)."""
+    where = _open(lake, master, conf)
+    code = _audit(where, store, examples)
+    where.spark.stop()
+    sys.exit(code)
+
+
+def _audit(where: Any, store: str | None, examples: str | None) -> int:
+    """Audit and print; the exit code."""
     from jobq.pipeline.audit import audit as audited
 
-    where = _open(lake, master, conf)
-    folder = examples or f"{lake.rstrip('/')}/_jobq/audit"
+    folder = examples or f"{where.root}/_jobq/audit"
     found = audited(where, store=store, examples=folder)
     Console(highlight=False).print(_audit_grid(found))
     if any(sum(queue.faults.values()) for queue in found.queues):
         click.echo(f"the events at fault are in {folder}")
     click.echo(f"verdict: {found.verdict}")
-    where.spark.stop()
-    sys.exit(found.exit_code)
+    return found.exit_code
 
 
 def _audit_grid(found: Any) -> Grid:

@@ -38,7 +38,8 @@ class Source(Protocol):
     """A place to read events from."""
 
     name: str
-    kafka: bool
+    kafka: bool  # needs Spark's Kafka connector
+    store: bool  # is a store: the lake can be compared with it
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """Everything from the beginning, and then what comes: WIRE rows with `origin`."""
@@ -65,7 +66,7 @@ def _name(kind: str, address: str) -> str:
 class KafkaSource:
     """A topic. Options of the connector may follow as a query: `kafka://…/topic?kafka.security.protocol=SSL`."""
 
-    kafka = True
+    kafka, store = True, False
 
     def __init__(self, address: str, max_events: int | None) -> None:
         url = urlsplit(address)
@@ -94,7 +95,7 @@ class KafkaSource:
 class FileSource:
     """JSON lines in a folder. Files are read once each; they appear whole (by rename) and do not change."""
 
-    kafka = False
+    kafka, store = False, False
 
     def __init__(self, folder: str, max_files: int | None) -> None:
         self.folder, self.max_files = folder, max_files
@@ -112,7 +113,7 @@ class FileSource:
 class StoreSource:
     """The log of every queue of a store. What has been read is acknowledged, so that the store may trim it."""
 
-    kafka = False
+    kafka, store = False, True
 
     def __init__(self, url: str, max_events: int | None) -> None:
         self.url, self.max_events = url, max_events

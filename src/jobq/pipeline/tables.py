@@ -194,8 +194,9 @@ WORKER_MINUTE = Table(
         _C("covered_ms", "bigint", "time with at least one run under way"),
         _C("concurrency", "double", "busy_ms / 60,000: runs at a time, on average"),
         _C("utilisation", "double", "covered_ms / 60,000: the share of the minute in which it was working"),
+        _HOUR,
     ),
-    (_DAY, _HOUR),
+    (_DAY,),
 )
 
 ERRORS = Table(
@@ -212,8 +213,9 @@ ERRORS = Table(
         _C("last_at", "timestamp", "the last in the hour"),
         _C("example", "string", "the text of the last one"),
         _C("example_job", "string", "the job of the last one"),
+        _HOUR,
     ),
-    (_DAY, _HOUR),
+    (_DAY,),
 )
 
 SLO = Table(
@@ -227,8 +229,9 @@ SLO = Table(
         _C("attainment", "double", "good / total"),
         _C("objective", "double", "the share that was wanted"),
         _C("met", "boolean", "attainment ≥ objective"),
+        _HOUR,
     ),
-    (_DAY, _HOUR),
+    (_DAY,),
 )
 
 QUARANTINE = Table(

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from jobq.pipeline.formats import Part, any_of
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.slo import Target
-from jobq.pipeline.tables import ATTEMPTS, ERRORS, EVENTS, QUEUE_MINUTE, SLO, TENANT_DAY, WORKER_MINUTE
+from jobq.pipeline.tables import ATTEMPTS, ERRORS, EVENTS, QUEUE_MINUTE, SLO, TENANT_DAY, WORKER_MINUTE, Table
 from jobq.pipeline.transforms.attempts import attempts, starts_found, starts_wanted
 from jobq.pipeline.transforms.errors import errors
 from jobq.pipeline.transforms.queues import COUNTS, changes, last_levels, queue_minute, tenant_day
@@ -26,8 +26,8 @@ def derive(lake: Lake, targets: Sequence[Target], hours: Sequence[Part] | None =
         return []
     events = lake.read(EVENTS, hours)
     _attempts(lake, events, hours)
-    lake.space.replace(ERRORS, errors(events), hours)
-    lake.space.replace(SLO, slo(events, targets), hours)
+    _replace_hours(lake, ERRORS, errors(events), hours)
+    _replace_hours(lake, SLO, slo(events, targets), hours)
     _queues(lake, events, hours)
     _workers(lake, hours)
     lake.derived(hours)
@@ -66,7 +66,14 @@ def _workers(lake: Lake, hours: Sequence[Part]) -> None:
     touched = {_hour_of(n) for start, end in spans for n in range(max(start, end - LOOK_BACK_HOURS), end + 1)} | {*hours}
     near = {_hour_of(n) for part in touched for n in range(_number(part), _number(part) + LOOK_BACK_HOURS + 1)}
     rows = worker_minute(lake.read(ATTEMPTS, sorted(near))).where(any_of(sorted(touched)))
-    lake.space.replace(WORKER_MINUTE, rows, sorted(touched))
+    _replace_hours(lake, WORKER_MINUTE, rows, sorted(touched))
+
+
+def _replace_hours(lake: Lake, table: Table, rows: DataFrame, hours: Sequence[Part]) -> None:
+    """Hours of a small table that is partitioned by day: the day's other hours are written again as they are."""
+    days = sorted({Part(hour.day) for hour in hours})
+    keep = lake.read(table, days).where(f"NOT ({any_of(hours)})")
+    lake.space.replace(table, rows.unionByName(keep), days)
 
 
 # Hours are counted since the epoch where arithmetic is done on them: a collected timestamp would come in the driver's zone.
