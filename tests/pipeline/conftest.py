@@ -18,6 +18,13 @@ from jobq.pipeline.session import open_session
 from tests.kafka import spark_jars
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of a process waits for Spark to start, and Spark is slow on a busy machine: more time for all of them."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(400))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Local, with two cores and few partitions: tests are small."""
@@ -43,9 +50,9 @@ def spark() -> Iterator[SparkSession]:
 
 
 def _jars() -> str:
-    """Connectors, if they can be had; tests that need one say so."""
+    """The Kafka connector, if it can be had; tests that need it say so."""
     try:
-        return spark_jars("spark-kafka", "spark-delta")
+        return spark_jars("spark-kafka")
     except pytest.skip.Exception:
         return ""
 

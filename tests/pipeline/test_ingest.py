@@ -86,7 +86,7 @@ def test_a_batch_broken_off_is_repaired_by_its_repetition(
 
         monkeypatch.setattr(lake.files, "move", move)
     else:
-        monkeypatch.setattr(lake, "publish" if at == "staged" else "commit", stop)
+        monkeypatch.setattr(lake, "publish" if at == "staged" else "_commit", stop)
     with pytest.raises(Broken):
         ingest(lake, rows, Batch(run="test", number=1))
     monkeypatch.undo()

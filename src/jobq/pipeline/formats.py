@@ -15,6 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from jobq.pipeline.fs import Files
 from jobq.pipeline.tables import Table
 
+# Values that hardly ever repeat: trying a dictionary for them first costs a third of the write.
+_SELDOM_REPEATED = ("id", "job", "at", "created_at", "due_at", "started_at", "finished_at", "ended_at")
+PLAIN = {f"parquet.enable.dictionary#{name}": "false" for name in _SELDOM_REPEATED}
+"""Options for writing Parquet."""
+
 
 class Part(NamedTuple):
     """A partition: its day (YYYY-MM-DD), and its hour for tables that have one."""
@@ -51,10 +56,6 @@ class Tablespace(Protocol):
 
     def append(self, table: Table, staged: str, *, batch: str, number: int) -> None:
         """Add the staged files. The same batch again changes nothing more."""
-        ...
-
-    def retract(self, table: Table, *, batch: str, parts: Sequence[Part] | None = None) -> None:
-        """Take back what a batch that was never committed has added."""
         ...
 
     def replace(self, table: Table, rows: DataFrame, parts: Sequence[Part]) -> None:
@@ -100,18 +101,11 @@ class ParquetSpace:
             folder = part.path() if len(table.partitions) == 2 else f"day={part.day}"
             self.files.move(file.path, f"{self.path(table)}/{folder}/{batch}-{file.name}")
 
-    def retract(self, table: Table, *, batch: str, parts: Sequence[Part] | None = None) -> None:
-        """Remove the files named after the batch."""
-        folders = [self.path(table)] if parts is None else [f"{self.path(table)}/{part.path()}" for part in parts]
-        for file in (file for folder in folders for file in self.files.files(folder)):
-            if file.name.startswith(batch):
-                self.files.delete(file.path)
-
     def replace(self, table: Table, rows: DataFrame, parts: Sequence[Part]) -> None:
         """Write beside, then swap folder by folder."""
         staged = f"{self.root}/_staging/{table.name}"
         self.files.delete(staged)
-        writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "static")
+        writer = rows.write.mode("overwrite").options(partitionOverwriteMode="static", **PLAIN)
         writer.partitionBy(*table.partition_names).parquet(staged)
         for part in parts:
             target = f"{self.path(table)}/{part.path()}"
@@ -164,9 +158,6 @@ class DeltaSpace:
         rows = self.spark.read.schema(table.schema).parquet(staged).select(*table.columns)
         writer = rows.write.format("delta").mode("append").partitionBy(*table.partition_names)
         writer.option("txnAppId", f"{batch.rsplit('-', 1)[0]}-{table.name}").option("txnVersion", number).save(self.path(table))
-
-    def retract(self, table: Table, *, batch: str, parts: Sequence[Part] | None = None) -> None:
-        """Nothing to do: what was not committed is not there."""
 
     def replace(self, table: Table, rows: DataFrame, parts: Sequence[Part]) -> None:
         """One transaction for all of them."""

@@ -6,15 +6,16 @@
     LAKE/_jobq/checkpoints/…      Spark's position in each source
     LAKE/_staging/…               being written
 
-A batch goes in by four steps, and may be broken off and repeated after any of them: stage its files, note its name in the
-state (`publishing`), move the files to their place, note it as done. What a batch that was not finished has published is
-left out by readers and taken back when it is repeated. One `run` per lake at a time.
+A batch goes in by four steps, and may be broken off after any of them: stage its files, note in the state what is going to
+be published (`pending`), move the files to their place, note it as done. Before the second step nothing has happened, and the
+batch is made again; after it, whoever comes next finishes it from the note. Readers leave out a batch that is not whole.
+One `run` per lake at a time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +24,7 @@ from jobq.errors import ConfigError
 from jobq.pipeline.formats import Part, tablespace
 from jobq.pipeline.fs import Files
 from jobq.pipeline.session import Format
-from jobq.pipeline.tables import Table
+from jobq.pipeline.tables import BY_NAME, Table
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +40,17 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
         return Totals(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
 
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that is staged whole and is being published: all that is needed to finish it."""
+
+    run: str
+    number: int
+    folders: dict[str, str]  # table → staged files
+    totals: Totals
+    hours: tuple[str, ...]  # it has events of these, as paths
+    max_at_ms: int
+
+
 class LakeState(msgspec.Struct, frozen=True, kw_only=True):
     """Where the lake stands. Written whole, so that it is never half true."""
 
@@ -47,7 +59,7 @@ class LakeState(msgspec.Struct, frozen=True, kw_only=True):
     done: dict[str, int] = {}  # per run (a checkpoint's life), its last batch
     max_at_ms: int = 0  # the latest event
     dirty: tuple[str, ...] = ()  # hours with events that the derived tables do not know yet, as paths
-    publishing: str | None = None  # the batch that is being moved in
+    pending: Pending | None = None  # the batch that is being published
     horizon: str | None = None  # retention has removed all days before this one
 
 
@@ -61,6 +73,10 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """What its files begin with."""
         return f"{self.run}-{self.number:09d}"
+
+
+def _batch(pending: Pending) -> Batch:
+    return Batch(run=pending.run, number=pending.number)
 
 
 class Lake:
@@ -96,42 +112,45 @@ class Lake:
 
     def read(self, table: Table, parts: Sequence[Part] | None = None) -> DataFrame:
         """A table, or some partitions of it, as of the last whole batch."""
-        return self.space.read(table, parts, without=self.state.publishing)
+        pending = self.state.pending
+        return self.space.read(table, parts, without=None if pending is None else _batch(pending).name)
 
     def is_done(self, batch: Batch) -> bool:
         """Whether the batch is in already: Spark repeats its last one after a crash."""
         return self.state.done.get(batch.run, -1) >= batch.number
 
-    def publish(self, batch: Batch, staged: Sequence[tuple[Table, str]]) -> None:
-        """Move the staged files into the tables, as this batch's."""
-        self.save(msgspec.structs.replace(self.state, publishing=batch.name))
-        for table, folder in staged:
-            self.space.append(table, folder, batch=batch.name, number=batch.number)
+    def publish(self, batch: Batch, folders: dict[str, str], totals: Totals, *, hours: Sequence[Part], max_at_ms: int) -> None:
+        """Put the staged files (table → folder) in the tables, as this batch's."""
+        paths = tuple(part.path() for part in hours)
+        note = Pending(run=batch.run, number=batch.number, folders=folders, totals=totals, hours=paths, max_at_ms=max_at_ms)
+        self.save(msgspec.structs.replace(self.state, pending=note))
+        self.finish()
 
-    def take_back(self, tables: Iterable[Table]) -> None:
-        """Undo what a broken-off batch had published."""
-        if self.state.publishing:
-            for table in tables:
-                self.space.retract(table, batch=self.state.publishing)
-            self.save(msgspec.structs.replace(self.state, publishing=None))
+    def finish(self) -> Pending | None:
+        """Finish the batch that was being published, if there is one; answers which. Done again, it changes nothing."""
+        pending = self.state.pending
+        if pending is None:
+            return None
+        for name, folder in pending.folders.items():
+            self.space.append(BY_NAME[name], folder, batch=_batch(pending).name, number=pending.number)
+        self._commit(pending)
+        for folder in pending.folders.values():
+            self.files.delete(folder)
+        return pending
 
-    def commit(self, batch: Batch, totals: Totals, *, hours: Sequence[Part], max_at_ms: int) -> None:
-        """The batch is in."""
-        now = time.time()
-        day, line = (
-            time.strftime("%Y-%m-%d", time.gmtime(now)),
-            {"run": batch.run, "batch": batch.number, "at_ms": int(now * 1000)},
-        )
-        note = {**line, **msgspec.to_builtins(totals), "hours": [part.path() for part in hours]}
-        self.files.write(f"{self.root}/_jobq/batches/day={day}/{batch.name}.json", msgspec.json.encode(note).decode())
+    def _commit(self, pending: Pending) -> None:
+        now, name = time.time(), _batch(pending).name
+        note = {"run": pending.run, "batch": pending.number, "at_ms": int(now * 1000), **msgspec.to_builtins(pending.totals)}
+        line = msgspec.json.encode({**note, "hours": pending.hours}).decode()
+        self.files.write(f"{self.root}/_jobq/batches/day={time.strftime('%Y-%m-%d', time.gmtime(now))}/{name}.json", line)
         self.save(
             msgspec.structs.replace(
                 self.state,
-                totals=self.state.totals + totals,
-                done={**self.state.done, batch.run: batch.number},
-                max_at_ms=max(self.state.max_at_ms, max_at_ms),
-                dirty=tuple(sorted({*self.state.dirty, *(part.path() for part in hours)})),
-                publishing=None,
+                totals=self.state.totals + pending.totals,
+                done={**self.state.done, pending.run: pending.number},
+                max_at_ms=max(self.state.max_at_ms, pending.max_at_ms),
+                dirty=tuple(sorted({*self.state.dirty, *pending.hours})),
+                pending=None,
             )
         )
 

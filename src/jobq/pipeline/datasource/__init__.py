@@ -9,8 +9,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
+import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -38,35 +40,35 @@ class JobqSource(DataSource):
 
     def reader(self, schema: StructType) -> Any:
         """A batch of jobs."""
-        from jobq.pipeline.datasource.jobs import JobsReader
-
         if self.options.get("read", "jobs") != "jobs":
             raise ConfigError(
                 'a batch read gives jobs; for events use spark.readStream, with trigger(availableNow=True) for "all there are"'
             )
-        return JobsReader(dict(self.options))
+        return _part("jobs", "JobsReader")(dict(self.options))
 
     def streamReader(self, schema: StructType) -> Any:
         """A stream of events."""
-        from jobq.pipeline.datasource.events import EventsReader
-
         if self.options.get("read", "jobs") == "jobs":
             raise ConfigError('a stream reads events: add .option("read", "events")')
-        return EventsReader(dict(self.options))
+        return _part("events", "EventsReader")(dict(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """A DataFrame as jobs."""
-        from jobq.pipeline.datasource.write import JobsWriter
-
         if overwrite:
             raise ConfigError('jobs are added, never overwritten: use .mode("append")')
-        return JobsWriter(dict(self.options), schema.names)
+        return _part("write", "JobsWriter")(dict(self.options), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """A stream as jobs."""
-        from jobq.pipeline.datasource.write import StreamJobsWriter
+        return _part("write", "StreamJobsWriter")(dict(self.options), schema.names)
 
-        return StreamJobsWriter(dict(self.options), schema.names)
+
+def _part(module: str, name: str) -> Any:
+    """A class of this package, loaded when it is needed: it uses what only newer versions of Spark have."""
+    try:
+        return getattr(import_module(f"jobq.pipeline.datasource.{module}"), name)
+    except ImportError as e:
+        raise ConfigError(f'format("jobq") needs pyspark 4.2 or newer (4.x), and this is {pyspark.__version__}: {e}') from e
 
 
 def register(spark: SparkSession) -> None:

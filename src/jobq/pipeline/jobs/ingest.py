@@ -7,29 +7,26 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from jobq.pipeline.formats import Part
+from jobq.pipeline.formats import PLAIN, Part
 from jobq.pipeline.lake import Batch, Lake, Totals
 from jobq.pipeline.tables import EVENTS, QUARANTINE
 from jobq.pipeline.transforms import dedupe, parse
 
 LATENESS_MS = 600_000  # an event this much older than the latest one seen before its batch counts as late
 
-# Values that hardly ever repeat: trying a dictionary for them first costs a third of the write.
-_PLAIN = ("id", "job", "at", "created_at", "due_at", "started_at", "finished_at")
-
 
 def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
     """Put the batch's WIRE rows in the lake, once. Broken off at any point, it may be called again with the same rows."""
+    finished = lake.finish()
     if lake.is_done(batch):
-        return Totals()
-    lake.take_back((EVENTS, QUARANTINE))
+        again = finished is not None and (finished.run, finished.number) == (batch.run, batch.number)
+        return finished.totals if finished is not None and again else Totals()
     staged = lake.staging("batch")
     seen = _stage(rows, staged, lake.state.max_at_ms - LATENESS_MS)
     hours = [
-        Part.of(f"{day}/{hour}") for day in _folders(lake, staged) for hour in lake.files.children(f"{staged}/table=events/{day}")
+        Part.of(f"{day}/{hour}") for day in _days(lake, staged) for hour in lake.files.children(f"{staged}/table=events/{day}")
     ]
     kept, folder = _deduplicate(lake, staged, hours, seen["events"])
-    lake.publish(batch, ((EVENTS, folder), (QUARANTINE, f"{staged}/table=quarantine")))
     totals = Totals(
         read=seen["read"],
         events=kept,
@@ -37,9 +34,9 @@ def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
         late=seen["late"],
         quarantined=seen["read"] - seen["events"],
     )
-    lake.commit(batch, totals, hours=hours if kept else (), max_at_ms=seen["max_at_ms"])
-    lake.files.delete(lake.staging("batch"))
-    lake.files.delete(lake.staging("fresh"))
+    folders = {EVENTS.name: folder, QUARANTINE.name: f"{staged}/table=quarantine"}
+    lake.publish(batch, folders, totals, hours=hours if kept else (), max_at_ms=seen["max_at_ms"])
+    lake.files.delete(staged)
     return totals
 
 
@@ -59,7 +56,7 @@ def _stage(rows: DataFrame, folder: str, watermark_ms: int) -> dict[str, int]:
     return {name: int(value) for name, value in seen.items()}
 
 
-def _folders(lake: Lake, staged: str) -> list[str]:
+def _days(lake: Lake, staged: str) -> list[str]:
     return lake.files.children(f"{staged}/table=events")
 
 
@@ -83,7 +80,4 @@ def _deduplicate(lake: Lake, staged: str, hours: list[Part], count: int) -> tupl
 
 
 def _writer(rows: DataFrame) -> Any:
-    writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "static")
-    for name in _PLAIN:
-        writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
-    return writer
+    return rows.write.mode("overwrite").options(partitionOverwriteMode="static", **PLAIN)

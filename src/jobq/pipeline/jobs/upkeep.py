@@ -25,7 +25,7 @@ def compact(lake: Lake, *, target: int = TARGET_BYTES) -> dict[str, tuple[int, i
     if isinstance(space, DeltaSpace):
         return {table.name: changed for table in TABLES if (changed := _optimise(lake, space, table))}
     assert isinstance(space, ParquetSpace)
-    lake.take_back((EVENTS, QUARANTINE))
+    lake.finish()
     return {table.name: changed for table in TABLES if (changed := _merge(lake, space, table, target))}
 
 

@@ -44,14 +44,18 @@ def starts_found(wanted: DataFrame, candidates: DataFrame) -> DataFrame:
 
 
 def attempts(events: DataFrame, starts: DataFrame | None = None) -> DataFrame:
-    """One row per run that ended. `starts`: what `starts_found` answered, for the runs whose end does not say all."""
-    rows = ends(events).withColumn("told", is_told_by_its_start()).withColumn("stalled", is_stalled())
+    """One row per run that ended. `starts`: what `starts_found` answered, for the runs whose end does not say all.
+
+    Only these few are joined; the others pass by the join."""
+    rows = ends(events)
     if starts is None:
-        rows = rows.withColumn("begun_by", F.lit(None).cast("string")).withColumn("begun_due", F.lit(None).cast("timestamp"))
+        unknown = (F.lit(None).cast("string").alias("begun_by"), F.lit(None).cast("timestamp").alias("begun_due"))
+        told = rows.where(is_told_by_its_start()).select("*", *unknown)
     else:
-        rows = rows.join(starts, _RUN, "left")
-    rows = rows.withColumn("worker", F.when(F.col("stalled"), F.col("begun_by")).otherwise(F.col("worker")))
-    rows = rows.withColumn("due_at", F.when(F.col("told"), F.col("begun_due")).otherwise(F.col("due_at")))
+        told = rows.where(is_told_by_its_start()).join(starts, _RUN, "left")
+    told = told.withColumn("worker", F.when(is_stalled(), F.col("begun_by")).otherwise(F.col("worker")))
+    told = told.withColumn("due_at", F.col("begun_due")).drop("begun_by", "begun_due")
+    rows = rows.where(~is_told_by_its_start()).unionByName(told)
     rows = rows.select(
         "*",
         F.col("kind").alias("outcome"),

@@ -27,19 +27,20 @@ def changes(events: DataFrame) -> DataFrame:
     the twenty counts took three quarters of the time."""
     timed = events.where(F.col("kind") != "gap").select(
         *_QUEUE,
-        F.date_trunc("minute", "at").alias("minute"),
+        F.expr("unix_millis(at) div 60000").alias("m"),  # by number: truncating a timestamp costs more than all the counting
         "kind",
         "previous",
         "state",
         F.when(F.col("kind") == "started", F.greatest(ms_between("due_at", "started_at"), F.lit(0))).alias("wait"),
         F.when(F.col("previous") == "active", ms_between("started_at", "at")).alias("run"),
     )
-    return _counts(timed).join(_percentiles(timed), [*_QUEUE, "minute"], "left").select(*_QUEUE, "minute", *_MEASURES)
+    both = _counts(timed).join(_percentiles(timed), [*_QUEUE, "m"], "left")
+    return both.withColumn("minute", F.timestamp_millis(F.col("m") * 60_000)).select(*_QUEUE, "minute", *_MEASURES)
 
 
 def _counts(timed: DataFrame) -> DataFrame:
     """First by every kind of step there is, which leaves a few rows per minute, and these into columns."""
-    steps = timed.groupBy(*_QUEUE, "minute", "kind", "previous", "state").agg(
+    steps = timed.groupBy(*_QUEUE, "m", "kind", "previous", "state").agg(
         F.count(F.lit(1)).alias("n"), F.sum("wait").alias("wait"), F.sum("run").alias("run")
     )
 
@@ -48,7 +49,7 @@ def _counts(timed: DataFrame) -> DataFrame:
 
     kind = F.col("kind")
     became = total(F.col("state") == "waiting") - total(F.coalesce(F.col("previous") == "waiting", F.lit(False)))
-    return steps.groupBy(*_QUEUE, "minute").agg(
+    return steps.groupBy(*_QUEUE, "m").agg(
         *(total(kind == name).alias(name) for name in _COUNTED),
         total(kind.isin(_RETURNED)).alias("returned"),
         F.coalesce(F.sum("wait"), F.lit(0)).alias("wait_ms"),
@@ -63,9 +64,9 @@ def _percentiles(timed: DataFrame) -> DataFrame:
         ranks = F.array(*(F.lit(q) for q in _QUANTILES.values()))
         return F.percentile_approx(F.col(name).cast("double"), ranks, _ACCURACY).alias(name)
 
-    found = timed.where("wait IS NOT NULL OR run IS NOT NULL").groupBy(*_QUEUE, "minute").agg(of("wait"), of("run"))
+    found = timed.where("wait IS NOT NULL OR run IS NOT NULL").groupBy(*_QUEUE, "m").agg(of("wait"), of("run"))
     parts = [F.col(what)[n].alias(f"{what}_{q}") for what in ("wait", "run") for n, q in enumerate(_QUANTILES)]
-    return found.select(*_QUEUE, "minute", *parts)
+    return found.select(*_QUEUE, "m", *parts)
 
 
 def queue_minute(minutes: DataFrame, before: DataFrame, days: DataFrame) -> DataFrame:
