@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobq.pipeline.fs import Files
 from jobq.pipeline.tables import Table
 
-# Values that hardly ever repeat: trying a dictionary for them first costs a third of the write.
+# Values that hardly ever repeat: a dictionary for them is built only to be given up.
 _SELDOM_REPEATED = ("id", "job", "at", "created_at", "due_at", "started_at", "finished_at", "ended_at")
 PLAIN = {f"parquet.enable.dictionary#{name}": "false" for name in _SELDOM_REPEATED}
 """Options for writing Parquet."""

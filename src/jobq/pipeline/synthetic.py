@@ -1,7 +1,7 @@
 """Events of jobs that never were: legal lives with retries, stalls, snoozes, cancels, reruns, and the skew of real traffic.
 
 For sizing a cluster, for benchmarks and for tests. The same seed makes the same events. Each line is what
-`core.wire.encode` would write; lines are put together by hand because that is five times as fast, and a test compares.
+`core.wire.encode` would write; lines are put together by hand for speed, and a test compares.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ _MEASURES = [*(f"{what}_{q}" for what in ("wait", "run") for q in _QUANTILES), *
 def changes(events: DataFrame) -> DataFrame:
     """Per queue and minute: counts, percentiles, and by how much the backlog changed (no levels yet).
 
-    Counting and percentiles are apart, because an aggregation with percentiles is not compiled by Spark: with both in one,
-    the twenty counts took three quarters of the time."""
+    Counting and percentiles are apart, because Spark does not compile an aggregation with percentiles as a whole, and the
+    twenty counts need not suffer from that."""
     timed = events.where(F.col("kind") != "gap").select(
         *_QUEUE,
-        F.expr("unix_millis(at) div 60000").alias("m"),  # by number: truncating a timestamp costs more than all the counting
+        F.expr("unix_millis(at) div 60000").alias("m"),  # by number: date_trunc asks the time zone for every row
         "kind",
         "previous",
         "state",
