@@ -17,7 +17,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  (make test ARGS='tests/core -q' passes arguments on to pytest)"
 
-demo: $(STAMP)  ## a worker, a few thousand mixed jobs, live: under a minute
+demo: $(STAMP)  ## a worker, a few thousand mixed jobs, live, in seconds; then, where there is Java, the same on Spark (a minute or two)
 	@$(BIN)/python examples/demo.py
 
 test: check  ## everything CI runs: check, then the tests
