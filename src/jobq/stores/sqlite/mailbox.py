@@ -81,10 +81,6 @@ class Mailbox:
                 if not inboxes:
                     del self._topics[topic]
 
-    def wanted(self, topic: Topic) -> bool:
-        """Whether anybody here listens to it."""
-        return topic in self._topics
-
     def _readable(self) -> None:
         while self._socket is not None:
             try:

@@ -38,8 +38,6 @@ from jobq.stores.sqlite.tx import HOT, QueueRow, Tx, as_json
 
 TIES = load("ties.sql")
 _ACCEPTED = KIND_CODES[Kind.ACCEPTED]
-# Where a spec's options stand when none is set, to know without packing that there is nothing to pack.
-_PLAIN = JobSpec(queue=QueueName("", ""), id="", name="", payload=b"")
 
 
 def put(

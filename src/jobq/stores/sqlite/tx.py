@@ -117,7 +117,6 @@ class Tx:
         self.now = now
         self.memory = memory
         self.notices: list[Notice] = []
-        self.worker: str | None = None
         self._entries: dict[int, list[tuple[str | None, list[events.Item]]]] = {}
         self._freed: dict[int, int] = {}
         self._queues: dict[QueueName, QueueRow] = {}

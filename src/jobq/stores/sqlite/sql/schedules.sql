@@ -33,6 +33,3 @@ SELECT * FROM schedules WHERE qid = ? AND next_ms <= ? AND paused = 0 AND next_m
 
 -- name: fired: moved on, if this was still its next time
 UPDATE schedules SET next_ms = ?, fired = fired + ?, last_ms = ifnull(?, last_ms) WHERE qid = ? AND id = ? AND next_ms = ? AND paused = 0;
-
--- name: next_time: of the next schedule of a queue
-SELECT min(next_ms) FROM schedules WHERE qid = ? AND paused = 0;
