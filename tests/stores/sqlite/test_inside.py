@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -70,9 +71,7 @@ async def test_the_log_drops_what_nobody_registered_for(store: SqliteStore, monk
     assert [event.job for event in page.events] == [f"{n}" for n in range(20, 30)]
 
 
-async def test_the_log_keeps_what_a_registered_reader_has_not_read(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_log_keeps_what_a_registered_reader_has_not_read(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "LOG_EVENTS", 10)
     await store.ack_events(QUEUE, "relay", "0")
     for n in range(30):
@@ -100,15 +99,18 @@ async def test_past_the_hard_cap_a_gap_stands_for_what_was_dropped_unread(
     assert [gap.reason for gap in gaps] == ["10 entries dropped"]
 
 
-async def test_a_busy_queue_does_not_keep_a_tick_from_the_others(store: SqliteStore) -> None:
-    await store.declare(QUEUE, QueueConfig(retention=RetentionData(completed_ms=0)))
-    await store.put([JobSpec(id=f"{n}", **WORK) for n in range(300)])
-    await run_all(store, 60)
+async def test_a_busy_queue_does_not_keep_a_tick_from_the_others() -> None:
+    now = itertools.count(1)
     other = QueueName("t", "other")
-    await store.put([JobSpec(queue=other, id="b", name="task", payload=b"[[],{}]", ttl_ms=1)])
-    for _ in range(2):
-        await store.tick(limit=50)
-    (record,) = await store.get([JobKey(other, "b")])
+    async with open_store("memory://busy", clock=lambda: next(now)) as store:
+        assert isinstance(store, SqliteStore)
+        await store.declare(QUEUE, QueueConfig(retention=RetentionData(completed_ms=0)))
+        await store.put([JobSpec(id=f"{n}", **WORK) for n in range(300)])
+        await run_all(store, 60)
+        await store.put([JobSpec(queue=other, id="b", name="task", payload=b"[[],{}]", ttl_ms=1)])
+        for _ in range(2):
+            await store.tick(limit=50)
+        (record,) = await store.get([JobKey(other, "b")])
     assert record is not None
     assert record.state == "failed"
 

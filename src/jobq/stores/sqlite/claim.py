@@ -109,20 +109,18 @@ def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, 
 def _claim_keyed(tx: Tx, queue: QueueRow, room: int, claim: tuple[str, str, int, int]) -> list[Row]:
     """Round robin: in each round every ready key starts one job, until there is no room or nothing is ready."""
     keys.flush(tx)
+    mark, *rest = claim
     rows: list[Row] = []
     while len(rows) < room:
-        heads = tx.execute(KEYED["next_keys"], (queue.qid, tx.now, room - len(rows))).fetchall()
-        chosen = rates.keys_affordable(tx, queue, heads)
-        if not chosen:
+        wanted = room - len(rows)
+        heads = tx.execute(KEYED["next_keys"], (queue.qid, tx.now, wanted)).fetchall()
+        overrides = keys.overrides(tx, queue.qid, [head[4] for head in heads])
+        chosen = rates.keys_affordable(tx, queue, heads, overrides)
+        tx.connection.executemany(HOT["claim_one"], [(f"{head[0]}{mark}", *rest, head[0]) for head in chosen])
+        still_ready = keys.started(tx, queue, chosen, overrides)
+        rows += [head[:18] for head in chosen]
+        if queue.held_ms > tx.now or (len(heads) < wanted and not still_ready):
             break
-        taken = tx.execute(HOT["claim_these"], (*claim, as_json([pk for _, pk in chosen]))).fetchall()
-        turn = tx.places(queue.qid, len(chosen))
-        tx.connection.executemany(KEYED["rotate"], [(turn + n, queue.qid, key) for n, (key, _) in enumerate(chosen)])
-        for row in taken:
-            tx.key_moved(queue.qid, row[4], WAITING, ACTIVE)
-        keys.flush(tx)
-        order = {pk: n for n, (_, pk) in enumerate(chosen)}
-        rows += sorted(taken, key=lambda row: order[row[0]])
     return rows
 
 

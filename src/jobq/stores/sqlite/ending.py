@@ -37,9 +37,7 @@ def keep_until(settings: Settings, state: int, now: int) -> int:
     return FOREVER if ms is None else now + ms
 
 
-def end(
-    tx: Tx, queue: QueueRow, job: Job, state: int, *, failure: Failure | None = None, reason: str | None = None
-) -> None:
+def end(tx: Tx, queue: QueueRow, job: Job, state: int, *, failure: Failure | None = None, reason: str | None = None) -> None:
     """Take a job to its end, put it on record, and tell everyone concerned. Once per life."""
     kind = {COMPLETED: Kind.COMPLETED, FAILED: Kind.FAILED, CANCELLED: Kind.CANCELLED}[state]
     options = unpack_options(job.options)

@@ -2,34 +2,93 @@
 
 from __future__ import annotations
 
-from jobq.stores.sqlite.tx import KEYED, Tx, as_json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from jobq.core.records import Limits
+from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx, as_json
 
 DEFAULT_LIMIT = 1
 """Of a keyed queue that declares none: strict order per key."""
+_decode_limits = msgspec.msgpack.Decoder(Limits).decode
 
 
 def flush(tx: Tx) -> None:
     """Write what happened to keys since the last flush, and who is ready now. Runs before a claim and at the end."""
-    changed: dict[int, list[tuple[str, list[int]]]] = {}
-    for (qid, key), counts in tx.take_keys().items():
-        if counts[0] or counts[1]:
-            changed.setdefault(qid, []).append((key, counts))
-    for qid, counted in changed.items():
-        turn = tx.places(qid, len(counted))
-        tx.connection.executemany(
-            KEYED["add_to_key"],
-            [(qid, key, waiting, active, turn + n) for n, (key, (waiting, active)) in enumerate(counted)],
-        )
-        settle(tx, qid, [key for key, _ in counted])
+    for qid, changes in tx.take_keys().items():
+        _write(tx, qid, changes)
 
 
 def settle(tx: Tx, qid: int, names: list[str]) -> None:
-    """Work out which of these keys are ready; forget those with nothing left."""
-    limit = tx.queue_by_qid(qid).settings.effective.key_limit or DEFAULT_LIMIT
-    found = tx.execute(KEYED["settle_keys"], (limit, tx.now, qid, as_json(names))).fetchall()
-    idle = [key for key, _, is_idle in found if is_idle]
-    if idle:
-        tx.execute(KEYED["drop_keys"], (qid, as_json(idle)))
-    ready = sum(1 for _, ready, _ in found if ready == 1)
-    if ready:
-        tx.woken[qid] = max(tx.woken.get(qid, 0), ready)
+    """Work out anew which of these keys are ready; forget those with nothing left."""
+    _write(tx, qid, dict.fromkeys(names, (0, 0)))
+
+
+def started(tx: Tx, queue: QueueRow, heads: list[Any], own: Mapping[str, Limits]) -> bool:
+    """The jobs of these heads (see `next_keys`) have started: their keys had their turn. Whether any of them is still ready."""
+    qid, most = queue.qid, _limit(queue)
+    turn = tx.places(qid, len(heads))
+    rows = []
+    any_ready = False
+    for n, head in enumerate(heads):
+        key, waiting, active = head[4], head[18] - 1, head[19] + 1
+        ready = waiting > 0 and active < (_own_limit(own, key, most) if own else most)
+        any_ready = any_ready or ready
+        rows.append((waiting, active, ready, turn + n, qid, key))
+    tx.connection.executemany(KEYED["rotate"], rows)
+    return any_ready
+
+
+def overrides(tx: Tx, qid: int, names: Sequence[str]) -> dict[str, Limits]:
+    """The limits of their own that some of these keys have."""
+    if not names or tx.execute(KEYED["any_override"], (qid,)).fetchone() is None:
+        return {}
+    return {key: _decode_limits(packed) for key, packed in tx.execute(KEYED["overrides_of"], (qid, as_json(names)))}
+
+
+def _write(tx: Tx, qid: int, changes: Mapping[str, Sequence[int]]) -> None:
+    """Add [waiting, active] to the figures of keys."""
+    now, most, own = tx.now, _limit(tx.queue_by_qid(qid)), overrides(tx, qid, list(changes))
+    many: Any = tx.connection.executemany
+    new = dict(changes)
+    same, other, idle = [], [], []
+    n_ready = 0
+    for key, waiting, active, was, held, until in many(KEYED["key"], [(qid, key) for key in changes]).fetchall():
+        more_waiting, more_active = new.pop(key)
+        waiting, active = waiting + more_waiting, active + more_active
+        if not waiting and not active and held <= now and until <= now:
+            idle.append((qid, key))
+            continue
+        ready = 0
+        if waiting > 0 and active < (_own_limit(own, key, most) if own else most):
+            ready = 1 if held <= now else 2
+            n_ready += ready & 1
+        if ready == was:
+            same.append((waiting, active, qid, key))
+        else:
+            other.append((waiting, active, ready, qid, key))
+    many(KEYED["count_key"], same)
+    many(KEYED["set_key"], other)
+    many(KEYED["drop_key"], idle)
+    if new:
+        turn = tx.places(qid, len(new))  # at the back of the rotation
+        added = [
+            (qid, key, waiting, active, turn + n, waiting > 0 and active < _own_limit(own, key, most))
+            for n, (key, (waiting, active)) in enumerate(new.items())
+            if waiting or active
+        ]
+        many(KEYED["add_key"], added)
+        n_ready += sum(row[5] for row in added)
+    if n_ready:
+        tx.woken[qid] = max(tx.woken.get(qid, 0), n_ready)
+
+
+def _limit(queue: QueueRow) -> int:
+    return queue.settings.effective.key_limit or DEFAULT_LIMIT
+
+
+def _own_limit(own: Mapping[str, Limits], key: str, most: int) -> int:
+    limits = own.get(key)
+    return most if limits is None or limits.key_limit is None else limits.key_limit

@@ -40,9 +40,7 @@ TIES = load("ties.sql")
 _ACCEPTED = KIND_CODES[Kind.ACCEPTED]
 
 
-def put(
-    tx: Tx, specs: Sequence[JobSpec], port: int | None, flow: str | None = None, last: bool = True
-) -> list[PutResult]:
+def put(tx: Tx, specs: Sequence[JobSpec], port: int | None, flow: str | None = None, last: bool = True) -> list[PutResult]:
     """The whole of `Store.put`."""
     if flow is not None:
         tenant = specs[0].queue.tenant if specs else ""
@@ -64,9 +62,7 @@ def put(
     return answers
 
 
-def _put_in_several(
-    tx: Tx, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]]
-) -> list[PutResult]:
+def _put_in_several(tx: Tx, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]]) -> list[PutResult]:
     by_queue: dict[QueueName, list[int]] = {}
     for n, spec in enumerate(specs):
         by_queue.setdefault(spec.queue, []).append(n)
@@ -233,8 +229,7 @@ def _accepted(tx: Tx, queue: QueueRow, rows: list[tuple[Any, ...]]) -> None:
         if state == DELAYED:
             tx.due_at(queue.qid, min(item[14] for item in items))
         elif queue.mode == "keyed":
-            for item in items:
-                tx.key_moved(queue.qid, item[4], None, WAITING)
+            tx.keys_moved(queue.qid, [item[4] for item in items], 1, 0)
 
 
 def _watch(tx: Tx, qid: int, ids: list[str], port: int | None) -> None:

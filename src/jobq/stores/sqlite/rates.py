@@ -6,6 +6,7 @@ A limit that is used up sets `held_ms` on its queue or key: nobody looks there a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -15,10 +16,9 @@ from jobq.core.limits import RateState
 from jobq.core.records import Limits, RateData, Tokens, Window
 from jobq.stores.sqlite import keys
 from jobq.stores.sqlite.rows import ACTIVE, unpack_options
-from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx, as_json
+from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx
 
 _decode_state = msgspec.msgpack.Decoder(RateState).decode
-_decode_limits = msgspec.msgpack.Decoder(Limits).decode
 
 
 class Meter:
@@ -109,35 +109,30 @@ def started(tx: Tx, queue: QueueRow, n: int) -> None:
         _keep(queue, meter)
 
 
-def keys_affordable(tx: Tx, queue: QueueRow, heads: list[Any]) -> list[tuple[str, int]]:
-    """Which of the keys whose turn it is may start their next job, with that job."""
-    there = [(key, pk, rate) for key, pk, rate in heads if pk is not None]
-    own = _own_rates(tx, queue, [key for key, _, _ in there])
+def keys_affordable(tx: Tx, queue: QueueRow, heads: list[Any], overrides: Mapping[str, Limits]) -> list[Any]:
+    """Which of the heads of lines (see `next_keys`) may start. A key that may not is held until it may."""
+    every = queue.settings.effective.key_rate
     bucket = _meter(tx, queue) if by_cost(queue) else None
-    if bucket is None and not any(own.values()):
-        return [(key, pk) for key, pk, _ in there]
-    jobs = as_json([pk for _, pk, _ in there])
-    costs = {pk: unpack_options(packed).cost for pk, packed in tx.execute(KEYED["cost_of"], (jobs,))}
+    if bucket is None and every is None and not overrides:
+        return heads
     chosen, limited = [], []
-    for key, pk, packed in there:
-        rate = own[key]
-        if rate is not None:
-            meter = Meter(rate, packed, tx.now)
-            if not meter.take(costs[pk]):
-                tx.execute(KEYED["set_key_rate"], (meter.packed, meter.until_ms, meter.held_ms, queue.qid, key))
-                limited.append(key)
-                continue
-        if bucket is not None and not bucket.take(costs[pk]):
+    for head in heads:
+        key, cost = head[4], unpack_options(head[15]).cost
+        rate = overrides[key].key_rate or every if key in overrides else every
+        meter = None if rate is None else Meter(rate, head[20], tx.now)
+        if meter is not None and not meter.take(cost):
+            tx.execute(KEYED["set_key_rate"], (meter.packed, meter.until_ms, meter.held_ms, queue.qid, key))
+            limited.append(key)
+            continue
+        if bucket is not None and not bucket.take(cost):
             break
-        if rate is not None:
+        if meter is not None:
             tx.execute(KEYED["set_key_rate"], (meter.packed, meter.until_ms, 0, queue.qid, key))
-        chosen.append((key, pk))
+        chosen.append(head)
     if limited:
         keys.settle(tx, queue.qid, limited)
     if bucket is not None:
         _keep(queue, bucket)
-    if limited and not chosen and (bucket is None or not bucket.held_ms):
-        return keys_affordable(tx, queue, tx.execute(KEYED["next_keys"], (queue.qid, tx.now, len(heads))).fetchall())
     return chosen
 
 
@@ -157,13 +152,3 @@ def _meter(tx: Tx, queue: QueueRow) -> Meter | None:
 
 def _keep(queue: QueueRow, meter: Meter) -> None:
     queue.rate, queue.held_ms, queue.dirty = meter.packed, meter.held_ms, True
-
-
-def _own_rates(tx: Tx, queue: QueueRow, names: list[str]) -> dict[str, RateData | None]:
-    """The rate of each key: its own, or the queue's for all keys."""
-    found: dict[str, RateData | None] = dict.fromkeys(names, queue.settings.effective.key_rate)
-    for key, packed in tx.execute(KEYED["overrides_of"], (queue.qid, as_json(names))):
-        override = _decode_limits(packed)
-        if override.key_rate is not None:
-            found[key] = override.key_rate
-    return found

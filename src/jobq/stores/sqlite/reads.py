@@ -128,9 +128,7 @@ def _parsed(cursor: str, sections: int) -> tuple[int, int | str, int]:
 
 
 def _matches(job: Job, filter: Filter, now: int) -> bool:
-    return (
-        (filter.name is None or job.name == filter.name) and (filter.key is None or job.key == filter.key) and _there(job, now)
-    )
+    return (filter.name is None or job.name == filter.name) and (filter.key is None or job.key == filter.key) and _there(job, now)
 
 
 def count(tx: Tx, name: QueueName) -> dict[State, int]:
@@ -249,5 +247,3 @@ def ack_events(tx: Tx, name: QueueName, reader: str, position: str | None) -> st
         tx.execute(SQL["ack"], (qid, reader, int(position)))
     row = tx.execute(SQL["reader"], (qid, reader)).fetchone()
     return None if row is None else str(row[0])
-
-

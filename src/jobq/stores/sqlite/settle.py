@@ -54,12 +54,20 @@ LINES = 1000
 
 
 def exchange(
-    tx: Tx, outcomes: Sequence[AnyOutcome], worker: str, call: str, wanted: Claim | None, port: int, was_asleep: bool
+    tx: Tx,
+    outcomes: Sequence[AnyOutcome],
+    worker: str,
+    call: str,
+    wanted: Claim | None,
+    port: int,
+    was_asleep: bool,
+    lane: int = 0,
 ) -> tuple[Settled, bool]:
     """The whole of `Store.settle`; and whether the worker counts as asleep now."""
     calls = tx.memory.calls
-    if calls.get(worker, call) == call:  # else its last exchange went through here, and was another
-        last = tx.execute(HOT["last_call"], (worker,)).fetchone()
+    caller = f"{worker}\n{lane}" if lane else worker
+    if calls.get(caller, call) == call:  # else its last exchange went through here, and was another
+        last = tx.execute(HOT["last_call"], (caller,)).fetchone()
         if last is not None and last[0] == call:
             return _repeated(tx, last[1], worker, call, wanted), was_asleep
     if was_asleep:
@@ -78,8 +86,8 @@ def exchange(
     if outcomes or leases:
         if len(calls) > WORKERS:
             calls.clear()
-        calls[worker] = call
-        tx.execute(HOT["remember_call"], (worker, call, tx.now, msgspec.msgpack.encode(stale) if stale else None))
+        calls[caller] = call
+        tx.execute(HOT["remember_call"], (caller, call, tx.now, msgspec.msgpack.encode(stale) if stale else None))
     return Settled(stale=tuple(stale), leases=tuple(leases), next_due_ms=due), asleep
 
 
@@ -155,9 +163,8 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
     if complete:
         for qid, each in items.items():
             tx.moved(qid, _COMPLETED, ACTIVE, COMPLETED, each, worker=worker, run_ms=runs[qid])
-        for _, granted in plain:
-            if granted.key is not None:
-                tx.key_moved(granted.qid, granted.key, ACTIVE, COMPLETED)
+            if tx.queue_by_qid(qid).mode == "keyed":
+                tx.keys_moved(qid, [item[4] for item in each], 0, -1)
     return complete
 
 

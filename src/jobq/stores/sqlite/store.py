@@ -57,6 +57,8 @@ SMALL = 100
 class SqliteStore:
     """A handle. Each belongs to one event loop; those on the same place share a database (see database.py)."""
 
+    lanes = 1  # its work is done in this process
+
     def __init__(self, url: str, name: str, path: str | None, *, full: bool, clock: Clock | None) -> None:
         self.url = url
         self._name, self._path, self._full, self._clock = name, path, full, clock
@@ -111,12 +113,14 @@ class SqliteStore:
         small = flow is None and len(specs) <= SMALL
         return await (self._write_small if small else self._write)(puts.put, specs, port, flow, last)
 
-    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None, lane: int = 0
+    ) -> Settled:
         box = self._box()
         box.wake(worker).clear()
         was_asleep = worker in self._asleep
         write = self._write_small if len(outcomes) + (0 if then is None else then.limit) <= 2 * SMALL else self._write
-        settled, asleep = await write(settle.exchange, outcomes, worker, call, then, box.port, was_asleep)
+        settled, asleep = await write(settle.exchange, outcomes, worker, call, then, box.port, was_asleep, lane)
         if asleep:
             self._asleep.add(worker)
         elif was_asleep:
@@ -139,9 +143,7 @@ class SqliteStore:
             return False
         return True
 
-    def listen(
-        self, topics: Sequence[Topic], *, announced: bool = False
-    ) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
+    def listen(self, topics: Sequence[Topic], *, announced: bool = False) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
         return self._listening(list(topics), announced)
 
     @contextlib.asynccontextmanager

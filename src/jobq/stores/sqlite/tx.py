@@ -121,7 +121,7 @@ class Tx:
         self._freed: dict[int, int] = {}
         self._queues: dict[QueueName, QueueRow] = {}
         self._qids: dict[int, QueueRow] = {}
-        self._keys: dict[tuple[int, str], list[int]] = {}
+        self._keys: dict[int, dict[str, list[int]]] = {}
         self.woken: dict[int, int] = {}
         self.soonest: dict[int, int] = {}
         self.ended: list[tuple[int, str]] = []  # watched jobs that ended: somebody is to be told
@@ -254,17 +254,23 @@ class Tx:
         if state == WAITING and previous != WAITING:
             self.woken[qid] = self.woken.get(qid, 0) + n
 
-    def key_moved(self, qid: int, key: str, previous: int | None, state: int | None, n: int = 1) -> None:
+    def key_moved(self, qid: int, key: str, previous: int | None, state: int) -> None:
         """Keep a key's figures: how many of its jobs wait, how many are active."""
-        counts = self._keys.setdefault((qid, key), [0, 0])
-        if previous == WAITING:
-            counts[0] -= n
-        elif previous == ACTIVE:
-            counts[1] -= n
-        if state == WAITING:
-            counts[0] += n
-        elif state == ACTIVE:
-            counts[1] += n
+        waiting = (state == WAITING) - (previous == WAITING)
+        active = (state == ACTIVE) - (previous == ACTIVE)
+        if waiting or active:
+            self.keys_moved(qid, (key,), waiting, active)
+
+    def keys_moved(self, qid: int, keys: Iterable[str], waiting: int, active: int) -> None:
+        """The same for one job of each of these keys; a key may be named more than once."""
+        counts = self._keys.setdefault(qid, {})
+        for key in keys:
+            count = counts.get(key)
+            if count is None:
+                counts[key] = [waiting, active]
+            else:
+                count[0] += waiting
+                count[1] += active
 
     def due_at(self, qid: int, due_ms: int) -> None:
         """A job is delayed until then: if it is the first to be due, a sleeper must learn of it."""
@@ -288,8 +294,8 @@ class Tx:
             row.minute = minute
         return row.figures
 
-    def take_keys(self) -> dict[tuple[int, str], list[int]]:
-        """What happened to keys since the last time; the caller writes it."""
+    def take_keys(self) -> dict[int, dict[str, list[int]]]:
+        """What happened to the keys of each queue since the last time, [waiting, active]; the caller writes it."""
         keys, self._keys = self._keys, {}
         return keys
 
@@ -324,5 +330,3 @@ class Tx:
 def as_json(values: Sequence[Any]) -> str:
     """A list parameter, for json_each."""
     return json.dumps(values)
-
-

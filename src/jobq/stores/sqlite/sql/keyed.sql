@@ -3,33 +3,36 @@
 -- name: queue_by_qid: one queue by number
 SELECT * FROM queues WHERE qid = ?;
 
--- name: add_to_key: what a transaction did to a key's figures; a key that was not there gets a turn
-INSERT INTO keys (qid, key, waiting, active, turn, ready) VALUES (?, ?, ?, ?, ?, 0)
-ON CONFLICT (qid, key) DO UPDATE SET waiting = waiting + excluded.waiting, active = active + excluded.active;
+-- A key's figures are read, worked out in Python (keys.py) and written: a statement that does all of it for a list of keys
+-- and returns what became of them costs half as much again per key.
 
--- name: settle_keys: ready: 1 may start, 2 may start once it is no longer held, 0 neither. Answers each, and whether it is idle
-UPDATE keys SET ready = CASE WHEN waiting > 0
-        AND active < ifnull((SELECT l.n FROM key_limits l WHERE l.qid = keys.qid AND l.key = keys.key AND l.n IS NOT NULL), ?1)
-    THEN CASE WHEN held_ms > ?2 THEN 2 ELSE 1 END ELSE 0 END
-WHERE qid = ?3 AND key IN (SELECT value FROM json_each(?4))
-RETURNING key, ready, waiting = 0 AND active = 0 AND held_ms <= ?2 AND rate_until_ms <= ?2;
+-- name: key: its figures
+SELECT key, waiting, active, ready, held_ms, rate_until_ms FROM keys WHERE qid = ? AND key = ?;
 
--- name: drop_keys: nothing waiting, nothing active, nothing to remember
-DELETE FROM keys WHERE qid = ? AND key IN (SELECT value FROM json_each(?));
+-- name: add_key: one that was not there
+INSERT INTO keys (qid, key, waiting, active, turn, ready) VALUES (?, ?, ?, ?, ?, ?);
 
--- name: next_keys: the keys whose turn it is, each with the head of its line
-SELECT k.key, (SELECT j.pk FROM jobs j WHERE j.qid = k.qid AND j.key = k.key AND j.state = 2 AND j.key IS NOT NULL
-                  AND (j.at_ms IS NULL OR j.at_ms > ?2) ORDER BY j.priority DESC, j.seq LIMIT 1), k.rate
-FROM keys k WHERE k.qid = ?1 AND k.ready = 1 ORDER BY k.turn LIMIT ?3;
+-- name: count_key: its figures, when it is as ready as before; no index is touched
+UPDATE keys SET waiting = ?, active = ? WHERE qid = ? AND key = ?;
+
+-- name: set_key: its figures, and ready: 1 may start, 2 may start once it is no longer held, 0 neither
+UPDATE keys SET waiting = ?, active = ?, ready = ? WHERE qid = ? AND key = ?;
+
+-- name: rotate: the same for a key that had its turn
+UPDATE keys SET waiting = ?, active = ?, ready = ?, turn = ? WHERE qid = ? AND key = ?;
+
+-- name: drop_key: nothing waiting, nothing active, nothing to remember
+DELETE FROM keys WHERE qid = ? AND key = ?;
+
+-- name: next_keys: the heads of the lines of the keys whose turn it is, as claim_one will make them, each with its key's figures
+SELECT j.pk, j.id, j.priority, j.seq, j.key, j.name, j.life, j.attempt + 1, j.failures, j.stalls, j.created_ms, j.due_ms, j.flags, j.open,
+       j.codec, j.options, j.saved, j.payload, k.waiting, k.active, k.rate
+FROM keys k CROSS JOIN jobs j ON j.pk = (SELECT l.pk FROM jobs l WHERE l.qid = k.qid AND l.key = k.key AND l.state = 2 AND l.key IS NOT NULL
+                                            AND (l.at_ms IS NULL OR l.at_ms > ?2) ORDER BY l.priority DESC, l.seq LIMIT 1)
+WHERE k.qid = ?1 AND k.ready = 1 ORDER BY k.turn LIMIT ?3;
 
 -- name: heads: the head of a plain line, with what its jobs cost
 SELECT pk, options FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?2) ORDER BY priority DESC, seq LIMIT ?3;
-
--- name: cost_of: options of jobs, for their cost
-SELECT pk, options FROM jobs WHERE pk IN (SELECT value FROM json_each(?));
-
--- name: rotate: a key had its turn
-UPDATE keys SET turn = ? WHERE qid = ? AND key = ?;
 
 -- name: set_key_rate: the state of a key's rate limit
 UPDATE keys SET rate = ?, rate_until_ms = ?, held_ms = ? WHERE qid = ? AND key = ?;
@@ -46,6 +49,9 @@ SELECT held_ms FROM keys WHERE qid = ? AND ready = 2 ORDER BY held_ms LIMIT 1;
 
 -- name: key_overrides: limits given to single keys
 SELECT key, n, limits FROM key_limits WHERE qid = ?;
+
+-- name: any_override: whether a single key has limits of its own
+SELECT 1 FROM key_limits WHERE qid = ? LIMIT 1;
 
 -- name: overrides_of: limits given to keys of a list
 SELECT key, limits FROM key_limits WHERE qid = ? AND key IN (SELECT value FROM json_each(?));
