@@ -114,6 +114,16 @@ async def test_an_obliterated_queue_can_be_used_anew(q: Desk) -> None:
     assert await q.line() == ["a"]
 
 
+@pytest.mark.parametrize("state", ["waiting", "active"])
+async def test_an_obliterated_key_can_be_used_anew(q: Desk, state: str) -> None:
+    await q.put_one("a", key="k")
+    if state == "active":
+        await q.take()
+    assert await q.store.obliterate(q.queue, force=True)
+    await q.put_one("b", key="k")
+    assert await q.line() == ["b"]
+
+
 async def test_a_queue_with_running_jobs_is_not_obliterated_unless_forced(q: Desk) -> None:
     await q.put("a", "b")
     lease = await q.take()

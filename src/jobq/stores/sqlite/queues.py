@@ -113,6 +113,7 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int) -> bool:
         ending.forget(tx, job)
     if len(rows) == limit:
         return False
+    keys.flush(tx)  # what ended here is written before the keys go, not after
     for statement in ("drop_keys", "drop_key_limits", "drop_locks", "drop_schedules", "drop_minutes", "drop_sleepers"):
         tx.execute(SQL[statement], (queue.qid,))
     queue.listed = queue.paused = queue.held_ms = 0
