@@ -1,9 +1,19 @@
-"""What order per key costs: the same jobs from a plain and from a keyed queue, in turns. `python -m bench.keyed [URL]`."""
+"""What order per key costs: the same jobs from a plain and from a keyed queue, in turns.
+
+    python -m bench.keyed                  memory://
+    python -m bench.keyed sqlite           a file of its own for each run; valkey: a server of its own for each run
+    python -m bench.keyed valkey://…       a store that runs already; its two bench queues are obliterated
+
+CPU seconds are those of this process and, with `valkey`, of the server; of a store that runs elsewhere only this process's.
+On a busy machine they say more than the elapsed time. Each run has a process of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import statistics
+import subprocess
 import sys
 import time
 
@@ -11,14 +21,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.places import ask, place
 from jobq import Queue, Worker
 
-JOBS, KEYS, PAIRS = 100_000, 10_000, 3
+JOBS, KEYS, PAIRS = 100_000, 10_000, 5
+URLS = {"memory": "memory://bench-keyed", "sqlite": "sqlite:///{folder}/jobs.db", "valkey": "valkey://127.0.0.1:{port}"}
 
 
-async def drain(url: str, *, keyed: bool) -> float:
-    """Seconds from the worker's start to the last job."""
-    queue = Queue(f"bench-{'keyed' if keyed else 'plain'}", url, mode="keyed" if keyed else "plain")
+async def drain(url: str, kind: str, server: int | None) -> tuple[float, float]:
+    """Elapsed and CPU seconds from the worker's start to its end, after the last job."""
+    queue = Queue(f"bench-{kind}", url, mode="keyed" if kind == "keyed" else "plain")
     left, done = JOBS, asyncio.Event()
 
     async def noop(tenant: str) -> int:
@@ -28,28 +40,57 @@ async def drain(url: str, *, keyed: bool) -> float:
             done.set()
         return 1
 
-    task = queue.task(key="tenant")(noop) if keyed else queue.task(noop)
+    task = queue.task(key="tenant")(noop) if kind == "keyed" else queue.task(noop)
     async with queue:
         await queue.obliterate(force=True)
         await task.enqueue_many((f"tenant {n % KEYS}",) for n in range(JOBS))
-        begun = time.perf_counter()
+        begun, cpu = time.perf_counter(), cpu_seconds(server)
         async with Worker(queue, concurrency=100), asyncio.timeout(600):
             await done.wait()
-        return time.perf_counter() - begun
+        return time.perf_counter() - begun, cpu_seconds(server) - cpu
+
+
+def cpu_seconds(server: int | None) -> float:
+    """What this process has used so far, and the Valkey server at that port."""
+    used = time.process_time()
+    if server is not None:
+        figures = dict(line.split(":") for line in ask(server, "INFO cpu").split() if ":" in line)
+        used += float(figures["used_cpu_user"]) + float(figures["used_cpu_sys"])
+    return used
+
+
+def measured(where: str, kind: str) -> tuple[float, float]:
+    """One run in a process of its own, on a fresh place."""
+    with place(where if where in URLS else "given", URLS.get(where, where)) as fresh:
+        command = [sys.executable, "-m", "bench.keyed", fresh.url, kind, str(getattr(fresh, "port", ""))]
+        answer = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    elapsed, cpu = json.loads(answer.stdout)
+    return elapsed, cpu
 
 
 def main() -> None:
-    """Measure in turns and print the ratio."""
-    url = sys.argv[1] if len(sys.argv) > 1 else "memory://bench-keyed"
+    """Measure in turns and print the ratios."""
+    if len(sys.argv) > 2:
+        url, kind, port = sys.argv[1:]
+        print(json.dumps(asyncio.run(drain(url, kind, int(port) if port else None))))
+        return
+    where = sys.argv[1] if len(sys.argv) > 1 else "memory"
     console = Console()
-    table = Table("plain, s", "keyed, s", "keyed / plain", title=f"{JOBS:,} jobs over {KEYS:,} keys, concurrency 100, {url}")
-    ratios = []
-    for _ in track(range(PAIRS), "pairs", console=console, transient=True):
-        plain, keyed = asyncio.run(drain(url, keyed=False)), asyncio.run(drain(url, keyed=True))
-        ratios.append(keyed / plain)
-        table.add_row(f"{plain:.2f}", f"{keyed:.2f}", f"{ratios[-1]:.2f}")
+    table = Table(title=f"{JOBS:,} jobs over {KEYS:,} keys, concurrency 100, {where}")
+    for column in ("plain, s", "keyed, s", "keyed / plain", "plain, CPU s", "keyed, CPU s", "keyed / plain"):
+        table.add_column(column, justify="right")
+    pairs = []
+    for n in track(range(PAIRS), "pairs", console=console, transient=True):
+        order = ("plain", "keyed") if n % 2 == 0 else ("keyed", "plain")  # neither is always the first of a pair
+        run = {kind: measured(where, kind) for kind in order}
+        figures = zip(run["plain"], run["keyed"], strict=True)
+        pairs.append([figure for plain, keyed in figures for figure in (plain, keyed, keyed / plain)])
+        table.add_row(*(f"{figure:.2f}" for figure in pairs[-1]))
+    medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
+    table.add_section()
+    table.add_row(*(f"{figure:.2f}" for figure in medians), style="bold")
     console.print(table)
-    console.print(f"median {statistics.median(ratios):.2f}")
+    console.print(f"keyed / plain, median of {PAIRS} pairs: {medians[2]:.2f} elapsed, {medians[5]:.2f} CPU")
 
 
 if __name__ == "__main__":
