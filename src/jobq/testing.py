@@ -226,7 +226,7 @@ class _Drainer:
         runner = self._runner
         while True:
             ended, runner.ended = runner.ended, []
-            taken = self._slots.take(self._bell)
+            taken = self._slots.take(self._bell, self._slots.total)
             claim = Claim(queues=self._queues, limit=taken, lease_ms=self._settings.lease_ms) if taken else None
             since = time.monotonic()
             settled = await self._exchange.ask(ended, claim)

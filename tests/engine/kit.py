@@ -178,6 +178,7 @@ class Proxy:
         self.after: Callable[[str, Any], Awaitable[None]] | None = None
         self.down = False
         self.refused = 0
+        self.lanes = store.lanes
 
     @property
     def url(self) -> str:

@@ -109,6 +109,89 @@ async def test_there_is_never_more_than_one_exchange_in_flight(bench: Bench, lin
     assert most == 1
 
 
+async def test_a_store_that_works_by_itself_is_given_two_exchanges_at_a_time(bench: Bench, line: Proxy) -> None:
+    in_flight: set[int] = set()
+    together = 0
+    line.lanes = 2
+    met = asyncio.Event()
+
+    async def slowly(method: str, args: tuple[object, ...]) -> None:
+        nonlocal together
+        if method == "settle" and args[0]:
+            me = len(line.calls)
+            in_flight.add(me)
+            together = max(together, len(in_flight))
+            if together > 1:
+                met.set()
+            async with asyncio.timeout(5):
+                await met.wait()
+            in_flight.discard(me)
+
+    @bench.task
+    async def work(n: int) -> int:
+        return n
+
+    await bench.add_many("work", 400)
+    line.before = slowly
+    async with bench.through(line).worker(concurrency=64):
+        await bench.all_in(State.COMPLETED, 400)
+    assert together == 2
+    assert max(len(args[0]) for args, _ in line.of("settle")) <= 64
+    assert {kwargs["lane"] for _, kwargs in line.of("settle")} == {0, 1}
+
+
+@pytest.mark.parametrize("concurrency", [48, 128])
+async def test_two_lanes_lose_nothing_when_replies_are_lost(bench: Bench, line: Proxy, concurrency: int) -> None:
+    ran: list[int] = []
+    settles = count(1)
+    line.lanes = 2
+    line.lose = lambda method: method == "settle" and next(settles) % 3 == 0
+
+    @bench.task
+    async def work(n: int) -> int:
+        ran.append(n)
+        if n % 5 == 0:
+            await asyncio.sleep(0)
+        return n
+
+    await bench.add_many("work", 300)
+    async with bench.through(line).worker(concurrency=concurrency):
+        await bench.all_in(State.COMPLETED, 300)
+    assert len(ran) == 300
+    assert {kwargs["lane"] for _, kwargs in line.of("settle")} == {0, 1}
+
+
+async def test_a_worker_stopped_with_two_exchanges_in_flight_settles_both(bench: Bench, line: Proxy) -> None:
+    line.lanes = 2
+    both, held = asyncio.Event(), 0
+    opened = asyncio.Event()
+
+    async def hold(method: str, args: tuple[object, ...]) -> None:
+        nonlocal held
+        if method == "settle" and args[0] and not opened.is_set():
+            held += 1
+            if held == 2:
+                both.set()
+            await opened.wait()
+
+    @bench.task
+    async def work(n: int) -> int:
+        return n
+
+    await bench.add_many("work", 400)
+    line.before = hold
+    worker = bench.through(line).worker(concurrency=64)
+    async with worker:
+        async with asyncio.timeout(5):
+            await both.wait()
+        stopping = asyncio.ensure_future(worker.stop())
+        opened.set()
+        await stopping
+    assert await bench.count(State.ACTIVE) == 0
+    completed, waiting = await bench.count(State.COMPLETED), await bench.count(State.WAITING)
+    assert (completed >= 64, completed + waiting) == (True, 400)
+
+
 async def test_a_run_that_ends_while_the_worker_sleeps_is_settled_at_once(bench: Bench, line: Proxy) -> None:
     gate = Gate()
 

@@ -18,11 +18,12 @@ log = logging.getLogger("jobq")
 
 
 class Exchange:
-    """A worker's exchanges with one store, one at a time."""
+    """A worker's exchanges with one store in one lane, one at a time."""
 
-    def __init__(self, store: Store, *, worker: str, patience_ms: int) -> None:
+    def __init__(self, store: Store, *, worker: str, patience_ms: int, lane: int = 0) -> None:
         self._store = store
         self._worker = worker
+        self._lane = lane
         self._patience = patience_ms / 1000
         # A worker that restarts under its old name must not be answered with what its last life was told.
         self._life = secrets.token_hex(4)
@@ -36,7 +37,7 @@ class Exchange:
         while True:
             try:
                 async with asyncio.timeout(self._patience):
-                    settled = await self._store.settle(outcomes, worker=self._worker, call=call, then=claim)
+                    settled = await self._store.settle(outcomes, worker=self._worker, call=call, then=claim, lane=self._lane)
             except (StoreUnavailable, TimeoutError) as error:
                 await asyncio.sleep(self._outage.failed(error))
             except Exception as error:  # an answer, and it is no: of what, is found one by one

@@ -1,7 +1,10 @@
-"""The one loop between a store and the runs: settle what has ended, claim what fits, never two exchanges at a time.
+"""The one loop between a store and the runs: settle what has ended, claim what fits.
 
 While an exchange is in flight finished runs gather, and the next one settles all of them and claims for every free slot:
 batches form by themselves. A job is claimed only into a slot taken for it beforehand, so `active` means executing.
+
+A store that works while we do (`store.lanes`) would stand still while runs begin and end, and we while it works. So while
+claims come back full and there is enough to settle for two, a second lane has an exchange of its own in flight.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from jobq.core.records import Claim, Lease, LeaseRef, QueueName
+from jobq.core.records import Claim, Lease, LeaseRef, QueueName, Settled
 from jobq.engine.exchange import Exchange
 from jobq.engine.run import Run
 from jobq.engine.runner import Runner, lost
@@ -21,6 +24,11 @@ from jobq.engine.slots import Bell, Slots
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
+
+_WORTH = 16
+"""Runs that a lane must have to settle: an exchange costs as much as a few of them by itself."""
+_MOST = 250
+"""Runs that one of two lanes settles at a time: the store does nothing else meanwhile."""
 
 
 class Fetcher:
@@ -43,7 +51,9 @@ class Fetcher:
         self._slots = slots
         self._bell = bell
         self._settings = settings
-        self._exchange = Exchange(store, worker=worker, patience_ms=settings.patience_ms)
+        self._lanes = [Exchange(store, worker=worker, patience_ms=settings.patience_ms, lane=n) for n in range(store.lanes)]
+        self._second: asyncio.Task[None] | None = None  # what the second lane does
+        self._full = False  # the last claim brought as many as it asked for: there is more
         self._outage = Outage(f"waiting for work in {store.url}")
         # Each exchange asks the queues in another order, so that none is always last.
         self._orders = [tuple(queues[n:]) + tuple(queues[:n]) for n in range(len(queues))]
@@ -75,41 +85,82 @@ class Fetcher:
 
     async def run(self) -> None:
         """Until stopped and settled. Nothing a store does ends it sooner."""
-        while not self._finished:
-            try:
-                await self.tick()
-            except Exception as error:
-                await asyncio.sleep(self._outage.failed(error))
+        try:
+            while not self._finished:
+                try:
+                    await self.tick()
+                except Exception as error:
+                    await asyncio.sleep(self._outage.failed(error))
+        finally:
+            if self._second is not None:
+                self._second.cancel()
 
     @property
     def _finished(self) -> bool:
-        return self._stopping and not self._runner.open and not self._runner.ended
+        return self._stopping and not self._runner.open and not self._runner.ended and self._second is None
 
     async def tick(self) -> int:
         """One exchange, or the wait for a reason to make one; how many jobs it brought."""
-        ended, self._runner.ended = self._runner.ended, []
-        claim = self._claim()
+        most = self._share(2) if self._flows(2) else self._slots.total
+        ended, claim = self._take(most), self._claim(most)
         if not ended and claim is None and not self._asleep:
             await self._bell.wait()
             return 0
-        since = time.monotonic()
-        settled = await self._exchange.ask(ended, claim)
-        self._settled(ended, settled.stale)
-        claimed = await self._start(settled.leases, since, 0 if claim is None else claim.limit)
+        if self._second is None and self._flows(1):
+            self._second = asyncio.get_running_loop().create_task(self._overlap(), name="jobq fetcher, second lane")
+            self._second.add_done_callback(self._overlapped)
+        claimed, settled = await self._trade(self._lanes[0], ended, claim)
         # Only an exchange about nothing but claiming leaves a worker asleep: it is what a repeat may safely do again.
         self._asleep = claim is not None and not settled.leases and not ended
         if claimed:
             self._shortest_ms = 1
             await asyncio.sleep(0)  # handlers that end at once ride in the next exchange
-        elif self._asleep and not (self._runner.ended or self._paused or self._stopping):
+        elif self._asleep and self._second is None and not (self._runner.ended or self._paused or self._stopping):
             await self._sleep(settled.next_due_ms)
         return claimed
 
-    def _claim(self) -> Claim | None:
+    def _flows(self, lanes: int) -> bool:
+        """Whether there is more to claim, and enough to settle for so many lanes."""
+        return self._full and len(self._lanes) > 1 and len(self._runner.ended) >= _WORTH * lanes
+
+    def _share(self, lanes: int) -> int:
+        """What one of so many lanes takes of what has ended, and claims."""
+        return min(_MOST, -(-len(self._runner.ended) // lanes))
+
+    async def _overlap(self) -> None:
+        """The second lane, as long as there is enough for it."""
+        while self._flows(1):
+            share = self._share(1)
+            claimed, _ = await self._trade(self._lanes[1], self._take(share), self._claim(share))
+            if claimed:
+                await asyncio.sleep(0)
+
+    def _overlapped(self, task: asyncio.Task[None]) -> None:
+        self._second = None
+        self._bell.ring()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the second lane to %s failed", self._store.url, exc_info=error)
+
+    async def _trade(self, lane: Exchange, ended: list[Run], claim: Claim | None) -> tuple[int, Settled]:
+        """One exchange; how many jobs it brought, and its answer."""
+        since = time.monotonic()
+        settled = await lane.ask(ended, claim)
+        self._settled(ended, settled.stale)
+        limit = 0 if claim is None else claim.limit
+        self._full = 0 < limit <= len(settled.leases)
+        return await self._start(settled.leases, since, limit), settled
+
+    def _take(self, most: int) -> list[Run]:
+        """Runs to settle, oldest first."""
+        ended = self._runner.ended
+        self._runner.ended = ended[most:]
+        return ended[:most]
+
+    def _claim(self, most: int) -> Claim | None:
         """As many as there are free slots, which are taken now."""
         if self._stopping or self._paused:
             return None
-        limit = self._slots.take(self._bell)
+        limit = self._slots.take(self._bell, most)
         if not limit:
             return None
         self._turn = (self._turn + 1) % len(self._orders)

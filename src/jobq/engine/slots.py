@@ -34,21 +34,22 @@ class Bell:
 class Slots:
     """The worker's concurrency, shared by its stations (one per store). Fair: who found none is left a share."""
 
-    __slots__ = ("_hungry", "free")
+    __slots__ = ("_hungry", "free", "total")
 
     def __init__(self, total: int) -> None:
+        self.total = total
         self.free = total
         self._hungry: set[Bell] = set()
 
-    def take(self, bell: Bell) -> int:
-        """Take what is free, or a fair share of it while others wait. With none, `bell` rings when one comes free."""
+    def take(self, bell: Bell, most: int) -> int:
+        """Take what is free up to `most`, or a fair share while others wait. With none, `bell` rings when one comes free."""
         hungry = self._hungry
         if not self.free:
             hungry.add(bell)
             return 0
         if hungry:
             hungry.discard(bell)
-        taken = self.free if not hungry else max(1, self.free // (len(hungry) + 1))
+        taken = min(most, self.free if not hungry else max(1, self.free // (len(hungry) + 1)))
         self.free -= taken
         return taken
 

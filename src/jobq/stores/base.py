@@ -57,6 +57,11 @@ Clock = Callable[[], int]
 class HotStore(Protocol):
     """What runs for every job."""
 
+    @property
+    def lanes(self) -> int:
+        """How many exchanges of a worker are worth having under way: more than 1 where the store works while the caller does."""
+        ...
+
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
         """Accept jobs. The answers stand in the order of the specs.
 
@@ -73,7 +78,9 @@ class HotStore(Protocol):
         """
         ...
 
-    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None, lane: int = 0
+    ) -> Settled:
         """End runs, then claim more: the one exchange of a working worker.
 
         An outcome whose token is not (any more) the job's lease changes nothing and is named in `stale`. A job that was
@@ -86,7 +93,8 @@ class HotStore(Protocol):
         A claimed job is active: attempt+1, under a token of this claim, until `lease_ms` from now.
 
         `call` names the exchange, unique for the worker: repeated, it answers as the first time (the same stale ones,
-        the leases it granted) and does nothing. A worker has one exchange under way at a time; only its last is kept.
+        the leases it granted) and does nothing. A worker has one exchange under way at a time in each `lane`, and of each
+        lane only the last is kept.
         Finding nothing to claim, the worker counts as asleep until its next exchange (see `sleep`).
         """
         ...

@@ -48,6 +48,14 @@ class Place(NamedTuple):
     mark: str
 
 
+class Caller(NamedTuple):
+    """Whose exchange it is."""
+
+    worker: str
+    call: str
+    lane: int
+
+
 class _Found:
     """What several exchanges answered between them."""
 
@@ -71,7 +79,7 @@ class HotCalls(Sleep):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._last_calls: dict[str, str] = {}
+        self._last_calls: dict[tuple[str, int], str] = {}
 
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
         """See HotStore."""
@@ -172,15 +180,18 @@ class HotCalls(Sleep):
 
     # ── settle and claim ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None, lane: int = 0
+    ) -> Settled:
         """See HotStore."""
         self.wake(worker)
+        by = Caller(worker, call, lane)
         queues = then.queues if then is not None else ()
         if len(queues) == 1 and self._partitions.get(queues[0]) == 1 and all(o.queue == queues[0] for o in outcomes):
-            return await self._exchange(keys.prefix(queues[0]), queues[0], outcomes, worker, call, then.limit, then.lease_ms, "")  # type: ignore[union-attr]
-        return await self._exchanges(outcomes, worker, call, then)
+            return await self._exchange(keys.prefix(queues[0]), queues[0], outcomes, by, then.limit, then.lease_ms, "")  # type: ignore[union-attr]
+        return await self._exchanges(outcomes, by, then)
 
-    async def _exchanges(self, outcomes: Sequence[AnyOutcome], worker: str, call: str, then: Claim | None) -> Settled:
+    async def _exchanges(self, outcomes: Sequence[AnyOutcome], by: Caller, then: Claim | None) -> Settled:
         """Over several queues or partitions, one after the other: what one leaves free, the next may fill.
 
         A glance at the counters of all of them tells which are worth the way. A repeated call goes everywhere: leases it
@@ -189,24 +200,25 @@ class HotCalls(Sleep):
         by_place: dict[Place, list[AnyOutcome]] = {}
         for o in outcomes:
             by_place.setdefault(await self._where(o.queue, o.token), []).append(o)
-        claims = await self._claimed_from(then, call)
-        new = self._last_calls.get(worker, call) != call
-        self._last_calls[worker] = call
+        claims = await self._claimed_from(then, by.call)
+        lane = (by.worker, by.lane)
+        new = self._last_calls.get(lane, by.call) != by.call
+        self._last_calls[lane] = by.call
         found = _Found()
         for at in [at for at in by_place if at not in claims]:
-            found.add(await self._exchange(at.prefix, at.queue, by_place[at], worker, call, -1, 0, at.mark))
+            found.add(await self._exchange(at.prefix, at.queue, by_place[at], by, -1, 0, at.mark))
         if then is None:
             return found.answer()
         glances = await self._glance(claims) if new else {}
         found.dues += [g.due_in for at, g in glances.items() if not g.ready and g.due_in is not None]
         skipped = [at for at in claims if at not in by_place and at in glances and not glances[at].ready]
-        await self._claim_at([at for at in claims if at not in skipped], by_place, worker, call, then, found)
+        await self._claim_at([at for at in claims if at not in skipped], by_place, by, then, found)
         if not found.leases and not outcomes:
             # Nothing: it will sleep. Every queue must know, and what came since the glance must not be slept through.
-            await self.fall_asleep(then.queues, worker, then.limit)
+            await self.fall_asleep(then.queues, by.worker, then.limit)
             if any(at.mark for at in claims):
                 skipped = [at for at, g in (await self._glance(claims)).items() if g.ready or not at.mark]
-            await self._claim_at(skipped, {}, worker, f"{call}+", then, found)
+            await self._claim_at(skipped, {}, by._replace(call=f"{by.call}+"), then, found)
         return found.answer()
 
     async def _claimed_from(self, then: Claim | None, call: str) -> list[Place]:
@@ -221,13 +233,13 @@ class HotCalls(Sleep):
         return places
 
     async def _claim_at(
-        self, places: list[Place], outcomes: dict[Place, list[AnyOutcome]], worker: str, call: str, then: Claim, found: _Found
+        self, places: list[Place], outcomes: dict[Place, list[AnyOutcome]], by: Caller, then: Claim, found: _Found
     ) -> None:
         for at in places:
             room = then.limit - len(found.leases)
             if room > 0 or at in outcomes:
                 mine = outcomes.get(at, ())
-                found.add(await self._exchange(at.prefix, at.queue, mine, worker, call, room, then.lease_ms, at.mark))
+                found.add(await self._exchange(at.prefix, at.queue, mine, by, room, then.lease_ms, at.mark))
 
     async def _glance(self, places: Sequence[Place]) -> dict[Place, Glance]:
         """What the counters of queues or partitions say, all asked at once."""
@@ -243,9 +255,8 @@ class HotCalls(Sleep):
         return Place(keys.partition_prefix(queue, partition), queue, f"~{partition}")
 
     async def _exchange(
-        self, prefix: str, queue: QueueName, outcomes: Sequence[AnyOutcome], worker: str, call: str, room: int, lease_ms: int,
-        mark: str,
-    ) -> Settled:  # fmt: skip
+        self, prefix: str, queue: QueueName, outcomes: Sequence[AnyOutcome], by: Caller, room: int, lease_ms: int, mark: str
+    ) -> Settled:
         done: list[Argument] = []
         rest: list[Argument] = []
         ordered: list[AnyOutcome] = []
@@ -260,16 +271,25 @@ class HotCalls(Sleep):
             else:
                 others.append(o)
                 rest += packing.outcome(o, where.__getitem__, token)
-        asleep = self.registered.pop(worker, 1) > 0
-        args = (self.now(), worker, call, room, lease_ms, len(ordered), len(others), 0 if mark else 1, int(asleep), *done, *rest)
-        stale, due, messages, to_wake, expires, flat = await self.fcall_list(_SETTLE, prefix, args, confirmed=True)
+        worker, call, lane = by
+        asleep = self.registered.get(worker, 1) > 0
+        args = (
+            self.now(), worker, call, lane, room, lease_ms, len(ordered), len(others), 0 if mark else 1, int(asleep), *done, *rest
+        )  # fmt: skip
+        self.registered[worker] = 0
+        try:
+            stale, due, messages, to_wake, expires, flat = await self.fcall_list(_SETTLE, prefix, args, confirmed=True)
+        except BaseException:
+            self.registered[worker] = 1  # perhaps
+            raise
         if messages or to_wake:
             await self.after(queue, prefix, to_wake=to_wake, messages=messages)
         until = int(expires)
         leases = tuple(
             unpacking.lease(queue, flat[n], flat[n + 1], flat[n + 2], flat[n + 3], until, mark) for n in range(0, len(flat), 4)
         )
-        self.registered[worker] = room - len(leases) if len(leases) < room else 0
+        if len(leases) < room:
+            self.registered[worker] = room - len(leases)
         refs: tuple[LeaseRef, ...] = ()
         if stale:
             ordered += others

@@ -25,6 +25,8 @@ log = logging.getLogger("jobq.valkey")
 class ValkeyStore(HotCalls, Listen, Operators, Schedules, Reads):
     """See `jobq.stores.base.Store`."""
 
+    lanes = 2  # the server works while we do
+
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(url, clock)
         self._tick_from = 0
