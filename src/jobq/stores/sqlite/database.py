@@ -42,6 +42,9 @@ Work = Callable[..., T]
 SCHEMA = 1
 GROUP = 64
 BUSY_MS = 10_000
+STATEMENTS = 512
+"""The most apsw keeps prepared. Every execution, also each of an executemany, takes the next place of a ring: a statement that
+so many others came after is prepared anew (50 µs)."""
 PAGE = 2048
 """Bytes. A transaction of one job touches half a dozen pages, and each goes to the log whole: a commit costs half as much
 again at 4 KiB and twice as much at 8 (bench/sqlite_pages.py). Smaller ones would make the trees of a large backlog deeper."""
@@ -161,7 +164,7 @@ class Database:
         self.checkpointer = Checkpointer(self._connect(), self.alone)
 
     def _connect(self) -> apsw.Connection:
-        connection = apsw.Connection(self.path, statementcachesize=300)
+        connection = apsw.Connection(self.path, statementcachesize=STATEMENTS)
         try:
             connection.set_busy_timeout(BUSY_MS)
             connection.execute(f"PRAGMA page_size = {PAGE}")

@@ -28,15 +28,15 @@ def settle(tx: Tx, qid: int, names: list[str]) -> None:
 
 def started(tx: Tx, queue: QueueRow, heads: list[Any], own: Mapping[str, Limits]) -> bool:
     """The jobs of these heads (see `next_keys`) have started: their keys had their turn. Whether any of them is still ready."""
-    qid, most = queue.qid, _limit(queue)
-    turn = tx.places(qid, len(heads))
+    most = _limit(queue)
+    turn = tx.places(queue.qid, len(heads))
     rows = []
     any_ready = False
     for n, head in enumerate(heads):
-        key, waiting, active = head[4], head[18] - 1, head[19] + 1
-        ready = waiting > 0 and active < (_own_limit(own, key, most) if own else most)
+        waiting, active = head[19] - 1, head[20] + 1
+        ready = waiting > 0 and active < (_own_limit(own, head[4], most) if own else most)
         any_ready = any_ready or ready
-        rows.append((waiting, active, ready, turn + n, qid, key))
+        rows.append((waiting, active, ready, turn + n, head[18]))
     tx.connection.executemany(KEYED["rotate"], rows)
     return any_ready
 
@@ -55,20 +55,20 @@ def _write(tx: Tx, qid: int, changes: Mapping[str, Sequence[int]]) -> None:
     new = dict(changes)
     same, other, idle = [], [], []
     n_ready = 0
-    for key, waiting, active, was, held, until in many(KEYED["key"], [(qid, key) for key in changes]).fetchall():
+    for row, key, waiting, active, was, held, until in tx.execute(KEYED["figures"], (qid, as_json(list(changes)))).fetchall():
         more_waiting, more_active = new.pop(key)
         waiting, active = waiting + more_waiting, active + more_active
         if not waiting and not active and held <= now and until <= now:
-            idle.append((qid, key))
+            idle.append((row,))
             continue
         ready = 0
         if waiting > 0 and active < (_own_limit(own, key, most) if own else most):
             ready = 1 if held <= now else 2
             n_ready += ready & 1
         if ready == was:
-            same.append((waiting, active, qid, key))
+            same.append((waiting, active, row))
         else:
-            other.append((waiting, active, ready, qid, key))
+            other.append((waiting, active, ready, row))
     many(KEYED["count_key"], same)
     many(KEYED["set_key"], other)
     many(KEYED["drop_key"], idle)

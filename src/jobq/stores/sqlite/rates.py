@@ -119,7 +119,7 @@ def keys_affordable(tx: Tx, queue: QueueRow, heads: list[Any], overrides: Mappin
     for head in heads:
         key, cost = head[4], unpack_options(head[15]).cost
         rate = overrides[key].key_rate or every if key in overrides else every
-        meter = None if rate is None else Meter(rate, head[20], tx.now)
+        meter = None if rate is None else Meter(rate, head[21], tx.now)
         if meter is not None and not meter.take(cost):
             tx.execute(KEYED["set_key_rate"], (meter.packed, meter.until_ms, meter.held_ms, queue.qid, key))
             limited.append(key)

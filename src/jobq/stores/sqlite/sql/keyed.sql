@@ -1,32 +1,31 @@
 -- Keyed queues: who may start next, and the figures that decide it.
+-- A key's figures are read, worked out in Python (keys.py) and written: a statement that does all of it for a list of keys
+-- and returns what became of them costs half as much again per key.
 
 -- name: queue_by_qid: one queue by number
 SELECT * FROM queues WHERE qid = ?;
 
--- A key's figures are read, worked out in Python (keys.py) and written: a statement that does all of it for a list of keys
--- and returns what became of them costs half as much again per key.
-
--- name: key: its figures
-SELECT key, waiting, active, ready, held_ms, rate_until_ms FROM keys WHERE qid = ? AND key = ?;
+-- name: figures: of the keys of a list
+SELECT k.rowid, k.key, k.waiting, k.active, k.ready, k.held_ms, k.rate_until_ms FROM json_each(?2) CROSS JOIN keys k ON k.qid = ?1 AND k.key = value;
 
 -- name: add_key: one that was not there
 INSERT INTO keys (qid, key, waiting, active, turn, ready) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: count_key: its figures, when it is as ready as before; no index is touched
-UPDATE keys SET waiting = ?, active = ? WHERE qid = ? AND key = ?;
+UPDATE keys SET waiting = ?, active = ? WHERE rowid = ?;
 
 -- name: set_key: its figures, and ready: 1 may start, 2 may start once it is no longer held, 0 neither
-UPDATE keys SET waiting = ?, active = ?, ready = ? WHERE qid = ? AND key = ?;
+UPDATE keys SET waiting = ?, active = ?, ready = ? WHERE rowid = ?;
 
 -- name: rotate: the same for a key that had its turn
-UPDATE keys SET waiting = ?, active = ?, ready = ?, turn = ? WHERE qid = ? AND key = ?;
+UPDATE keys SET waiting = ?, active = ?, ready = ?, turn = ? WHERE rowid = ?;
 
 -- name: drop_key: nothing waiting, nothing active, nothing to remember
-DELETE FROM keys WHERE qid = ? AND key = ?;
+DELETE FROM keys WHERE rowid = ?;
 
 -- name: next_keys: the heads of the lines of the keys whose turn it is, as claim_one will make them, each with its key's figures
 SELECT j.pk, j.id, j.priority, j.seq, j.key, j.name, j.life, j.attempt + 1, j.failures, j.stalls, j.created_ms, j.due_ms, j.flags, j.open,
-       j.codec, j.options, j.saved, j.payload, k.waiting, k.active, k.rate
+       j.codec, j.options, j.saved, j.payload, k.rowid, k.waiting, k.active, k.rate
 FROM keys k CROSS JOIN jobs j ON j.pk = (SELECT l.pk FROM jobs l WHERE l.qid = k.qid AND l.key = k.key AND l.state = 2 AND l.key IS NOT NULL
                                             AND (l.at_ms IS NULL OR l.at_ms > ?2) ORDER BY l.priority DESC, l.seq LIMIT 1)
 WHERE k.qid = ?1 AND k.ready = 1 ORDER BY k.turn LIMIT ?3;

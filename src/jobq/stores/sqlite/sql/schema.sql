@@ -81,7 +81,8 @@ CREATE INDEX jobs_keyed_line ON jobs (qid, key, priority DESC, seq) WHERE state 
 -- Whatever ends by the clock, exact and ordered: due jobs, expired leases and ttls, records past retention.
 CREATE INDEX jobs_clock ON jobs (qid, state, keep, at_ms) WHERE at_ms IS NOT NULL;
 
--- Keys of keyed queues that have jobs waiting or active; a key with neither has no row.
+-- Keys of keyed queues that have jobs waiting or active; a key with neither has no row. With a rowid: keys then lie in the order
+-- they came in, which is about the order of their turns, so that a claim changes few pages and not one for each key.
 CREATE TABLE keys (
     qid      INTEGER NOT NULL,
     key      TEXT NOT NULL,
@@ -93,7 +94,7 @@ CREATE TABLE keys (
     rate     BLOB,
     rate_until_ms INTEGER NOT NULL DEFAULT 0,   -- until then `rate` matters
     PRIMARY KEY (qid, key)
-) WITHOUT ROWID;
+);
 CREATE INDEX keys_ready ON keys (qid, turn) WHERE ready = 1;
 CREATE INDEX keys_held ON keys (qid, held_ms) WHERE ready = 2;
 
