@@ -75,6 +75,16 @@ async def test_a_flow_with_a_bad_edge_is_refused_whole(q: Desk) -> None:
     assert await q.events() == []
 
 
+@pytest.mark.parametrize("last", [False, True])
+async def test_a_call_without_members_is_refused_and_what_is_staged_stays(q: Desk, last: bool) -> None:
+    await q.store.put([q.spec("a")], flow="f1", last=False)
+    with pytest.raises(InvalidJob, match="without jobs"):
+        await q.store.put([], flow="f1", last=last)
+    assert await q.counts() == {}
+    await q.store.put([q.spec("b")], flow="f1")
+    assert await q.line() == ["a", "b"]
+
+
 async def test_two_flows_do_not_mix(q: Desk) -> None:
     await q.store.put([q.spec("a")], flow="f1", last=False)
     await q.store.put([q.spec("b")], flow="f2")
@@ -137,19 +147,55 @@ async def test_a_completed_id_in_a_flow_gives_its_cached_result(q: Desk) -> None
 
 
 async def test_a_large_flow_goes_in_by_batches_and_finishes(q: Desk) -> None:
-    children = [f"c{n:04}" for n in range(1000)]
-    for start in range(0, 1000, 250):
-        await q.store.put([q.spec(id) for id in children[start : start + 250]], flow="big", last=False)
+    children = [f"c{n:04}" for n in range(2500)]
+    for start in range(0, 2500, 500):
+        await q.store.put([q.spec(id) for id in children[start : start + 500]], flow="big", last=False)
     await q.store.put([q.spec("p", after=tuple(q.edge(id) for id in children))], flow="big")
-    assert await q.counts() == {"waiting": 1000, "blocked": 1}
-    done = 0
-    while leases := await q.claim(250):
+    assert await q.counts() == {"waiting": 2500, "blocked": 1}
+    done: list[str] = []
+    while leases := await q.claim(500):
         if leases[0].id == "p":
             assert results(leases[0]) == dict.fromkeys(children, b"1")
             break
         await q.settle(*map(complete, leases))
-        done += len(leases)
-    assert done == 1000
+        done += [lease.id for lease in leases]
+    assert done == children
+
+
+async def test_a_parent_of_many_of_which_some_have_ended_waits_for_the_others(q: Desk) -> None:
+    for start in range(0, 1200, 400):
+        await q.put(*(f"c{n}" for n in range(start, start + 400)))
+        await q.settle(*map(complete, await q.claim(400)))
+    ended = tuple(q.edge(f"c{n}") for n in range(1200))
+    (_, parent) = await q.store.put([q.spec("last"), q.spec("p", after=(*ended, q.edge("last")))], flow="big")
+    assert parent.state is State.BLOCKED
+    await q.settle(complete(await q.take()))
+    lease = await q.take()
+    assert (lease.id, len(lease.inputs)) == ("p", 1201)
+
+
+async def test_one_that_many_wait_for_releases_all_of_them(q: Desk) -> None:
+    parents = [f"p{n}" for n in range(1500)]
+    await q.store.put([q.spec("root")], flow="fan", last=False)
+    for start in range(0, 1500, 500):
+        part = [q.spec(id, after=(q.edge("root"),)) for id in parents[start : start + 500]]
+        await q.store.put(part, flow="fan", last=start == 1000)
+    assert await q.counts() == {"waiting": 1, "blocked": 1500}
+    await q.settle(complete(await q.take()))
+    assert await q.counts() == {"waiting": 1500, "completed": 1}
+
+
+async def test_a_member_whose_record_is_kept_for_no_time_still_tells_its_parent(q: Desk) -> None:
+    await q.store.put([q.spec("a", result_ttl_ms=0), q.spec("p", after=(q.edge("a"),))], flow="f1")
+    await q.settle(complete(await q.take()))
+    assert results(await q.take()) == {"a": b"1"}
+
+
+async def test_a_member_whose_id_was_cancelled_before_is_the_new_one_to_its_parent(q: Desk) -> None:
+    await q.put("a")
+    await q.alter(Cancel(job=q.key("a")))
+    await q.store.put([q.spec("p", after=(q.edge("a"),)), q.spec("a")], flow="f1")
+    assert await q.states("p", "a") == ["blocked", "waiting"]
 
 
 # ── across queues ────────────────────────────────────────────────────────────────────────────────────────────────────

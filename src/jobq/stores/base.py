@@ -72,9 +72,11 @@ class HotStore(Protocol):
         A job with a key fixes an unset mode to keyed, one without to plain; a job of the other kind is a ConfigError.
         A cost above the capacity of the bucket that would pay for it is InvalidJob.
 
-        With `flow`, the specs are staged under that id and invisible until a call with `last` makes all of them
-        visible at once, whichever queues they are in; a flow never finished is swept. The same flow finished again
-        changes nothing.
+        With `flow`, the specs (at least one; else InvalidJob) are staged under that id and invisible until a call with
+        `last` submits all of them, whichever queues they are in, by one decision: before it none of them is ever seen;
+        after it all of them are, when the call returns at the latest, or by ticks if its caller died. Where that takes
+        several steps each is bounded, and no job starts before those that wait for it are in. A flow never finished is
+        swept (finishing it then is InvalidJob). The same flow finished again changes nothing.
         """
         ...
 
@@ -140,7 +142,8 @@ class OperatorStore(Protocol):
         """Store what code says about the queue and answer what is in force.
 
         ConfigError: another mode than stored; the same limits_version with other limits; other partitions. A lower
-        limits_version is ignored; a higher one replaces the limits, also those changed at run time.
+        limits_version is ignored; a higher one replaces the limits, also those changed at run time. A queue with
+        partitions has its mode from the start: plain, unless declared keyed.
         """
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from jobq.core.records import Claim, Complete, JobSpec, Lease, QueueName, Settled
+from jobq.core.records import Claim, Complete, Fail, Failure, JobSpec, Lease, QueueName, Settled
 from jobq.stores.base import Store
 
 _calls = count(1)
@@ -19,6 +19,12 @@ def spec(queue: QueueName, id: str, **options: object) -> JobSpec:
 def done(lease: Lease, result: bytes = b"1") -> Complete:
     """It succeeded."""
     return Complete(queue=lease.queue, id=lease.id, token=lease.token, result=result)
+
+
+def failed(lease: Lease) -> Fail:
+    """It failed for good."""
+    why = Failure(reason="error", type="ValueError", message="boom")
+    return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=why)
 
 
 async def exchange(

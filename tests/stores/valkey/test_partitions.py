@@ -26,7 +26,7 @@ from jobq.errors import ConfigError
 from jobq.stores import open_store
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
-from tests.stores.valkey.jobs import done, exchange, spec, take
+from tests.stores.valkey.jobs import done, exchange, failed, spec, take
 from tests.stores.valkey.servers import Server
 
 PARTS = 16
@@ -36,6 +36,12 @@ PARTS = 16
 async def parted(store: ValkeyStore, queue: QueueName) -> QueueName:
     record = await store.declare(queue, QueueConfig(partitions=PARTS))
     assert record.partitions == PARTS
+    return queue
+
+
+@pytest.fixture
+async def keyed(store: ValkeyStore, queue: QueueName) -> QueueName:
+    await store.declare(queue, QueueConfig(partitions=PARTS, mode="keyed"))
     return queue
 
 
@@ -66,7 +72,50 @@ async def test_an_id_is_still_a_duplicate(store: ValkeyStore, parted: QueueName)
     assert await drain(store, parted) == ["a"]
 
 
-async def test_jobs_of_a_key_stay_together_and_in_order(store: ValkeyStore, parted: QueueName) -> None:
+async def test_a_queue_is_plain_in_all_partitions_unless_declared_keyed(store: ValkeyStore, parted: QueueName) -> None:
+    assert (await store.declare(parted, QueueConfig())).mode == "plain"
+    with pytest.raises(ConfigError, match="plain"):
+        await store.put([spec(parted, "a", key="k")])
+    with pytest.raises(ConfigError, match="plain"):
+        await store.declare(parted, QueueConfig(mode="keyed"))
+
+
+async def test_a_queue_declared_keyed_is_so_in_all_partitions(store: ValkeyStore, keyed: QueueName) -> None:
+    assert (await store.declare(keyed, QueueConfig())).mode == "keyed"
+    for id in "abcdefgh":
+        with pytest.raises(ConfigError, match="keyed"):
+            await store.put([spec(keyed, id)])
+
+
+async def test_dead_letters_go_to_their_partitions(store: ValkeyStore, parted: QueueName, queue: QueueName) -> None:
+    source = QueueName(parted.tenant, f"{parted.queue}-source")
+    await store.declare(source, QueueConfig(dead_letters=parted.queue))
+    await store.put([spec(source, f"j{n}") for n in range(20)])
+    await store.settle([failed(lease) for lease in await take(store, source, 20)], worker="w1", call="fail")
+    letters = await drain(store, parted)
+    assert sorted(letters) == sorted(f"{source.queue}/j{n}/0" for n in range(20))
+    (found,) = await store.get([JobKey(parted, f"{source.queue}/j7/0")])
+    assert found is not None
+    assert found.origin == f"{source.queue}/j7"
+
+
+async def test_dead_letters_find_a_queue_that_was_partitioned_after_the_handle_knew_it(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
+    source = QueueName(queue.tenant, f"{queue.queue}-source")
+    await store.declare(source, QueueConfig(dead_letters=queue.queue))
+    assert len(await store.prefixes(queue)) == 1
+    async with open_store(server.url) as other:
+        await other.declare(queue, QueueConfig(partitions=PARTS, mode="keyed"))
+    await store.put([spec(source, "j")])
+    await store.settle([failed(lease) for lease in await take(store, source)], worker="w1", call="fail")
+    await store.tick()
+    (letter,) = await take(store, queue)
+    assert (letter.id, letter.key) == (f"{source.queue}/j/0", source.queue)
+
+
+async def test_jobs_of_a_key_stay_together_and_in_order(store: ValkeyStore, keyed: QueueName) -> None:
+    parted = keyed
     await store.put([spec(parted, f"{key}{n}", key=key) for n in range(5) for key in "abcdefgh"])
     seen: dict[str, list[str]] = {}
     while leases := await take(store, parted, 10):

@@ -43,7 +43,9 @@ _ACCEPTED = KIND_CODES[Kind.ACCEPTED]
 def put(tx: Tx, specs: Sequence[JobSpec], port: int | None, flow: str | None = None, last: bool = True) -> list[PutResult]:
     """The whole of `Store.put`."""
     if flow is not None:
-        tenant = specs[0].queue.tenant if specs else ""
+        if not specs:
+            raise InvalidJob(f"flow {flow!r}: a call without jobs; the last members of a flow are what submits it")
+        tenant = specs[0].queue.tenant
         staged = flows.stage(tx, tenant, flow, list(specs))
         if not last or not staged:
             return [_staged(tx, spec) for spec in specs]

@@ -2,28 +2,24 @@
 
 Queues may be on different nodes, so nothing here is one step over several of them. A flow is submitted when its manifest
 says so, which is one step on one node; each queue then brings in its part, again and again until it has, by whoever
-comes by (the submitter, or a tick). What queues have to tell each other stands in the sender's outbox until the receiver
-has taken it, and taking a message twice is taking it once.
+comes by (the submitter, or a tick), in steps of bounded size. What queues tell each other goes by mail.py.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from jobq.core.events import STATE_CODES
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import State
-from jobq.errors import InvalidJob, StoreUnavailable
+from jobq.errors import ConfigError, InvalidJob, JobqError, StoreUnavailable
 from jobq.stores.valkey import keys, packing
-from jobq.stores.valkey.handle import Handle, Refused
+from jobq.stores.valkey.handle import Parted, Refused
+from jobq.stores.valkey.mail import Mail
 from jobq.stores.valkey.wire import Argument
 
-log = logging.getLogger("jobq.valkey")
-_MAIL = 100
-_ROUNDS = 100
 _STAGED = 500
 SETTLING_MS = 10_000
 """A flow staged longer than this is looked at by ticks: perhaps its submitter died in the middle."""
@@ -31,12 +27,11 @@ ABANDONED_MS = 3_600_000
 """A flow that nobody submitted for this long is swept."""
 
 
-class Flows(Handle):
+class Flows(Mail):
     """What put, settle and alter need of other queues."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._pumping: dict[str, asyncio.Lock] = {}
         self._drafts: dict[tuple[str, str], _Draft] = {}
 
     # ── edges ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -68,28 +63,64 @@ class Flows(Handle):
 
     async def put_flow(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
         """Stage members, and with the last ones submit all of them."""
-        name = (specs[0].queue.tenant if specs else "", flow)
-        draft = self._drafts.setdefault(name, _Draft(name[0]))
+        if not specs:
+            raise InvalidJob(f"flow {flow!r}: a call without jobs; the last members of a flow are what submits it")
+        try:
+            return await self._put_flow(specs, flow, last)
+        except Parted:
+            self._partitions.clear()
+        try:
+            return await self._put_flow(specs, flow, last)
+        except Parted as e:
+            await self._give_up(flow, specs[0].queue.tenant)
+            raise ConfigError(f"queue {e} was given partitions while flow {flow!r} was made: make the flow anew") from None
+
+    async def _put_flow(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
+        tenant = specs[0].queue.tenant
         places = [await self._stage_place(spec) for spec in specs]
-        manifest = keys.manifest(draft.tenant, flow)
-        state, *_ = await self.fcall("manifest", manifest, "stage", *dict.fromkeys(places))
-        if state != b"done":
-            draft.add(specs, places)
+        draft = self._draft(tenant, flow)
+        state, *_ = await self._manifest(tenant, flow, "stage" if draft.places else "begin", *dict.fromkeys(places))
+        if state == b"open":
             try:
                 await self._stage(specs, places, flow, draft)
+                draft.add(specs, places)
                 if last:
                     await draft.check(self)
                     await self._seal(draft)
-            except Exception:
-                await self._discard(flow, set(draft.places.values()))
-                self._drafts.pop(name, None)
+                    state, *_ = await self._manifest(tenant, flow, "submit")
+            except StoreUnavailable:
+                raise  # nobody knows; what is staged waits for the same call again
+            except JobqError:
+                await self._give_up(flow, tenant)
                 raise
+        if state == b"swept":
+            self._drafts.pop((tenant, flow), None)
+            raise InvalidJob(f"flow {flow!r} was begun more than an hour ago and is swept: make it anew")
         if not last:
             return [PutResult(id=s.id, life=0, state=State.BLOCKED if s.after else State.WAITING) for s in specs]
-        self._drafts.pop(name, None)
-        _, *prefixes = await self.fcall("manifest", manifest, "submit", confirmed=True)
-        answers = await self._submit(flow, [prefix.decode() for prefix in prefixes])
+        answers = await self._bring_in(tenant, flow)
+        if draft.outside or any(len(answer) > 4 for answer in answers.values()):
+            await self._look_again(answers)
+        self._drafts.pop((tenant, flow), None)
         return await self._answers(specs, places, answers)
+
+    def _draft(self, tenant: str, flow: str) -> _Draft:
+        """What this handle knows of the flow. Of flows that nobody finishes it forgets what it knows when they are swept."""
+        now = time.monotonic()
+        for name in [n for n, draft in self._drafts.items() if draft.since < now - ABANDONED_MS / 1000]:
+            del self._drafts[name]
+        return self._drafts.setdefault((tenant, flow), _Draft(tenant, now))
+
+    async def _manifest(self, tenant: str, flow: str, verb: str, *prefixes: str) -> Any:
+        """What the one place says where it is decided whether a flow is submitted."""
+        return await self.fcall("manifest", keys.manifest(tenant, flow), verb, *prefixes, confirmed=verb == "submit")
+
+    async def _give_up(self, flow: str, tenant: str) -> None:
+        """The flow is refused: as if nothing of it had ever come."""
+        self._drafts.pop((tenant, flow), None)
+        _, *prefixes = await self._manifest(tenant, flow, "look")
+        await self._discard(flow, [prefix.decode() for prefix in prefixes])
+        await self._manifest(tenant, flow, "forget")
 
     async def _stage_place(self, spec: JobSpec) -> str:
         await self.meet(spec.queue)
@@ -97,7 +128,8 @@ class Flows(Handle):
         return self.place(spec.queue, spec.id, spec.key)
 
     async def _stage(self, specs: Sequence[JobSpec], places: list[str], flow: str, draft: _Draft) -> None:
-        where = draft.places | await self.locate({e.job for s in specs for e in s.after} - draft.places.keys())
+        where = draft.places | {JobKey(s.queue, s.id): place for s, place in zip(specs, places, strict=True)}
+        where |= await self.locate({e.job for s in specs for e in s.after} - where.keys())
         for prefix in dict.fromkeys(places):
             mine = [spec for spec, place in zip(specs, places, strict=True) if place == prefix]
             for start in range(0, len(mine), _STAGED):
@@ -130,29 +162,60 @@ class Flows(Handle):
 
     async def _discard(self, flow: str, prefixes: Iterable[str]) -> None:
         for prefix in prefixes:
-            await self.fcall("discard", prefix, flow)
+            messages, to_wake = await self.fcall("discard", prefix, self.now(), flow)
+            await self.after(keys.queue_of(prefix), prefix, to_wake=to_wake, messages=messages)
 
-    async def _submit(self, flow: str, prefixes: Sequence[str]) -> dict[tuple[str, str], list[Any]]:
+    async def _bring_in(self, tenant: str, flow: str) -> dict[tuple[str, str], list[Any]]:
+        """The members of a submitted flow become visible, by calls of bounded size that anybody may repeat.
+
+        Those that wait come first, and are known to those they wait for before any of these can start.
+        """
         answers: dict[tuple[str, str], list[Any]] = {}
-        for prefix in prefixes:
-            reply = await self.fcall("submit", prefix, self.now(), flow, confirmed=True)
-            answers |= {(prefix, id.decode()): answer for id, answer in zip(reply[4], reply[3], strict=True)}
-            await self.after(keys.queue_of(prefix), prefix, to_wake=reply[0], messages=0, due_in=reply[2])
-        for prefix in prefixes:
-            await self.pump(prefix)
+        _, *found = await self._manifest(tenant, flow, "look")
+        prefixes = [prefix.decode() for prefix in found]
+        for which in ("tied", "free"):
+            for prefix in prefixes:
+                more = True
+                while more:
+                    to_wake, _, due_in, some, ids, more = await self.fcall(
+                        "submit", prefix, self.now(), flow, which, confirmed=True
+                    )
+                    answers |= {(prefix, id.decode()): answer for id, answer in zip(ids, some, strict=True)}
+                    await self.after(keys.queue_of(prefix), prefix, to_wake=to_wake, due_in=due_in)
+            for prefix in prefixes:
+                await self.pump(prefix)
+        if prefixes:
+            await self._manifest(tenant, flow, "settled")
         return answers
+
+    async def _look_again(self, answers: dict[tuple[str, str], list[Any]]) -> None:
+        """Some waited for jobs that were there before, and perhaps had ended: those wait no more."""
+        blocked: dict[str, list[str]] = {}
+        for (place, id), answer in answers.items():
+            if answer[3] == STATE_CODES[State.BLOCKED] and len(answer) == 4:
+                blocked.setdefault(place, []).append(id)
+        for place, ids in blocked.items():
+            for id, view in zip(ids, await self._views(place, ids), strict=True):
+                if view:
+                    answers[place, id][3] = view[1]
+
+    async def _views(self, place: str, ids: Sequence[str]) -> list[Any]:
+        found: list[Any] = []
+        for start in range(0, len(ids), _STAGED):
+            found += await self.fcall("get", place, self.now(), *ids[start : start + _STAGED])
+        return found
 
     async def _answers(
         self, specs: Sequence[JobSpec], places: list[str], answers: dict[tuple[str, str], list[Any]]
     ) -> list[PutResult]:
-        results = []
+        missing: dict[str, list[str]] = {}
         for spec, place in zip(specs, places, strict=True):
-            answer = answers.get((place, spec.id))
-            if answer is None:  # submitted before: as it is now
-                (view,) = await self.fcall("get", place, self.now(), spec.id)
-                answer = [0, spec.id.encode(), 0, view[1] if view else 4, view or []]
-            results.append(self.put_result(spec.queue, answer))
-        return results
+            if (place, spec.id) not in answers:  # submitted before: as it is now
+                missing.setdefault(place, []).append(spec.id)
+        for place, ids in missing.items():
+            for id, view in zip(ids, await self._views(place, ids), strict=True):
+                answers[place, id] = [0, id.encode(), 0, view[1] if view else 4, view or []]
+        return [self.put_result(s.queue, answers[place, s.id]) for s, place in zip(specs, places, strict=True)]
 
     def put_result(self, queue: QueueName, answer: list[Any]) -> PutResult:
         """An answer of put or submit."""
@@ -166,64 +229,24 @@ class Flows(Handle):
         settled = 0
         for name, begun in zip(found[::2], found[1::2], strict=True):
             flow = name.decode()
-            state, *_ = await self.fcall("manifest", keys.manifest(tenant, flow), "stage")
+            verb = "sweep" if float(begun) < now - ABANDONED_MS else "look"
+            state, *prefixes = await self._manifest(tenant, flow, verb, prefix)
             if state == b"done":
-                await self._submit(flow, [prefix])
-            elif float(begun) < now - ABANDONED_MS:
-                await self._discard(flow, [prefix])
+                await self._bring_in(tenant, flow)
+            elif state == b"swept":
+                await self._discard(flow, {prefix, *(p.decode() for p in prefixes)})
             else:
                 continue
             settled += 1
         return settled
 
-    # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def after(self, queue: QueueName, prefix: str, *, to_wake: int = 0, messages: int = 0, due_in: int = -1) -> None:
-        """What a call has left to do elsewhere: deliver messages, wake sleepers of a partitioned queue."""
-        if messages:
-            await self.pump(prefix)
-        if to_wake or due_in >= 0:
-            await self.fcall("wake_some", keys.prefix(queue), to_wake, due_in)
-
-    async def pump(self, prefix: str) -> None:
-        """Deliver what stands in the outbox of a queue, and what that leads to. What fails is left for the next tick."""
-        todo = [prefix]
-        try:
-            for _ in range(_ROUNDS):
-                if not todo:
-                    return
-                todo += await self._pump_once(todo.pop())
-        except StoreUnavailable as e:
-            log.warning("messages of %s wait for the next tick: %s", prefix, e)
-
-    async def _pump_once(self, prefix: str) -> list[str]:
-        box = keys.outbox(prefix)
-        more: list[str] = []
-        async with self._pumping.setdefault(prefix, asyncio.Lock()):
-            found = await self.servers.command(prefix, "ZRANGE", box, 0, _MAIL - 1)
-            by_queue: dict[str, list[bytes]] = {}
-            for message in found:
-                by_queue.setdefault(message.partition(b"\n")[0].decode(), []).append(message)
-            for target, messages in by_queue.items():
-                await self.meet(keys.queue_of(target))
-                args = (self.now(), *(m.partition(b"\n")[2] for m in messages))
-                taken, waiting, to_wake = await self.fcall("deliver", target, *args)
-                done = [messages[int(n) - 1] for n in taken.split(b",") if n]
-                if done:
-                    await self.servers.command(prefix, "ZREM", box, *done)
-                await self.after(keys.queue_of(target), target, to_wake=to_wake)
-                if waiting:
-                    more.append(target)
-                if done and len(found) == _MAIL:
-                    more.append(prefix)
-        return more
-
 
 class _Draft:
     """What this handle knows of a flow in the making."""
 
-    def __init__(self, tenant: str) -> None:
+    def __init__(self, tenant: str, since: float) -> None:
         self.tenant = tenant
+        self.since = since
         self.places: dict[JobKey, str] = {}
         self.edges: dict[Edge, str] = {}
         self.samples: dict[str, dict[bool, JobSpec]] = {}  # of each place, by whether it has a key, the one that costs most
@@ -236,9 +259,13 @@ class _Draft:
             if spec.cost > getattr(samples.get(spec.key is not None), "cost", 0):
                 samples[spec.key is not None] = spec
 
+    @property
+    def outside(self) -> set[JobKey]:
+        """Jobs that members wait for and that are none themselves."""
+        return {edge.job for edge in self.edges} - self.places.keys()
+
     async def check(self, store: Flows) -> None:
-        outside = {edge.job for edge in self.edges} - self.places.keys()
-        found = await store.locate(outside)
+        found = await store.locate(self.outside)
         for edge, id in self.edges.items():
             _check_edge(id, self.tenant, edge.job, self.places | found)
 

@@ -46,8 +46,6 @@ class Operators(Flows):
                 f"queue {queue.queue!r} has {partitions or stored} partitions: "
                 "a limit or rate of the whole queue needs one partition"
             )
-        if config.dead_letters is not None and await self.partitions(QueueName(queue.tenant, config.dead_letters)) > 1:
-            raise ConfigError(f"queue {queue.queue!r}: dead letters cannot go to {config.dead_letters!r}, which is partitioned")
         await self.meet(queue)
         base = keys.prefix(queue)
         args = self._declared(queue, config)
@@ -56,10 +54,11 @@ class Operators(Flows):
         except Refused as e:
             raise _declared_otherwise(queue, config, e) from None
         self._partitions.pop(queue, None)
+        declared = unpacking.queue_record(queue, flat, (await self.fcall("describe", base))[1])
         if await self.partitions(queue) > 1:
             for prefix in await self.prefixes(queue):
-                await self.fcall("declare", prefix, *args[:4], "", *args[5:], base)
-        return unpacking.queue_record(queue, flat, (await self.fcall("describe", base))[1])
+                await self.fcall("declare", prefix, args[0], declared.mode or "", *args[2:4], "", *args[5:], base)
+        return declared
 
     def _declared(self, queue: QueueName, config: QueueConfig) -> list[Argument]:
         dead = (

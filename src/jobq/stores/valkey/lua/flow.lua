@@ -2,7 +2,8 @@
 -- each is idempotent, stays in the sender's outbox (o) until it was taken, and is taken at once when it stays at home.
 --
 -- x:<parent>  e:<queue>\n<id> → "<ordinal>:<data>" per child · i:<ordinal> → how that child ended · edges, open: counts
---             signal: the one it waits for · follows: it waits for a running unique job · g:<n> → "<name>\n<value>" signals received
+--             signal: the one it waits for · follows: it waits for a running unique job · tying: the flow that has more edges for it
+--             g:<n> → "<name>\n<value>" signals received
 -- x:<child>   P:<queue>\n<parent>\n<the id it is waited for as> → "<n>", in the order they came
 -- al:<id>     the holder of the lock that kept a job of this id out
 local STATE = J.STATE
@@ -36,7 +37,7 @@ function J.tie(cx, job, edges)
     local field = "e:" .. queue .. "\n" .. id
     if call("HSETNX", x, field, ordinal .. ":" .. data) == 1 then
       ordinal, open = ordinal + 1, open + 1
-      J.post(cx, queue, { type = "watch", child = id, queue = cx.P, parent = job.id })
+      J.post(cx, queue, { type = "watch", child = id, queue = cx.P, parent = job.id, flow = cx.flow })
     end
   end
   call("HSET", x, "edges", ordinal)
@@ -58,8 +59,8 @@ function J.unblock(cx, job, reason)
 end
 
 function J.unblock_if_free(cx, job)
-  local open, follows, signal = unpack(call("HMGET", cx.P .. "x:" .. job.id, "open", "follows", "signal"))
-  if tonumber(open or 0) <= 0 and not follows and not signal then J.unblock(cx, job) end
+  local open, follows, signal, tying = unpack(call("HMGET", cx.P .. "x:" .. job.id, "open", "follows", "signal", "tying"))
+  if tonumber(open or 0) <= 0 and not follows and not signal and not tying then J.unblock(cx, job) end
 end
 
 -- A running job waits: for edges, or for a signal, until a timeout.
@@ -143,26 +144,48 @@ end
 
 J.MAIL = {}
 
--- A child of this queue: tell `parent` of `queue` when it ends; at once if it has.
-function J.MAIL.watch(cx, m)
-  local child = J.look(cx, m.child)
+-- The job of an id, or the one whose lock kept it out. One past its keeping that is still there ended as it says: it may have
+-- ended while the flow that it belongs to was brought in.
+local function stands_for(cx, id)
+  local job = J.load(cx, id)
+  local holder = not job and call("GET", cx.P .. "al:" .. id)
+  return job or holder and J.load(cx, holder) or nil
+end
+
+-- Tell these ("<queue>\n<parent>") when the job of an id ends; at once if it has, or is gone.
+function J.watched(cx, id, who)
+  local child = stands_for(cx, id)
   if not child then
-    local holder = call("GET", cx.P .. "al:" .. m.child)
-    child = holder and J.look(cx, holder)
-  end
-  if not child then
-    if J.is_staged(cx, m.child) then return "later" end
-    J.post(cx, m.queue, { type = "ended", queue = cx.P, child = m.child, parent = m.parent, state = STATE.cancelled, gone = 1 })
+    for i = 1, #who do
+      local queue, parent = who[i]:match("^([^\n]*)\n(.*)$")
+      J.post(cx, queue, { type = "ended", queue = cx.P, child = id, parent = parent, state = STATE.cancelled, gone = 1 })
+    end
     return
   end
-  local n = call("HLEN", cx.P .. "x:" .. child.id)
-  J.extra(cx, child, "P:" .. m.queue .. "\n" .. m.parent .. "\n" .. m.child, n)
-  if child.finished then
-    J.write_end(cx, child) -- it has extras since
-    J.post(cx, m.queue, ending(cx, child, m.child, m.parent))
-  else
+  local x, fields = cx.P .. "x:" .. child.id, {}
+  local n = call("HLEN", x)
+  for i = 1, #who do fields[2 * i - 1], fields[2 * i] = "P:" .. who[i] .. "\n" .. id, n + i - 1 end
+  J.variadic("HSET", x, fields, 2)
+  child.rflags = J.with(child.rflags, J.EXTRA)
+  if not child.finished then
     child.rflags = J.with(child.rflags, J.WANTED)
     J.save_run(cx, child)
+    return
+  end
+  J.write_end(cx, child) -- it has extras since
+  for i = 1, #who do
+    local queue, parent = who[i]:match("^([^\n]*)\n(.*)$")
+    J.post(cx, queue, ending(cx, child, id, parent))
+  end
+end
+
+-- A child of this queue: tell `parent` of `queue` when it ends.
+function J.MAIL.watch(cx, m)
+  local who = m.queue .. "\n" .. m.parent
+  if m.flow and J.is_staged(cx, m.flow, m.child) then
+    J.wait_for_member(cx, m.flow, m.child, who)
+  else
+    J.watched(cx, m.child, { who })
   end
 end
 
@@ -192,8 +215,11 @@ function J.MAIL.cancel(cx, m)
   if job then J.cancel(cx, job, m.reason, true) end
 end
 
--- The copy of a dead letter. It takes the kind of the queue it comes to.
+-- The copy of a dead letter. It takes the kind of the queue it comes to. One that was sent to a partitioned queue as a whole is
+-- left to whoever knows its partitions.
 function J.MAIL.letter(cx, m)
+  local partitions = J.meta(cx).partitions
+  if partitions and partitions ~= "1" then return "later" end
   local mode = J.meta(cx).mode or (m.key and "keyed" or "plain")
   local key = mode == "keyed" and (m.key or m.from) or nil
   local nk = J.pstr(m.name) .. J.pmaybe(key)
@@ -206,7 +232,7 @@ end
 -- Send a failed job to the dead-letter queue, under an id that makes a second copy impossible; the original stays failed.
 function J.forward(cx, job, opts)
   local target, from = J.meta(cx).dead:match("^([^\n]*)\n(.*)$")
-  if target == cx.P then return end
+  if target == cx.P or target == call("HGET", cx.P .. "m", "base") then return end
   local name, key = J.name_key(job)
   local id = from .. "/" .. job.id .. "/" .. job.life
   J.post(cx, target, {

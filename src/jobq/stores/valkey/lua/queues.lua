@@ -27,7 +27,7 @@ end
 
 -- declare. KEYS 1 prefix. ARGS now, mode, limits as text or "", version, partitions or "", retention as text "c|f|x|n" or "",
 -- dead letters "prefix\nqueue" or "", the four limits in force (see IN_FORCE), base prefix if this is a partition or ""
--- RETURNS what is stored, flat; or an error
+-- RETURNS what is stored, flat; or an error. A partitioned queue has its mode from the start, the same in all partitions: no job fixes it.
 function J.declare(keys, args)
   local now, mode, limits, version, partitions, retention, dead, limit, rate, key_limit, key_rate, base = unpack(args)
   local cx, m = J.open(keys[1], now), keys[1] .. "m"
@@ -40,6 +40,8 @@ function J.declare(keys, args)
   if limits ~= "" and tonumber(version) == stored_version and stored.declared ~= limits then
     return redis.error_reply("JOBQ DECLARE limits " .. stored_version .. " " .. (stored.declared or "{}"))
   end
+  local parts = partitions ~= "" and partitions or stored.partitions or "1"
+  if mode == "" and not stored.mode and parts ~= "1" then mode = "plain" end
   if mode ~= "" then call("HSET", m, "mode", mode) end
   if partitions ~= "" then call("HSET", m, "partitions", partitions) end
   if retention ~= "" then
@@ -190,6 +192,7 @@ function J.obliterate(keys, args)
     end
     J.purge(cx, job)
   end
+  for _, flow in ipairs(call("ZRANGE", cx.P .. "fz", 0, -1)) do J.discard_flow(cx, flow) end
   local n = drop_waiting(cx, limit, drop)
   for _, list in ipairs(LISTS) do
     if n < limit then n = n + drop_listed(cx, list, limit - n, drop) end

@@ -1,13 +1,27 @@
--- staging: members of a flow that is not submitted yet. fl:<flow>: id → member packed, kept out of sight · fz: flows by their beginning
--- Whether a flow is submitted is decided in one place (its manifest, see stores/valkey/flows.py); each queue then brings in its part.
+-- staging: members of a flow that are not in yet, kept out of sight. fz: flows by their beginning
+-- fl:<flow>  the ids that are not in · fe:<flow>  members with edges · fm:<flow>  the others, both in the order they came
+-- fw:<flow>  ids that jobs wait for already, fw:<flow>\n<id>  which ones
+-- Whether a flow is submitted is decided in one place (its manifest, see stores/valkey/flows.py); each queue then brings in its
+-- part by steps of bounded size, which whoever comes by may take: those with edges first, since they cannot start, and then,
+-- when all that wait are known, those that can.
+local STATE, STEP = J.STATE, 1000 -- members and edges per step
 
--- Whether an id is a member of a flow in the making.
-function J.is_staged(cx, id)
-  local flows = call("ZRANGE", cx.P .. "fz", 0, 999)
-  for i = 1, #flows do
-    if call("HEXISTS", cx.P .. "fl:" .. flows[i], id) == 1 then return true end
+-- Whether an id is a member of the flow that is not in yet.
+function J.is_staged(cx, flow, id) return call("SISMEMBER", cx.P .. "fl:" .. flow, id) == 1 end
+
+-- A job waits for a member that is not in yet: it is told of when it is.
+function J.wait_for_member(cx, flow, id, who)
+  call("SADD", cx.P .. "fw:" .. flow, id)
+  call("SADD", cx.P .. "fw:" .. flow .. "\n" .. id, who)
+end
+
+-- One member with many edges goes in by pieces: {id, body ("" after the first), edges, 1 if there are more}
+local function stage_tied(cx, flow, id, body, edges)
+  for first = 1, #edges, STEP do
+    local last = math.min(first + STEP - 1, #edges)
+    local piece = { id, first == 1 and body or "", { unpack(edges, first, last) }, last < #edges and 1 or 0 }
+    call("RPUSH", cx.P .. "fe:" .. flow, mpack(piece))
   end
-  return false
 end
 
 -- stage. KEYS 1 prefix. ARGS now, flow, place of the first plain member, of the first keyed one, highest cost,
@@ -19,8 +33,14 @@ function J.stage(keys, args)
   if wrong then return wrong end
   call("ZADD", cx.P .. "fz", "NX", cx.now, flow)
   for i = 6, #args, 3 do
-    local n = call("HLEN", cx.P .. "fl:" .. flow)
-    call("HSETNX", cx.P .. "fl:" .. flow, args[i], mpack({ n, args[i + 1], args[i + 2] }))
+    local id, body, edges = args[i], args[i + 1], args[i + 2]
+    if call("SADD", cx.P .. "fl:" .. flow, id) == 1 then
+      if edges == "" then
+        call("RPUSH", cx.P .. "fm:" .. flow, mpack({ id, body }))
+      else
+        stage_tied(cx, flow, id, body, munpack(edges))
+      end
+    end
   end
   return 0
 end
@@ -36,36 +56,92 @@ function J.seal(keys, args)
   return 0
 end
 
--- submit: bring in this queue's part of a flow. KEYS 1 prefix. ARGS now, flow
--- RETURNS as put, and the ids the answers are for. A flow that is not (or no longer) staged here answers none.
-function J.submit(keys, args)
-  local cx, flow = J.open(keys[1], args[1]), args[2]
-  local staged = call("HGETALL", cx.P .. "fl:" .. flow)
-  local members = {}
-  for i = 1, #staged, 2 do
-    local place, body, edges = unpack(munpack(staged[i + 1]), 1, 3)
-    members[#members + 1] = { place = place, id = staged[i], body = body, edges = edges ~= "" and munpack(edges) or nil }
-  end
-  table.sort(members, function(a, b) return a.place < b.place end)
-  call("UNLINK", cx.P .. "fl:" .. flow)
-  call("ZREM", cx.P .. "fz", flow)
-  if #members > 0 then J.fix_mode(cx, members[1].body) end
-  local answers = {}
-  local ids = {}
-  for i, m in ipairs(members) do
-    answers[i], ids[i] = J.alias(cx, m.id, J.put_one(cx, m.place + 1, m.id, m.body, m.edges)), m.id
-  end
-  J.tie_all(cx)
-  J.close(cx)
-  J.look_again(cx, answers)
-  return { cx.to_wake or 0, cx.outbox, cx.due_at and cx.due_at - cx.now or -1, answers, ids }
+-- Those who waited for this member before it was in.
+local function tell_watchers(cx, flow, id)
+  local name = cx.P .. "fw:" .. flow .. "\n" .. id
+  local who = call("SMEMBERS", name)
+  if #who == 0 then return end
+  call("UNLINK", name)
+  call("SREM", cx.P .. "fw:" .. flow, id)
+  J.watched(cx, id, who)
 end
 
--- discard: forget this queue's part of a flow. KEYS 1 prefix. ARGS flow. RETURNS nothing
+-- Bring in one member. RETURNS its answer, as put does
+local function bring_in(cx, flow, id, body, edges)
+  J.fix_mode(cx, body)
+  local answer = J.alias(cx, id, J.put_one(cx, 1, id, body, edges))
+  call("SREM", cx.P .. "fl:" .. flow, id)
+  tell_watchers(cx, flow, id)
+  return answer
+end
+
+-- A piece of a member with edges. Until its last one it is held by `tying`: those it waits for may all have ended before.
+-- A job that was there already under the id has its own edges, and gets none. RETURNS an answer with the first piece.
+local function bring_in_piece(cx, flow, id, body, edges, more)
+  local x, answer = cx.P .. "x:" .. id, nil
+  if body ~= "" then
+    answer = bring_in(cx, flow, id, body, edges)
+    local is_new = answer[2] == id and not answer[5]
+    if is_new and more == 1 then call("HSET", x, "tying", flow) end
+    J.tie_all(cx)
+    J.deliver_local(cx)
+    return answer
+  end
+  if call("HGET", x, "tying") ~= flow then return end
+  local job = J.load(cx, id)
+  if job and job.state == STATE.blocked then
+    J.tie(cx, job, edges)
+    J.deliver_local(cx)
+  end
+  if more == 0 then
+    call("HDEL", x, "tying")
+    job = J.load(cx, id)
+    if job and job.state == STATE.blocked then J.unblock_if_free(cx, job) end
+  end
+end
+
+local function forget(cx, flow)
+  call("UNLINK", cx.P .. "fl:" .. flow, cx.P .. "fe:" .. flow, cx.P .. "fm:" .. flow, cx.P .. "fw:" .. flow)
+  call("ZREM", cx.P .. "fz", flow)
+end
+
+-- submit: a step of bringing in this queue's part of a flow. KEYS 1 prefix. ARGS now, flow, "tied" for members with edges or "free"
+-- RETURNS as put, and the ids the answers are for, and 1 if there are more of them. A flow that is not (or no longer) staged here answers none.
+function J.submit(keys, args)
+  local now, flow, which = unpack(args)
+  local cx = J.open(keys[1], now)
+  cx.flow = flow
+  local answers, ids, room = {}, {}, STEP
+  local list = cx.P .. (which == "tied" and "fe:" or "fm:") .. flow
+  while room > 0 do
+    local packed = call("LPOP", list)
+    if not packed then break end
+    local id, body, edges, more = unpack(munpack(packed), 1, 4)
+    local answer
+    if edges then answer = bring_in_piece(cx, flow, id, body, edges, more) else answer = bring_in(cx, flow, id, body) end
+    if answer then answers[#answers + 1], ids[#ids + 1] = answer, id end
+    room = room - 1 - (edges and #edges or 0)
+  end
+  local left = call("LLEN", list)
+  if left == 0 and which == "free" and call("LLEN", cx.P .. "fe:" .. flow) == 0 then forget(cx, flow) end
+  J.close(cx)
+  J.look_again(cx, answers)
+  return { cx.to_wake or 0, cx.outbox, cx.due_at and cx.due_at - cx.now or -1, answers, ids, left > 0 and 1 or 0 }
+end
+
+-- Forget a flow's part of this queue. Whoever waited for members of it hears that they are gone.
+function J.discard_flow(cx, flow)
+  local waited = call("SMEMBERS", cx.P .. "fw:" .. flow)
+  forget(cx, flow)
+  for i = 1, #waited do tell_watchers(cx, flow, waited[i]) end
+end
+
+-- discard. KEYS 1 prefix. ARGS now, flow. RETURNS {messages waiting, jobs to wake for elsewhere}
 function J.discard(keys, args)
-  call("UNLINK", keys[1] .. "fl:" .. args[1])
-  call("ZREM", keys[1] .. "fz", args[1])
-  return 0
+  local cx = J.open(keys[1], args[1])
+  J.discard_flow(cx, args[2])
+  J.close(cx)
+  return { cx.outbox, cx.to_wake or 0 }
 end
 
 -- staged: flows begun before a time. KEYS 1 prefix. ARGS before, limit. RETURNS flow, beginning, …

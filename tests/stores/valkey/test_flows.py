@@ -1,0 +1,156 @@
+"""Flows inside: steps of bounded size, what a dead submitter leaves, and what is left when all is in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from jobq.core.records import Edge, JobKey, QueueConfig, QueueName
+from jobq.core.states import State
+from jobq.errors import ConfigError, InvalidJob
+from jobq.stores import open_store
+from jobq.stores.valkey import keys
+from jobq.stores.valkey.flows import ABANDONED_MS, SETTLING_MS
+from jobq.stores.valkey.store import ValkeyStore
+from tests.stores.valkey.jobs import done, spec, take
+from tests.stores.valkey.servers import Server
+
+MEMBERS = 2500
+
+
+class Clock:
+    """Milliseconds that pass only when told to."""
+
+    now_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def timed(server: Server, clock: Clock) -> AsyncIterator[ValkeyStore]:
+    """A handle under a clock that the test moves."""
+    handle = open_store(server.url, clock=clock)
+    assert isinstance(handle, ValkeyStore)
+    async with handle:
+        yield handle
+
+
+async def staged(store: ValkeyStore, queue: QueueName) -> None:
+    """A large flow, all of it staged and nothing submitted."""
+    ids = [f"c{n}" for n in range(MEMBERS)]
+    for start in range(0, MEMBERS, 500):
+        await store.put([spec(queue, id) for id in ids[start : start + 500]], flow="big", last=False)
+    after = tuple(Edge(JobKey(queue, id)) for id in ids)
+    await store.put([spec(queue, "p", after=after)], flow="big", last=False)
+
+
+async def counts(store: ValkeyStore, queue: QueueName) -> dict[State, int]:
+    """How many jobs stand where, without those where none do."""
+    return {state: n for state, n in (await store.count(queue)).items() if n}
+
+
+def flow_keys(server: Server, queue: QueueName) -> list[str]:
+    """Every key that has to do with flows in the making."""
+    patterns = (f"{keys.prefix(queue)}f*", "jq:{flow:*")
+    answers = [server.tell("KEYS", pattern).decode().split("\r\n") for pattern in patterns]
+    return [line for answer in answers for line in answer if line.startswith("jq:")]
+
+
+async def test_a_step_brings_in_a_bounded_number(timed: ValkeyStore, queue: QueueName) -> None:
+    await staged(timed, queue)
+    counts = []
+    for which in ("tied", "tied", "tied", "free", "free", "free"):
+        await timed.fcall("submit", keys.prefix(queue), timed.now(), "big", which)
+        counts.append((await timed.count(queue)).get(State.WAITING, 0))
+    assert counts == [0, 0, 0, 1000, 2000, 2500]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 4, 5])
+async def test_what_a_dead_submitter_left_is_finished_by_a_tick(
+    timed: ValkeyStore, queue: QueueName, clock: Clock, steps: int
+) -> None:
+    await staged(timed, queue)
+    await timed.fcall("manifest", keys.manifest(queue.tenant, "big"), "submit")
+    for which in ("tied", "tied", "tied", "free", "free")[:steps]:
+        await timed.fcall("submit", keys.prefix(queue), timed.now(), "big", which)
+    clock.now_ms += SETTLING_MS + 1
+    await timed.tick()
+    assert await counts(timed, queue) == {State.WAITING: MEMBERS, State.BLOCKED: 1}
+    ended = 0
+    while leases := await take(timed, queue, 500):
+        await timed.settle([done(lease) for lease in leases], worker="w1", call=f"done{ended}")
+        ended += len(leases)
+    assert ended == MEMBERS + 1
+
+
+async def test_the_submitter_may_come_back_and_finish_it(timed: ValkeyStore, queue: QueueName, server: Server) -> None:
+    await staged(timed, queue)
+    await timed.fcall("manifest", keys.manifest(queue.tenant, "big"), "submit")
+    await timed.fcall("submit", keys.prefix(queue), timed.now(), "big", "tied")
+    (answer,) = await timed.put([spec(queue, "last")], flow="big")
+    assert await counts(timed, queue) == {State.WAITING: MEMBERS, State.BLOCKED: 1}
+    assert answer.id == "last"  # it came too late to be a member
+
+
+async def test_a_submitted_flow_leaves_one_key_for_a_while(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    await staged(store, queue)
+    await store.put([spec(queue, "q", after=(Edge(JobKey(queue, "c1")),))], flow="big")
+    (key,) = flow_keys(server, queue)
+    assert key == keys.manifest(queue.tenant, "big")
+    assert 0 < int(server.tell("PTTL", key).strip()[1:]) <= 600_000
+    assert not store._drafts
+
+
+async def test_a_refused_flow_leaves_nothing(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    await store.put([spec(queue, "a")], flow="f", last=False)
+    with pytest.raises(InvalidJob):
+        await store.put([spec(queue, "p", after=(Edge(JobKey(queue, "nobody")),))], flow="f")
+    assert flow_keys(server, queue) == []
+    assert not store._drafts
+
+
+async def test_a_swept_flow_cannot_be_finished_in_part(timed: ValkeyStore, queue: QueueName, clock: Clock) -> None:
+    await timed.put([spec(queue, "a")], flow="f", last=False)
+    clock.now_ms += ABANDONED_MS + 1
+    await timed.tick()
+    with pytest.raises(InvalidJob, match="swept"):
+        await timed.put([spec(queue, "b")], flow="f")
+    assert await counts(timed, queue) == {}
+    await timed.put([spec(queue, "b")], flow="f")
+    assert await counts(timed, queue) == {State.WAITING: 1}
+
+
+async def test_an_obliterated_queue_leaves_nothing_of_flows_in_the_making(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
+    await staged(store, queue)
+    assert await store.obliterate(queue)
+    assert flow_keys(server, queue) == [keys.manifest(queue.tenant, "big")]
+
+
+async def test_a_handle_learns_of_partitions_when_it_makes_a_flow(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    await store.prefixes(queue)
+    async with open_store(server.url) as other:
+        await other.declare(queue, QueueConfig(partitions=4))
+    await store.put([spec(queue, "a"), spec(queue, "p", after=(Edge(JobKey(queue, "a")),))], flow="f")
+    assert await counts(store, queue) == {State.WAITING: 1, State.BLOCKED: 1}
+
+
+async def test_a_flow_whose_queue_is_partitioned_meanwhile_is_refused_whole(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
+    await store.put([spec(queue, "a")], flow="f", last=False)
+    async with open_store(server.url) as other:
+        await other.declare(queue, QueueConfig(partitions=4))
+    with pytest.raises(ConfigError, match="make the flow anew"):
+        await store.put([spec(queue, "b")], flow="f")
+    assert await counts(store, queue) == {}
+    await store.put([spec(queue, "a"), spec(queue, "b")], flow="f")
+    assert await counts(store, queue) == {State.WAITING: 2}
