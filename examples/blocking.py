@@ -2,7 +2,7 @@
 
 import asyncio
 
-from jobq import Queue, State, Worker
+from jobq import Queue, State, Worker, sync
 
 mail = Queue("mail", "sqlite:///blocking.db")
 
@@ -18,6 +18,9 @@ def view() -> None:
     print(mail.sync.counts()[State.WAITING], "waiting")
     print(job.result(timeout=10))
     print(send.sync.call("grace@example.org"))
+
+    letters = sync.group(send, [("alan@example.org",), ("edsger@example.org",)])
+    print(letters.result(timeout=10))
 
 
 async def main() -> None:

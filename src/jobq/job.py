@@ -159,7 +159,7 @@ class Job(Generic[R_co]):
 
     async def signal(self, name: str, value: Any = None) -> None:
         """Wake its `wait_for_signal(name)`, now or when it gets there. Raises JobNotFound if it has ended."""
-        checks.check_id(name, "signal")
+        checks.check_signal(name)
         codec = get_codec((await self._record()).codec)  # the one its handler reads with
         if not await self._do(SendSignal(job=self.job_key, name=name, value=codec.encode(value))):
             raise JobNotFound(

@@ -1,6 +1,7 @@
 """The blocking face, for Django, Flask and scripts: `task.sync.enqueue(…)`, `job.sync.result()`, `queue.sync.counts()`.
 
 Nothing is written twice: every method hands the async one to an event loop in a thread of its own, the portal.
+`chain`, `group` and `chord` are here under their own names: `from jobq import sync`, `sync.chain(load, send, first=(7,))`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from datetime import datetime
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
+from jobq import flow as flows
 from jobq import tree
 from jobq.core.checks import Seconds
 from jobq.core.records import JobKey
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from jobq.task import Call, Task
     from jobq.tree import FlowTree
 
-__all__ = ["Portal", "SyncFlow", "SyncJob", "SyncQueue", "SyncTask", "portal", "run"]
+__all__ = ["Portal", "SyncFlow", "SyncJob", "SyncQueue", "SyncTask", "chain", "chord", "group", "portal", "run"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -212,6 +214,21 @@ class SyncFlow:
         """Submit, unless an error came out of the context."""
         if t is None:
             self.submit()
+
+
+def chain(*steps: Task[..., Any], first: tuple[Any, ...] = ()) -> SyncJob[Any]:
+    """See `jobq.chain`."""
+    return SyncJob(run(flows.chain(*steps, first=first)))
+
+
+def group(task: Task[..., R], calls: Iterable[tuple[Any, ...]]) -> SyncJob[list[R]]:
+    """See `jobq.group`. A generator is read in the caller's thread."""
+    return SyncJob(run(flows.group(task, list(calls))))
+
+
+def chord(task: Task[..., R], calls: Iterable[tuple[Any, ...]], then: Task[..., Any]) -> SyncJob[Any]:
+    """See `jobq.chord`. A generator is read in the caller's thread."""
+    return SyncJob(run(flows.chord(task, list(calls), then)))
 
 
 class SyncQueue:

@@ -53,6 +53,25 @@ def test_a_worker_elsewhere_answers_a_blocking_call(blocking: Queue) -> None:
         sync.run(worker.stop())
 
 
+def test_the_usual_shapes_of_flows_have_their_twins(blocking: Queue) -> None:
+    @blocking.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @blocking.task
+    async def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    worker = Worker(blocking)
+    sync.run(worker.__aenter__())
+    try:
+        assert sync.chain(double, double, first=(3,)).result(timeout=10) == 12
+        assert sync.group(double, ((n,) for n in range(3))).result(timeout=10) == [0, 2, 4]
+        assert sync.chord(double, ((n,) for n in range(3)), total).result(timeout=10) == 6
+    finally:
+        sync.run(worker.stop())
+
+
 def test_a_queue_is_operated(blocking: Queue) -> None:
     nobody = blocking.sync.named("nobody")
     jobs = blocking.sync.enqueue_many(nobody.bind(n) for n in range(1100))

@@ -117,6 +117,32 @@ def test_a_waiting_job_gets_another_priority(ctl) -> None:
     assert "priority=-1 is out of range" in ctl("job", "reprioritise", "a", "--priority", "-1", code=2).stderr
 
 
+def test_a_job_gets_a_signal_before_it_runs_and_while_it_waits(ctl, work: Work) -> None:
+    ctl("job", "submit", "approval", "-q", "shop", "--id", "early")
+    assert ctl.json("job", "signal", "early", "approved", '{"by": "ada"}') == {
+        "queue": "shop", "id": "early", "signal": "approved", "state": "waiting",
+    }  # fmt: skip
+    ctl("job", "submit", "approval", "-q", "shop", "--id", "late")
+    work()
+    assert ctl.json("job", "status", "early")["result"] == {"by": "ada"}
+    assert ctl.json("job", "status", "late")["state"] == "blocked"
+    assert ctl("job", "signal", "late", "approved", "plain text", "-q", "shop").stdout == "late got approved, waiting\n"
+    work()
+    assert ctl.json("job", "status", "late")["result"] == "plain text"
+
+
+def test_a_signal_without_data_is_nothing_and_an_ended_job_takes_none(ctl, work: Work) -> None:
+    ctl("job", "submit", "approval", "-q", "shop", "--id", "one")
+    ctl("job", "signal", "one", "approved")
+    work()
+    assert ctl.json("job", "status", "one")["result"] is None
+    refused = ctl("job", "signal", "one", "approved", code=1).stderr
+    assert "it has ended" in refused
+    assert len(refused.splitlines()) == 1
+    ctl("job", "submit", "approval", "-q", "shop", "--id", "two")
+    assert "jobq's own" in ctl("job", "signal", "two", "$jobq.child 0", "x", code=2).stderr
+
+
 def test_removing_asks_first(ctl, work: Work) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--payload", "[1, 1]")
     work()

@@ -15,7 +15,7 @@ from jobq.cli import documents, text
 from jobq.cli.job_view import job_details, job_table
 from jobq.cli.options import DURATION, FAILED, Ctl, noun, on_store, queue_option, yes_option
 from jobq.cli.options import confirm as ask
-from jobq.cli.submit import submit
+from jobq.cli.submit import submit, value_of
 from jobq.core.records import AnyCommand, Cancel, Filter, JobKey, JobRecord, Promote, Remove, Reprioritise, Rerun
 from jobq.core.states import State
 from jobq.errors import WaitTimeout
@@ -213,6 +213,28 @@ async def reprioritise(ctl: Ctl, ids: tuple[str, ...], queue: str | None, priori
         "moved",
         "only jobs that have not started can be moved",
     )
+
+
+@job.command(
+    examples="""
+    jq-ctl job signal order-7 paid
+    jq-ctl job signal order-7 approved '{"by": "ada"}'
+    jq-ctl job signal order-7 approved @approval.json
+    """
+)
+@click.argument("id")
+@click.argument("name")
+@click.argument("data", metavar="[DATA|@FILE|-]", required=False)
+@queue_option
+@on_store
+async def signal(ctl: Ctl, id: str, name: str, data: str | None, queue: str | None) -> None:
+    """Send a job the signal NAME, which its wait_for_signal gets now or when it is there. DATA is JSON, or else text."""
+    (record,) = await ctl.backend.locate([id], queue)
+    handle = (await ctl.backend.queue(record.queue.queue)).job(record.id)
+    await ctl.backend.within(handle.signal(name, None if data is None else value_of(data)))
+    (now,) = await ctl.backend.locate([id], record.queue.queue)
+    outcome = {"queue": now.queue.queue, "id": id, "signal": name, "state": now.state.value}
+    ctl.out.show(outcome, lambda: Text(f"{id} got {name}, ") + text.state(now.state))
 
 
 @job.command(examples="jq-ctl job remove inv-8 --yes")

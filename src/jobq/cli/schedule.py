@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import update_wrapper
 from typing import Any, Literal
 
 import click
@@ -98,35 +99,37 @@ async def set_(
     ctl.out.show(_document(info), lambda: _details(info))
 
 
+def on_schedule(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A command on the schedule ID: its queue is found, and the command gets that."""
+
+    async def command(ctl: Ctl, /, id: str, queue: str | None, **given: Any) -> None:
+        found = await _find(ctl, id, queue)
+        await function(ctl, id, await ctl.backend.queue(found.spec.queue.queue), **given)
+
+    update_wrapper(command, function)
+    return id_argument(queue_option(on_store(command)))
+
+
 @schedule.command(examples="jq-ctl schedule pause nightly")
-@id_argument
-@queue_option
-@on_store
-async def pause(ctl: Ctl, id: str, queue: str | None) -> None:
+@on_schedule
+async def pause(ctl: Ctl, id: str, home: Queue) -> None:
     """Make no more jobs until it is resumed. The same schedule stored again by a worker stays paused."""
-    home = await _home(ctl, id, queue)
     await ctl.backend.within(home.pause_schedule(id))
     _say(ctl, home, id, "paused")
 
 
 @schedule.command(examples="jq-ctl schedule resume nightly")
-@id_argument
-@queue_option
-@on_store
-async def resume(ctl: Ctl, id: str, queue: str | None) -> None:
+@on_schedule
+async def resume(ctl: Ctl, id: str, home: Queue) -> None:
     """Go on. Its catch-up policy says what becomes of the times that passed."""
-    home = await _home(ctl, id, queue)
     await ctl.backend.within(home.resume_schedule(id))
     _say(ctl, home, id, "resumed")
 
 
 @schedule.command(examples="jq-ctl schedule run nightly")
-@id_argument
-@queue_option
-@on_store
-async def run(ctl: Ctl, id: str, queue: str | None) -> None:
+@on_schedule
+async def run(ctl: Ctl, id: str, home: Queue) -> None:
     """Make its job now, beside its times."""
-    home = await _home(ctl, id, queue)
     job = await ctl.backend.within(home.run_schedule(id))
     (record,) = await ctl.backend.locate([job.id], home.name)
     ctl.out.show({**documents.job(record), "duplicate": job.duplicate}, lambda: job_table([record]))
@@ -135,13 +138,10 @@ async def run(ctl: Ctl, id: str, queue: str | None) -> None:
 
 
 @schedule.command(examples="jq-ctl schedule remove nightly --yes")
-@id_argument
-@queue_option
 @yes_option
-@on_store
-async def remove(ctl: Ctl, id: str, queue: str | None, yes: bool) -> None:
+@on_schedule
+async def remove(ctl: Ctl, id: str, home: Queue, yes: bool) -> None:
     """Forget a schedule; the jobs it made stay. (A worker whose task declares it stores it again when it starts.)"""
-    home = await _home(ctl, id, queue)
     confirm(f"Remove schedule {id!r} of queue {home.name!r}?", yes=yes)
     await ctl.backend.within(home.unschedule(id))
     _say(ctl, home, id, "removed")
@@ -164,10 +164,6 @@ async def _find(ctl: Ctl, id: str, queue: str | None) -> ScheduleRecord:
     if len(found) > 1:
         fail(f"schedule {id} is in several queues ({', '.join(r.spec.queue.queue for r in found)}): say which with --queue")
     return found[0]
-
-
-async def _home(ctl: Ctl, id: str, queue: str | None) -> Queue:
-    return await ctl.backend.queue((await _find(ctl, id, queue)).spec.queue.queue)
 
 
 def _say(ctl: Ctl, home: Queue, id: str, did: str) -> None:

@@ -131,6 +131,11 @@ def arguments(payload: str | None, pairs: Iterable[str]) -> tuple[tuple[Any, ...
     return args, kwargs
 
 
+def value_of(given: str) -> Any:
+    """A value from the command line, a file (@FILE) or standard input (-): JSON, or else text."""
+    return _json_or_text(_source(given).decode())
+
+
 def _source(payload: str) -> bytes:
     if payload == "-":
         return sys.stdin.buffer.read()

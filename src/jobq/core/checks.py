@@ -175,6 +175,14 @@ def check_id(value: object, option: str = "id") -> str:
     return _name(value, option, MAX_ID_LENGTH, InvalidJob)
 
 
+def check_signal(value: object) -> str:
+    """A signal's name: like an id, and none of those that jobq uses itself."""
+    name = check_id(value, "signal")
+    if name.startswith("$jobq."):
+        raise InvalidJob(f"signal={name!r}: names that begin with $jobq. are jobq's own")
+    return name
+
+
 def check_key(value: object) -> str:
     """An ordering key: like an id. A whole number or a UUID counts as its text."""
     if isinstance(value, (int, UUID)) and not isinstance(value, bool):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from jobq.core.checks import check_id
+from jobq.core.checks import check_signal
 from jobq.core.codec import get_codec
 from jobq.core.control import WaitForChildren, WaitForSignal
 from jobq.core.records import MAX_ID_LENGTH, Edge, Input, JobKey, Lease, QueueName
@@ -87,8 +87,7 @@ class Inbox:
         """The next value of that name. WaitTimeout where a wait of an earlier pass ended without one.
 
         If there is none it ends the run: raises WaitForSignal."""
-        if check_id(name, "signal").startswith("$jobq."):
-            raise InvalidJob(f"signal={name!r}: names that begin with $jobq. are jobq's own")
+        check_signal(name)
         received = [value for signal, value in self._lease.signals if signal == name]
         seen = self._seen.get(name, 0)
         if seen >= len(received):

@@ -31,6 +31,10 @@ def make_shop(url: str | None = None) -> Queue:
             await current_job().log(f"line {n}")
 
     @queue.task
+    async def approval() -> object:
+        return await current_job().wait_for_signal("approved")
+
+    @queue.task
     async def hold(folder: str) -> str:
         """Says that it runs by a file, and goes on once there is a file `go`."""
         Path(folder, f"{current_job().id}.started").touch()
