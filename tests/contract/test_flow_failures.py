@@ -8,7 +8,7 @@ from jobq.core.records import Cancel, Input, Remove, Rerun
 from jobq.core.states import State
 
 from .families import family, results, take
-from .kit import SECOND, Desk, complete, fail
+from .kit import SECOND, Desk, complete, fail, retry
 
 # ── when a child fails ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -57,6 +57,30 @@ async def test_by_policy_continue_a_failed_child_delivers_its_failure(q: Desk) -
     assert (a.result, b.result, b.failure) == (None, b"2", None)
     assert a.failure is not None
     assert "no such tenant" in a.failure.message
+
+
+async def test_a_parent_that_fails_with_its_child_names_its_own_attempt(q: Desk) -> None:
+    await family(q, "a")
+    await q.settle(retry(await q.take()))
+    last = await q.take()
+    q.clock.advance(SECOND)
+    await q.settle(fail(last))
+    failure = (await q.get("p")).failure
+    assert failure is not None
+    assert (failure.attempt, failure.at_ms) == (0, q.clock.now_ms)
+
+
+async def test_a_failure_that_a_parent_is_given_names_the_childs_attempt_and_when_it_ended(q: Desk) -> None:
+    await family(q, "a", on_child_failure="continue")
+    await q.settle(retry(await q.take()))
+    last = await q.take()
+    q.clock.advance(SECOND)
+    ended = q.clock.now_ms
+    await q.settle(fail(last))
+    q.clock.advance(SECOND)
+    (given,) = (await q.take()).inputs
+    assert given.failure is not None
+    assert (given.failure.attempt, given.failure.at_ms) == (2, ended)
 
 
 @pytest.mark.parametrize("way", ["stalled", "expired"])

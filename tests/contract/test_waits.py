@@ -146,6 +146,20 @@ async def test_signals_outlive_a_retry_and_a_hand_back(q: Desk) -> None:
     assert (await q.take()).signals == (("go", b"1"),)
 
 
+async def test_a_child_that_ends_late_does_not_stand_for_the_signal(q: Desk) -> None:
+    await q.put("p")
+    lease = await q.take()
+    await q.put("p/1")
+    await q.settle(block(lease, after=(q.edge("p/1"),), timeout_ms=SECOND))
+    child = await q.take()
+    q.clock.advance(SECOND)
+    await q.settle(block(await q.take("w2"), signal="go"), worker="w2")
+    await q.settle(complete(child))
+    assert await q.state("p") is State.BLOCKED
+    assert await q.alter(SendSignal(job=q.key("p"), name="go", value=b"1"))
+    assert (await q.take()).signals == (("go", b"1"),)
+
+
 async def test_an_ended_or_unknown_job_takes_no_signal(q: Desk) -> None:
     await q.run("done")
     commands = [SendSignal(job=q.key(id), name="go") for id in ("done", "nobody")]

@@ -37,9 +37,8 @@ def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, s
     `aliases` name the jobs that stand for others, which met a unique lock; their results come under the id asked for.
     Answers the first child whose end fails the parent by its policy, if there is one.
     """
-    known = tx.execute(TIES["edges_of"], (parent.pk,)).fetchall()
-    there = {(qid, asked or child) for _, qid, child, *_, asked in known}
-    ordinal = len(known)
+    there = set(tx.execute(TIES["edge_names"], (parent.pk,)))
+    ordinal = len(there)
     policy = unpack_options(parent.options).policy
     tenant = tx.queue_by_qid(parent.qid).tenant
     fatal: Job | None = None
@@ -64,30 +63,39 @@ def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, s
             ),
         )  # fmt: skip
         ordinal += 1
-        if not done:
-            parent.open += 1
-            if not child.flags & WANTED:
-                child.flags |= WANTED
-                tx.save(child)
+        if not done and not child.flags & WANTED:
+            child.flags |= WANTED
+            tx.save(child)
     parent.flags |= NOTED
     return fatal
+
+
+def waits(tx: Tx, parent: Job) -> bool:
+    """Whether a job it waits for has not ended."""
+    return tx.execute(TIES["any_open"], (parent.pk,)).fetchone() is not None
 
 
 def deliver(tx: Tx) -> None:
     """Tell the parents of the jobs that ended: hand over the result, and release or fail them, which may end more jobs."""
     while tx.wanted:
         child = tx.wanted.pop()
-        while edges := tx.execute(TIES["waiting_parents"], (child.qid, child.id, _BATCH)).fetchall():
+        more = True
+        while more:
+            edges = tx.execute(TIES["waiting_parents"], (child.qid, child.id, _BATCH)).fetchall()
             for parent, ordinal, data in edges:
                 _tell(tx, parent, ordinal, bool(data), child)
+            more = len(edges) == _BATCH
 
 
 def child_failure(child: Job, at_ms: int) -> Failure:
-    """Why a parent fails with its child."""
+    """How a child ended, in the words of a job that waits for it."""
     cause = unpack_failure(child.failure)
     who = f"job {child.id} ({child.name}), which this one waits for,"
     if cause is None or child.state == CANCELLED:
-        return Failure(reason="child", type="JobCancelled", message=f"{who} was cancelled", at_ms=at_ms, fingerprint="cancelled")
+        message, attempt = f"{who} was cancelled", child.attempt
+        return Failure(
+            reason="child", type="JobCancelled", message=message, attempt=attempt, at_ms=at_ms, fingerprint="cancelled"
+        )
     if cause.reason == "child":  # the first cause says it all, however long the chain
         return msgspec.structs.replace(cause, at_ms=at_ms)
     return msgspec.structs.replace(cause, reason="child", message=f"{who} failed: {cause.message}", at_ms=at_ms)
@@ -97,7 +105,7 @@ def fail_parent(tx: Tx, parent: Job, child: Job) -> None:
     """By policy `fail`."""
     from jobq.stores.sqlite import ending
 
-    failure = child_failure(child, tx.now)
+    failure = msgspec.structs.replace(child_failure(child, tx.now), attempt=parent.attempt)  # of its own: it may not have run
     ending.end(tx, tx.queue_by_qid(parent.qid), parent, FAILED, failure=failure)
 
 
@@ -160,20 +168,18 @@ def _end_of(child: Job, policy: str) -> tuple[int, bytes | None, bytes | None]:
 
 
 def _tell(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
-    row = tx.execute(TIES["load_job"], (pk,)).fetchone()
-    if row is None:
-        tx.execute(TIES["end_edge"], (None, child.codec, None, pk, ordinal))
-        return
-    parent = Job(*row)
-    policy = unpack_options(parent.options).policy
-    _, result, failure = _end_of(child, policy)
+    """Hand over a child's end. The parent is read whole only if that releases or fails it: it may have 10,000 children."""
+    state, follows, packed = tx.execute(TIES["parent"], (pk,)).fetchone() or (None, 0, None)
+    options = unpack_options(packed)
+    _, result, failure = _end_of(child, options.policy)
     tx.execute(TIES["end_edge"], (result if data else None, child.codec, failure, pk, ordinal))
-    parent.open = max(0, parent.open - 1)
-    if parent.state != BLOCKED:
-        tx.save(parent)
-    elif child.state != COMPLETED and policy == "fail":
+    if state != BLOCKED:
+        return
+    fatal = child.state != COMPLETED and options.policy == "fail"
+    if not fatal and (follows or options.signal is not None or tx.execute(TIES["any_open"], (pk,)).fetchone()):
+        return
+    parent = Job(*tx.execute(TIES["load_job"], (pk,)).fetchone())
+    if fatal:
         fail_parent(tx, parent, child)
-    elif parent.open == 0:
-        line.unblock(tx, parent)
     else:
-        tx.save(parent)
+        line.unblock(tx, parent)

@@ -80,9 +80,9 @@ def release(tx: Tx, queue: QueueRow, job: Job) -> None:
     follower = follow_up(tx, job.qid, options.lock) if options.lock_mode == "keep_last" else None
     if follower is not None and follower.state == BLOCKED:
         tx.execute(TIES["drop_lock"], (job.qid, options.lock + _NEXT, follower.pk))
-        follower.open -= 1
+        follower.follows = 0
         take(tx, follower)
-        if follower.open:
+        if tx.execute(TIES["any_open"], (follower.pk,)).fetchone():
             tx.save(follower)  # it waits for other jobs as well
         else:
             line.unblock(tx, follower)

@@ -85,7 +85,7 @@ def _tie(tx: Tx, specs: Sequence[JobSpec], answers: list[PutResult], tied: list[
         tx.save(job)
         if fatal is not None:
             flows.fail_parent(tx, job, fatal)
-        elif job.open == 0:
+        elif not job.follows and not flows.waits(tx, job):
             line.unblock(tx, job)
         jobs.append(job)
     states = {(job.qid, job.id): STATES[job.state] for job in jobs}
@@ -164,7 +164,7 @@ def _put_one(tx: Tx, queue: QueueRow, spec: JobSpec, port: int | None, tied: lis
     if job.state == DELAYED and job.due_ms is not None:
         tx.due_at(qid, job.due_ms)
     if follows:
-        job.open += 1
+        job.follows = 1
         locks.follow(tx, job)
         tx.save(job)
     elif spec.unique is not None:

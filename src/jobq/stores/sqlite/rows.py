@@ -114,7 +114,7 @@ class Job(msgspec.Struct):
     finished_ms: int | None
     worker: str | None
     token: str | None
-    open: int
+    follows: int
     codec: str
     options: bytes | None
     failure: bytes | None

@@ -238,14 +238,13 @@ def _block(tx: Tx, job: Job, outcome: Block) -> None:
         job.saved = outcome.saved
     job.options = pack_options(msgspec.structs.replace(unpack_options(job.options), signal=outcome.signal, seen=outcome.seen))
     job.at_ms = FOREVER if outcome.timeout_ms is None else tx.now + outcome.timeout_ms
-    job.open = 0
     fatal = flows.tie(tx, job, outcome.after)
-    if outcome.after:
-        job.open = sum(1 for edge in tx.execute(TIES["edges_of"], (job.pk,)) if not edge[4])
     tx.move(job, Kind.BLOCKED, BLOCKED)
     if fatal is not None:
         flows.fail_parent(tx, job, fatal)
-    elif job.open == 0 and (outcome.signal is None or _signalled(tx, job, outcome.signal, outcome.seen)):
+    elif outcome.after and flows.waits(tx, job):
+        return
+    elif outcome.signal is None or _signalled(tx, job, outcome.signal, outcome.seen):
         line.unblock(tx, job)
 
 

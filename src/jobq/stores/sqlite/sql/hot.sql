@@ -26,10 +26,10 @@ SELECT id FROM jobs WHERE qid = ? AND id IN (SELECT value FROM json_each(?)) AND
 UPDATE jobs SET state = 3, attempt = attempt + 1, token = pk || ?1, worker = ?2, started_ms = ?3, at_ms = ?4, keep = 0
 WHERE pk IN (SELECT pk FROM jobs WHERE qid = ?5 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?3)
              ORDER BY priority DESC, seq LIMIT ?6)
-RETURNING pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, open, codec, options, saved, payload;
+RETURNING pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, follows, codec, options, saved, payload;
 
 -- name: head_of_line: what claim_plain would return, as it will be; in order
-SELECT pk, id, priority, seq, key, name, life, attempt + 1, failures, stalls, created_ms, due_ms, flags, open, codec, options, saved, payload
+SELECT pk, id, priority, seq, key, name, life, attempt + 1, failures, stalls, created_ms, due_ms, flags, follows, codec, options, saved, payload
 FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?2) ORDER BY priority DESC, seq LIMIT ?3;
 
 -- name: claim_one: a job becomes active
@@ -38,10 +38,10 @@ UPDATE jobs SET state = 3, attempt = attempt + 1, token = ?1, worker = ?2, start
 -- name: claim_these: the jobs of a list become active
 UPDATE jobs SET state = 3, attempt = attempt + 1, token = pk || ?1, worker = ?2, started_ms = ?3, at_ms = ?4, keep = 0
 WHERE pk IN (SELECT value FROM json_each(?5)) AND state = 2
-RETURNING pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, open, codec, options, saved, payload;
+RETURNING pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, follows, codec, options, saved, payload;
 
 -- name: claimed_by_call: the leases a repeated call was given the first time
-SELECT pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, open, codec, options, saved, payload,
+SELECT pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, follows, codec, options, saved, payload,
        qid, token, started_ms, at_ms
 FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND token = pk || ?;
 
@@ -57,7 +57,7 @@ SELECT * FROM jobs WHERE qid = ? AND id = ?;
 
 -- name: save_job: a whole row
 UPDATE jobs SET qid = ?, id = ?, state = ?, priority = ?, seq = ?, at_ms = ?, keep = ?, key = ?, flags = ?, name = ?, life = ?, attempt = ?,
-    failures = ?, stalls = ?, created_ms = ?, due_ms = ?, started_ms = ?, finished_ms = ?, worker = ?, token = ?, open = ?, codec = ?,
+    failures = ?, stalls = ?, created_ms = ?, due_ms = ?, started_ms = ?, finished_ms = ?, worker = ?, token = ?, follows = ?, codec = ?,
     options = ?, failure = ?, reason = ?, saved = ?, progress = ?, payload = ?, result = ?
 WHERE pk = ?;
 

@@ -24,7 +24,7 @@ UPDATE keys SET waiting = ?, active = ?, ready = ?, turn = ? WHERE rowid = ?;
 DELETE FROM keys WHERE rowid = ?;
 
 -- name: next_keys: the heads of the lines of the keys whose turn it is, as claim_one will make them, each with its key's figures
-SELECT j.pk, j.id, j.priority, j.seq, j.key, j.name, j.life, j.attempt + 1, j.failures, j.stalls, j.created_ms, j.due_ms, j.flags, j.open,
+SELECT j.pk, j.id, j.priority, j.seq, j.key, j.name, j.life, j.attempt + 1, j.failures, j.stalls, j.created_ms, j.due_ms, j.flags, j.follows,
        j.codec, j.options, j.saved, j.payload, k.rowid, k.waiting, k.active, k.rate
 FROM keys k CROSS JOIN jobs j ON j.pk = (SELECT l.pk FROM jobs l WHERE l.qid = k.qid AND l.key = k.key AND l.state = 2 AND l.key IS NOT NULL
                                             AND (l.at_ms IS NULL OR l.at_ms > ?2) ORDER BY l.priority DESC, l.seq LIMIT 1)

@@ -63,7 +63,7 @@ CREATE TABLE jobs (
     finished_ms  INTEGER,
     worker       TEXT,
     token        TEXT,
-    open         INTEGER NOT NULL,              -- jobs (and signals) it still waits for
+    follows      INTEGER NOT NULL,              -- 1: blocked until the keep_last job that runs has ended
     codec        TEXT NOT NULL,
     options      BLOB,                          -- what is seldom set (rows.Options); NULL: all defaults
     failure      BLOB,
@@ -120,6 +120,8 @@ CREATE TABLE edges (
     PRIMARY KEY (parent, ordinal)
 ) WITHOUT ROWID;
 CREATE INDEX edges_child ON edges (child_qid, child);
+-- What a parent still waits for. Not a counter in its row: that would be written whole, with a payload that names all its children.
+CREATE INDEX edges_open ON edges (parent) WHERE done = 0;
 
 -- Signals received and not yet taken, per job.
 CREATE TABLE signals (pk INTEGER NOT NULL, n INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (pk, n)) WITHOUT ROWID;

@@ -21,6 +21,15 @@ INSERT INTO edges (parent, ordinal, child_qid, child, data, done, result, codec,
 -- name: edges_of: what a parent waits or waited for
 SELECT ordinal, child_qid, child, data, done, result, codec, failure, asked FROM edges WHERE parent = ? ORDER BY ordinal;
 
+-- name: edge_names: the same, as they are called
+SELECT child_qid, ifnull(asked, child) FROM edges WHERE parent = ?;
+
+-- name: any_open: whether a parent still waits for a child
+SELECT 1 FROM edges WHERE parent = ? AND done = 0 LIMIT 1;
+
+-- name: parent: what the end of a child asks of it; not its payload
+SELECT state, follows, options FROM jobs WHERE pk = ?;
+
 -- name: waiting_parents: the edges that end with this child; a batch at a time
 SELECT parent, ordinal, data FROM edges WHERE child_qid = ? AND child = ? AND done = 0 LIMIT ?;
 
