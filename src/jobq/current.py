@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from msgspec.structs import replace
 
 from jobq.core.checks import Seconds, to_ms
-from jobq.core.records import JobKey, Lease, PutResult, SendSignal
+from jobq.core.records import JobKey, Lease, PutResult
 from jobq.core.states import State
-from jobq.core.waits import CHILD, Children, Inbox, child_id
+from jobq.core.waits import Children, Inbox, child_id, child_note
 from jobq.errors import InvalidJob, JobNotFound
 from jobq.stores.base import Store
 
@@ -146,9 +146,9 @@ class CurrentJob:
         if child is None:
             session = await task.queue.session()
             self._check_place(task, session.store)
-            result = await session.sender.put(spec)
+            _, result = await asyncio.gather(self._note(ordinal, JobKey(spec.queue, spec.id)), session.sender.put(spec))
             if result.id != spec.id:  # its unique lock is another's, which may be free when this handler comes by again
-                await self._note(ordinal, result.id)
+                await self._note(ordinal, JobKey(spec.queue, result.id))
         else:
             result = PutResult(id=child.id, life=0, state=State.COMPLETED)
         run.children.add(ordinal, JobKey(spec.queue, result.id), task.definition.returns)
@@ -182,9 +182,9 @@ class CurrentJob:
         if task.queue.tenant != self.tenant or store.url != self._run.store.url:
             raise InvalidJob(f"{task!r} is in another store or tenant than job {self.id} ({self.name}): it cannot be its child")
 
-    async def _note(self, ordinal: int, id: str) -> None:
-        job = JobKey(self._run.lease.queue, self.id)
-        await self._run.store.alter([SendSignal(job=job, name=f"{CHILD}{ordinal}", value=id.encode())])
+    async def _note(self, ordinal: int, child: JobKey) -> None:
+        if not self._run.children.noted(ordinal, child):
+            await self._run.store.alter([child_note(JobKey(self._run.lease.queue, self.id), ordinal, child)])
 
 
 class SyncCurrentJob(CurrentJob):

@@ -314,6 +314,25 @@ async def test_cancelling_cascades_to_children_that_are_waited_for(queue: Queue)
     assert await queue.job(f"{job.id}:0").state() is State.CANCELLED
 
 
+async def test_cancelling_cascades_to_children_that_are_not_waited_for_yet(queue: Queue) -> None:
+    added = asyncio.Event()
+
+    @queue.task
+    async def parent() -> None:
+        for _ in range(3):
+            await current_job().add(queue.named("nobody", delay=3600))
+        added.set()
+        await asyncio.sleep(3600)
+
+    job = await parent.enqueue()
+    async with Worker(queue), asyncio.timeout(10):
+        await added.wait()
+        assert await job.cancel(cascade=True)
+        with pytest.raises(JobCancelled):
+            await job.result()
+    assert [await queue.job(f"{job.id}:{n}").state() for n in range(3)] == [State.CANCELLED] * 3
+
+
 async def test_what_was_saved_outlives_a_wait(jobs: testing.Sandbox, clocked: Queue) -> None:
     seen: list[Any] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobq.core.records import Cancel, Rerun, SendSignal
 from jobq.core.states import State
+from jobq.core.waits import child_note
 
 from .kit import DAY, SECOND, Desk, block, complete, fail, ref, release, retry
 
@@ -85,6 +86,42 @@ async def test_a_job_blocked_on_children_can_be_cancelled(q: Desk) -> None:
     await q.settle(block(lease, after=(q.edge("p/1"),)))
     assert await q.alter(Cancel(job=q.key("p"), cascade=True))
     assert await q.states("p", "p/1") == ["cancelled", "cancelled"]
+
+
+async def test_a_cascade_reaches_children_that_a_running_job_has_added_and_does_not_wait_for_yet(q: Desk) -> None:
+    beside = q.beside("other")
+    await q.put("p")
+    lease = await q.take()
+    await q.put("p/1")
+    await beside.put("p/2")
+    for n, child in enumerate((q.key("p/1"), beside.key("p/2"), q.key("never put"))):
+        assert await q.alter(child_note(q.key("p"), n, child))
+    assert await q.alter(Cancel(job=q.key("p"), cascade=True))
+    await q.tick()
+    assert (await q.states("p", "p/1"), await beside.states("p/2")) == (["active", "cancelled"], ["cancelled"])
+    await q.settle(fail(lease))
+    assert await q.state("p") is State.CANCELLED
+
+
+async def test_a_cascade_over_a_job_that_has_ended_leaves_its_children_alone(q: Desk) -> None:
+    await q.put("p")
+    lease = await q.take()
+    await q.put("p/1")
+    assert await q.alter(child_note(q.key("p"), 0, q.key("p/1")))
+    await q.settle(complete(lease))
+    assert not await q.alter(Cancel(job=q.key("p"), cascade=True))
+    assert await q.state("p/1") is State.WAITING
+
+
+async def test_children_of_an_earlier_life_are_not_reached(q: Desk) -> None:
+    await q.put("p")
+    lease = await q.take()
+    await q.put("p/1")
+    assert await q.alter(child_note(q.key("p"), 0, q.key("p/1")))
+    await q.settle(complete(lease))
+    assert await q.alter(Rerun(job=q.key("p")))
+    assert await q.alter(Cancel(job=q.key("p"), cascade=True))
+    assert await q.states("p", "p/1") == ["cancelled", "waiting"]
 
 
 async def test_a_wait_repeated_after_a_lost_reply_blocks_once(q: Desk) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from jobq.core.control import WaitForChildren, WaitForSignal
 from jobq.core.records import MAX_ID_LENGTH, Edge, Failure, Input, JobKey, Lease, QueueName
-from jobq.core.waits import CHILD, Children, Inbox, child_id
+from jobq.core.waits import Children, Inbox, child_id, child_note
 from jobq.errors import InvalidJob, WaitTimeout
 
 HERE, ELSEWHERE = QueueName("t", "here"), QueueName("t", "elsewhere")
@@ -81,9 +81,19 @@ def test_a_child_that_ended_need_not_be_added_again() -> None:
 
 
 def test_a_child_that_was_anothers_job_is_that_job_in_every_pass() -> None:
-    children = Children(lease(signals=((f"{CHILD}1", b"holder"), ("go", b"1"))))
+    noted = child_note(JobKey(HERE, "boss"), 1, JobKey(ELSEWHERE, "holder"))
+    children = Children(lease(signals=((noted.name, noted.value), ("go", b"1"))))
     assert children.found(0, JobKey(HERE, "boss:0")) is None
     assert children.found(1, JobKey(ELSEWHERE, "boss:1")) == JobKey(ELSEWHERE, "holder")
+
+
+def test_a_child_that_was_noted_is_put_again_unless_it_is_known_to_have_ended() -> None:
+    """The note may have been stored and the child not: a run can die in between."""
+    noted = child_note(JobKey(HERE, "boss"), 0, JobKey(HERE, "boss:0"))
+    children = Children(lease(signals=((noted.name, noted.value),)))
+    assert children.found(0, JobKey(HERE, "boss:0")) is None
+    assert children.noted(0, JobKey(HERE, "boss:0"))
+    assert not children.noted(0, JobKey(HERE, "other"))
 
 
 def test_two_children_of_one_id_are_refused() -> None:

@@ -166,7 +166,7 @@ async def alter(
 @job.command(examples="jq-ctl job cancel inv-8 inv-9\njq-ctl job cancel month-end --cascade")
 @ids_argument
 @queue_option
-@click.option("--cascade", is_flag=True, help="Also the jobs it waits for.")
+@click.option("--cascade", is_flag=True, help="Also the jobs it waits for, and its children.")
 @on_store
 async def cancel(ctl: Ctl, ids: tuple[str, ...], queue: str | None, cascade: bool) -> int:
     """Cancel jobs: at once if they have not started, otherwise the handler is asked to stop."""

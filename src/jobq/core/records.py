@@ -471,7 +471,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cancel(Command, frozen=True, kw_only=True, tag="cancel"):
-    """Waiting, delayed, blocked: at once. Active: asked. `cascade`: the jobs it waits for as well."""
+    """Waiting, delayed, blocked: at once. Active: asked. `cascade`: the jobs it waits for as well, and the
+    children it has added and does not wait for yet (those it has notes of, see core/waits.py)."""
 
     cascade: bool = False
     reason: str = "cancelled"

@@ -12,11 +12,23 @@ from typing import Any
 from jobq.core.checks import check_signal
 from jobq.core.codec import get_codec
 from jobq.core.control import WaitForChildren, WaitForSignal
-from jobq.core.records import MAX_ID_LENGTH, Edge, Input, JobKey, Lease, QueueName
+from jobq.core.records import MAX_ID_LENGTH, Edge, Input, JobKey, Lease, QueueName, SendSignal
 from jobq.errors import InvalidJob, WaitTimeout
 
 CHILD = "$jobq.child "
-"""A job's note to itself, kept as a signal: its n-th child is a job that was there already, under another id."""
+"""A job's note to itself, kept as a signal: which job its n-th child is. A cascading cancel goes by it until the job waits for
+its children, and a later pass finds a child by it that was there already, under another id."""
+
+
+def child_note(parent: JobKey, ordinal: int, child: JobKey) -> SendSignal:
+    """The note that `child` is the parent's n-th."""
+    return SendSignal(job=parent, name=f"{CHILD}{ordinal}", value=f"{child.queue.queue}\n{child.id}".encode())
+
+
+def noted_child(tenant: str, name: str, value: bytes) -> JobKey | None:
+    """The child that a signal notes; None if it is another signal."""
+    queue, found, id = value.decode(errors="replace").partition("\n") if name.startswith(CHILD) else ("", "", "")
+    return JobKey(QueueName(tenant, queue), id) if found else None
 
 
 def child_id(parent: Lease, queue: QueueName, ordinal: int) -> str:
@@ -36,7 +48,10 @@ class Children:
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self._ended = {given.job: given for given in lease.inputs}
-        self._others = {name.removeprefix(CHILD): value for name, value in lease.signals if name.startswith(CHILD)}
+        self._noted: dict[int, JobKey] = {}
+        for name, value in lease.signals:
+            if (child := noted_child(lease.queue.tenant, name, value)) is not None:
+                self._noted[int(name.removeprefix(CHILD))] = child
         self._count = 0
         self._ids: set[str] = set()
         self._added: dict[int, tuple[JobKey, Any]] = {}  # by number, with the annotation of their results
@@ -48,10 +63,12 @@ class Children:
 
     def found(self, ordinal: int, child: JobKey) -> JobKey | None:
         """The job that an earlier pass added as this child, if it is known to be there without asking."""
-        other = self._others.get(str(ordinal))
-        if other is not None:
-            child = JobKey(child.queue, other.decode())
-        return child if other is not None or child in self._ended else None
+        other = self._noted.get(ordinal, child)
+        return other if other != child or child in self._ended else None
+
+    def noted(self, ordinal: int, child: JobKey) -> bool:
+        """Whether the job has a note already that this is its n-th child."""
+        return self._noted.get(ordinal) == child
 
     def add(self, ordinal: int, child: JobKey, returns: Any) -> None:
         """It is one of those the run waits for. Results are delivered by id, so an id that is there already is refused."""

@@ -17,6 +17,7 @@ from jobq.core.records import (
     Update,
 )
 from jobq.core.states import Kind
+from jobq.core.waits import noted_child
 from jobq.stores.sqlite import ending, line, locks, signals
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
@@ -44,10 +45,10 @@ def alter(tx: Tx, commands: Sequence[AnyCommand]) -> list[bool]:
 
 def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> bool:
     """Waiting, delayed, blocked: at once. Active: asked."""
-    if cascade:
-        _cancel_below(tx, job, reason)
     if job.state in ENDED:
         return False
+    if cascade:
+        _cancel_below(tx, job, reason)
     if job.state != ACTIVE:
         ending.end(tx, queue, job, CANCELLED, reason=reason)
         return True
@@ -94,14 +95,27 @@ def _find(tx: Tx, key: JobKey) -> tuple[QueueRow, Job] | None:
 
 def _cancel_below(tx: Tx, job: Job, reason: str) -> None:
     """The jobs it waits for, and those they wait for; nearest first, so that none is failed by its child before."""
-    open_pks, seen = [job.pk], {(job.qid, job.id)}
-    while open_pks:
-        for _, qid, id, *_ in tx.execute(TIES["edges_of"], (open_pks.pop(),)).fetchall():
+    todo, seen = [job], {(job.qid, job.id)}
+    while todo:
+        for qid, id in _below(tx, todo.pop()):
             child = tx.find(qid, id) if (qid, id) not in seen else None
             seen.add((qid, id))
             if child is not None:
-                open_pks.append(child.pk)
+                todo.append(child)
                 cancel(tx, tx.queue_by_qid(qid), child, reason=reason, cascade=False)
+
+
+def _below(tx: Tx, job: Job) -> list[tuple[int, str]]:
+    """The jobs it waits for, and those it has added as its children."""
+    found = [(qid, id) for _, qid, id, *_ in tx.execute(TIES["edges_of"], (job.pk,)).fetchall()]
+    if job.flags & NOTED:
+        tenant = tx.queue_by_qid(job.qid).tenant
+        for name, value in tx.execute(TIES["signals_of"], (job.pk,)).fetchall():
+            child = noted_child(tenant, name, value)
+            queue = None if child is None else tx.queue(child.queue)
+            if child is not None and queue is not None:
+                found.append((queue.qid, child.id))
+    return found
 
 
 def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:

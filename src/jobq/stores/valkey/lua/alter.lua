@@ -2,6 +2,7 @@
 local STATE = J.STATE
 local PENDING = { [STATE.delayed] = true, [STATE.blocked] = true, [STATE.waiting] = true }
 local LINES = 1000 -- log lines kept per job
+local CHILD = "$jobq.child "
 
 -- Waiting, delayed, blocked: at once. Active: asked; its worker is told.
 function J.cancel(cx, job, reason, cascade)
@@ -21,9 +22,19 @@ function J.cancel(cx, job, reason, cascade)
   return true
 end
 
+-- Another queue of the tenant, by its name (see keys.py).
+local function sibling(cx, name)
+  return cx.P:match("^jq:{[^:]*:") .. name:gsub("[%%{}:%c]", function(c) return string.format("%%%02x", c:byte()) end) .. "}"
+end
+
+-- The jobs it waits for, and those it has added as its children (see core/waits.py).
 function J.cancel_children(cx, job)
-  for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. job.id))) do
+  for field, value in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. job.id))) do
     local queue, id = field:match("^e:([^\n]*)\n(.*)$")
+    if field:sub(1, 2) == "g:" and value:sub(1, #CHILD) == CHILD then
+      local name, child = value:match("^[^\n]*\n([^\n]*)\n(.*)$")
+      if name then queue, id = sibling(cx, name), child end
+    end
     if queue then J.post(cx, queue, { type = "cancel", id = id, reason = "cancelled" }) end
   end
 end
