@@ -54,6 +54,7 @@ class Caller(NamedTuple):
     worker: str
     call: str
     lane: int
+    again: bool  # it may have been made before
 
 
 class _Found:
@@ -185,7 +186,9 @@ class HotCalls(Sleep):
     ) -> Settled:
         """See HotStore."""
         self.wake(worker)
-        by = Caller(worker, call, lane)
+        last = self._last_calls.get((worker, lane))
+        by = Caller(worker, call, lane, last is None or last == call)
+        self._last_calls[worker, lane] = call
         queues = then.queues if then is not None else ()
         if len(queues) == 1 and self._partitions.get(queues[0]) == 1 and all(o.queue == queues[0] for o in outcomes):
             return await self._exchange(keys.prefix(queues[0]), queues[0], outcomes, by, then.limit, then.lease_ms, "")  # type: ignore[union-attr]
@@ -201,15 +204,12 @@ class HotCalls(Sleep):
         for o in outcomes:
             by_place.setdefault(await self._where(o.queue, o.token), []).append(o)
         claims = await self._claimed_from(then, by.call)
-        lane = (by.worker, by.lane)
-        new = self._last_calls.get(lane, by.call) != by.call
-        self._last_calls[lane] = by.call
         found = _Found()
         for at in [at for at in by_place if at not in claims]:
             found.add(await self._exchange(at.prefix, at.queue, by_place[at], by, -1, 0, at.mark))
         if then is None:
             return found.answer()
-        glances = await self._glance(claims) if new else {}
+        glances = {} if by.again else await self._glance(claims)
         found.dues += [g.due_in for at, g in glances.items() if not g.ready and g.due_in is not None]
         skipped = [at for at in claims if at not in by_place and at in glances and not glances[at].ready]
         await self._claim_at([at for at in claims if at not in skipped], by_place, by, then, found)
@@ -261,7 +261,7 @@ class HotCalls(Sleep):
         rest: list[Argument] = []
         ordered: list[AnyOutcome] = []
         others: list[AnyOutcome] = []
-        where = await self._waited(outcomes)
+        where: dict[JobKey, str] = {}
         for o in outcomes:
             token = o.token.removesuffix(mark) if mark else o.token
             if type(o) is Complete:
@@ -270,24 +270,25 @@ class HotCalls(Sleep):
                 ordered.append(o)
             else:
                 others.append(o)
+                if type(o) is Block:
+                    where = await self._waited(o)
                 rest += packing.outcome(o, where.__getitem__, token)
-        worker, call, lane = by
+        worker, call, lane, _ = by
         asleep = self.registered.get(worker, 1) > 0
         args = (
-            self.now(), worker, call, lane, room, lease_ms, len(ordered), len(others), 0 if mark else 1, int(asleep), *done, *rest
+            self.now(), worker, call, lane, int(by.again), room, lease_ms, len(ordered), len(others), 0 if mark else 1, int(asleep),
+            *done, *rest,
         )  # fmt: skip
         self.registered[worker] = 0
         try:
-            stale, due, messages, to_wake, expires, flat = await self.fcall_list(_SETTLE, prefix, args, confirmed=True)
+            reply = await self.fcall_list(_SETTLE, prefix, args, confirmed=True)
         except BaseException:
             self.registered[worker] = 1  # perhaps
             raise
+        stale, due, messages, to_wake, *granted = reply
         if messages or to_wake:
             await self.after(queue, prefix, to_wake=to_wake, messages=messages)
-        until = int(expires)
-        leases = tuple(
-            unpacking.lease(queue, flat[n], flat[n + 1], flat[n + 2], flat[n + 3], until, mark) for n in range(0, len(flat), 4)
-        )
+        leases = unpacking.leases(queue, granted, lease_ms, mark)
         if len(leases) < room:
             self.registered[worker] = room - len(leases)
         refs: tuple[LeaseRef, ...] = ()
@@ -297,9 +298,9 @@ class HotCalls(Sleep):
             refs = tuple(LeaseRef(o.queue, o.id, o.token) for o in outcomes if id(o) in late)
         return Settled(stale=refs, leases=leases, next_due_ms=None if due < 0 else due)
 
-    async def _waited(self, outcomes: Sequence[AnyOutcome]) -> dict[JobKey, str]:
-        """Where the jobs are that blocking outcomes wait for; those that are gone are looked for in their queue, in vain."""
-        waited = {edge.job for o in outcomes if type(o) is Block for edge in o.after}
+    async def _waited(self, outcome: Block) -> dict[JobKey, str]:
+        """Where the jobs are that a blocking outcome waits for; those that are gone are looked for in their queue, in vain."""
+        waited = {edge.job for edge in outcome.after}
         if not waited:
             return {}
         return {job: keys.prefix(job.queue) for job in waited} | await self.locate(waited)

@@ -87,8 +87,48 @@ def _names_of(nk: bytes) -> tuple[str, str | None]:
     return found
 
 
-def lease(queue: QueueName, id: bytes, rec: bytes, run: bytes, extras: Any, expires: int, mark: str = "") -> Lease:
-    """A lease as a claim answers it. `mark` is added to its token (the partition it came from)."""
+def leases(queue: QueueName, granted: Sequence[Any], lease_ms: int, mark: str = "") -> tuple[Lease, ...]:
+    """What a claim was granted (see lua/settle.lua). `mark` is added to the tokens: the partition they came from."""
+    expires, stem, fresh, others = granted
+    until = int(expires)
+    if not others:
+        token, started = stem.decode(), until - lease_ms
+        pairs = zip(fresh[::2], fresh[1::2], strict=True)
+        return tuple([_fresh(queue, id, rec, f"{token}{n}{mark}", started, until) for n, (id, rec) in enumerate(pairs)])
+    told = {
+        others[n]: _lease(queue, others[n + 1], others[n + 2], others[n + 3], others[n + 4], until, mark)
+        for n in range(0, len(others), 5)
+    }
+    rest = iter(leases(queue, (expires, stem, fresh, ()), lease_ms, mark))
+    token = stem.decode()
+    return tuple(
+        told.get(n) or msgspec.structs.replace(next(rest), token=f"{token}{n}{mark}") for n in range(len(told) + len(fresh) // 2)
+    )
+
+
+def _fresh(queue: QueueName, id: bytes, rec: bytes, token: str, started: int, expires: int) -> Lease:
+    """A job's first run: all there is to know is in its record."""
+    c1, c2, kind, nn = _head(rec)
+    start, options = _HEAD, _DEFAULT
+    if kind & _MORE:
+        nn, no = _more(rec, _HEAD)
+        start += 4
+        if no:
+            options = _options(rec[start + nn : start + nn + no])
+            start += no
+            name, key = _names_of(rec[start - no : start - no + nn])
+        else:
+            name, key = _names_of(rec[start : start + nn])
+    else:
+        name, key = _names_of(rec[start : start + nn])
+    return Lease(
+        queue=queue, id=id.decode(), token=token, life=0, name=name, payload=rec[start + nn :], codec=options.codec, attempt=1,
+        failures=0, stalls=0, created_ms=c1 << 32 | c2, started_ms=started, expires_ms=expires, key=key, retry=options.retry,
+        timeout_ms=options.timeout,
+    )  # fmt: skip
+
+
+def _lease(queue: QueueName, id: bytes, rec: bytes, run: bytes, extras: Any, expires: int, mark: str) -> Lease:
     c1, c2, kind, nn = _head(rec)
     start, no, life = _HEAD, 0, 0
     if kind & _MORE:

@@ -4,7 +4,7 @@
 -- A context `cx` is opened by a function with its first key and argument, gathers what the call does, and is closed
 -- once: the event log, the counters, the minute's figures and the wake-ups are then written, so that they cannot
 -- disagree with the jobs.
-local char, floor = string.char, math.floor
+local char, format, floor = string.char, string.format, math.floor
 
 J.STATE = { delayed = 0, blocked = 1, waiting = 2, active = 3, completed = 4, failed = 5, cancelled = 6 }
 J.KIND = {
@@ -47,6 +47,8 @@ for n = 0, 255 do J.BYTE[n] = char(n) end
 for n = 0, 1023 do J.TWO[n] = char(floor(n / 256), n % 256) end
 function J.two(n) return J.TWO[n] or spack(">I2", n) end
 function J.pmaybe(s) return s and J.pstr(s) or "\192" end
+-- A whole number as text, ready for commands: Lua's own way goes through "%.17g", for each time it is given.
+function J.whole(n) return format("%.0f", n) end
 function J.six(ms) return spack(">I6", ms) end
 
 -- Variadic commands over a flat list of any length.
@@ -106,19 +108,37 @@ end
 
 local META = {
   "mode", "paused", "limit", "rate", "key_limit", "key_rate", "held", "listened", "dead", "keep4", "keep5", "keep6", "count",
-  "parts", "partitions", "soft", "hard",
+  "parts", "partitions",
 }
--- What is stored about the queue, read once per call.
+local known, known_n, KNOWN = {}, 0, 1000 -- texts taken apart before
+
+-- What is stored about the queue and concerns jobs. It travels with the counters, so that a call need not ask for it; the same
+-- text is the same table, which nobody changes.
 function J.meta(cx)
   local meta = cx.meta
   if not meta then
-    meta = {}
-    local values = call("HMGET", cx.P .. "m", unpack(META))
-    for i = 1, #META do meta[META[i]] = values[i] end
-    meta.limit, meta.key_limit = tonumber(meta.limit), tonumber(meta.key_limit)
+    local text = J.counters(cx).meta
+    meta = known[text]
+    if not meta then
+      meta = text == "" and {} or munpack(text)
+      meta.limit, meta.key_limit = tonumber(meta.limit), tonumber(meta.key_limit)
+      if known_n >= KNOWN then known, known_n = {}, 0 end
+      known[text], known_n = meta, known_n + 1
+    end
     cx.meta = meta
   end
   return meta
+end
+
+-- Something of it has changed in m: note it where calls look. Whoever writes a field of META calls this.
+function J.meta_changed(cx)
+  local values, set = call("HMGET", cx.P .. "m", unpack(META)), {}
+  for i = 1, #META do
+    if values[i] then set[META[i]] = values[i] end
+  end
+  J.counters(cx).meta = next(set) and mpack(set) or ""
+  cx.meta = nil
+  J.save_counters(cx)
 end
 
 -- Write what the call did.

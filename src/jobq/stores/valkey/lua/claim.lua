@@ -1,27 +1,35 @@
 -- claim: the head of the line becomes active. Per job there is only Lua: the commands are variadic over the batch.
-local sub, byte, find, floor = string.sub, string.byte, string.find, math.floor
+local sub, byte, find, format, floor = string.sub, string.byte, string.find, string.format, math.floor
 local STR = J.STR
 local STATE, NIL, TIME, ORDER = J.STATE, J.NIL, "\207\0\0", J.ORDER
 local AT_START, MORE, LATER = J.AT_START, J.MORE, J.LATER
 local BYTE, two = J.BYTE, J.two
 local WADE = 1000 -- entries left behind that one claim wades through at most
+local FEW, NO_RUNS = 4, {}
+local MANY, LONG = 16, ("-"):rep(65)
 
 -- The claim under way: what it may take, and what it has taken.
 local function begin(cx, worker, lease_ms)
+  -- A run is longer than 64 bytes with such a stem: shorter ones the server would keep, and search, one after another.
   return {
-    worker = worker, expires = cx.now + lease_ms, stem = string.format("%x.%x.", J.take_numbers(cx, "order", 0), cx.now), n = 0,
-    runs = {}, lease_times = {}, reply = {}, items = J.items(cx, worker), waited = 0,
+    worker = worker, expires = J.whole(cx.now + lease_ms), stem = format("%016x.%012x.", J.take_numbers(cx, "order", 0), cx.now), n = 0,
+    ids = {}, runs = {}, lease_times = {}, fresh = {}, others = {}, items = J.items(cx, worker), waited = 0,
     fresh_run = spack(">I4I3I3I6I6", 1, 0, 0, cx.now, 0), started = TIME .. cx.now6 .. NIL,
   }
 end
 
-local function grant(tk, id, rec, run, extras)
-  local n, reply = tk.n + 1, tk.reply
-  local at = 4 * n
-  tk.n = n
+-- Add a lease to those told with all there is to say. `n` leases were granted before it.
+function J.told_whole(cx, leases, n, id, rec, run, has_extras)
+  local at = #leases
+  leases[at + 1], leases[at + 2], leases[at + 3], leases[at + 4] = n, id, rec, run
+  leases[at + 5] = has_extras and call("HGETALL", cx.P .. "x:" .. id) or ""
+end
+
+local function grant(tk, id, run)
+  local n = tk.n + 1
+  tk.n, tk.ids[n] = n, id
   tk.runs[2 * n - 1], tk.runs[2 * n] = id, run
   tk.lease_times[2 * n - 1], tk.lease_times[2 * n] = tk.expires, id
-  reply[at - 3], reply[at - 2], reply[at - 1], reply[at] = id, rec, run, extras or ""
 end
 
 -- Whether limits on starts let the job start now; if not, its key is held, or the claim is over.
@@ -70,7 +78,9 @@ local function start_one(cx, tk, entry, id, rec, run, order, key_rate)
   job.token = tk.stem .. tk.n
   J.event(cx, job, "started", STATE.waiting, nil, nil, nil, tk.worker)
   J.add(cx, "started", -1) -- counted with the batch
-  grant(tk, id, rec, J.pack_run(job), J.has(job.rflags, J.EXTRA) and call("HGETALL", cx.P .. "x:" .. id))
+  local started = J.pack_run(job)
+  J.told_whole(cx, tk.others, tk.n, id, rec, started, J.has(job.rflags, J.EXTRA))
+  grant(tk, id, started)
   return "started"
 end
 
@@ -84,12 +94,15 @@ local function activate(cx, tk, entries, orders, key_rates)
     if find(id, "\t", 1, true) then id = J.entry_parts(id) end
     ids[i], names[i] = id, jobs .. id
   end
-  local recs, runs = J.mget(names), J.hmget(P .. "h", ids)
+  local recs = J.mget(names)
+  -- Runs there are of active jobs, and of few others: if of none, nobody need ask.
+  local runs = n > FEW and call("HLEN", P .. "h") == call("ZCARD", P .. "q") and NO_RUNS or J.hmget(P .. "h", ids)
   -- Places: this batch, and the place in it.
   local batch = J.take_numbers(cx, "order", 1)
   local batch6 = spack(">I6", batch + ORDER)
   local items, fresh_run, stem, worker, started = tk.items, tk.fresh_run, tk.stem, tk.worker, tk.started
   local taken, closely = {}, tk.rate or key_rates
+  local fresh = tk.fresh
   local before = "\1\0\0\3\2" .. NIL .. NIL .. NIL .. TIME
   for i = 1, n do
     local rec, run, id = recs[i], runs[i], ids[i]
@@ -108,7 +121,8 @@ local function activate(cx, tk, entries, orders, key_rates)
         items[#items + 1] = "\220\0\17\3" .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. sub(rec, nk_at, nk_at + nn - 1) .. before
           .. created6 .. TIME .. created6 .. started
         tk.waited = tk.waited + now - created
-        grant(tk, id, rec, fresh_run .. batch6 .. two(i) .. "\0\0\1" .. BYTE[#token] .. token .. worker)
+        fresh[#fresh + 1], fresh[#fresh + 2] = id, rec
+        grant(tk, id, fresh_run .. batch6 .. two(i) .. "\0\0\1" .. BYTE[#token] .. token .. worker)
         taken[i] = true
       else
         local rate = key_rates and key_rates[i]
@@ -212,6 +226,15 @@ local function room(cx, tk, want)
   return want
 end
 
+-- The server keeps up to 128 short members one after another and searches them all, for each that comes and goes. A long member
+-- makes it build an index, which stays until the set is empty.
+local function note_leases(cx, tk)
+  local q, many = cx.P .. "q", tk.n > MANY
+  if many then call("ZADD", q, "+inf", LONG) end
+  J.variadic("ZADD", q, tk.lease_times, 2)
+  if many then call("ZREM", q, LONG) end
+end
+
 -- Take up to `want` jobs. RETURNS the claim.
 function J.claim(cx, want, worker, lease_ms)
   local tk = begin(cx, worker, lease_ms)
@@ -222,8 +245,8 @@ function J.claim(cx, want, worker, lease_ms)
   end
   if tk.n > 0 then
     J.variadic("HSET", cx.P .. "h", tk.runs, 2)
-    J.variadic("ZADD", cx.P .. "q", tk.lease_times, 2)
-    J.lease_timer(cx, tk.expires)
+    note_leases(cx, tk)
+    J.lease_timer(cx, cx.now + lease_ms)
     J.wait(cx, -tk.n)
     J.add(cx, "started", tk.n)
     J.add(cx, "wait_ms", tk.waited)

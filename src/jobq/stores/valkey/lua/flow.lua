@@ -95,7 +95,10 @@ local function ending(cx, child, as, parent)
     m.result = child.result
   elseif child.state == STATE.failed then
     local kept = call("HGET", cx.P .. "x:" .. child.id, "failure")
-    m.failure = kept and kept:sub(11) or nil
+    if kept then
+      m.attempt, m.at = sunpack(">I4I6", kept)
+      m.failure = kept:sub(11)
+    end
   end
   return m
 end
@@ -123,7 +126,7 @@ local function child_failure(m)
   if cause[1] ~= "child" then message = text .. "failed: " .. message end -- the first one's word is enough in a long chain
   return {
     reason = "child", error = (kind .. ": " .. message):sub(1, 500), fingerprint = fingerprint,
-    blob = mpack({ "child", kind, message, traceback or null, 0, 0, fingerprint or null }),
+    blob = mpack({ "child", kind, message, traceback or null, m.attempt or 0, m.at or 0, fingerprint or null }),
   }
 end
 

@@ -30,10 +30,9 @@ end
 -- Drop old entries: what all readers have acknowledged beyond the soft bound, anything beyond the hard one.
 -- RETURNS the number of events dropped that a reader had not acknowledged.
 function J.log_trim(cx)
-  local meta, stream = J.meta(cx), cx.P .. "s"
-  local n = J.counters(cx)
-  local kept = n.logged
-  local soft, hard = tonumber(meta.soft or SOFT), tonumber(meta.hard or HARD)
+  local stream, n = cx.P .. "s", J.counters(cx)
+  local kept, bounds = n.logged, call("HMGET", cx.P .. "m", "soft", "hard")
+  local soft, hard = tonumber(bounds[1] or SOFT), tonumber(bounds[2] or HARD)
   if kept <= soft then return 0 end
   local oldest = J.oldest_ack(cx)
   local dropped, unread = 0, 0

@@ -31,8 +31,8 @@ end
 function J.fix_mode(cx, body)
   local meta = J.meta(cx)
   if meta.mode then return end
-  meta.mode = J.has_key(body) and "keyed" or "plain"
-  call("HSET", cx.P .. "m", "mode", meta.mode)
+  call("HSET", cx.P .. "m", "mode", J.has_key(body) and "keyed" or "plain")
+  J.meta_changed(cx)
 end
 
 -- What a batch gathers: records, events, and who stands where.

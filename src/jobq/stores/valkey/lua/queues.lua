@@ -8,7 +8,7 @@ local function put_in_force(cx, texts)
     if texts[i] == "" then call("HDEL", cx.P .. "m", field) else call("HSET", cx.P .. "m", field, texts[i]) end
   end
   call("HDEL", cx.P .. "m", "rate_until")
-  cx.meta = nil
+  J.meta_changed(cx)
   J.settle_keys(cx)
   cx.woken = math.max(1, J.counters(cx).waiting)
 end
@@ -51,6 +51,7 @@ function J.declare(keys, args)
   if dead ~= "" then call("HSET", m, "dead", dead) end
   if base ~= "" then call("HSET", m, "base", base, "parts", "1") end
   call("HSETNX", m, "declared", "{}")
+  J.meta_changed(cx)
   if limits ~= "" and tonumber(version) > stored_version then
     call("HSET", m, "declared", limits, "version", version)
     call("HDEL", m, "changed")
@@ -87,6 +88,7 @@ function J.pause(keys, args)
   local now, paused = unpack(args)
   local cx = J.open(keys[1], now)
   call("HSET", cx.P .. "m", "paused", paused)
+  J.meta_changed(cx)
   if paused == "0" then cx.woken = math.max(1, J.counters(cx).waiting) end
   J.close(cx)
   return cx.to_wake or 0
@@ -205,6 +207,6 @@ function J.obliterate(keys, args)
     if not KEPT[field] then call("HDEL", cx.P .. "m", field) end
   end
   for _, name in ipairs({ "waiting", "popped", "timer", "leases", "fronts", "priorities" }) do J.counters(cx)[name] = 0 end
-  J.save_counters(cx)
+  J.meta_changed(cx)
   return { 1, cx.outbox }
 end

@@ -1,90 +1,96 @@
 -- settle: end runs, then claim more: the one exchange of a working worker.
-local sub, byte, find, floor = string.sub, string.byte, string.find, math.floor
+local sub, byte, floor = string.sub, string.byte, math.floor
 local pint, STR = J.pint, J.STR
 local STATE, NIL, TIME = J.STATE, J.NIL, "\207\0\0"
 local AT_END, MORE, NONE = J.AT_END, J.MORE, "\0\0\0\0\0\0"
 local two, FOUR, BYTE7 = J.two, {}, {}
 for n = 0, 255 do FOUR[n] = "\0\0\0" .. J.BYTE[n] end
 for n = 0, 127 do BYTE7[n] = J.BYTE[n] end -- as MessagePack has them
-local REMEMBERED = 3600000 -- ms that a worker's last exchange is remembered
+local REMEMBERED = "3600000" -- ms that a worker's last exchange is remembered
+local NOTHING = { n = 0, ids = {}, stem = "", expires = "0", fresh = {}, others = {} } -- claimed
 
--- Lists that a batch of completions gathers, each written with one command.
-local function gather()
-  return { n = 0, ran = 0, records = {}, done = {}, shelf = {}, given = {}, timed = {}, times = {}, seen = {} }
+-- attempt I4, failures I3, stalls I3, as runs have them and as events do. Nearly all runs are the first.
+local FIRST = "\0\0\0\1\0\0\0\0\0\0"
+local function counts_of(packed)
+  if packed == FIRST then return "\1\0\0" end
+  local attempt, failures, stalls = sunpack(">I4I3I3", packed)
+  return pint(attempt) .. pint(failures) .. pint(stalls)
 end
 
--- A job whose end nobody has a stake in but its listener: not waited for, not locking, not scheduled. RETURNS whether it was one.
-local function complete_plain(cx, b, id, name, rec, run, token, result)
-  local rflags, tn = byte(run, 33, 34)
-  if rflags % 2 == 0 or floor(rflags / 8) % 4 > 0 or tn ~= #token or find(run, token, 35, true) ~= 35 or b.seen[id] then return false end
-  local flags, nn = byte(rec, 7, 8)
-  local nk_at, created6, life, due6, ttl = 9, sub(rec, 1, 6), 0, sub(run, 17, 22), nil
-  if flags >= MORE then
-    local no, due, _
-    _, nn, no, nk_at, due, life = J.head(rec, 7)
-    if due6 == NONE and due > 0 then due6 = J.six(due) end
-    if flags % (2 * AT_END) >= AT_END then
-      local opts = munpack(sub(rec, nk_at + nn, nk_at + nn + no - 1))
-      if opts.lock or opts.schedule then return false end
-      ttl = opts.result_ttl
-      if opts.chan then cx.ended[#cx.ended + 1] = { opts.chan, id } end
-    end
+-- What a longer record says that matters at its end. RETURNS place and length of nk, life, first due time packed or nil, ttl or nil,
+-- channel or nil; nothing if its end concerns others: a lock, a schedule.
+local function look_closely(rec, flags)
+  local _, nn, no, nk_at, due, life = J.head(rec, 7)
+  local ttl, chan
+  if flags % (2 * AT_END) >= AT_END then
+    local opts = munpack(sub(rec, nk_at + nn, nk_at + nn + no - 1))
+    if opts.lock or opts.schedule then return nil end
+    ttl, chan = opts.result_ttl, opts.chan
   end
-  if due6 == NONE then due6 = created6 end
-  local n, now, nk = b.n + 1, cx.now, sub(rec, nk_at, nk_at + nn - 1)
-  b.n, b.seen[id], b.done[n] = n, true, id
-  b.records[2 * n - 1], b.records[2 * n] = name, b.ended .. two(#run) .. run .. "\0" .. (FOUR[#result] or spack(">I4", #result)) .. result .. rec
-  local list = ttl and b.timed or flags % 2 == 1 and b.given or b.shelf
-  list[#list + 1] = now
-  list[#list + 1] = id
-  if ttl then
-    b.times[#b.times + 1] = now + ttl
-    b.times[#b.times + 1] = id
-  end
-  if b.keyed then
-    local _, key = munpack(nk)
-    J.key_freed(cx, key)
-  end
-  local attempt, failures, stalls, started = sunpack(">I4I3I3I6", run)
-  b.ran = b.ran + now - started
-  b.items[#b.items + 1] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (BYTE7[life] or pint(life)) .. nk
-    .. (BYTE7[attempt] or pint(attempt)) .. (BYTE7[failures] or pint(failures)) .. (BYTE7[stalls] or pint(stalls)) .. b.middle .. created6
-    .. TIME .. due6 .. TIME .. sub(run, 11, 16) .. b.last
+  return nk_at, nn, life, due > 0 and J.six(due) or nil, ttl, chan
+end
+
+-- The slow way, for a job that others have a stake in, or whose lease is not what the caller thinks. RETURNS whether it was completed.
+local function complete_one(cx, id, token, result)
+  local job = J.load(cx, id)
+  if not job or job.state ~= STATE.active or job.token ~= token then return false end
+  J.finish(cx, job, STATE.completed, nil, result)
   return true
 end
 
--- Completions; those that concern nobody else are written together. The places of stale ones are added to `stale`.
+-- Completions. Jobs that are not waited for, hold no lock and belong to no schedule are written together: per job there is only Lua, in
+-- locals, because this is half of what a job costs. The places of stale ones are added to `stale`.
 local function complete(cx, args, first, count, worker, stale)
-  local P, now6, ids, names = cx.P, cx.now6, {}, {}
+  local P, now, now_text, ids, names = cx.P, cx.now, J.whole(cx.now), {}, {}
+  local jobs, at = P .. "j:", first
   for i = 1, count do
-    local id = args[first + 3 * (i - 1)]
-    ids[i], names[i] = id, P .. "j:" .. id
+    local id = args[at]
+    ids[i], names[i], at = id, jobs .. id, at + 3
   end
-  local runs, recs, b = J.hmget(P .. "h", ids), J.mget(names), gather()
-  b.items, b.keyed = J.items(cx, worker), J.meta(cx).mode == "keyed"
-  b.ended, b.middle, b.last = "\255\4" .. now6, "\4\3" .. NIL .. NIL .. NIL .. TIME, TIME .. now6
+  local runs, recs, items, keyed = J.hmget(P .. "h", ids), J.mget(names), J.items(cx, worker), J.meta(cx).mode == "keyed"
+  local records, done, seen, shelf, given, timed, times = {}, {}, {}, {}, {}, {}, {}
+  local n, ran, logged, before6, before = 0, 0, #items, nil, nil
+  local ended, middle, last = "\255\4" .. cx.now6, "\4\3" .. NIL .. NIL .. NIL .. TIME, TIME .. cx.now6
+  at = first - 3
   for i = 1, count do
-    local at = first + 3 * (i - 1)
-    local id, token, result = ids[i], args[at + 1], args[at + 2]
-    if not (runs[i] and recs[i] and complete_plain(cx, b, id, names[i], recs[i], runs[i], token, result)) then
-      local job = not b.seen[id] and J.load(cx, id)
-      if job and job.state == STATE.active and job.token == token then
-        J.finish(cx, job, STATE.completed, nil, result)
-      else
-        stale[#stale + 1] = i
+    at = at + 3
+    local id, token, result, run, rec = ids[i], args[at + 1], args[at + 2], runs[i], recs[i]
+    local nk_at, nn, life, due6, ttl, chan
+    if run and rec and not seen[id] then
+      local rflags, tn = byte(run, 33, 34)
+      if rflags % 2 == 1 and floor(rflags / 8) % 4 == 0 and tn == #token and sub(run, 35, 34 + tn) == token then
+        local flags, short = byte(rec, 7, 8)
+        if flags < MORE then nk_at, nn, life = 9, short, 0 else nk_at, nn, life, due6, ttl, chan = look_closely(rec, flags) end
+        if nk_at then
+          local created6, started6, run_due6, nk = sub(rec, 1, 6), sub(run, 11, 16), sub(run, 17, 22), sub(rec, nk_at, nk_at + nn - 1)
+          if run_due6 ~= NONE then due6 = run_due6 end
+          if started6 ~= before6 then before6, before = started6, sunpack(">I6", started6) end
+          n, ran, seen[id] = n + 1, ran + now - before, true
+          done[n], records[2 * n - 1] = id, names[i]
+          records[2 * n] = ended .. two(#run) .. run .. "\0" .. (FOUR[#result] or spack(">I4", #result)) .. result .. rec
+          items[logged + n] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (BYTE7[life] or pint(life)) .. nk
+            .. counts_of(sub(run, 1, 10)) .. middle .. created6 .. TIME .. (due6 or created6) .. TIME .. started6 .. last
+          local list = ttl and timed or flags % 2 == 1 and given or shelf
+          local m = #list
+          list[m + 1], list[m + 2] = now_text, id
+          if ttl then times[#times + 1], times[#times + 2] = now + ttl, id end
+          if chan then cx.ended[#cx.ended + 1] = { chan, id } end
+          if keyed then J.key_freed(cx, (select(2, munpack(nk)))) end
+        end
       end
     end
+    if not nk_at and (seen[id] or not complete_one(cx, id, token, result)) then stale[#stale + 1] = i end
   end
-  if b.n == 0 then return end
-  J.mset(b.records)
-  J.variadic("ZREM", P .. "q", b.done)
-  J.variadic("HDEL", P .. "h", b.done)
-  J.variadic("ZADD", P .. "e4", b.shelf, 2)
-  J.variadic("ZADD", P .. "k4", b.given, 2)
-  J.variadic("ZADD", P .. "y4", b.timed, 2)
-  J.variadic("ZADD", P .. "y", b.times, 2)
-  J.add(cx, "completed", b.n)
-  J.add(cx, "run_ms", b.ran)
+  if n == 0 then return end
+  J.mset(records)
+  J.variadic("ZREM", P .. "q", done)
+  J.variadic("HDEL", P .. "h", done)
+  J.variadic("ZADD", P .. "e4", shelf, 2)
+  J.variadic("ZADD", P .. "k4", given, 2)
+  J.variadic("ZADD", P .. "y4", timed, 2)
+  J.variadic("ZADD", P .. "y", times, 2)
+  J.add(cx, "completed", n)
+  J.add(cx, "run_ms", ran)
   cx.freed = true
 end
 
@@ -120,7 +126,7 @@ local ENDINGS = {
     else
       local held = math.max(tonumber(J.meta(cx).held or 0), cx.now + o.delay)
       call("HSET", cx.P .. "m", "held", held)
-      J.meta(cx).held = held
+      J.meta_changed(cx)
     end
     J.to_waiting(cx, job, "limited", "front")
   end,
@@ -144,73 +150,61 @@ end
 -- The answer to an exchange that was carried out before: its stale ones, and the leases it granted that still hold.
 local function repeated(cx, memory)
   local stale, granted = memory:match("^[^\n]*\n([^\n]*)\n(.*)$")
-  local reply, n = {}, 0
+  local leases, n, expires = {}, 0, "0"
   local stem, rest = granted:match("^([^\n]*)\n(.*)$")
   for id in (rest or ""):gmatch("[^\n]+") do
     local job = J.load(cx, id)
     if job and job.state == STATE.active and job.token:sub(1, #stem) == stem then
-      local at = 4 * n
+      J.told_whole(cx, leases, n, job.id, job.rec, J.pack_run(job), J.has(job.rflags, J.EXTRA))
       n = n + 1
-      reply[at + 1], reply[at + 2], reply[at + 3] = id, job.rec, J.pack_run(job)
-      reply[at + 4] = J.has(job.rflags, J.EXTRA) and call("HGETALL", cx.P .. "x:" .. id) or ""
-      cx.expires = call("ZSCORE", cx.P .. "q", id)
+      expires = call("ZSCORE", cx.P .. "q", id)
     end
   end
-  return stale, reply, n
+  return { stale, 0, 0, 0, expires, "", {}, leases }
 end
 
 -- settle. KEYS 1 prefix
--- ARGS now, worker, call, lane, limit (-1: claim nothing), lease_ms, completions, outcomes of other kinds, "1" if it may sleep,
---      "1" if it may be asleep,
+-- ARGS now, worker, call, lane, "1" if it may have been made before, limit (-1: claim nothing), lease_ms, completions, outcomes of
+--      other kinds, "1" if it may sleep, "1" if it may be asleep,
 --      then per completion: id, token, result ("" for none, else "\1" and its bytes);
 --      then per other outcome: itself packed {kind, id, token, delay, …}, data, edges packed
--- RETURNS {stale places "1,2", next due in ms or -1, messages waiting, jobs to wake for elsewhere, lease expiry,
---      leases flat: id, record, run, extras}
+-- RETURNS {stale places "1,2", next due in ms or -1, messages waiting, jobs to wake for elsewhere, lease expiry, what tokens begin with
+--      (their places follow), first runs of jobs flat: id, record; other leases flat: place, id, record, run, extras}
 function J.settle(keys, args)
-  local now, worker, name, lane, limit, lease_ms, completions, others, sleepy, asleep = unpack(args, 1, 10)
+  local now, worker, name, lane, again, limit, lease_ms, completions, others, sleepy, asleep = unpack(args, 1, 11)
   local cx = J.open(keys[1], now)
   limit, lease_ms, completions, others = tonumber(limit), tonumber(lease_ms), tonumber(completions), tonumber(others)
   -- The second look of a worker about to sleep ("<call>+", partitioned queues) does not make it forget the first.
   local memory_key = cx.P .. "c:" .. worker .. (lane == "0" and "" or "\n" .. lane) .. (name:sub(-1) == "+" and "+" or "")
-  local memory = call("GET", memory_key)
-  if memory and memory:sub(1, #name + 1) == name .. "\n" then
-    local stale, reply = repeated(cx, memory)
-    return { stale, 0, 0, 0, cx.expires or "0", reply }
-  end
+  local memory = again == "1" and call("GET", memory_key)
+  if memory and memory:sub(1, #name + 1) == name .. "\n" then return repeated(cx, memory) end
   if asleep == "1" then J.wake_up(cx, worker) end
   local stale = {}
-  if completions > 0 then complete(cx, args, 11, completions, worker, stale) end
+  if completions > 0 then complete(cx, args, 12, completions, worker, stale) end
   for i = 1, others do
-    local at = 11 + 3 * completions + 3 * (i - 1)
+    local at = 12 + 3 * completions + 3 * (i - 1)
     local edges = args[at + 2]
     if not settle_one(cx, munpack(args[at]), args[at + 1], edges ~= "" and munpack(edges) or nil) then
       stale[#stale + 1] = completions + i
     end
   end
   J.deliver_local(cx)
-  local stale_text, due, reply, granted = table.concat(stale, ","), -1, {}, "\n"
-  local expires = 0
+  local stale_text, due, tk = table.concat(stale, ","), -1, NOTHING
   if limit >= 0 then
     J.prepare(cx, 500)
-    local tk = J.claim(cx, limit, worker, lease_ms)
-    reply, expires = tk.reply, tk.expires
+    tk = J.claim(cx, limit, worker, lease_ms)
     if tk.n < limit then due = J.next_due(cx) end
-    if tk.n > 0 then
-      local ids = {}
-      for i = 1, tk.n do ids[i] = tk.reply[4 * i - 3] end
-      granted = tk.stem .. "\n" .. table.concat(ids, "\n")
-    end
     if tk.n < limit and sleepy == "1" then J.fall_asleep(cx, worker, limit - tk.n) end
     cx.woken = math.min(cx.woken, J.counters(cx).waiting)
   end
   if cx.freed and J.meta(cx).limit then cx.woken = math.max(cx.woken, 1) end
-  if completions + others > 0 or #reply > 0 then
-    call("SET", memory_key, name .. "\n" .. stale_text .. "\n" .. granted, "PX", REMEMBERED)
+  if completions + others + tk.n > 0 then
+    call("SET", memory_key, name .. "\n" .. stale_text .. "\n" .. tk.stem .. "\n" .. table.concat(tk.ids, "\n"), "PX", REMEMBERED)
   end
   -- What retention lets go, goes a little at a time with those that come.
   if completions > 0 and (J.take_numbers(cx, "sweeps", completions) + completions) % 128 < completions then
     J.sweep(cx, 2 * math.max(completions, 128))
   end
   J.close(cx)
-  return { stale_text, due, cx.outbox, cx.to_wake or 0, string.format("%.0f", expires), reply }
+  return { stale_text, due, cx.outbox, cx.to_wake or 0, tk.expires, tk.stem, tk.fresh, tk.others }
 end

@@ -94,6 +94,7 @@ function J.hear_log(keys, args)
   local now, ms = unpack(args)
   local cx = J.open(keys[1], now)
   call("HSET", cx.P .. "m", "listened", cx.now + tonumber(ms))
+  J.meta_changed(cx)
   return 0
 end
 

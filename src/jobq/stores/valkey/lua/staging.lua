@@ -52,7 +52,10 @@ function J.seal(keys, args)
   local cx = J.open(keys[1], now)
   local wrong = J.refusal(cx, tonumber(plain), tonumber(keyed), tonumber(cost))
   if wrong then return wrong end
-  if not J.meta(cx).mode then call("HSET", cx.P .. "m", "mode", keyed == "0" and "plain" or "keyed") end
+  if not J.meta(cx).mode then
+    call("HSET", cx.P .. "m", "mode", keyed == "0" and "plain" or "keyed")
+    J.meta_changed(cx)
+  end
   return 0
 end
 
