@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from jobq.pipeline.fs import Files
 from jobq.pipeline.tables import Table
@@ -45,6 +46,12 @@ class Part(NamedTuple):
 def any_of(parts: Sequence[Part]) -> str:
     """The condition that selects all of them."""
     return " OR ".join(f"({part.sql()})" for part in parts) or "false"
+
+
+def empty(spark: SparkSession, table: Table) -> DataFrame:
+    """No rows of the table. Spark sees in the plan that there are none, and leaves out what would be done with them."""
+    fields = [F.lit(None).cast(field.dataType).alias(field.name) for field in table.schema.fields]
+    return spark.range(0).where("false").select(*fields)
 
 
 class Tablespace(Protocol):
@@ -91,7 +98,7 @@ class ParquetSpace:
         if without:
             paths = [file.path for path in paths for file in self.files.files(path) if not file.name.startswith(without)]
         if not paths:
-            return self.spark.createDataFrame([], table.schema)
+            return empty(self.spark, table)
         return self.spark.read.schema(table.schema).option("basePath", base).parquet(*paths)
 
     def append(self, table: Table, staged: str, *, batch: str, number: int) -> None:
@@ -147,7 +154,7 @@ class DeltaSpace:
     def read(self, table: Table, parts: Sequence[Part] | None = None, *, without: str | None = None) -> DataFrame:
         """A snapshot. `without` has no meaning here: a batch is there whole or not at all."""
         if not self._exists(table):
-            return self.spark.createDataFrame([], table.schema)
+            return empty(self.spark, table)
         rows = self.spark.read.format("delta").load(self.path(table)).select(*table.columns)
         return rows if parts is None else rows.where(any_of(parts))
 

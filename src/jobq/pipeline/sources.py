@@ -107,7 +107,8 @@ class FileSource:
         reader = reader.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl*")
         if self.max_files:
             reader = reader.option("maxFilesPerTrigger", self.max_files)
-        return reader.json(self.folder).withColumn("origin", F.col("_metadata.file_path"))
+        # Not the column _metadata.file_path, which Spark adds by copying every row; this is asked for bad lines only.
+        return reader.json(self.folder).withColumn("origin", F.input_file_name())
 
 
 class StoreSource:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
 
+from pyspark import inheritable_thread_target
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -12,9 +15,9 @@ from jobq.pipeline.formats import Part, any_of
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.slo import Target
 from jobq.pipeline.tables import ATTEMPTS, ERRORS, EVENTS, QUEUE_MINUTE, SLO, TENANT_DAY, WORKER_MINUTE, Table
-from jobq.pipeline.transforms.attempts import attempts, starts_found, starts_wanted
+from jobq.pipeline.transforms.attempts import attempts, special, starts_found, starts_wanted
 from jobq.pipeline.transforms.errors import errors
-from jobq.pipeline.transforms.queues import COUNTS, changes, last_levels, queue_minute, tenant_day
+from jobq.pipeline.transforms.queues import COUNTS, changes, last_levels, queue_minute, steps, tenant_day
 from jobq.pipeline.transforms.slo import slo
 from jobq.pipeline.transforms.workers import LOOK_BACK_HOURS, worker_minute
 
@@ -25,23 +28,44 @@ def derive(lake: Lake, targets: Sequence[Target], hours: Sequence[Part] | None =
     if not hours:
         return []
     events = lake.read(EVENTS, hours)
-    _attempts(lake, events, hours)
-    _replace_hours(lake, ERRORS, errors(events), hours)
-    _replace_hours(lake, SLO, slo(events, targets), hours)
-    _queues(lake, events, hours)
-    _workers(lake, hours)
+    few, made = special(events).persist(), steps(events, targets).persist()
+    try:
+        # Beside each other: most of the small tables' time is planning and waiting for single tasks.
+        _all_at_once(
+            lake,
+            lambda: _runs(lake, events, few, hours),
+            lambda: _queues(lake, events, made, hours),
+            lambda: _replace_hours(lake, ERRORS, errors(few), hours),
+            lambda: _replace_hours(lake, SLO, slo(made, targets), hours),
+        )
+    finally:
+        few.unpersist()
+        made.unpersist()
     lake.derived(hours)
     return list(hours)
 
 
-def _attempts(lake: Lake, events: DataFrame, hours: Sequence[Part]) -> None:
-    wanted = starts_wanted(events)
+def _all_at_once(lake: Lake, *works: Callable[[], None]) -> None:
+    """Do all of them in threads that are stopped with this one; the first error is raised when all have ended."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        begin: Any = inheritable_thread_target(lake.spark)
+        for done in [pool.submit(begin(work)) for work in works]:
+            done.result()
+
+
+def _runs(lake: Lake, events: DataFrame, few: DataFrame, hours: Sequence[Part]) -> None:
+    _attempts(lake, events, few, hours)
+    _workers(lake, hours)
+
+
+def _attempts(lake: Lake, events: DataFrame, few: DataFrame, hours: Sequence[Part]) -> None:
+    wanted = starts_wanted(few)
     begun = sorted({_hour_of(row[0]) for row in wanted.select(_hours_since_epoch("started_at")).distinct().collect()})
     starts = starts_found(wanted, lake.read(EVENTS, begun)) if begun else None
-    lake.space.replace(ATTEMPTS, attempts(events, starts), hours)
+    lake.space.replace(ATTEMPTS, attempts(events, few, starts), hours)
 
 
-def _queues(lake: Lake, events: DataFrame, hours: Sequence[Part]) -> None:
+def _queues(lake: Lake, events: DataFrame, made: DataFrame, hours: Sequence[Part]) -> None:
     """Minutes of these hours anew, the other minutes of those days as they are, and the levels of every day from the first on."""
     first = min(hour.day for hour in hours)
     known = lake.space.parts(QUEUE_MINUTE)
@@ -52,10 +76,13 @@ def _queues(lake: Lake, events: DataFrame, hours: Sequence[Part]) -> None:
     # Rows in which nothing happened are only marks of the level at the start of a day; they are made again.
     happened = " OR ".join(f"{name} <> 0" for name in COUNTS)
     keep = keep.where(f"NOT ({stale}) AND ({happened})")
-    minutes = changes(events).unionByName(keep.drop("waiting", "held", "day"))
+    minutes = changes(events, made).unionByName(keep.drop("waiting", "held", "day")).persist()
     before = last_levels(lake.read(QUEUE_MINUTE, earlier[-1:]))
-    wanted = lake.spark.createDataFrame([(date.fromisoformat(day.day),) for day in days], "day date")
-    lake.space.replace(QUEUE_MINUTE, queue_minute(minutes, before, wanted), days)
+    wanted = lake.spark.sql("SELECT * FROM VALUES " + ", ".join(f"(DATE'{day.day}')" for day in days) + " AS days(day)")
+    try:
+        lake.space.replace(QUEUE_MINUTE, queue_minute(minutes, before, wanted), days)
+    finally:
+        minutes.unpersist()
     lake.space.replace(TENANT_DAY, tenant_day(lake.read(QUEUE_MINUTE, days)), days)
 
 

@@ -15,6 +15,12 @@ def ms_between(start: str, end: str) -> Column:
     return F.unix_millis(F.col(end)) - F.unix_millis(F.col(start))
 
 
+def wait_ms() -> Column:
+    """Milliseconds from due to start, never below 0; null if either is unknown."""
+    wait = ms_between("due_at", "started_at")
+    return F.when(wait < 0, 0).otherwise(wait)
+
+
 def is_stalled() -> Column:
     """The run lost its lease: who recorded that is not who ran it."""
     return (F.col("kind") == "stalled") | (F.col("reason").eqNullSafe("stalled"))
@@ -30,9 +36,17 @@ def ends(events: DataFrame) -> DataFrame:
     return events.where(F.col("previous") == "active")
 
 
-def starts_wanted(events: DataFrame) -> DataFrame:
-    """The runs that ended among `events` and whose beginning has to be looked up, with its time: a few in a hundred."""
-    return ends(events).where(is_told_by_its_start() & F.col("started_at").isNotNull()).select(*_RUN, "started_at")
+def special(events: DataFrame) -> DataFrame:
+    """A few in a hundred: the ends that do not say all, and every failure. Read once, for `starts_wanted`, `attempts` and
+    `errors`."""
+    failed = F.col("kind").isin("retried", "failed")
+    return events.where(failed | ((F.col("previous") == "active") & is_told_by_its_start()))
+
+
+def starts_wanted(special: DataFrame) -> DataFrame:
+    """The runs whose beginning has to be looked up, with its time."""
+    told = ends(special).where(is_told_by_its_start())
+    return told.where(F.col("started_at").isNotNull()).select(*_RUN, "started_at")
 
 
 def starts_found(wanted: DataFrame, candidates: DataFrame) -> DataFrame:
@@ -43,24 +57,23 @@ def starts_found(wanted: DataFrame, candidates: DataFrame) -> DataFrame:
     return begun.join(wanted.select(*_RUN), _RUN, "left_semi")
 
 
-def attempts(events: DataFrame, starts: DataFrame | None = None) -> DataFrame:
-    """One row per run that ended. `starts`: what `starts_found` answered, for the runs whose end does not say all.
+def attempts(events: DataFrame, special: DataFrame, starts: DataFrame | None = None) -> DataFrame:
+    """One row per run that ended. `special`: those of `events`. `starts`: what `starts_found` answered for them.
 
     Only these few are joined; the others pass by the join."""
-    rows = ends(events)
+    told = ends(special).where(is_told_by_its_start())
     if starts is None:
-        unknown = (F.lit(None).cast("string").alias("begun_by"), F.lit(None).cast("timestamp").alias("begun_due"))
-        told = rows.where(is_told_by_its_start()).select("*", *unknown)
+        told = told.select("*", F.lit(None).cast("string").alias("begun_by"), F.lit(None).cast("timestamp").alias("begun_due"))
     else:
-        told = rows.where(is_told_by_its_start()).join(starts, _RUN, "left")
+        told = told.join(starts, _RUN, "left")
     told = told.withColumn("worker", F.when(is_stalled(), F.col("begun_by")).otherwise(F.col("worker")))
     told = told.withColumn("due_at", F.col("begun_due")).drop("begun_by", "begun_due")
-    rows = rows.where(~is_told_by_its_start()).unionByName(told)
+    rows = ends(events).where(~is_told_by_its_start()).unionByName(told)
     rows = rows.select(
         "*",
         F.col("kind").alias("outcome"),
         F.col("at").alias("ended_at"),
-        F.greatest(ms_between("due_at", "started_at"), F.lit(0)).alias("wait_ms"),
+        wait_ms().alias("wait_ms"),
         ms_between("started_at", "at").alias("run_ms"),
     )
     return rows.select(*ATTEMPTS.columns)

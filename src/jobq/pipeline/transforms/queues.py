@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from jobq.pipeline.slo import Target
 from jobq.pipeline.tables import QUEUE_MINUTE, TENANT_DAY
-from jobq.pipeline.transforms.attempts import ms_between
+from jobq.pipeline.transforms.attempts import ms_between, wait_ms
 
 _QUEUE = ["tenant", "queue"]
 _RETURNED = ["snoozed", "released", "limited", "blocked"]
@@ -20,29 +23,52 @@ COUNTS = [*_COUNTED, "returned", "wait_ms", "run_ms", "waiting_change", "held_ch
 _MEASURES = [*(f"{what}_{q}" for what in ("wait", "run") for q in _QUANTILES), *COUNTS]
 
 
-def changes(events: DataFrame) -> DataFrame:
-    """Per queue and minute: counts, percentiles, and by how much the backlog changed (no levels yet).
+def steps(events: DataFrame, targets: Sequence[Target] = ()) -> DataFrame:
+    """How often each kind of step was made, per queue and minute `m` (since the epoch), with the sums of `wait` and `run` and,
+    for the nth target that has a limit, how many were within it (`good<n>`). A few rows per minute, from which `changes` and
+    `slo` are made: so events are read once for both."""
+    timed = _timed(events)
+    within = [F.count_if(F.col(what) <= target.within_ms).alias(good(n)) for n, target, what in limited(targets)]
+    return timed.groupBy(*_QUEUE, "m", "kind", "previous", "state").agg(
+        F.count(F.lit(1)).alias("n"), F.sum("wait").alias("wait"), F.sum("run").alias("run"), *within
+    )
+
+
+def good(n: int) -> str:
+    """The column of `steps` for the nth target."""
+    return f"good{n}"
+
+
+def limited(targets: Sequence[Target]) -> Iterator[tuple[int, Target, str]]:
+    """Targets that have a limit: their number, themselves, and what is limited (`wait` or `run`)."""
+    for n, target in enumerate(targets):
+        if not target.succeed:
+            yield n, target, "run" if target.start_within is None else "wait"
+
+
+def changes(events: DataFrame, made: DataFrame) -> DataFrame:
+    """Per queue and minute: counts, percentiles, and by how much the backlog changed (no levels yet). `made`: their `steps`.
 
     Counting and percentiles are apart, because Spark does not compile an aggregation with percentiles as a whole, and the
     twenty counts need not suffer from that."""
-    timed = events.where(F.col("kind") != "gap").select(
+    both = _counts(made).join(_percentiles(_timed(events)), [*_QUEUE, "m"], "left")
+    return both.withColumn("minute", F.timestamp_millis(F.col("m") * 60_000)).select(*_QUEUE, "minute", *_MEASURES)
+
+
+def _timed(events: DataFrame) -> DataFrame:
+    return events.where(F.col("kind") != "gap").select(
         *_QUEUE,
         F.expr("unix_millis(at) div 60000").alias("m"),  # by number: date_trunc asks the time zone for every row
         "kind",
         "previous",
         "state",
-        F.when(F.col("kind") == "started", F.greatest(ms_between("due_at", "started_at"), F.lit(0))).alias("wait"),
+        F.when(F.col("kind") == "started", wait_ms()).alias("wait"),
         F.when(F.col("previous") == "active", ms_between("started_at", "at")).alias("run"),
     )
-    both = _counts(timed).join(_percentiles(timed), [*_QUEUE, "m"], "left")
-    return both.withColumn("minute", F.timestamp_millis(F.col("m") * 60_000)).select(*_QUEUE, "minute", *_MEASURES)
 
 
-def _counts(timed: DataFrame) -> DataFrame:
-    """First by every kind of step there is, which leaves a few rows per minute, and these into columns."""
-    steps = timed.groupBy(*_QUEUE, "m", "kind", "previous", "state").agg(
-        F.count(F.lit(1)).alias("n"), F.sum("wait").alias("wait"), F.sum("run").alias("run")
-    )
+def _counts(steps: DataFrame) -> DataFrame:
+    """The steps of a minute as columns."""
 
     def total(condition: Column) -> Column:
         return F.sum(F.when(condition, F.col("n")).otherwise(0))

@@ -9,19 +9,20 @@ from pyspark.sql import functions as F
 
 from jobq.pipeline.slo import Target
 from jobq.pipeline.tables import SLO
-from jobq.pipeline.transforms.attempts import ms_between
+from jobq.pipeline.transforms.queues import good
 
 _KEYS = ["tenant", "queue", "day", "hour"]
 
 
-def slo(events: DataFrame, targets: Sequence[Target]) -> DataFrame:
-    """Attainment per target, queue and hour: one pass over the events, whatever the number of targets."""
-    counts = [column for n, target in enumerate(targets) for column in _counts(n, target)]
-    counted = (
-        events.where(F.col("kind").isin("started", "completed", "failed"))
-        .groupBy(*_KEYS)
-        .agg(F.count(F.lit(1)).alias("n"), *counts)
+def slo(steps: DataFrame, targets: Sequence[Target]) -> DataFrame:
+    """Attainment per target, queue and hour, from the `steps` that were counted with these targets."""
+    hourly = steps.where(F.col("kind").isin("started", "completed", "failed")).select(
+        "*",
+        F.date_from_unix_date(F.expr("int(m div 1440)")).alias("day"),
+        F.expr("int(m div 60 % 24)").alias("hour"),
     )
+    counts = [column for n, target in enumerate(targets) for column in _counts(n, target)]
+    counted = hourly.groupBy(*_KEYS).agg(F.sum("n").alias("events"), *counts)
     each = F.array(*(_row(n, target) for n, target in enumerate(targets)))
     rows = counted.select(*_KEYS, F.explode(each).alias("t")).where("t.total > 0").select(*_KEYS, "t.*")
     rows = rows.withColumn("attainment", F.col("good") / F.col("total"))
@@ -31,21 +32,22 @@ def slo(events: DataFrame, targets: Sequence[Target]) -> DataFrame:
 def _row(n: int, target: Target) -> Column:
     return F.struct(
         F.lit(target.name).alias("target"),
-        F.col(f"good{n}").alias("good"),
+        F.col(f"within{n}").alias("good"),
         F.col(f"total{n}").alias("total"),
         F.lit(float(target.objective)).alias("objective"),
     )
 
 
 def _counts(n: int, target: Target) -> tuple[Column, Column]:
-    kind = F.col("kind")
+    kind, count = F.col("kind"), F.col("n")
     if target.succeed:
-        applies, good = kind.isin("completed", "failed"), kind == "completed"
-    elif target.start_within is not None:
-        applies, good = kind == "started", ms_between("due_at", "started_at") <= target.within_ms
+        applies, within = kind.isin("completed", "failed"), F.when(kind == "completed", count).otherwise(0)
     else:
-        applies, good = kind == "completed", ms_between("started_at", "at") <= target.within_ms
+        applies, within = kind == ("completed" if target.start_within is None else "started"), F.col(good(n))
     for name, wanted in (("tenant", target.tenant), ("queue", target.queue)):
         if wanted != "*":
             applies = applies & (F.col(name) == wanted)
-    return F.count_if(applies & good).alias(f"good{n}"), F.count_if(applies).alias(f"total{n}")
+    return (
+        F.sum(F.when(applies, within).otherwise(0)).alias(f"within{n}"),
+        F.sum(F.when(applies, count).otherwise(0)).alias(f"total{n}"),
+    )
