@@ -5,11 +5,15 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from jobq import ConfigError
-from jobq.core.records import JobKey, JobSpec, QueueName
+from jobq.core.records import Claim, Edge, JobKey, JobSpec, QueueName
+from jobq.core.states import State
+from jobq.errors import InvalidJob
 from jobq.stores import open_store
+from jobq.stores.sqlite import SqliteStore
 
 QUEUE = QueueName("t", "q")
 
@@ -85,6 +89,36 @@ async def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(ConfigError, match="schema 99"):
         await open_store(f"sqlite:///{path}").migrate()
+
+
+async def test_what_others_wrote_to_a_queue_counts_at_once(tmp_path: Path) -> None:
+    """Two databases on one file, as two processes have: each remembers the queue's row only while the other does not write."""
+    stores = [SqliteStore("", f"{n}", f"{tmp_path}/jobs.db", full=False, clock=None) for n in range(2)]
+    async with stores[0], stores[1]:
+        for n in range(12):
+            await stores[n % 3 % 2].put([spec(f"{n}")])
+        await stores[0].put([spec("a")])
+        await stores[1].pause(QUEUE)
+        claim = Claim(queues=(QUEUE,), limit=5, lease_ms=60_000)
+        assert (await stores[0].settle([], worker="w", call="1", then=claim)).leases == ()
+        await stores[1].resume(QUEUE)
+        leases = (await stores[0].settle([], worker="w", call="2", then=claim)).leases
+        assert [lease.id for lease in leases] == ["0", "1", "2", "3", "4"]
+        counts = await stores[1].count(QUEUE)
+        assert (counts[State.WAITING], counts[State.ACTIVE]) == (8, 5)
+
+
+async def test_a_call_that_failed_leaves_nothing_of_its_queue_behind(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/jobs.db") as store:
+        await store.put([spec("a")])
+        with pytest.raises(ConfigError):
+            await store.put([spec("b"), msgspec.structs.replace(spec("c"), key="k")])
+        with pytest.raises(InvalidJob):
+            await store.put([spec("b"), msgspec.structs.replace(spec("c"), after=(Edge(job=JobKey(QUEUE, "none")),))])
+        await store.put([spec("d")])
+        assert (await store.count(QUEUE))[State.WAITING] == 2
+        page = await store.read_events(QUEUE, after="0")
+        assert [event.job for event in page.events] == ["a", "d"]
 
 
 @pytest.mark.parametrize(("option", "level"), [("", 1), ("?synchronous=normal", 1), ("?synchronous=full", 2)])

@@ -15,12 +15,14 @@ from jobq.core.records import (
     JobSpec,
     Lease,
     LeaseRef,
+    Limits,
     Note,
     QueueConfig,
     QueueName,
     Remove,
     RetentionData,
     SendSignal,
+    Window,
 )
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore, upkeep
@@ -60,6 +62,15 @@ async def test_a_key_with_nothing_waiting_or_active_leaves_nothing_behind(store:
     assert len(await ask(store, "SELECT * FROM keys")) == 7
     await run_all(store, 10)
     assert await ask(store, "SELECT * FROM keys") == []
+
+
+async def test_thousands_of_keys_at_their_rate_do_not_keep_a_free_one_from_starting(store: SqliteStore) -> None:
+    limits = Limits(key_limit=10, key_rate=Window(limit=1, per_ms=86_400_000))
+    await store.declare(QUEUE, QueueConfig(mode="keyed", limits=limits, limits_version=1))
+    await store.put([JobSpec(id=f"{key}/{n}", key=f"{key}", **WORK) for n in range(2) for key in range(2000)])
+    assert len(await claim(store, 2000, "all")) == 2000
+    await store.put([JobSpec(id="free", key="free", **WORK)])
+    assert [lease.id for lease in await claim(store, 1, "one")] == ["free"]
 
 
 async def test_the_log_drops_what_nobody_registered_for(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,8 @@ Work = Callable[..., T]
 
 SCHEMA = 1
 GROUP = 64
+QUEUES = 1000
+"""Queues whose rows a writer keeps between transactions, by name and by number."""
 BUSY_MS = 10_000
 STATEMENTS = 512
 """The most apsw keeps prepared. Every execution, also each of an executemany, takes the next place of a ring: a statement that
@@ -192,6 +194,7 @@ class _Desk:
         self._connection: apsw.Connection | None = None
         self._memory = Memory()
         self._busy_s = 0.0  # spent in the event loop since it last had a turn
+        self._version = -1  # of the data, when this connection last wrote
 
     def start(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -261,6 +264,7 @@ class _Desk:
             return self._transaction(group)
         except BaseException as e:  # whoever asked gets the error
             error = _translated(e, self._database.path)
+            self._memory.forget_queues()
             with contextlib.suppress(apsw.Error):
                 assert self._connection is not None
                 if self._connection.in_transaction:
@@ -275,6 +279,8 @@ class _Desk:
         assert connection is not None
         execute = connection.execute
         execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
+        if not self._writes or connection.data_version() != self._version or len(self._memory.queues) > 2 * QUEUES:
+            self._memory.forget_queues()
         alone = len(group) == 1
         answers: list[_Answer] = []
         notices = []
@@ -292,6 +298,7 @@ class _Desk:
             except BaseException as e:
                 if alone:
                     raise
+                self._memory.forget_queues()
                 execute("ROLLBACK TO request")
                 execute("RELEASE request")
                 answers.append((request, None, e))
@@ -301,6 +308,7 @@ class _Desk:
                 notices.extend(tx.notices)
                 answers.append((request, result, None))
         execute("COMMIT")
+        self._version = connection.data_version()
         if notices:
             self._database.post.send(notices)
         if self._writes and self._database.checkpointer is not None:

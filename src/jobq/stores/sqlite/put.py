@@ -109,7 +109,7 @@ def _put_plain(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], port: int | No
     qid, now = queue.qid, tx.now
     place = tx.places(qid, len(specs))
     rows = [_row(qid, spec, place + n, now) for n, spec in enumerate(specs)]
-    inserted = tx.change_many(HOT["insert_job"], rows)
+    inserted = tx.change(HOT["insert_job"], rows[0]) if len(rows) == 1 else tx.change_many(HOT["insert_job"], rows)
     taken: set[str] = set()
     repeated = False
     if inserted != len(specs):

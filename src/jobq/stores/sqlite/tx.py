@@ -55,18 +55,14 @@ class QueueRow(msgspec.Struct):
     counts: list[int]  # by state
     minute: int
     figures: list[int]  # of the minute: see _MINUTE
+    qname: QueueName  # its whole name
     dirty: bool = False
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> QueueRow:
         """From `SELECT *`."""
-        values: tuple[Any, ...] = (*row[:14], list(row[14:21]), row[21], list(row[22:31]))
+        values: tuple[Any, ...] = (*row[:14], list(row[14:21]), row[21], list(row[22:31]), QueueName(row[1], row[2]))
         return cls(*values)
-
-    @property
-    def qname(self) -> QueueName:
-        """Its whole name."""
-        return QueueName(self.tenant, self.name)
 
     @property
     def settings(self) -> settings.Settings:
@@ -106,6 +102,11 @@ class Memory:
         self.calls: dict[str, str] = {}  # the last exchange of each worker that talks through this process
         self.looked_ms: dict[int, int] = {}  # per queue: nothing was due then
         self.ticked_qid = 0  # the queue the last tick got to
+        self.queues: dict[QueueName | int, QueueRow] = {}  # by name and by number, as long as nobody else writes
+
+    def forget_queues(self) -> None:
+        """Their rows may be others by now."""
+        self.queues.clear()
 
 
 class Tx:
@@ -144,10 +145,13 @@ class Tx:
         """The queue's row; the same object for the whole transaction."""
         row = self._queues.get(name)
         if row is None:
-            found = self.execute(HOT["queue"], name).fetchone()
-            if found is None:
-                return None
-            row = self.keep(QueueRow.of(found))
+            row = self.memory.queues.get(name)
+            if row is None:
+                found = self.execute(HOT["queue"], name).fetchone()
+                if found is None:
+                    return None
+                row = QueueRow.of(found)
+            self.keep(row)
         return row
 
     def queue_made(self, name: QueueName) -> QueueRow:
@@ -165,12 +169,16 @@ class Tx:
         """The same, by number."""
         row = self._qids.get(qid)
         if row is None:
-            row = self.keep(QueueRow.of(self.execute(KEYED["queue_by_qid"], (qid,)).fetchone()))
+            row = self.memory.queues.get(qid)
+            if row is None:
+                row = QueueRow.of(self.execute(KEYED["queue_by_qid"], (qid,)).fetchone())
+            self.keep(row)
         return row
 
     def keep(self, row: QueueRow) -> QueueRow:
-        """Remember a queue's row for the rest of the transaction."""
+        """Remember a queue's row for the rest of the transaction, and for the next if nobody else writes before it."""
         self._queues[row.qname] = self._qids[row.qid] = row
+        self.memory.queues[row.qname] = self.memory.queues[row.qid] = row
         return row
 
     def places(self, qid: int, n: int = 1) -> int:
@@ -308,6 +316,7 @@ class Tx:
         for row in self._qids.values():
             if row.dirty:
                 self.execute(HOT["save_queue"], row.values())
+                row.dirty = False
 
     def log(self, row: QueueRow, n: int, entry: bytes) -> None:
         """Append an entry of n events to a queue's log."""
