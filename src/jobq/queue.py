@@ -269,10 +269,23 @@ class Queue(Operations, Limiting, Scheduling):
     async def put(self, wanted: Iterable[Wanted]) -> list[Job[Any]]:
         """Put specs in bounded calls, reading `wanted` as it goes; a handle for each, in their order."""
         session = await self.session()
+        chunks = batches(wanted, CHUNK)
+        chunk = next(chunks, None)
         jobs: list[Job[Any]] = []
-        for chunk in batches(wanted, CHUNK):
-            results = await session.sender.put_many([spec for _, spec in chunk])
+        while chunk is not None:
+            putting = asyncio.ensure_future(session.sender.put_many([spec for _, spec in chunk]))
+            try:
+                await asyncio.sleep(0)  # it is on its way: while the store has it, the next is made ready
+                following = next(chunks, None)
+            except asyncio.CancelledError:
+                putting.cancel()
+                raise
+            except Exception:  # whatever is wrong with the next, this one is accepted first
+                await putting
+                raise
+            results = await putting
             jobs += [task.handle(result) for (task, _), result in zip(chunk, results, strict=True)]
+            chunk = following
         return jobs
 
     def wanted(self, calls: Iterable[Call[Any]]) -> Iterator[Wanted]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 from jobq.core.states import State
 from jobq.engine.sender import Sender
@@ -72,6 +73,48 @@ async def test_there_is_one_put_in_flight_and_none_is_larger_than_allowed(bench:
     assert [r.id for r in results[:25]] + [r.id for r in results[25]] == [spec.id for spec in specs]  # type: ignore[union-attr, attr-defined]
     assert most == 1
     assert max(sizes(line)) == 10
+
+
+async def test_a_store_that_works_by_itself_is_sent_many_callers_in_two_halves(bench: Bench, line: Proxy) -> None:
+    line.lanes = 2
+    in_flight, both = 0, asyncio.Event()
+
+    async def together(method: str, args: object) -> None:
+        nonlocal in_flight
+        in_flight += 1
+        if in_flight == 2:
+            both.set()
+        async with asyncio.timeout(5):
+            await both.wait()
+
+    line.before = together
+    sender = Sender(line)  # type: ignore[arg-type]
+    specs = [bench.spec("work", n) for n in range(100)]
+    results = await asyncio.gather(*(sender.put(spec) for spec in specs))
+    assert [result.id for result in results] == [spec.id for spec in specs]
+    assert sizes(line) == [50, 50]
+    assert [spec.id for args, _ in line.of("put") for spec in args[0]] == [spec.id for spec in specs]
+
+
+async def test_many_callers_that_put_again_and_again_are_all_answered_whatever_the_store_does(bench: Bench, line: Proxy) -> None:
+    line.lanes = 2
+    puts = count()
+    line.lose = lambda method: method == "put" and next(puts) % 5 == 4
+    sender = Sender(line)  # type: ignore[arg-type]
+    answered: list[str] = []
+
+    async def caller(rounds: int) -> None:
+        for n in range(rounds):
+            spec = bench.spec("work", n)
+            try:
+                await sender.put(spec)
+            except StoreUnavailable:
+                await sender.put(spec)
+            answered.append(spec.id)
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(caller(n % 17) for n in range(100)))
+    assert len(answered) == await bench.count(State.WAITING) == sum(n % 17 for n in range(100))
 
 
 async def test_nothing_to_put_is_nothing_said(line: Proxy) -> None:

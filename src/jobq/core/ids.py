@@ -20,19 +20,20 @@ def _text(number: int, pairs: int) -> str:
 class IdMaker:
     """Makes ids from the time it is told. A clock set back does not set the order back. Not safe among threads."""
 
-    __slots__ = ("_at_ms", "_count", "_stem", "_tail")
+    __slots__ = ("_at_ms", "_count", "_stem", "_tails")
 
     def __init__(self, *, chance: int, count: int = 0) -> None:
         self._at_ms = -1
         self._count = count
         self._stem = ""
-        self._tail = _text(chance, 4)
+        tail = _text(chance, 4)
+        self._tails = [pair + tail for pair in _PAIRS]
 
     def next(self, at_ms: int) -> str:
         """A new id."""
         self._count = count = self._count + 1
-        low = count & 0xFFFFF
-        if at_ms > self._at_ms or low == 0:  # most ids share the rest with the one before
+        low = count & 1023
+        if at_ms > self._at_ms or low == 0:  # most ids share all but two characters with the one before
             self._at_ms = max(at_ms, self._at_ms)
-            self._stem = _text(self._at_ms, 5) + _text(count >> 20, 2)
-        return self._stem + _PAIRS[low >> 10] + _PAIRS[low & 1023] + self._tail
+            self._stem = _text(self._at_ms, 5) + _text(count >> 10, 3)
+        return self._stem + self._tails[low]

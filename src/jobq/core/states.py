@@ -1,11 +1,11 @@
 """The seven states and the one table of legal transitions. docs/states.md is generated from it.
 
-                    ┌───────── promoted ────────┐
-    accepted ──► delayed                        ▼
-       ├───────► blocked ──── unblocked ───► waiting ── started ──► active ── completed ──► completed
-       └────────────────────────────────────►   ▲                     │ ├──── failed ─────► failed
-                                                └─ stalled, released, ┘ └──── cancelled ──► cancelled
-                                                   limited, retried, snoozed
+                ┌───────── promoted ────────┐
+accepted ──► delayed                        ▼
+   ├───────► blocked ──── unblocked ───► waiting ── started ──► active ── completed ──► completed
+   └────────────────────────────────────►   ▲                     │ ├──── failed ─────► failed
+                                            └─ stalled, released, ┘ └──── cancelled ──► cancelled
+                                               limited, retried, snoozed
 """
 
 from __future__ import annotations

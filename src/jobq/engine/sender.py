@@ -1,8 +1,11 @@
-"""Puts in natural batches: one in flight; what arrives meanwhile rides in the next.
+"""Puts in natural batches: what arrives while one is in flight rides in the next.
 
 A task that puts one job after another has each sent at once, with nothing in between. Puts of several tasks meet first:
 the first waits until the tasks that are ready to run have had their turn, and takes theirs along. (A store in this
 process answers within the call, so that without this nothing would ever be in flight to wait for.)
+
+A store that works while we do (`store.lanes`) is sent half of many callers first and the other half right behind it: those
+answered first make their next calls while the store has the others'. Their order is that of one batch.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ from jobq.stores.base import Store
 MOST = 1000
 """Specs per put: enough to make the call's own cost vanish, little enough not to hold up other writers."""
 
+_WORTH = 16
+"""Callers that are worth a put of their own beside another in flight."""
+
 _Waiter = tuple[Sequence[JobSpec], "asyncio.Future[list[PutResult]]"]
 
 
@@ -32,8 +38,10 @@ class Sender:
         self._store = store
         self._most = most
         self._waiting: deque[_Waiter] = deque()
+        self._lanes = store.lanes
         self._busy = False
-        self._flusher: asyncio.Task[None] | None = None
+        self._in_flight = 0
+        self._flushers: set[asyncio.Task[None]] = set()
         self._last: weakref.ref[asyncio.Task[object]] | None = None  # the task that was here last
 
     async def put(self, spec: JobSpec) -> PutResult:
@@ -62,33 +70,46 @@ class Sender:
                 self._last = None if task is None else weakref.ref(task)
             if not self._busy:
                 self._busy = True
-                self._flusher = loop.create_task(self._flush(), name="jobq sender")
+                self._begin(loop)
             return await future
         self._busy = True
         try:
             return await self._store.put(specs)
         finally:
             if self._waiting:
-                self._flusher = asyncio.get_running_loop().create_task(self._flush(), name="jobq sender")
+                self._begin(asyncio.get_running_loop())
             else:
                 self._busy = False
 
-    async def _flush(self) -> None:
-        try:
-            while batch := self._next_batch():
-                await self._put_batch(batch)
-        finally:
-            self._busy = False
-            self._flusher = None
-            for _, future in self._waiting:  # only when the loop is being torn down
-                future.cancel()
-            self._waiting.clear()
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._in_flight += 1
+        flusher = loop.create_task(self._flush(loop), name="jobq sender")
+        self._flushers.add(flusher)
+        flusher.add_done_callback(self._flushers.discard)
 
-    def _next_batch(self) -> list[_Waiter]:
+    async def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Put what waits. Of two, one goes on only while there is enough for both."""
+        try:
+            while self._waiting and (self._in_flight == 1 or len(self._waiting) >= _WORTH):
+                both = self._in_flight < self._lanes and len(self._waiting) >= 2 * _WORTH
+                batch = self._next_batch(-(-len(self._waiting) // 2) if both else self._most)
+                if both:
+                    self._begin(loop)
+                if batch:
+                    await self._put_batch(batch)
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._busy = False
+                for _, future in self._waiting:  # only when the loop is being torn down
+                    future.cancel()
+                self._waiting.clear()
+
+    def _next_batch(self, callers: int) -> list[_Waiter]:
         """The callers next in line, whole, up to `most` specs (and at least one caller). Those who gave up are left out."""
         batch: list[_Waiter] = []
         room = self._most
-        while self._waiting and (room >= len(self._waiting[0][0]) or not batch):
+        while len(batch) < callers and self._waiting and (room >= len(self._waiting[0][0]) or not batch):
             waiter = self._waiting.popleft()
             if not waiter[1].done():
                 batch.append(waiter)

@@ -41,29 +41,35 @@ _long = Struct(">BxHH").pack
 
 GIVEN, AT_PUT, AT_START, AT_END, MORE = 1, 2, 4, 8, 16
 ERROR_LENGTH = 500
-_NO_KEY: dict[str, bytes] = {}
-_NO_KEY_MAX = 10_000
+_HEADS: dict[str, bytes] = {}
+"""What the bodies of most jobs begin with, by task: nothing but the payload differs."""
+_HEADS_MAX = 10_000
+
+
+def _remember(name: str, head: bytes) -> None:
+    if len(_HEADS) >= _HEADS_MAX:
+        _HEADS.clear()
+    _HEADS[name] = head
 
 
 def name_and_key(name: str, key: str | None) -> bytes:
     """As events hold them."""
-    if key is not None:
-        return encode(name) + encode(key)
-    found = _NO_KEY.get(name)
-    if found is None:
-        if len(_NO_KEY) >= _NO_KEY_MAX:
-            _NO_KEY.clear()
-        found = _NO_KEY[name] = encode(name) + b"\xc0"
-    return found
+    return encode(name) + (b"\xc0" if key is None else encode(key))
 
 
 def body_of(spec: JobSpec, channel: str | None) -> tuple[bytes, bool]:
     """The producer's part of the record, and whether it can only be put by itself (a lock, edges)."""
+    payload = spec.payload
+    plain = _plain(spec)
+    if plain and spec.key is None and not spec.given_id and (head := _HEADS.get(spec.name)) is not None:
+        return head + payload, False
     flags = GIVEN if spec.given_id else 0
     nk = name_and_key(spec.name, spec.key)
-    payload = spec.payload
-    if _plain(spec) and len(nk) < 256:
-        return _short(flags, len(nk)) + nk + payload, False
+    if plain and len(nk) < 256:
+        head = _short(flags, len(nk)) + nk
+        if spec.key is None and not flags:
+            _remember(spec.name, head)
+        return head + payload, False
     options, more = _options(spec, channel)
     packed = encode(options) if options else b""
     return _long(flags | more | MORE, len(nk), len(packed)) + nk + packed + payload, spec.unique is not None or bool(spec.after)
