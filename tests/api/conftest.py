@@ -1,8 +1,8 @@
-"""Each test runs on a memory store and on a SQLite file."""
+"""Each test runs on a memory store and on a SQLite file, or on what `--store` names: memory, sqlite, valkey."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -10,12 +10,37 @@ from uuid import uuid4
 import pytest
 
 from jobq import Queue, testing
+from tests.stores.valkey import servers
+
+KINDS = ["memory", "sqlite", "valkey"]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`--store` chooses among the kinds these tests know."""
+    if "kind" in metafunc.fixturenames:
+        named = [name for name in metafunc.config.getoption("--store") if name in KINDS]
+        metafunc.parametrize("kind", named or KINDS[:2])
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    """A Valkey, for those who asked for one."""
+    try:
+        binary = servers.valkey_binary()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+    with servers.running(binary, tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
     """Where the jobs of a test are kept."""
-    return f"memory://{uuid4().hex}" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+    if kind == "valkey":
+        server = request.getfixturevalue("server")
+        server.tell("FLUSHALL")
+        return str(server.url)
+    return f"memory://{uuid4().hex}" if kind == "memory" else f"sqlite:///{tmp_path}/jobs.db"
 
 
 @pytest.fixture

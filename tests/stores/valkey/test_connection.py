@@ -14,7 +14,7 @@ from jobq.stores import open_store
 from jobq.stores.base import Store
 from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import done, exchange, spec, take
-from tests.stores.valkey.servers import Server
+from tests.stores.valkey.servers import Server, wait_until
 
 
 @pytest.fixture
@@ -128,6 +128,32 @@ async def test_a_server_that_wants_a_password_or_withholds_a_permission_says_so(
     own_server.tell("CONFIG", "SET", "requirepass", "s3cret")
     with pytest.raises(StoreUnavailable, match="NOAUTH"):
         await open_store(own_server.url).migrate()
+
+
+async def test_a_user_without_a_password_is_who_the_url_says(own_server: Server, queue: QueueName) -> None:
+    own_server.tell("ACL", "SETUSER", "open", "on", "nopass", "~*", "&*", "+@all")
+    own_server.tell("CONFIG", "SET", "requirepass", "s3cret")
+    async with open_store(own_server.url.replace("://", "://open@")) as store:
+        await store.put([spec(queue, "a")])
+    with pytest.raises(StoreUnavailable, match="WRONGPASS"):
+        await open_store(own_server.url.replace("://", "://nobody@")).migrate()
+
+
+async def test_one_who_stops_wanting_to_listen_leaves_no_socket_open(own_server: Server, queue: QueueName) -> None:
+    async with open_store(own_server.url) as store:
+        for n in range(40):
+            listening = asyncio.create_task(_listen(store, queue))
+            for _ in range(n % 20):
+                await asyncio.sleep(0)
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+        await store.put([spec(queue, "a")])
+    wait_until(lambda: own_server.tell("CLIENT", "LIST").count(b" addr=") == 1, "all but the one that asks are gone")
+
+
+async def _listen(store: Store, queue: QueueName) -> None:
+    async with store.listen([Topic("log", queue, None)]) as signals:
+        await anext(signals)
 
 
 async def test_waiting_for_replicas_that_are_not_there_is_an_unknown_outcome(own_server: Server, queue: QueueName) -> None:

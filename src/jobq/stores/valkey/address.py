@@ -1,6 +1,6 @@
 """From a URL to what it says: which servers, how to speak to them, how safe to be.
 
-valkey://[user:password@]host[:port][/db]           one server (redis:// is the same; valkeys:// and rediss:// over TLS)
+valkey://[user[:password]@]host[:port][/db]         one server (redis:// is the same; valkeys:// and rediss:// over TLS)
 valkey+sentinel://[…@]host[:port],…/name[/db]        the primary that these Sentinels call `name`
 valkey+cluster://[…@]host[:port],…                   the Cluster that these nodes belong to
 Options: ?wait=1 (replicas that put, claim and settle wait for) · wait_timeout, timeout (seconds) · tls=1 · ca=path
@@ -69,12 +69,19 @@ def parse(url: str) -> Address:
     if kind == "cluster" and db:
         raise ConfigError(f"{_shown(url)!r} names database {db}: a Cluster has only 0")
     default = 26379 if kind == "sentinel" else 6379
+    wait = _number(url, "wait", options.get("wait", "0"))
+    wait_timeout = _seconds(url, "wait_timeout", options.get("wait_timeout", "1"))
+    timeout = _seconds(url, "timeout", options.get("timeout", "5"))
+    if wait and wait_timeout >= timeout:
+        raise ConfigError(
+            f"{_shown(url)!r} waits {wait_timeout:g} s for replicas and {timeout:g} s for any answer: the connection would be "
+            "given up before; make wait_timeout shorter than timeout"
+        )
     return Address(
         kind=kind, nodes=tuple(_node(url, host, default) for host in (hosts or "localhost").split(",")), shown=_shown(url),
-        user=unquote(user) or None, password=unquote(password) or None, db=db, name=name,
-        wait=_number(url, "wait", options.get("wait", "0")),
-        wait_timeout_ms=int(_seconds(url, "wait_timeout", options.get("wait_timeout", "1")) * 1000),
-        timeout=_seconds(url, "timeout", options.get("timeout", "5")), tls=tls or options.get("tls") == "1", ca=options.get("ca"),
+        # A user without a password is one that needs none, not nobody: the server is told who it is all the same.
+        user=unquote(user) or None, password=unquote(password) if user or password else None, db=db, name=name, wait=wait,
+        wait_timeout_ms=int(wait_timeout * 1000), timeout=timeout, tls=tls or options.get("tls") == "1", ca=options.get("ca"),
     )  # fmt: skip
 
 

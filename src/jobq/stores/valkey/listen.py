@@ -100,8 +100,12 @@ class Listen(Handle):
     async def _open(self) -> None:
         node = await self.servers.node_of(self.channel)
         ear = await self.servers.open(node)
+        try:
+            await _subscribe(ear, list(self._channels))
+        except BaseException:  # whoever wanted to listen has gone
+            ear.close()
+            raise
         ear.on_message = self._hear
-        await _subscribe(ear, list(self._channels))
         self._ear = ear
         if self._care is None or self._care.done():
             self._care = asyncio.get_running_loop().create_task(self._look_after())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from jobq.stores.valkey import keys, packing
 from jobq.stores.valkey.flows import Flows
 from jobq.stores.valkey.handle import Refused
 
+_TOGETHER = 100
+"""Queues that are asked at once: a scheduler looks at all of them every second."""
 _decode = msgspec.msgpack.Decoder(ScheduleSpec).decode
 
 
@@ -52,11 +55,17 @@ class Schedules(Flows):
         self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100
     ) -> list[ScheduleRecord]:
         """See ScheduleStore."""
+        queues = await self.all_queues() if queue is None else [queue]
         found: list[ScheduleRecord] = []
-        for each in await self.all_queues() if queue is None else [queue]:
-            if len(found) < limit:
-                views = await self.fcall("schedules", keys.prefix(each), self.now(), int(due), limit - len(found))
-                found += map(_record, views)
+        for start in range(0, len(queues), _TOGETHER):
+            room = limit - len(found)
+            if room <= 0:
+                break
+            calls = [
+                self.fcall("schedules", keys.prefix(each), self.now(), int(due), room)
+                for each in queues[start : start + _TOGETHER]
+            ]
+            found += [_record(view) for views in await asyncio.gather(*calls) for view in views][:room]
         return sorted(found, key=lambda r: r.next_ms or 0) if due else found
 
     async def fire(self, fires: Sequence[Fire]) -> list[bool]:

@@ -58,15 +58,21 @@ class Servers:
             found = self._connections.get(node)
             if found is None or found.closed:
                 try:
-                    found = await self.open(node)
-                    await _load(found)
+                    found = await self._opened(node)
                 except (StoreUnavailable, ServerError, ConfigError) as e:
-                    if found is not None:
-                        found.close()
                     self.forget(node)
                     raise e if isinstance(e, JobqError) else StoreUnavailable(f"{node[0]}:{node[1]}: {e}") from e
                 self._connections[node] = found
         return found
+
+    async def _opened(self, node: Node) -> Connection:
+        connection = await self.open(node)
+        try:
+            await _load(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     async def open(self, node: Node) -> Connection:
         """A connection of one's own: for blocking commands and subscriptions."""

@@ -140,6 +140,7 @@ _PUSHED = frozenset({b"message", b"smessage"})
 async def connect(node: Node, address: Address, setup: Sequence[tuple[Argument, ...]] = ()) -> Connection:
     """A connection that is authenticated and set up. StoreUnavailable if there is nobody, or nobody who lets us in."""
     loop = asyncio.get_running_loop()
+    connection: Connection | None = None
     try:
         async with asyncio.timeout(address.timeout):
             _, connection = await loop.create_connection(
@@ -147,11 +148,14 @@ async def connect(node: Node, address: Address, setup: Sequence[tuple[Argument, 
             )
             for command in (*_greeting(address), *setup):
                 await connection.ask(*command)
-    except (OSError, TimeoutError) as e:
-        raise StoreUnavailable(f"no answer from {node[0]}:{node[1]} ({address.shown}): {e or type(e).__name__}") from e
-    except ServerError as e:
-        connection.close()
-        raise StoreUnavailable(f"{node[0]}:{node[1]} refuses the connection ({address.shown}): {e}") from e
+    except BaseException as e:
+        if connection is not None:
+            connection.close(e if isinstance(e, Exception) else None)
+        if isinstance(e, ServerError):
+            raise StoreUnavailable(f"{node[0]}:{node[1]} refuses the connection ({address.shown}): {e}") from e
+        if isinstance(e, OSError | TimeoutError) and not isinstance(e, StoreUnavailable):
+            raise StoreUnavailable(f"no answer from {node[0]}:{node[1]} ({address.shown}): {e or type(e).__name__}") from e
+        raise
     return connection
 
 
