@@ -27,6 +27,8 @@ _SETTINGS = {
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     # Percentiles per queue and minute are thousands of groups; past this number Spark sorts all rows instead of hashing them.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+    # What is kept for several tables is small: few partitions, and so few files of the tables made from it.
+    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
     # Beginnings of runs are joined to a few in a hundred ends: cheaper sent around than shuffled, up to this size.
     "spark.sql.autoBroadcastJoinThreshold": "67108864",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from jobq.pipeline.tables import ATTEMPTS
 
 _RUN = ["tenant", "queue", "job", "life", "attempt"]
+_NOT_ASKED = ("id", "state", "created_at", "finished_at")  # columns of events that neither `attempts` nor `errors` has
 
 
 def ms_between(start: str, end: str) -> Column:
@@ -40,7 +41,7 @@ def special(events: DataFrame) -> DataFrame:
     """A few in a hundred: the ends that do not say all, and every failure. Read once, for `starts_wanted`, `attempts` and
     `errors`."""
     failed = F.col("kind").isin("retried", "failed")
-    return events.where(failed | ((F.col("previous") == "active") & is_told_by_its_start()))
+    return events.where(failed | ((F.col("previous") == "active") & is_told_by_its_start())).drop(*_NOT_ASKED)
 
 
 def starts_wanted(special: DataFrame) -> DataFrame:
@@ -68,7 +69,7 @@ def attempts(events: DataFrame, special: DataFrame, starts: DataFrame | None = N
         told = told.join(starts, _RUN, "left")
     told = told.withColumn("worker", F.when(is_stalled(), F.col("begun_by")).otherwise(F.col("worker")))
     told = told.withColumn("due_at", F.col("begun_due")).drop("begun_by", "begun_due")
-    rows = ends(events).where(~is_told_by_its_start()).unionByName(told)
+    rows = ends(events).where(~is_told_by_its_start()).drop(*_NOT_ASKED).unionByName(told)
     rows = rows.select(
         "*",
         F.col("kind").alias("outcome"),

@@ -26,10 +26,12 @@ def worker_minute(attempts: DataFrame) -> DataFrame:
         F.greatest("a", F.col("m") * _MINUTE).alias("a"),
         F.least("b", (F.col("m") + 1) * _MINUTE).alias("b"),
     )
-    earlier = Window.partitionBy("worker", "m").orderBy("a", "b").rowsBetween(Window.unboundedPreceding, -1)
+    # Sorted by a number first: rows of different workers and minutes are then told apart without comparing strings.
+    pieces = pieces.withColumn("h", F.xxhash64("worker", "m")).repartition("h")
+    earlier = Window.partitionBy("h", "worker", "m").orderBy("a", "b").rowsBetween(Window.unboundedPreceding, -1)
     reach = F.coalesce(F.max("b").over(earlier), F.col("a"))
-    cut = pieces.select("worker", "m", "a", "b", F.greatest(F.col("b") - F.greatest("a", reach), F.lit(0)).alias("new"))
-    grouped = cut.groupBy("worker", "m").agg(
+    cut = pieces.select("h", "worker", "m", "a", "b", F.greatest(F.col("b") - F.greatest("a", reach), F.lit(0)).alias("new"))
+    grouped = cut.groupBy("h", "worker", "m").agg(
         F.count(F.lit(1)).alias("runs"),
         F.sum(F.col("b") - F.col("a")).alias("busy_ms"),
         F.sum("new").alias("covered_ms"),
