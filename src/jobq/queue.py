@@ -273,7 +273,8 @@ class Queue(Operations, Limiting, Scheduling):
         chunk = next(chunks, None)
         jobs: list[Job[Any]] = []
         while chunk is not None:
-            putting = asyncio.ensure_future(session.sender.put_many([spec for _, spec in chunk]))
+            specs = [spec for _, spec in chunk]
+            putting = asyncio.create_task(session.sender.put_many(specs))  # noqa: RUF006: awaited below
             try:
                 await asyncio.sleep(0)  # it is on its way: while the store has it, the next is made ready
                 following = next(chunks, None)

@@ -78,8 +78,9 @@ async def _told(session: Session, job: JobKey, life: int, signals: AsyncIterator
     limit = asyncio.timeout(left)
     try:
         async with limit, closing(signals):
-            async for _ in signals:
-                record = await _look(session, job, life)
+            async for signal in signals:
+                told = signal.record
+                record = told if told is not None and told.life == life else await _look(session, job, life)
                 if record.state.ended:
                     return record
             await asyncio.sleep(left)  # the store is closing: no more signals

@@ -300,6 +300,20 @@ async def test_a_rate_of_one_key_never_holds_up_another(q: Desk) -> None:
     assert sorted(await q.line()) == ["a1", "b1"]
 
 
+async def test_a_claim_that_gives_up_among_keys_at_their_rate_says_that_there_may_be_more(q: Desk) -> None:
+    await limit(q, key_limit=10, key_rate=Window(limit=1, per_ms=10 * SECOND))
+    await q.store.put([q.spec(f"{n}.{key}", key=f"k{key}") for n in range(2) for key in range(1_200)])
+    for _ in range(12):  # each key has its one start, and one more job that must wait
+        await q.settle(*(complete(lease) for lease in await q.claim(100)))
+    await q.put_one("free", key="free")
+    for _ in range(3):
+        settled = await q.exchange(then=q.claiming(1))
+        if settled.leases:
+            break
+        assert settled.next_due_ms == 0
+    assert [lease.id for lease in settled.leases] == ["free"]
+
+
 async def test_buckets_of_keys_are_apart(q: Desk) -> None:
     await limit(q, key_limit=10, key_rate=Tokens(capacity=5, refill=1.0))
     await q.store.put(

@@ -245,6 +245,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     stale: tuple[LeaseRef, ...] = ()
     leases: tuple[Lease, ...] = ()
     next_due_ms: int | None = None  # from now until the next job of these queues may become claimable by itself
+    asleep: bool = False  # there was nothing to claim, and the store knows: what comes wakes the worker (see `sleep`)
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -571,3 +572,4 @@ class Signal(NamedTuple):
     kind: Literal["ended", "cancel", "log"]
     queue: QueueName
     job: str | None
+    record: JobRecord | None = None  # for `ended`: how it ended, where the store had it at hand

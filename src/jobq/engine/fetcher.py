@@ -110,8 +110,7 @@ class Fetcher:
             self._second = asyncio.get_running_loop().create_task(self._overlap(), name="jobq fetcher, second lane")
             self._second.add_done_callback(self._overlapped)
         claimed, settled = await self._trade(self._lanes[0], ended, claim)
-        # Only an exchange about nothing but claiming leaves a worker asleep: it is what a repeat may safely do again.
-        self._asleep = claim is not None and not settled.leases and not ended
+        self._asleep = settled.asleep
         if claimed:
             self._shortest_ms = 1
             await asyncio.sleep(0)  # handlers that end at once ride in the next exchange

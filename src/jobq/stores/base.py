@@ -97,7 +97,8 @@ class HotStore(Protocol):
         `call` names the exchange, unique for the worker: repeated, it answers as the first time (the same stale ones,
         the leases it granted) and does nothing. A worker has one exchange under way at a time in each `lane`, and of each
         lane only the last is kept.
-        Finding nothing to claim, the worker counts as asleep until its next exchange (see `sleep`).
+        A worker that is told it is `asleep`, because there was nothing to claim, counts as such until its next exchange: work
+        that arrives wakes it (see `sleep`). An exchange of claims alone that finds nothing always says so.
         """
         ...
 

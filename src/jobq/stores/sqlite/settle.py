@@ -80,7 +80,7 @@ def exchange(
         leases, queues = claims.claim(tx, wanted, worker, call)
         if len(leases) < wanted.limit:
             due = claims.next_due(tx, queues)
-        if not leases and not outcomes:
+        if not leases and wanted.limit:
             asleep = True
             signals.fall_asleep(tx, queues, worker, port, wanted.limit)
     if outcomes or leases:
@@ -88,7 +88,7 @@ def exchange(
             calls.clear()
         calls[caller] = call
         tx.execute(HOT["remember_call"], (caller, call, tx.now, msgspec.msgpack.encode(stale) if stale else None))
-    return Settled(stale=tuple(stale), leases=tuple(leases), next_due_ms=due), asleep
+    return Settled(stale=tuple(stale), leases=tuple(leases), next_due_ms=due, asleep=asleep), asleep
 
 
 def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState]:

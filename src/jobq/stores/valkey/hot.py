@@ -38,6 +38,7 @@ _BATCH = 2000
 """Jobs per call of put: the server does nothing else meanwhile, and 2,000 take it about 6 ms."""
 _STATES: dict[str, LeaseState] = {"h": "held", "l": "lost", "c": "cancel"}
 _WAITING = State.WAITING
+_REPEATED = -2  # what an exchange answers that was made before: look again at once
 
 
 class Place(NamedTuple):
@@ -64,6 +65,7 @@ class _Found:
         self.stale: list[LeaseRef] = []
         self.leases: list[Lease] = []
         self.dues: list[int] = []
+        self.asleep = False
 
     def add(self, answer: Settled) -> None:
         self.stale += answer.stale
@@ -72,7 +74,10 @@ class _Found:
             self.dues.append(answer.next_due_ms)
 
     def answer(self) -> Settled:
-        return Settled(stale=tuple(self.stale), leases=tuple(self.leases), next_due_ms=min(self.dues, default=None))
+        return Settled(
+            stale=tuple(self.stale), leases=tuple(self.leases), next_due_ms=min(self.dues, default=None),
+            asleep=self.asleep and not self.leases,
+        )  # fmt: skip
 
 
 class HotCalls(Sleep):
@@ -219,6 +224,7 @@ class HotCalls(Sleep):
             if any(at.mark for at in claims):
                 skipped = [at for at, g in (await self._glance(claims)).items() if g.ready or not at.mark]
             await self._claim_at(skipped, {}, by._replace(call=f"{by.call}+"), then, found)
+            found.asleep = True
         return found.answer()
 
     async def _claimed_from(self, then: Claim | None, call: str) -> list[Place]:
@@ -276,8 +282,8 @@ class HotCalls(Sleep):
         worker, call, lane, _ = by
         asleep = self.registered.get(worker, 1) > 0
         args = (
-            self.now(), worker, call, lane, int(by.again), room, lease_ms, len(ordered), len(others), 0 if mark else 1, int(asleep),
-            *done, *rest,
+            self.now(), worker, call, lane, int(by.again), room, lease_ms, len(ordered), len(others), 0 if mark else 1,
+            int(asleep), *done, *rest,
         )  # fmt: skip
         self.registered[worker] = 0
         try:
@@ -296,7 +302,11 @@ class HotCalls(Sleep):
             ordered += others
             late = {id(ordered[int(n) - 1]) for n in stale.split(b",")}
             refs = tuple(LeaseRef(o.queue, o.id, o.token) for o in outcomes if id(o) in late)
-        return Settled(stale=refs, leases=leases, next_due_ms=None if due < 0 else due)
+        repeated = due == _REPEATED
+        return Settled(
+            stale=refs, leases=leases, next_due_ms=0 if repeated else None if due < 0 else due,
+            asleep=not leases and room > 0 and not mark and not repeated,
+        )  # fmt: skip
 
     async def _waited(self, outcome: Block) -> dict[JobKey, str]:
         """Where the jobs are that a blocking outcome waits for; those that are gone are looked for in their queue, in vain."""

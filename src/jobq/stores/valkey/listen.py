@@ -15,7 +15,7 @@ from typing import Any
 
 from jobq.core.records import Signal, Topic
 from jobq.errors import StoreUnavailable
-from jobq.stores.valkey import keys
+from jobq.stores.valkey import keys, unpacking
 from jobq.stores.valkey.handle import Handle
 from jobq.stores.valkey.wire import Connection, ServerError
 
@@ -134,6 +134,10 @@ class Listen(Handle):
     def _hear(self, message: list[Any]) -> None:
         if message[0] == b"closed":
             self._lost.set()
+            return
+        if message[2][:1] == b"\xff":
+            queue, record = unpacking.completed(message[2])
+            self._tell(Topic("ended", queue, record.id), Signal("ended", queue, record.id, record))
             return
         channel, text = message[1].decode(), message[2].decode()
         if channel.endswith("}log"):

@@ -32,6 +32,9 @@ _MORE, _LATER = 16, 64
 _run = Struct(">I3s3sHIHI8sHBB").unpack_from
 _RUN = 34
 _failed_at = Struct(">IHI").unpack_from
+_told = Struct(">BHIHHIHI").unpack_from  # a mark, when, and five lengths
+_TOLD = 21
+_COMPLETED = 4
 _decode = msgspec.msgpack.Decoder().decode
 _names: dict[bytes, tuple[str, str | None]] = {}
 _NAMES_MAX = 10_000
@@ -181,6 +184,18 @@ def record(queue: QueueName, view: Sequence[Any]) -> JobRecord:
         progress=more.progress, saved=more.saved, cancel_asked=run.flags & 2 > 0 and state == 3, schedule=options.schedule,
         origin=options.origin, parents=more.parents, children=more.children,
     )  # fmt: skip
+
+
+def completed(data: bytes) -> tuple[QueueName, JobRecord]:
+    """A job told whole when it completed (lua/signals.lua)."""
+    _, t1, t2, *sizes = _told(data)
+    parts, start = [], _TOLD
+    for size in sizes:
+        parts.append(data[start : start + size])
+        start += size
+    prefix, id, rec, run, result = parts
+    queue = queue_of(prefix.decode())
+    return queue, record(queue, (id, _COMPLETED, rec, run, b"", t1 << 32 | t2, b"", result))
 
 
 def _due(state: str, due: int) -> int | None:

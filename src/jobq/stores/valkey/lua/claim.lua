@@ -143,6 +143,7 @@ local function claim_plain(cx, tk, want)
     activate(cx, tk, entries, orders)
     waded = waded + #entries - (tk.n - before)
   end
+  tk.waded = waded >= WADE
 end
 
 -- Give back what a round of keys has changed: their active jobs, their rates, their next turns.
@@ -208,6 +209,7 @@ local function claim_keyed(cx, tk, want)
     end_round(cx, keys, active, limits, rates, started)
     waded = waded + #keys - (tk.n - before)
   end
+  tk.waded = waded >= WADE
 end
 
 -- How many may start as far as the queue as a whole is concerned.

@@ -74,7 +74,7 @@ local function complete(cx, args, first, count, worker, stale)
           local m = #list
           list[m + 1], list[m + 2] = now_text, id
           if ttl then times[#times + 1], times[#times + 2] = now + ttl, id end
-          if chan then cx.ended[#cx.ended + 1] = { chan, id } end
+          if chan then J.tell_completed(cx, chan, id, rec, run, result, J.has(rflags, J.EXTRA)) end
           if keyed then J.key_freed(cx, (select(2, munpack(nk)))) end
         end
       end
@@ -160,7 +160,7 @@ local function repeated(cx, memory)
       expires = call("ZSCORE", cx.P .. "q", id)
     end
   end
-  return { stale, 0, 0, 0, expires, "", {}, leases }
+  return { stale, -2, 0, 0, expires, "", {}, leases }
 end
 
 -- settle. KEYS 1 prefix
@@ -168,7 +168,7 @@ end
 --      other kinds, "1" if it may sleep, "1" if it may be asleep,
 --      then per completion: id, token, result ("" for none, else "\1" and its bytes);
 --      then per other outcome: itself packed {kind, id, token, delay, …}, data, edges packed
--- RETURNS {stale places "1,2", next due in ms or -1, messages waiting, jobs to wake for elsewhere, lease expiry, what tokens begin with
+-- RETURNS {stale places "1,2", next due in ms or -1 (-2: it was made before), messages waiting, jobs to wake for elsewhere, lease expiry, what tokens begin with
 --      (their places follow), first runs of jobs flat: id, record; other leases flat: place, id, record, run, extras}
 function J.settle(keys, args)
   local now, worker, name, lane, again, limit, lease_ms, completions, others, sleepy, asleep = unpack(args, 1, 11)
@@ -193,7 +193,7 @@ function J.settle(keys, args)
   if limit >= 0 then
     J.prepare(cx, 500)
     tk = J.claim(cx, limit, worker, lease_ms)
-    if tk.n < limit then due = J.next_due(cx) end
+    if tk.n < limit then due = tk.waded and 0 or J.next_due(cx) end -- it gave up: there may be more behind
     if tk.n < limit and sleepy == "1" then J.fall_asleep(cx, worker, limit - tk.n) end
     cx.woken = math.min(cx.woken, J.counters(cx).waiting)
   end

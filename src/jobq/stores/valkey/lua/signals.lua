@@ -1,6 +1,7 @@
 -- signals: who is told, and by what. Sleeping workers by a marker in a list of their own, which they pop blocking;
 -- listeners by a message on a channel.
 -- z: workers asleep, by since when · zs: their free slots · wake:<worker>: its marker
+local TOLD_WHOLE = 8192 -- bytes of record and result
 
 -- The worker found nothing (or not enough): wake it when there is more.
 function J.fall_asleep(cx, worker, slots)
@@ -59,6 +60,16 @@ function J.tell_end(cx, job, chan)
     for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. job.id))) do
       if field:sub(1, 2) == "w:" then cx.ended[#cx.ended + 1] = { field:sub(3), job.id } end
     end
+  end
+end
+
+-- A job that completed is told whole to the one who waits for it, unless it is large or has extras: that saves asking for it.
+function J.tell_completed(cx, chan, id, rec, run, result, has_extras)
+  if has_extras or #rec + #result > TOLD_WHOLE then
+    cx.ended[#cx.ended + 1] = { chan, id }
+  else
+    local P = cx.P
+    call("PUBLISH", chan, "\255" .. spack(">I6I2I2I4I2I4", cx.now, #P, #id, #rec, #run, #result) .. P .. id .. rec .. run .. result)
   end
 end
 
