@@ -1,0 +1,186 @@
+"""What an idle fleet costs its server, and how many of it one job wakes.
+
+    python -m bench.idle                                    1,000 workers in 4 processes, half a minute
+    python -m bench.idle --workers 200 --processes 2
+
+Every worker is a real one: a `Worker` with a name, a keeper's thread and connections of its own. (In one process only so
+that the machine holds a thousand; each has a URL of its own, so that they share no handle.) Nothing but a Valkey that the
+bench starts is asked. Exit code 1 if a bound is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from bench.places import ask, valkey_server
+from jobq import Queue, Worker
+
+OPS, WOKEN = 1.0, 2
+"""At most: commands per worker and second, and workers woken by one job."""
+QUEUE = "idle"
+ENQUEUES = 20
+_INSIDE = ("fcall", "blpop", "ping", "subscribe")
+"""Commands that only clients send: what functions call on the server is counted apart."""
+
+
+# ── a process of the fleet ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Counter:
+    """How often sleeping workers of this process were woken."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def watch(self, sleep: Callable[..., Awaitable[bool]]) -> Callable[..., Awaitable[bool]]:
+        async def counted(*args: Any, **kwargs: Any) -> bool:
+            woken = await sleep(*args, **kwargs)
+            self.woken += woken
+            return woken
+
+        return counted
+
+
+async def fleet(port: int, first: int, count: int) -> None:
+    """Workers until standard input ends. Says "ready" when all sleep, and answers each line with the wake-ups so far."""
+    counter = Counter()
+    lines = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    async with AsyncExitStack() as stack:
+        for n in range(first, first + count):
+            queue = Queue(QUEUE, f"valkey://127.0.0.1:{port}?timeout={10 + n / 1e6:f}")  # a handle of its own
+            queue.task(name="noop")(_noop)
+            store = await (await stack.enter_async_context(queue)).store()
+            store.sleep = counter.watch(store.sleep)  # type: ignore[method-assign]
+            await stack.enter_async_context(Worker(queue, concurrency=1, name=f"idle-{n}"))
+        print("ready", flush=True)
+        while await lines.readline():
+            print(counter.woken, flush=True)
+
+
+async def _noop(n: int) -> None: ...
+
+
+class Process:
+    """One of them, from outside."""
+
+    def __init__(self, port: int, first: int, count: int) -> None:
+        command = [sys.executable, "-m", "bench.idle", "--fleet", str(port), str(first), str(count)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def line(self) -> str:
+        """What it says next."""
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline().strip()
+        if not said:
+            raise SystemExit(f"a process of the fleet ended with exit code {self._process.wait()}")
+        return said
+
+    def woken(self) -> int:
+        """How often its workers were woken so far."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return int(self.line())
+
+
+# ── what is measured ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def calls(port: int) -> dict[str, int]:
+    """How often each command was executed, and all of them together."""
+    found = {"all": int(ask(port, "INFO stats").split("total_commands_processed:")[1].split()[0])}
+    for line in ask(port, "INFO commandstats").split():
+        if line.startswith("cmdstat_"):
+            name, _, rest = line.removeprefix("cmdstat_").partition(":calls=")
+            found[name] = int(rest.partition(",")[0])
+    return found
+
+
+def rates(port: int, workers: int, seconds: float) -> dict[str, float]:
+    """Commands per worker and second while nothing happens."""
+    before, begun = calls(port), time.monotonic()
+    for _ in track(range(int(seconds)), description="idle"):
+        time.sleep(1)
+    after, passed = calls(port), time.monotonic() - begun
+    return {name: (n - before.get(name, 0)) / workers / passed for name, n in after.items()}
+
+
+async def wakes(port: int, processes: Sequence[Process]) -> list[int]:
+    """Workers woken by each of some jobs, one at a time."""
+    found = []
+    async with Queue(QUEUE, f"valkey://127.0.0.1:{port}") as queue:
+        for n in track(range(ENQUEUES), description="waking"):
+            before = sum(process.woken() for process in processes)
+            await queue.named("noop").enqueue(n)
+            await asyncio.sleep(0.5)  # whoever else was to wake has done so by then
+            found.append(sum(process.woken() for process in processes) - before)
+        counts = await queue.counts()
+    if counts["completed"] != ENQUEUES:  # type: ignore[index]
+        raise SystemExit(f"not all jobs have ended: {counts}")
+    return found
+
+
+def main() -> None:
+    """Start the fleet, measure, print, judge."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--workers", type=int, default=1000)
+    options.add_argument("--processes", type=int, default=4)
+    options.add_argument("--seconds", type=float, default=30, help="how long the idle fleet is watched")
+    options.add_argument("--settle", type=float, default=15, help="how long before, from the start of the last worker")
+    options.add_argument("--fleet", type=int, nargs=3, metavar=("PORT", "FIRST", "COUNT"), help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.fleet:
+        asyncio.run(fleet(*given.fleet))
+        return
+    each = given.workers // given.processes
+    with valkey_server() as port, ExitStack() as stack:
+        processes = [stack.enter_context(Process(port, n * each, each)) for n in range(given.processes)]
+        for process in track(processes, description=f"starting {each * given.processes} workers"):
+            process.line()
+        time.sleep(given.settle)
+        clients = int(ask(port, "INFO clients").split("connected_clients:")[1].split()[0])
+        idle = rates(port, each * given.processes, given.seconds)
+        woken = asyncio.run(wakes(port, processes))
+    sys.exit(report(each * given.processes, clients, idle, woken))
+
+
+def report(workers: int, clients: int, idle: dict[str, float], woken: list[int]) -> int:
+    """What was found, against the bounds; the exit code."""
+    sent = sum(idle.get(name, 0) for name in _INSIDE)
+    table = Table(title=f"{workers:,} idle workers on one Valkey, {clients:,} connections")
+    for column in ("", "found", "bound"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row("commands per worker and second, with those inside functions", f"{idle['all']:.2f}", f"≤ {OPS:g}")
+    table.add_row("of these sent by workers", f"{sent:.2f}", "")
+    for name, rate in sorted(idle.items(), key=lambda item: -item[1]):
+        if name != "all" and rate >= 0.005:
+            table.add_row(f"    {name}", f"{rate:.2f}", "", style="bright_black")
+    table.add_row("workers woken by one job, median", f"{statistics.median(woken):g}", f"≤ {WOKEN}")
+    table.add_row("workers woken by one job, most", f"{max(woken)}", f"≤ {WOKEN}")
+    Console().print(table)
+    return 0 if idle["all"] <= OPS and max(woken) <= WOKEN else 1
+
+
+if __name__ == "__main__":
+    main()
