@@ -147,7 +147,7 @@ def main() -> None:
     options.add_argument("--workers", type=int, default=1000)
     options.add_argument("--processes", type=int, default=4)
     options.add_argument("--seconds", type=float, default=30, help="how long the idle fleet is watched")
-    options.add_argument("--settle", type=float, default=15, help="how long before, from the start of the last worker")
+    options.add_argument("--settle", type=float, default=40, help="how long before, from the start of the last worker")
     options.add_argument("--fleet", type=int, nargs=3, metavar=("PORT", "FIRST", "COUNT"), help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.fleet:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import idle
 from bench.adapter import Counter, _parts, chunks
 from bench.drive import Failed
 from bench.measures import MEASURES, percentiles, values
@@ -95,3 +96,9 @@ def test_a_program_that_falls_over_is_named_with_its_last_words() -> None:
     broken = Contender(name="broken", module="no_such_peer", place="memory", url="memory://")
     with pytest.raises(Failed, match=r"broken enqueue: ended without an answer\n.*no_such_peer"):
         list(values(MEASURES["one"], broken, n=1, loop="asyncio", versions={}))
+
+
+def test_an_idle_fleet_is_judged_by_both_bounds() -> None:
+    assert idle.report(10, 40, {"all": 0.7, "fcall": 0.1}, [1, 2]) == 0
+    assert idle.report(10, 40, {"all": 1.1, "fcall": 0.1}, [1, 1]) == 1
+    assert idle.report(10, 40, {"all": 0.7, "fcall": 0.1}, [1, 3]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobq.core.pace import Beat
 from jobq.core.records import Cancel, WorkerRecord
 from jobq.core.states import State
 from jobq.stores.base import Store
@@ -17,10 +18,20 @@ def worker(q: Desk, name: str, **fields: int | bool) -> WorkerRecord:
     )  # fmt: skip
 
 
+async def test_a_beat_tells_how_large_the_fleet_is(q: Desk) -> None:
+    for n in range(1, 4):
+        assert await q.store.beat(worker(q, f"bee {n}"), ttl_ms=n * 10 * SECOND) == Beat(None, n)
+    q.clock.advance(15 * SECOND)
+    await q.tick()
+    assert await q.store.beat(worker(q, "bee 3"), ttl_ms=10 * SECOND) == Beat(None, 2)
+    await q.store.retire(worker(q, "bee 2").name)
+    assert await q.store.beat(worker(q, "bee 3"), ttl_ms=10 * SECOND) == Beat(None, 1)
+
+
 async def test_a_worker_that_beats_is_listed(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice
     record = worker(first, "bee", active=3)
-    assert await first.store.beat(record, ttl_ms=10 * SECOND) is None
+    assert await first.store.beat(record, ttl_ms=10 * SECOND) == Beat(None, 1)
     assert await second.store.workers(second.queue) == [record]
     assert record in await second.store.workers()
     assert (await second.store.stats(second.queue)).workers == 1
@@ -71,9 +82,9 @@ async def test_a_wish_is_heard_with_the_next_beat(q_twice: tuple[Desk, Desk]) ->
     record = worker(first, "bee")
     await first.store.beat(record, ttl_ms=10 * SECOND)
     assert await second.store.ask_worker(record.name, "drain")
-    assert await first.store.beat(record, ttl_ms=10 * SECOND) == "drain"
+    assert (await first.store.beat(record, ttl_ms=10 * SECOND)).wish == "drain"
     assert await second.store.ask_worker(record.name, "shutdown")
-    assert await first.store.beat(record, ttl_ms=10 * SECOND) == "shutdown"
+    assert (await first.store.beat(record, ttl_ms=10 * SECOND)).wish == "shutdown"
 
 
 async def test_nothing_can_be_asked_of_a_worker_that_is_not_there(q: Desk) -> None:
@@ -89,7 +100,7 @@ async def test_a_wish_does_not_outlive_the_worker_it_was_for(q: Desk) -> None:
     await q.store.beat(record, ttl_ms=10 * SECOND)
     await q.store.ask_worker(record.name, "shutdown")
     await q.store.retire(record.name)
-    assert await q.store.beat(record, ttl_ms=10 * SECOND) is None
+    assert (await q.store.beat(record, ttl_ms=10 * SECOND)).wish is None
 
 
 # ── lead ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

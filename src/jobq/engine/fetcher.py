@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from jobq.core.pace import Pace
 from jobq.core.records import Claim, Lease, LeaseRef, QueueName, Settled
 from jobq.engine.exchange import Exchange
 from jobq.engine.run import Run
@@ -44,6 +45,7 @@ class Fetcher:
         slots: Slots,
         bell: Bell,
         settings: Settings,
+        pace: Pace | None = None,
     ) -> None:
         self._store = store
         self._runner = runner
@@ -51,6 +53,7 @@ class Fetcher:
         self._slots = slots
         self._bell = bell
         self._settings = settings
+        self._pace = pace or Pace()
         self._lanes = [Exchange(store, worker=worker, patience_ms=settings.patience_ms, lane=n) for n in range(store.lanes)]
         self._second: asyncio.Task[None] | None = None  # what the second lane does
         self._full = False  # the last claim brought as many as it asked for: there is more
@@ -196,7 +199,7 @@ class Fetcher:
 
     async def _sleep(self, next_due_ms: int | None) -> None:
         """Until there may be work, or anything here wants an exchange: a run that ended is settled at once."""
-        poll_ms, shortest_ms = self._settings.poll_ms, self._shortest_ms
+        poll_ms, shortest_ms = int(self._settings.poll_ms * self._pace.stretch), self._shortest_ms
         timeout_ms = poll_ms if next_due_ms is None else max(shortest_ms, min(next_due_ms, poll_ms))
         # Something due at once that is not there to be claimed, again and again, must not make the worker spin.
         self._shortest_ms = min(100, 2 * shortest_ms) if timeout_ms == shortest_ms else 1

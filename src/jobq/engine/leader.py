@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 import time
 
+from jobq.core.pace import Pace
 from jobq.stores.base import Store
 
 
 class Leader:
     """Asks for an office and remembers the answer: held, it is renewed at a third of its time; not held, asked for again
-    after about half of it."""
+    after about half of it, or later in a large fleet."""
 
-    def __init__(self, store: Store, office: str, *, who: str, ttl_ms: int) -> None:
+    def __init__(self, store: Store, office: str, *, who: str, ttl_ms: int, pace: Pace | None = None) -> None:
         self._store = store
         self._office = office
         self._who = who
         self._ttl_ms = ttl_ms
+        self._pace = pace or Pace()
         self._held = False
         self._ask_at = 0.0
 
@@ -26,7 +28,8 @@ class Leader:
         if now >= self._ask_at:
             self._held = False  # if asking fails, nobody here believes to hold it
             self._held = await self._store.lead(self._office, who=self._who, ttl_ms=self._ttl_ms)
-            pause = self._ttl_ms / 3000 if self._held else self._ttl_ms / 1000 * random.uniform(0.4, 0.6)
+            rest = self._ttl_ms / 1000
+            pause = rest / 3 if self._held else rest * self._pace.stretch * random.uniform(0.4, 0.6)
             self._ask_at = now + pause
         return self._held
 

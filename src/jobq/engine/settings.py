@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Times in ms."""
+    """Times in ms. `poll_ms`, `beat_ms` and how often an office is asked for grow with the fleet (core/pace.py)."""
 
     concurrency: int = 100
     lease_ms: int = 15_000
@@ -20,8 +20,3 @@ class Settings:
     tick_ms: int = 5_000
     schedule_ms: int = 1_000
     office_ms: int = 15_000  # how long upkeep goes undone when the worker that led it dies
-
-    @property
-    def beat_ttl_ms(self) -> int:
-        """A worker that missed three beats is gone."""
-        return 3 * self.beat_ms + 1_000

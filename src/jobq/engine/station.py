@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
+from jobq.core.pace import Pace
 from jobq.core.records import QueueName, Wish, WorkerRecord
 from jobq.engine.clock import wall_clock
 from jobq.engine.fetcher import Fetcher
@@ -54,14 +55,17 @@ class Station:
         self._started_ms = wall_clock()
         self._paused = False
         bell = Bell()
+        self._pace = pace = Pace()
         self._notes = Notes(store)
         self.runner = Runner(tasks, executors=executors, slots=slots, bell=bell, notes=self._notes, settings=settings)
-        self.fetcher = Fetcher(store, self.queues, self.runner, worker=worker, slots=slots, bell=bell, settings=settings)
+        self.fetcher = Fetcher(
+            store, self.queues, self.runner, worker=worker, slots=slots, bell=bell, settings=settings, pace=pace
+        )
         self._keeper = Keeper(
             store, self.runner.held, worker=worker, settings=settings,
             tell=self.runner.told, cancel=self.runner.cancel, pulse=self._pulse,
         )  # fmt: skip
-        self._leader = leader = Leader(store, _OFFICE, who=worker, ttl_ms=settings.office_ms)
+        self._leader = leader = Leader(store, _OFFICE, who=worker, ttl_ms=settings.office_ms, pace=pace)
         self._services: tuple[Service, ...] = (
             Ticker(store, leader, settings),
             Scheduler(store, leader, settings, clock=clock or wall_clock),
@@ -132,7 +136,7 @@ class Station:
     # ── what the keeper's thread asks ──
 
     def _pulse(self, store: Store) -> Pulse:
-        return Pulse(store, self._settings, record=self._record, wish=self._wished)
+        return Pulse(store, self._settings, self._pace, record=self._record, wish=self._wished)
 
     def _record(self) -> WorkerRecord:
         now = wall_clock()

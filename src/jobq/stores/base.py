@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, Self
 
+from jobq.core.pace import Beat
 from jobq.core.records import (
     AnyCommand,
     AnyOutcome,
@@ -237,8 +238,10 @@ class ReadStore(Protocol):
         """The queues there are, with what is stored about them."""
         ...
 
-    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Wish | None:
-        """A worker says it is there (again), for `ttl_ms`; the answer is what an operator asked of it."""
+    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
+        """A worker says it is there (again), for `ttl_ms`; the answer is what an operator asked of it, and the fleet's size.
+
+        That is at least the number of workers that are there; those that went without a word count until a tick."""
         ...
 
     async def retire(self, worker: str) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from jobq.core import events
 from jobq.core.events import STATE_CODES, STATES
+from jobq.core.pace import Beat
 from jobq.core.records import (
     EventPage,
     EventRecord,
@@ -192,12 +193,12 @@ def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
 # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def beat(tx: Tx, worker: WorkerRecord, ttl_ms: int) -> Wish | None:
+def beat(tx: Tx, worker: WorkerRecord, ttl_ms: int) -> Beat:
     """The whole of `Store.beat`."""
     seen = msgspec.structs.replace(worker, seen_ms=tx.now)
     row = tx.execute(SQL["beat"], (worker.name, msgspec.msgpack.encode(seen), tx.now + ttl_ms)).fetchone()
-    wish: Wish | None = row[0]
-    return wish
+    (workers,) = tx.execute(SQL["fleet"], (tx.now,)).fetchone()
+    return Beat(row[0], workers)
 
 
 def retire(tx: Tx, name: str) -> None:

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
+from jobq.core.pace import Beat
 from jobq.core.records import (
     AnyCommand,
     AnyOutcome,
@@ -230,7 +231,7 @@ class SqliteStore:
     async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
         return await self._read(reads.queues, tenant)
 
-    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Wish | None:
+    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
         return await self._write(reads.beat, worker, ttl_ms)
 
     async def retire(self, worker: str) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
+from jobq.core.pace import Pace
 from jobq.core.records import JobKey, QueueName
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock
@@ -33,6 +34,7 @@ class Handle:
         self._partitions: dict[QueueName, int] = {}
         self._met: set[QueueName] = set()
         self._migrated = False
+        self.pace = Pace()
 
     def now(self) -> str | int:
         """What the functions are told: the injected clock's time, or nothing, and the server looks at its own."""

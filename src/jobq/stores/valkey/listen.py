@@ -21,8 +21,8 @@ from jobq.stores.valkey.wire import Connection, ServerError
 
 log = logging.getLogger("jobq.valkey")
 _PING = 5.0
-"""Seconds between pings; they also keep `log` topics registered."""
-_LOG_MS = 15_000
+"""Seconds between pings (more in a large fleet); they also keep `log` topics registered."""
+_LOG_MS = 90_000
 _RETRY = 0.5
 
 
@@ -114,7 +114,7 @@ class Listen(Handle):
         """A deaf connection is found and replaced. What it missed, listeners find by looking."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PING):
+                async with asyncio.timeout(_PING * self.pace.stretch):
                     await self._lost.wait()
             self._lost.clear()
             try:

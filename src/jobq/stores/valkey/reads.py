@@ -10,6 +10,7 @@ import msgspec
 
 from jobq.core import events
 from jobq.core.events import STATE_CODES, STATES
+from jobq.core.pace import Beat
 from jobq.core.records import (
     EventPage,
     EventRecord,
@@ -21,7 +22,6 @@ from jobq.core.records import (
     QueueName,
     QueueRecord,
     StatsRecord,
-    Wish,
     WorkerRecord,
 )
 from jobq.core.states import State
@@ -108,10 +108,12 @@ class Reads(Handle):
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Wish | None:
+    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
         """See ReadStore."""
-        wish = await self.fcall("beat", keys.WORKERS, self.now(), worker.name, ttl_ms, msgspec.json.encode(worker))
-        return wish.decode() or None
+        args = (self.now(), worker.name, ttl_ms, msgspec.json.encode(worker))
+        wish, workers = await self.fcall("beat", keys.WORKERS, *args)
+        self.pace.heard(workers)
+        return Beat(wish.decode() or None, workers)
 
     async def retire(self, worker: str) -> None:
         """See ReadStore."""

@@ -49,6 +49,7 @@ class ValkeyStore(HotCalls, Listen, Operators, Schedules, Reads):
 
     async def tick(self, *, limit: int = 500) -> int:
         """See LifecycleStore."""
+        await self.fcall("sweep_workers", keys.WORKERS, self.now())
         queues = await self.all_queues()
         if not queues:
             return 0
@@ -64,7 +65,6 @@ class ValkeyStore(HotCalls, Listen, Operators, Schedules, Reads):
                     steps += await self._tick_at(prefix, limit - steps)
             if len(prefixes) > 1:
                 await self.pump(keys.prefix(queue))
-        await self.fcall("sweep_workers", keys.WORKERS, self.now())
         return min(steps, limit)
 
     async def _tick_at(self, prefix: str, limit: int) -> int:

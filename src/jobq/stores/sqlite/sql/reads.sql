@@ -29,6 +29,9 @@ SELECT * FROM queues WHERE (? IS NULL OR tenant = ?) AND listed ORDER BY tenant,
 INSERT INTO workers (name, record, until_ms) VALUES (?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET record = excluded.record, until_ms = excluded.until_ms RETURNING wish;
 
+-- name: fleet: how many workers are there
+SELECT count(*) FROM workers WHERE until_ms > ?;
+
 -- name: retire: it is gone
 DELETE FROM workers WHERE name = ?;
 

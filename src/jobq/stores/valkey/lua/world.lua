@@ -4,7 +4,7 @@ local function clock(now) return J.open("", now).now end
 
 local function parts(value) return value:match("^(%d+)\n([^\n]*)\n(.*)$") end
 
--- beat. KEYS 1 workers. ARGS now, name, ttl_ms, record. RETURNS a wish or ""
+-- beat. KEYS 1 workers. ARGS now, name, ttl_ms, record. RETURNS {a wish or "", how many workers are known}
 function J.beat(keys, args)
   local now, name, ttl, record = clock(args[1]), args[2], tonumber(args[3]), args[4]
   local known = call("HGET", keys[1], name)
@@ -14,7 +14,7 @@ function J.beat(keys, args)
     if tonumber(until_ms) > now then wish = wished end
   end
   call("HSET", keys[1], name, string.format("%.0f", now + ttl) .. "\n\n" .. record)
-  return wish
+  return { wish, call("HLEN", keys[1]) }
 end
 
 -- workers. KEYS 1 workers. ARGS now. RETURNS records of those that are there; the others are forgotten
@@ -38,11 +38,11 @@ function J.ask(keys, args)
   return 1
 end
 
--- sweep_workers. KEYS 1 workers. ARGS now. RETURNS how many have been silent for a day
+-- sweep_workers. KEYS 1 workers. ARGS now. RETURNS how many are gone
 function J.sweep_workers(keys, args)
   local now, n = clock(args[1]), 0
   for name, value in pairs(J.pairs_of(call("HGETALL", keys[1]))) do
-    if tonumber((parts(value))) < now - 86400000 then n = n + call("HDEL", keys[1], name) end
+    if tonumber((parts(value))) <= now then n = n + call("HDEL", keys[1], name) end
   end
   return n
 end
