@@ -47,8 +47,10 @@ for n = 0, 255 do J.BYTE[n] = char(n) end
 for n = 0, 1023 do J.TWO[n] = char(floor(n / 256), n % 256) end
 function J.two(n) return J.TWO[n] or spack(">I2", n) end
 function J.pmaybe(s) return s and J.pstr(s) or "\192" end
--- A whole number as text, ready for commands: Lua's own way goes through "%.17g", for each time it is given.
-function J.whole(n) return format("%.0f", n) end
+-- A whole number as text, ready for commands: given as a number it is printed with "%.17g", each time it is given.
+J.TEXT = {}
+for n = 0, 1023 do J.TEXT[n] = format("%d", n) end
+function J.whole(n) return J.TEXT[n] or format("%.0f", n) end
 function J.six(ms) return spack(">I6", ms) end
 
 -- Variadic commands over a flat list of any length.
@@ -84,6 +86,7 @@ function J.hmget(key, fields)
   return all
 end
 function J.mset(pairs_)
+  if #pairs_ <= J.CHUNK then return call("MSET", unpack(pairs_)) end
   J.each_chunk(pairs_, 2, function(first, last) call("MSET", unpack(pairs_, first, last)) end)
 end
 function J.pairs_of(flat)
@@ -92,16 +95,21 @@ function J.pairs_of(flat)
   return map
 end
 
+local THREE = {}
+for n = 0, 999 do THREE[n] = format("%03d", n) end
+
 -- Open the context of one call. `now` is the caller's clock in ms, or "" for the server's.
 function J.open(prefix, now)
+  local text = now
   if now == "" or now == nil then
     local time = call("TIME")
-    now = time[1] * 1000 + floor(time[2] / 1000)
+    local ms = floor(time[2] / 1000)
+    now, text = time[1] * 1000 + ms, time[1] .. THREE[ms]
   else
     now = tonumber(now)
   end
   return {
-    P = prefix, now = now, now6 = spack(">I6", now), logs = {}, woken = 0, minute = now - now % 60000, keys = {}, key_order = {},
+    P = prefix, now = now, now_text = text, now6 = spack(">I6", now), logs = {}, woken = 0, minute = now - now % 60000, keys = {}, key_order = {},
     outbox = 0, ended = {},
   }
 end
@@ -148,5 +156,5 @@ function J.close(cx)
   J.log_flush(cx)
   if cx.woken > 0 then J.wake(cx, cx.woken) end
   J.tell_flush(cx)
-  J.save_counters(cx)
+  J.save_counters(cx, true)
 end

@@ -1,18 +1,18 @@
 -- claim: the head of the line becomes active. Per job there is only Lua: the commands are variadic over the batch.
-local sub, byte, find, format, floor = string.sub, string.byte, string.find, string.format, math.floor
+local sub, byte, find, floor = string.sub, string.byte, string.find, math.floor
 local STR = J.STR
 local STATE, NIL, TIME, ORDER = J.STATE, J.NIL, "\207\0\0", J.ORDER
 local AT_START, MORE, LATER = J.AT_START, J.MORE, J.LATER
 local BYTE, two = J.BYTE, J.two
 local WADE = 1000 -- entries left behind that one claim wades through at most
 local FEW, NO_RUNS = 4, {}
-local MANY, LONG = 16, ("-"):rep(65)
+local MANY, LONG, DOTS = 16, ("-"):rep(65), ("."):rep(16)
 
 -- The claim under way: what it may take, and what it has taken.
 local function begin(cx, worker, lease_ms)
-  -- A run is longer than 64 bytes with such a stem: shorter ones the server would keep, and search, one after another.
+  -- With the dots a run is longer than 64 bytes: shorter ones the server would keep, and search, one after another.
   return {
-    worker = worker, expires = J.whole(cx.now + lease_ms), stem = format("%016x.%012x.", J.take_numbers(cx, "order", 0), cx.now), n = 0,
+    worker = worker, expires = J.whole(cx.now + lease_ms), stem = J.counters(cx).order .. "." .. cx.now_text .. DOTS, n = 0,
     ids = {}, runs = {}, lease_times = {}, fresh = {}, others = {}, items = J.items(cx, worker), waited = 0,
     fresh_run = spack(">I4I3I3I6I6", 1, 0, 0, cx.now, 0), started = TIME .. cx.now6 .. NIL,
   }

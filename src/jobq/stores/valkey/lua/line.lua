@@ -44,7 +44,7 @@ function J.pop(cx, line, n)
       c.fronts = c.fronts - #front / 2
     end
     if got < n then
-      local back = call("LPOP", line .. "l" .. priority, n - got)
+      local back = call("LPOP", line .. "l" .. priority, J.whole(n - got))
       if back then
         if not top then c.popped = c.popped + #back end
         if got == 0 then

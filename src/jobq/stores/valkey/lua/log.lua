@@ -89,7 +89,7 @@ function J.log_flush(cx)
     local items = cx.logs[i].items
     local n = #items
     if n > 0 then
-      call("XADD", stream, "*", "n", n, "d", "\148\1" .. pint(cx.now) .. pmaybe(cx.logs[i].worker) .. parray(n) .. concat(items))
+      call("XADD", stream, "*", "n", J.whole(n), "d", "\148\1" .. pint(cx.now) .. pmaybe(cx.logs[i].worker) .. parray(n) .. concat(items))
     end
     total = total + n
   end

@@ -16,10 +16,8 @@ function J.misfit(cx, plain, keyed, cost)
   local mode = meta.mode or (keyed > 0 and (plain == 0 or keyed < plain) and "keyed" or "plain")
   local wrong = mode == "keyed" and plain or mode == "plain" and keyed
   if wrong > 0 then return redis.error_reply("JOBQ MODE " .. mode .. " " .. wrong) end
-  for _, text in ipairs({ meta.rate or "", meta.key_rate or "" }) do
-    local capacity = J.capacity(text)
-    if capacity and cost > capacity then return redis.error_reply("JOBQ COST " .. capacity) end
-  end
+  local capacity = math.min(J.capacity(meta.rate) or math.huge, J.capacity(meta.key_rate) or math.huge)
+  if cost > capacity then return redis.error_reply("JOBQ COST " .. capacity) end
 end
 
 function J.has_key(body)

@@ -41,14 +41,14 @@ end
 -- Completions. Jobs that are not waited for, hold no lock and belong to no schedule are written together: per job there is only Lua, in
 -- locals, because this is half of what a job costs. The places of stale ones are added to `stale`.
 local function complete(cx, args, first, count, worker, stale)
-  local P, now, now_text, ids, names = cx.P, cx.now, J.whole(cx.now), {}, {}
+  local P, now, now_text, ids, names = cx.P, cx.now, cx.now_text, {}, {}
   local jobs, at = P .. "j:", first
   for i = 1, count do
     local id = args[at]
     ids[i], names[i], at = id, jobs .. id, at + 3
   end
   local runs, recs, items, keyed = J.hmget(P .. "h", ids), J.mget(names), J.items(cx, worker), J.meta(cx).mode == "keyed"
-  local records, done, seen, shelf, given, timed, times = {}, {}, {}, {}, {}, {}, {}
+  local records, done, seen, shelf, given, timed, times = {}, {}, {}, {}, nil, nil, nil
   local n, ran, logged, before6, before = 0, 0, #items, nil, nil
   local ended, middle, last = "\255\4" .. cx.now6, "\4\3" .. NIL .. NIL .. NIL .. TIME, TIME .. cx.now6
   at = first - 3
@@ -70,10 +70,16 @@ local function complete(cx, args, first, count, worker, stale)
           records[2 * n] = ended .. two(#run) .. run .. "\0" .. (FOUR[#result] or spack(">I4", #result)) .. result .. rec
           items[logged + n] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (BYTE7[life] or pint(life)) .. nk
             .. counts_of(sub(run, 1, 10)) .. middle .. created6 .. TIME .. (due6 or created6) .. TIME .. started6 .. last
-          local list = ttl and timed or flags % 2 == 1 and given or shelf
+          local list = shelf
+          if ttl then
+            timed, times = timed or {}, times or {}
+            times[#times + 1], times[#times + 2], list = now + ttl, id, timed
+          elseif flags % 2 == 1 then
+            given = given or {}
+            list = given
+          end
           local m = #list
           list[m + 1], list[m + 2] = now_text, id
-          if ttl then times[#times + 1], times[#times + 2] = now + ttl, id end
           if chan then J.tell_completed(cx, chan, id, rec, run, result, J.has(rflags, J.EXTRA)) end
           if keyed then J.key_freed(cx, (select(2, munpack(nk)))) end
         end
@@ -86,9 +92,11 @@ local function complete(cx, args, first, count, worker, stale)
   J.variadic("ZREM", P .. "q", done)
   J.variadic("HDEL", P .. "h", done)
   J.variadic("ZADD", P .. "e4", shelf, 2)
-  J.variadic("ZADD", P .. "k4", given, 2)
-  J.variadic("ZADD", P .. "y4", timed, 2)
-  J.variadic("ZADD", P .. "y", times, 2)
+  if given then J.variadic("ZADD", P .. "k4", given, 2) end
+  if timed then
+    J.variadic("ZADD", P .. "y4", timed, 2)
+    J.variadic("ZADD", P .. "y", times, 2)
+  end
   J.add(cx, "completed", n)
   J.add(cx, "run_ms", ran)
   cx.freed = true
