@@ -105,7 +105,8 @@ def _rate(key: str, title: str, take: Callable[[Session, Place], tuple[float, ..
     return Measure(key=key, rows=((title, "/s"),), take=take, probe=probe, most=most)
 
 
-def _backlog(key: str, waiting: int) -> Measure:
+def backlog(key: str, waiting: int) -> Measure:
+    """The first part of a long line."""
     title = f"drain of the first {FIRST:,} of {waiting:,}"
     return Measure(key=key, rows=((title, "/s"),), take=_drain(100, waiting), probe=1, most=1, fixed=True)
 
@@ -125,8 +126,8 @@ _ALL = (
         most=500,
         fixed=True,
     ),
-    _backlog("backlog10k", 10_000),
-    _backlog("backlog1m", 1_000_000),
+    backlog("backlog10k", 10_000),
+    backlog("backlog1m", 1_000_000),
     Measure(key="bytes", rows=(("memory or disk per waiting job", "B"),), take=_bytes, probe=20_000, most=20_000, fixed=True),
 )
 

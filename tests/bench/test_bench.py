@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import idle
+from bench import backlog, idle
 from bench.adapter import Counter, _parts, chunks
 from bench.drive import Failed
 from bench.measures import MEASURES, percentiles, values
@@ -102,3 +102,10 @@ def test_an_idle_fleet_is_judged_by_both_bounds() -> None:
     assert idle.report(10, 40, {"all": 0.7, "fcall": 0.1}, [1, 2]) == 0
     assert idle.report(10, 40, {"all": 1.1, "fcall": 0.1}, [1, 1]) == 1
     assert idle.report(10, 40, {"all": 0.7, "fcall": 0.1}, [1, 3]) == 1
+
+
+def test_a_backlog_is_judged_by_the_medians_of_elapsed_time() -> None:
+    pair = backlog.Pair
+    even, slow = [pair(1.0, 1.0), pair(1.0, 9.0), pair(1.0, 1.0)], [pair(1.0, 1.3)] * 3
+    assert backlog.report(1, 2, [("drain", 0.1, even), ("CPU", None, slow)]) == 0
+    assert backlog.report(1, 2, [("drain", 0.1, slow)]) == 1
