@@ -17,6 +17,42 @@ from jobq.stores.base import Store
 log = logging.getLogger("jobq")
 
 
+class _Patience:
+    """Ends a wait that takes too long with TimeoutError.
+
+    One timer serves many waits, one after another: to arm and disarm one for each would be a twentieth of a small exchange.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until = 0.0
+        self._waiting: asyncio.Task[object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiting, self._until, self._over = asyncio.current_task(), loop.time() + self._seconds, False
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._look, loop)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        waiting, self._waiting = self._waiting, None
+        if self._over and waiting is not None and waiting.uncancel() == 0 and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if self._waiting is None:
+            return
+        left = self._until - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._look, loop)
+        else:
+            self._over = True
+            self._waiting.cancel()
+
+
 class Exchange:
     """A worker's exchanges with one store in one lane, one at a time."""
 
@@ -24,7 +60,7 @@ class Exchange:
         self._store = store
         self._worker = worker
         self._lane = lane
-        self._patience = patience_ms / 1000
+        self._patience = _Patience(patience_ms / 1000)
         # A worker that restarts under its old name must not be answered with what its last life was told.
         self._life = secrets.token_hex(4)
         self._calls = 0
@@ -36,7 +72,7 @@ class Exchange:
         call = self._name_call()
         while True:
             try:
-                async with asyncio.timeout(self._patience):
+                with self._patience:
                     settled = await self._store.settle(outcomes, worker=self._worker, call=call, then=claim, lane=self._lane)
             except (StoreUnavailable, TimeoutError) as error:
                 await asyncio.sleep(self._outage.failed(error))
