@@ -8,8 +8,9 @@ import os
 import secrets
 import signal
 import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Self
 
@@ -19,16 +20,37 @@ from jobq.engine.clock import wall_clock
 from jobq.engine.handler import Handler, Source
 from jobq.engine.runner import Executors
 from jobq.engine.scheduler import put_planned
+from jobq.engine.service import Outage
 from jobq.engine.settings import Settings
 from jobq.engine.slots import Slots
 from jobq.engine.station import Station
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, StoreUnavailable
 from jobq.executors import check_executor
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+Places = list[tuple[Store, Mapping[QueueName, Mapping[str, Handler]]]]
+"""Stores, each with its queues and their tasks."""
+
+
+class Patience(Outage):
+    """How long to wait for a store at the start, and how often to try."""
+
+    def __init__(self, what: str, seconds: float | None) -> None:
+        super().__init__(what, base=0.1, cap=2.0)
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    def failed(self, error: BaseException) -> float:
+        """Seconds until the next try; the error itself if there is no time for one."""
+        if self._until is None:
+            return super().failed(error)
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise error
+        return min(left, super().failed(error))
 
 
 class Worker:
@@ -65,12 +87,16 @@ class Worker:
 
     # ── working ──
 
-    async def run(self) -> None:
-        """Work until stop(), SIGTERM or SIGINT; a second signal hands back at once."""
-        await self._start()
-        assert self._done is not None
+    async def run(self, *, wait: Seconds | None = None) -> None:
+        """Work until stop(), SIGTERM or SIGINT; a second signal hands back at once.
+
+        While a store is away at the start it is waited for, with a warning in the log: for ever, or for `wait`, then
+        StoreUnavailable. (`async with` does not wait.)"""
+        wait_s = None if wait is None else to_ms(wait, "wait", error=ConfigError) / 1000
         caught = self._catch_signals()
         try:
+            await self._start(patience=Patience(f"worker {self.name} waits for its store", wait_s))
+            assert self._done is not None
             await self._done.wait()
         except asyncio.CancelledError:  # whoever ran it has no time: hand back, then go
             await asyncio.shield(self.stop(drain=0))
@@ -112,17 +138,23 @@ class Worker:
 
     # ── starting ──
 
-    async def _start(self) -> None:
+    async def _start(self, patience: Patience | None = None) -> None:
         if self._done is not None:
             raise ConfigError(f"worker {self.name} was started before: a Worker works once, make another")
         self._done = asyncio.Event()
         self._hurry = asyncio.Event()
         try:
-            places = await self._open()
+            places = await self._open() if patience is None else await self._await_stores(patience)
         except BaseException:
+            if self._ending is not None:
+                await self._ending
             self._done = self._hurry = None
             await self._opened.aclose()
             raise
+        if self._ending is not None:  # it was stopped while it waited
+            await self._ending
+            await self._opened.aclose()
+            return
         slots = Slots(self.settings.concurrency)
         self._stations = [
             Station(
@@ -135,9 +167,26 @@ class Worker:
             if self._paused:
                 station.pause()
             station.start()
-        log.info("worker %s works on %s", self.name, ", ".join(queue.qname.queue for queue in self._queues))
+        for store, tasks in places:
+            log.info("worker %s works on %s in %s", self.name, ", ".join(name.queue for name in tasks), store.url)
 
-    async def _open(self) -> list[tuple[Store, Mapping[QueueName, Mapping[str, Handler]]]]:
+    async def _await_stores(self, patience: Patience) -> Places:
+        """The stores, when they have answered; none if the worker is stopped before."""
+        assert self._done is not None
+        while self._ending is None:
+            try:
+                places = await self._open()
+            except StoreUnavailable as error:
+                await self._opened.aclose()
+                pause = patience.failed(error)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._done.wait(), pause)
+            else:
+                patience.over()
+                return places
+        return []
+
+    async def _open(self) -> Places:
         """The stores, each with its queues and their tasks. ConfigError if a queue is stored otherwise than declared."""
         places: list[tuple[Store, dict[QueueName, Mapping[str, Handler]]]] = []
         for queue in self._queues:
@@ -247,4 +296,5 @@ class _Either(Mapping[str, Handler]):
 
 
 async def _all(tasks: list[asyncio.Task[None]]) -> None:
-    await asyncio.wait(tasks)
+    if tasks:
+        await asyncio.wait(tasks)

@@ -9,6 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.stores.valkey import servers
+
 Start = Callable[..., "subprocess.Popen[str]"]
 Until = Callable[[Callable[[], Any], str], Any]
 
@@ -134,3 +138,52 @@ def test_submitting_can_wait_for_the_answer(ctl, start_worker: Start) -> None:
     start_worker()
     assert ctl.json("job", "submit", "add", "-q", "shop", "--payload", "[2, 40]", "--wait", "30s")["result"] == 42
     ctl("job", "submit", "boom", "-q", "shop", "--wait", "30s", code=1)
+
+
+# ── a store that is away at the start ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> servers.Server:
+    """A Valkey that is not there yet."""
+    try:
+        binary = servers.valkey_binary()
+    except servers.Missing as missing:
+        pytest.skip(str(missing))
+    return servers.Server(binary, tmp_path)
+
+
+def test_a_worker_waits_for_a_store_that_comes_later(ctl, away: servers.Server, start_worker: Start, until: Until) -> None:
+    worker = start_worker("--url", away.url)
+    assert worker.stdout is not None
+    until(lambda: "waits for its store" in worker.stdout.readline(), "the worker to say so")
+    away.start()
+    try:
+        ctl.url = away.url
+        ctl("job", "submit", "add", "-q", "shop", "--payload", "[2, 3]", "--id", "sum", "--wait", "20s")
+        assert ctl.json("job", "status", "sum")["result"] == 5
+        worker.send_signal(signal.SIGTERM)
+        output, _ = worker.communicate(timeout=30)
+    finally:
+        away.kill()
+    assert worker.returncode == 0, output
+    assert "works again after" in output
+    assert "Traceback" not in output
+
+
+def test_a_worker_that_waits_for_its_store_can_be_stopped(away: servers.Server, start_worker: Start, until: Until) -> None:
+    worker = start_worker("--url", away.url)
+    assert worker.stdout is not None
+    until(lambda: "waits for its store" in worker.stdout.readline(), "the worker to say so")
+    worker.send_signal(signal.SIGTERM)
+    output, _ = worker.communicate(timeout=30)
+    assert worker.returncode == 0, output
+    assert "Traceback" not in output
+
+
+def test_a_worker_waits_no_longer_than_it_is_told_to(away: servers.Server, start_worker: Start) -> None:
+    worker = start_worker("--url", away.url, "--wait", "200ms")
+    output, _ = worker.communicate(timeout=30)
+    assert worker.returncode == 1, output
+    assert output.splitlines()[-1].startswith("Error: no answer from")
+    assert "Traceback" not in output

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +99,9 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     show_default=True,
     help="How long running jobs may take to finish on a stop.",
 )
+@click.option(
+    "--wait", type=DURATION, metavar="TIME", help="How long to wait for a store that is away at the start. Default: for ever"
+)
 @click.option("--worker-id", "--name", "worker_id", metavar="NAME", help="Its name. Default: host and process id")
 @click.option(
     "--log-level", type=click.Choice(list(_LEVELS)), default="info", show_default=True, help="What is logged, to stderr."
@@ -107,7 +109,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
 @click.version_option(package_name="jobq", prog_name="jq-worker")
 def main(
     app: tuple[str, ...], queues: tuple[str, ...], url: str | None, concurrency: int, lease: float, drain: float,
-    worker_id: str | None, log_level: str,
+    wait: float | None, worker_id: str | None, log_level: str,
 ) -> None:  # fmt: skip
     logging.basicConfig(level=_LEVELS[log_level], format="%(asctime)s %(levelname)-7s %(message)s")
     if url is not None:
@@ -117,21 +119,19 @@ def main(
         working = chosen(load(app), names)
         for queue in working:
             queue.url = url or queue.url
-        _run(_work(working, concurrency=concurrency, lease=lease, drain=drain, name=worker_id))
+        _run(_work(working, concurrency=concurrency, lease=lease, drain=drain, wait=wait, name=worker_id))
     except (ConfigError, InvalidJob) as e:
         fail(str(e), USAGE, e)
     except JobqError as e:
         fail(str(e), FAILED, e)
 
 
-async def _work(queues: list[Queue], **options: Any) -> None:
-    """Until it is asked to stop. The handles stay open until the last job is settled."""
-    async with AsyncExitStack() as stack:
-        for queue in queues:
-            await stack.enter_async_context(queue)
-            tasks = ", ".join(sorted(queue.tasks)) or "NO TASKS: is the module imported that defines them?"
-            log.info("%s in %s: %s", queue.name, (await queue.store()).url, tasks)
-        await Worker(*queues, **options).run()
+async def _work(queues: list[Queue], *, wait: float | None, **options: Any) -> None:
+    """Until it is asked to stop."""
+    for queue in queues:
+        tasks = ", ".join(sorted(queue.tasks)) or "NO TASKS: is the module imported that defines them?"
+        log.info("%s: %s", queue.name, tasks)
+    await Worker(*queues, **options).run(wait=wait)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
