@@ -1,10 +1,14 @@
-"""What the pipeline costs: `run --once` against bare Spark jobs that only copy the same source to Parquet, and the audit.
+"""What the pipeline costs, in one session and on the same events, so that ratios can be compared whatever else the machine does.
 
-    python bench/pipeline.py --events 1000000 --events 10000000      from files
-    python bench/pipeline.py --events 1000000 --kafka                the same through a real Kafka
+    python -m bench.pipeline --events 1000000 --events 10000000      `run --once` from files against bare Spark jobs that only
+                                                                     copy the same source to Parquet, and the audit
+    python -m bench.pipeline --events 1000000 --kafka                the same through a Kafka started here
+    python -m bench.pipeline --events 3000000 --stages               and what each of Spark's stages took
+    python -m bench.pipeline --load 1000000                          df.write.format("jobq") into a Valkey started here,
+                                                                     against enqueue_many of the same jobs
 
-Every line of a size is measured in one session on the same events, after a warm-up, so that ratios can be compared whatever
-else the machine does; CPU seconds are those of Spark's process, and the peak is its resident memory.
+CPU seconds are those of Spark's process, and the peak is its resident memory. A bare copy is made in two ways: the lines as
+they are, and parsed, which is the least that a table with columns costs.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import threading
@@ -34,6 +39,10 @@ from jobq.pipeline.sources import open_source
 from jobq.pipeline.synthetic import EVENTS_PER_JOB, Plan, write
 from jobq.pipeline.transforms.parse import WIRE, from_json_lines
 
+WARM_UP = 50_000  # events of a first pass that is not reported
+
+Line = dict[str, Any]
+
 
 class Meter:
     """Time, CPU time and peak memory of the Spark process."""
@@ -53,31 +62,39 @@ class Meter:
         fields = (self.process / "stat").read_text().rsplit(") ", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def measure(self, name: str, events: int, work: Callable[[], object]) -> dict[str, Any]:
+    def measure(self, name: str, events: int, work: Callable[[], object]) -> Line:
         """Do it and say what it took."""
         self.peak = 0
         began, cpu = time.monotonic(), self._cpu()
         work()
         took, used = time.monotonic() - began, self._cpu() - cpu
-        figures = {"s": round(took, 2), "cpu_s": round(used, 2), "events/s": int(events / took), "peak_mb": self.peak >> 20}
-        return {"what": name, "events": events, **figures}
+        return {"what": name, "events": events, "s": took, "cpu_s": used, "peak_mb": self.peak >> 20}
 
 
-def bench(spark: SparkSession, meter: Meter, source: str, folder: Path, events: int) -> list[dict[str, Any]]:
-    """All lines of one source."""
+def bench(spark: SparkSession, meter: Meter, source: str, folder: Path, events: int, rounds: int) -> list[Line]:
+    """All lines of one source: of several rounds, the medians."""
     opened = open_source(source)
+    lake = folder / "lake"
 
     def pipeline() -> None:
-        lake = Lake(spark, str(folder / "lake"))
-        run = Run(lake, opened, DEFAULTS)
+        into = Lake(spark, str(lake))
+        run = Run(into, opened, DEFAULTS)
         run.start(spark, once=True)
         run.wait()
-        assert lake.state.totals.events == events, lake.state.totals
+        assert into.state.totals.events == events, into.state.totals
 
-    lines = [meter.measure(name, events, work) for name, work in _copies(spark, source, folder).items()]
-    lines.append(meter.measure("run --once", events, pipeline))
-    lines.append(meter.measure("audit", events, lambda: _audited(Lake(spark, str(folder / "lake")))))
-    return lines
+    works = {**_copies(spark, source, folder), "run --once": pipeline, "audit": lambda: _audited(Lake(spark, str(lake)))}
+    measured: dict[str, list[Line]] = {name: [] for name in works}
+    for _ in range(rounds):
+        shutil.rmtree(lake, ignore_errors=True)
+        for name, work in works.items():
+            measured[name].append(meter.measure(name, events, work))
+    return [_median(lines) for lines in measured.values()]
+
+
+def _median(lines: list[Line]) -> Line:
+    middle = {name: statistics.median(line[name] for line in lines) for name in ("s", "cpu_s")}
+    return {**lines[0], **middle, "peak_mb": max(line["peak_mb"] for line in lines)}
 
 
 def _audited(lake: Lake) -> None:
@@ -117,64 +134,114 @@ def to_kafka(address: str, topic: str, folder: Path) -> None:
     producer.flush()
 
 
-def show(lines: list[dict[str, Any]]) -> None:
+def show(lines: list[Line]) -> None:
     """As a table, with ratios to the copies."""
-    copies = {line["what"]: line for line in lines if line["what"].startswith("copy")}
+    copies = [line for line in lines if line["what"].startswith("copy")]
     for line in lines:
-        compared = copies.items() if line["what"] == "run --once" else ()
-        ratios = "  ".join(f"{line['s'] / copy['s']:5.2f}× {name}" for name, copy in compared)
-        figures = f"{line['s']:8.1f} s {line['cpu_s']:8.1f} cpu s {line['events/s']:>9,}/s {line['peak_mb']:>6,} MB"
-        click.echo(f"{line['what']:26} {line['events']:>11,} events {figures}  {ratios}")
+        rate = int(line["events"] / line["s"])
+        figures = f"{line['s']:8.1f} s {line['cpu_s']:8.1f} cpu s {rate:>9,}/s {line['peak_mb']:>6,} MB"
+        click.echo(f"{line['what']:26} {line['events']:>11,} events {figures}")
+        for copy in copies if line["what"] == "run --once" else ():
+            ratio, cpu = line["s"] / copy["s"], line["cpu_s"] / copy["cpu_s"]
+            click.echo(f"{'':26} {ratio:8.2f} × the time and {cpu:.2f} × the CPU of {copy['what']}")
+    sys.stdout.flush()
+
+
+def show_growth(lines: list[Line]) -> None:
+    """Time per event of `run --once` and `audit` at each size, against the smallest."""
+    for what in ("copy (parsed)", "run --once", "audit"):
+        sizes = sorted((line for line in lines if line["what"] == what), key=lambda line: line["events"])
+        each = [(line["events"], 1e6 * line["s"] / line["events"], 1e6 * line["cpu_s"] / line["events"]) for line in sizes]
+        steps = (f"{events:,}: {s:.1f} µs, {cpu:.1f} µs cpu (× {s / each[0][1]:.2f})" for events, s, cpu in each)
+        click.echo(f"{what:14} per event at " + "   ".join(steps))
+
+
+def through_kafka(spark: SparkSession, meter: Meter, made: str, work: Path, count: int, rounds: int) -> list[Line]:
+    """The same from a topic."""
+    from tests.kafka import Kafka
+
+    kafka = Kafka(work / "kafka").start()
+    try:
+        to_kafka(kafka.address, "events", Path(made))
+        return bench(spark, meter, f"kafka://{kafka.address}/events", work, count, rounds)
+    finally:
+        kafka.stop()
+
+
+def events_of(folder: Path, size: int) -> tuple[Path, int]:
+    """A folder with about that many events, made if it is not there, and how many they are."""
+    made = folder / f"events-{size}"
+    if not made.exists():
+        beside = folder / f"making-{size}"
+        shutil.rmtree(beside, ignore_errors=True)
+        write(Plan(jobs=int(size / EVENTS_PER_JOB), log=f"s{size}"), beside, files=max(4, size // 1_000_000))
+        beside.rename(made)
+    return made, sum(1 for file in made.glob("*.jsonl") for _ in file.open("rb"))
 
 
 def main() -> None:
     """See the module."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--events", type=int, action="append", help="size; may be repeated (default 1,000,000)")
+    options.add_argument("--events", type=int, action="append", default=[], help="size; may be repeated")
+    options.add_argument("--load", type=int, action="append", default=[], help="jobs to load into Valkey; may be repeated")
+    options.add_argument("--rounds", type=int, default=1, help="of every measurement; medians are shown")
     options.add_argument("--kafka", action="store_true", help="through a Kafka started here")
+    options.add_argument("--stages", action="store_true", help="also what each stage took")
     options.add_argument("--master", default="local[*]")
     options.add_argument("--memory", default="3g", help="heap of the Spark driver")
-    options.add_argument("--folder", type=Path, help="work here, and keep what is made")
+    options.add_argument("--folder", type=Path, help="work here, and keep the events that are made")
     options.add_argument("--out", type=Path, help="also as JSON")
     given = options.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="jobq-bench-"))
-    conf = {"spark.driver.memory": given.memory, "spark.local.dir": str(folder / "spark")}
-    if given.kafka:
-        from tests.kafka import spark_jars
-
-        conf["spark.jars"] = spark_jars("spark-kafka")
-    spark = open_session("bench", master=given.master, conf=conf)
-    meter, results = Meter(spark), []
+    sizes = given.events or ([] if given.load else [1_000_000])
     try:
-        for size in (50_000, *(given.events or [1_000_000])):  # the first warms the session up
-            made = folder / f"events-{size}"
-            if not made.exists():
-                write(Plan(jobs=int(size / EVENTS_PER_JOB), log=f"s{size}"), made, files=max(4, size // 1_000_000))
-            count = sum(1 for file in made.glob("*.jsonl") for _ in file.open("rb"))
-            work = folder / f"work-{size}"
-            lines = (_through_kafka if given.kafka else bench)(spark, meter, str(made), work, count)
-            shutil.rmtree(work, ignore_errors=True)
-            if size != 50_000:
-                show(lines)
-                sys.stdout.flush()
-                results += lines
+        results = _run(given, folder, sizes)
     finally:
-        spark.stop()
         if given.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
     if given.out:
         given.out.write_text(json.dumps(results, indent=1))
 
 
-def _through_kafka(spark: SparkSession, meter: Meter, made: str, work: Path, count: int) -> list[dict[str, Any]]:
-    from tests.kafka import Kafka
+def _run(given: argparse.Namespace, folder: Path, sizes: list[int]) -> list[Line]:
+    log = folder / "stages"
+    conf = {"spark.driver.memory": given.memory, "spark.local.dir": str(folder / "spark")}
+    if given.kafka:
+        from tests.kafka import spark_jars
 
-    kafka = Kafka(work / "kafka").start()
+        conf["spark.jars"] = spark_jars("spark-kafka")
+    if given.stages:
+        shutil.rmtree(log, ignore_errors=True)
+        log.mkdir(parents=True)
+        conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": log.as_uri(), "spark.eventLog.compress": "false"}
+    spark = open_session("bench", master=given.master, conf=conf)
+    meter, results, warm_until = Meter(spark), [], 0.0
     try:
-        to_kafka(kafka.address, "events", Path(made))
-        return bench(spark, meter, f"kafka://{kafka.address}/events", work, count)
+        for size in (WARM_UP, *sizes) if sizes else ():
+            made, count = events_of(folder, size)
+            work = folder / f"work-{size}"
+            shutil.rmtree(work, ignore_errors=True)
+            rounds = given.rounds if size != WARM_UP else 1
+            lines = (through_kafka if given.kafka else bench)(spark, meter, str(made), work, count, rounds)
+            shutil.rmtree(work, ignore_errors=True)
+            if size == WARM_UP:
+                warm_until = time.time()
+                continue
+            show(lines)
+            results += lines
+        if len(sizes) > 1:
+            show_growth(results)
+        if given.load:
+            from bench.load import load
+
+            results += [line for jobs in given.load for line in load(spark, jobs, given.rounds)]
     finally:
-        kafka.stop()
+        spark.stop()
+    if given.stages:
+        from bench.stages import show_stages
+
+        show_stages(log, since=warm_until)
+    return results
 
 
 if __name__ == "__main__":

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from jobq.pipeline import synthetic
 from jobq.pipeline.audit import Audit, QueueAudit, StoreView, audit
+from jobq.pipeline.cli import _audit_grid, _remarks
 from jobq.pipeline.lake import Lake
 from tests.pipeline.conftest import History, take_in
 
@@ -183,3 +186,17 @@ def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(lake
     assert (queue.verdict, queue.problems) == ("violated", ["waiting: 4 in the lake, 5 in the store"])
     take_in(lake, lines, number=2)
     assert audit(lake, store=url).verdict == "proved"
+
+
+def test_the_audits_table_is_readable_at_80_columns() -> None:
+    books = {"accepted": 12_345_678, "rerun": 123_456, "completed": 12_345_678, "failed": 123_456, "cancelled": 12_345, "held": 0}
+    fields = {"tenant": "umbrella", "queue": "thumbnails-large", "events": 1, "jobs": 1, "carried": 0, "held_by_state": {}}
+    found = Audit(queues=(QueueAudit(**fields, **books, faults={"resurrected": 2}),))  # type: ignore[arg-type]
+    console = Console(width=80, file=StringIO())
+    console.print(_audit_grid(found))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(name in text for name in (*books, "tenant/queue", "12,345,678", "123,456", "12,345"))
+    assert _remarks(found) == [
+        "umbrella/thumbnails-large: violated; 2 × resurrected; 12,345 lives too many ended",
+        "0 of 1 queues proved",
+    ]

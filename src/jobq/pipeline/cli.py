@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -145,6 +147,8 @@ def _audit(where: Any, store: str | None, examples: str | None) -> int:
     folder = examples or f"{where.root}/_jobq/audit"
     found = audited(where, store=store, examples=folder)
     Console(highlight=False).print(_audit_grid(found))
+    for line in _remarks(found):
+        click.echo(line)
     if any(sum(queue.faults.values()) for queue in found.queues):
         click.echo(f"the events at fault are in {folder}")
     click.echo(f"verdict: {found.verdict}")
@@ -152,15 +156,26 @@ def _audit(where: Any, store: str | None, examples: str | None) -> int:
 
 
 def _audit_grid(found: Any) -> Grid:
-    grid = Grid("tenant", "queue", title="accepted + rerun = completed + failed + cancelled + held", title_justify="left")
+    """One line of numbers per queue, and under it what is not in order: readable at 80 columns."""
+    title = "accepted + rerun = completed + failed + cancelled + held"
+    grid = Grid(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    grid.add_column("tenant/queue", overflow="fold", min_width=12)
     for name in ("accepted", "rerun", "completed", "failed", "cancelled", "held"):
-        grid.add_column(name, justify="right")
-    grid.add_column("verdict", overflow="fold")
+        grid.add_column(name, justify="right", no_wrap=True)
     for queue in found.queues:
         numbers = (queue.accepted + queue.carried, queue.rerun, queue.completed, queue.failed, queue.cancelled, queue.held)
-        notes = [queue.verdict, *queue.problems, *_doubts(queue)]
-        grid.add_row(queue.tenant, queue.queue, *(f"{n:,}" for n in numbers), "; ".join(notes))
+        grid.add_row(f"{queue.tenant}/{queue.queue}", *(f"{n:,}" for n in numbers))
     return grid
+
+
+def _remarks(found: Any) -> list[str]:
+    """A line for each queue that is not proved, and how many are."""
+    lines = [
+        f"{queue.tenant}/{queue.queue}: {'; '.join([queue.verdict, *queue.problems, *_doubts(queue)])}"
+        for queue in found.queues
+        if queue.verdict != "proved"
+    ]
+    return [*lines, f"{len(found.queues) - len(lines)} of {len(found.queues)} queues proved"]
 
 
 def _doubts(queue: Any) -> list[str]:
@@ -214,7 +229,9 @@ def rebuild(lake: str, slo_file: str | None, since: str | None, master: str | No
 
     targets = load_targets(slo_file)
     where = _open(lake, master, conf)
-    click.echo(f"derived {len(rebuilt(where, targets, since=since))} hours anew")
+    with where.writing("rebuild"):
+        where.reload()
+        click.echo(f"derived {len(rebuilt(where, targets, since=since))} hours anew")
     where.spark.stop()
 
 
@@ -227,7 +244,10 @@ def compact(lake: str, target_mb: int, master: str | None, conf: tuple[str, ...]
     from jobq.pipeline.jobs.upkeep import compact as compacted
 
     where = _open(lake, master, conf)
-    for name, (before, after) in compacted(where, target=target_mb * 1024 * 1024).items():
+    with nullcontext() if where.state.format == "delta" else where.writing("compact"):
+        where.reload()
+        changed = compacted(where, target=target_mb * 1024 * 1024)
+    for name, (before, after) in changed.items():
         click.echo(f"{name}: {before} files → {after}")
     where.spark.stop()
 
@@ -242,7 +262,9 @@ def retention(lake: str, keep_days: int, all_tables: bool, master: str | None, c
     from jobq.pipeline.jobs.upkeep import retain
 
     where = _open(lake, master, conf)
-    removed = retain(where, keep_days=keep_days, all_tables=all_tables)
+    with where.writing("retention"):
+        where.reload()
+        removed = retain(where, keep_days=keep_days, all_tables=all_tables)
     for name, count in removed.items():
         click.echo(f"{name}: {count} partitions removed")
     if not removed:

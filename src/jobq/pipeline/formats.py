@@ -81,8 +81,8 @@ class Tablespace(Protocol):
 class ParquetSpace:
     """Folders of Parquet files."""
 
-    def __init__(self, spark: SparkSession, files: Files, root: str) -> None:
-        self.spark, self.files, self.root = spark, files, root
+    def __init__(self, spark: SparkSession, files: Files, root: str, staging: str) -> None:
+        self.spark, self.files, self.root, self.staging = spark, files, root, staging
 
     def path(self, table: Table) -> str:
         """The table's folder."""
@@ -110,7 +110,7 @@ class ParquetSpace:
 
     def replace(self, table: Table, rows: DataFrame, parts: Sequence[Part]) -> None:
         """Write beside, then swap folder by folder."""
-        staged = f"{self.root}/_staging/{table.name}"
+        staged = f"{self.staging}/{table.name}"
         self.files.delete(staged)
         writer = rows.write.mode("overwrite").options(partitionOverwriteMode="static", **PLAIN)
         writer.partitionBy(*table.partition_names).parquet(staged)
@@ -141,8 +141,8 @@ class ParquetSpace:
 class DeltaSpace:
     """Delta tables."""
 
-    def __init__(self, spark: SparkSession, files: Files, root: str) -> None:
-        self.spark, self.files, self.root = spark, files, root
+    def __init__(self, spark: SparkSession, files: Files, root: str, staging: str) -> None:
+        self.spark, self.files, self.root, self.staging = spark, files, root, staging
 
     def path(self, table: Table) -> str:
         """The table's folder."""
@@ -186,8 +186,8 @@ class DeltaSpace:
             self.spark.sql(f"DELETE FROM delta.`{self.path(table)}` WHERE {any_of(parts)}")
 
 
-def tablespace(spark: SparkSession, files: Files, root: str, format: str) -> Tablespace:
-    """The tables under `root` in that format."""
+def tablespace(spark: SparkSession, files: Files, root: str, format: str, staging: str) -> Tablespace:
+    """The tables under `root` in that format. `staging`: a folder for what is being written."""
     kinds: dict[str, Any] = {"parquet": ParquetSpace, "delta": DeltaSpace}
-    space: Tablespace = kinds[format](spark, files, root)
+    space: Tablespace = kinds[format](spark, files, root, staging)
     return space

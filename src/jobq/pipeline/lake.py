@@ -4,17 +4,19 @@
     LAKE/_jobq/state.json         which batches are in, which hours have to be derived anew, totals
     LAKE/_jobq/batches/day=…/     one line about every batch
     LAKE/_jobq/checkpoints/…      Spark's position in each source
-    LAKE/_staging/…               being written
+    LAKE/_jobq/writer.json        who is writing (`lock`)
+    LAKE/_staging/SESSION/…       being written
 
 A batch goes in by four steps, and may be broken off after any of them: stage its files, note in the state what is going to
 be published (`pending`), move the files to their place, note it as done. Before the second step nothing has happened, and the
 batch is made again; after it, whoever comes next finishes it from the note. Readers leave out a batch that is not whole.
-One `run` per lake at a time.
+One `run` per lake at a time: a second one is refused.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Sequence
 
 import msgspec
@@ -23,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobq.errors import ConfigError
 from jobq.pipeline.formats import Part, tablespace
 from jobq.pipeline.fs import Files
+from jobq.pipeline.lock import Lock
 from jobq.pipeline.session import Format
 from jobq.pipeline.tables import BY_NAME, Table
 
@@ -85,25 +88,42 @@ class Lake:
     def __init__(self, spark: SparkSession, root: str, *, format: Format | None = None) -> None:
         self.spark, self.root = spark, root.rstrip("/")
         self.files = Files(spark)
-        stored = self.files.read(self._state_path)
-        self.state = msgspec.json.decode(stored, type=LakeState) if stored else LakeState(format=format or "parquet")
+        self.session = uuid.uuid4().hex[:12]
+        self.state = LakeState(format=format or "parquet")
+        self.reload()
         if format and format != self.state.format:
             raise ConfigError(
                 f"the lake {root} is kept as {self.state.format}: run with --format {self.state.format}, or use another folder"
             )
-        self.space = tablespace(spark, self.files, self.root, self.state.format)
+        self.space = tablespace(spark, self.files, self.root, self.state.format, self.staging("tables"))
 
     @property
     def _state_path(self) -> str:
         return f"{self.root}/_jobq/state.json"
+
+    def reload(self) -> None:
+        """What the state is now: another writer may have been at work since it was read."""
+        if stored := self.files.read(self._state_path):
+            self.state = msgspec.json.decode(stored, type=LakeState)
+
+    def writing(self, command: str) -> Lock:
+        """The right to write, for the command of that name."""
+        return Lock(self.files, f"{self.root}/_jobq/writer.json", command)
+
+    def sweep(self) -> None:
+        """Remove what earlier sessions left half written. Only for who has the right to write, and after `finish`."""
+        for session in self.files.children(f"{self.root}/_staging"):
+            if session != self.session:
+                self.files.delete(f"{self.root}/_staging/{session}")
 
     def checkpoint(self, source: str) -> str:
         """Where Spark keeps its position in a source."""
         return f"{self.root}/_jobq/checkpoints/{source}"
 
     def staging(self, name: str) -> str:
-        """A folder for what is not in place yet."""
-        return f"{self.root}/_staging/{name}"
+        """A folder for what is not in place yet. Of this session only: Spark may outlive a driver that was killed, and write on
+        for a while."""
+        return f"{self.root}/_staging/{self.session}/{name}"
 
     def save(self, state: LakeState) -> None:
         """Put a new state in the place of the old one."""

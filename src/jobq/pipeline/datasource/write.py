@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,17 @@ class _Rows:
         self.arguments = [name for name in names if name not in self.options and name not in ("_id", "_task")]
         self._tasks: dict[str, Task[..., Any]] = {}
 
-    def call(self, row: Mapping[str, Any]) -> Call[Any]:
-        """The call a row stands for; InvalidJob says what is wrong with it."""
+    def calls(self, batch: pa.RecordBatch) -> Iterator[Call[Any] | tuple[dict[str, Any], InvalidJob]]:
+        """The call each row stands for, or the row and what is wrong with it."""
+        names = batch.schema.names
+        for values in zip(*map(_values, batch.columns), strict=True):
+            row = dict(zip(names, values, strict=True))
+            try:
+                yield self._call(row)
+            except InvalidJob as e:
+                yield row, e
+
+    def _call(self, row: Mapping[str, Any]) -> Call[Any]:
         name = row.get("_task") or self.task
         if not name:
             raise InvalidJob('a row names no task: add .option("task", …) or a column _task')
@@ -96,6 +105,14 @@ class _Rows:
         return self.prefix + hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
+def _values(column: pa.Array) -> list[Any]:
+    """A column as Python values: through numpy where that gives the same, in a fifth of the time."""
+    kind = column.type
+    same = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    values: list[Any] = column.to_numpy(zero_copy_only=False).tolist() if same and not column.null_count else column.to_pylist()
+    return values
+
+
 class _Writer:
     """What batch and stream have in common."""
 
@@ -114,17 +131,23 @@ class _Writer:
         async with Queue(self.queue, self.url, tenant=self.options.get("tenant")) as queue:
             rows = _Rows(queue, self.options, self.names)
             for batch in batches:
-                calls = []
-                for row in batch.to_pylist():
-                    try:
-                        calls.append(rows.call(row))
-                    except InvalidJob as e:
-                        loaded.add(Loaded(rejected=1, examples=[rejects.keep(row, str(e))]))
-                jobs = await queue.enqueue_many(calls)
+                # A generator: while the store has some of the batch, the next thousand are made ready.
+                jobs = await queue.enqueue_many(self._valid(rows.calls(batch), loaded, rejects))
                 again = sum(job.duplicate for job in jobs)
                 loaded.add(Loaded(accepted=len(jobs) - again, duplicates=again))
         rejects.close()
         return loaded
+
+    @staticmethod
+    def _valid(
+        calls: Iterable[Call[Any] | tuple[dict[str, Any], InvalidJob]], loaded: Loaded, rejects: _Rejects
+    ) -> Iterator[Call[Any]]:
+        for call in calls:
+            if isinstance(call, Call):
+                yield call
+            else:
+                row, why = call
+                loaded.add(Loaded(rejected=1, examples=[rejects.keep(row, str(why))]))
 
     def finish(self, messages: Sequence[WriterCommitMessage | None]) -> Loaded:
         """On the driver, when every task is done."""

@@ -36,19 +36,34 @@ class Run:
         self.brought = Totals()
         self._derived_at = time.monotonic()
         self._query: StreamingQuery | None = None
+        self._lock = lake.writing("run")
 
     def start(self, spark: SparkSession, *, once: bool) -> None:
-        """Begin, where the checkpoint of this source says."""
+        """Begin, where the checkpoint of this source says. LakeInUse if another command is writing to the lake."""
+        self._lock.acquire()
+        try:
+            self.lake.reload()
+            self.lake.finish()
+            self.lake.sweep()
+            self._query = self._stream(spark, once=once)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _stream(self, spark: SparkSession, *, once: bool) -> StreamingQuery:
         writer = self.source.stream(spark).writeStream.foreachBatch(self._batch).queryName(f"jobq {self.source.name}")
         writer = writer.option("checkpointLocation", self.lake.checkpoint(self.source.name))
         writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{self.every} seconds")
-        self._query = writer.start()
+        return writer.start()
 
     def wait(self) -> None:
         """Until the stream ends; then derive what is left. What made it fail is raised."""
         assert self._query is not None
-        self._query.awaitTermination()
-        self._derive()
+        try:
+            self._query.awaitTermination()
+            self._derive()
+        finally:
+            self._lock.release()
 
     def stop(self) -> None:
         """End after the present batch's step. What is under way is repeated by the next run."""
@@ -57,6 +72,7 @@ class Run:
 
     def _batch(self, rows: DataFrame, number: int) -> None:
         began = time.monotonic()
+        self._lock.check()
         context: Any = rows.sparkSession.sparkContext
         batch = Batch(run=str(context.getLocalProperty("sql.streaming.queryId"))[:8], number=number)
         totals = ingest(self.lake, rows, batch)

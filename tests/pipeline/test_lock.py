@@ -1,0 +1,82 @@
+"""One writer per lake: a second is refused, a dead one is no obstacle, and one that was taken for dead stops."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from jobq.pipeline.jobs.run import Run
+from jobq.pipeline.lake import Lake
+from jobq.pipeline.lock import EXPIRES_S, Claim, LakeInUse
+from jobq.pipeline.slo import DEFAULTS
+from jobq.pipeline.sources import open_source
+from tests.pipeline.conftest import History
+
+
+def claim(lake: Lake) -> Path:
+    return Path(lake.root, "_jobq", "writer.json")
+
+
+def altered(lake: Lake, **changes: object) -> None:
+    """The claim on the lake, with other facts."""
+    found = msgspec.json.decode(claim(lake).read_bytes(), type=Claim)
+    lake.files.write(str(claim(lake)), msgspec.json.encode(msgspec.structs.replace(found, **changes)).decode())
+
+
+def test_a_second_writer_is_refused_until_the_first_has_ended(lake: Lake) -> None:
+    refused = pytest.raises(LakeInUse, match=rf"jq-pipeline run.*process {os.getpid()} .*is writing to this lake")
+    with lake.writing("run"), refused:
+        lake.writing("compact").acquire()
+    assert not claim(lake).exists()
+    with lake.writing("compact"):
+        pass
+
+
+def test_a_process_that_was_killed_is_no_obstacle(lake: Lake) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with lake.writing("run"):
+        altered(lake, owner="another", pid=gone.pid)
+        with lake.writing("run"):
+            assert claim(lake).exists()
+
+
+def test_a_claim_from_another_machine_ends_when_it_is_not_renewed(lake: Lake) -> None:
+    with lake.writing("run"):
+        seen = msgspec.json.decode(claim(lake).read_bytes(), type=Claim).at_ms
+        altered(lake, owner="another", host="elsewhere", pid=1)
+        with pytest.raises(LakeInUse, match="on elsewhere"):
+            lake.writing("run").acquire()
+        altered(lake, at_ms=seen - int(EXPIRES_S * 1000) - 1)
+        with lake.writing("run"):
+            pass
+
+
+def test_a_writer_that_was_taken_for_dead_finds_out_and_leaves_the_claim_to_its_successor(lake: Lake) -> None:
+    with lake.writing("run") as first:
+        altered(lake, owner="another")
+        with pytest.raises(LakeInUse):
+            first.check()
+    assert claim(lake).exists()
+
+
+def test_a_run_holds_the_lake_and_sweeps_what_others_left_half_written(lake: Lake, history: History, tmp_path: Path) -> None:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "events.jsonl").write_bytes(b"\n".join(msgspec.json.encode(line) for line in history.life("a").lines))
+    left = Path(lake.root, "_staging", "earlier", "batch")
+    left.mkdir(parents=True)
+    (left / "half.parquet").touch()
+    run = Run(lake, open_source(str(folder)), DEFAULTS)
+    run.start(lake.spark, once=True)
+    with pytest.raises(LakeInUse):
+        Run(Lake(lake.spark, lake.root), open_source(str(folder)), DEFAULTS).start(lake.spark, once=True)
+    run.wait()
+    assert run.brought.events == 3
+    assert not left.parent.exists()
+    assert not claim(lake).exists()
