@@ -37,6 +37,7 @@ class Run:
         self._derived_at = time.monotonic()
         self._query: StreamingQuery | None = None
         self._lock = lake.writing("run")
+        self._once = False
 
     def start(self, spark: SparkSession, *, once: bool) -> None:
         """Begin, where the checkpoint of this source says. LakeInUse if another command is writing to the lake."""
@@ -45,6 +46,7 @@ class Run:
             self.lake.reload()
             self.lake.finish()
             self.lake.sweep()
+            self._once = once
             self._query = self._stream(spark, once=once)
         except BaseException:
             self._lock.release()
@@ -78,7 +80,8 @@ class Run:
         totals = ingest(self.lake, rows, batch)
         self.brought = self.brought + totals
         self.report(f"batch {batch.name}: {describe(totals)} in {time.monotonic() - began:.1f} s")
-        if time.monotonic() - self._derived_at >= self.derive_every:
+        # A run that ends by itself derives once, at its end: hours that many batches touch would be made again for each.
+        if not self._once and time.monotonic() - self._derived_at >= self.derive_every:
             self._derive()
 
     def _derive(self) -> None:
