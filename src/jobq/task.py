@@ -243,7 +243,12 @@ class Task(Generic[P, R]):
         return fields
 
 
+_NO_NAMES: Mapping[str, Any] = {}
+
+
 def _arguments(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    if type(call) is tuple:
+        return call, _NO_NAMES
     if isinstance(call, (tuple, list)):
         return tuple(call), {}
     if isinstance(call, Mapping):

@@ -139,15 +139,16 @@ class HotCalls(Sleep):
         for n, spec in enumerate(specs, 1):
             body, closely = body_of(spec, channel)
             jobs += (spec.id, body)
-            look = look or closely
+            if closely:
+                look = True
+                if spec.after:
+                    tied += (n, packing.edges(spec.after, where.__getitem__))
             if spec.key is None:
                 plain = plain or n
             else:
                 keyed = keyed or n
             if spec.cost > cost:
                 cost = spec.cost
-            if spec.after:
-                tied += (n, packing.edges(spec.after, where.__getitem__))
         look = look or len({spec.id for spec in specs}) != len(specs)
         args = (self.now(), len(specs), plain, keyed, cost, int(look), *jobs, *tied)
         try:
