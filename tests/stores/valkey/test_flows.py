@@ -16,7 +16,8 @@ from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import done, spec, take
 from tests.stores.valkey.servers import Server
 
-MEMBERS = 2500
+MEMBERS, STEP = 2500, 500
+STEPS = ["tied"] * 5 + ["free"] * 5
 
 
 class Clock:
@@ -66,19 +67,19 @@ def flow_keys(server: Server, queue: QueueName) -> list[str]:
 async def test_a_step_brings_in_a_bounded_number(timed: ValkeyStore, queue: QueueName) -> None:
     await staged(timed, queue)
     counts = []
-    for which in ("tied", "tied", "tied", "free", "free", "free"):
+    for which in STEPS:
         await timed.fcall("submit", keys.prefix(queue), timed.now(), "big", which)
         counts.append((await timed.count(queue)).get(State.WAITING, 0))
-    assert counts == [0, 0, 0, 1000, 2000, 2500]
+    assert counts == [0] * 5 + [STEP * n for n in range(1, 6)]
 
 
-@pytest.mark.parametrize("steps", [0, 1, 3, 4, 5])
+@pytest.mark.parametrize("steps", [0, 1, 5, 6, 9])
 async def test_what_a_dead_submitter_left_is_finished_by_a_tick(
     timed: ValkeyStore, queue: QueueName, clock: Clock, steps: int
 ) -> None:
     await staged(timed, queue)
     await timed.fcall("manifest", keys.manifest(queue.tenant, "big"), "submit")
-    for which in ("tied", "tied", "tied", "free", "free")[:steps]:
+    for which in STEPS[:steps]:
         await timed.fcall("submit", keys.prefix(queue), timed.now(), "big", which)
     clock.now_ms += SETTLING_MS + 1
     await timed.tick()

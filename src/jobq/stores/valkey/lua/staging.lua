@@ -4,7 +4,7 @@
 -- Whether a flow is submitted is decided in one place (its manifest, see stores/valkey/flows.py); each queue then brings in its
 -- part by steps of bounded size, which whoever comes by may take: those with edges first, since they cannot start, and then,
 -- when all that wait are known, those that can.
-local STATE, STEP = J.STATE, 1000 -- members and edges per step
+local STATE, STEP = J.STATE, 500 -- members and edges per step: the server does nothing else meanwhile
 
 -- Whether an id is a member of the flow that is not in yet.
 function J.is_staged(cx, flow, id) return call("SISMEMBER", cx.P .. "fl:" .. flow, id) == 1 end
@@ -73,7 +73,7 @@ end
 local function bring_in(cx, flow, id, body, edges)
   J.fix_mode(cx, body)
   local answer = J.alias(cx, id, J.put_one(cx, 1, id, body, edges))
-  call("SREM", cx.P .. "fl:" .. flow, id)
+  if edges then call("SREM", cx.P .. "fl:" .. flow, id) end -- the others of a step leave together
   tell_watchers(cx, flow, id)
   return answer
 end
@@ -117,14 +117,17 @@ function J.submit(keys, args)
   local answers, ids, room = {}, {}, STEP
   local list = cx.P .. (which == "tied" and "fe:" or "fm:") .. flow
   while room > 0 do
-    local packed = call("LPOP", list)
-    if not packed then break end
-    local id, body, edges, more = unpack(munpack(packed), 1, 4)
-    local answer
-    if edges then answer = bring_in_piece(cx, flow, id, body, edges, more) else answer = bring_in(cx, flow, id, body) end
-    if answer then answers[#answers + 1], ids[#ids + 1] = answer, id end
-    room = room - 1 - (edges and #edges or 0)
+    local some = call("LPOP", list, which == "tied" and 1 or room)
+    if not some or #some == 0 then break end
+    for _, packed in ipairs(some) do
+      local id, body, edges, more = unpack(munpack(packed), 1, 4)
+      local answer
+      if edges then answer = bring_in_piece(cx, flow, id, body, edges, more) else answer = bring_in(cx, flow, id, body) end
+      if answer then answers[#answers + 1], ids[#ids + 1] = answer, id end
+      room = room - 1 - (edges and #edges or 0)
+    end
   end
+  if which == "free" then J.variadic("SREM", cx.P .. "fl:" .. flow, ids) end
   local left = call("LLEN", list)
   if left == 0 and which == "free" and call("LLEN", cx.P .. "fe:" .. flow) == 0 then forget(cx, flow) end
   J.close(cx)
