@@ -76,7 +76,8 @@ class Flow:
             await self.submit()
 
     async def submit(self) -> None:
-        """Store all jobs, visible at once; InvalidJob and nothing stored if the graph is not sound."""
+        """Store all jobs; InvalidJob and nothing stored if the graph is not sound. None starts before those that wait for it
+        are there."""
         specs = check_flow(list(self._specs.values()))
         for queue in self._queues.values():
             await queue.session()  # each declares what its constructor was given
