@@ -12,7 +12,7 @@ import click
 def show_stages(log: Path, *, since: float) -> None:
     """One line per stage that began after `since` (seconds since the epoch)."""
     stages, spent, jobs = {}, defaultdict[tuple[int, int], Counter[str]](Counter), {}
-    for file in sorted(path for path in log.rglob("*") if path.is_file() and not path.name.startswith("appstatus")):
+    for file in sorted(path for path in log.rglob("*") if path.is_file() and path.name.startswith("events_")):
         for line in file.open():
             event = json.loads(line)
             if event["Event"] == "SparkListenerStageCompleted":

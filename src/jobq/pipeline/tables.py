@@ -148,7 +148,7 @@ QUEUE_MINUTE = Table(
         _C("retried", "bigint", "runs that failed and will be retried"),
         _C("stalled", "bigint", "runs whose lease was lost and that go back to the line"),
         _C("returned", "bigint", "runs that went back at no cost: snoozed, released, limited, blocked"),
-        _C("wait_p50", "double", "ms from due to start, of the runs begun"),
+        _C("wait_p50", "double", "ms from due to start, of the runs begun (percentiles are exact, by nearest rank)"),
         _C("wait_p95", "double", ""),
         _C("wait_p99", "double", ""),
         _C("wait_ms", "bigint", "the sum"),
