@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format faults bench bench-peers clean setup
+.PHONY: help demo test check format faults bench bench-peers bench-pipeline clean setup
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -40,6 +40,9 @@ bench: $(STAMP)  ## sqlite:// and memory:// against huey on SQLite, a few minute
 
 bench-peers: $(STAMP) $(PEERS) $(NODE)  ## valkey:// against SAQ, arq, taskiq, dramatiq, Celery, RQ, BullMQ and @platformatic/job-queue
 	@$(BIN)/python -m bench --suite valkey $(ARGS)
+
+bench-pipeline: $(STAMP)  ## the Spark pipeline against bare copies of its source, 1M and 10M events; and df.write into Valkey (half an hour)
+	@$(BIN)/python -m bench.pipeline --events 1000000 --events 10000000 --load 1000000 $(ARGS)
 
 setup: $(STAMP)  ## only make the virtual environment
 
