@@ -11,7 +11,8 @@ import click
 
 def show_stages(log: Path, *, since: float) -> None:
     """One line per stage that began after `since` (seconds since the epoch)."""
-    stages, spent, jobs = {}, defaultdict[tuple[int, int], Counter[str]](Counter), {}
+    stages, spent = {}, defaultdict[tuple[int, int], Counter[str]](Counter)
+    jobs: dict[int, str | None] = {}
     for file in sorted(path for path in log.rglob("*") if path.is_file() and path.name.startswith("events_")):
         for line in file.open():
             event = json.loads(line)
