@@ -158,6 +158,29 @@ async def test_a_waiting_job_can_be_put_off(q: Desk) -> None:
     assert await q.line() == ["a"]
 
 
+@pytest.mark.parametrize("begun", ["waiting", "delayed", "used again"])
+@pytest.mark.parametrize("change", [Reprioritise, Reschedule])
+async def test_a_job_that_left_its_place_in_line_runs_once(q: Desk, begun: str, change: type[Reprioritise | Reschedule]) -> None:
+    if begun == "used again":
+        await q.put("a")
+        await q.alter(Cancel(job=q.key("a")))
+    await q.put_one("a", delay_ms=SECOND if begun == "delayed" else 0)
+    if begun == "delayed":
+        q.clock.advance(SECOND)
+        await q.tick()
+    others = [f"b{n}" for n in range(8)]
+    await q.put(*others)
+    if change is Reprioritise:
+        await q.alter(Reprioritise(job=q.key("a"), priority=5))
+    else:
+        await q.alter(Reschedule(job=q.key("a"), delay_ms=SECOND))
+        await q.alter(Promote(job=q.key("a")))
+        await q.alter(Reprioritise(job=q.key("a"), priority=5))
+    assert (await q.take()).id == "a"
+    assert await q.line(worker="w2") == others
+    assert await q.counts() == {"active": 9}
+
+
 async def test_a_delayed_job_gets_another_time(q: Desk) -> None:
     await q.put_one("a", delay_ms=DAY)
     await q.put_one("b", delay_ms=SECOND)

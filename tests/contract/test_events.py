@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import Cancel, Rerun
+from jobq.core.records import Cancel, Rerun, UniqueSpec
 from jobq.core.states import State
 
 from .kit import DAY, SECOND, Desk, complete, fail, failure, read_log, release, retry, snooze
@@ -66,6 +66,17 @@ async def test_a_retry_tells_its_error_and_its_next_time(q: Desk) -> None:
     assert event.error is not None
     assert "flaky" in event.error
     assert event.fingerprint == "f00d"
+
+
+async def test_completions_of_every_kind_in_one_exchange_are_all_recorded(q: Desk) -> None:
+    await q.put("a", "b")
+    await q.put_one("locked", unique=UniqueSpec(lock="one"))
+    await q.put("c", "child")
+    await q.put_one("parent", after=(q.edge("child"),))
+    await q.put("d", "e")
+    await q.settle(*[complete(lease) for lease in await q.claim(10)])
+    completed = [e.job for e in await q.events() if e.kind == "completed"]
+    assert sorted(completed) == ["a", "b", "c", "child", "d", "e", "locked"]
 
 
 async def test_a_duplicate_writes_no_event(q: Desk) -> None:

@@ -95,7 +95,7 @@ local function activate(cx, tk, entries, orders, key_rates)
     ids[i], names[i] = id, jobs .. id
   end
   local recs = J.mget(names)
-  -- Runs there are of active jobs, and of few others: if of none, nobody need ask.
+  -- Runs there are of active jobs, and of few others: if of none, nobody need ask for jobs that have never left their place.
   local runs = n > FEW and call("HLEN", P .. "h") == call("ZCARD", P .. "q") and NO_RUNS or J.hmget(P .. "h", ids)
   -- Places: this batch, and the place in it.
   local batch = J.take_numbers(cx, "order", 1)
@@ -125,6 +125,10 @@ local function activate(cx, tk, entries, orders, key_rates)
         grant(tk, id, fresh_run .. batch6 .. two(i) .. "\0\0\1" .. BYTE[#token] .. token .. worker)
         taken[i] = true
       else
+        if runs == NO_RUNS then -- it may be an entry left behind by a job that is active
+          runs = J.hmget(P .. "h", ids)
+          run = runs[i]
+        end
         local rate = key_rates and key_rates[i]
         taken[i] = start_one(cx, tk, entries[i], id, rec, run, order or batch * 65536 + i, rate) == "started"
       end

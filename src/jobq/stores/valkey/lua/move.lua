@@ -22,9 +22,20 @@ local function leave(cx, job)
   end
 end
 
+-- The same for one that goes on elsewhere. If it waited, its record says from now on that more is to be known of it: by its first entry
+-- alone, which stays in line, a claim would start it a second time.
+local function leave_unended(cx, job)
+  if job.state == STATE.waiting and job.first_due == 0 and job.life == 0 then
+    job.first_due = job.created
+    J.renew(job)
+    J.write(cx, job)
+  end
+  return leave(cx, job)
+end
+
 -- Stand in line: where = "back", "front" or "first" (see J.stand).
 function J.to_waiting(cx, job, kind, where, reason, err, fingerprint)
-  local previous, worker = job.state, leave(cx, job)
+  local previous, worker = job.state, leave_unended(cx, job)
   if previous ~= STATE.delayed and previous ~= STATE.waiting then job.due, job.run_due = cx.now, cx.now end
   job.state = STATE.waiting
   local ttl = J.options(job).ttl
@@ -52,7 +63,7 @@ end
 
 -- Due later.
 function J.to_delayed(cx, job, kind, due, reason, err, fingerprint)
-  local previous, worker = job.state, leave(cx, job)
+  local previous, worker = job.state, leave_unended(cx, job)
   job.state, job.due, job.run_due = STATE.delayed, due, due
   J.save_run(cx, job)
   call("ZADD", cx.P .. "d", J.delay_score(cx, due), job.id)

@@ -85,7 +85,10 @@ local function complete(cx, args, first, count, worker, stale)
         end
       end
     end
-    if not nk_at and (seen[id] or not complete_one(cx, id, token, result)) then stale[#stale + 1] = i end
+    if not nk_at then
+      if seen[id] or not complete_one(cx, id, token, result) then stale[#stale + 1] = i end
+      logged = #items - n -- its event may stand among these
+    end
   end
   if n == 0 then return end
   J.mset(records)
