@@ -161,7 +161,8 @@ class Job(Generic[R_co]):
         """Wake its `wait_for_signal(name)`, now or when it gets there. Raises JobNotFound if it has ended."""
         checks.check_signal(name)
         codec = get_codec((await self._record()).codec)  # the one its handler reads with
-        if not await self._do(SendSignal(job=self.job_key, name=name, value=codec.encode(value))):
+        data = checks.check_payload(codec.encode(value), self._queue.max_payload, f"the value of signal {name!r} takes")
+        if not await self._do(SendSignal(job=self.job_key, name=name, value=data)):
             raise JobNotFound(
                 f"job {self.id!r} of queue {self.queue!r} cannot take signal {name!r}: it has ended, or is not there"
             )

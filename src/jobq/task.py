@@ -165,7 +165,10 @@ class Task(Generic[P, R]):
         return Call(self, self.spec(args, kwargs))
 
     async def broadcast(self, queues: Sequence[Queue], *args: P.args, **kwargs: P.kwargs) -> list[Job[R]]:
-        """The same call into several queues, each of which has a task of this name."""
+        """The same call into several queues, each of which has a task of this name.
+
+        Stored in one after the other: where a store refuses it, the queues before have theirs. With an id, repeating it is safe.
+        """
         copies = [Task[P, R](queue, self.definition, self._options) for queue in queues]
         specs = [copy.spec(args, kwargs) for copy in copies]  # all are checked before the first is stored
         jobs = [await copy.queue.put([(copy, spec)]) for copy, spec in zip(copies, specs, strict=True)]

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from jobq import InvalidJob, JobFailed, JobNotFound, Queue, Retry, Snooze, State, WaitTimeout, Worker, current_job
+from jobq import (
+    InvalidJob,
+    JobFailed,
+    JobNotFound,
+    PayloadTooLarge,
+    Queue,
+    Retry,
+    Snooze,
+    State,
+    WaitTimeout,
+    Worker,
+    current_job,
+)
 from jobq.testing import Sandbox
 
 # ── snooze ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,6 +117,21 @@ async def test_signals_sent_before_pickup_are_kept(jobs: Sandbox, clocked: Queue
     assert await jobs.drain(delayed=True) == 1
     assert await job.result() == ["desk", "ada", "bob"]
     assert approval.starts == 1
+
+
+async def test_a_signal_larger_than_the_queue_allows_is_refused_and_not_kept(url: str) -> None:
+    async with Queue("small", url, max_payload=100) as queue:
+
+        @queue.task
+        async def approve() -> str:
+            return str(await current_job().wait_for_signal("approve"))
+
+        job = await approve.enqueue()
+        with pytest.raises(PayloadTooLarge, match="the value of signal 'approve' takes 202 bytes encoded, more than the 100"):
+            await job.signal("approve", "x" * 200)
+        await job.signal("approve", "yes")
+        async with Worker(queue):
+            assert await job.result(timeout=10) == "yes"
 
 
 async def test_signals_of_other_names_do_not_wake_it(jobs: Sandbox, clocked: Queue) -> None:

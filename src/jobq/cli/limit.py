@@ -100,7 +100,7 @@ async def set_(
 @click.option("--key-rate", is_flag=True, help="Let any number of a key start.")
 @on_store
 async def remove(ctl: Ctl, name: str, key: str | None, limit_: bool, rate: bool, key_limit: bool, key_rate: bool) -> None:
-    """Remove limits: those named; none named, all that were changed at run time."""
+    """Remove limits: those named; none named, all of the queue that were changed at run time. Single keys keep theirs."""
     given = {"limit": limit_, "rate": rate, "key_limit": key_limit, "key_rate": key_rate}
     await _change(ctl, name, key, {option: None for option, named in given.items() if named})
 
@@ -129,9 +129,7 @@ def _document(name: str, limits: QueueLimits) -> dict[str, Any]:
         "key_rate": _rate_document(limits.key_rate),
         "version": limits.version,
         "changed": limits.changed,
-        "keys": {
-            key: {"key_limit": own.key_limit, "key_rate": _rate_document(own.key_rate)} for key, own in limits.keys.items()
-        },
+        "keys": {key: {"key_limit": own.key_limit, "key_rate": _rate_document(own.key_rate)} for key, own in limits.keys.items()},
     }
 
 

@@ -108,7 +108,10 @@ def _node(url: str, host: str, default: int) -> Node:
         port = port.lstrip(":")
     elif ":" in host:
         name, port = host.rsplit(":", 1)
-    return name or "localhost", _number(url, "port", port) if port else default
+    number = _number(url, "port", port) if port else default
+    if not 0 < number < 65536:  # the system would take what is left of it in 16 bits, and ask somebody else
+        raise ConfigError(f"{_shown(url)!r} has {port!r} for its port: it is from 1 to 65535")
+    return name or "localhost", number
 
 
 def _number(url: str, what: str, text: str) -> int:

@@ -130,7 +130,7 @@ class Servers:
         if isinstance(acknowledged, ServerError) or acknowledged < self.address.wait:
             raise StoreUnavailable(
                 f"{acknowledged} of {self.address.wait} replicas confirmed within {self.address.wait_timeout_ms} ms (?wait=): "
-                "it may or may not survive a failover; repeat the call"
+                "it may or may not survive a failover; repeating the call is safe under the same ids"
             )
 
     async def _recover(self, key: str, node: Node, connection: Connection, error: ServerError) -> tuple[Node, bool]:
