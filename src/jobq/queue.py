@@ -274,7 +274,7 @@ class Queue(Operations, Limiting, Scheduling):
         jobs: list[Job[Any]] = []
         while chunk is not None:
             specs = [spec for _, spec in chunk]
-            putting = asyncio.create_task(session.sender.put_many(specs))  # noqa: RUF006: awaited below
+            putting = asyncio.create_task(session.sender.put_many(specs))  # awaited below
             try:
                 await asyncio.sleep(0)  # it is on its way: while the store has it, the next is made ready
                 following = next(chunks, None)

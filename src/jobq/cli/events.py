@@ -162,7 +162,7 @@ async def _heard(signals: AsyncIterator[object]) -> None:
 
 
 def line(event: EventRecord) -> Text:
-    """`12:30:01.250  billing  started    inv-8  charge  run 1 on web-3:4711`."""
+    """`12:30:01.250  billing  started    inv-8  charge  run 1 on web-3-4711-96f22d`."""
     kind = str(event.kind)
     parts = [
         Text(text.clock(event.at_ms), style="bright_black"),

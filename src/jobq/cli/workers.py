@@ -32,7 +32,7 @@ async def list_(ctl: Ctl, queue: str | None) -> None:
         ctl.out.note("no workers: start one with jq-worker --app module:queue")
 
 
-@worker.command(examples="jq-ctl worker drain web-3:4711\njq-ctl worker drain web-3:4711 --wait 5m")
+@worker.command(examples="jq-ctl worker drain web-3-4711-96f22d\njq-ctl worker drain web-3-4711-96f22d --wait 5m")
 @names_argument
 @wait_option
 @on_store
@@ -41,7 +41,7 @@ async def drain(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
     return await _ask(ctl, names, "drain", wait)
 
 
-@worker.command(examples="jq-ctl worker shutdown web-3:4711 --wait 1m")
+@worker.command(examples="jq-ctl worker shutdown web-3-4711-96f22d --wait 1m")
 @names_argument
 @wait_option
 @on_store
