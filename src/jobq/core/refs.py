@@ -27,7 +27,7 @@ class Ref:
         self.id = id
 
     def __repr__(self) -> str:
-        return f"<result of job {self.id!r} in {self.queue!r}>"
+        return f"<result of job {self.id!r} in {self.queue!r}, an argument in flows only>"
 
 
 def mark(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], list[Ref]]:
