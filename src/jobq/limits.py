@@ -79,6 +79,8 @@ class Limiting(ABC):
         stored = LimitsRecord() if record is None else record.limits
         store = await self.store()
         if key is None:
+            if any(wanted.get(name) is not None for name in ("key_limit", "key_rate")):
+                self._check_has_keys(record)
             await store.set_limits(self.qname, msgspec.structs.replace(stored.effective, **wanted))
             return
         self._check_key_limits(record, wanted)
@@ -93,6 +95,9 @@ class Limiting(ABC):
         for name in ("limit", "rate"):
             if name in wanted:
                 raise ConfigError(f"set_limits(key=…): {name} is the queue's; a key has key_limit and key_rate")
+        self._check_has_keys(record)
+
+    def _check_has_keys(self, record: QueueRecord | None) -> None:
         if record is not None and record.mode == "plain":
             raise ConfigError(f"queue {self.qname.queue!r} is plain: its jobs have no keys to limit")
 

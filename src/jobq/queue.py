@@ -23,7 +23,7 @@ from jobq.flow import Flow
 from jobq.handler import TaskHandler
 from jobq.info import JobInfo
 from jobq.job import Job
-from jobq.limits import Limiting, declared_limits, whole
+from jobq.limits import Limiting, declared_limits
 from jobq.operations import Operations
 from jobq.options import NOTHING, JobOptions, TaskOptions
 from jobq.schedule import Scheduling
@@ -38,6 +38,8 @@ R = TypeVar("R")
 DEFAULT_URL = "sqlite:///jobq.db"
 DEFAULT_TENANT = "default"
 DEFAULT_MAX_PAYLOAD = 1024 * 1024
+MOST_PARTITIONS = 1024
+"""More than there are machines to spread a queue over; a claim has to look at all of them."""
 """Bytes. A queue is not a file store: what is larger belongs elsewhere, and a job holds its address."""
 
 
@@ -77,11 +79,15 @@ class Queue(Operations, Limiting, Scheduling):
         self.url = url or os.environ.get("JQ_URL") or DEFAULT_URL
         self.codec = get_codec(codec)
         self.max_payload = checks.check_int(max_payload, "max_payload", low=1, error=ConfigError)
+        if mode == "plain" and (key_limit is not None or key_rate is not None):
+            raise ConfigError(f"queue {name!r} is plain: its jobs have no keys to limit; use mode='keyed', or limit= and rate=")
         self.config = _config(
             mode=mode,
             limits=declared_limits(limit=limit, key_limit=key_limit, rate=rate, key_rate=key_rate),
             limits_version=checks.check_int(limits_version, "limits_version", low=1, error=ConfigError),
-            partitions=whole(partitions, "partitions"),
+            partitions=None
+            if partitions is None
+            else checks.check_int(partitions, "partitions", low=1, high=MOST_PARTITIONS, error=ConfigError),
             retention=_retention(retention),
             dead_letters=None
             if dead_letters is None

@@ -82,6 +82,8 @@ class Scheduling(ABC):
         """
         if not isinstance(when, (Cron, Every)):
             raise ConfigError(f"schedule {id!r}: {shown(when)} is neither a Cron nor an Every")
+        if not hasattr(task, "definition"):
+            raise InvalidJob(f"schedule {id!r}: {shown(task)} is not a task: decorate a function with @queue.task")
         if task.queue.qname != self.qname:
             raise InvalidJob(f"schedule {id!r}: {task!r} belongs to another queue than {self.qname.queue!r}")
         spec = when.spec(self.qname, check_schedule_id(id), template(task.spec(args, kwargs), id))

@@ -169,6 +169,9 @@ class Task(Generic[P, R]):
 
         Stored in one after the other: where a store refuses it, the queues before have theirs. With an id, repeating it is safe.
         """
+        for queue in queues:
+            if not hasattr(queue, "qname"):
+                raise InvalidJob(f"broadcast to {shown(queue)}: it is not a Queue")
         copies = [Task[P, R](queue, self.definition, self._options) for queue in queues]
         specs = [copy.spec(args, kwargs) for copy in copies]  # all are checked before the first is stored
         jobs = [await copy.queue.put([(copy, spec)]) for copy, spec in zip(copies, specs, strict=True)]

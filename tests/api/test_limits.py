@@ -203,3 +203,18 @@ def test_limits_have_their_blocking_twins() -> None:
         assert queue.limits().limit == 3
         queue.reset_limits()
         assert queue.limits().limit is None
+
+
+async def test_limits_of_keys_are_refused_for_a_plain_queue(url: str) -> None:
+    for limits in ({"key_limit": 2}, {"key_rate": Rate(1, per=1)}):
+        with pytest.raises(ConfigError, match="is plain: its jobs have no keys"):
+            Queue("q", url, mode="plain", **limits)  # type: ignore[arg-type]
+    async with Queue("q", url, mode="plain") as queue:
+        with pytest.raises(ConfigError, match="is plain: its jobs have no keys"):
+            await queue.set_limits(key_limit=2)
+        await queue.set_limits(key_limit=None, limit=3)
+
+
+def test_a_queue_has_a_bounded_number_of_partitions(url: str) -> None:
+    with pytest.raises(ConfigError, match="partitions"):
+        Queue("q", url, partitions=100_000)
