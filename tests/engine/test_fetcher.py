@@ -192,6 +192,28 @@ async def test_a_worker_stopped_with_two_exchanges_in_flight_settles_both(bench:
     assert (completed >= 64, completed + waiting) == (True, 400)
 
 
+async def test_a_worker_that_finds_nothing_sleeps_while_its_other_lane_waits_for_an_answer(bench: Bench, line: Proxy) -> None:
+    line.lanes = 2
+    opened = asyncio.Event()
+
+    async def hold(method: str, args: tuple[object, ...]) -> None:
+        if method == "settle" and line.calls[-1][2]["lane"] == 1:
+            await opened.wait()
+
+    @bench.task
+    async def work(n: int) -> int:
+        return n
+
+    await bench.add_many("work", 400)
+    line.before = hold
+    async with bench.through(line).worker(concurrency=64):
+        await eventually(lambda: line.of("sleep"))
+        late = await bench.add("work", 400)
+        assert (await bench.ended(late)).state is State.COMPLETED
+        opened.set()
+        await bench.all_in(State.COMPLETED, 401)
+
+
 async def test_a_run_that_ends_while_the_worker_sleeps_is_settled_at_once(bench: Bench, line: Proxy) -> None:
     gate = Gate()
 

@@ -117,7 +117,7 @@ class Fetcher:
         if claimed:
             self._shortest_ms = 1
             await asyncio.sleep(0)  # handlers that end at once ride in the next exchange
-        elif self._asleep and self._second is None and not (self._runner.ended or self._paused or self._stopping):
+        elif self._asleep and not (self._runner.ended or self._paused or self._stopping):
             await self._sleep(settled.next_due_ms)
         return claimed
 
