@@ -134,6 +134,22 @@ async def test_jobs_wake_sleepers_by_their_free_slots(q: Desk) -> None:
     assert 1 <= woken <= 2
 
 
+@pytest.mark.parametrize("how", ["paused", "retired"])
+async def test_a_worker_that_looks_no_more_leaves_work_to_a_sleeper(q: Desk, how: str) -> None:
+    beside = q.beside("other")
+    await nothing_found(q, "a")
+    sleeping = asyncio.create_task(sleep(q, "a"))
+    await asyncio.sleep(0)
+    for worker in ("b", "c"):  # they would be woken first
+        await q.exchange(worker=worker, then=q.claiming(queues=(beside.queue, q.queue)))
+        if how == "retired":
+            await q.store.retire(worker)
+        else:
+            await q.exchange(worker=worker)
+    await q.put("a")
+    assert await sleeping
+
+
 async def test_enough_jobs_wake_every_sleeper(q: Desk) -> None:
     names = [f"w{n}" for n in range(3)]
     for name in names:

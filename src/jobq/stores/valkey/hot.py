@@ -195,7 +195,11 @@ class HotCalls(Sleep):
         last = self._last_calls.get((worker, lane))
         by = Caller(worker, call, lane, last is None or last == call)
         self._last_calls[worker, lane] = call
-        queues = then.queues if then is not None else ()
+        if then is None:
+            await self.rise(worker)
+            queues: Sequence[QueueName] = ()
+        else:
+            self.looked_in[worker] = queues = then.queues
         if len(queues) == 1 and self._partitions.get(queues[0]) == 1 and all(o.queue == queues[0] for o in outcomes):
             return await self._exchange(keys.prefix(queues[0]), queues[0], outcomes, by, then.limit, then.lease_ms, "")  # type: ignore[union-attr]
         return await self._exchanges(outcomes, by, then)

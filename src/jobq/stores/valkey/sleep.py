@@ -29,6 +29,7 @@ class Sleep(Flows):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.registered: dict[str, int] = {}
+        self.looked_in: dict[str, Sequence[QueueName]] = {}  # where each worker may count as asleep
         self._waiters: dict[tuple[str, ...], Waiter] = {}
         self._of_worker: dict[str, set[tuple[str, ...]]] = {}
         self._idle: dict[Node, list[Connection]] = {}
@@ -39,6 +40,13 @@ class Sleep(Flows):
             if self._partitions[queue] > 1:
                 await self.fcall("asleep", keys.prefix(queue), worker, slots)
         self.registered[worker] = slots
+
+    async def rise(self, worker: str) -> None:
+        """The worker looks for nothing any more: work that comes, or has just woken it, is for another."""
+        queues = self.looked_in.pop(worker, ())
+        if queues and self.registered.get(worker, 1) > 0:
+            await asyncio.gather(*(self.fcall("asleep", keys.prefix(queue), worker, 0) for queue in queues))
+            self.registered[worker] = 0
 
     def wake(self, worker: str) -> None:
         """The worker is at work: markers that have arrived are for what it is about to find."""

@@ -43,6 +43,11 @@ class ValkeyStore(HotCalls, Listen, Operators, Schedules, Reads):
         await self.close_listen()
         await self.servers.aclose()
 
+    async def retire(self, worker: str) -> None:
+        """See ReadStore."""
+        await self.rise(worker)
+        await super().retire(worker)
+
     def twin(self) -> ValkeyStore:
         """See LifecycleStore."""
         return ValkeyStore(self._url, self._clock)

@@ -125,10 +125,15 @@ function J.slots(keys, args)
   return 0
 end
 
--- asleep: the worker found nothing in any partition, or (slots 0) is back. KEYS 1 prefix of the whole queue. ARGS worker, slots
+-- asleep: the worker found nothing in any partition, or (slots 0) looks for nothing any more. KEYS 1 prefix of the whole queue. ARGS worker, slots
 function J.asleep(keys, args)
-  local cx, worker, slots = { P = keys[1] }, unpack(args)
+  local cx, worker, slots = { P = keys[1], meta = {} }, unpack(args)
   slots = tonumber(slots)
-  if slots > 0 then J.fall_asleep(cx, worker, slots) else J.wake_up(cx, worker) end
+  if slots > 0 then
+    J.fall_asleep(cx, worker, slots)
+  elseif call("ZREM", cx.P .. "z", worker) == 0 then -- perhaps it was woken: let another see what for
+    call("DEL", cx.P .. "wake:" .. worker)
+    J.wake(cx, 1)
+  end
   return 0
 end
