@@ -1,15 +1,15 @@
 """Everything jobq raises.
 
-    JobqError
-    ├── InvalidJob (ValueError)        refused before anything was stored; names the option and the value
-    │   └── PayloadTooLarge
-    ├── ConfigError (ValueError)       bad URL, missing extra, mode or limits that differ from the stored ones
-    ├── JobNotFound (LookupError)      no such job, or its record is gone
-    ├── JobFailed                      the job ended as failed; `.failure` says why
-    ├── JobCancelled                   the job ended as cancelled
-    ├── WaitTimeout (TimeoutError)     waited long enough; the job itself goes on
-    ├── LeaseLost                      a run's lease went to another worker; its result was not stored
-    └── StoreUnavailable (ConnectionError)   the store did not answer; whether it acted is unknown
+JobqError
+├── InvalidJob (ValueError)        refused before anything was stored; names the option and the value
+│   └── PayloadTooLarge
+├── ConfigError (ValueError)       bad URL, missing extra, mode or limits that differ from the stored ones
+├── JobNotFound (LookupError)      no such job, or its record is gone
+├── JobFailed                      the job ended as failed; `.failure` says why
+├── JobCancelled                   the job ended as cancelled
+├── WaitTimeout (TimeoutError)     waited long enough; the job itself goes on
+├── LeaseLost                      a run's lease went to another worker; its result was not stored
+└── StoreUnavailable (ConnectionError)   the store did not answer; whether it acted is unknown
 """
 
 from __future__ import annotations

@@ -150,6 +150,19 @@ async def test_a_worker_that_looks_no_more_leaves_work_to_a_sleeper(q: Desk, how
     assert await sleeping
 
 
+async def test_a_worker_busy_with_one_queue_is_not_woken_for_another_in_place_of_a_sleeper(q: Desk) -> None:
+    beside = q.beside("other")
+    both = (q.queue, beside.queue)
+    await nothing_found(beside, "idle")
+    await q.exchange(worker="busy", then=q.claiming(queues=both))  # fell asleep last: the first to be woken
+    await q.put("a")
+    settled = await q.exchange(worker="busy", then=q.claiming(queues=both))
+    assert [lease.id for lease in settled.leases] == ["a"]
+    sleeping = asyncio.create_task(sleep(beside, "idle"))
+    await beside.put("b")
+    assert await sleeping
+
+
 async def test_enough_jobs_wake_every_sleeper(q: Desk) -> None:
     names = [f"w{n}" for n in range(3)]
     for name in names:

@@ -123,9 +123,7 @@ class SignalStore(Protocol):
         """
         ...
 
-    def listen(
-        self, topics: Sequence[Topic], *, announced: bool = False
-    ) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
+    def listen(self, topics: Sequence[Topic], *, announced: bool = False) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
         """Signals for these topics from the moment the context is entered. Look at the state after entering, then wait.
 
         `announced`: the jobs are put with `watch=True` through this handle, so that nothing needs to be registered.
@@ -300,9 +298,7 @@ class LifecycleStore(Protocol):
         ...
 
 
-class Store(
-    HotStore, SignalStore, OperatorStore, ScheduleStore, ReadStore, EventStore, LifecycleStore, Protocol
-):
+class Store(HotStore, SignalStore, OperatorStore, ScheduleStore, ReadStore, EventStore, LifecycleStore, Protocol):
     """All of it. `url` is where it keeps jobs, with passwords left out."""
 
     url: str

@@ -56,6 +56,8 @@ class Caller(NamedTuple):
     call: str
     lane: int
     again: bool  # it may have been made before
+    asleep: bool  # the worker may count as asleep
+    sleepy: bool  # finding nothing, it is to count as asleep
 
 
 class _Found:
@@ -66,8 +68,10 @@ class _Found:
         self.leases: list[Lease] = []
         self.dues: list[int] = []
         self.asleep = False
+        self.visited: set[str] = set()
 
-    def add(self, answer: Settled) -> None:
+    def add(self, answer: Settled, prefix: str) -> None:
+        self.visited.add(prefix)
         self.stale += answer.stale
         self.leases += answer.leases
         if answer.next_due_ms is not None:
@@ -193,13 +197,13 @@ class HotCalls(Sleep):
         """See HotStore."""
         self.wake(worker)
         last = self._last_calls.get((worker, lane))
-        by = Caller(worker, call, lane, last is None or last == call)
         self._last_calls[worker, lane] = call
         if then is None:
             await self.rise(worker)
             queues: Sequence[QueueName] = ()
         else:
             self.looked_in[worker] = queues = then.queues
+        by = Caller(worker, call, lane, last is None or last == call, self.registered.get(worker, 1) > 0, True)
         if len(queues) == 1 and self._partitions.get(queues[0]) == 1 and all(o.queue == queues[0] for o in outcomes):
             return await self._exchange(keys.prefix(queues[0]), queues[0], outcomes, by, then.limit, then.lease_ms, "")  # type: ignore[union-attr]
         return await self._exchanges(outcomes, by, then)
@@ -208,15 +212,17 @@ class HotCalls(Sleep):
         """Over several queues or partitions, one after the other: what one leaves free, the next may fill.
 
         A glance at the counters of all of them tells which are worth the way. A repeated call goes everywhere: leases it
-        was granted may be where nothing waits any more.
+        was granted may be where nothing waits any more. Only when nothing is found anywhere does the worker fall asleep, and
+        one that wakes is struck off everywhere: a queue that counted a busy worker as asleep would wake it in vain.
         """
+        by = by._replace(sleepy=False)
         by_place: dict[Place, list[AnyOutcome]] = {}
         for o in outcomes:
             by_place.setdefault(await self._where(o.queue, o.token), []).append(o)
         claims = await self._claimed_from(then, by.call)
         found = _Found()
         for at in [at for at in by_place if at not in claims]:
-            found.add(await self._exchange(at.prefix, at.queue, by_place[at], by, -1, 0, at.mark))
+            found.add(await self._exchange(at.prefix, at.queue, by_place[at], by, -1, 0, at.mark), at.prefix)
         if then is None:
             return found.answer()
         glances = {} if by.again else await self._glance(claims)
@@ -226,10 +232,13 @@ class HotCalls(Sleep):
         if not found.leases and not outcomes:
             # Nothing: it will sleep. Every queue must know, and what came since the glance must not be slept through.
             await self.fall_asleep(then.queues, by.worker, then.limit)
-            if any(at.mark for at in claims):
-                skipped = [at for at, g in (await self._glance(claims)).items() if g.ready or not at.mark]
-            await self._claim_at(skipped, {}, by._replace(call=f"{by.call}+"), then, found)
+            parts = [at for at in claims if at.mark]
+            ready = [at for at, g in (await self._glance(parts)).items() if g.ready]
+            whole = [at for at in claims if not at.mark]
+            await self._claim_at([*whole, *ready], {}, by._replace(call=f"{by.call}+", asleep=False, sleepy=True), then, found)
             found.asleep = True
+        elif by.asleep:
+            await self.strike_off(by.worker, {keys.prefix(queue) for queue in then.queues} - found.visited)
         return found.answer()
 
     async def _claimed_from(self, then: Claim | None, call: str) -> list[Place]:
@@ -250,7 +259,7 @@ class HotCalls(Sleep):
             room = then.limit - len(found.leases)
             if room > 0 or at in outcomes:
                 mine = outcomes.get(at, ())
-                found.add(await self._exchange(at.prefix, at.queue, mine, by, room, then.lease_ms, at.mark))
+                found.add(await self._exchange(at.prefix, at.queue, mine, by, room, then.lease_ms, at.mark), at.prefix)
 
     async def _glance(self, places: Sequence[Place]) -> dict[Place, Glance]:
         """What the counters of queues or partitions say, all asked at once."""
@@ -284,11 +293,10 @@ class HotCalls(Sleep):
                 if type(o) is Block:
                     where = await self._waited(o)
                 rest += packing.outcome(o, where.__getitem__, token)
-        worker, call, lane, _ = by
-        asleep = self.registered.get(worker, 1) > 0
+        worker, call, lane, _, asleep, sleepy = by
+        sleepy = sleepy and not mark  # partitions leave that to the queue as a whole
         args = (
-            self.now(), worker, call, lane, int(by.again), room, lease_ms, len(ordered), len(others), 0 if mark else 1,
-            int(asleep), *done, *rest,
+            self.now(), worker, call, lane, room, lease_ms, len(ordered), len(others), int(sleepy), int(asleep), *done, *rest
         )  # fmt: skip
         self.registered[worker] = 0
         try:
@@ -300,7 +308,7 @@ class HotCalls(Sleep):
         if messages or to_wake:
             await self.after(queue, prefix, to_wake=to_wake, messages=messages)
         leases = unpacking.leases(queue, granted, lease_ms, mark)
-        if len(leases) < room:
+        if sleepy and len(leases) < room:
             self.registered[worker] = room - len(leases)
         refs: tuple[LeaseRef, ...] = ()
         if stale:
@@ -310,7 +318,7 @@ class HotCalls(Sleep):
         repeated = due == _REPEATED
         return Settled(
             stale=refs, leases=leases, next_due_ms=0 if repeated else None if due < 0 else due,
-            asleep=not leases and room > 0 and not mark and not repeated,
+            asleep=sleepy and not leases and room > 0 and not repeated,
         )  # fmt: skip
 
     async def _waited(self, outcome: Block) -> dict[JobKey, str]:

@@ -8,7 +8,7 @@ sleep takes it up, so waking and sleeping costs no new connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from jobq.core.records import QueueName
@@ -45,8 +45,13 @@ class Sleep(Flows):
         """The worker looks for nothing any more: work that comes, or has just woken it, is for another."""
         queues = self.looked_in.pop(worker, ())
         if queues and self.registered.get(worker, 1) > 0:
-            await asyncio.gather(*(self.fcall("asleep", keys.prefix(queue), worker, 0) for queue in queues))
+            await self.strike_off(worker, {keys.prefix(queue) for queue in queues})
             self.registered[worker] = 0
+
+    async def strike_off(self, worker: str, prefixes: Collection[str]) -> None:
+        """The worker does not count as asleep in these queues any more."""
+        if prefixes:
+            await asyncio.gather(*(self.fcall("asleep", prefix, worker, 0) for prefix in prefixes))
 
     def wake(self, worker: str) -> None:
         """The worker is at work: markers that have arrived are for what it is about to find."""

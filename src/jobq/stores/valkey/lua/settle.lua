@@ -175,25 +175,25 @@ local function repeated(cx, memory)
 end
 
 -- settle. KEYS 1 prefix
--- ARGS now, worker, call, lane, "1" if it may have been made before, limit (-1: claim nothing), lease_ms, completions, outcomes of
---      other kinds, "1" if it may sleep, "1" if it may be asleep,
+-- ARGS now, worker, call, lane, limit (-1: claim nothing), lease_ms, completions, outcomes of other kinds, "1" if it may sleep,
+--      "1" if it may be asleep,
 --      then per completion: id, token, result ("" for none, else "\1" and its bytes);
 --      then per other outcome: itself packed {kind, id, token, delay, …}, data, edges packed
 -- RETURNS {stale places "1,2", next due in ms or -1 (-2: it was made before), messages waiting, jobs to wake for elsewhere, lease expiry, what tokens begin with
 --      (their places follow), first runs of jobs flat: id, record; other leases flat: place, id, record, run, extras}
 function J.settle(keys, args)
-  local now, worker, name, lane, again, limit, lease_ms, completions, others, sleepy, asleep = unpack(args, 1, 11)
+  local now, worker, name, lane, limit, lease_ms, completions, others, sleepy, asleep = unpack(args, 1, 10)
   local cx = J.open(keys[1], now)
   limit, lease_ms, completions, others = tonumber(limit), tonumber(lease_ms), tonumber(completions), tonumber(others)
   -- The second look of a worker about to sleep ("<call>+", partitioned queues) does not make it forget the first.
   local memory_key = cx.P .. "c:" .. worker .. (lane == "0" and "" or "\n" .. lane) .. (name:sub(-1) == "+" and "+" or "")
-  local memory = again == "1" and call("GET", memory_key)
+  local memory = call("GET", memory_key)
   if memory and memory:sub(1, #name + 1) == name .. "\n" then return repeated(cx, memory) end
   if asleep == "1" then J.wake_up(cx, worker) end
   local stale = {}
-  if completions > 0 then complete(cx, args, 12, completions, worker, stale) end
+  if completions > 0 then complete(cx, args, 11, completions, worker, stale) end
   for i = 1, others do
-    local at = 12 + 3 * completions + 3 * (i - 1)
+    local at = 11 + 3 * completions + 3 * (i - 1)
     local edges = args[at + 2]
     if not settle_one(cx, munpack(args[at]), args[at + 1], edges ~= "" and munpack(edges) or nil) then
       stale[#stale + 1] = completions + i

@@ -12,7 +12,7 @@ end
 
 -- The worker is here. A marker it has not popped yet is for work that it is about to find.
 function J.wake_up(cx, worker)
-  if call("ZREM", cx.P .. "z", worker) == 0 then call("DEL", cx.P .. "wake:" .. worker) end
+  if call("ZREM", cx.P .. "z", worker) == 1 then call("HDEL", cx.P .. "zs", worker) else call("DEL", cx.P .. "wake:" .. worker) end
 end
 
 -- Work for n: wake workers with about n free slots between them, those who fell asleep last first (they are surely there).
@@ -69,12 +69,18 @@ function J.tell_completed(cx, chan, id, rec, run, result, has_extras)
     cx.ended[#cx.ended + 1] = { chan, id }
   else
     local P = cx.P
-    call("PUBLISH", chan, "\255" .. spack(">I6I2I2I4I2I4", cx.now, #P, #id, #rec, #run, #result) .. P .. id .. rec .. run .. result)
+    cx.whole = cx.whole or {}
+    cx.whole[#cx.whole + 1] = chan
+    cx.whole[#cx.whole + 1] = "\255" .. spack(">I6I2I2I4I2I4", cx.now, #P, #id, #rec, #run, #result) .. P .. id .. rec .. run .. result
   end
 end
 
 function J.tell_flush(cx)
-  local ended = cx.ended
+  local ended, whole = cx.ended, cx.whole
+  if whole then
+    for i = 1, #whole, 2 do call("PUBLISH", whole[i], whole[i + 1]) end
+    cx.whole = nil
+  end
   if #ended == 0 then return end
   local tag, by_channel = cx.P, {}
   for i = 1, #ended do
@@ -131,7 +137,9 @@ function J.asleep(keys, args)
   slots = tonumber(slots)
   if slots > 0 then
     J.fall_asleep(cx, worker, slots)
-  elseif call("ZREM", cx.P .. "z", worker) == 0 then -- perhaps it was woken: let another see what for
+  elseif call("ZREM", cx.P .. "z", worker) == 1 then
+    call("HDEL", cx.P .. "zs", worker)
+  else -- perhaps it was woken: let another see what for
     call("DEL", cx.P .. "wake:" .. worker)
     J.wake(cx, 1)
   end
