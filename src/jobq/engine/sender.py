@@ -62,7 +62,7 @@ class Sender:
     async def _send(self, specs: Sequence[JobSpec]) -> list[PutResult]:
         task = asyncio.current_task()
         alone = self._last is not None and self._last() is task
-        if self._busy or not alone:
+        if self._busy or not (alone or len(specs) > 1):  # a bulk is a batch already
             loop = asyncio.get_running_loop()
             future: asyncio.Future[list[PutResult]] = loop.create_future()
             self._waiting.append((specs, future))

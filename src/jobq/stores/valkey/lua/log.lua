@@ -35,9 +35,11 @@ function J.log_trim(cx)
   local soft, hard = tonumber(bounds[1] or SOFT), tonumber(bounds[2] or HARD)
   if kept <= soft then return 0 end
   local oldest = J.oldest_ack(cx)
-  local dropped, unread = 0, 0
+  local dropped, unread, per_entry = 0, 0, kept / math.max(call("XLEN", stream), 1)
   while kept - dropped > soft do
-    local first = call("XRANGE", stream, "-", "+", "COUNT", 16)
+    -- Entries are read whole to learn how many events they hold, and those of a bulk are large: no more of them than it takes.
+    local wanted = math.ceil((kept - dropped - soft) / per_entry) + 1
+    local first = call("XRANGE", stream, "-", "+", "COUNT", J.whole(math.max(2, math.min(wanted, 16))))
     if #first <= 1 then break end
     local gone = {}
     for i = 1, math.min(#first, 16) do
