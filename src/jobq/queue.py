@@ -15,7 +15,7 @@ from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Bucket, Rate, Retention
-from jobq.core.records import JobRecord, QueueConfig, QueueName, ScheduleSpec
+from jobq.core.records import JobRecord, PutResult, QueueConfig, QueueName, ScheduleSpec
 from jobq.engine.clock import wall_clock
 from jobq.errors import ConfigError, InvalidJob
 from jobq.events import EventStream
@@ -278,11 +278,13 @@ class Queue(Operations, Limiting, Scheduling):
         chunks = batches(wanted, CHUNK)
         chunk = next(chunks, None)
         jobs: list[Job[Any]] = []
+        accepted: tuple[list[Wanted], list[PutResult]] = ([], [])
         while chunk is not None:
             specs = [spec for _, spec in chunk]
             putting = asyncio.create_task(session.sender.put_many(specs))  # awaited below
             try:
-                await asyncio.sleep(0)  # it is on its way: while the store has it, the next is made ready
+                await asyncio.sleep(0)  # it is on its way: while the store has it, the last gets its handles and the next is made
+                jobs += _handles(*accepted)
                 following = next(chunks, None)
             except asyncio.CancelledError:
                 putting.cancel()
@@ -290,10 +292,8 @@ class Queue(Operations, Limiting, Scheduling):
             except Exception:  # whatever is wrong with the next, this one is accepted first
                 await putting
                 raise
-            results = await putting
-            jobs += [task.handle(result) for (task, _), result in zip(chunk, results, strict=True)]
-            chunk = following
-        return jobs
+            accepted, chunk = (chunk, await putting), following
+        return jobs + _handles(*accepted)
 
     def wanted(self, calls: Iterable[Call[Any]]) -> Iterator[Wanted]:
         """What `put` takes, from calls of this queue."""
@@ -321,6 +321,10 @@ class Queue(Operations, Limiting, Scheduling):
     def job_info(self, record: JobRecord, definition: Definition | None = None) -> JobInfo:
         """A record as users see it; the result as the task's return annotation says, where it is known."""
         return info.job_info(record, None if definition is None else definition.decode)
+
+
+def _handles(chunk: Sequence[Wanted], results: Sequence[PutResult]) -> list[Job[Any]]:
+    return [task.handle(result) for (task, _), result in zip(chunk, results, strict=True)]
 
 
 def _place(fn: Callable[..., Any]) -> str:

@@ -66,7 +66,7 @@ class Edge(NamedTuple):
     data: bool = True
 
 
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """A job as its producer wants it, checked and encoded."""
 
     queue: QueueName
@@ -94,7 +94,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
 
 
-class PutResult(msgspec.Struct, frozen=True, kw_only=True):
+class PutResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of one spec. A duplicate names the job that was there (its id may differ: a unique lock's holder)."""
 
     id: str
@@ -135,7 +135,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     failure: Failure | None = None
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job, claimed: the right to run it until `expires_ms`, proved by `token`."""
 
     queue: QueueName
@@ -171,7 +171,7 @@ class LeaseRef(NamedTuple):
 LeaseState = Literal["held", "lost", "cancel"]  # cancel: held, and its job was asked to stop
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a run ended. The subclasses are the whole list."""
 
     queue: QueueName
