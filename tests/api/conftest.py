@@ -25,11 +25,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
     """A Valkey, for those who asked for one."""
-    try:
-        binary = servers.valkey_binary()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
-    with servers.running(binary, tmp_path_factory.mktemp("valkey")) as server:
+    with servers.running(servers.valkey_or_skip(), tmp_path_factory.mktemp("valkey")) as server:
         yield server
 
 

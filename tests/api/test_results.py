@@ -24,6 +24,7 @@ from jobq import (
     Worker,
     waiting,
 )
+from jobq.core.records import JobSpec, PutResult
 
 
 @dataclass
@@ -179,8 +180,18 @@ async def test_a_rerun_moves_the_handle_on_to_the_new_life(queue: Queue) -> None
         assert await job.result(timeout=10) == 2
 
 
-async def test_a_call_that_meets_a_running_duplicate_waits_for_it(queue: Queue) -> None:
-    go = asyncio.Event()
+async def test_a_call_that_meets_a_running_duplicate_waits_for_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, met = asyncio.Event(), asyncio.Event()
+    sender = (await queue.session()).sender
+    put = sender.put
+
+    async def put_and_say(spec: JobSpec) -> PutResult:
+        result = await put(spec)
+        if result.duplicate:
+            met.set()
+        return result
+
+    monkeypatch.setattr(sender, "put", put_and_say)
 
     @queue.task(unique=True)
     async def slow(n: int) -> int:
@@ -190,7 +201,8 @@ async def test_a_call_that_meets_a_running_duplicate_waits_for_it(queue: Queue) 
     async with working(queue):
         job = await slow.enqueue(1)
         waiter = asyncio.create_task(slow.call(1))
-        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await met.wait()
         go.set()
         assert await waiter == await job.result(timeout=10) == 1
         assert sum((await queue.counts()).values()) == 1

@@ -146,11 +146,7 @@ def test_submitting_can_wait_for_the_answer(ctl, start_worker: Start) -> None:
 @pytest.fixture
 def away(tmp_path: Path) -> servers.Server:
     """A Valkey that is not there yet."""
-    try:
-        binary = servers.valkey_binary()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
-    return servers.Server(binary, tmp_path)
+    return servers.Server(servers.valkey_or_skip(), tmp_path)
 
 
 def test_a_worker_waits_for_a_store_that_comes_later(ctl, away: servers.Server, start_worker: Start, until: Until) -> None:

@@ -17,11 +17,7 @@ _numbers = count()
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-    try:
-        binary = servers.valkey_binary()
-    except servers.Missing as missing:
-        pytest.skip(str(missing))
-    with servers.running(binary, tmp_path_factory.mktemp("valkey")) as server:
+    with servers.running(servers.valkey_or_skip(), tmp_path_factory.mktemp("valkey")) as server:
         yield server
 
 

@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
+
 PATIENCE = 30.0
 
 
@@ -130,6 +132,14 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not come up")
         time.sleep(0.02)
+
+
+def valkey_or_skip() -> str:
+    """valkey-server; where there is none, the test is skipped and says what to install."""
+    try:
+        return valkey_binary()
+    except Missing as missing:
+        pytest.skip(str(missing))
 
 
 @contextmanager

@@ -90,93 +90,70 @@ def _names_of(nk: bytes) -> tuple[str, str | None]:
     return found
 
 
+def _parts(rec: bytes) -> tuple[int, int, int, str, str | None, Options, bytes]:
+    """A record taken apart: created, first due (0: when created), life, name, key, options, payload."""
+    c1, c2, kind, nn = _head(rec)
+    start, no, due, life = _HEAD, 0, 0, 0
+    if kind & _MORE:
+        nn, no = _more(rec, start)
+        start += 4
+    if kind & _LATER:
+        d1, d2, lives = _later(rec, start)
+        start, due, life = start + 9, d1 << 32 | d2, int.from_bytes(lives)
+    name, key = _names_of(rec[start : start + nn])
+    start += nn
+    options = _options(rec[start : start + no]) if no else _DEFAULT
+    return c1 << 32 | c2, due, life, name, key, options, rec[start + no :]
+
+
 def leases(queue: QueueName, granted: Sequence[Any], lease_ms: int, mark: str = "") -> tuple[Lease, ...]:
     """What a claim was granted (see lua/settle.lua). `mark` is added to the tokens: the partition they came from."""
     expires, stem, fresh, others = granted
-    until = int(expires)
-    if not others:
-        token, started = stem.decode(), until - lease_ms
-        pairs = zip(fresh[::2], fresh[1::2], strict=True)
-        return tuple([_fresh(queue, id, rec, f"{token}{n}{mark}", started, until) for n, (id, rec) in enumerate(pairs)])
-    told = {
-        others[n]: _lease(queue, others[n + 1], others[n + 2], others[n + 3], others[n + 4], until, mark)
-        for n in range(0, len(others), 5)
-    }
-    rest = iter(leases(queue, (expires, stem, fresh, ()), lease_ms, mark))
-    token = stem.decode()
+    until, token = int(expires), stem.decode()
+    started = until - lease_ms
+    told = {others[n]: _lease(queue, others[n + 1 : n + 5], until, mark) for n in range(0, len(others), 5)}
+    pairs = zip(fresh[::2], fresh[1::2], strict=True)
     return tuple(
-        told.get(n) or msgspec.structs.replace(next(rest), token=f"{token}{n}{mark}") for n in range(len(told) + len(fresh) // 2)
+        [
+            told.get(n) or _fresh(queue, *next(pairs), f"{token}{n}{mark}", started, until)
+            for n in range(len(told) + len(fresh) // 2)
+        ]
     )
 
 
 def _fresh(queue: QueueName, id: bytes, rec: bytes, token: str, started: int, expires: int) -> Lease:
     """A job's first run: all there is to know is in its record."""
-    c1, c2, kind, nn = _head(rec)
-    start, options = _HEAD, _DEFAULT
-    if kind & _MORE:
-        nn, no = _more(rec, _HEAD)
-        start += 4
-        if no:
-            options = _options(rec[start + nn : start + nn + no])
-            start += no
-            name, key = _names_of(rec[start - no : start - no + nn])
-        else:
-            name, key = _names_of(rec[start : start + nn])
-    else:
-        name, key = _names_of(rec[start : start + nn])
+    created, _, life, name, key, options, payload = _parts(rec)
     return Lease(
-        queue=queue, id=id.decode(), token=token, life=0, name=name, payload=rec[start + nn :], codec=options.codec, attempt=1,
-        failures=0, stalls=0, created_ms=c1 << 32 | c2, started_ms=started, expires_ms=expires, key=key, retry=options.retry,
+        queue=queue, id=id.decode(), token=token, life=life, name=name, payload=payload, codec=options.codec, attempt=1,
+        failures=0, stalls=0, created_ms=created, started_ms=started, expires_ms=expires, key=key, retry=options.retry,
         timeout_ms=options.timeout,
     )  # fmt: skip
 
 
-def _lease(queue: QueueName, id: bytes, rec: bytes, run: bytes, extras: Any, expires: int, mark: str) -> Lease:
-    c1, c2, kind, nn = _head(rec)
-    start, no, life = _HEAD, 0, 0
-    if kind & _MORE:
-        nn, no = _more(rec, _HEAD)
-        start += 4
-    if kind & _LATER:
-        life = int.from_bytes(rec[start + 6 : start + 9])
-        start += 9
-    name, key = _names_of(rec[start : start + nn])
-    start += nn
-    attempt, failures, stalls, s1, s2, _, _, _, _, flags, n = _run(run)
-    options = _options(rec[start : start + no]) if no else _DEFAULT
-    start += no
+def _lease(queue: QueueName, told: Sequence[Any], expires: int, mark: str) -> Lease:
+    id, rec, packed_run, extras = told
+    created, _, life, name, key, options, payload = _parts(rec)
+    run = run_of(packed_run)
     more = _extras(extras) if extras else _NO_EXTRAS
     return Lease(
-        queue=queue, id=id.decode(), token=run[_RUN : _RUN + n].decode() + mark, life=life, name=name,
-        payload=rec[start:], codec=options.codec, attempt=attempt, failures=int.from_bytes(failures),
-        stalls=int.from_bytes(stalls), created_ms=c1 << 32 | c2, started_ms=s1 << 32 | s2, expires_ms=expires, key=key,
-        retry=options.retry, timeout_ms=options.timeout, saved=more.saved, cancel_asked=flags & 2 > 0, inputs=more.inputs,
-        signals=more.signals,
+        queue=queue, id=id.decode(), token=run.token + mark, life=life, name=name, payload=payload, codec=options.codec,
+        attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created, started_ms=run.started,
+        expires_ms=expires, key=key, retry=options.retry, timeout_ms=options.timeout, saved=more.saved,
+        cancel_asked=run.flags & 2 > 0, inputs=more.inputs, signals=more.signals,
     )  # fmt: skip
 
 
 def record(queue: QueueName, view: Sequence[Any]) -> JobRecord:
     """A job as the reads answer it."""
     id, state, rec, packed_run, extras, finished, reason, result = view
-    c1, c2, kind, nn = _head(rec)
-    start, no, due, life = _HEAD, 0, 0, b""
-    if kind & _MORE:
-        nn, no = _more(rec, start)
-        start += 4
-    if kind & _LATER:
-        d1, d2, life = _later(rec, start)
-        start, due = start + 9, d1 << 32 | d2
-    name, key = _names_of(rec[start : start + nn])
-    start += nn
-    options = _options(rec[start : start + no]) if no else _DEFAULT
-    payload = rec[start + no :]
+    created, due, life, name, key, options, payload = _parts(rec)
     run = run_of(packed_run)
     more = _extras(extras) if extras else _NO_EXTRAS
-    created = c1 << 32 | c2
     where = STATES[state]
     return JobRecord(
         queue=queue, id=id.decode(), name=name, state=where, payload=payload, codec=options.codec, priority=options.priority,
-        key=key, life=int.from_bytes(life), attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created,
+        key=key, life=life, attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created,
         due_ms=_due(where.value, run.due or due or created), started_ms=run.started or None,
         finished_ms=int(finished) if finished else None,
         worker=run.worker or None, result=result[1:] if result else None, failure=more.failure,

@@ -3,9 +3,8 @@ local sub, byte, floor = string.sub, string.byte, math.floor
 local pint, STR = J.pint, J.STR
 local STATE, NIL, TIME = J.STATE, J.NIL, "\207\0\0"
 local AT_END, MORE, NONE = J.AT_END, J.MORE, "\0\0\0\0\0\0"
-local two, FOUR, BYTE7 = J.two, {}, {}
+local two, FOUR = J.two, {}
 for n = 0, 255 do FOUR[n] = "\0\0\0" .. J.BYTE[n] end
-for n = 0, 127 do BYTE7[n] = J.BYTE[n] end -- as MessagePack has them
 local REMEMBERED = "3600000" -- ms that a worker's last exchange is remembered
 local NOTHING = { n = 0, ids = {}, stem = "", expires = "0", fresh = {}, others = {} } -- claimed
 
@@ -68,7 +67,7 @@ local function complete(cx, args, first, count, worker, stale)
           n, ran, seen[id] = n + 1, ran + now - before, true
           done[n], records[2 * n - 1] = id, names[i]
           records[2 * n] = ended .. two(#run) .. run .. "\0" .. (FOUR[#result] or spack(">I4", #result)) .. result .. rec
-          items[logged + n] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (BYTE7[life] or pint(life)) .. nk
+          items[logged + n] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (life == 0 and "\0" or pint(life)) .. nk
             .. counts_of(sub(run, 1, 10)) .. middle .. created6 .. TIME .. (due6 or created6) .. TIME .. started6 .. last
           local list = shelf
           if ttl then
