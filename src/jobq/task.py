@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from functools import partial, update_wrapper
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from msgspec.structs import replace
@@ -120,7 +120,7 @@ class Task(Generic[P, R]):
         fields = {"queue": self.queue.qname, "name": self.name, "codec": self.queue.codec.name, **options.fields}
         self._options = options
         self._id: str | None = fields.pop("id", None)
-        self._make = partial(JobSpec, **fields)
+        self._like = JobSpec(id="", payload=b"", **fields)
         self._plain = self._id is None and options.unique is None and options.key_parameter is None
         self._encode = self.queue.codec.encode_call
         self._check = None if self.definition.shape is None else self.definition.shape.check
@@ -221,8 +221,8 @@ class Task(Generic[P, R]):
         if len(payload) > self.queue.max_payload:
             checks.check_payload(payload, self.queue.max_payload, f"the arguments of {self.name} take")
         if self._plain and not watch:
-            return self._make(id=new_id(), payload=payload)
-        return self._make(id=self._id or new_id(), payload=payload, watch=watch, **self._per_call(args, kwargs))
+            return replace(self._like, id=new_id(), payload=payload)
+        return replace(self._like, id=self._id or new_id(), payload=payload, watch=watch, **self._per_call(args, kwargs))
 
     def linked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobSpec:
         """The same, where arguments may be other jobs' results (`job.ref`): each is an edge."""

@@ -3,6 +3,7 @@
 An entry is MessagePack: [FORMAT, at_ms, worker | nil, [item, …]], an item the array of `_ITEM` in that order, with
 kinds and states as their codes below. A store appends entries and never looks inside; Lua packs the same arrays.
 A `gap` entry is [FORMAT, at_ms, nil, "gap", dropped]: at the log's hard cap, `dropped` entries went unread.
+An `accepted` entry is [FORMAT, at_ms, nil, "accepted", name, key, [job, …]]: new jobs that differ in nothing else, and wait.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _ITEM = (
     "reason", "error", "fingerprint", "created_ms", "due_ms", "started_ms", "finished_ms",
 )  # fmt: skip
 
+_ACCEPTED, _WAITING = KIND_CODES[Kind.ACCEPTED], STATE_CODES[State.WAITING]
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder()
 
@@ -59,6 +62,10 @@ def unpack(log: str, position: str, queue: QueueName, entry: bytes) -> list[Even
     stem = f"{log}-{position}"
     if items == "gap":
         return [_gap(f"{stem}-0", position, at_ms, queue, fields[4])]
+    if items == "accepted":
+        _, name, key, jobs = fields[3:]
+        rest = (0, name, key, 0, 0, 0, _WAITING, None, None, None, None, at_ms, at_ms, None, None)
+        items = [(_ACCEPTED, job, *rest) for job in jobs]
     return [_event(f"{stem}-{n}", position, at_ms, worker, queue, item) for n, item in enumerate(items)]
 
 

@@ -15,7 +15,7 @@ VERSION = "jobq_v1"
 _FOLDER = Path(__file__).parent / "lua"
 FILES = (
     "base", "counters", "log", "record", "line", "keyed", "rates", "move", "unique", "signals", "upkeep", "claim", "flow",
-    "staging", "put", "settle", "alter", "reads", "queues", "schedules", "world",
+    "staging", "put", "alike", "settle", "alter", "reads", "queues", "schedules", "world",
 )  # fmt: skip
 _SHARED = """local J = {}
 local call, mpack, munpack = redis.call, cmsgpack.pack, cmsgpack.unpack

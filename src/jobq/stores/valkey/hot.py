@@ -33,7 +33,7 @@ from jobq.stores.valkey.sleep import Sleep
 from jobq.stores.valkey.unpacking import Glance
 from jobq.stores.valkey.wire import Argument
 
-_PUT, _SETTLE, _EXTEND = function("put"), function("settle"), function("extend")
+_PUT, _PUT_ALIKE, _SETTLE, _EXTEND = function("put"), function("put_alike"), function("settle"), function("extend")
 _BATCH = 2000
 """Jobs per call of put: the server does nothing else meanwhile, and 2,000 take it about 6 ms."""
 _STATES: dict[str, LeaseState] = {"h": "held", "l": "lost", "c": "cancel"}
@@ -135,6 +135,20 @@ class HotCalls(Sleep):
         return groups
 
     async def _put_at(self, prefix: str, specs: Sequence[JobSpec], where: dict[JobKey, str]) -> list[PutResult]:
+        alike = packing.alike(specs)
+        name, args = (_PUT, self._each(specs, where)) if alike is None else (_PUT_ALIKE, alike)
+        try:
+            reply = await self.fcall_list(name, prefix, (self.now(), *args), confirmed=True)
+        except Refused as e:
+            self.refuse(e, specs)
+        await self.after(specs[0].queue, prefix, to_wake=reply[0], messages=reply[1], due_in=reply[2])
+        results = [PutResult(id=spec.id, life=0, state=_WAITING) for spec in specs]
+        for answer in reply[3]:
+            results[answer[0] - 1] = self.put_result(specs[0].queue, answer)
+        return results
+
+    def _each(self, specs: Sequence[JobSpec], where: dict[JobKey, str]) -> tuple[Argument, ...]:
+        """What `put` takes of jobs of any kind."""
         plain = keyed = 0
         cost, look = 1, False
         jobs: list[Argument] = []
@@ -154,16 +168,7 @@ class HotCalls(Sleep):
             if spec.cost > cost:
                 cost = spec.cost
         look = look or len({spec.id for spec in specs}) != len(specs)
-        args = (self.now(), len(specs), plain, keyed, cost, int(look), *jobs, *tied)
-        try:
-            reply = await self.fcall_list(_PUT, prefix, args, confirmed=True)
-        except Refused as e:
-            self.refuse(e, specs)
-        await self.after(specs[0].queue, prefix, to_wake=reply[0], messages=reply[1], due_in=reply[2])
-        results = [PutResult(id=spec.id, life=0, state=_WAITING) for spec in specs]
-        for answer in reply[3]:
-            results[answer[0] - 1] = self.put_result(specs[0].queue, answer)
-        return results
+        return (len(specs), plain, keyed, cost, int(look), *jobs, *tied)
 
     def put_result(self, queue: QueueName, answer: list[Any]) -> PutResult:
         """An answer that is more than "new and waiting"."""

@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from jobq.core.records import (
     AnyCommand,
@@ -23,6 +24,7 @@ from jobq.core.records import (
     JobKey,
     JobSpec,
     Limits,
+    QueueName,
     RateData,
     Reprioritise,
     Reschedule,
@@ -33,23 +35,21 @@ from jobq.core.records import (
     Update,
     Window,
 )
+from jobq.stores.valkey.wire import Argument
 
 encode = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder(order="deterministic").encode
 _short = Struct(">BB").pack
 _long = Struct(">BxHH").pack
+_length = Struct(">xI").pack
+_USUAL = astuple(JobSpec(queue=QueueName("", ""), id="", name="", payload=b""))[4:]
+"""What a spec says beyond queue, id, name and payload, if it says nothing."""
 
 GIVEN, AT_PUT, AT_START, AT_END, MORE = 1, 2, 4, 8, 16
 ERROR_LENGTH = 500
-_HEADS: dict[str, bytes] = {}
-"""What the bodies of most jobs begin with, by task: nothing but the payload differs."""
+_HEADS: dict[str, bytes | None] = {}
+"""See `_head`."""
 _HEADS_MAX = 10_000
-
-
-def _remember(name: str, head: bytes) -> None:
-    if len(_HEADS) >= _HEADS_MAX:
-        _HEADS.clear()
-    _HEADS[name] = head
 
 
 def name_and_key(name: str, key: str | None) -> bytes:
@@ -61,18 +61,45 @@ def body_of(spec: JobSpec, channel: str | None) -> tuple[bytes, bool]:
     """The producer's part of the record, and whether it can only be put by itself (a lock, edges)."""
     payload = spec.payload
     plain = _plain(spec)
-    if plain and spec.key is None and not spec.given_id and (head := _HEADS.get(spec.name)) is not None:
+    if plain and spec.key is None and not spec.given_id and (head := _head(spec.name)) is not None:
         return head + payload, False
     flags = GIVEN if spec.given_id else 0
     nk = name_and_key(spec.name, spec.key)
     if plain and len(nk) < 256:
-        head = _short(flags, len(nk)) + nk
-        if spec.key is None and not flags:
-            _remember(spec.name, head)
-        return head + payload, False
+        return _short(flags, len(nk)) + nk + payload, False
     options, more = _options(spec, channel)
     packed = encode(options) if options else b""
     return _long(flags | more | MORE, len(nk), len(packed)) + nk + packed + payload, spec.unique is not None or bool(spec.after)
+
+
+def alike(specs: Sequence[JobSpec]) -> tuple[Argument, ...] | None:
+    """What `put_alike` takes of jobs that differ in id and payload only, and simply wait; None if these are others."""
+    name, width = specs[0].name, len(specs[0].id)
+    head = _head(name)
+    if head is None:
+        return None
+    ids: list[str] = []
+    parts: list[bytes] = []
+    for row in map(astuple, specs):
+        id, payload = row[1], row[3]
+        if row[4:] != _USUAL or row[2] != name or len(id) != width:
+            return None
+        ids.append(id)
+        parts += (_length(len(payload)), payload)
+    all_ids = "".join(ids).encode()
+    if len(all_ids) != width * len(ids) or len(set(ids)) != len(ids):  # not one byte per character, or one of them twice
+        return None
+    return len(ids), head, width, all_ids, b"".join(parts)
+
+
+def _head(name: str) -> bytes | None:
+    """What the bodies of a task's jobs begin with, if nothing but their payload differs; None if the name is too long for it."""
+    if name not in _HEADS:
+        if len(_HEADS) >= _HEADS_MAX:
+            _HEADS.clear()
+        nk = name_and_key(name, None)
+        _HEADS[name] = _short(0, len(nk)) + nk if len(nk) < 256 else None
+    return _HEADS[name]
 
 
 def _plain(spec: JobSpec) -> bool:

@@ -27,6 +27,13 @@ function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
   if previous == J.STATE.active then J.add(cx, "run_ms", cx.now - job.started) end
 end
 
+-- Jobs that were accepted and wait: an entry of its own, shorter than their events would be (see core/events.py).
+function J.tell_accepted(cx, nk, ids)
+  local n, id = #ids, J.str_head(#ids[1])
+  local data = "\151\1" .. pint(cx.now) .. NIL .. pstr("accepted") .. nk .. parray(n) .. id .. concat(ids, id)
+  cx.logs[#cx.logs + 1] = { worker = false, items = {}, n = n, data = data } -- no worker's: nobody adds to it
+end
+
 -- Drop old entries: what all readers have acknowledged beyond the soft bound, anything beyond the hard one.
 -- RETURNS the number of events dropped that a reader had not acknowledged.
 function J.log_trim(cx)
@@ -88,10 +95,11 @@ end
 function J.log_flush(cx)
   local stream, total = cx.P .. "s", 0
   for i = 1, #cx.logs do
-    local items = cx.logs[i].items
-    local n = #items
+    local log, items = cx.logs[i], cx.logs[i].items
+    local n = log.n or #items
     if n > 0 then
-      call("XADD", stream, "*", "n", J.whole(n), "d", "\148\1" .. pint(cx.now) .. pmaybe(cx.logs[i].worker) .. parray(n) .. concat(items))
+      local data = log.data or "\148\1" .. pint(cx.now) .. pmaybe(log.worker) .. parray(n) .. concat(items)
+      call("XADD", stream, "*", "n", J.whole(n), "d", data)
     end
     total = total + n
   end

@@ -85,13 +85,17 @@ local function stand_all(cx, b)
 end
 
 -- Whether one of these ids has left an entry in line in a life that is forgotten.
-local function any_tomb(cx, args, first, last)
-  local ids = {}
-  for k = first, last, 2 do ids[#ids + 1] = args[k] end
+function J.any_tomb(cx, ids)
   for _, life in ipairs(J.hmget(cx.P .. "tb", ids)) do
     if life then return true end
   end
   return false
+end
+
+local function ids_of(args, first, last)
+  local ids = {}
+  for k = first, last, 2 do ids[#ids + 1] = args[k] end
+  return ids
 end
 
 -- A whole batch of jobs without locks and edges. RETURNS answers of those that do not simply wait; or nil if some id is
@@ -255,7 +259,7 @@ function J.put(keys, args)
   for k = last + 1, #args, 2 do edges[tonumber(args[k])] = munpack(args[k + 1]) end
   for k = first, last, 1000 do
     local stop = math.min(k + 999, last)
-    local slow = look == "1" or (tombs and any_tomb(cx, args, k, stop))
+    local slow = look == "1" or (tombs and J.any_tomb(cx, ids_of(args, k, stop)))
     local together = not slow and put_together(cx, args, k, stop)
     if together then
       for _, answer in ipairs(together) do answers[#answers + 1] = answer end

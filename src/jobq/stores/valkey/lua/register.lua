@@ -15,6 +15,7 @@ local function register(name, flags)
 end
 
 register("put", {})
+register("put_alike", {})
 register("stage", {})
 register("seal", {})
 register("submit", {})

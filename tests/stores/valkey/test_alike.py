@@ -1,0 +1,86 @@
+"""Jobs that differ in id and payload only go in by a call of their own: nobody must notice."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobq.core.records import EventRecord, JobKey, JobSpec, QueueName, Remove
+from jobq.core.states import State
+from jobq.stores.valkey import packing
+from jobq.stores.valkey.store import ValkeyStore
+from tests.stores.valkey.jobs import spec, take
+
+
+def numbered(queue: QueueName, first: int, last: int) -> list[JobSpec]:
+    return [spec(queue, f"j{n:04d}", payload=b"%d" % n * (n % 7)) for n in range(first, last)]
+
+
+async def drained(store: ValkeyStore, queue: QueueName) -> list[tuple[str, bytes]]:
+    """Id and payload of all that waits, in the order it is claimed."""
+    found: list[tuple[str, bytes]] = []
+    while leases := await take(store, queue, 300):
+        found += [(lease.id, lease.payload) for lease in leases]
+    return found
+
+
+async def test_more_than_one_command_holds_keep_their_order_and_payloads(store: ValkeyStore, queue: QueueName) -> None:
+    specs = numbered(queue, 0, 1203)
+    assert packing.alike(specs) is not None
+    results = await store.put(specs)
+    assert [(r.id, r.life, r.state, r.duplicate) for r in results] == [(s.id, 0, State.WAITING, False) for s in specs]
+    assert await drained(store, queue) == [(s.id, s.payload) for s in specs]
+
+
+async def test_those_that_are_there_already_are_duplicates_and_the_others_are_new(store: ValkeyStore, queue: QueueName) -> None:
+    first, both = numbered(queue, 0, 10), numbered(queue, 5, 15)
+    await store.put(first)
+    results = await store.put(both)
+    assert [r.duplicate for r in results] == [True] * 5 + [False] * 5
+    assert [r.found.payload for r in results[:5] if r.found] == [s.payload for s in first[5:]]
+    assert await drained(store, queue) == [(s.id, s.payload) for s in (*first, *both[5:])]
+
+
+async def test_one_id_twice_in_a_call_is_one_job(store: ValkeyStore, queue: QueueName) -> None:
+    once, again = spec(queue, "same", payload=b"1"), spec(queue, "same", payload=b"2")
+    results = await store.put([once, again])
+    assert [r.duplicate for r in results] == [False, True]
+    assert await drained(store, queue) == [("same", b"1")]
+
+
+async def test_ids_of_more_bytes_than_characters_are_kept_whole(store: ValkeyStore, queue: QueueName) -> None:
+    specs = [spec(queue, id, payload=b"7") for id in ("aé", "bc", "ñü")]
+    await store.put(specs)
+    assert await drained(store, queue) == [(s.id, b"7") for s in specs]
+
+
+async def test_an_id_that_left_an_entry_in_line_is_not_started_by_it(store: ValkeyStore, queue: QueueName) -> None:
+    specs = numbered(queue, 0, 3)
+    await store.put(specs)
+    await store.alter([Remove(job=JobKey(queue, specs[0].id))])
+    await store.put(specs[:1])
+    assert await drained(store, queue) == [(s.id, s.payload) for s in (*specs[1:], specs[0])]
+
+
+async def test_their_events_say_what_those_of_other_jobs_say(store: ValkeyStore, queue: QueueName) -> None:
+    alike, other = spec(queue, "a1"), spec(queue, "a2", given_id=True)
+    assert packing.alike([alike]) is not None
+    assert packing.alike([other]) is None
+    await store.put([alike])
+    await store.put([other])
+    one, two = (await store.read_events(queue, after="0")).events
+
+    def told(event: EventRecord) -> EventRecord:
+        at = event.at_ms
+        assert (event.created_ms, event.due_ms) == (at, at)
+        return msgspec.structs.replace(event, id="", position="", job="", at_ms=0, created_ms=0, due_ms=0)
+
+    assert told(one) == told(two)
+    assert (one.job, two.job) == ("a1", "a2")
+
+
+async def test_a_name_too_long_for_the_short_head_is_kept_whole(store: ValkeyStore, queue: QueueName) -> None:
+    long = spec(queue, "l1", name="ü" * 128)
+    assert packing.alike([long]) is None
+    await store.put([long])
+    (lease,) = await take(store, queue)
+    assert lease.name == "ü" * 128
