@@ -3,7 +3,7 @@ local sub, byte, find, floor = string.sub, string.byte, string.find, math.floor
 local STR = J.STR
 local STATE, NIL, TIME, ORDER = J.STATE, J.NIL, "\207\0\0", J.ORDER
 local AT_START, MORE, LATER = J.AT_START, J.MORE, J.LATER
-local BYTE, two = J.BYTE, J.two
+local BYTE, TEXT, two = J.BYTE, J.TEXT, J.two
 local WADE = 1000 -- entries left behind that one claim wades through at most
 local FEW, NO_RUNS = 4, {}
 local MANY, LONG, DOTS = 16, ("-"):rep(65), ("."):rep(16)
@@ -116,7 +116,7 @@ local function activate(cx, tk, entries, orders, key_rates)
       local created, flags, nn = sunpack(">I6BB", rec)
       -- Never started, due when created, alive in its first life, and nothing to heed.
       if not run and not order and not closely and flags < LATER and flags % (2 * AT_START) < AT_START and entries[i] == id and byte(rec) < 255 then
-        local token, created6, nk_at = stem .. tk.n, sub(rec, 1, 6), 9
+        local token, created6, nk_at = stem .. (TEXT[tk.n] or tk.n), sub(rec, 1, 6), 9
         if flags >= MORE then nn, nk_at = sunpack(">I2", rec, 9), 13 end
         items[#items + 1] = "\220\0\17\3" .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. sub(rec, nk_at, nk_at + nn - 1) .. before
           .. created6 .. TIME .. created6 .. started
