@@ -53,8 +53,8 @@ class Running(Protocol):
         """The signals its job has received."""
         ...
 
-    def encode(self, value: Any) -> bytes:
-        """A value in the job's codec."""
+    def encode(self, value: Any, what: str) -> bytes:
+        """A value in the job's codec, if it is not larger than a result may be; `what` names it where it is."""
         ...
 
     def decode(self, data: bytes) -> Any:
@@ -65,6 +65,8 @@ class Running(Protocol):
         """Keep progress and log lines; returns when they are stored."""
         ...
 
+
+LINE_LENGTH = 10_000
 
 running: ContextVar[Running] = ContextVar("jobq_running")
 
@@ -125,10 +127,12 @@ class CurrentJob:
 
     async def progress(self, value: Any) -> None:
         """Say how far it is, in any form; the last one is kept."""
-        await self._run.note(self._run.encode(value), ())
+        await self._run.note(self._run.encode(value, "the progress"), ())
 
     async def log(self, line: str) -> None:
-        """Add a line to the job's log."""
+        """Add a line to the job's log. Past 10,000 characters it is cut."""
+        if len(line) > LINE_LENGTH:
+            line = f"{line[:LINE_LENGTH]}… ({len(line) - LINE_LENGTH:,} characters more)"
         await self._run.note(None, (line,))
 
     async def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:

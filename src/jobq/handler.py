@@ -43,12 +43,12 @@ class TaskHandler:
         """The arguments of this job, as the function's annotations say. InvalidJob or ConfigError if they do not fit."""
         return self._decoder.decode(lease.payload, self._codec_of(lease), lease.inputs)
 
-    def encode(self, value: Any, lease: Lease, /) -> bytes:
+    def encode(self, value: Any, lease: Lease, /, what: str = "the result") -> bytes:
         """A result, as it is stored: in the codec of the job it belongs to, which is the one its readers will use.
         One larger than arguments may be is refused, and the run has failed."""
         data = self._codec_of(lease).encode(value)
         if self.max_payload is not None and len(data) > self.max_payload:
-            checks.check_payload(data, self.max_payload, f"the result of {self.name} takes")
+            checks.check_payload(data, self.max_payload, f"{what} of {self.name} takes")
         return data
 
     def _codec_of(self, lease: Lease) -> Codec:

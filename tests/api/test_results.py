@@ -19,9 +19,11 @@ from jobq import (
     JobNotFound,
     Queue,
     Reject,
+    Snooze,
     State,
     WaitTimeout,
     Worker,
+    current_job,
     waiting,
 )
 from jobq.core.records import JobSpec, PutResult
@@ -284,3 +286,34 @@ async def test_a_result_larger_than_arguments_may_be_fails_the_run_and_is_not_st
     async with queue, Worker(queue):
         with pytest.raises(JobFailed, match="the result of answer takes 2,002 bytes"):
             await answer.call()
+
+
+async def test_progress_and_saved_values_are_no_larger_than_arguments_may_be() -> None:
+    queue = Queue("large", "memory://large-notes", max_payload=1000)
+
+    @queue.task(retry=0)
+    async def report() -> None:
+        await current_job().progress("x" * 2000)
+
+    @queue.task(retry=0)
+    async def pause() -> None:
+        raise Snooze(1, saved="x" * 2000)
+
+    async with queue, Worker(queue):
+        with pytest.raises(JobFailed, match="the progress of report takes 2,002 bytes"):
+            await report.call()
+        with pytest.raises(JobFailed, match="the saved value of pause takes 2,002 bytes"):
+            await pause.call()
+
+
+async def test_a_log_line_that_is_too_long_is_cut_and_says_so() -> None:
+    queue = Queue("talkative", "memory://long-lines")
+
+    @queue.task
+    async def talk() -> str:
+        await current_job().log("x" * 12_345)
+        return current_job().id
+
+    async with queue, Worker(queue):
+        (line,) = await queue.job(await talk.call()).logs()
+    assert line == "x" * 10_000 + "… (2,345 characters more)"

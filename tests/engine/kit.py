@@ -62,7 +62,7 @@ class Handled:
     def bind(self, lease: Lease) -> Any:
         return JSON.decode_call(lease.payload)
 
-    def encode(self, value: Any, lease: Lease) -> bytes:
+    def encode(self, value: Any, lease: Lease, what: str = "the result") -> bytes:
         return JSON.encode(value)
 
 

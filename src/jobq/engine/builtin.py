@@ -35,7 +35,7 @@ class Gather:
         """They come with the lease: in the payload ten thousand references would be larger than most results."""
         return [[marked(answer(given)) for given in lease.inputs]], {}
 
-    def encode(self, value: Any, lease: Lease, /) -> bytes:
+    def encode(self, value: Any, lease: Lease, /, what: str = "the result") -> bytes:
         """In the codec of the job."""
         return get_codec(lease.codec).encode(value)
 

@@ -61,8 +61,8 @@ class Handler(Protocol):
         """The arguments of this job. Raises if the payload does not fit the function."""
         ...
 
-    def encode(self, value: Any, lease: Lease, /) -> bytes:
-        """A result of this job, as it is stored. Raises if it cannot be."""
+    def encode(self, value: Any, lease: Lease, /, what: str = "the result") -> bytes:
+        """A result of this job (or `what` it is), as it is stored. Raises if it cannot be."""
         ...
 
 

@@ -13,6 +13,7 @@ from jobq.core.waits import Children, Inbox
 
 if TYPE_CHECKING:
     from jobq.engine.batches import Batch
+    from jobq.engine.handler import Handler
     from jobq.engine.notes import Notes
     from jobq.engine.runner import Runner
     from jobq.executors import Executor
@@ -23,6 +24,7 @@ class Run:
     """Made for every job, so: attributes that most runs never set are defaults of the class."""
 
     task: asyncio.Task[None] | None = None
+    handler: Handler | None = None
     executor: Executor | None = None
     batch: Batch | None = None  # it shares its call with others
     timer: asyncio.TimerHandle | None = None
@@ -88,9 +90,14 @@ class Run:
             self._inbox = Inbox(self.lease)
         return self._inbox
 
-    def encode(self, value: Any) -> bytes:
-        """A value in the job's codec."""
-        return get_codec(self.lease.codec).encode(value)
+    def encode(self, value: Any, what: str) -> bytes:
+        """A value in the job's codec. PayloadTooLarge, saying `what` it is, if it is larger than a result may be."""
+        assert self.handler is not None
+        return self.handler.encode(value, self.lease, what)
+
+    def save(self, value: Any) -> bytes:
+        """What `Snooze` saves."""
+        return self.encode(value, "the saved value")
 
     def decode(self, data: bytes) -> Any:
         """A value out of the job's codec."""

@@ -89,6 +89,7 @@ class Runner:
 
     def _launch(self, run: Run, lease: Lease, handler: Handler) -> None:
         executor = self.executors[handler.executor]
+        run.handler = handler
         if handler.batch is not None:
             self.batches.add(run, handler)
             return
@@ -166,7 +167,7 @@ class Runner:
         return self.decide(run, Raised(error), handler.retry)
 
     def decide(self, run: Run, end: End, retry: Retry) -> AnyOutcome:
-        outcome = decide(run.lease, end, retry=retry, now_ms=run.now_ms, random=random.random)
+        outcome = decide(run.lease, end, retry=retry, now_ms=run.now_ms, random=random.random, encode=run.save)
         if isinstance(outcome, RetryLater):
             log.info("%s failed: %s; retry in %g s", run, _words(outcome), outcome.delay_ms / 1000)
         elif isinstance(outcome, Fail):
