@@ -31,12 +31,27 @@ _SETTINGS = {
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
     # Beginnings of runs are joined to a few in a hundred ends: cheaper sent around than shuffled, up to this size.
     "spark.sql.autoBroadcastJoinThreshold": "67108864",
+    # Code that Spark has made for a query is kept for the next one like it: a run has more of them than the default of 100, and a
+    # batch found none of its own again (1M events, the second time: 56 → 39 CPU s).
+    "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.hadoop.parquet.enable.summary-metadata": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.enabled": "false",
 }
+
+# For a driver that is all of Spark and lives for minutes: planning is seldom repeated often enough to be worth the JVM's best
+# compiler, so it is asked four times as late (1M events, the second time: 39 → 32 CPU s).
+_LOCAL_JVM = " ".join(
+    (
+        "-XX:+UseParallelGC",
+        "-XX:Tier4InvocationThreshold=20000",
+        "-XX:Tier4MinInvocationThreshold=2400",
+        "-XX:Tier4CompileThreshold=60000",
+        "-XX:Tier4BackEdgeThreshold=160000",
+    )
+)
 
 
 def packages(*, kafka: bool = False, format: Format = "parquet") -> list[str]:
@@ -71,6 +86,7 @@ def open_session(
             # Python workers of this machine use this Python, which has jobq; on a cluster that is PYSPARK_PYTHON's to say.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             builder = builder.config("spark.sql.shuffle.partitions", "16")  # 200, the default, is for clusters
+            settings = {"spark.driver.extraJavaOptions": _LOCAL_JVM, **settings}
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
