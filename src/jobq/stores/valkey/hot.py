@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from struct import Struct
 from typing import Any, NamedTuple, NoReturn
 
 from jobq.core.events import STATES
@@ -34,6 +35,7 @@ from jobq.stores.valkey.unpacking import Glance
 from jobq.stores.valkey.wire import Argument
 
 _PUT, _PUT_ALIKE, _SETTLE, _EXTEND = function("put"), function("put_alike"), function("settle"), function("extend")
+_numbers = Struct(">7d").pack
 _BATCH = 2000
 """Jobs per call of put: the server does nothing else meanwhile, and 2,000 take it about 6 ms."""
 _STATES: dict[str, LeaseState] = {"h": "held", "l": "lost", "c": "cancel"}
@@ -300,9 +302,8 @@ class HotCalls(Sleep):
                 rest += packing.outcome(o, where.__getitem__, token)
         worker, call, lane, _, asleep, sleepy = by
         sleepy = sleepy and not mark  # partitions leave that to the queue as a whole
-        args = (
-            self.now(), worker, call, lane, room, lease_ms, len(ordered), len(others), int(sleepy), int(asleep), *done, *rest
-        )  # fmt: skip
+        numbers = _numbers(lane, room, lease_ms, len(ordered), len(others), sleepy, asleep)
+        args = (self.now(), worker, call, numbers, *done, *rest)
         self.registered[worker] = 0
         try:
             reply = await self.fcall_list(_SETTLE, prefix, args, confirmed=True)

@@ -17,7 +17,8 @@ J.MORE, J.LATER = 16, 64 -- which form the record has: see record.lua
 -- What a run carries: it is leased, asked to stop, has extras, is waited for by jobs, is listened for, left an entry in line.
 J.ACTIVE, J.CANCEL, J.EXTRA, J.WANTED, J.WATCHED, J.LEFT = 1, 2, 4, 8, 16, 32
 J.NIL = "\192"
-J.CHUNK = 1000 -- of variadic commands: Lua's stack holds 8,000 values at most
+local CHUNK = 1000 -- of variadic commands: Lua's stack holds 8,000 values at most
+J.CHUNK = CHUNK
 J.ORDER = 2 ^ 47 -- added to places in line when packed: they may be negative
 
 function J.has(flags, bit) return floor(flags / bit) % 2 == 1 end
@@ -55,21 +56,21 @@ function J.six(ms) return spack(">I6", ms) end
 
 -- Variadic commands over a flat list of any length.
 function J.each_chunk(list, step, fn)
-  local size = J.CHUNK - J.CHUNK % step
+  local size = CHUNK - CHUNK % step
   for first = 1, #list, size do
     fn(first, math.min(first + size - 1, #list))
   end
 end
 function J.variadic(command, key, list, step)
-  if #list <= J.CHUNK then
-    if #list > 0 then call(command, key, unpack(list)) end
-    return
-  end
+  local n = #list
+  if n == 0 then return end
+  if n <= CHUNK then return call(command, key, unpack(list)) end
   J.each_chunk(list, step or 1, function(first, last) call(command, key, unpack(list, first, last)) end)
 end
 function J.mget(keys)
-  if #keys <= J.CHUNK then return #keys > 0 and call("MGET", unpack(keys)) or {} end
-  local all = {}
+  local n, all = #keys, {}
+  if n == 0 then return all end
+  if n <= CHUNK then return call("MGET", unpack(keys)) end
   J.each_chunk(keys, 1, function(first, last)
     local part = call("MGET", unpack(keys, first, last))
     for i = 1, #part do all[first + i - 1] = part[i] end
@@ -77,8 +78,9 @@ function J.mget(keys)
   return all
 end
 function J.hmget(key, fields)
-  if #fields <= J.CHUNK then return #fields > 0 and call("HMGET", key, unpack(fields)) or {} end
-  local all = {}
+  local n, all = #fields, {}
+  if n == 0 then return all end
+  if n <= CHUNK then return call("HMGET", key, unpack(fields)) end
   J.each_chunk(fields, 1, function(first, last)
     local part = call("HMGET", key, unpack(fields, first, last))
     for i = 1, #part do all[first + i - 1] = part[i] end
@@ -86,7 +88,7 @@ function J.hmget(key, fields)
   return all
 end
 function J.mset(pairs_)
-  if #pairs_ <= J.CHUNK then return call("MSET", unpack(pairs_)) end
+  if #pairs_ <= CHUNK then return call("MSET", unpack(pairs_)) end
   J.each_chunk(pairs_, 2, function(first, last) call("MSET", unpack(pairs_, first, last)) end)
 end
 function J.pairs_of(flat)
@@ -97,6 +99,14 @@ end
 
 local THREE = {}
 for n = 0, 999 do THREE[n] = format("%03d", n) end
+
+-- A time as text. Seconds are printed once: many calls come within one.
+local second, second_text
+function J.stamp(ms)
+  local s = floor(ms / 1000)
+  if s ~= second then second, second_text = s, format("%.0f", s) end
+  return second_text .. THREE[ms - 1000 * s]
+end
 
 -- Open the context of one call. `now` is the caller's clock in ms, or "" for the server's.
 function J.open(prefix, now)
@@ -109,8 +119,7 @@ function J.open(prefix, now)
     now = tonumber(now)
   end
   return {
-    P = prefix, now = now, now_text = text, now6 = spack(">I6", now), logs = {}, woken = 0, minute = now - now % 60000, keys = {}, key_order = {},
-    outbox = 0, ended = {},
+    P = prefix, now = now, now_text = text, now6 = spack(">I6", now), logs = {}, woken = 0, minute = now - now % 60000, outbox = 0,
   }
 end
 

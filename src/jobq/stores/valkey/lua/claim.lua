@@ -6,15 +6,16 @@ local AT_START, MORE, LATER = J.AT_START, J.MORE, J.LATER
 local BYTE, TEXT, two = J.BYTE, J.TEXT, J.two
 local WADE = 1000 -- entries left behind that one claim wades through at most
 local FEW, NO_RUNS = 4, {}
+local FIRST = "\0\0\0\1\0\0\0\0\0\0" -- attempt I4, failures I3, stalls I3
 local MANY, LONG, DOTS = 16, ("-"):rep(65), ("."):rep(16)
 
 -- The claim under way: what it may take, and what it has taken.
 local function begin(cx, worker, lease_ms)
   -- With the dots a run is longer than 64 bytes: shorter ones the server would keep, and search, one after another.
   return {
-    worker = worker, expires = J.whole(cx.now + lease_ms), stem = J.counters(cx).order .. "." .. cx.now_text .. DOTS, n = 0,
+    worker = worker, expires = J.stamp(cx.now + lease_ms), stem = J.counters(cx).order .. "." .. cx.now_text .. DOTS, n = 0,
     ids = {}, runs = {}, lease_times = {}, fresh = {}, others = {}, items = J.items(cx, worker), waited = 0,
-    fresh_run = spack(">I4I3I3I6I6", 1, 0, 0, cx.now, 0), started = TIME .. cx.now6 .. NIL,
+    fresh_run = FIRST .. cx.now6 .. "\0\0\0\0\0\0", started = TIME .. cx.now6 .. NIL,
   }
 end
 
@@ -254,8 +255,8 @@ function J.claim(cx, want, worker, lease_ms)
     note_leases(cx, tk)
     J.lease_timer(cx, cx.now + lease_ms)
     J.wait(cx, -tk.n)
-    J.add(cx, "started", tk.n)
-    J.add(cx, "wait_ms", tk.waited)
+    local figures = J.figures(cx)
+    figures.started, figures.wait_ms = figures.started + tk.n, figures.wait_ms + tk.waited
     if tk.rate and tk.rate.dirty then call("HSET", cx.P .. "m", "rate_state", J.rate_state(tk.rate)) end
   end
   return tk

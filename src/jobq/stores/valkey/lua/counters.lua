@@ -82,11 +82,17 @@ local function end_minute(cx, n)
   n.minute = cx.minute
 end
 
+-- The counters, with the figures of the minute that it is.
+function J.figures(cx)
+  local n = J.counters(cx)
+  if n.minute ~= cx.minute then end_minute(cx, n) end
+  return n
+end
+
 -- Count towards the minute's figures; what is no figure is not counted.
 function J.add(cx, figure, count)
   if not IS_FIGURE[figure] then return end
-  local n = J.counters(cx)
-  if n.minute ~= cx.minute then end_minute(cx, n) end
+  local n = J.figures(cx)
   n[figure] = n[figure] + count
 end
 

@@ -3,6 +3,7 @@
 -- · kr:<key>: the state of its rate limit. A key with nothing waiting, active or limited leaves nothing behind.
 
 local function of(cx, key)
+  if not cx.keys then cx.keys, cx.key_order = {}, {} end
   local state = cx.keys[key]
   if not state then
     state = { freed = 0, pushed = false }
@@ -35,7 +36,7 @@ end
 
 -- Write what happened to keys: their active jobs, and which of them are ready now. Runs before a claim and at the end.
 function J.keys_flush(cx)
-  if not next(cx.keys) then return end
+  if not cx.keys then return end
   local P, names = cx.P, cx.key_order
   local active = J.hmget(P .. "a", names)
   local lines = call("ZMSCORE", P .. "ks", unpack(names, 1, math.min(#names, J.CHUNK)))
@@ -63,7 +64,7 @@ function J.keys_flush(cx)
   J.variadic("HSET", P .. "a", set, 2)
   J.variadic("HDEL", P .. "a", drop)
   J.variadic("ZADD", P .. "ks", standing, 2)
-  cx.keys, cx.key_order = {}, {}
+  cx.keys = nil
   J.take_turns(cx, ready)
 end
 

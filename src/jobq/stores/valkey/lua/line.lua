@@ -28,15 +28,18 @@ function J.push_front(cx, line, priority, entry, order)
   note_priority(cx, line, priority)
 end
 
+local NO_PLACES = {}
+
 -- Take up to n entries off the line. RETURNS entries, and the places of those that stood in front.
 function J.pop(cx, line, n)
-  local entries, orders, got = {}, {}, 0
+  local entries, orders, got = {}, NO_PLACES, 0
   local c = J.counters(cx)
   while got < n do
     local top = c.priorities > 0 and call("ZREVRANGE", line .. "p", 0, 0)[1] or nil
     local priority = top or "0"
     if c.fronts > 0 then
       local front = call("ZPOPMIN", line .. "f" .. priority, n - got)
+      if orders == NO_PLACES then orders = {} end
       for i = 1, #front, 2 do
         got = got + 1
         entries[got], orders[got] = front[i], tonumber(front[i + 1])

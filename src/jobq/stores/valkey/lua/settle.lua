@@ -6,6 +6,7 @@ local AT_END, MORE, NONE = J.AT_END, J.MORE, "\0\0\0\0\0\0"
 local two, FOUR = J.two, {}
 for n = 0, 255 do FOUR[n] = "\0\0\0" .. J.BYTE[n] end
 local REMEMBERED = "3600000" -- ms that a worker's last exchange is remembered
+local NEVER = {}
 local NOTHING = { n = 0, ids = {}, stem = "", expires = "0", fresh = {}, others = {} } -- claimed
 
 -- attempt I4, failures I3, stalls I3, as runs have them and as events do. Nearly all runs are the first.
@@ -47,7 +48,7 @@ local function complete(cx, args, first, count, worker, stale)
     ids[i], names[i], at = id, jobs .. id, at + 3
   end
   local runs, recs, items, keyed = J.hmget(P .. "h", ids), J.mget(names), J.items(cx, worker), J.meta(cx).mode == "keyed"
-  local records, done, seen, shelf, given, timed, times = {}, {}, {}, {}, nil, nil, nil
+  local records, done, seen, shelf, given, timed, times = {}, {}, count > 1 and {} or NEVER, {}, nil, nil, nil
   local n, ran, logged, before6, before = 0, 0, #items, nil, nil
   local ended, middle, last = "\255\4" .. cx.now6, "\4\3" .. NIL .. NIL .. NIL .. TIME, TIME .. cx.now6
   at = first - 3
@@ -64,7 +65,8 @@ local function complete(cx, args, first, count, worker, stale)
           local created6, started6, run_due6, nk = sub(rec, 1, 6), sub(run, 11, 16), sub(run, 17, 22), sub(rec, nk_at, nk_at + nn - 1)
           if run_due6 ~= NONE then due6 = run_due6 end
           if started6 ~= before6 then before6, before = started6, sunpack(">I6", started6) end
-          n, ran, seen[id] = n + 1, ran + now - before, true
+          n, ran = n + 1, ran + now - before
+          if seen ~= NEVER then seen[id] = true end
           done[n], records[2 * n - 1] = id, names[i]
           records[2 * n] = ended .. two(#run) .. run .. "\0" .. (FOUR[#result] or spack(">I4", #result)) .. result .. rec
           items[logged + n] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (life == 0 and "\0" or pint(life)) .. nk
@@ -99,8 +101,8 @@ local function complete(cx, args, first, count, worker, stale)
     J.variadic("ZADD", P .. "y4", timed, 2)
     J.variadic("ZADD", P .. "y", times, 2)
   end
-  J.add(cx, "completed", n)
-  J.add(cx, "run_ms", ran)
+  local figures = J.figures(cx)
+  figures.completed, figures.run_ms = figures.completed + n, figures.run_ms + ran
   cx.freed = true
 end
 
@@ -174,25 +176,25 @@ local function repeated(cx, memory)
 end
 
 -- settle. KEYS 1 prefix
--- ARGS now, worker, call, lane, limit (-1: claim nothing), lease_ms, completions, outcomes of other kinds, "1" if it may sleep,
---      "1" if it may be asleep,
+-- ARGS now, worker, call, packed: lane, limit (-1: claim nothing), lease_ms, completions, outcomes of other kinds, 1 if it may sleep,
+--      1 if it may be asleep;
 --      then per completion: id, token, result ("" for none, else "\1" and its bytes);
 --      then per other outcome: itself packed {kind, id, token, delay, …}, data, edges packed
 -- RETURNS {stale places "1,2", next due in ms or -1 (-2: it was made before), messages waiting, jobs to wake for elsewhere, lease expiry, what tokens begin with
 --      (their places follow), first runs of jobs flat: id, record; other leases flat: place, id, record, run, extras}
 function J.settle(keys, args)
-  local now, worker, name, lane, limit, lease_ms, completions, others, sleepy, asleep = unpack(args, 1, 10)
+  local now, worker, name, numbers = unpack(args, 1, 4)
+  local lane, limit, lease_ms, completions, others, sleepy, asleep = sunpack(">ddddddd", numbers)
   local cx = J.open(keys[1], now)
-  limit, lease_ms, completions, others = tonumber(limit), tonumber(lease_ms), tonumber(completions), tonumber(others)
   -- The second look of a worker about to sleep ("<call>+", partitioned queues) does not make it forget the first.
-  local memory_key = cx.P .. "c:" .. worker .. (lane == "0" and "" or "\n" .. lane) .. (name:sub(-1) == "+" and "+" or "")
+  local memory_key = cx.P .. "c:" .. worker .. (lane == 0 and "" or "\n" .. lane) .. (name:sub(-1) == "+" and "+" or "")
   local memory = call("GET", memory_key)
   if memory and memory:sub(1, #name + 1) == name .. "\n" then return repeated(cx, memory) end
-  if asleep == "1" then J.wake_up(cx, worker) end
+  if asleep == 1 then J.wake_up(cx, worker) end
   local stale = {}
-  if completions > 0 then complete(cx, args, 11, completions, worker, stale) end
+  if completions > 0 then complete(cx, args, 5, completions, worker, stale) end
   for i = 1, others do
-    local at = 11 + 3 * completions + 3 * (i - 1)
+    local at = 5 + 3 * completions + 3 * (i - 1)
     local edges = args[at + 2]
     if not settle_one(cx, munpack(args[at]), args[at + 1], edges ~= "" and munpack(edges) or nil) then
       stale[#stale + 1] = completions + i
@@ -204,7 +206,7 @@ function J.settle(keys, args)
     J.prepare(cx, 500)
     tk = J.claim(cx, limit, worker, lease_ms)
     if tk.n < limit then due = tk.waded and 0 or J.next_due(cx) end -- it gave up: there may be more behind
-    if tk.n < limit and sleepy == "1" then J.fall_asleep(cx, worker, limit - tk.n) end
+    if tk.n < limit and sleepy == 1 then J.fall_asleep(cx, worker, limit - tk.n) end
     cx.woken = math.min(cx.woken, J.counters(cx).waiting)
   end
   if cx.freed and J.meta(cx).limit then cx.woken = math.max(cx.woken, 1) end

@@ -53,12 +53,17 @@ function J.due_later(cx, due)
   tell_due(cx, due - cx.now)
 end
 
+local function note_end(cx, chan, id)
+  cx.ended = cx.ended or {}
+  cx.ended[#cx.ended + 1] = { chan, id }
+end
+
 -- Remember to tell listeners of a job's end: its producer's channel, and those that asked since.
 function J.tell_end(cx, job, chan)
-  if chan then cx.ended[#cx.ended + 1] = { chan, job.id } end
+  if chan then note_end(cx, chan, job.id) end
   if J.has(job.rflags, J.WATCHED) then
     for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. job.id))) do
-      if field:sub(1, 2) == "w:" then cx.ended[#cx.ended + 1] = { field:sub(3), job.id } end
+      if field:sub(1, 2) == "w:" then note_end(cx, field:sub(3), job.id) end
     end
   end
 end
@@ -66,7 +71,7 @@ end
 -- A job that completed is told whole to the one who waits for it, unless it is large or has extras: that saves asking for it.
 function J.tell_completed(cx, chan, id, rec, run, result, has_extras)
   if has_extras or #rec + #result > TOLD_WHOLE then
-    cx.ended[#cx.ended + 1] = { chan, id }
+    note_end(cx, chan, id)
   else
     local P = cx.P
     cx.whole = cx.whole or {}
@@ -81,7 +86,7 @@ function J.tell_flush(cx)
     for i = 1, #whole, 2 do call("PUBLISH", whole[i], whole[i + 1]) end
     cx.whole = nil
   end
-  if #ended == 0 then return end
+  if not ended then return end
   local tag, by_channel = cx.P, {}
   for i = 1, #ended do
     local chan, id = ended[i][1], ended[i][2]
@@ -89,7 +94,7 @@ function J.tell_flush(cx)
     table.insert(by_channel[chan], id)
   end
   for chan, parts in pairs(by_channel) do call("PUBLISH", chan, table.concat(parts, "\n")) end
-  cx.ended = {}
+  cx.ended = nil
 end
 
 -- watch: tell a channel when these jobs end. KEYS 1 prefix. ARGS channel, id, … RETURNS nothing
