@@ -148,9 +148,15 @@ class Fetcher:
         since = time.monotonic()
         settled = await lane.ask(ended, claim)
         self._settled(ended, settled.stale)
+        leases: Sequence[Lease] = settled.leases
         limit = 0 if claim is None else claim.limit
-        self._full = 0 < limit <= len(settled.leases)
-        return await self._start(settled.leases, since, limit), settled
+        self._full = 0 < limit <= len(leases)
+        if leases and time.monotonic() - since > self._settings.lease_ms / 2000:
+            since = time.monotonic()
+            leases = await self._still_held(leases)
+        self._slots.give(limit - len(leases))  # those it does not fill
+        self._runner.start(leases, since)
+        return len(leases), settled
 
     def _take(self, most: int) -> list[Run]:
         """Runs to settle, oldest first."""
@@ -175,15 +181,6 @@ class Fetcher:
             for ref in stale:
                 if ref in by_ref:
                     log.warning("%s", lost(by_ref[ref]))
-
-    async def _start(self, leases: Sequence[Lease], since: float, taken: int) -> int:
-        """Run what was claimed and give back the slots it does not fill."""
-        if leases and time.monotonic() - since > self._settings.lease_ms / 2000:
-            since = time.monotonic()
-            leases = await self._still_held(leases)
-        self._slots.give(taken - len(leases))
-        self._runner.start(leases, since)
-        return len(leases)
 
     async def _still_held(self, leases: Sequence[Lease]) -> list[Lease]:
         """The answer was long on its way, and these leases may have run out meanwhile: start only what is still ours."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from jobq.errors import ConfigError, JobqError, StoreUnavailable
 from jobq.stores.valkey import keys
@@ -37,6 +37,10 @@ class Servers:
         self._wait = None if not address.wait else pack(("WAIT", address.wait, address.wait_timeout_ms))
 
     # ── where ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def known(self, key: str) -> Node | None:
+        """Where a key lives, as far as that is known already."""
+        raise NotImplementedError
 
     async def node_of(self, key: str) -> Node:
         """Where a key lives."""
@@ -95,18 +99,16 @@ class Servers:
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def fcall(self, name: bytes, key: str, args: Sequence[Argument], *, confirmed: bool = False) -> Reply:
+    def fcall(self, name: bytes, key: str, args: Sequence[Argument], *, confirmed: bool = False) -> Awaitable[Reply]:
         """Call a function of the library where the key lives. `confirmed`: then wait for the replicas the URL asks for."""
-        command = pack((b"FCALL", name, b"1", key, *args))
-        wait = self._wait if confirmed else None
-        return await self._send(key, command, wait)
+        return self._send(key, pack((b"FCALL", name, b"1", key, *args)), self._wait if confirmed else None)
 
-    async def command(self, key: str, *command: Argument) -> Reply:
+    def command(self, key: str, *command: Argument) -> Awaitable[Reply]:
         """One command, where the key lives."""
-        return await self._send(key, pack(command), None)
+        return self._send(key, pack(command), None)
 
     async def _send(self, key: str, command: bytes, wait: bytes | None) -> Reply:
-        node = await self.node_of(key)
+        node = self.known(key) or await self.node_of(key)
         asking = False
         for _ in range(_REDIRECTS):
             connection = self._connections.get(node)
@@ -199,8 +201,12 @@ def _check(address: Address, server: str, memory: str) -> None:
 class Single(Servers):
     """One server."""
 
-    async def node_of(self, key: str) -> Node:
+    def known(self, key: str) -> Node:
         """There is only one."""
+        return self.address.nodes[0]
+
+    async def node_of(self, key: str) -> Node:
+        """That one."""
         return self.address.nodes[0]
 
     async def primaries(self) -> list[Node]:
@@ -214,6 +220,10 @@ class Sentinel(Servers):
     def __init__(self, address: Address) -> None:
         super().__init__(address)
         self._primary: Node | None = None
+
+    def known(self, key: str) -> Node | None:
+        """The primary, if a Sentinel has named it."""
+        return self._primary
 
     async def node_of(self, key: str) -> Node:
         """The primary, asked for when it is not known."""
@@ -258,16 +268,20 @@ class Cluster(Servers):
         self._slots: list[tuple[int, int, Node]] = []
         self._asking = asyncio.Lock()
 
-    async def node_of(self, key: str) -> Node:
-        """The primary of the key's slot."""
+    def known(self, key: str) -> Node | None:
+        """The primary of the key's slot, if the slots are known."""
         slot = keys.slot_of(key)
-        for _ in range(2):
-            for first, last, node in self._slots:
-                if first <= slot <= last:
-                    return node
+        return next((node for first, last, node in self._slots if first <= slot <= last), None)
+
+    async def node_of(self, key: str) -> Node:
+        """The primary of the key's slot, asked for when it is not known."""
+        if (node := self.known(key)) is None:
             self._slots = []
             await self._refresh()
-        raise StoreUnavailable(f"no node of {self.address.shown} serves slot {slot}: the cluster is not complete")
+            node = self.known(key)
+        if node is None:
+            raise StoreUnavailable(f"no node of {self.address.shown} serves the slot of {key!r}: the cluster is not complete")
+        return node
 
     async def primaries(self) -> list[Node]:
         """All of them."""
