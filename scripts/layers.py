@@ -164,9 +164,7 @@ def check(src: Path) -> list[str]:
     files = {_module_name(path, src): path for path in sorted((src / PACKAGE).rglob("*.py"))}
     names = frozenset(files)
     return [
-        f"{path}:{line}: {message}"
-        for module, path in files.items()
-        for line, message in broken(module, path.read_text(), names)
+        f"{path}:{line}: {message}" for module, path in files.items() for line, message in broken(module, path.read_text(), names)
     ]
 
 

@@ -9,20 +9,8 @@ from jobq import waiting
 from jobq.core import checks
 from jobq.core.checks import Seconds
 from jobq.core.codec import get_codec
-from jobq.core.records import (
-    AnyCommand,
-    Cancel,
-    JobKey,
-    JobRecord,
-    Promote,
-    PutResult,
-    Remove,
-    Reprioritise,
-    Rerun,
-    Reschedule,
-    SendSignal,
-    Update,
-)
+from jobq.core.commands import AnyCommand, Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, SendSignal, Update
+from jobq.core.records import JobKey, JobRecord, PutResult
 from jobq.core.refs import Ref
 from jobq.core.states import State
 from jobq.errors import InvalidJob, JobCancelled, JobFailed, JobNotFound

@@ -16,7 +16,8 @@ import msgspec
 from jobq.core import checks
 from jobq.core.checks import shown
 from jobq.core.policies import Bucket, Rate
-from jobq.core.records import Limits, LimitsRecord, QueueName, QueueRecord, RateData, Window
+from jobq.core.queues import Limits, LimitsRecord, QueueRecord, RateData, Window
+from jobq.core.records import QueueName
 from jobq.errors import ConfigError
 from jobq.stores.base import Store
 

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from jobq import info, tree
 from jobq.core import checks
 from jobq.core.checks import Seconds
-from jobq.core.records import AnyCommand, Filter, JobKey, JobRecord, QueueName, Remove, Rerun
+from jobq.core.commands import AnyCommand, Remove, Rerun
+from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.core.states import ENDED, State
 from jobq.errors import InvalidJob
 from jobq.info import JobInfo, MinuteMetrics, QueueStats, WorkerInfo

@@ -15,7 +15,8 @@ from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Bucket, Rate, Retention
-from jobq.core.records import JobRecord, PutResult, QueueConfig, QueueName, ScheduleSpec
+from jobq.core.queues import QueueConfig, ScheduleSpec
+from jobq.core.records import JobRecord, PutResult, QueueName
 from jobq.engine.clock import wall_clock
 from jobq.errors import ConfigError, InvalidJob
 from jobq.events import EventStream

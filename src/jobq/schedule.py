@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from jobq.core import checks, cron
 from jobq.core.checks import shown
 from jobq.core.policies import Cron, Every
-from jobq.core.records import CatchUp, JobSpec, QueueName, ScheduleRecord, ScheduleSpec
+from jobq.core.queues import CatchUp, ScheduleRecord, ScheduleSpec
+from jobq.core.records import JobSpec, QueueName
 from jobq.engine.ids import new_id
 from jobq.errors import ConfigError, InvalidJob, JobNotFound
 from jobq.info import call_of, moment, moment_or_none

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from jobq import Bucket, ConfigError, Queue, Rate, Retention, State, Worker
-from jobq.core.records import Limits, QueueConfig, Tokens, Window
+from jobq.core.queues import Limits, QueueConfig, Tokens, Window
 from jobq.engine import handles
 
 

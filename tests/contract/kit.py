@@ -6,8 +6,8 @@ from collections import Counter
 from itertools import count
 from uuid import uuid4
 
+from jobq.core.commands import AnyCommand
 from jobq.core.records import (
-    AnyCommand,
     AnyOutcome,
     Block,
     Claim,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from jobq.core.records import AnyCommand, AnyOutcome, Cancel, Lease, Remove
+from jobq.core.commands import AnyCommand, Cancel, Remove
+from jobq.core.records import AnyOutcome, Lease
 from jobq.core.states import State
 
 from .kit import LEASE, SECOND, Desk, block, complete, fail, hold, ref, release, retry, snooze

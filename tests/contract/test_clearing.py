@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import Cancel, UniqueSpec
+from jobq.core.commands import Cancel
+from jobq.core.records import UniqueSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError
 

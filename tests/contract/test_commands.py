@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, UniqueSpec, Update
+from jobq.core.commands import Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, Update
+from jobq.core.records import UniqueSpec
 from jobq.core.states import State
 
 from .kit import DAY, SECOND, Desk, complete, fail, ref, retry

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import Cancel, QueueConfig, Remove, Rerun
+from jobq.core.commands import Cancel, Remove, Rerun
+from jobq.core.queues import QueueConfig
 from jobq.core.states import State
 
 from .kit import SECOND, Desk, complete, fail, read_all, retry

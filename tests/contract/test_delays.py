@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.records import Promote
+from jobq.core.commands import Promote
 from jobq.core.states import State
 
 from .kit import DAY, HOUR, SECOND, Desk, complete, retry, snooze

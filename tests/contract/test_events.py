@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import Cancel, Rerun, UniqueSpec
+from jobq.core.commands import Cancel, Rerun
+from jobq.core.records import UniqueSpec
 from jobq.core.states import State
 
 from .kit import DAY, SECOND, Desk, complete, fail, failure, read_log, release, retry, snooze

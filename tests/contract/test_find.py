@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from jobq.core.records import Cancel, Filter, QueueConfig, QueueName
+from jobq.core.commands import Cancel
+from jobq.core.queues import QueueConfig
+from jobq.core.records import Filter, QueueName
 from jobq.core.states import State
 from jobq.stores.base import Store
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import Cancel, Input, Remove, Rerun
+from jobq.core.commands import Cancel, Remove, Rerun
+from jobq.core.records import Input
 from jobq.core.states import State
 
 from .families import family, results, take

@@ -6,7 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from jobq.core.records import Cancel, Input, JobSpec, QueueName
+from jobq.core.commands import Cancel
+from jobq.core.records import Input, JobSpec, QueueName
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
 

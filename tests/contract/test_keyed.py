@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from jobq.core.records import Cancel, Filter, Lease, Limits, QueueConfig
+from jobq.core.commands import Cancel
+from jobq.core.queues import Limits, QueueConfig
+from jobq.core.records import Filter, Lease
 from jobq.core.states import State
 from jobq.errors import ConfigError
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from jobq.core.records import Limits, LimitsRecord, QueueConfig, Tokens, Window
+from jobq.core.queues import Limits, LimitsRecord, QueueConfig, Tokens, Window
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
 

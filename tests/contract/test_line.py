@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.records import MAX_PRIORITY, Cancel, Reprioritise
+from jobq.core.commands import Cancel, Reprioritise
+from jobq.core.records import MAX_PRIORITY
 from jobq.core.states import State
 
 from .kit import LEASE, SECOND, Desk, complete, release, retry

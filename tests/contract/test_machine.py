@@ -12,20 +12,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from jobq.core.records import (
-    AnyOutcome,
-    Cancel,
-    Claim,
-    JobKey,
-    Lease,
-    Promote,
-    QueueConfig,
-    Remove,
-    Reprioritise,
-    Rerun,
-    RetentionData,
-    Settled,
-)
+from jobq.core.commands import Cancel, Promote, Remove, Reprioritise, Rerun
+from jobq.core.queues import QueueConfig, RetentionData
+from jobq.core.records import AnyOutcome, Claim, JobKey, Lease, Settled
 from jobq.core.states import State
 
 from .audit import audit

@@ -11,23 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from jobq.core.records import (
-    AnyCommand,
-    AnyOutcome,
-    Cancel,
-    ChildPolicy,
-    EventRecord,
-    JobRecord,
-    Lease,
-    Limits,
-    QueueConfig,
-    Remove,
-    Rerun,
-    SendSignal,
-    UniqueMode,
-    UniqueSpec,
-    Window,
-)
+from jobq.core.commands import AnyCommand, Cancel, Remove, Rerun, SendSignal
+from jobq.core.queues import Limits, QueueConfig, Window
+from jobq.core.records import AnyOutcome, ChildPolicy, EventRecord, JobRecord, Lease, UniqueMode, UniqueSpec
 from jobq.core.states import ENDED, Kind, State
 
 from .audit import audit

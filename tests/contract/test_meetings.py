@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.records import Cancel, Fire, Limits, QueueConfig, Rerun, ScheduleSpec, Tokens, UniqueSpec, Window
+from jobq.core.commands import Cancel, Rerun
+from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec, Tokens, Window
+from jobq.core.records import UniqueSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.records import LeaseRef, Note, Remove
+from jobq.core.commands import Remove
+from jobq.core.records import LeaseRef, Note
 
 from .kit import SECOND, Desk, complete, ref, retry
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.records import Cancel, JobKey, QueueName, Remove, RetryData
+from jobq.core.commands import Cancel, Remove
+from jobq.core.records import JobKey, QueueName, RetryData
 from jobq.core.states import State
 from jobq.stores.base import Store
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jobq.core.records import Cancel, Promote, QueueConfig, RetentionData
+from jobq.core.commands import Cancel, Promote
+from jobq.core.queues import QueueConfig, RetentionData
 from jobq.core.states import State
 
 from .kit import DAY, SECOND, Desk, complete, fail, read_all, release, retry

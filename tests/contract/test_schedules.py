@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from jobq.core.records import Cancel, Fire, JobSpec, ScheduleRecord, ScheduleSpec, UniqueSpec
+from jobq.core.commands import Cancel
+from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
+from jobq.core.records import JobSpec, UniqueSpec
 from jobq.core.states import State
 
 from .kit import DAY, HOUR, SECOND, Desk, complete, fail, read_all

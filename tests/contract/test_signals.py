@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from jobq.core.records import Cancel, Promote, Rerun, Signal, Topic
+from jobq.core.commands import Cancel, Promote, Rerun
+from jobq.core.records import Signal, Topic
 
 from .kit import DAY, SECOND, Desk, complete, release, retry
 

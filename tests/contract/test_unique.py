@@ -6,7 +6,8 @@ from typing import Literal
 
 import pytest
 
-from jobq.core.records import Cancel, Remove, UniqueSpec
+from jobq.core.commands import Cancel, Remove
+from jobq.core.records import UniqueSpec
 from jobq.core.states import State
 
 from .kit import DAY, SECOND, Desk, complete, fail, release, retry, snooze

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.core.records import Cancel, Rerun, SendSignal
+from jobq.core.commands import Cancel, Rerun, SendSignal
 from jobq.core.states import State
 from jobq.core.waits import child_note
 

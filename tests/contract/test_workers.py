@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from jobq.core.commands import Cancel
 from jobq.core.pace import Beat
-from jobq.core.records import Cancel, WorkerRecord
+from jobq.core.records import WorkerRecord
 from jobq.core.states import State
 from jobq.stores.base import Store
 

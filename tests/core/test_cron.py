@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobq.core.cron import GRACE_MS, after_end, first_time, next_after, plan
-from jobq.core.records import CatchUp, Fire, JobSpec, QueueName, ScheduleRecord, ScheduleSpec
+from jobq.core.queues import CatchUp, Fire, ScheduleRecord, ScheduleSpec
+from jobq.core.records import JobSpec, QueueName
 
 QUEUE = QueueName("t", "q")
 TEMPLATE = JobSpec(queue=QUEUE, id="", name="digest", payload=b"[[],{}]")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobq.core.limits import RateState, is_idle, room, take
-from jobq.core.records import RateData, Tokens, Window
+from jobq.core.queues import RateData, Tokens, Window
 
 windows = st.builds(Window, limit=st.integers(1, 20), per_ms=st.integers(1, 100_000))
 buckets = st.builds(Tokens, capacity=st.integers(1, 20), refill=st.floats(1e-3, 1e4))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from jobq.core.policies import Bucket, Cron, Every, Permissions, Rate, Retention, Retry, Unique
-from jobq.core.records import JobSpec, QueueName, RetentionData, RetryData, Tokens, Window
+from jobq.core.queues import RetentionData, Tokens, Window
+from jobq.core.records import JobSpec, QueueName, RetryData
 from jobq.errors import ConfigError, InvalidJob
 
 QUEUE = QueueName("t", "q")

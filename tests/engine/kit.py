@@ -12,7 +12,8 @@ from uuid import uuid4
 
 from jobq.core.codec import JSON
 from jobq.core.policies import Retry
-from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, Lease, QueueConfig, QueueName, ScheduleSpec, Settled
+from jobq.core.queues import QueueConfig, ScheduleSpec
+from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, Lease, QueueName, Settled
 from jobq.core.states import State
 from jobq.engine.handler import BatchSize
 from jobq.engine.ids import new_id

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from jobq.core.commands import Cancel
 from jobq.core.policies import Retry
-from jobq.core.records import Cancel, JobKey, RetryData
+from jobq.core.records import JobKey, RetryData
 from jobq.core.states import State
 from jobq.engine.handler import BatchSize
 from jobq.stores.base import Store

@@ -11,7 +11,8 @@ from uuid import uuid4
 import pytest
 
 from jobq import current_job
-from jobq.core.records import Cancel, JobKey, LeaseState
+from jobq.core.commands import Cancel
+from jobq.core.records import JobKey, LeaseState
 from jobq.core.states import State
 from jobq.engine.keeper import Renewer
 from jobq.engine.run import Run

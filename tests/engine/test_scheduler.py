@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from jobq.core.cron import first_time
-from jobq.core.records import QueueConfig, ScheduleSpec
+from jobq.core.queues import QueueConfig, ScheduleSpec
 from jobq.core.states import State
 from jobq.engine.leader import Leader
 from jobq.engine.scheduler import Scheduler, fire_due, put_planned

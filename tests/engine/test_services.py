@@ -7,7 +7,8 @@ import logging
 
 import pytest
 
-from jobq.core.records import JobSpec, ScheduleSpec
+from jobq.core.queues import ScheduleSpec
+from jobq.core.records import JobSpec
 from jobq.core.states import State
 from jobq.engine.leader import Leader
 from jobq.engine.scheduler import Scheduler

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError
 
 from jobq.core import wire
 from jobq.core.records import EventRecord, JobSpec
@@ -31,9 +32,12 @@ def read(kafka: Kafka, topic: str, count: int) -> list[EventRecord]:
     consumer = Consumer({"bootstrap.servers": kafka.address, **group})
     consumer.subscribe([topic])
     found: list[EventRecord] = []
+    until = time.monotonic() + 60
     while len({event.id for event in found}) < count:
-        message = consumer.poll(30)
+        message = consumer.poll(30) if time.monotonic() < until else None
         assert message is not None, f"only {len(found)} of {count} events came"
+        if message.error() is not None and message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            continue  # the first event makes the topic, and is on its way
         assert message.error() is None
         assert message.key() == wire.key(wire.decode(message.value()))
         found.append(wire.decode(message.value()))

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from jobq.core.records import Filter, JobKey, JobRecord, QueueName, QueueRecord
+from jobq.core.queues import QueueRecord
+from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.engine.handles import handle, release
 from jobq.errors import ConfigError, JobNotFound, StoreUnavailable
 from jobq.queue import Queue

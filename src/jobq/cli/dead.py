@@ -14,7 +14,8 @@ from jobq.cli.job_view import error
 from jobq.cli.options import DURATION, FAILED, Ctl, confirm, noun, on_store, yes_option
 from jobq.cli.output import Column, table
 from jobq.cli.progress import bar
-from jobq.core.records import AnyCommand, Filter, JobKey, JobRecord, Remove, Rerun
+from jobq.core.commands import AnyCommand, Remove, Rerun
+from jobq.core.records import Filter, JobKey, JobRecord
 from jobq.core.states import State
 
 dead = noun("dead", "Dead letters: jobs that failed for good. Look at them, run them again, or let go of them.")

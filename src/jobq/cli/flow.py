@@ -10,7 +10,8 @@ from rich.text import Text
 
 from jobq.cli import documents, text
 from jobq.cli.options import FAILED, Ctl, confirm, noun, on_store, queue_option, yes_option
-from jobq.core.records import Cancel, JobKey
+from jobq.core.commands import Cancel
+from jobq.core.records import JobKey
 from jobq.errors import JobNotFound
 from jobq.tree import MOST, FlowNode, FlowTree, lines
 

@@ -16,7 +16,8 @@ from jobq.cli.job_view import job_details, job_table
 from jobq.cli.options import DURATION, FAILED, Ctl, noun, on_store, queue_option, yes_option
 from jobq.cli.options import confirm as ask
 from jobq.cli.submit import submit, value_of
-from jobq.core.records import AnyCommand, Cancel, Filter, JobKey, JobRecord, Promote, Remove, Reprioritise, Rerun
+from jobq.core.commands import AnyCommand, Cancel, Promote, Remove, Reprioritise, Rerun
+from jobq.core.records import Filter, JobKey, JobRecord
 from jobq.core.states import State
 from jobq.errors import WaitTimeout
 

@@ -19,7 +19,8 @@ from jobq.cli.options import DURATION, Ctl, confirm, fail, noun, on_store, yes_o
 from jobq.cli.progress import bar, sweep
 from jobq.cli.queue_view import Glance, glance, queue_details, queue_table, watch_table
 from jobq.core.checks import check_queue_name
-from jobq.core.records import Mode, QueueConfig, QueueName, RetentionData
+from jobq.core.queues import QueueConfig, RetentionData
+from jobq.core.records import Mode, QueueName
 from jobq.core.states import ENDED, State
 
 queue = noun("queue", "Look at queues, and act on a whole queue.")

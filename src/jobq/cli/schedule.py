@@ -18,7 +18,7 @@ from jobq.cli.options import DURATION, Ctl, confirm, fail, noun, on_store, queue
 from jobq.cli.output import Column, details, plain, table
 from jobq.cli.submit import TIMES, arguments
 from jobq.core.policies import Cron, Every
-from jobq.core.records import ScheduleRecord
+from jobq.core.queues import ScheduleRecord
 from jobq.errors import ConfigError
 from jobq.queue import Queue
 from jobq.schedule import MOST, ScheduleInfo, schedule_info

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobq.core.crontab import next_time
-from jobq.core.records import Fire, ScheduleRecord, ScheduleSpec
+from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 
 GRACE_MS = 60_000
 """A time that passed less than this ago counts as on time: schedulers tick, and deploys take a moment."""

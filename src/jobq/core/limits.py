@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from jobq.core.records import RateData, Tokens, Window
+from jobq.core.queues import RateData, Tokens, Window
 
 _EPSILON = 1e-6  # tokens: floats lose the last bits of rate·time, and a wait that was told must suffice
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, cast
 
-from jobq.core import checks, records
+from jobq.core import checks, queues, records
 from jobq.core.checks import Seconds, shown, to_epoch_ms, to_ms
 from jobq.core.control import RetryAfter
 from jobq.core.crontab import check_expression, check_zone
-from jobq.core.records import JobSpec, QueueName, RetentionData, RetryData, ScheduleSpec, Tokens, Window
+from jobq.core.queues import RetentionData, ScheduleSpec, Tokens, Window
+from jobq.core.records import JobSpec, QueueName, RetryData
 from jobq.errors import ConfigError, InvalidJob
 
 Errors = type[BaseException] | tuple[type[BaseException], ...]
@@ -225,7 +226,7 @@ class Cron:
     start_ms: int | None
     end_ms: int | None
     limit: int | None
-    catch_up: records.CatchUp
+    catch_up: queues.CatchUp
 
     def __init__(
         self,
@@ -260,7 +261,7 @@ class Every:
     start_ms: int | None
     end_ms: int | None
     limit: int | None
-    catch_up: records.CatchUp
+    catch_up: queues.CatchUp
 
     def __init__(
         self,

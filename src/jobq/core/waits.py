@@ -11,8 +11,9 @@ from typing import Any
 
 from jobq.core.checks import check_signal
 from jobq.core.codec import get_codec
+from jobq.core.commands import SendSignal
 from jobq.core.control import WaitForChildren, WaitForSignal
-from jobq.core.records import MAX_ID_LENGTH, Edge, Input, JobKey, Lease, QueueName, SendSignal
+from jobq.core.records import MAX_ID_LENGTH, Edge, Input, JobKey, Lease, QueueName
 from jobq.errors import InvalidJob, WaitTimeout
 
 CHILD = "$jobq.child "

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from jobq.core.policies import Retry
-from jobq.core.records import Lease, QueueConfig, QueueName, ScheduleSpec
+from jobq.core.queues import QueueConfig, ScheduleSpec
+from jobq.core.records import Lease, QueueName
 from jobq.stores.base import Clock, Store
 
 ExecutorName = Literal["inline", "thread", "process", "command"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from jobq.core.cron import first_time, plan
-from jobq.core.records import Fire, ScheduleRecord, ScheduleSpec
+from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.engine.leader import Leader
 from jobq.engine.service import Service
 from jobq.engine.settings import Settings

@@ -8,6 +8,7 @@ acknowledged, and the store keeps all that follows.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Sequence
@@ -152,7 +153,8 @@ class _Delivery:
             self._left -= arrived
             finished = self._left == 0
         if finished:
-            self._loop.call_soon_threadsafe(self._finish)
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits for this any more
+                self._loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
         if not self.done.done():

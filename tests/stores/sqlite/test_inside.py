@@ -8,22 +8,9 @@ from typing import Any
 
 import pytest
 
-from jobq.core.records import (
-    Claim,
-    Complete,
-    JobKey,
-    JobSpec,
-    Lease,
-    LeaseRef,
-    Limits,
-    Note,
-    QueueConfig,
-    QueueName,
-    Remove,
-    RetentionData,
-    SendSignal,
-    Window,
-)
+from jobq.core.commands import Remove, SendSignal
+from jobq.core.queues import Limits, QueueConfig, RetentionData, Window
+from jobq.core.records import Claim, Complete, JobKey, JobSpec, Lease, LeaseRef, Note, QueueName
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore, upkeep
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core.records import EventRecord, JobKey, JobSpec, QueueName, Remove
+from jobq.core.commands import Remove
+from jobq.core.records import EventRecord, JobKey, JobSpec, QueueName
 from jobq.core.states import State
 from jobq.stores.valkey import packing
 from jobq.stores.valkey.store import ValkeyStore

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from jobq.core.records import Edge, JobKey, QueueConfig, QueueName
+from jobq.core.queues import QueueConfig
+from jobq.core.records import Edge, JobKey, QueueName
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores import open_store

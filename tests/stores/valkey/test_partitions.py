@@ -7,20 +7,9 @@ from collections import Counter
 
 import pytest
 
-from jobq.core.records import (
-    Cancel,
-    Claim,
-    Edge,
-    Filter,
-    Fire,
-    JobKey,
-    LeaseRef,
-    Limits,
-    QueueConfig,
-    QueueName,
-    ScheduleSpec,
-    Window,
-)
+from jobq.core.commands import Cancel
+from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec, Window
+from jobq.core.records import Claim, Edge, Filter, JobKey, LeaseRef, QueueName
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores import open_store

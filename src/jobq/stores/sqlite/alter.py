@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobq.core.records import (
-    AnyCommand,
-    Cancel,
-    JobKey,
-    Promote,
-    Remove,
-    Reprioritise,
-    Rerun,
-    Reschedule,
-    SendSignal,
-    Update,
-)
+from jobq.core.commands import AnyCommand, Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, SendSignal, Update
+from jobq.core.records import JobKey
 from jobq.core.states import Kind
 from jobq.core.waits import noted_child
 from jobq.stores.sqlite import ending, line, locks, signals

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from jobq.core.records import Limits
+from jobq.core.queues import Limits
 from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx, as_json
 
 DEFAULT_LIMIT = 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from jobq.core.events import STATE_CODES
-from jobq.core.records import Limits, QueueConfig, QueueName
+from jobq.core.queues import Limits, QueueConfig
+from jobq.core.records import QueueName
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores.sqlite import alter, ending, keys, settings

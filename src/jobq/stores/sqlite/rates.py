@@ -13,7 +13,7 @@ import msgspec
 
 from jobq.core import limits
 from jobq.core.limits import RateState
-from jobq.core.records import Limits, RateData, Tokens, Window
+from jobq.core.queues import Limits, RateData, Tokens, Window
 from jobq.stores.sqlite import keys
 from jobq.stores.sqlite.rows import ACTIVE, unpack_options
 from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx

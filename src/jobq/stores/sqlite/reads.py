@@ -11,17 +11,16 @@ import msgspec
 from jobq.core import events
 from jobq.core.events import STATE_CODES, STATES
 from jobq.core.pace import Beat
+from jobq.core.queues import LimitsRecord, QueueRecord
 from jobq.core.records import (
     EventPage,
     EventRecord,
     Filter,
     JobKey,
     JobRecord,
-    LimitsRecord,
     MinuteRecord,
     Page,
     QueueName,
-    QueueRecord,
     StatsRecord,
     Wish,
     WorkerRecord,

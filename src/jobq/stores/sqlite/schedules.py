@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from jobq.core.records import Fire, QueueName, ScheduleRecord, ScheduleSpec
+from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
+from jobq.core.records import QueueName
 from jobq.stores.sqlite import put
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.tx import Tx

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from jobq.core.records import Limits, RetentionData
+from jobq.core.queues import Limits, RetentionData
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

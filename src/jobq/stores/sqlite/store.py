@@ -14,29 +14,24 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
+from jobq.core.commands import AnyCommand
 from jobq.core.pace import Beat
+from jobq.core.queues import Fire, Limits, QueueConfig, QueueRecord, ScheduleRecord, ScheduleSpec
 from jobq.core.records import (
-    AnyCommand,
     AnyOutcome,
     Claim,
     EventPage,
     Filter,
-    Fire,
     JobKey,
     JobRecord,
     JobSpec,
     LeaseRef,
     LeaseState,
-    Limits,
     MinuteRecord,
     Note,
     Page,
     PutResult,
-    QueueConfig,
     QueueName,
-    QueueRecord,
-    ScheduleRecord,
-    ScheduleSpec,
     Settled,
     Signal,
     StatsRecord,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jobq.core.commands import AnyCommand
 from jobq.core.events import STATE_CODES
-from jobq.core.records import AnyCommand, Limits, QueueConfig, QueueName, QueueRecord, Wish
+from jobq.core.queues import Limits, QueueConfig, QueueRecord
+from jobq.core.records import QueueName, Wish
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores.valkey import keys, packing, unpacking

@@ -12,29 +12,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
-from jobq.core.records import (
-    AnyCommand,
-    AnyOutcome,
-    Block,
-    Cancel,
-    Edge,
-    Fail,
-    Failure,
-    Hold,
-    JobKey,
-    JobSpec,
-    Limits,
-    QueueName,
-    RateData,
-    Reprioritise,
-    Reschedule,
-    RetentionData,
-    RetryLater,
-    SendSignal,
-    SnoozeFor,
-    Update,
-    Window,
-)
+from jobq.core.commands import AnyCommand, Cancel, Reprioritise, Reschedule, SendSignal, Update
+from jobq.core.queues import Limits, RateData, RetentionData, Window
+from jobq.core.records import AnyOutcome, Block, Edge, Fail, Failure, Hold, JobKey, JobSpec, QueueName, RetryLater, SnoozeFor
 from jobq.stores.valkey.wire import Argument
 
 encode = msgspec.msgpack.Encoder().encode

@@ -11,6 +11,7 @@ import msgspec
 from jobq.core import events
 from jobq.core.events import STATE_CODES, STATES
 from jobq.core.pace import Beat
+from jobq.core.queues import QueueRecord
 from jobq.core.records import (
     EventPage,
     EventRecord,
@@ -20,7 +21,6 @@ from jobq.core.records import (
     MinuteRecord,
     Page,
     QueueName,
-    QueueRecord,
     StatsRecord,
     WorkerRecord,
 )

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from jobq.core.records import Fire, QueueName, ScheduleRecord, ScheduleSpec
+from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
+from jobq.core.records import QueueName
 from jobq.stores.valkey import keys, packing
 from jobq.stores.valkey.flows import Flows
 from jobq.stores.valkey.handle import Refused

@@ -9,19 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jobq.core.events import STATES
-from jobq.core.records import (
-    Failure,
-    Input,
-    JobKey,
-    JobRecord,
-    Lease,
-    Limits,
-    LimitsRecord,
-    QueueName,
-    QueueRecord,
-    RetentionData,
-    RetryData,
-)
+from jobq.core.queues import Limits, LimitsRecord, QueueRecord, RetentionData
+from jobq.core.records import Failure, Input, JobKey, JobRecord, Lease, QueueName, RetryData
 from jobq.stores.valkey.keys import queue_of
 
 _head = Struct(">HIBB").unpack_from  # created (6 bytes, as 2 + 4), flags, length of name and key

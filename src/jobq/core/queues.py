@@ -1,0 +1,120 @@
+"""What is declared and stored about queues: limits, retention, schedules. Records of the Store seam, like `records`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from jobq.core.records import JobSpec, Mode, QueueName
+
+CatchUp = Literal["skip", "one", "all"]
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="window", gc=False):
+    """At most `limit` starts per window of `per_ms`. The window is fixed and opened by its first start."""
+
+    limit: int
+    per_ms: int
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="tokens", gc=False):
+    """A token bucket: a start takes the job's cost; `refill` tokens come back per second."""
+
+    capacity: int
+    refill: float
+
+
+RateData = Window | Tokens
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What holds starts back. None: no such limit."""
+
+    limit: int | None = None  # active jobs of the queue
+    rate: RateData | None = None  # starts of the queue
+    key_limit: int | None = None  # active jobs per key (keyed queues; unset there: 1)
+    key_rate: RateData | None = None  # starts per key
+
+
+class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits in force, and where they come from."""
+
+    declared: Limits = Limits()
+    version: int = 0
+    changed: Limits | None = None  # set at run time; wins until a higher version is declared
+    keys: dict[str, Limits] = {}  # overrides per key (key_limit and key_rate)
+
+    @property
+    def effective(self) -> Limits:
+        """What is in force for the queue."""
+        return self.declared if self.changed is None else self.changed
+
+
+class RetentionData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """How long ended jobs are kept: by age (None: for ever) and by count per state (None: any number)."""
+
+    completed_ms: int | None = 86_400_000
+    failed_ms: int | None = 30 * 86_400_000
+    cancelled_ms: int | None = 86_400_000
+    count: int | None = 100_000
+
+
+class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What code declares about a queue. None: not declared, what is stored stands."""
+
+    mode: Mode | None = None
+    limits: Limits | None = None
+    limits_version: int = 1
+    partitions: int | None = None
+    retention: RetentionData | None = None
+    dead_letters: str | None = None  # failed jobs are copied to this queue of the tenant
+
+
+class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored about a queue."""
+
+    queue: QueueName
+    mode: Mode | None = None
+    limits: LimitsRecord = LimitsRecord()
+    partitions: int = 1
+    retention: RetentionData = RetentionData()
+    dead_letters: str | None = None
+    paused: bool = False
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """When, and what. `cron` or `every_ms`, never both."""
+
+    queue: QueueName
+    id: str
+    template: JobSpec  # its id, delay and at are ignored: the job's id is id@time
+    cron: str | None = None
+    tz: str = "UTC"
+    every_ms: int | None = None
+    after_complete: bool = False
+    start_ms: int | None = None
+    end_ms: int | None = None
+    limit: int | None = None
+    catch_up: CatchUp = "skip"
+
+
+class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as stored. `next_ms` None: it waits for its job to end, or it is over."""
+
+    spec: ScheduleSpec
+    next_ms: int | None
+    fired: int = 0
+    last_ms: int | None = None
+    paused: bool = False
+    created_ms: int = 0
+
+
+class Fire(msgspec.Struct, frozen=True, kw_only=True):
+    """Make the job of `schedule` for time `at_ms`, if that is still its next time, and move it on to `next_ms`."""
+
+    queue: QueueName
+    schedule: str
+    at_ms: int
+    next_ms: int | None
+    skipped: bool = False  # catch-up says: move on, make no job
