@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from jobq.pipeline.formats import PLAIN, Part
 from jobq.pipeline.lake import Batch, Lake, Totals
-from jobq.pipeline.tables import EVENTS, QUARANTINE, struct
+from jobq.pipeline.tables import EVENTS, QUARANTINE
 from jobq.pipeline.transforms import dedupe, parse
 
 LATENESS_MS = 600_000  # an event this much older than the latest one seen before its batch counts as late
@@ -22,66 +22,54 @@ def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
         again = finished is not None and (finished.run, finished.number) == (batch.run, batch.number)
         return finished.totals if finished is not None and again else Totals()
     staged = lake.staging("batch")
-    seen = _stage(lake, rows, staged, lake.state.max_at_ms - LATENESS_MS)
-    hours = [
-        Part.of(f"{day}/{hour}") for day in _days(lake, staged) for hour in lake.files.children(f"{staged}/table=events/{day}")
-    ]
-    kept, folder = _deduplicate(lake, staged, hours, seen["events"])
+    _writer(parse.routed(rows)).partitionBy(parse.ROUTE, "day", "hour").parquet(staged)
+    new = _new_events(lake, f"{staged}/table=events")
+    bad = f"{staged}/table=quarantine"
+    quarantined = lake.spark.read.schema(QUARANTINE.schema).parquet(bad).count() if lake.files.exists(bad) else 0
     totals = Totals(
-        read=seen["read"],
-        events=kept,
-        duplicates=seen["events"] - kept,
-        late=seen["late"],
-        quarantined=seen["read"] - seen["events"],
+        read=new.read + quarantined,
+        events=new.events,
+        duplicates=new.read - new.events,
+        late=new.late,
+        quarantined=quarantined,
     )
-    folders = {EVENTS.name: folder, QUARANTINE.name: f"{staged}/table=quarantine"}
-    lake.publish(batch, folders, totals, hours=hours if kept else (), max_at_ms=seen["max_at_ms"])
+    folders = {EVENTS.name: new.folder, QUARANTINE.name: bad}
+    lake.publish(batch, folders, totals, hours=new.hours if new.events else (), max_at_ms=new.max_at_ms)
     lake.files.delete(staged)
     return totals
 
 
-def _stage(lake: Lake, rows: DataFrame, folder: str, watermark_ms: int) -> dict[str, int]:
-    """Parse and write, then count what was written, from one column. (Observed on their way, 1M rows cost about 1 CPU s more.)"""
-    _writer(parse.routed(rows)).partitionBy(parse.ROUTE, "day", "hour").parquet(folder)
-    if not lake.files.children(folder):
-        return {"read": 0, "events": 0, "late": 0, "max_at_ms": 0}
-    at_ms = F.unix_millis(F.col("at"))
-    seen = (
-        lake.spark.read.schema(struct({"at": "timestamp"}))
-        .parquet(folder)
-        .agg(
-            F.count(F.lit(1)).alias("read"),
-            F.count("at").alias("events"),  # what goes to quarantine has no time
-            F.count_if(at_ms < watermark_ms).alias("late"),
-            F.coalesce(F.max(at_ms), F.lit(0)).alias("max_at_ms"),
-        )
-        .first()
-    )
-    assert seen is not None
-    return {name: int(value) for name, value in seen.asDict().items()}
+class _New(NamedTuple):
+    """Of the events `read` in a batch, `events` are new, and `folder` holds just these."""
+
+    folder: str
+    hours: list[Part]
+    read: int = 0
+    events: int = 0
+    late: int = 0
+    max_at_ms: int = 0
 
 
-def _days(lake: Lake, staged: str) -> list[str]:
-    return lake.files.children(f"{staged}/table=events")
-
-
-def _deduplicate(lake: Lake, staged: str, hours: list[Part], count: int) -> tuple[int, str]:
-    """How many of the staged events are new, and the folder that holds just these."""
-    folder = f"{staged}/table=events"
-    if not count:
-        return 0, folder
+def _new_events(lake: Lake, folder: str) -> _New:
+    """Compare what is staged in the folder with what is stored. (Counted here: observed on their way to the folder, 1M rows cost
+    about 1 CPU s more.)"""
+    hours = [Part.of(f"{day}/{hour}") for day in lake.files.children(folder) for hour in lake.files.children(f"{folder}/{day}")]
+    if not hours:
+        return _New(folder, [])
     known = {*lake.space.parts(EVENTS)} if lake.state.totals.events else set()
     shared = [hour for hour in hours if hour in known]
     stored = lake.read(EVENTS, shared) if shared else None
     batch = lake.spark.read.schema(EVENTS.schema).parquet(folder)
+    seen = dedupe.census(batch, stored, lake.state.max_at_ms - LATENESS_MS).first()
+    assert seen is not None
+    new = _New(folder, hours, seen["events"], seen["events"], seen["late"], seen["max_at_ms"])
+    if not seen["repeated"]:
+        return new
+    fresh, observation = lake.staging("fresh"), Observation()
     found = dedupe.suspects(batch, stored).localCheckpoint()
-    if found.isEmpty():
-        return count, folder
-    fresh = lake.staging("fresh")
-    observation = Observation()
     kept = dedupe.without_copies(batch, stored, found).observe(observation, F.count(F.lit(1)).alias("n"))
     _writer(kept).partitionBy("day", "hour").parquet(fresh)
-    return int(observation.get["n"]), fresh
+    return new._replace(folder=fresh, events=int(observation.get["n"]))
 
 
 def _writer(rows: DataFrame) -> Any:
