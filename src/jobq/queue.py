@@ -16,7 +16,7 @@ from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Bucket, Rate, Retention
 from jobq.core.queues import QueueConfig, ScheduleSpec
-from jobq.core.records import JobRecord, PutResult, QueueName
+from jobq.core.records import JobRecord, JobSpec, PutResult, QueueName
 from jobq.engine.clock import wall_clock
 from jobq.errors import ConfigError, InvalidJob
 from jobq.events import EventStream
@@ -278,15 +278,16 @@ class Queue(Operations, Limiting, Scheduling):
         session = await self.session()
         chunks = batches(wanted, CHUNK)
         chunk = next(chunks, None)
+        specs = _prepared(session.store, chunk)
         jobs: list[Job[Any]] = []
         accepted: tuple[list[Wanted], list[PutResult]] = ([], [])
         while chunk is not None:
-            specs = [spec for _, spec in chunk]
             putting = asyncio.create_task(session.sender.put_many(specs))  # awaited below
             try:
                 await asyncio.sleep(0)  # it is on its way: while the store has it, the last gets its handles and the next is made
                 jobs += _handles(*accepted)
                 following = next(chunks, None)
+                specs = _prepared(session.store, following)
             except asyncio.CancelledError:
                 putting.cancel()
                 raise
@@ -322,6 +323,10 @@ class Queue(Operations, Limiting, Scheduling):
     def job_info(self, record: JobRecord, definition: Definition | None = None) -> JobInfo:
         """A record as users see it; the result as the task's return annotation says, where it is known."""
         return info.job_info(record, None if definition is None else definition.decode)
+
+
+def _prepared(store: Store, chunk: Sequence[Wanted] | None) -> Sequence[JobSpec]:
+    return store.prepare([spec for _, spec in chunk]) if chunk else ()
 
 
 def _handles(chunk: Sequence[Wanted], results: Sequence[PutResult]) -> list[Job[Any]]:

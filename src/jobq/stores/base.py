@@ -58,6 +58,10 @@ class HotStore(Protocol):
         """How many exchanges of a worker are worth having under way: more than 1 where the store works while the caller does."""
         ...
 
+    def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
+        """The same specs, with what of the next `put` of just these can be done beforehand: while another is under way."""
+        ...
+
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
         """Accept jobs. The answers stand in the order of the specs.
 

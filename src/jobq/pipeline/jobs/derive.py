@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark import inheritable_thread_target
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from jobq.pipeline.formats import Part, any_of
 from jobq.pipeline.lake import Lake
@@ -17,7 +16,7 @@ from jobq.pipeline.slo import Target
 from jobq.pipeline.tables import ATTEMPTS, ERRORS, EVENTS, QUEUE_MINUTE, SLO, TENANT_DAY, WORKER_MINUTE, Table
 from jobq.pipeline.transforms.attempts import attempts, special, starts_found, starts_wanted
 from jobq.pipeline.transforms.errors import errors
-from jobq.pipeline.transforms.queues import COUNTS, changes, last_levels, queue_minute, steps, tenant_day
+from jobq.pipeline.transforms.queues import COUNTS, changes, last_levels, queue_minute, spans, steps, tenant_day
 from jobq.pipeline.transforms.slo import slo
 from jobq.pipeline.transforms.workers import LOOK_BACK_HOURS, worker_minute
 
@@ -33,8 +32,8 @@ def derive(lake: Lake, targets: Sequence[Target], hours: Sequence[Part] | None =
         # Beside each other: most of the small tables' time is planning and waiting for single tasks.
         _all_at_once(
             lake,
-            lambda: _runs(lake, events, few, hours),
-            lambda: _queues(lake, events, made, hours),
+            lambda: _runs(lake, events, few, made, hours),
+            lambda: _queues(lake, made, hours),
             lambda: _replace_hours(lake, ERRORS, errors(few), hours),
             lambda: _replace_hours(lake, SLO, slo(made, targets), hours),
         )
@@ -53,19 +52,23 @@ def _all_at_once(lake: Lake, *works: Callable[[], None]) -> None:
             done.result()
 
 
-def _runs(lake: Lake, events: DataFrame, few: DataFrame, hours: Sequence[Part]) -> None:
-    _attempts(lake, events, few, hours)
-    _workers(lake, hours)
+class _Span(NamedTuple):
+    """Runs that began and ended in these hours since the epoch. `told`: not all of them simply completed."""
+
+    began: int
+    ended: int
+    told: bool
 
 
-def _attempts(lake: Lake, events: DataFrame, few: DataFrame, hours: Sequence[Part]) -> None:
-    wanted = starts_wanted(few)
-    begun = sorted({_hour_of(row[0]) for row in wanted.select(_hours_since_epoch("started_at")).distinct().collect()})
-    starts = starts_found(wanted, lake.read(EVENTS, begun)) if begun else None
+def _runs(lake: Lake, events: DataFrame, few: DataFrame, made: DataFrame, hours: Sequence[Part]) -> None:
+    reached = [_Span(*row) for row in spans(made).collect()]
+    begun = sorted({_hour_of(span.began) for span in reached if span.told})
+    starts = starts_found(starts_wanted(few), lake.read(EVENTS, begun)) if begun else None
     lake.space.replace(ATTEMPTS, attempts(events, few, starts), hours)
+    _workers(lake, reached, hours)
 
 
-def _queues(lake: Lake, events: DataFrame, made: DataFrame, hours: Sequence[Part]) -> None:
+def _queues(lake: Lake, made: DataFrame, hours: Sequence[Part]) -> None:
     """Minutes of these hours anew, the other minutes of those days as they are, and the levels of every day from the first on."""
     first = min(hour.day for hour in hours)
     known = lake.space.parts(QUEUE_MINUTE)
@@ -76,7 +79,7 @@ def _queues(lake: Lake, events: DataFrame, made: DataFrame, hours: Sequence[Part
     # Rows in which nothing happened are only marks of the level at the start of a day; they are made again.
     happened = " OR ".join(f"{name} <> 0" for name in COUNTS)
     keep = keep.where(f"NOT ({stale}) AND ({happened})")
-    minutes = changes(events, made).unionByName(keep.drop("waiting", "held", "day")).persist()
+    minutes = changes(made).unionByName(keep.drop("waiting", "held", "day")).persist()
     before = last_levels(lake.read(QUEUE_MINUTE, earlier[-1:]))
     wanted = lake.spark.sql("SELECT * FROM VALUES " + ", ".join(f"(DATE'{day.day}')" for day in days) + " AS days(day)")
     try:
@@ -86,11 +89,9 @@ def _queues(lake: Lake, events: DataFrame, made: DataFrame, hours: Sequence[Part
     lake.space.replace(TENANT_DAY, tenant_day(lake.read(QUEUE_MINUTE, days)), days)
 
 
-def _workers(lake: Lake, hours: Sequence[Part]) -> None:
+def _workers(lake: Lake, reached: Sequence[_Span], hours: Sequence[Part]) -> None:
     """The hours that runs ended in these hours reach back to, from all runs that touch them."""
-    runs = lake.read(ATTEMPTS, hours).where(F.col("started_at").isNotNull())
-    spans = runs.select(_hours_since_epoch("started_at"), _hours_since_epoch("ended_at")).distinct().collect()
-    touched = {_hour_of(n) for start, end in spans for n in range(max(start, end - LOOK_BACK_HOURS), end + 1)} | {*hours}
+    touched = {_hour_of(n) for a, b, _ in reached for n in range(max(a, b - LOOK_BACK_HOURS), b + 1)} | {*hours}
     near = {_hour_of(n) for part in touched for n in range(_number(part), _number(part) + LOOK_BACK_HOURS + 1)}
     rows = worker_minute(lake.read(ATTEMPTS, sorted(near))).where(any_of(sorted(touched)))
     _replace_hours(lake, WORKER_MINUTE, rows, sorted(touched))
@@ -104,10 +105,6 @@ def _replace_hours(lake: Lake, table: Table, rows: DataFrame, hours: Sequence[Pa
 
 
 # Hours are counted since the epoch where arithmetic is done on them: a collected timestamp would come in the driver's zone.
-def _hours_since_epoch(name: str) -> Column:
-    return F.expr(f"unix_millis({name}) div 3600000")
-
-
 def _number(part: Part) -> int:
     return int(datetime.fromisoformat(part.day).replace(tzinfo=UTC).timestamp()) // 3600 + (part.hour or 0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -23,14 +23,26 @@ _MEASURES = [*(f"{what}_{q}" for what in ("wait", "run") for q in _QUANTILES), *
 
 
 def steps(events: DataFrame, targets: Sequence[Target] = ()) -> DataFrame:
-    """How often each kind of step was made, per queue and minute `m` (since the epoch), with the sums of `wait` and `run` and,
-    for the nth target that has a limit, how many were within it (`good<n>`). A few rows per minute, from which `changes` and
-    `slo` are made: so events are read once for both."""
-    timed = _timed(events)
-    within = [F.count_if(F.col(what) <= target.within_ms).alias(good(n)) for n, target, what in limited(targets)]
-    return timed.groupBy(*_QUEUE, "m", "kind", "previous", "state").agg(
-        F.count(F.lit(1)).alias("n"), F.sum("wait").alias("wait"), F.sum("run").alias("run"), *within
+    """How often each kind of step was made, per queue and minute `m` (since the epoch), with the milliseconds of each (`values`:
+    due to start for `started`, start to end for what ends a run), their sum and, for the nth target that has a limit, how many
+    were within it (`good<n>`). Ends of runs that began in different hours (`began`, since the epoch) are counted apart.
+
+    A few rows per minute, from which `changes`, `slo` and `spans` are made: so events are read once for all of them."""
+    within = [
+        F.count_if(F.col("ms") <= target.within_ms).alias(good(n)) for n, target in enumerate(targets) if not target.succeed
+    ]
+    return (
+        _timed(events)
+        .groupBy(*_QUEUE, "m", "kind", "previous", "state", "began")
+        .agg(F.count(F.lit(1)).alias("n"), F.sum("ms").alias("ms"), F.collect_list("ms").alias("values"), *within)
     )
+
+
+def spans(steps: DataFrame) -> DataFrame:
+    """In which hours (since the epoch) runs `began` and `ended`, and whether some of them did not simply complete (`told`)."""
+    ended = F.expr("m div 60").alias("ended")
+    each = steps.where("began IS NOT NULL").groupBy("began", ended)
+    return each.agg(F.bool_or(F.col("kind") != "completed").alias("told"))
 
 
 def good(n: int) -> str:
@@ -38,63 +50,47 @@ def good(n: int) -> str:
     return f"good{n}"
 
 
-def limited(targets: Sequence[Target]) -> Iterator[tuple[int, Target, str]]:
-    """Targets that have a limit: their number, themselves, and what is limited (`wait` or `run`)."""
-    for n, target in enumerate(targets):
-        if not target.succeed:
-            yield n, target, "run" if target.start_within is None else "wait"
-
-
-def changes(events: DataFrame, made: DataFrame) -> DataFrame:
-    """Per queue and minute: counts, percentiles, and by how much the backlog changed (no levels yet). `made`: their `steps`.
-
-    Counting and percentiles are apart, because Spark does not compile an aggregation with percentiles as a whole, and the
-    twenty counts need not suffer from that."""
-    both = _counts(made).join(_percentiles(_timed(events)), [*_QUEUE, "m"], "left")
-    return both.withColumn("minute", F.timestamp_millis(F.col("m") * 60_000)).select(*_QUEUE, "minute", *_MEASURES)
-
-
 def _timed(events: DataFrame) -> DataFrame:
+    ended = F.col("previous") == "active"
     return events.where(F.col("kind") != "gap").select(
         *_QUEUE,
         F.expr("unix_millis(at) div 60000").alias("m"),  # by number: date_trunc asks the time zone for every row
         "kind",
         "previous",
         "state",
-        F.when(F.col("kind") == "started", wait_ms()).alias("wait"),
-        F.when(F.col("previous") == "active", ms_between("started_at", "at")).alias("run"),
+        F.when(F.col("kind") == "started", wait_ms()).when(ended, ms_between("started_at", "at")).alias("ms"),
+        F.when(ended, F.expr("unix_millis(started_at) div 3600000")).alias("began"),
     )
 
 
-def _counts(steps: DataFrame) -> DataFrame:
-    """The steps of a minute as columns."""
+def changes(steps: DataFrame) -> DataFrame:
+    """Per queue and minute: counts, percentiles, and by how much the backlog changed (no levels yet)."""
 
-    def total(condition: Column) -> Column:
-        return F.sum(F.when(condition, F.col("n")).otherwise(0))
+    def total(condition: Column, what: str = "n") -> Column:
+        return F.coalesce(F.sum(F.when(condition, F.col(what))), F.lit(0))
 
-    kind = F.col("kind")
-    became = total(F.col("state") == "waiting") - total(F.coalesce(F.col("previous") == "waiting", F.lit(False)))
-    return steps.groupBy(*_QUEUE, "m").agg(
+    def sorted_values(condition: Column) -> Column:
+        return F.sort_array(F.flatten(F.collect_list(F.when(condition, F.col("values")))))
+
+    kind, started = F.col("kind"), F.col("kind") == "started"
+    became = total(F.col("state") == "waiting") - total(F.col("previous") == "waiting")
+    minutes = steps.groupBy(*_QUEUE, "m").agg(
         *(total(kind == name).alias(name) for name in _COUNTED),
         total(kind.isin(_RETURNED)).alias("returned"),
-        F.coalesce(F.sum("wait"), F.lit(0)).alias("wait_ms"),
-        F.coalesce(F.sum("run"), F.lit(0)).alias("run_ms"),
+        total(started, "ms").alias("wait_ms"),
+        total(~started, "ms").alias("run_ms"),
         became.alias("waiting_change"),
         (total(kind.isin(_BEGUN)) - total(kind.isin(_ENDED))).alias("held_change"),
+        sorted_values(started).alias("wait"),
+        sorted_values(~started).alias("run"),
     )
+    found = [_percentile(what, rank).alias(f"{what}_{q}") for what in ("wait", "run") for q, rank in _QUANTILES.items()]
+    return minutes.select(*_QUEUE, F.timestamp_millis(F.col("m") * 60_000).alias("minute"), *found, *COUNTS)
 
 
-def _percentiles(timed: DataFrame) -> DataFrame:
-    """By nearest rank, from all values of a minute: exact, and two thirds of percentile_approx's time at this group size."""
-    kept = timed.where("wait IS NOT NULL OR run IS NOT NULL").groupBy(*_QUEUE, "m")
-    found = kept.agg(*(F.sort_array(F.collect_list(what)).alias(what) for what in ("wait", "run")))
-    # An index past the end (no values: rank 0, index -1) is null by get.
-    parts = [
-        F.expr(f"double(get({what}, int(ceil(size({what}) * {rank})) - 1))").alias(f"{what}_{q}")
-        for what in ("wait", "run")
-        for q, rank in _QUANTILES.items()
-    ]
-    return found.select(*_QUEUE, "m", *parts)
+def _percentile(what: str, rank: float) -> Column:
+    """By nearest rank, from all values in order: exact. An index past the end (no values: rank 0, index -1) is null by get."""
+    return F.expr(f"double(get({what}, int(ceil(size({what}) * {rank})) - 1))")
 
 
 def queue_minute(minutes: DataFrame, before: DataFrame, days: DataFrame) -> DataFrame:

@@ -104,6 +104,10 @@ class SqliteStore:
 
     # ── hot ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
+        """Nothing: its work is done in this process."""
+        return specs
+
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
         port = self._box().port if any(spec.watch for spec in specs) else None
         small = flow is None and len(specs) <= SMALL

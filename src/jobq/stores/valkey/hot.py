@@ -93,6 +93,10 @@ class HotCalls(Sleep):
         super().__init__(*args)
         self._last_calls: dict[tuple[str, int], str] = {}
 
+    def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
+        """See HotStore."""
+        return packing.Prepared(specs)
+
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
         """See HotStore."""
         if not specs and flow is None:
@@ -137,7 +141,7 @@ class HotCalls(Sleep):
         return groups
 
     async def _put_at(self, prefix: str, specs: Sequence[JobSpec], where: dict[JobKey, str]) -> list[PutResult]:
-        alike = packing.alike(specs)
+        alike = specs.alike if isinstance(specs, packing.Prepared) else packing.alike(specs)
         name, args = (_PUT, self._each(specs, where)) if alike is None else (_PUT_ALIKE, alike)
         try:
             reply = await self.fcall_list(name, prefix, (self.now(), *args), confirmed=True)

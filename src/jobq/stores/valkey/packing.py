@@ -72,6 +72,16 @@ def alike(specs: Sequence[JobSpec]) -> tuple[Argument, ...] | None:
     return len(ids), head, width, all_ids, b"".join(parts)
 
 
+class Prepared(list[JobSpec]):
+    """Specs, and what `put_alike` takes of them."""
+
+    __slots__ = ("alike",)
+
+    def __init__(self, specs: Sequence[JobSpec]) -> None:
+        super().__init__(specs)
+        self.alike = alike(specs)
+
+
 def _head(name: str) -> bytes | None:
     """What the bodies of a task's jobs begin with, if nothing but their payload differs; None if the name is too long for it."""
     if name not in _HEADS:
