@@ -28,9 +28,8 @@ def steps(events: DataFrame, targets: Sequence[Target] = ()) -> DataFrame:
     were within it (`good<n>`). Ends of runs that began in different hours (`began`, since the epoch) are counted apart.
 
     A few rows per minute, from which `changes`, `slo` and `spans` are made: so events are read once for all of them."""
-    within = [
-        F.count_if(F.col("ms") <= target.within_ms).alias(good(n)) for n, target in enumerate(targets) if not target.succeed
-    ]
+    limits = [(n, target.within_ms) for n, target in enumerate(targets) if not target.succeed]
+    within = [F.count_if(F.col("ms") <= limit).alias(good(n)) for n, limit in limits]
     return (
         _timed(events)
         .groupBy(*_QUEUE, "m", "kind", "previous", "state", "began")
