@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from click.testing import CliRunner
@@ -14,8 +18,9 @@ from click.testing import CliRunner
 from jobq.core import wire
 from jobq.core.records import EventRecord
 from jobq.errors import ConfigError
-from jobq.relay import Relay, open_target
+from jobq.relay import Relay, files, open_target
 from jobq.relay.cli import main
+from jobq.relay.files import FilesTarget
 from jobq.stores.base import Store
 from tests.relay.conftest import QUEUE, put, work
 
@@ -78,6 +83,80 @@ async def test_the_growing_file_of_a_living_relay_is_left_alone(store: Store, tm
     assert len(events_in(folder)) == 1
 
 
+async def test_a_relay_that_starts_in_the_wrong_moment_takes_nothing_from_a_living_one(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moment: the file is made, and not locked yet."""
+    url, lock = f"files://{tmp_path}/events?max_seconds=3600", fcntl.flock
+    target, starting = FilesTarget(url), [FilesTarget(url)]
+    await put(store, "a")
+    await target.open()
+
+    def another_starts_before(file: BinaryIO, how: int) -> None:
+        if starting and not how & fcntl.LOCK_NB:
+            starting.pop()._open()
+        lock(file, how)
+
+    monkeypatch.setattr(files.fcntl, "flock", another_starts_before)
+    await target.send((await store.read_events(QUEUE, after="0")).events)
+    await target.aclose()
+    assert not starting
+    assert [event.job for event in events_in(tmp_path / "events")] == ["a"]
+
+
+async def test_two_relays_may_finish_the_same_abandoned_file(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    await put(store, "a")
+    (event,) = (await store.read_events(QUEUE, after="0")).events
+    (folder / ".growing-20250101T000000-gone-1-000001").write_bytes(wire.encode(event) + b"\n")
+
+    class Slower(FilesTarget):
+        def _finish_abandoned(self, path: Path) -> None:
+            FilesTarget(f"files://{folder}")._open()
+            super()._finish_abandoned(path)
+
+    await Slower(f"files://{folder}").open()
+    assert [event.job for event in events_in(folder)] == ["a"]
+
+
+async def test_a_file_that_cannot_be_published_stops_nothing_and_is_published_later(store: Store, tmp_path: Path) -> None:
+    folder, away = tmp_path / "events", tmp_path / "away"
+    target = open_target(f"files://{folder}?max_seconds=3600")
+    relay = Relay(store, target)
+    await target.open()
+    await put(store, "a")
+    await relay.drain()
+    target.max_seconds = 0  # type: ignore[attr-defined]
+    (growing,) = folder.glob(".growing-*")
+    (folder / f"events-{growing.name.removeprefix('.growing-')}.jsonl").mkdir()  # its name is taken
+    assert await relay.tick() == 0
+    assert "did not publish" in (relay.status.problem or "")
+    assert "jobq_relay_failing 1" in relay.status.prometheus()
+    next(folder.glob("events-*")).rename(away)
+    await relay.tick()
+    assert relay.status.problem is None
+    assert [event.job for event in events_in(folder)] == ["a"]
+    await target.aclose()
+
+
+async def test_nothing_is_acknowledged_into_a_file_that_was_removed(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    target = open_target(f"files://{folder}?max_seconds=3600")
+    relay = Relay(store, target)
+    await target.open()
+    await put(store, "a")
+    await relay.drain()
+    shutil.rmtree(folder)
+    await put(store, "b")
+    assert await relay.tick() == 0
+    assert relay.status.queues[0].problem
+    folder.mkdir()
+    assert await relay.tick() == 1
+    await target.aclose()
+    assert [event.job for event in events_in(folder)] == ["b"]
+
+
 async def test_the_command_ships_what_is_there_and_ends(store: Store, tmp_path: Path) -> None:
     await put(store, "a")
     await work(store)
@@ -114,4 +193,30 @@ def test_an_address_that_is_none_is_refused_with_what_to_type() -> None:
         open_target("files://relative")
     with pytest.raises(ConfigError, match="names no topic"):
         open_target("kafka://host:9092")
-    assert CliRunner().invoke(main, ["--to", "ftp://somewhere", "--url", "memory://"]).exit_code == 1
+    with pytest.raises(ConfigError, match=r"no option 'max_bm' \(did you mean 'max_mb'\?\)"):
+        open_target("files:///folder?max_bm=3")
+    with pytest.raises(ConfigError, match="max_mb='abc' is not a number"):
+        open_target("files:///folder?max_mb=abc")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--to", "ftp://somewhere"], "no target for"),
+        (["--to", "files://{file}"], "is not a folder"),
+        (["--to", "files://{file}/below"], "is not a folder"),
+        (["--to", "files://{folder}", "--metrics-port", "99999999"], "99999999 is not in the range"),
+        (["--to", "files://{folder}", "--metrics-port", "{port}"], "--metrics-port {port}: "),
+    ],
+)
+def test_what_the_command_cannot_do_it_says_in_one_line(tmp_path: Path, arguments: list[str], says: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        names = {"file": file, "folder": tmp_path / "folder", "port": taken.getsockname()[1]}
+        given = [argument.format(**names) for argument in arguments]
+        done = CliRunner().invoke(main, [*given, "--url", "memory://", "--once"])
+    assert done.exit_code in (1, 2)
+    assert isinstance(done.exception, SystemExit)
+    assert says.format(**names) in done.output
+    assert [line for line in done.output.splitlines() if line.startswith("Error: ")] == done.output.splitlines()[-1:]

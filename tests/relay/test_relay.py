@@ -17,12 +17,12 @@ from tests.relay.conftest import QUEUE, put, work
 
 
 class Shelf:
-    """A target that keeps what it takes. `down`: takes nothing. `slow`: says nothing until told."""
+    """A target that keeps what it takes. `down`: takes nothing. `broken`: fails at its chores. `gate`: says nothing until set."""
 
     def __init__(self) -> None:
         self.name = "shelf://"
         self.taken: list[EventRecord] = []
-        self.down = False
+        self.down = self.broken = False
         self.gate = asyncio.Event()
         self.gate.set()
         self.asked = asyncio.Event()
@@ -30,7 +30,9 @@ class Shelf:
 
     async def open(self) -> None: ...
 
-    async def tick(self) -> None: ...
+    async def tick(self) -> None:
+        if self.broken:
+            raise OSError("no space left")
 
     async def aclose(self) -> None: ...
 
@@ -141,6 +143,41 @@ async def test_the_lag_is_the_age_of_the_oldest_event_not_shipped(store: Store, 
     shelf.down = False
     await relay.drain()
     assert relay.status.lag_ms == 0
+
+
+async def test_there_is_a_lag_for_as_long_as_pages_wait(store: Store, shelf: Shelf) -> None:
+    await put(store, "a")
+    await put(store, "b")
+    at = (await store.read_events(QUEUE, after="0")).events[0].at_ms
+    relay = Relay(store, shelf, page=1, clock=lambda: at + 90_000)
+    assert await relay.tick() == 1
+    assert relay.status.lag_ms == 90_000
+    assert await relay.drain() == 1
+    assert relay.status.lag_ms == 0
+
+
+async def test_a_target_that_fails_at_its_chores_goes_on_being_served(store: Store, relay: Relay, shelf: Shelf) -> None:
+    shelf.broken = True
+    await put(store, "a")
+    assert await relay.tick() == 1
+    assert relay.status.problem == "no space left"
+    shelf.broken = False
+    await put(store, "b")
+    assert await relay.tick() == 1
+    assert relay.status.problem is None
+    assert [event.job for event in shelf.taken] == ["a", "b"]
+
+
+async def test_refused_events_that_cannot_be_kept_are_not_passed_over(store: Store, shelf: Shelf, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    relay = Relay(store, shelf, outcasts=tmp_path / "file" / "refused.jsonl")
+    await put(store, "huge")
+    shelf.refuses = {"huge"}
+    assert await relay.tick() == 0
+    assert "cannot be kept" in (relay.status.queues[0].problem or "")
+    (tmp_path / "file").unlink()
+    assert await relay.tick() == 1
+    assert relay.status.queues[0].refused == 1
 
 
 async def test_stop_does_not_wait_for_a_target_that_says_nothing(store: Store, relay: Relay, shelf: Shelf) -> None:

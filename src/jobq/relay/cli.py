@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from jobq.errors import JobqError
+from jobq.errors import ConfigError, JobqError
 from jobq.relay.relay import Relay
 from jobq.relay.targets import TargetUnavailable, open_target
 from jobq.stores import open_store
@@ -31,7 +31,9 @@ from jobq.stores import open_store
     type=click.Path(dir_okay=False),
     help="Where events go that the target will never take.",
 )
-@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on 127.0.0.1 at this port (0: any).")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65_535), help="Serve Prometheus metrics on 127.0.0.1 at this port (0: any)."
+)
 @click.option("--verbose", is_flag=True)
 @click.version_option(package_name="jobq")
 def main(url: str, target: str, name: str, once: bool, refused: str, metrics_port: int | None, verbose: bool) -> None:
@@ -56,7 +58,8 @@ async def _main(url: str, target: str, name: str, once: bool, refused: Path, met
                 await relay.target.open()
                 shipped = await relay.drain()
                 await relay.target.aclose()
-                if problems := [queue.problem for queue in relay.status.queues if queue.problem]:
+                found = relay.status
+                if problems := [problem for problem in (found.problem, *(queue.problem for queue in found.queues)) if problem]:
                     raise TargetUnavailable(f"{shipped} events shipped, then: {problems[0]}")
                 click.echo(f"{shipped} events shipped to {relay.target.name}")
             else:
@@ -84,7 +87,10 @@ async def _metrics(relay: Relay, port: int | None) -> AsyncIterator[None]:
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", port)
+    try:
+        server = await asyncio.start_server(answer, "127.0.0.1", port)
+    except OSError as e:
+        raise ConfigError(f"--metrics-port {port}: {e.strerror}") from e
     click.echo(f"metrics on http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics", err=True)
     async with server:
         yield

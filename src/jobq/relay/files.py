@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import math
 import os
 import re
 import socket
@@ -18,14 +19,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from jobq.core import wire
+from jobq.core.checks import did_you_mean
 from jobq.core.records import EventRecord
 from jobq.errors import ConfigError
 from jobq.relay.targets import Refused, TargetUnavailable
 
 _GROWING = ".growing-"
+_DEFAULTS = {"max_mb": 64.0, "max_seconds": 10.0}
 
 
 class FilesTarget:
@@ -35,11 +38,11 @@ class FilesTarget:
         parts = urlsplit(url)
         if parts.netloc or not parts.path:
             raise ConfigError(f"{url!r} is not a folder: files:///absolute/folder")
-        options = parse_qs(parts.query)
+        options = _options(parts.query)
         self.folder = Path(unquote(parts.path))
         self.name = f"files://{self.folder}"
-        self.max_bytes = int(float(options.get("max_mb", ["64"])[0]) * 1024 * 1024)
-        self.max_seconds = float(options.get("max_seconds", ["10"])[0])
+        self.max_bytes = int(options["max_mb"] * 1024 * 1024)
+        self.max_seconds = options["max_seconds"]
         self._who = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname()) + f"-{os.getpid()}-{os.urandom(2).hex()}"
         self._file: BinaryIO | None = None
         self._path = Path()
@@ -48,8 +51,13 @@ class FilesTarget:
         self._lock = threading.Lock()  # of threads, not of tasks: what a cancelled task began in a thread goes on there
 
     async def open(self) -> None:
-        """Make the folder, and finish what a dead relay left."""
-        await asyncio.to_thread(self._open)
+        """Make the folder, and finish what a dead relay left. ConfigError if something else than a folder is there."""
+        try:
+            await asyncio.to_thread(self._open)
+        except (FileExistsError, NotADirectoryError) as e:
+            raise ConfigError(f"{self.name} is not a folder: {e}") from e
+        except OSError as e:
+            raise TargetUnavailable(f"{self.name} cannot be used: {e}") from e
 
     def _open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -57,12 +65,16 @@ class FilesTarget:
             self._finish_abandoned(path)
 
     def _finish_abandoned(self, path: Path) -> None:
-        with path.open("r+b") as file:
+        try:
+            file = path.open("r+b")
+        except FileNotFoundError:
+            return  # another instance was faster
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 return  # its relay is alive
-            if not path.exists():
+            if not _is_at(file, path):
                 return  # another instance was faster
             whole = _end_of_last_line(file)
             file.truncate(whole)
@@ -90,6 +102,8 @@ class FilesTarget:
             work(*args)
 
     def _append(self, lines: bytes) -> None:
+        if self._file is not None and not _is_at(self._file, self._path):
+            self._forget()  # somebody has removed it: what is written to it now, nobody would ever read
         if self._file is None:
             self._start()
         assert self._file is not None
@@ -105,13 +119,21 @@ class FilesTarget:
         self._rotate_if_due()
 
     def _start(self) -> None:
-        self._count += 1
-        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        self._path = self.folder / f"{_GROWING}{stamp}-{self._who}-{self._count:06d}"
-        self._file = self._path.open("xb")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._since = time.monotonic()
-        _sync_folder(self.folder)
+        while True:
+            self._count += 1
+            stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+            path = self.folder / f"{_GROWING}{stamp}-{self._who}-{self._count:06d}"
+            file = path.open("xb")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if _is_at(file, path):
+                    _sync_folder(self.folder)
+                    break
+            except BaseException:
+                file.close()
+                raise
+            file.close()  # before it was locked, a relay that started took it for abandoned and removed it: another one
+        self._file, self._path, self._since = file, path, time.monotonic()
 
     def _rotate_if_due(self) -> None:
         if self._file and (self._file.tell() >= self.max_bytes or time.monotonic() - self._since >= self.max_seconds):
@@ -119,18 +141,54 @@ class FilesTarget:
 
     def _finish(self) -> None:
         if self._file is not None:
-            size = self._file.tell()
-            self._publish(self._path, size)
+            try:
+                self._publish(self._path, self._file.tell())
+            except FileNotFoundError:
+                self._forget()
+                raise
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._file is not None:
             self._file.close()
             self._file = None
 
     async def tick(self) -> None:
-        """Rotate what is old enough."""
-        await asyncio.to_thread(self._locked, self._rotate_if_due)
+        """Rotate what is old enough. TargetUnavailable if that fails: the next tick tries again."""
+        await self._published(self._rotate_if_due)
 
     async def aclose(self) -> None:
         """Publish what there is."""
-        await asyncio.to_thread(self._locked, self._finish)
+        await self._published(self._finish)
+
+    async def _published(self, work: Callable[[], None]) -> None:
+        try:
+            await asyncio.to_thread(self._locked, work)
+        except OSError as e:
+            raise TargetUnavailable(f"{self.name} did not publish {self._path.name}: {e}") from e
+
+
+def _options(query: str) -> dict[str, float]:
+    """The numbers of a URL's query, and the defaults of those it does not name."""
+    options = dict(_DEFAULTS)
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name not in _DEFAULTS:
+            raise ConfigError(f"files:// has no option {name!r}{did_you_mean(name, _DEFAULTS)}: there is {', '.join(_DEFAULTS)}")
+        try:
+            options[name] = float(text)
+        except ValueError:
+            options[name] = math.nan
+        if not 0 <= options[name] < math.inf:
+            raise ConfigError(f"{name}={text!r} is not a number from 0 up")
+    return options
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether the path still leads to the open file."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _end_of_last_line(file: BinaryIO) -> int:

@@ -54,21 +54,31 @@ class Relay:
         self.outcasts = Outcasts(outcasts)
         self._lanes: dict[QueueName, _Lane] = {}
         self._others = 0
+        self._problem: str | None = None
         self._stopping = asyncio.Event()
 
     @property
     def status(self) -> RelayStatus:
         """How it is doing now."""
         lanes = tuple(lane.status for lane in self._lanes.values() if lane.ours)
-        return RelayStatus(target=self.target.name, queues=lanes, others=self._others)
+        return RelayStatus(target=self.target.name, queues=lanes, others=self._others, problem=self._problem)
 
     async def tick(self) -> int:
         """One pass: for each queue that is ours, one page. Answers how many events were shipped."""
         await self._find_queues()
         shipped = await asyncio.gather(*(lane.tick() for lane in self._lanes.values()))
         self._others = sum(not lane.ours for lane in self._lanes.values())
-        await self.target.tick()
+        await self._tend_target()
         return sum(shipped)
+
+    async def _tend_target(self) -> None:
+        """Its own chores. What fails is tried again in the next pass: nothing is lost by it, it only comes later."""
+        try:
+            await self.target.tick()
+            self._problem = None
+        except OSError as e:  # TargetUnavailable is one
+            self._problem = str(e)
+            log.warning("%s", e)
 
     async def drain(self) -> int:
         """Pass after pass until nothing is left; how many events it were."""
@@ -168,7 +178,12 @@ class _Lane:
         if refused is None:
             return 0
         if refused:
-            await relay.outcasts.keep(relay.target.name, refused)
+            try:
+                await relay.outcasts.keep(relay.target.name, refused)
+            except OSError as e:  # what is not kept may not be passed over: the page is sent again
+                self._note(problem=f"{len(refused)} refused events cannot be kept: {e}")
+                log.warning("%d refused events cannot be kept, trying again: %s", len(refused), e)
+                return 0
             log.error(
                 "%s will never take %d events (%s): kept in %s",
                 relay.target.name,
@@ -178,7 +193,9 @@ class _Lane:
             )
         await relay.store.ack_events(self.queue, relay.name, page.position)
         self.position = page.position
-        self._note(shipped=len(page.events) - len(refused), refused=len(refused), lag_ms=0, problem=None)
+        # More may wait, none of it older than the last one sent. That nothing does, only an empty page says.
+        lag = max(0, relay.clock() - page.events[-1].at_ms)
+        self._note(shipped=len(page.events) - len(refused), refused=len(refused), lag_ms=lag, problem=None)
         return len(page.events)
 
     async def _wait(self, sending: asyncio.Future[list[Refused]]) -> list[Refused] | None:

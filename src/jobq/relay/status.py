@@ -15,7 +15,7 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     position: str = "0"
     shipped: int = 0  # events since this instance started
     refused: int = 0  # events the target will never take; kept apart
-    lag_ms: int = 0  # age of the oldest event not shipped yet; 0 when there is none
+    lag_ms: int = 0  # age of the oldest event not shipped yet, or right after a page of its last event; 0 when none waits
     problem: str | None = None  # why it does not go on, while it does not
 
 
@@ -25,6 +25,7 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     queues: tuple[QueueStatus, ...] = ()
     others: int = 0  # queues that another instance ships
+    problem: str | None = None  # what the target fails at beside taking events (publishing a file, say); it is tried again
 
     @property
     def lag_ms(self) -> int:
@@ -46,6 +47,9 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
                 lambda q: int(q.problem is not None),
             ),
         }
+        yield "# HELP jobq_relay_failing 1 while the target fails at its own chores, such as publishing a file."
+        yield "# TYPE jobq_relay_failing gauge"
+        yield f"jobq_relay_failing {int(self.problem is not None)}"
         for name, (kind, help, value) in series.items():
             yield f"# HELP {name} {help}"
             yield f"# TYPE {name} {kind}"
