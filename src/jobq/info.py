@@ -82,7 +82,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """One transition, self-contained, in order per job. `position` is opaque and resumes `events(after=…)`.
 
-    `kind="gap"` has no job and no state: events were dropped at the log's hard cap.
+    `kind="gap"` has no job and no state: what came before it had been dropped from the log.
     """
 
     id: str

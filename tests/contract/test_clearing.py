@@ -115,6 +115,14 @@ async def test_an_obliterated_queue_can_be_used_anew(q: Desk) -> None:
     assert await q.line() == ["a"]
 
 
+async def test_a_queue_that_another_has_obliterated_is_listed_again_with_its_next_job(q_twice: tuple[Desk, Desk]) -> None:
+    first, second = q_twice
+    await first.put("a")
+    assert await second.store.obliterate(second.queue)
+    await first.put("b")
+    assert first.queue in [r.queue for r in await second.store.queues(first.queue.tenant)]
+
+
 @pytest.mark.parametrize("state", ["waiting", "active"])
 async def test_an_obliterated_key_can_be_used_anew(q: Desk, state: str) -> None:
     await q.put_one("a", key="k")

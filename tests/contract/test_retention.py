@@ -226,6 +226,17 @@ async def test_trimming_by_count_never_removes_an_id_a_caller_gave(q: Desk) -> N
     assert [s for s in await q.states("made0", "made1") if s] == []
 
 
+async def test_ids_that_callers_gave_do_not_push_out_the_others(q: Desk) -> None:
+    await keep(q, count=2)
+    for n in range(3):
+        await q.run(f"given{n}", given_id=True)
+        await q.run(f"timed{n}", result_ttl_ms=DAY)
+    await q.run("made0")
+    await q.run("made1")
+    await q.tick()
+    assert await q.states("made0", "made1") == ["completed"] * 2
+
+
 async def test_an_id_a_caller_gave_still_goes_by_age(q: Desk) -> None:
     await keep(q, completed_ms=10 * SECOND)
     await q.run("a", given_id=True)

@@ -104,6 +104,22 @@ async def test_a_sleeper_learns_of_a_job_that_is_due_before_all_others(q: Desk) 
     assert (settled.leases, settled.next_due_ms) == ((), SECOND)
 
 
+async def test_when_the_sleeper_that_knew_what_is_due_gets_work_another_learns_of_it(q: Desk) -> None:
+    naps: dict[str, asyncio.Task[bool]] = {}
+    for worker in ("w1", "w2"):
+        await nothing_found(q, worker)
+        naps[worker] = asyncio.create_task(sleep(q, worker))
+    await asyncio.sleep(0)
+    await q.put("due", delay_ms=SECOND)
+    await asyncio.wait(naps.values(), return_when=asyncio.FIRST_COMPLETED)
+    for told in [worker for worker, nap in naps.items() if nap.done()]:
+        await nothing_found(q, told)
+        naps[told] = asyncio.create_task(sleep(q, told))
+    await asyncio.sleep(0)
+    await q.put("now")
+    assert await asyncio.gather(*naps.values()) == [True, True]
+
+
 async def test_a_delayed_job_behind_others_wakes_nobody(q: Desk) -> None:
     await q.put("sooner", delay_ms=SECOND)
     await nothing_found(q, "w1")

@@ -2,7 +2,6 @@
 
 An entry is MessagePack: [FORMAT, at_ms, worker | nil, [item, …]], an item the array of `_ITEM` in that order, with
 kinds and states as their codes below. A store appends entries and never looks inside; Lua packs the same arrays.
-A `gap` entry is [FORMAT, at_ms, nil, "gap", dropped]: at the log's hard cap, `dropped` entries went unread.
 An `accepted` entry is [FORMAT, at_ms, nil, "accepted", name, key, [job, …]]: new jobs that differ in nothing else, and wait.
 """
 
@@ -48,9 +47,13 @@ def pack(at_ms: int, worker: str | None, items: Sequence[Item]) -> bytes:
     return _encoder.encode((FORMAT, at_ms, worker, items))
 
 
-def pack_gap(at_ms: int, dropped: int) -> bytes:
-    """The entry that stands for entries dropped at the hard cap."""
-    return _encoder.encode((FORMAT, at_ms, None, "gap", dropped))
+def gap(log: str, position: str, queue: QueueName, at_ms: int, what: str) -> EventRecord:
+    """What a reader is told who comes from before `position`, up to which the log was dropped."""
+    return EventRecord(
+        id=f"{log}-{position}-0", position=position, kind="gap", at_ms=at_ms, queue=queue, job="", life=0, name="", key=None,
+        attempt=0, failures=0, stalls=0, state=None, previous=None, worker=None, reason=what, error=None, fingerprint=None,
+        created_ms=at_ms, due_ms=None, started_ms=None, finished_ms=None,
+    )  # fmt: skip
 
 
 def unpack(log: str, position: str, queue: QueueName, entry: bytes) -> list[EventRecord]:
@@ -60,8 +63,6 @@ def unpack(log: str, position: str, queue: QueueName, entry: bytes) -> list[Even
         raise ValueError(f"event log entry {position} of {queue.queue!r} has format {fields[0]}; this jobq reads format {FORMAT}")
     _, at_ms, worker, items = fields[:4]
     stem = f"{log}-{position}"
-    if items == "gap":
-        return [_gap(f"{stem}-0", position, at_ms, queue, fields[4])]
     if items == "accepted":
         _, name, key, jobs = fields[3:]
         rest = (0, name, key, 0, 0, 0, _WAITING, None, None, None, None, at_ms, at_ms, None, None)
@@ -77,12 +78,4 @@ def _event(id: str, position: str, at_ms: int, worker: str | None, queue: QueueN
         attempt=attempt, failures=failures, stalls=stalls, state=STATES[state],
         previous=None if previous is None else STATES[previous], worker=worker, reason=reason, error=error,
         fingerprint=fingerprint, created_ms=created_ms, due_ms=due_ms, started_ms=started_ms, finished_ms=finished_ms,
-    )  # fmt: skip
-
-
-def _gap(id: str, position: str, at_ms: int, queue: QueueName, dropped: int) -> EventRecord:
-    return EventRecord(
-        id=id, position=position, kind="gap", at_ms=at_ms, queue=queue, job="", life=0, name="", key=None, attempt=0,
-        failures=0, stalls=0, state=None, previous=None, worker=None, reason=f"{dropped} entries dropped", error=None,
-        fingerprint=None, created_ms=at_ms, due_ms=None, started_ms=None, finished_ms=None,
     )  # fmt: skip

@@ -353,7 +353,7 @@ Wish = Literal["drain", "shutdown"]  # what an operator may ask of a worker; it 
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One transition, self-contained. In order per job. `kind="gap"` has no job: events were dropped at the hard cap."""
+    """One transition, self-contained. In order per job. `kind="gap"` has no job: what came before it was dropped unread."""
 
     id: str
     position: str

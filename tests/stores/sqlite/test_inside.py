@@ -65,8 +65,10 @@ async def test_the_log_drops_what_nobody_registered_for(store: SqliteStore, monk
     for n in range(30):
         await store.put([JobSpec(id=f"{n}", **WORK)])
     await store.tick()
-    page = await store.read_events(QUEUE, after="0")
-    assert [event.job for event in page.events] == [f"{n}" for n in range(20, 30)]
+    gap, *kept = (await store.read_events(QUEUE, after="0")).events
+    assert (gap.kind, gap.reason) == ("gap", "20 entries dropped")
+    assert [event.job for event in kept] == [f"{n}" for n in range(20, 30)]
+    assert all(event.kind != "gap" for event in (await store.read_events(QUEUE, after=gap.position)).events)
 
 
 async def test_the_log_keeps_what_a_registered_reader_has_not_read(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +81,7 @@ async def test_the_log_keeps_what_a_registered_reader_has_not_read(store: Sqlite
     assert len(page.events) == 30
     await store.ack_events(QUEUE, "relay", page.position)
     await store.tick()
-    assert len((await store.read_events(QUEUE, after="0")).events) == 10
+    assert len((await store.read_events(QUEUE, after="0")).events) == 1 + 10  # a gap, and what is kept
 
 
 async def test_past_the_hard_cap_a_gap_stands_for_what_was_dropped_unread(

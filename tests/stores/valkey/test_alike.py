@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from jobq.core.commands import Remove
 from jobq.core.records import EventRecord, JobKey, JobSpec, QueueName
@@ -85,3 +86,10 @@ async def test_a_name_too_long_for_the_short_head_is_kept_whole(store: ValkeySto
     await store.put([long])
     (lease,) = await take(store, queue)
     assert lease.name == "ü" * 128
+
+
+async def test_payloads_larger_than_a_call_should_be_go_in_by_several(store: ValkeyStore, queue: QueueName) -> None:
+    specs = [spec(queue, f"big{n}", payload=b"x" * 6_000_000) for n in range(7)]
+    assert not any(r.duplicate for r in await store.put(specs))
+    assert not any(r.duplicate for r in await store.put([replace(s, id=f"{s.id}p", priority=1) for s in specs]))
+    assert (await store.count(queue))[State.WAITING] == 14

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -36,7 +37,8 @@ async def test_without_readers_the_log_is_bounded(store: ValkeyStore, queue: Que
     bound(server, queue, 200, 400)
     await write(store, queue, 0, 1000)
     await store.tick()
-    kept = await everything(store, queue)
+    gap, *kept = await everything(store, queue)
+    assert gap == "gap"
     assert 190 <= len(kept) <= 210
     assert kept[-1] == "j999"
 
@@ -57,8 +59,10 @@ async def test_what_all_readers_have_acknowledged_goes(store: ValkeyStore, queue
     await store.ack_events(queue, "slow", page.position)
     await write(store, queue, 500, 510)
     await store.tick()
-    kept = await everything(store, queue)
+    gap, *kept = await everything(store, queue)
+    assert gap == "gap"
     assert kept == [f"j{n}" for n in range(300, 510)]
+    assert "gap" not in await everything(store, queue, page.position)
 
 
 async def test_the_hard_cap_leaves_a_gap_and_raises_an_alarm(
@@ -75,7 +79,7 @@ async def test_the_hard_cap_leaves_a_gap_and_raises_an_alarm(
     assert 280 <= len(kept) <= 310
     assert "hard cap" in caplog.text
     (gap,) = [e for e in (await store.read_events(queue, after="0", limit=1)).events if e.kind == "gap"]
-    assert gap.reason == f"{1000 - len(kept) + 1} entries dropped"
+    assert gap.reason == f"{1000 - len(kept) + 1} events dropped so far"
 
 
 async def test_a_reader_past_the_gap_does_not_see_it(store: ValkeyStore, queue: QueueName, server: Server) -> None:
@@ -86,3 +90,17 @@ async def test_a_reader_past_the_gap_does_not_see_it(store: ValkeyStore, queue: 
     position = (await store.read_events(queue)).position
     await write(store, queue, 1000, 1010)
     assert await everything(store, queue, position) == [f"j{n}" for n in range(1000, 1010)]
+
+
+async def test_one_call_drops_a_bounded_part_of_a_long_log(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    await store.ack_events(queue, "relay", "0")
+    for n in range(0, 3000, 100):
+        await asyncio.gather(*(store.put([spec(queue, f"j{k}")]) for k in range(n, n + 100)))
+    bound(server, queue, 100, 10_000)
+    await store.ack_events(queue, "relay", (await store.read_events(queue)).position)
+    await store.tick()
+    left = len(await everything(store, queue))
+    assert 1900 < left < 2100  # 64 rounds of 16 entries
+    for _ in range(3):
+        await store.tick()
+    assert len(await everything(store, queue)) <= 110

@@ -232,8 +232,13 @@ def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: 
         raise InvalidJob(f"{after!r} is not a position in an event log: use one that an event has, or '0' for the oldest kept")
     found: list[EventRecord] = []
     position = after
+    log = f"{log_id}.{queue.qid}"
     for pos, entry in tx.execute(SQL["entries"], (queue.qid, int(after))):
-        found += events.unpack(f"{log_id}.{queue.qid}", str(pos), name, entry)
+        told = events.unpack(log, str(pos), name, entry)
+        if not found and pos > int(after) + 1:  # positions are dense: what is missing was dropped
+            what = f"{pos - int(after) - 1:,} entries dropped"
+            found.append(events.gap(log, str(pos - 1), name, told[0].at_ms, what))
+        found += told
         position = str(pos)
         if len(found) >= limit:
             break

@@ -8,7 +8,7 @@ from jobq.core.records import QueueName, Topic
 from jobq.stores.sqlite import flows, keys
 from jobq.stores.sqlite.mailbox import Notice, alive
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import WAITING
+from jobq.stores.sqlite.rows import DELAYED, WAITING
 from jobq.stores.sqlite.tx import HOT, QueueRow, Tx
 
 SQL = load("signals.sql")
@@ -27,13 +27,16 @@ def flush(tx: Tx) -> None:
     for qid in tx.freed:
         if tx.queue_by_qid(qid).settings.effective.limit is not None and tx.queue_by_qid(qid).counts[WAITING]:
             tx.woken.setdefault(qid, 1)  # a slot under the queue's limit is free
-    for qid, due in tx.soonest.items():
-        if qid not in tx.woken and tx.execute(HOT["next_due"], (qid,)).fetchone()[0] >= due:
-            tx.woken[qid] = 1  # nothing else is due before it: one sleeper must learn the new time
     for qid, n in tx.woken.items():
         queue = tx.queue_by_qid(qid)
         if queue.asleep:
             _wake(tx, queue, n)
+        if queue.asleep and queue.counts[DELAYED]:
+            _wake(tx, queue, 1)  # the one who knew when something is due may be busy then: another must know
+    for qid, due in tx.soonest.items():
+        queue = tx.queue_by_qid(qid)
+        if qid not in tx.woken and queue.asleep and tx.execute(HOT["next_due"], (qid,)).fetchone()[0] >= due:
+            _wake(tx, queue, 1)  # nothing else is due before it: one sleeper must learn the new time
     for qid, id in tx.ended:
         _tell(tx, f"e:{qid}:{id}", "ended", tx.queue_by_qid(qid).qname, id, once=True)
     for qid in tx.logged:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from jobq.core import events
 from jobq.core.records import Failure
 from jobq.core.states import Kind
 from jobq.stores.sqlite import ending, flows, line, signals
@@ -30,7 +29,7 @@ DAY_MS = 86_400_000
 LOG_EVENTS = 200_000
 """Events of a queue's log that are kept for readers who come later: some tens of megabytes."""
 LOG_CAP = 5_000_000
-"""Events kept at the most for a registered reader that has not come; then a gap takes their place."""
+"""Events kept at the most for a registered reader that has not come. Whoever reads from before what is kept is told of a gap."""
 
 
 def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
@@ -145,7 +144,7 @@ _BY_CLOCK = (("due", _promote), ("stalled", stall), ("expired", _expire), ("over
 
 
 def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
-    """Drop old entries that every registered reader has read; past the hard cap, unread ones too, leaving a gap."""
+    """Drop old entries that every registered reader has read; past the hard cap, unread ones too."""
     if queue.logged <= LOG_EVENTS:
         return 0
     oldest = tx.execute(SQL["oldest_entries"], (queue.qid, limit)).fetchall()
@@ -157,6 +156,5 @@ def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
     over = [pos for pos, logged in oldest if pos > upto and logged <= queue.logged - LOG_CAP]
     if over:
         log.error("the log of queue %s is full: %d entries that no reader has read are dropped", queue.name, len(over))
-        tx.log(queue, 1, events.pack_gap(tx.now, len(over)))
         upto = over[-1]
     return tx.change(SQL["trim_log"], (queue.qid, upto))

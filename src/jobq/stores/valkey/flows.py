@@ -136,6 +136,12 @@ class Flows(Mail):
                 await self._stage_at(prefix, mine[start : start + _STAGED], flow, where)
 
     async def _stage_at(self, prefix: str, specs: Sequence[JobSpec], flow: str, where: dict[JobKey, str]) -> None:
+        if packing.too_large(specs):
+            middle = len(specs) // 2
+            await self._stage_at(prefix, specs[:middle], flow, where)
+            await self._stage_at(prefix, specs[middle:], flow, where)
+            return
+
         def place(job: JobKey) -> str:
             return where.get(job) or keys.prefix(job.queue)
 
@@ -152,9 +158,11 @@ class Flows(Mail):
         for prefix, samples in draft.samples.items():
             specs = list(samples.values())
             try:
-                await self.fcall("seal", prefix, self.now(), *_kinds(specs))
+                begun = await self.fcall("seal", prefix, self.now(), *_kinds(specs))
             except Refused as e:
                 self.refuse(e, specs)
+            if begun:
+                await self.meet(specs[0].queue, again=True)
 
     def refuse(self, refused: Refused, specs: Sequence[JobSpec]) -> NoReturn:
         """Say in words why jobs were refused."""

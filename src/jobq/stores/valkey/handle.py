@@ -79,9 +79,10 @@ class Handle:
                 found.setdefault(prefix, []).append(n)
         return found
 
-    async def meet(self, queue: QueueName) -> None:
-        """Put a queue on the list of queues. Before its first job: a tick must be able to find it."""
-        if queue not in self._met:
+    async def meet(self, queue: QueueName, *, again: bool = False) -> None:
+        """Put a queue on the list of queues. Before its first job: a tick must be able to find it. `again`: it may have been
+        obliterated since."""
+        if again or queue not in self._met:
             await self.servers.command(keys.QUEUES, "SADD", keys.QUEUES, keys.prefix(queue))
             self._met.add(queue)
 

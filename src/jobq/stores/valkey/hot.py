@@ -112,7 +112,7 @@ class HotCalls(Sleep):
     async def _put(self, specs: Sequence[JobSpec]) -> list[PutResult]:
         where = await self.check_edges(specs) if any(spec.after for spec in specs) else {}
         groups = await self._by_place(specs)
-        if len(groups) == 1 and len(specs) <= _BATCH:
+        if len(groups) == 1 and len(specs) <= _BATCH and not (where and packing.too_large(specs)):
             ((prefix, _),) = groups.items()
             return await self._put_at(prefix, specs, where)
         own = {JobKey(spec.queue, spec.id) for spec in specs} if where else set()
@@ -141,12 +141,18 @@ class HotCalls(Sleep):
         return groups
 
     async def _put_at(self, prefix: str, specs: Sequence[JobSpec], where: dict[JobKey, str]) -> list[PutResult]:
+        if packing.too_large(specs):
+            middle = len(specs) // 2
+            first = await self._put_at(prefix, specs[:middle], where)
+            return first + await self._put_at(prefix, specs[middle:], where)
         alike = specs.alike if isinstance(specs, packing.Prepared) else packing.alike(specs)
         name, args = (_PUT, self._each(specs, where)) if alike is None else (_PUT_ALIKE, alike)
         try:
             reply = await self.fcall_list(name, prefix, (self.now(), *args), confirmed=True)
         except Refused as e:
             self.refuse(e, specs)
+        if reply[4]:
+            await self.meet(specs[0].queue, again=True)
         await self.after(specs[0].queue, prefix, to_wake=reply[0], messages=reply[1], due_in=reply[2])
         results = [PutResult(id=spec.id, life=0, state=_WAITING) for spec in specs]
         for answer in reply[3]:

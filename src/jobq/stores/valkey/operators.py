@@ -111,8 +111,9 @@ class Operators(Flows):
         """See OperatorStore."""
         cleared = 0
         for prefix in await self.prefixes(queue):
-            if cleared < limit:
-                n, messages = await self.fcall("clear", prefix, self.now(), int(delayed), limit - cleared)
+            more = True
+            while more and cleared < limit:
+                n, messages, more = await self.fcall("clear", prefix, self.now(), int(delayed), limit - cleared)
                 cleared += n
                 await self.after(queue, prefix, messages=messages)
         return cleared

@@ -15,7 +15,6 @@ from msgspec.structs import astuple
 from jobq.core.commands import AnyCommand, Cancel, Reprioritise, Reschedule, SendSignal, Update
 from jobq.core.queues import Limits, RateData, RetentionData, Window
 from jobq.core.records import AnyOutcome, Block, Edge, Fail, Failure, Hold, JobKey, JobSpec, QueueName, RetryLater, SnoozeFor
-from jobq.stores.valkey.wire import Argument
 
 encode = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder(order="deterministic").encode
@@ -27,6 +26,7 @@ _USUAL = astuple(JobSpec(queue=QueueName("", ""), id="", name="", payload=b""))[
 
 GIVEN, AT_PUT, AT_START, AT_END, MORE = 1, 2, 4, 8, 16
 ERROR_LENGTH = 500
+_BYTES = 16_000_000
 _HEADS: dict[str, bytes | None] = {}
 """See `_head`."""
 _HEADS_MAX = 10_000
@@ -52,7 +52,10 @@ def body_of(spec: JobSpec, channel: str | None) -> tuple[bytes, bool]:
     return _long(flags | more | MORE, len(nk), len(packed)) + nk + packed + payload, spec.unique is not None or bool(spec.after)
 
 
-def alike(specs: Sequence[JobSpec]) -> tuple[Argument, ...] | None:
+Alike = tuple[int, bytes, int, bytes, bytes]
+
+
+def alike(specs: Sequence[JobSpec]) -> Alike | None:
     """What `put_alike` takes of jobs that differ in id and payload only, and simply wait; None if these are others."""
     name, width = specs[0].name, len(specs[0].id)
     head = _head(name)
@@ -80,6 +83,17 @@ class Prepared(list[JobSpec]):
     def __init__(self, specs: Sequence[JobSpec]) -> None:
         super().__init__(specs)
         self.alike = alike(specs)
+
+
+def too_large(specs: Sequence[JobSpec]) -> bool:
+    """Whether they are more than one call should hold the server up with; far larger ones it refuses."""
+    if len(specs) == 1:
+        return False
+    if isinstance(specs, Prepared) and specs.alike is not None:
+        size = len(specs.alike[-1])
+    else:
+        size = sum([len(spec.payload) for spec in specs])
+    return size > _BYTES
 
 
 def _head(name: str) -> bytes | None:

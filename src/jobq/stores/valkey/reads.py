@@ -150,18 +150,18 @@ class Reads(Handle):
         start = "" if after is None else after
         while True:
             entries = max(1, min(_ENTRY, limit - len(found)))
-            tag, position, gap, gap_to, gap_at, flat = await self.fcall("events", prefix, start, entries)
+            tag, position, gone, gone_to, gone_at, flat = await self.fcall("events", prefix, start, entries)
             name = tag.decode()
-            if gap:
-                found.append(_gap(name, queue, gap_to.decode(), int(gap_at), int(gap)))
+            if gone:
+                found.append(events.gap(name, gone_to.decode(), queue, int(gone_at), f"{int(gone):,} events dropped so far"))
             end = position.decode()
             for at, entry in zip(flat[::2], flat[1::2], strict=True):
                 found += events.unpack(name, at.decode(), queue, entry)
                 end = at.decode()
                 if len(found) >= limit:
                     return found, end
-            if gap and not flat:
-                end = gap_to.decode()
+            if gone and not flat:
+                end = gone_to.decode()
             if not flat or after is None:
                 return found, end
             start = end
@@ -178,8 +178,3 @@ class Reads(Handle):
         if not any(stands):
             return None
         return stands[0] if len(prefixes) == 1 else json.dumps([s or "0" for s in stands])
-
-
-def _gap(log: str, queue: QueueName, position: str, at_ms: int, dropped: int) -> EventRecord:
-    (event,) = events.unpack(log, position, queue, events.pack_gap(at_ms, dropped))
-    return event

@@ -154,8 +154,8 @@ class Servers:
             raise StoreUnavailable(f"{node[0]}:{node[1]} cannot serve now: {text}")
         if word == "OOM" or "OOM" in text[:40]:
             raise StoreUnavailable(
-                f"{node[0]}:{node[1]} is out of memory (maxmemory), and nothing was stored: "
-                "raise maxmemory, or let workers drain the queue"
+                f"{node[0]}:{node[1]} is out of memory (maxmemory), and nothing of this call was stored "
+                "(of a bulk, the calls before it were): raise maxmemory, or let workers drain the queue"
             )
         raise error
 

@@ -40,5 +40,5 @@ function J.put_alike(keys, args)
     end
   end
   J.close(cx)
-  return { cx.to_wake or 0, cx.outbox, -1, answers }
+  return J.put_answer(cx, answers)
 end

@@ -5,6 +5,7 @@ local NIL, TIME = J.NIL, "\207\0\0" -- six bytes of milliseconds follow
 local HEAD = "\220\0\17" -- an item is an array of 17: core/events.py names them
 
 local SOFT, HARD = 10000, 2000000 -- events kept for readers to come; events kept at most for readers that lag
+local ROUNDS = 64 -- of up to 16 entries that one call drops at most
 
 -- The items of one worker (or of none) in this call. Another worker's begin a new entry: what happens to a job stays in order.
 function J.items(cx, worker)
@@ -35,6 +36,7 @@ function J.tell_accepted(cx, nk, ids)
 end
 
 -- Drop old entries: what all readers have acknowledged beyond the soft bound, anything beyond the hard one.
+-- What is gone leaves a note (how many, up to where, when), so that whoever comes from before it is told of a gap.
 -- RETURNS the number of events dropped that a reader had not acknowledged.
 function J.log_trim(cx)
   local stream, n = cx.P .. "s", J.counters(cx)
@@ -43,7 +45,9 @@ function J.log_trim(cx)
   if kept <= soft then return 0 end
   local oldest = J.oldest_ack(cx)
   local dropped, unread, per_entry = 0, 0, kept / math.max(call("XLEN", stream), 1)
-  while kept - dropped > soft do
+  local last
+  for _ = 1, ROUNDS do
+    if kept - dropped <= soft then break end
     -- Entries are read whole to learn how many events they hold, and those of a bulk are large: no more of them than it takes.
     local wanted = math.ceil((kept - dropped - soft) / per_entry) + 1
     local first = call("XRANGE", stream, "-", "+", "COUNT", J.whole(math.max(2, math.min(wanted, 16))))
@@ -53,17 +57,17 @@ function J.log_trim(cx)
       local id, events = first[i][1], tonumber(first[i][2][2])
       local pending = oldest and J.after(id, oldest)
       if kept - dropped <= soft or (pending and kept - dropped <= hard) then break end
-      if pending then
-        unread = unread + events
-        call("HSET", cx.P .. "m", "gap_to", id, "gap_at", cx.now)
-      end
-      dropped = dropped + events
+      if pending then unread = unread + events end
+      dropped, last = dropped + events, id
       gone[#gone + 1] = id
     end
     if #gone == 0 then break end
     call("XDEL", stream, unpack(gone))
   end
-  if unread > 0 then call("HINCRBY", cx.P .. "m", "gap", unread) end
+  if last then
+    call("HINCRBY", cx.P .. "m", "gone", dropped)
+    call("HSET", cx.P .. "m", "gone_to", last, "gone_at", cx.now)
+  end
   n.logged = n.logged - dropped
   return unread
 end

@@ -31,6 +31,7 @@ function J.fix_mode(cx, body)
   if meta.mode then return end
   call("HSET", cx.P .. "m", "mode", J.has_key(body) and "keyed" or "plain")
   J.meta_changed(cx)
+  cx.begun = 1
 end
 
 -- What a batch gathers: records, events, and who stands where.
@@ -241,10 +242,15 @@ function J.tie_all(cx)
   cx.ties = nil
 end
 
+function J.put_answer(cx, answers)
+  return { cx.to_wake or 0, cx.outbox, cx.due_at and math.max(cx.due_at - cx.now, 0) or -1, answers, cx.begun or 0 }
+end
+
 -- put. KEYS 1 prefix
 -- ARGS now, jobs, place of the first plain one, of the first keyed one, highest cost, "1" if any has a lock, edges or an id of another,
 --      then per job: id, body (the producer's part of the record); then per job with edges: place, edges packed
--- RETURNS {jobs to wake for elsewhere, messages waiting, due at elsewhere, answers of those that are not plainly new}
+-- RETURNS {jobs to wake for elsewhere, messages waiting, due at elsewhere, answers of those that are not plainly new,
+--      1 if the queue had no job yet (or was obliterated since)}
 function J.put(keys, args)
   local now, count, plain, keyed, cost, look = unpack(args, 1, 6)
   local cx = J.open(keys[1], now)
@@ -273,5 +279,5 @@ function J.put(keys, args)
   J.tie_all(cx)
   J.close(cx)
   J.look_again(cx, answers)
-  return { cx.to_wake or 0, cx.outbox, cx.due_at and cx.due_at - cx.now or -1, answers }
+  return J.put_answer(cx, answers)
 end

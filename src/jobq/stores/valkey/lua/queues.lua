@@ -94,6 +94,8 @@ function J.pause(keys, args)
   return cx.to_wake or 0
 end
 
+local WADE = 1000 -- entries left behind that one call wades through at most
+
 -- Take entries off the lines of the queue. RETURNS entries; none: the lines are empty.
 local function pop_any(cx, n)
   if J.meta(cx).mode ~= "keyed" then return J.pop(cx, cx.P .. "w:", n) end
@@ -107,11 +109,14 @@ local function pop_any(cx, n)
   end
 end
 
+-- RETURNS how many were dropped, and whether there may be more: entries left behind take time as well.
 local function drop_waiting(cx, limit, drop)
-  local n = 0
+  local n, seen = 0, 0
   while n < limit do
+    if seen >= limit + WADE then return n, true end
     local entries = pop_any(cx, limit - n)
-    if #entries == 0 then break end
+    if #entries == 0 then return n, false end
+    seen = seen + #entries
     for i = 1, #entries do
       local id, life, ticket = J.entry_parts(entries[i])
       local job = J.load(cx, id)
@@ -123,7 +128,7 @@ local function drop_waiting(cx, limit, drop)
       end
     end
   end
-  return n
+  return n, true
 end
 
 local function drop_listed(cx, list, limit, drop)
@@ -140,21 +145,21 @@ local function drop_listed(cx, list, limit, drop)
   return n
 end
 
--- clear. KEYS 1 prefix. ARGS now, "1" with delayed ones, limit. RETURNS {how many, messages waiting}
+-- clear. KEYS 1 prefix. ARGS now, "1" with delayed ones, limit. RETURNS {how many, messages waiting, 1 if there may be more}
 function J.clear(keys, args)
   local now, with_delayed, limit = unpack(args)
   local cx = J.open(keys[1], now)
   limit = tonumber(limit)
   local function drop(job) if not job.finished then J.finish(cx, job, STATE.cancelled, "removed") end end
-  local n = drop_waiting(cx, limit, drop)
-  if with_delayed == "1" then
+  local n, more = drop_waiting(cx, limit, drop)
+  if with_delayed == "1" and not more then
     for _, list in ipairs({ "d", "b" }) do
       if n < limit then n = n + drop_listed(cx, list, limit - n, drop) end
     end
   end
   J.deliver_local(cx)
   J.close(cx)
-  return { n, cx.outbox }
+  return { n, cx.outbox, more and 1 or 0 }
 end
 
 -- clean. KEYS 1 prefix. ARGS now, state, older_than_ms, limit. RETURNS how many
@@ -178,7 +183,7 @@ end
 
 local LISTS = { "q", "d", "b", "e4", "k4", "y4", "e5", "k5", "y5", "e6", "k6", "y6" }
 local REST = { "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "sc", "ss", "sd", "tb", "fz" }
-local KEPT = { tag = true, gap = true, gap_to = true, gap_at = true }
+local KEPT = { tag = true, gone = true, gone_to = true, gone_at = true }
 
 -- obliterate. KEYS 1 prefix. ARGS now, "1" by force, limit. RETURNS {1 if nothing is left, messages waiting}; or an error
 function J.obliterate(keys, args)
@@ -195,13 +200,13 @@ function J.obliterate(keys, args)
     J.purge(cx, job)
   end
   for _, flow in ipairs(call("ZRANGE", cx.P .. "fz", 0, -1)) do J.discard_flow(cx, flow) end
-  local n = drop_waiting(cx, limit, drop)
+  local n, more = drop_waiting(cx, limit, drop)
   for _, list in ipairs(LISTS) do
     if n < limit then n = n + drop_listed(cx, list, limit - n, drop) end
   end
   J.deliver_local(cx)
   J.close(cx)
-  if n >= limit then return { 0, cx.outbox } end
+  if more or n >= limit then return { 0, cx.outbox } end
   for _, name in ipairs(REST) do call("UNLINK", cx.P .. name) end
   for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "m"))) do
     if not KEPT[field] then call("HDEL", cx.P .. "m", field) end

@@ -190,10 +190,10 @@ function J.metrics(keys, args)
 end
 
 -- events. KEYS 1 prefix. ARGS after ("" for the end of the log, "0" for its beginning), entries
--- RETURNS {name of the log, position, gap: events lost, until position, when, entries: position, entry, …}
+-- RETURNS {name of the log, position, if some were dropped after `after`: how many ever, up to where, when; entries: position, entry, …}
 function J.events(keys, args)
   local P, after, entries = keys[1], unpack(args)
-  local tag, gap, gap_to, gap_at = unpack(call("HMGET", P .. "m", "tag", "gap", "gap_to", "gap_at"))
+  local tag, gone, gone_to, gone_at = unpack(call("HMGET", P .. "m", "tag", "gone", "gone_to", "gone_at"))
   local flat, position = {}, after
   if after == "" then
     local last = call("XREVRANGE", P .. "s", "+", "-", "COUNT", 1)[1]
@@ -204,7 +204,7 @@ function J.events(keys, args)
     flat[#flat + 1] = entry[2][4]
     position = entry[1]
   end
-  if gap and J.after(gap_to, after) then return { tag or "", position, gap, gap_to, gap_at, flat } end
+  if gone and J.after(gone_to, after) then return { tag or "", position, gone, gone_to, gone_at, flat } end
   return { tag or "", position, "", "", "", flat }
 end
 

@@ -15,13 +15,18 @@ function J.wake_up(cx, worker)
   if call("ZREM", cx.P .. "z", worker) == 1 then call("HDEL", cx.P .. "zs", worker) else call("DEL", cx.P .. "wake:" .. worker) end
 end
 
+-- A sleeper sleeps no longer than these ms.
+local function tell_due(cx, ms)
+  local worker = call("ZREVRANGE", cx.P .. "z", 0, 0)[1]
+  if worker then
+    call("RPUSH", cx.P .. "wake:" .. worker, "d" .. ms)
+    call("PEXPIRE", cx.P .. "wake:" .. worker, 60000)
+  end
+end
+
 -- Work for n: wake workers with about n free slots between them, those who fell asleep last first (they are surely there).
 -- In a partitioned queue the sleepers are kept elsewhere: the caller is told how many to wake.
-function J.wake(cx, n)
-  if J.meta(cx).parts then
-    cx.to_wake = (cx.to_wake or 0) + n
-    return
-  end
+local function wake(cx, n)
   while n > 0 do
     local worker = call("ZPOPMAX", cx.P .. "z")[1]
     if not worker then return end
@@ -34,12 +39,17 @@ function J.wake(cx, n)
   end
 end
 
-local function tell_due(cx, ms)
-  local worker = call("ZREVRANGE", cx.P .. "z", 0, 0)[1]
-  if worker then
-    call("RPUSH", cx.P .. "wake:" .. worker, "d" .. ms)
-    call("PEXPIRE", cx.P .. "wake:" .. worker, 60000)
+-- The same at the end of a call. One of those who are woken may be the one who knew when something is due, and may be busy then:
+-- another is told.
+function J.wake(cx, n)
+  local due = J.counters(cx).timer
+  if J.meta(cx).parts then
+    cx.to_wake = (cx.to_wake or 0) + n
+    if due > 0 then cx.due_at = math.min(cx.due_at or due, due) end
+    return
   end
+  wake(cx, n)
+  if due > 0 then tell_due(cx, math.max(due - cx.now, 0)) end
 end
 
 -- A job is due at `due` and no sooner one is: one sleeper sleeps no longer than that. It is told, not woken.
@@ -123,8 +133,8 @@ end
 -- wake_some: for partitioned queues, wake workers for n jobs, or tell one that a job is due. KEYS 1 prefix of the whole queue.
 -- ARGS n, ms until it is due or -1. RETURNS nothing
 function J.wake_some(keys, args)
-  local cx, n, due_in = { P = keys[1], meta = {} }, unpack(args)
-  J.wake(cx, tonumber(n))
+  local cx, n, due_in = { P = keys[1] }, unpack(args)
+  wake(cx, tonumber(n))
   if tonumber(due_in) >= 0 then tell_due(cx, due_in) end
   return 0
 end
@@ -138,7 +148,7 @@ end
 
 -- asleep: the worker found nothing in any partition, or (slots 0) looks for nothing any more. KEYS 1 prefix of the whole queue. ARGS worker, slots
 function J.asleep(keys, args)
-  local cx, worker, slots = { P = keys[1], meta = {} }, unpack(args)
+  local cx, worker, slots = { P = keys[1] }, unpack(args)
   slots = tonumber(slots)
   if slots > 0 then
     J.fall_asleep(cx, worker, slots)
@@ -146,7 +156,7 @@ function J.asleep(keys, args)
     call("HDEL", cx.P .. "zs", worker)
   else -- perhaps it was woken: let another see what for
     call("DEL", cx.P .. "wake:" .. worker)
-    J.wake(cx, 1)
+    wake(cx, 1)
   end
   return 0
 end

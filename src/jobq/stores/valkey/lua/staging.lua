@@ -46,7 +46,7 @@ function J.stage(keys, args)
 end
 
 -- seal: before a flow is submitted, whether its part of this queue fits still (a queue without a mode may have got one since).
--- From then on it does: the queue has a mode. KEYS 1 prefix. ARGS now, plain, keyed, cost (as stage). RETURNS nothing, or an error as put does
+-- From then on it does: the queue has a mode. KEYS 1 prefix. ARGS now, plain, keyed, cost (as stage). RETURNS 1 if it had none, or an error as put does
 function J.seal(keys, args)
   local now, plain, keyed, cost = unpack(args)
   local cx = J.open(keys[1], now)
@@ -55,6 +55,7 @@ function J.seal(keys, args)
   if not J.meta(cx).mode then
     call("HSET", cx.P .. "m", "mode", keyed == "0" and "plain" or "keyed")
     J.meta_changed(cx)
+    return 1
   end
   return 0
 end

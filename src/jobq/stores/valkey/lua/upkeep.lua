@@ -119,7 +119,7 @@ function J.sweep(cx, limit)
     end
     local count = meta.count ~= "" and tonumber(meta.count or 100000)
     if count and n < limit then
-      local over = J.ended_count(cx, state) - count
+      local over = call("ZCARD", P .. "e" .. state) - count -- those with an id or a time of their own do not count
       if over > 0 then n = n + purge_from(cx, P .. "e" .. state, call("ZRANGE", P .. "e" .. state, 0, math.min(over, limit - n) - 1)) end
     end
   end
