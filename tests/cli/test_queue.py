@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+
+from jobq.core.records import QueueName
+from jobq.stores import open_store
 
 Work = Callable[[], None]
 
@@ -99,3 +103,20 @@ def test_watching_prints_each_look(ctl) -> None:
     looks = [json.loads(line) for line in result.stdout.splitlines()]
     assert [look[0]["counts"]["waiting"] for look in looks] == [2, 2]
     assert "ENDED/S" in ctl("queue", "watch", "--times", "1").stdout
+
+
+def test_readers_of_the_event_logs_are_listed_and_can_be_forgotten(ctl) -> None:
+    fill(ctl, 3)
+    assert "no readers" in ctl("queue", "readers").stderr
+    asyncio.run(register(ctl.url, "trial"))
+    assert ctl.json("queue", "readers") == [{"queue": "shop", "reader": "trial", "position": "0"}]
+    assert ctl("queue", "readers", "shop").stdout.split() == ["QUEUE", "READER", "POSITION", "shop", "trial", "0"]
+    assert "trial forgotten in 1 queue" in ctl("queue", "forget-reader", "trial", "--yes").stdout
+    assert ctl.json("queue", "readers") == []
+    refused = ctl("queue", "forget-reader", "trial", "--yes", code=1)
+    assert "no reader 'trial' there" in refused.stderr
+
+
+async def register(url: str, reader: str) -> None:
+    async with open_store(url) as store:
+        await store.ack_events(QueueName("default", "shop"), reader, "0")

@@ -183,6 +183,18 @@ async def test_a_reader_is_remembered_where_it_stands(q_twice: tuple[Desk, Desk]
     assert await second.store.ack_events(second.queue, "another", None) is None
 
 
+async def test_a_reader_that_is_forgotten_is_not_listed_and_stands_nowhere(q: Desk) -> None:
+    await q.put("a")
+    position = (await q.store.read_events(q.queue, after="0")).position
+    await q.store.ack_events(q.queue, "relay", position)
+    await q.store.ack_events(q.queue, "trial", "0")
+    assert await q.store.readers(q.queue) == {"relay": position, "trial": "0"}
+    assert await q.store.forget_reader(q.queue, "trial")
+    assert not await q.store.forget_reader(q.queue, "trial")
+    assert await q.store.readers(q.queue) == {"relay": position}
+    assert await q.store.ack_events(q.queue, "trial", None) is None
+
+
 async def test_a_position_does_not_move_back(q: Desk) -> None:
     await q.put("a")
     early = (await q.store.read_events(q.queue, after="0")).position

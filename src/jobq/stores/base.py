@@ -259,7 +259,15 @@ class EventStore(Protocol):
 
     async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:
         """Register `reader`, or move it on to `position`; answers where it stands. What it has not acknowledged is kept,
-        up to the log's hard cap, which leaves a `gap` event. A position of None asks only."""
+        up to the log's hard cap; whoever comes from before what is kept reads a `gap` event first. None asks only."""
+        ...
+
+    async def readers(self, queue: QueueName) -> dict[str, str]:
+        """The registered readers, and where each stands."""
+        ...
+
+    async def forget_reader(self, queue: QueueName, reader: str) -> bool:
+        """Keep nothing for this reader any more: it will not come back. False if there is none of that name."""
         ...
 
 

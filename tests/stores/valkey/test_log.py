@@ -51,6 +51,17 @@ async def test_what_a_reader_has_not_acknowledged_stays(store: ValkeyStore, queu
     assert await everything(store, queue) == [f"j{n}" for n in range(1000)]
 
 
+async def test_what_only_a_forgotten_reader_had_not_acknowledged_goes(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
+    bound(server, queue, 200, 10_000)
+    await store.ack_events(queue, "trial", "0")
+    await write(store, queue, 0, 1000)
+    await store.forget_reader(queue, "trial")
+    await store.tick()
+    assert len(await everything(store, queue)) <= 211
+
+
 async def test_what_all_readers_have_acknowledged_goes(store: ValkeyStore, queue: QueueName, server: Server) -> None:
     bound(server, queue, 100, 10_000)
     await store.ack_events(queue, "slow", "0")

@@ -252,3 +252,15 @@ def ack_events(tx: Tx, name: QueueName, reader: str, position: str | None) -> st
         tx.execute(SQL["ack"], (qid, reader, int(position)))
     row = tx.execute(SQL["reader"], (qid, reader)).fetchone()
     return None if row is None else str(row[0])
+
+
+def readers(tx: Tx, name: QueueName) -> dict[str, str]:
+    """The whole of `Store.readers`."""
+    queue = tx.queue(name)
+    return {} if queue is None else {reader: str(pos) for reader, pos in tx.execute(SQL["readers"], (queue.qid,))}
+
+
+def forget_reader(tx: Tx, name: QueueName, reader: str) -> bool:
+    """The whole of `Store.forget_reader`."""
+    queue = tx.queue(name)
+    return queue is not None and tx.change(SQL["forget_reader"], (queue.qid, reader)) > 0

@@ -247,6 +247,12 @@ class SqliteStore:
     async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:
         return await self._write(reads.ack_events, queue, reader, position)
 
+    async def readers(self, queue: QueueName) -> dict[str, str]:
+        return await self._read(reads.readers, queue)
+
+    async def forget_reader(self, queue: QueueName, reader: str) -> bool:
+        return await self._write(reads.forget_reader, queue, reader)
+
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _opened(self) -> database.Database:

@@ -85,6 +85,11 @@ def schedule_specs(prefix: str) -> str:
     return f"{prefix}sc"
 
 
+def readers(prefix: str) -> str:
+    """Where the registered readers of a log stand."""
+    return f"{prefix}sr"
+
+
 def settings(prefix: str) -> str:
     """What is stored about a queue."""
     return f"{prefix}m"

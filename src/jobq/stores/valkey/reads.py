@@ -178,3 +178,14 @@ class Reads(Handle):
         if not any(stands):
             return None
         return stands[0] if len(prefixes) == 1 else json.dumps([s or "0" for s in stands])
+
+    async def readers(self, queue: QueueName) -> dict[str, str]:
+        """See EventStore."""
+        found = [await self.servers.command(prefix, "HKEYS", keys.readers(prefix)) for prefix in await self.prefixes(queue)]
+        names = sorted({name.decode() for names in found for name in names})
+        return {name: await self.ack_events(queue, name, None) or "0" for name in names}
+
+    async def forget_reader(self, queue: QueueName, reader: str) -> bool:
+        """See EventStore."""
+        prefixes = await self.prefixes(queue)
+        return any([await self.servers.command(prefix, "HDEL", keys.readers(prefix), reader) for prefix in prefixes])

@@ -53,6 +53,12 @@ SELECT pos, entry FROM events WHERE qid = ? AND pos > ? ORDER BY pos;
 -- name: ack: a reader has got this far
 INSERT INTO readers VALUES (?, ?, ?) ON CONFLICT (qid, reader) DO UPDATE SET pos = max(pos, excluded.pos);
 
+-- name: readers: all that are registered, and how far they have got
+SELECT reader, pos FROM readers WHERE qid = ? ORDER BY reader;
+
+-- name: forget_reader: it will not come back
+DELETE FROM readers WHERE qid = ? AND reader = ?;
+
 -- name: reader: how far it has got
 SELECT pos FROM readers WHERE qid = ? AND reader = ?;
 
