@@ -1,6 +1,7 @@
 -- register: the functions callers see, each of the same name in J. While a library is loaded almost nothing of Lua is there,
 -- so all the other files run inside `build`, with the first call.
--- Reads say so, and may run on replicas. What ends jobs or frees memory goes through when memory has run out.
+-- Reads say so, and may run on replicas. What ends jobs or frees memory goes through when memory has run out, and so does what
+-- workers need for it: to be led, to be there, to wake.
 local J = nil
 
 local function register(name, flags)
@@ -28,16 +29,8 @@ register("pause_schedule", {})
 register("fire", {})
 register("declare", {})
 register("limit", {})
-register("pause", {})
 register("watch", {})
 register("hear_log", {})
-register("wake_some", {})
-register("slots", {})
-register("ack", {})
-register("beat", {})
-register("ask", {})
-register("sweep_workers", {})
-register("lead", {})
 
 register("settle", { "allow-oom" })
 register("extend", { "allow-oom" })
@@ -48,6 +41,14 @@ register("clear", { "allow-oom" })
 register("clean", { "allow-oom" })
 register("obliterate", { "allow-oom" })
 register("asleep", { "allow-oom" })
+register("slots", { "allow-oom" })
+register("wake_some", { "allow-oom" })
+register("pause", { "allow-oom" })
+register("ack", { "allow-oom" })
+register("beat", { "allow-oom" })
+register("ask", { "allow-oom" })
+register("sweep_workers", { "allow-oom" })
+register("lead", { "allow-oom" })
 
 register("get", { "no-writes" })
 register("logs", { "no-writes" })
