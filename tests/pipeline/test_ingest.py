@@ -11,8 +11,12 @@ from pyspark.sql import SparkSession
 
 from jobq.errors import ConfigError
 from jobq.pipeline.jobs.ingest import ingest
+from jobq.pipeline.jobs.run import Run
 from jobq.pipeline.lake import Batch, Lake, Totals
+from jobq.pipeline.slo import load_targets
+from jobq.pipeline.sources import open_source
 from jobq.pipeline.tables import EVENTS, QUARANTINE
+from jobq.pipeline.transforms.parse import from_json_lines
 from tests.pipeline.conftest import History, take_in, wire_rows
 
 
@@ -108,16 +112,70 @@ def test_bad_records_go_to_quarantine_with_the_reason_and_stop_nothing(lake: Lak
         {**good[0], "state": "floating", "id": "z"},
         {**good[0], "at_ms": 5, "id": "q"},
         {**good[0], "attempt": "many", "id": "r"},
+        {**good[0], "created_ms": -1, "id": "s"},
+        {**good[0], "due_ms": 2**63 - 1, "id": "t"},
+        {**good[0], "started_ms": 253_402_300_800_000, "id": "u"},
+        {**good[0], "finished_ms": -(2**63), "id": "w"},
+        "[]",
     ]
     totals = take_in(lake, [*bad, *good])
-    assert (totals.events, totals.quarantined, totals.read) == (3, 7, 10)
+    assert (totals.events, totals.quarantined, totals.read) == (3, 12, 15)
     found = {row.problem: row.raw for row in lake.read(QUARANTINE).collect()}
     assert set(found) == {
         "not JSON of the event's shape", "unknown version 2", "queue is missing", "unknown kind evaporated",
-        "unknown state floating", "at_ms is not a time of this century",
+        "unknown state floating", "at_ms is not a time of this century", "created_ms is not a time from 1970 to 9999",
+        "due_ms is not a time from 1970 to 9999", "started_ms is not a time from 1970 to 9999",
+        "finished_ms is not a time from 1970 to 9999",
     }  # fmt: skip
     assert json.loads(found["unknown kind evaporated"])["kind"] == "evaporated"
     assert len(ids(lake)) == 3
+
+
+def test_a_time_that_no_timestamp_can_hold_stops_no_compiled_plan_either(lake: Lake, history: History) -> None:
+    """The other tests run without code generation, and what is computed when is its affair."""
+    settings = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {name: lake.spark.conf.get(name) for name in settings}
+    good = history.life("a").lines
+    try:
+        for name, value in settings.items():
+            lake.spark.conf.set(name, value)
+        totals = take_in(lake, [*({**good[0], name: 2**63 - 1} for name in ("at_ms", "created_ms", "due_ms")), *good])
+    finally:
+        for name, value in before.items():
+            lake.spark.conf.set(name, value)
+    assert (totals.events, totals.quarantined) == (3, 3)
+
+
+def test_a_job_may_be_due_in_another_century(lake: Lake, history: History) -> None:
+    assert take_in(lake, [{**history.life("a").lines[0], "due_ms": 32_503_680_000_000}]).events == 1
+
+
+def test_a_record_is_kept_as_it_came(lake: Lake, history: History) -> None:
+    text = json.dumps({"v": 1, "kind": "evaporated", "colour": "red", "worker": None})
+    take_in(lake, [text, "[ ]"])
+    assert sorted(row.raw for row in lake.read(QUARANTINE).collect()) == ["[ ]", text]
+
+
+def test_bytes_that_are_no_text_do_not_spoil_the_table_for_its_readers(lake: Lake, history: History, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    folder = tmp_path / "lines"
+    folder.mkdir()
+    good = [json.dumps(line).encode() for line in history.life("a").lines]
+    (folder / "a.jsonl").write_bytes(b"\n".join([b"\xff\xfe nonsense", good[0].replace(b"acme", b"ac\xffme"), *good]))
+    job = Run(lake, open_source(f"files://{folder}"), load_targets(None))
+    job.start(lake.spark, once=True)
+    job.wait()
+    assert (job.brought.events, job.brought.quarantined) == (3, 2)
+    for file in Path(lake.root, "quarantine").rglob("*.parquet"):
+        pq.read_table(file).validate(full=True)
+    assert "\ufffd\ufffd nonsense" in {row.raw for row in lake.read(QUARANTINE).collect()}
+
+
+def test_bytes_of_a_topic_that_are_no_text_do_not_spoil_it_either(lake: Lake, history: History) -> None:
+    bad = [bytearray(b"\xff\xfe nonsense"), bytearray(b'{"v":1,"kind":"\xff"}')]
+    records = lake.spark.createDataFrame([(value,) for value in bad], "value binary")
+    ingest(lake, from_json_lines(records.withColumn("value", records.value.cast("string"))), Batch(run="test", number=0))
+    assert {row.raw for row in lake.read(QUARANTINE).collect()} == {"\ufffd\ufffd nonsense", '{"v":1,"kind":"\ufffd"}'}
 
 
 def test_a_batch_of_bad_records_only_is_a_batch(lake: Lake) -> None:

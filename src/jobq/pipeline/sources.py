@@ -102,7 +102,7 @@ class FileSource:
         self.name = _name("files", folder)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Oldest files first."""
+        """Oldest files first. A line that holds a list is taken as its records, so that an empty list is none."""
         reader = spark.readStream.schema(WIRE).option("columnNameOfCorruptRecord", CORRUPT).option("mode", "PERMISSIVE")
         reader = reader.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl*")
         if self.max_files:

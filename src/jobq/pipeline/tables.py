@@ -239,7 +239,12 @@ QUARANTINE = Table(
     "Records that are no events, with the reason. They are never counted, and never stop the stream.",
     (
         _C("problem", "string", "what is wrong with it"),
-        _C("raw", "string", "the record as it came"),
+        _C(
+            "raw",
+            "string",
+            "the record as it came, with bytes that are not UTF-8 replaced; of a file's line that is JSON, only the fields of "
+            "an event (`origin` has the line itself)",
+        ),
         _C("origin", "string", "where it came from: file, or topic/partition/offset"),
     ),
     (_C("day", "date", "the day it was read (UTC)"),),

@@ -10,6 +10,7 @@ from jobq.core.states import Kind, State
 from jobq.pipeline.tables import EVENTS, QUARANTINE, struct
 
 CORRUPT = "_corrupt"  # where Spark's JSON reader puts a line that is not JSON of this shape
+LINE = "_line"  # the line itself, from sources that have it at no cost
 
 _INTEGERS = {"life", "attempt", "failures", "stalls", "v"}
 WIRE = struct(
@@ -24,17 +25,19 @@ _REQUIRED = ("v", "id", "kind", "at_ms", "tenant", "queue", "job", "life", "atte
 _KINDS = [*(kind.value for kind in Kind), wire.GAP]
 _STATES = [state.value for state in State]
 _EARLIEST_MS, _LATEST_MS = 946_684_800_000, 4_102_444_800_000  # 2000 and 2100: a clock outside is broken
+_YEAR_10000_MS = 253_402_300_800_000  # a job may be due whenever a datetime can say
+_TIMES = ("created_ms", "due_ms", "started_ms", "finished_ms")
 
 EVENT, BAD = "events", "quarantine"
 ROUTE = "table"
 
 
 def from_json_lines(lines: DataFrame, value: str = "value", origin: Column | None = None) -> DataFrame:
-    """Lines in a string column, read as WIRE rows with an `origin`."""
+    """Lines in a string column, read as WIRE rows with an `origin` and the line."""
     origin = F.lit(None).cast("string") if origin is None else origin
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    parsed = lines.select(F.from_json(F.col(value), WIRE, options).alias("e"), origin.alias("origin"))
-    return parsed.select("e.*", "origin")
+    parsed = lines.select(F.from_json(F.col(value), WIRE, options).alias("e"), origin.alias("origin"), F.col(value).alias(LINE))
+    return parsed.select("e.*", "origin", LINE)
 
 
 def problem() -> Column:
@@ -49,6 +52,7 @@ def problem() -> Column:
         (F.col("state").isNull() & (F.col("kind") != wire.GAP), F.lit("state is missing")),
         (~F.col("at_ms").between(_EARLIEST_MS, _LATEST_MS), F.lit("at_ms is not a time of this century")),
     ]
+    checks += [(~F.col(name).between(0, _YEAR_10000_MS - 1), F.lit(f"{name} is not a time from 1970 to 9999")) for name in _TIMES]
     first: Column = F.lit(None).cast("string")
     for wrong, why in reversed(checks):
         first = F.when(wrong, why).otherwise(first)
@@ -61,16 +65,13 @@ def routed(rows: DataFrame) -> DataFrame:
     One frame for both, so that a batch is read and parsed once: the write puts them apart by the column `table`."""
     checked = rows.withColumn("problem", problem())
     good = F.col("problem").isNull()
-    at = F.timestamp_millis(F.col("at_ms"))
-    times = {
-        "at": F.when(good, at),
-        "created_at": F.timestamp_millis(F.col("created_ms")),
-        "due_at": F.timestamp_millis(F.col("due_ms")),
-        "started_at": F.timestamp_millis(F.col("started_ms")),
-        "finished_at": F.timestamp_millis(F.col("finished_ms")),
-    }
+    # Only of good rows: of a number out of range, Spark raises instead of answering null, and the batch would never go through.
+    times = {f"{name.removesuffix('_ms')}_at": F.when(good, F.timestamp_millis(name)) for name in _TIMES}
+    times["at"] = F.when(good, F.timestamp_millis("at_ms"))
     body = [times.get(name, F.col(name)).alias(name) for name in (column.name for column in EVENTS.body)]
-    raw = F.when(~good, F.coalesce(F.col(CORRUPT), F.to_json(F.struct(*wire.FIELDS))))
+    lines = [F.col(name) for name in (CORRUPT, LINE) if name in rows.columns]
+    # Bytes that are not UTF-8 are replaced: readers of Parquet stop at a string that is none.
+    raw = F.when(~good, F.make_valid_utf8(F.coalesce(*lines, F.to_json(F.struct(*wire.FIELDS)))))
     return checked.select(
         *body,
         F.col("problem"),
