@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from io import StringIO
@@ -12,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from jobq import Queue
+from jobq.errors import ConfigError
 from jobq.pipeline import synthetic
 from jobq.pipeline.audit import Audit, QueueAudit, StoreView, audit
 from jobq.pipeline.cli import _audit_grid, _remarks
@@ -161,9 +164,6 @@ def test_synthetic_events_are_legal_and_in_the_wire_format(lake: Lake, spark: Sp
 
 
 def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(lake: Lake, tmp_path: Path) -> None:
-    import asyncio
-
-    from jobq import Queue
     from jobq.core import wire
     from jobq.log import BEGINNING, EventLog
 
@@ -186,6 +186,37 @@ def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(lake
     assert (queue.verdict, queue.problems) == ("violated", ["waiting: 4 in the lake, 5 in the store"])
     take_in(lake, lines, number=2)
     assert audit(lake, store=url).verdict == "proved"
+
+
+def test_a_queue_that_never_reached_the_lake_is_not_overlooked(lake: Lake, history: History, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+
+    async def put() -> None:
+        async with Queue("unseen", url, tenant="globex") as queue, Queue("unused", url):
+            await queue.named("send").enqueue(1)
+
+    asyncio.run(put())
+    take_in(lake, history.life("a").lines)
+    found = audit(lake, store=url)
+    assert [(queue.tenant, queue.queue, queue.verdict) for queue in found.queues] == [
+        ("acme", "mail", "proved"),
+        ("globex", "unseen", "unprovable"),
+    ]
+    assert found.queues[1].behind
+    assert found.queues[1].differs == {"waiting": (0, 1)}
+    assert (found.verdict, found.exit_code) == ("unprovable", 2)
+
+
+def test_where_there_is_no_queue_nothing_is_proved() -> None:
+    found = Audit(queues=())
+    assert (found.verdict, found.exit_code) == ("unprovable", 2)
+    assert _remarks(found) == ["there is no queue to audit: nothing has reached the lake"]
+
+
+def test_a_folder_that_is_no_lake_is_refused_and_not_made(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no lake in"):
+        audit(Lake(spark, f"{tmp_path}/typo"))
+    assert not (tmp_path / "typo").exists()
 
 
 def test_the_audits_table_is_readable_at_80_columns() -> None:

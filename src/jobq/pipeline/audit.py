@@ -1,14 +1,15 @@
 """`jq-pipeline audit`: does the lake prove that every accepted job ended once or is still held?
 
 The verdict per tenant and queue is `proved`, `violated`, or `unprovable`: where the store's log lost entries at its hard cap
-(a gap), or where the lake has not caught up with the store it is compared with, faults may have an innocent reason.
+(a gap), or where the lake has not caught up with the store it is compared with, faults may have an innocent reason. Compared
+with a store, every queue of it is audited, also one of which nothing ever reached the lake. No queue at all proves nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -92,8 +93,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of them."""
-        verdicts = {queue.verdict for queue in self.queues}
+        """The worst of them; where there are none, nothing is proved."""
+        verdicts = {queue.verdict for queue in self.queues} or {"unprovable"}
         return "violated" if "violated" in verdicts else "unprovable" if "unprovable" in verdicts else "proved"
 
     @property
@@ -103,23 +104,38 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def audit(lake: Lake, *, store: str | None = None, examples: str | None = None) -> Audit:
-    """Go through the whole lake once. `store`: a URL to compare with. `examples`: a folder for the events at fault."""
-    rows = judged(lake.read(EVENTS), lake.state.horizon)
+    """Go through the whole lake once. `store`: a URL to compare with. `examples`: a folder for the events at fault.
+
+    ConfigError if there is no lake."""
+    rows = judged(lake.require().read(EVENTS), lake.state.horizon)
     found = [_queue_audit(row) for row in balance(rows).collect()]
     if examples and any(sum(queue.faults.values()) for queue in found):
         counterexamples(rows).coalesce(1).write.mode("overwrite").json(examples)
     if store:
-        views = asyncio.run(_views(store, [(queue.tenant, queue.queue) for queue in found]))
-        late = _behind(lake, {(queue.tenant, queue.queue): view for queue, view in zip(found, views, strict=True)})
-        found = [
-            msgspec.structs.replace(queue, store=view, behind=(queue.tenant, queue.queue) in late)
-            for queue, view in zip(found, views, strict=True)
-        ]
+        found = _compared(lake, found, asyncio.run(_views(store, [(queue.tenant, queue.queue) for queue in found])))
     done = Audit(queues=tuple(found))
     # For the report, which shows when the lake was last audited and with what result.
     note = {"at_ms": int(time.time() * 1000), "verdict": done.verdict, "queues": len(found)}
     lake.files.write(f"{lake.root}/_jobq/audit.json", msgspec.json.encode(note).decode())
     return done
+
+
+def _compared(lake: Lake, found: list[QueueAudit], views: Mapping[tuple[str, str], StoreView]) -> list[QueueAudit]:
+    """The queues with what the store says of them, and those that only the store has."""
+    known = {(queue.tenant, queue.queue): queue for queue in found}
+    late = _behind(lake, views)
+    return [
+        msgspec.structs.replace(known.get(name) or _nothing(*name), store=view, behind=name in late)
+        for name, view in sorted(views.items())
+    ]
+
+
+def _nothing(tenant: str, queue: str) -> QueueAudit:
+    """The books of a queue of which the lake has no event."""
+    return QueueAudit(
+        tenant=tenant, queue=queue, events=0, jobs=0, accepted=0, rerun=0, carried=0, completed=0, failed=0, cancelled=0, held=0,
+        held_by_state={}, faults={},
+    )  # fmt: skip
 
 
 def _behind(lake: Lake, views: Mapping[tuple[str, str], StoreView]) -> set[tuple[str, str]]:
@@ -148,12 +164,14 @@ def _queue_audit(row: Row) -> QueueAudit:
     )
 
 
-async def _views(url: str, queues: list[tuple[str, str]]) -> list[StoreView]:
+async def _views(url: str, in_lake: Sequence[tuple[str, str]]) -> dict[tuple[str, str], StoreView]:
+    """Of these queues and of all others of the store, except those that nothing was ever put in."""
     async with EventLog(url) as log:
-        return [
-            StoreView(
-                counts={state.value: n for state, n in (await log.counts(tenant, queue)).items()},
-                positions=await log.ends(tenant, queue),
+        names = {*in_lake, *((name.tenant, name.queue) for name in await log.queues())}
+        views = {
+            name: StoreView(
+                counts={state.value: n for state, n in (await log.counts(*name)).items()}, positions=await log.ends(*name)
             )
-            for tenant, queue in queues
-        ]
+            for name in names
+        }
+    return {name: view for name, view in views.items() if name in in_lake or view.positions or any(view.counts.values())}

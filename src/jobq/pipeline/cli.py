@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,6 +61,14 @@ def _lake_option(command: F) -> F:
     )
 
 
+def _day(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """A day as tables are partitioned by it."""
+    try:
+        return None if value is None else date.fromisoformat(value).isoformat()
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a day: YYYY-MM-DD", param=option) from None
+
+
 def _settings(conf: tuple[str, ...]) -> dict[str, str]:
     for setting in conf:
         if "=" not in setting:
@@ -83,6 +92,11 @@ def _open(lake: str, master: str | None, conf: tuple[str, ...], *, format: Forma
     wanted = format or _stored_format(lake)
     spark = open_session("jq-pipeline", master=master, format=wanted, kafka=kafka, conf=_settings(conf))
     return Lake(spark, lake, format=format)
+
+
+def _open_existing(lake: str, master: str | None, conf: tuple[str, ...]) -> Any:
+    """A lake that is there: ConfigError for a folder that is none, and nothing is made in it."""
+    return _open(lake, master, conf).require()
 
 
 @main.command()
@@ -134,7 +148,7 @@ def run(
 @_spark_options
 def audit(lake: str, store: str | None, examples: str | None, master: str | None, conf: tuple[str, ...]) -> None:
     """Prove from the lake that nothing was lost. Exit 0: proved. 1: violated. 2: unprovable (a gap in the store's log)."""
-    where = _open(lake, master, conf)
+    where = _open_existing(lake, master, conf)
     code = _audit(where, store, examples)
     where.spark.stop()
     sys.exit(code)
@@ -175,6 +189,8 @@ def _remarks(found: Any) -> list[str]:
         for queue in found.queues
         if queue.verdict != "proved"
     ]
+    if not found.queues:
+        return ["there is no queue to audit: nothing has reached the lake"]
     return [*lines, f"{len(found.queues) - len(lines)} of {len(found.queues)} queues proved"]
 
 
@@ -197,8 +213,8 @@ def _utc(ms: int) -> str:
 @_lake_option
 @click.option("--out", required=True, type=click.Path(dir_okay=False), help="The HTML file to write.")
 @click.option("--png", type=click.Path(dir_okay=False), help="Also a summary as a picture (needs jobq[report]).")
-@click.option("--since", help="First day (YYYY-MM-DD).")
-@click.option("--until", help="Last day (YYYY-MM-DD).")
+@click.option("--since", callback=_day, help="First day (YYYY-MM-DD).")
+@click.option("--until", callback=_day, help="Last day (YYYY-MM-DD).")
 @click.option("--tenant", help="Only this tenant.")
 @click.option("--title", default="jobq", show_default=True)
 @_spark_options
@@ -211,7 +227,7 @@ def report(
 
     if png:
         require("matplotlib", "report")
-    where = _open(lake, master, conf)
+    where = _open_existing(lake, master, conf)
     write_report(where, Path(out), png=Path(png) if png else None, since=since, until=until, tenant=tenant, title=title)
     where.spark.stop()
     click.echo(f"report: {out}" + (f", {png}" if png else ""))
@@ -220,7 +236,7 @@ def report(
 @main.command()
 @_lake_option
 @click.option("--slo", "slo_file", type=click.Path(exists=True, dir_okay=False), help="YAML file with targets.")
-@click.option("--since", help="First day (YYYY-MM-DD). Default: all.")
+@click.option("--since", callback=_day, help="First day (YYYY-MM-DD). Default: all.")
 @_spark_options
 def rebuild(lake: str, slo_file: str | None, since: str | None, master: str | None, conf: tuple[str, ...]) -> None:
     """Make the derived tables anew from `events`: after a change of the SLO targets."""
@@ -228,7 +244,7 @@ def rebuild(lake: str, slo_file: str | None, since: str | None, master: str | No
     from jobq.pipeline.slo import load_targets
 
     targets = load_targets(slo_file)
-    where = _open(lake, master, conf)
+    where = _open_existing(lake, master, conf)
     with where.writing("rebuild"):
         where.reload()
         click.echo(f"derived {len(rebuilt(where, targets, since=since))} hours anew")
@@ -243,7 +259,7 @@ def compact(lake: str, target_mb: int, master: str | None, conf: tuple[str, ...]
     """Make few large files of many small ones. Not while `run` is at work on the same Parquet lake."""
     from jobq.pipeline.jobs.upkeep import compact as compacted
 
-    where = _open(lake, master, conf)
+    where = _open_existing(lake, master, conf)
     with nullcontext() if where.state.format == "delta" else where.writing("compact"):
         where.reload()
         changed = compacted(where, target=target_mb * 1024 * 1024)
@@ -261,7 +277,7 @@ def retention(lake: str, keep_days: int, all_tables: bool, master: str | None, c
     """Remove old days."""
     from jobq.pipeline.jobs.upkeep import retain
 
-    where = _open(lake, master, conf)
+    where = _open_existing(lake, master, conf)
     with where.writing("retention"):
         where.reload()
         removed = retain(where, keep_days=keep_days, all_tables=all_tables)

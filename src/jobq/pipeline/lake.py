@@ -106,6 +106,12 @@ class Lake:
         if stored := self.files.read(self._state_path):
             self.state = msgspec.json.decode(stored, type=LakeState)
 
+    def require(self) -> Lake:
+        """Itself, if something was ever put in; ConfigError for a folder that is no lake."""
+        if not self.files.exists(self._state_path):
+            raise ConfigError(f"there is no lake in {self.root}: `jq-pipeline run` makes one")
+        return self
+
     def writing(self, command: str) -> Lock:
         """The right to write, for the command of that name."""
         return Lock(self.files, f"{self.root}/_jobq/writer.json", command)

@@ -44,6 +44,7 @@ class Run:
         self._lock.acquire()
         try:
             self.lake.reload()
+            self.lake.save(self.lake.state)  # from here on it is a lake, also if no event ever comes
             self.lake.finish()
             self.lake.sweep()
             self._once = once
