@@ -31,8 +31,8 @@ _SETTINGS = {
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
     # Beginnings of runs are joined to a few in a hundred ends: cheaper sent around than shuffled, up to this size.
     "spark.sql.autoBroadcastJoinThreshold": "67108864",
-    # Code that Spark has made for a query is kept for the next one like it: a run has more of them than the default of 100, and a
-    # batch found none of its own again (1M events, the second time: 56 → 39 CPU s).
+    # Code that Spark has made for a query is kept for the next one like it; 100, the default, is too few for a run's plans.
+    # (1M events, the second time in a session: 56 → 39 CPU s, one run each on a busy machine.)
     "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.hadoop.parquet.enable.summary-metadata": "false",
@@ -41,8 +41,8 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
 }
 
-# For a driver that is all of Spark and lives for minutes: planning is seldom repeated often enough to be worth the JVM's best
-# compiler, so it is asked four times as late (1M events, the second time: 39 → 32 CPU s).
+# For a driver that is all of Spark and lives for minutes. A third of such a run's CPU was the JVM's best compiler, on code
+# that is soon over: it sets in about four times as late. (Together with the collector, 1M events: 39 → 32 CPU s, one run each.)
 _LOCAL_JVM = " ".join(
     (
         "-XX:+UseParallelGC",
