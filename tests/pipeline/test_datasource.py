@@ -154,5 +154,7 @@ def test_a_stream_becomes_jobs(spark: SparkSession, url: str, tmp_path: Path) ->
 def test_what_is_missing_is_said(spark: SparkSession, url: str) -> None:
     with pytest.raises(Exception, match=r'needs .option\("queue"'):
         spark.range(1).write.format("jobq").option("url", url).mode("append").save()
+    with pytest.raises(Exception, match=r"no column 'invoce' \(did you mean 'invoice'\?\)"):
+        write(spark.createDataFrame([("i-1",)], "invoice string"), url, id="invoce")
     with pytest.raises(Exception, match="memory:// lives in one process"):
         spark.read.format("jobq").options(url="memory://", queue="mail").load().collect()

@@ -29,7 +29,7 @@ def say(line: str) -> None:
 
 
 class Commands(click.Group):
-    """Errors of ours are one line, not a traceback."""
+    """Errors of ours are one line, not a traceback, also those that come through Spark."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -37,6 +37,18 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except JobqError as e:
             raise click.ClickException(str(e)) from e
+        except Exception as e:
+            if said := _said_in_spark(e):
+                raise click.ClickException(said) from e
+            raise
+
+
+def _said_in_spark(error: Exception) -> str | None:
+    from pyspark.errors import PySparkException
+
+    from jobq.pipeline.failures import our_words
+
+    return our_words(error) if isinstance(error, PySparkException) else None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,10 +81,10 @@ def _day(_: click.Context, option: click.Parameter, value: str | None) -> str | 
         raise click.BadParameter(f"{value!r} is not a day: YYYY-MM-DD", param=option) from None
 
 
-def _settings(conf: tuple[str, ...]) -> dict[str, str]:
+def _settings(conf: tuple[str, ...], option: str = "--conf") -> dict[str, str]:
     for setting in conf:
         if "=" not in setting:
-            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--conf")
+            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint=option)
     return dict(setting.split("=", 1) for setting in conf)
 
 
@@ -310,13 +322,18 @@ def load(
     id_columns: str | None, prefix: str | None, rejected: str | None, master: str | None, conf: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Enqueue a job for each row of PATH. Columns are arguments; _priority, _delay, _key, … are options. Again: adds nothing."""
+    from jobq.pipeline.failures import asked_for
+    from jobq.pipeline.jobs.load import ask
     from jobq.pipeline.jobs.load import load as loaded
 
+    ask(url, queue, tenant)
     spark = open_session("jq-pipeline load", master=master, conf=_settings(conf))
-    rows = spark.read.format(format).options(**_settings(reading)).load(path)
+    with asked_for(f"{path} cannot be read as {format}"):
+        rows = spark.read.format(format).options(**_settings(reading, "--option")).load(path)
     if sql:
         rows.createOrReplaceTempView("input")
-        rows = spark.sql(sql)
+        with asked_for("--sql"):
+            rows = spark.sql(sql)
     given = {"url": url, "queue": queue, "tenant": tenant, "task": task, "id": id_columns, "prefix": prefix, "rejected": rejected}
     found = loaded(spark, rows, {name: value for name, value in given.items() if value}, report=say)
     spark.stop()

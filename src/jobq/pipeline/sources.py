@@ -7,6 +7,7 @@ sqlite:///…, valkey://…, grpc://…        the event log of a store, through
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -15,6 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobq.errors import ConfigError
+from jobq.log import EventLog
+from jobq.pipeline.failures import asked_for
 from jobq.pipeline.transforms.parse import CORRUPT, WIRE, from_json_lines
 
 STORES = (
@@ -108,7 +111,8 @@ class FileSource:
         if self.max_files:
             reader = reader.option("maxFilesPerTrigger", self.max_files)
         # Not the column _metadata.file_path: with it, a copy of 1M lines took 9.0 instead of 7.3 CPU s.
-        return reader.json(self.folder).withColumn("origin", F.input_file_name())
+        with asked_for(f"there are no events to read in {self.folder}"):
+            return reader.json(self.folder).withColumn("origin", F.input_file_name())
 
 
 class StoreSource:
@@ -121,11 +125,16 @@ class StoreSource:
         self.name = _name("store", url)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """From the oldest event that is kept."""
+        """From the oldest event that is kept. StoreUnavailable at once if there is no answer: Spark would wrap it in its own."""
         from jobq.pipeline.datasource import register
 
+        asyncio.run(self._ask())
         register(spark)
         reader = spark.readStream.format("jobq").option("url", self.url).option("read", "lines").option("reader", "pipeline")
         if self.max_events:
             reader = reader.option("maxEventsPerTrigger", self.max_events)
         return from_json_lines(reader.load(), origin=F.col("origin"))
+
+    async def _ask(self) -> None:
+        async with EventLog(self.url) as log:
+            await log.queues()

@@ -29,8 +29,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from jobq import Queue
-from jobq.core.checks import check_id
-from jobq.errors import InvalidJob
+from jobq.core.checks import check_id, did_you_mean
+from jobq.errors import ConfigError, InvalidJob
 from jobq.pipeline.datasource.columns import required, store_url
 from jobq.task import Call, Task
 
@@ -60,7 +60,7 @@ class _Rows:
 
     def __init__(self, queue: Queue, options: Mapping[str, str], names: Sequence[str]) -> None:
         self.queue, self.task = queue, options.get("task")
-        self.id_columns = [name.strip() for name in options.get("id", "").split(",") if name.strip()]
+        self.id_columns = _id_columns(options)
         self.prefix = options.get("prefix", "")
         self.options = {f"_{name}": name for name in OPTIONS if f"_{name}" in names}
         self.arguments = [name for name in names if name not in self.options and name not in ("_id", "_task")]
@@ -105,6 +105,10 @@ class _Rows:
         return self.prefix + hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
+def _id_columns(options: Mapping[str, str]) -> list[str]:
+    return [name.strip() for name in options.get("id", "").split(",") if name.strip()]
+
+
 def _values(column: pa.Array) -> list[Any]:
     """A column as Python values: through numpy, which makes no object per value on the way, where that gives the same."""
     kind = column.type
@@ -120,6 +124,9 @@ class _Writer:
         self.options = {name.lower(): value for name, value in options.items()}
         self.names = list(names)
         self.url, self.queue = store_url(options), required(options, "queue")
+        for name in _id_columns(self.options):
+            if name not in self.names:
+                raise ConfigError(f"option id: there is no column {name!r}{did_you_mean(name, self.names)}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Loaded:
         """Enqueue what comes, a batch at a time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 import threading
@@ -12,7 +13,18 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from jobq import Queue
 from jobq.pipeline.datasource import register
+
+
+def ask(url: str, queue: str, tenant: str | None = None) -> None:
+    """Raise what the store has against these jobs before any work is done: StoreUnavailable, ConfigError."""
+
+    async def go() -> None:
+        async with Queue(queue, url, tenant=tenant) as opened:
+            await opened.counts()
+
+    asyncio.run(go())
 
 
 def load(
