@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobq.core.records import EventRecord, QueueName
+from jobq.errors import StoreUnavailable
 from jobq.relay import Relay
 from jobq.relay.targets import Refused, TargetUnavailable
 from jobq.stores import open_store
@@ -27,6 +28,8 @@ class Shelf:
         self.gate.set()
         self.asked = asyncio.Event()
         self.refuses: set[str] = set()
+        self.fails_for: QueueName | None = None
+        self.failed = asyncio.Event()
 
     async def open(self) -> None: ...
 
@@ -37,6 +40,9 @@ class Shelf:
     async def aclose(self) -> None: ...
 
     async def send(self, events: Sequence[EventRecord]) -> list[Refused]:
+        if events[0].queue == self.fails_for:
+            self.failed.set()
+            raise StoreUnavailable("not an outage of the target")
         self.asked.set()
         await self.gate.wait()
         if self.down:
@@ -166,6 +172,26 @@ async def test_a_target_that_fails_at_its_chores_goes_on_being_served(store: Sto
     assert await relay.tick() == 1
     assert relay.status.problem is None
     assert [event.job for event in shelf.taken] == ["a", "b"]
+
+
+async def test_a_pass_that_fails_for_one_queue_ends_when_it_has_ended_for_all(store: Store, relay: Relay, shelf: Shelf) -> None:
+    """Otherwise the next pass would send the same page beside it."""
+    await put(store, "a")
+    await put(store, "b", queue=QueueName("globex", "default"))
+    shelf.gate.clear()
+    shelf.fails_for = QUEUE
+    pass_under_way = asyncio.ensure_future(relay.tick())
+    await shelf.failed.wait()
+    await shelf.asked.wait()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not pass_under_way.done()
+    shelf.gate.set()
+    with pytest.raises(StoreUnavailable):
+        await pass_under_way
+    assert [event.job for event in shelf.taken] == ["b"]
+    shelf.fails_for = None
+    assert await relay.drain() == 1
 
 
 async def test_refused_events_that_cannot_be_kept_are_not_passed_over(store: Store, shelf: Shelf, tmp_path: Path) -> None:

@@ -66,10 +66,13 @@ class Relay:
     async def tick(self) -> int:
         """One pass: for each queue that is ours, one page. Answers how many events were shipped."""
         await self._find_queues()
-        shipped = await asyncio.gather(*(lane.tick() for lane in self._lanes.values()))
+        passes = await asyncio.gather(*(lane.tick() for lane in self._lanes.values()), return_exceptions=True)
         self._others = sum(not lane.ours for lane in self._lanes.values())
         await self._tend_target()
-        return sum(shipped)
+        # Raised when every lane has come to an end: one still at work would send beside the next pass, and out of order.
+        for failed in (found for found in passes if isinstance(found, BaseException)):
+            raise failed
+        return sum(found for found in passes if isinstance(found, int))
 
     async def _tend_target(self) -> None:
         """Its own chores. What fails is tried again in the next pass: nothing is lost by it, it only comes later."""
