@@ -25,11 +25,11 @@ from jobq.core.records import (
     QueueName,
     Settled,
 )
-from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.valkey import keys, packing, unpacking
 from jobq.stores.valkey.functions import function
 from jobq.stores.valkey.handle import Parted, Refused
+from jobq.stores.valkey.packing import Prepared
 from jobq.stores.valkey.sleep import Sleep
 from jobq.stores.valkey.unpacking import Glance
 from jobq.stores.valkey.wire import Argument
@@ -39,7 +39,6 @@ _numbers = Struct(">7d").pack
 _BATCH = 2000
 """Jobs per call of put: the server does nothing else meanwhile, and 2,000 take it about 6 ms."""
 _STATES: dict[str, LeaseState] = {"h": "held", "l": "lost", "c": "cancel"}
-_WAITING = State.WAITING
 _REPEATED = -2  # what an exchange answers that was made before: look again at once
 
 
@@ -95,7 +94,7 @@ class HotCalls(Sleep):
 
     def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
         """See HotStore."""
-        return packing.Prepared(specs)
+        return Prepared(specs)
 
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
         """See HotStore."""
@@ -110,9 +109,13 @@ class HotCalls(Sleep):
             return await self._put(specs)
 
     async def _put(self, specs: Sequence[JobSpec]) -> list[PutResult]:
+        queue = specs[0].queue
+        specs = specs if isinstance(specs, Prepared) else Prepared(specs)
+        if specs.alike is not None and len(specs) <= _BATCH and self._partitions.get(queue) == 1 and queue in self._met:
+            return await self._put_at(keys.prefix(queue), specs, {})
         where = await self.check_edges(specs) if any(spec.after for spec in specs) else {}
         groups = await self._by_place(specs)
-        if len(groups) == 1 and len(specs) <= _BATCH and not (where and packing.too_large(specs)):
+        if len(groups) == 1 and len(specs) <= _BATCH and not (where and specs.too_large):
             ((prefix, _),) = groups.items()
             return await self._put_at(prefix, specs, where)
         own = {JobKey(spec.queue, spec.id) for spec in specs} if where else set()
@@ -123,14 +126,11 @@ class HotCalls(Sleep):
         for prefix, places in groups.items():
             for start in range(0, len(places), _BATCH):
                 part = places[start : start + _BATCH]
-                for n, answer in zip(part, await self._put_at(prefix, [specs[n] for n in part], where), strict=True):
+                for n, answer in zip(part, await self._put_at(prefix, Prepared([specs[n] for n in part]), where), strict=True):
                     answers[n] = answer
         return answers  # type: ignore[return-value]
 
     async def _by_place(self, specs: Sequence[JobSpec]) -> dict[str, list[int]]:
-        first = specs[0].queue
-        if self._partitions.get(first) == 1 and first in self._met and all(spec.queue == first for spec in specs):
-            return {keys.prefix(first): list(range(len(specs)))}
         groups: dict[str, list[int]] = {}
         for n, spec in enumerate(specs):
             if spec.queue not in self._met:
@@ -140,13 +140,12 @@ class HotCalls(Sleep):
             groups.setdefault(self.place(spec.queue, spec.id, spec.key), []).append(n)
         return groups
 
-    async def _put_at(self, prefix: str, specs: Sequence[JobSpec], where: dict[JobKey, str]) -> list[PutResult]:
-        if packing.too_large(specs):
+    async def _put_at(self, prefix: str, specs: Prepared, where: dict[JobKey, str]) -> list[PutResult]:
+        if specs.too_large:
             middle = len(specs) // 2
-            first = await self._put_at(prefix, specs[:middle], where)
-            return first + await self._put_at(prefix, specs[middle:], where)
-        alike = specs.alike if isinstance(specs, packing.Prepared) else packing.alike(specs)
-        name, args = (_PUT, self._each(specs, where)) if alike is None else (_PUT_ALIKE, alike)
+            first = await self._put_at(prefix, Prepared(specs[:middle]), where)
+            return first + await self._put_at(prefix, Prepared(specs[middle:]), where)
+        name, args = (_PUT, self._each(specs, where)) if specs.alike is None else (_PUT_ALIKE, specs.alike)
         try:
             reply = await self.fcall_list(name, prefix, (self.now(), *args), confirmed=True)
         except Refused as e:
@@ -154,10 +153,9 @@ class HotCalls(Sleep):
         if reply[4]:
             await self.meet(specs[0].queue, again=True)
         await self.after(specs[0].queue, prefix, to_wake=reply[0], messages=reply[1], due_in=reply[2])
-        results = [PutResult(id=spec.id, life=0, state=_WAITING) for spec in specs]
         for answer in reply[3]:
-            results[answer[0] - 1] = self.put_result(specs[0].queue, answer)
-        return results
+            specs.results[answer[0] - 1] = self.put_result(specs[0].queue, answer)
+        return specs.results
 
     def _each(self, specs: Sequence[JobSpec], where: dict[JobKey, str]) -> tuple[Argument, ...]:
         """What `put` takes of jobs of any kind."""

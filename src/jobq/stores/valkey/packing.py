@@ -14,7 +14,21 @@ from msgspec.structs import astuple
 
 from jobq.core.commands import AnyCommand, Cancel, Reprioritise, Reschedule, SendSignal, Update
 from jobq.core.queues import Limits, RateData, RetentionData, Window
-from jobq.core.records import AnyOutcome, Block, Edge, Fail, Failure, Hold, JobKey, JobSpec, QueueName, RetryLater, SnoozeFor
+from jobq.core.records import (
+    AnyOutcome,
+    Block,
+    Edge,
+    Fail,
+    Failure,
+    Hold,
+    JobKey,
+    JobSpec,
+    PutResult,
+    QueueName,
+    RetryLater,
+    SnoozeFor,
+)
+from jobq.core.states import State
 
 encode = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder(order="deterministic").encode
@@ -56,8 +70,8 @@ Alike = tuple[int, bytes, int, bytes, bytes]
 
 
 def alike(specs: Sequence[JobSpec]) -> Alike | None:
-    """What `put_alike` takes of jobs that differ in id and payload only, and simply wait; None if these are others."""
-    name, width = specs[0].name, len(specs[0].id)
+    """What `put_alike` takes of jobs of one queue that differ in id and payload only, and simply wait; None for others."""
+    queue, name, width = specs[0].queue, specs[0].name, len(specs[0].id)
     head = _head(name)
     if head is None:
         return None
@@ -65,7 +79,7 @@ def alike(specs: Sequence[JobSpec]) -> Alike | None:
     parts: list[bytes] = []
     for row in map(astuple, specs):
         id, payload = row[1], row[3]
-        if row[4:] != _USUAL or row[2] != name or len(id) != width:
+        if row[4:] != _USUAL or row[2] != name or len(id) != width or (row[0] is not queue and row[0] != queue):
             return None
         ids.append(id)
         parts += (_length(len(payload)), payload)
@@ -76,24 +90,20 @@ def alike(specs: Sequence[JobSpec]) -> Alike | None:
 
 
 class Prepared(list[JobSpec]):
-    """Specs, and what `put_alike` takes of them."""
+    """Specs, what `put_alike` takes of them, and the answers if all of them are new and wait."""
 
-    __slots__ = ("alike",)
+    __slots__ = ("alike", "results")
 
     def __init__(self, specs: Sequence[JobSpec]) -> None:
         super().__init__(specs)
         self.alike = alike(specs)
+        self.results = [PutResult(id=spec.id, life=0, state=State.WAITING) for spec in specs]
 
-
-def too_large(specs: Sequence[JobSpec]) -> bool:
-    """Whether they are more than one call should hold the server up with; far larger ones it refuses."""
-    if len(specs) == 1:
-        return False
-    if isinstance(specs, Prepared) and specs.alike is not None:
-        size = len(specs.alike[-1])
-    else:
-        size = sum([len(spec.payload) for spec in specs])
-    return size > _BYTES
+    @property
+    def too_large(self) -> bool:
+        """Whether they are more than one call should hold the server up with; far larger ones it refuses."""
+        size = sum([len(spec.payload) for spec in self]) if self.alike is None else len(self.alike[-1])
+        return size > _BYTES and len(self) > 1
 
 
 def _head(name: str) -> bytes | None:
