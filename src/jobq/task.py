@@ -192,7 +192,7 @@ class Task(Generic[P, R]):
             if n == 1 and self._id is not None:
                 raise InvalidJob(f"id={self._id!r} with more than one call: they would all be the same job")
             try:
-                yield self, self.spec(*_arguments(call))
+                yield self, self.spec(call, _NO_NAMES) if type(call) is tuple else self.spec(*_arguments(call))
             except InvalidJob as error:
                 raise type(error)(f"call {n}: {error}") from error
 
@@ -253,8 +253,6 @@ _NO_NAMES: Mapping[str, Any] = {}
 
 
 def _arguments(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    if type(call) is tuple:
-        return call, _NO_NAMES
     if isinstance(call, (tuple, list)):
         return tuple(call), {}
     if isinstance(call, Mapping):

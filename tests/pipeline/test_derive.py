@@ -139,6 +139,12 @@ def test_bit_by_bit_and_at_once_give_the_same_tables(spark: Any, tmp_path: Path)
         assert rows(bits.read(table), *table.columns) == rows(once.read(table), *table.columns), table.name
 
 
+def test_without_targets_there_is_nothing_to_attain(lake: Lake, history: History) -> None:
+    take_in(lake, history.life("a").lines)
+    assert derive(lake, ())
+    assert rows(lake.read(SLO), *SLO.columns) == []
+
+
 def test_targets_that_say_nothing_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "slo.yaml"
     file.write_text("targets:\n  - {name: odd, objective: 0.9}\n")

@@ -13,7 +13,7 @@ class _OfThread(threading.local):
     """A thread's maker. Two makers of the same chance would still have to meet in the counter, which starts anywhere."""
 
     def __init__(self) -> None:
-        self.maker = IdMaker(chance=int.from_bytes(os.urandom(CHANCE_BITS // 8)), count=int.from_bytes(os.urandom(4)))
+        self.next = IdMaker(chance=int.from_bytes(os.urandom(CHANCE_BITS // 8)), count=int.from_bytes(os.urandom(4))).next
 
 
 _ids = _OfThread()
@@ -21,7 +21,7 @@ _ids = _OfThread()
 
 def new_id() -> str:
     """A new id, later in order than all that this thread made before. Safe among threads."""
-    return _ids.maker.next(time.time_ns() // 1_000_000)
+    return _ids.next(time.time_ns() // 1_000_000)
 
 
 def _begin_anew() -> None:

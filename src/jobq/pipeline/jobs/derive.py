@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 
-from jobq.pipeline.formats import Part, any_of
+from jobq.pipeline.formats import Part, any_of, empty
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.slo import Target
 from jobq.pipeline.tables import ATTEMPTS, ERRORS, EVENTS, QUEUE_MINUTE, SLO, TENANT_DAY, WORKER_MINUTE, Table
@@ -35,7 +35,7 @@ def derive(lake: Lake, targets: Sequence[Target], hours: Sequence[Part] | None =
             lambda: _runs(lake, events, few, made, hours),
             lambda: _queues(lake, made, hours),
             lambda: _replace_hours(lake, ERRORS, errors(few), hours),
-            lambda: _replace_hours(lake, SLO, slo(made, targets), hours),
+            lambda: _replace_hours(lake, SLO, slo(made, targets) if targets else empty(lake.spark, SLO), hours),
         )
     finally:
         few.unpersist()
