@@ -34,7 +34,7 @@ async def test_workers_that_are_killed_lose_no_job(server: Server) -> None:
     await begin(server.url)
     async with open_store(server.url) as store, workers(server.url, 3) as group:
         killing = asyncio.create_task(every(1.5, 8, group.kill_one))
-        ids = await produce(store, 4000)
+        ids = await produce(store, 4000, pace=0.05)  # for as long as workers are killed: an idle one leaves nothing behind
         await killing
         await all_ended(store, len(ids))
     kinds = await check(server.url, ids)
