@@ -34,7 +34,7 @@ async def readers(ctl: Ctl, names: tuple[str, ...]) -> None:
 @yes_option
 @on_store
 async def forget_reader(ctl: Ctl, reader: str, names: tuple[str, ...], yes: bool) -> None:
-    """Keep no events for READER any more, in these queues (all: no name). One that comes back starts with a gap."""
+    """Keep no events for READER any more, in these queues (all: no name). One that comes back may find a gap."""
     store, known = ctl.backend.store, await ctl.backend.known(names)
     held = [r.queue for r in known if reader in await ctl.backend.within(store.readers(r.queue))]
     if not held:

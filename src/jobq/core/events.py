@@ -48,7 +48,8 @@ def pack(at_ms: int, worker: str | None, items: Sequence[Item]) -> bytes:
 
 
 def gap(log: str, position: str, queue: QueueName, at_ms: int, what: str) -> EventRecord:
-    """What a reader is told who comes from before `position`, up to which the log was dropped."""
+    """What a reader is told who comes from before `position`, up to which the log was dropped. It has the id of an event that
+    was: where that one has arrived already, nothing is missing, and a consumer that drops known ids drops this."""
     return EventRecord(
         id=f"{log}-{position}-0", position=position, kind="gap", at_ms=at_ms, queue=queue, job="", life=0, name="", key=None,
         attempt=0, failures=0, stalls=0, state=None, previous=None, worker=None, reason=what, error=None, fingerprint=None,

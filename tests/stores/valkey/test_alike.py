@@ -90,6 +90,10 @@ async def test_a_name_too_long_for_the_short_head_is_kept_whole(store: ValkeySto
 
 async def test_payloads_larger_than_a_call_should_be_go_in_by_several(store: ValkeyStore, queue: QueueName) -> None:
     specs = [spec(queue, f"big{n}", payload=b"x" * 6_000_000) for n in range(7)]
-    assert not any(r.duplicate for r in await store.put(specs))
-    assert not any(r.duplicate for r in await store.put([replace(s, id=f"{s.id}p", priority=1) for s in specs]))
-    assert (await store.count(queue))[State.WAITING] == 14
+    others = [replace(s, id=f"{s.id}p", priority=1) for s in specs]
+    for batch in (specs, others):
+        assert [r.id for r in await store.put(batch)] == [s.id for s in batch]
+    calls = {event.job: event.position for event in (await store.read_events(queue, after="0")).events}
+    assert len(calls) == 14
+    for batch in (specs, others):
+        assert len({calls[s.id] for s in batch}) == 4  # of at most 16 MB each

@@ -136,7 +136,7 @@ class Flows(Mail):
                 await self._stage_at(prefix, mine[start : start + _STAGED], flow, where)
 
     async def _stage_at(self, prefix: str, specs: Sequence[JobSpec], flow: str, where: dict[JobKey, str]) -> None:
-        if packing.Prepared(specs).too_large:
+        if packing.too_large(specs):
             middle = len(specs) // 2
             await self._stage_at(prefix, specs[:middle], flow, where)
             await self._stage_at(prefix, specs[middle:], flow, where)

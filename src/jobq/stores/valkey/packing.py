@@ -92,18 +92,18 @@ def alike(specs: Sequence[JobSpec]) -> Alike | None:
 class Prepared(list[JobSpec]):
     """Specs, what `put_alike` takes of them, and the answers if all of them are new and wait."""
 
-    __slots__ = ("alike", "results")
+    __slots__ = ("alike", "results", "too_large")
 
     def __init__(self, specs: Sequence[JobSpec]) -> None:
         super().__init__(specs)
         self.alike = alike(specs)
         self.results = [PutResult(id=spec.id, life=0, state=State.WAITING) for spec in specs]
+        self.too_large = too_large(specs)
 
-    @property
-    def too_large(self) -> bool:
-        """Whether they are more than one call should hold the server up with; far larger ones it refuses."""
-        size = sum([len(spec.payload) for spec in self]) if self.alike is None else len(self.alike[-1])
-        return size > _BYTES and len(self) > 1
+
+def too_large(specs: Sequence[JobSpec]) -> bool:
+    """Whether they are more than one call should hold the server up with; far larger ones it refuses."""
+    return len(specs) > 1 and sum([len(spec.payload) for spec in specs]) > _BYTES
 
 
 def _head(name: str) -> bytes | None:

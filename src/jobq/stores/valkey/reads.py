@@ -150,18 +150,17 @@ class Reads(Handle):
         start = "" if after is None else after
         while True:
             entries = max(1, min(_ENTRY, limit - len(found)))
-            tag, position, gone, gone_to, gone_at, flat = await self.fcall("events", prefix, start, entries)
+            tag, position, gone, gone_to, flat = await self.fcall("events", prefix, start, entries)
             name = tag.decode()
-            if gone:
-                found.append(events.gap(name, gone_to.decode(), queue, int(gone_at), f"{int(gone):,} events dropped so far"))
             end = position.decode()
             for at, entry in zip(flat[::2], flat[1::2], strict=True):
-                found += events.unpack(name, at.decode(), queue, entry)
+                told = events.unpack(name, at.decode(), queue, entry)
+                if gone and not found:
+                    found.append(events.gap(name, gone_to.decode(), queue, told[0].at_ms, f"{int(gone):,} events dropped so far"))
+                found += told
                 end = at.decode()
                 if len(found) >= limit:
                     return found, end
-            if gone and not flat:
-                end = gone_to.decode()
             if not flat or after is None:
                 return found, end
             start = end

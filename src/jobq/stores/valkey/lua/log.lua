@@ -36,7 +36,7 @@ function J.tell_accepted(cx, nk, ids)
 end
 
 -- Drop old entries: what all readers have acknowledged beyond the soft bound, anything beyond the hard one.
--- What is gone leaves a note (how many, up to where, when), so that whoever comes from before it is told of a gap.
+-- What is gone leaves a note (how many, up to where), so that whoever comes from before it is told of a gap.
 -- RETURNS the number of events dropped that a reader had not acknowledged.
 function J.log_trim(cx)
   local stream, n = cx.P .. "s", J.counters(cx)
@@ -66,7 +66,7 @@ function J.log_trim(cx)
   end
   if last then
     call("HINCRBY", cx.P .. "m", "gone", dropped)
-    call("HSET", cx.P .. "m", "gone_to", last, "gone_at", cx.now)
+    call("HSET", cx.P .. "m", "gone_to", last)
   end
   n.logged = n.logged - dropped
   return unread
