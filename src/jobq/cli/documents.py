@@ -11,8 +11,8 @@ from typing import Any
 from jobq.cli.output import plain
 from jobq.cli.text import iso
 from jobq.core.codec import get_codec
-from jobq.core.queues import QueueRecord
-from jobq.core.records import EventRecord, Failure, JobKey, JobRecord, MinuteRecord, StatsRecord, WorkerRecord
+from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
+from jobq.core.records import EventRecord, Failure, JobKey, JobRecord, WorkerRecord
 from jobq.core.states import State
 
 Document = dict[str, Any]

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from jobq.cli import documents, text
 from jobq.cli.output import Cell, Column, details, table
-from jobq.core.queues import Limits, QueueRecord, RateData, Window
-from jobq.core.records import MinuteRecord, StatsRecord
+from jobq.core.queues import Limits, MinuteRecord, QueueRecord, RateData, StatsRecord, Window
 from jobq.core.states import State
 
 _SHOWN = (State.WAITING, State.ACTIVE, State.DELAYED, State.BLOCKED, State.COMPLETED, State.FAILED, State.CANCELLED)

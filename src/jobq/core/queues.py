@@ -1,4 +1,4 @@
-"""What is declared and stored about queues: limits, retention, schedules. Records of the Store seam, like `records`."""
+"""What is declared, stored and counted about queues: limits, retention, schedules, figures. Records of the Store seam."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from jobq.core.records import JobSpec, Mode, QueueName
+from jobq.core.states import State
 
 CatchUp = Literal["skip", "one", "all"]
 
@@ -118,3 +119,30 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     next_ms: int | None
     skipped: bool = False  # catch-up says: move on, make no job
+
+
+class StatsRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue at a glance."""
+
+    queue: QueueName
+    counts: dict[State, int]
+    paused: bool = False
+    mode: Mode | None = None
+    oldest_waiting_ms: int | None = None  # how long the next job in line has been waiting
+    next_due_ms: int | None = None  # until the next delayed job is due
+    workers: int = 0
+
+
+class MinuteRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in one minute of one queue. Sums, so that minutes can be added up."""
+
+    minute_ms: int  # its start
+    accepted: int = 0
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    retried: int = 0
+    stalled: int = 0
+    wait_ms: int = 0  # of the jobs started: due to start, summed
+    run_ms: int = 0  # of the runs that ended: start to end, summed

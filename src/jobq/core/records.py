@@ -306,33 +306,6 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
-class StatsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue at a glance."""
-
-    queue: QueueName
-    counts: dict[State, int]
-    paused: bool = False
-    mode: Mode | None = None
-    oldest_waiting_ms: int | None = None  # how long the next job in line has been waiting
-    next_due_ms: int | None = None  # until the next delayed job is due
-    workers: int = 0
-
-
-class MinuteRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in one minute of one queue. Sums, so that minutes can be added up."""
-
-    minute_ms: int  # its start
-    accepted: int = 0
-    started: int = 0
-    completed: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    retried: int = 0
-    stalled: int = 0
-    wait_ms: int = 0  # of the jobs started: due to start, summed
-    run_ms: int = 0  # of the runs that ended: start to end, summed
-
-
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A worker as it last said it was."""
 

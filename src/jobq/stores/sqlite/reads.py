@@ -11,20 +11,8 @@ import msgspec
 from jobq.core import events
 from jobq.core.events import STATE_CODES, STATES
 from jobq.core.pace import Beat
-from jobq.core.queues import LimitsRecord, QueueRecord
-from jobq.core.records import (
-    EventPage,
-    EventRecord,
-    Filter,
-    JobKey,
-    JobRecord,
-    MinuteRecord,
-    Page,
-    QueueName,
-    StatsRecord,
-    Wish,
-    WorkerRecord,
-)
+from jobq.core.queues import LimitsRecord, MinuteRecord, QueueRecord, StatsRecord
+from jobq.core.records import EventPage, EventRecord, Filter, JobKey, JobRecord, Page, QueueName, Wish, WorkerRecord
 from jobq.core.states import State
 from jobq.errors import InvalidJob
 from jobq.stores.sqlite import flows

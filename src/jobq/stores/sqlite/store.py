@@ -16,7 +16,7 @@ from typing import Self
 
 from jobq.core.commands import AnyCommand
 from jobq.core.pace import Beat
-from jobq.core.queues import Fire, Limits, QueueConfig, QueueRecord, ScheduleRecord, ScheduleSpec
+from jobq.core.queues import Fire, Limits, MinuteRecord, QueueConfig, QueueRecord, ScheduleRecord, ScheduleSpec, StatsRecord
 from jobq.core.records import (
     AnyOutcome,
     Claim,
@@ -27,14 +27,12 @@ from jobq.core.records import (
     JobSpec,
     LeaseRef,
     LeaseState,
-    MinuteRecord,
     Note,
     Page,
     PutResult,
     QueueName,
     Settled,
     Signal,
-    StatsRecord,
     Topic,
     Wish,
     WorkerRecord,

@@ -11,19 +11,8 @@ import msgspec
 from jobq.core import events
 from jobq.core.events import STATE_CODES, STATES
 from jobq.core.pace import Beat
-from jobq.core.queues import QueueRecord
-from jobq.core.records import (
-    EventPage,
-    EventRecord,
-    Filter,
-    JobKey,
-    JobRecord,
-    MinuteRecord,
-    Page,
-    QueueName,
-    StatsRecord,
-    WorkerRecord,
-)
+from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
+from jobq.core.records import EventPage, EventRecord, Filter, JobKey, JobRecord, Page, QueueName, WorkerRecord
 from jobq.core.states import State
 from jobq.errors import InvalidJob
 from jobq.stores.valkey import keys, packing, unpacking
@@ -155,8 +144,9 @@ class Reads(Handle):
             end = position.decode()
             for at, entry in zip(flat[::2], flat[1::2], strict=True):
                 told = events.unpack(name, at.decode(), queue, entry)
-                if gone and not found:
+                if gone:
                     found.append(events.gap(name, gone_to.decode(), queue, told[0].at_ms, f"{int(gone):,} events dropped so far"))
+                    gone = None  # told once, before the first that is left
                 found += told
                 end = at.decode()
                 if len(found) >= limit:
