@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from jobq.core import records
+from jobq.core import queues, records
 from jobq.core.codec import get_codec
 from jobq.core.records import Failure, Mode
 from jobq.core.states import Kind, State
@@ -242,7 +242,7 @@ def event(record: records.EventRecord, position: str) -> Event:
     )
 
 
-def queue_stats(record: records.StatsRecord) -> QueueStats:
+def queue_stats(record: queues.StatsRecord) -> QueueStats:
     """A queue's record, for users."""
     return QueueStats(
         tenant=record.queue.tenant,
@@ -265,7 +265,7 @@ def _span(ms: int | None) -> timedelta | None:
     return None if ms is None else timedelta(milliseconds=ms)
 
 
-def minute_metrics(record: records.MinuteRecord) -> MinuteMetrics:
+def minute_metrics(record: queues.MinuteRecord) -> MinuteMetrics:
     """A minute, for users."""
     return MinuteMetrics(
         minute=moment(record.minute_ms),
