@@ -1,6 +1,6 @@
 """The Store contract. A store keeps jobs; everything else in jobq is built on these calls.
 
-Each docstring is the contract and tests/contract holds every store to it. The rules that hold for all calls:
+Each docstring is the contract and stores/conformance holds every store to it. The rules that hold for all calls:
 
 - **Batch-shaped and bounded.** A call's cost follows the size of its arguments (or its `limit`), never the backlog.
 - **Atomic per queue.** A call that names one queue happens whole or not at all; with several, each queue for itself.

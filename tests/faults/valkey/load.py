@@ -18,8 +18,8 @@ from jobq.core.states import ENDED, State
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from tests.contract.audit import check_story, stories_of
-from tests.contract.kit import read_log
+from jobq.stores.conformance.audit import check_story, stories_of
+from jobq.stores.conformance.kit import read_log
 
 APP = Path(__file__).with_name("app.py")
 QUEUE = QueueName("faults", "faults")

@@ -1,0 +1,104 @@
+"""Which stores the suite runs on, and a fresh desk in front of one for every test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from jobq.stores.base import Store
+from jobq.stores.conformance.audit import audit
+from jobq.stores.conformance.kit import Desk, FakeClock, fresh_queue
+from jobq.stores.conformance.places import PLACES, Fresh, Opening, Unavailable
+
+
+def chosen(config: pytest.Config) -> list[str]:
+    """The stores asked for by --store or JQ_TEST_STORES; all that are known if none was."""
+    named = config.getoption("--store") or [n for n in os.environ.get("JQ_TEST_STORES", "").split(",") if n]
+    for name in named:
+        if name not in PLACES:
+            raise pytest.UsageError(f"the conformance suite knows no store {name!r}; it knows {', '.join(sorted(PLACES))}")
+    return named or sorted(PLACES)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A misspelt store is refused once, before anything is collected."""
+    chosen(config)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test that stands in front of a store runs once per store."""
+    if "store_name" in metafunc.fixturenames:
+        metafunc.parametrize("store_name", chosen(metafunc.config), scope="session")
+
+
+@pytest.fixture(scope="session")
+def fresh_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Fresh]]:
+    """Starts what a store needs when its first test comes, and stops it at the end of the session."""
+    started: dict[str, Fresh | str] = {}
+    with ExitStack() as stack:
+
+        def start(name: str) -> Fresh:
+            if name not in started:
+                try:
+                    started[name] = stack.enter_context(contextmanager(PLACES[name])(_tmp(tmp_path_factory, name)))
+                except Unavailable as missing:
+                    started[name] = str(missing)
+            found = started[name]
+            if isinstance(found, str):
+                pytest.skip(f"no {name} here: {found}")
+            return found
+
+        yield start
+
+
+def _tmp(factory: pytest.TempPathFactory, name: str) -> Path:
+    return factory.mktemp(name)
+
+
+@pytest.fixture
+def opening(fresh_places: Callable[[str], Fresh], store_name: str) -> Opening:
+    """A fresh place that any number of handles can be opened on."""
+    return fresh_places(store_name)()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """The store's clock; only the test moves it."""
+    return FakeClock()
+
+
+@pytest.fixture
+async def two_handles(opening: Opening, clock: FakeClock) -> AsyncIterator[tuple[Store, Store]]:
+    """Two handles on one place, as two processes would have."""
+    async with AsyncExitStack() as stack:
+        yield (await stack.enter_async_context(opening(clock)), await stack.enter_async_context(opening(clock)))
+
+
+@pytest.fixture
+async def store(opening: Opening, clock: FakeClock) -> AsyncIterator[Store]:
+    """One handle on a fresh place."""
+    async with opening(clock) as handle:
+        yield handle
+
+
+@pytest.fixture
+async def q(store: Store, clock: FakeClock) -> AsyncIterator[Desk]:
+    """A desk at a fresh queue. Whatever a test does there, its events and counts must add up in the end."""
+    desk = Desk(store, fresh_queue(), clock)
+    yield desk
+    for queue in desk.audited:
+        await audit(store, queue)
+
+
+@pytest.fixture
+async def q_twice(two_handles: tuple[Store, Store], clock: FakeClock) -> AsyncIterator[tuple[Desk, Desk]]:
+    """The same queue seen through two handles."""
+    first = Desk(two_handles[0], fresh_queue(), clock)
+    second = first.through(two_handles[1])
+    yield first, second
+    for queue in first.audited:
+        await audit(second.store, queue)

@@ -1,0 +1,92 @@
+"""Opening, closing, twins."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from jobq.core.states import State
+from jobq.stores.base import Store
+from jobq.stores.conformance.kit import Desk, FakeClock, complete, fresh_queue, ref
+from jobq.stores.conformance.places import Opening
+
+
+async def test_migrate_is_idempotent_and_safe_in_parallel(opening: Opening, clock: FakeClock) -> None:
+    handles = [opening(clock) for _ in range(4)]
+    await asyncio.gather(*(h.migrate() for h in handles))
+    await asyncio.gather(*(h.migrate() for h in handles))
+    desk = Desk(handles[0], fresh_queue(), clock)
+    await desk.put("a")
+    assert await desk.through(handles[-1]).line() == ["a"]
+    for handle in handles:
+        await handle.aclose()
+
+
+async def test_closing_one_handle_leaves_the_other_at_work(opening: Opening, clock: FakeClock) -> None:
+    async with opening(clock) as stays:
+        desk = Desk(stays, fresh_queue(), clock)
+        async with opening(clock) as goes:
+            await desk.through(goes).put("a")
+        assert await desk.line() == ["a"]
+
+
+async def test_what_is_stored_outlives_a_handle(opening: Opening, clock: FakeClock) -> None:
+    queue = fresh_queue()
+    async with opening(clock) as stays:
+        async with opening(clock) as handle:
+            await Desk(handle, queue, clock).put("a")
+        async with opening(clock) as handle:
+            assert await Desk(handle, queue, clock).line() == ["a"]
+        assert await Desk(stays, queue, clock).counts() == {"active": 1}
+
+
+async def test_closing_twice_is_closing(opening: Opening, clock: FakeClock) -> None:
+    handle = opening(clock)
+    await handle.migrate()
+    await handle.aclose()
+    await handle.aclose()
+
+
+async def test_a_twin_works_in_the_event_loop_of_another_thread(q: Desk) -> None:
+    """The keeper's way of renewing leases while the main loop is blocked."""
+    await q.put("a")
+    lease = await q.take()
+    answers: list[str] = []
+    twin = q.store.twin()
+
+    async def renew() -> None:
+        async with twin:
+            answers.extend(await twin.extend([ref(lease)], lease_ms=60_000))
+
+    thread = threading.Thread(target=lambda: asyncio.run(renew()))
+    thread.start()
+    thread.join(20)  # this loop stands still meanwhile
+    assert answers == ["held"]
+    q.clock.advance(59_000)
+    assert await q.claim(worker="w2") == []
+    await q.settle(complete(lease))
+
+
+async def test_concurrent_calls_on_one_handle_are_each_whole(q: Desk) -> None:
+    await asyncio.gather(*(q.put(f"a{n}", f"b{n}") for n in range(30)))
+    assert await q.counts() == {"waiting": 60}
+    claims = await asyncio.gather(*(q.claim(5, worker=f"w{n}") for n in range(12)))
+    ids = [lease.id for leases in claims for lease in leases]
+    assert len(ids) == len(set(ids)) == 60
+    await asyncio.gather(*(q.settle(*map(complete, leases), worker=f"w{n}") for n, leases in enumerate(claims)))
+    assert await q.counts() == {"completed": 60}
+
+
+async def test_two_handles_claiming_at_once_share_the_work(q_twice: tuple[Desk, Desk]) -> None:
+    first, second = q_twice
+    await first.put(*(f"j{n}" for n in range(40)))
+    claims = await asyncio.gather(
+        *(desk.claim(10, worker=f"{side}{n}") for side, desk in enumerate((first, second)) for n in range(2))
+    )
+    ids = [lease.id for leases in claims for lease in leases]
+    assert len(ids) == len(set(ids)) == 40
+    assert await first.state("j0") is State.ACTIVE
+
+
+async def test_a_handle_names_its_place(store: Store) -> None:
+    assert "://" in store.url

@@ -1,0 +1,23 @@
+"""memory:// and sqlite://: nothing to start, a new name or file per test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from jobq.stores.conformance.places import Fresh, at, place
+
+
+@place("memory")
+def memory(tmp: Path) -> Iterator[Fresh]:
+    """A store of its own name per test."""
+    numbers = count()
+    yield lambda: at(f"memory://contract-{next(numbers)}")
+
+
+@place("sqlite")
+def sqlite(tmp: Path) -> Iterator[Fresh]:
+    """A file per test."""
+    numbers = count()
+    yield lambda: at(f"sqlite:///{tmp}/{next(numbers)}.db")
