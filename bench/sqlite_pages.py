@@ -23,6 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 from jobq.stores.sqlite import queries
+from jobq.stores.sqlite.schema import every_statement
 
 ROUNDS = 5
 COMMITS = 2000
@@ -91,9 +92,8 @@ def large(path: str, count: int) -> float:
 
 def schema(connection: Any) -> dict[str, str]:
     """Make the tables and a queue; the statements."""
-    for statement in queries.read("schema.sql").split(";\n"):
-        if statement.strip():
-            connection.execute(statement)
+    for statement in every_statement():
+        connection.execute(statement)
     hot = queries.load("hot.sql")
     connection.execute(hot["make_queue"], ("t", "q"))
     return hot

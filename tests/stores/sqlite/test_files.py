@@ -69,7 +69,7 @@ async def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE customers (name TEXT)")
     connection.close()
-    with pytest.raises(ConfigError, match="something else"):
+    with pytest.raises(ConfigError, match="another program"):
         await open_store(f"sqlite:///{path}").migrate()
 
 

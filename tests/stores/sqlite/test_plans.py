@@ -7,7 +7,7 @@ import re
 import apsw
 import pytest
 
-from jobq.stores.sqlite import queries
+from jobq.stores.sqlite import queries, schema
 
 # Tables that hold one row per queue, worker, listener or flow, never per job; and what json_each makes of a parameter.
 SMALL = {"queues", "workers", "calls", "minutes", "listeners", "sleepers", "json_each", "k", "flows", "schedules"}
@@ -21,9 +21,8 @@ def statements() -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def connection() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
-    for statement in queries.read("schema.sql").split(";\n"):
-        if statement.strip():
-            connection.execute(statement)
+    for statement in schema.every_statement():
+        connection.execute(statement)
     return connection
 
 

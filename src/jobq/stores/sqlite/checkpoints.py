@@ -21,13 +21,20 @@ ROWS = 10_000
 FRAMES = 20_000
 """Pages in the log from which on writers are held until it can begin anew."""
 
+WATCH_S = 1.0
+"""Seconds after which an idle process looks whether its file is still there."""
+
 
 class Checkpointer:
     """One per process and file. Whoever writes most wakes it most; several processes' take turns inside SQLite."""
 
-    def __init__(self, connection: apsw.Connection, alone: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, connection: apsw.Connection, alone: Callable[[], AbstractContextManager[None]], watch: Callable[[], None]
+    ) -> None:
+        """`watch` is called once per `WATCH_S`, from the thread: it looks whether the file is still there."""
         self._connection = connection
         self._alone = alone
+        self._watch = watch
         self._wake = threading.Event()
         self._stopping = False
         self._done = 0  # rows changed when the last one was asked for
@@ -49,7 +56,9 @@ class Checkpointer:
 
     def _serve(self) -> None:
         while True:
-            self._wake.wait()
+            if not self._wake.wait(WATCH_S):
+                self._watch()
+                continue
             self._wake.clear()
             if self._stopping:
                 return

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,8 +26,9 @@ import apsw
 
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import Clock
-from jobq.stores.sqlite import queries, scratch, signals
+from jobq.stores.sqlite import schema, scratch, signals
 from jobq.stores.sqlite.checkpoints import Checkpointer
+from jobq.stores.sqlite.identity import Identity, open_files
 from jobq.stores.sqlite.mailbox import Post
 from jobq.stores.sqlite.tx import Memory, Tx
 
@@ -36,10 +37,11 @@ try:
 except ImportError:  # Windows: SQLite's busy handler alone
     fcntl = None  # type: ignore[assignment]
 
+log = logging.getLogger("jobq")
+
 T = TypeVar("T")
 Work = Callable[..., T]
 
-SCHEMA = 1
 GROUP = 64
 QUEUES = 1000
 """Queues whose rows a writer keeps between transactions, by name and by number."""
@@ -82,6 +84,8 @@ class Database:
         self.post = Post()
         self.log_id = ""
         self.checkpointer: Checkpointer | None = None
+        self.identity: Identity | None = None  # None: the file is private to this process
+        self._lost = False  # the file was deleted or replaced, and the log says so
         self._lock_file: int | None = None
         self._writer = _Desk(self, writes=True)
         self._reader = _Desk(self, writes=False)
@@ -127,6 +131,12 @@ class Database:
         if self._lock_file is not None:
             fcntl.flock(self._lock_file, fcntl.LOCK_UN)
 
+    def check_identity(self) -> None:
+        """StoreUnavailable if the file was deleted or replaced: what is written to it would be lost."""
+        problem = self.identity.problem() if self.identity is not None else None
+        if problem is not None:
+            raise StoreUnavailable(f"{problem}; nothing more is accepted here: put the file back and restart this process")
+
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """No process writes, this one included: for the moment in which the log is begun anew."""
@@ -136,6 +146,15 @@ class Database:
                 yield
             finally:
                 self.end_turn()
+
+    def _watch(self) -> None:
+        """An idle worker makes no call that would tell it: wake every sleeper, so that each makes one and is told."""
+        problem = self.identity.problem() if self.identity is not None and not self._lost else None
+        if problem is not None:
+            self._lost = True
+            log.error("%s: nothing more is accepted; put the file back and restart this process", problem)
+            for mailbox in tuple(self.post.mailboxes.values()):
+                mailbox.wake_all()
 
     def _prepare(self) -> None:
         with self._opening:
@@ -150,20 +169,21 @@ class Database:
             self._ready = True
 
     def _open_file(self) -> None:
-        if not self._private and fcntl is not None:
-            self._lock_file = os.open(f"{self.path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if not self._private:
+            self._lock_file = open_files(self.path)
+            self.identity = Identity(self.path, f"{self.path}-lock")
         with self.alone():
             connection = self._connect()
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                self.log_id = _migrate(connection)
+                self.log_id = schema.migrate(connection)
                 connection.execute("COMMIT")
             except BaseException:
                 connection.close()
                 raise
         self._writer.start(connection)
         self._reader.start(self._connect())
-        self.checkpointer = Checkpointer(self._connect(), self.alone)
+        self.checkpointer = Checkpointer(self._connect(), self.alone, self._watch)
 
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(self.path, statementcachesize=STATEMENTS)
@@ -261,6 +281,7 @@ class _Desk:
         if self._writes and not self._database.take_turn(wait=wait):
             return None
         try:
+            self._database.check_identity()
             return self._transaction(group)
         except BaseException as e:  # whoever asked gets the error
             error = _translated(e, self._database.path)
@@ -342,24 +363,6 @@ def _translated(error: BaseException, path: str) -> BaseException:
     unavailable = StoreUnavailable(f"the SQLite database {path} did not take part: {error}")
     unavailable.__cause__ = error
     return unavailable
-
-
-def _migrate(connection: apsw.Connection) -> str:
-    """Bring the schema up to date; the log's id, made once per database."""
-    known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
-    if known is None:
-        if connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-            raise ConfigError("this SQLite file belongs to something else: it has tables, and none of them are jobq's")
-        for statement in queries.read("schema.sql").split(";\n"):
-            if statement.strip():
-                connection.execute(statement)
-        log_id = uuid.uuid4().hex[:12]
-        connection.executemany("INSERT INTO meta VALUES (?, ?)", [("schema", str(SCHEMA)), ("log", log_id)])
-        return log_id
-    meta = dict(connection.execute("SELECT name, value FROM meta"))
-    if int(meta["schema"]) != SCHEMA:
-        raise ConfigError(f"this file has jobq schema {meta['schema']}, and this jobq knows {SCHEMA}: use the jobq that wrote it")
-    return str(meta["log"])
 
 
 _shared: dict[str, tuple[Database, int]] = {}

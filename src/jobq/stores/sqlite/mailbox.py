@@ -66,6 +66,15 @@ class Mailbox:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._receive, notice)
 
+    def wake_all(self) -> None:
+        """Wake every sleeper of this handle. From any thread."""
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            self._loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        for event in self._wakes.values():
+            event.set()
+
     @contextlib.asynccontextmanager
     async def subscribed(self, topics: Sequence[Topic]) -> AsyncIterator[AsyncIterator[Signal]]:
         """Signals for the topics while the context lasts."""

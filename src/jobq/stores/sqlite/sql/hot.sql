@@ -96,7 +96,7 @@ ON CONFLICT (qid, minute) DO UPDATE SET accepted = accepted + excluded.accepted,
     run_ms = run_ms + excluded.run_ms;
 
 -- name: log: an entry of the event log
-INSERT INTO events VALUES (?, ?, ?, ?);
+INSERT INTO events VALUES (?1 * 1099511627776 + ?2, ?3, ?4);
 
 -- name: last_call: the last exchange of a worker
 SELECT call, stale FROM calls WHERE worker = ?;

@@ -48,7 +48,7 @@ SELECT record FROM workers WHERE until_ms > ? ORDER BY name;
 UPDATE workers SET wish = ? WHERE name = ? AND until_ms > ?;
 
 -- name: entries: of a queue's log after a position
-SELECT pos, entry FROM events WHERE qid = ? AND pos > ? ORDER BY pos;
+SELECT at - ?1 * 1099511627776, entry FROM events WHERE at > ?1 * 1099511627776 + ?2 AND at < (?1 + 1) * 1099511627776 ORDER BY at;
 
 -- name: ack: a reader has got this far
 INSERT INTO readers VALUES (?, ?, ?) ON CONFLICT (qid, reader) DO UPDATE SET pos = max(pos, excluded.pos);

@@ -22,10 +22,10 @@ DELETE FROM workers WHERE until_ms < ?;
 DELETE FROM calls WHERE at_ms < ?;
 
 -- name: oldest_entries: of a queue's log
-SELECT pos, logged FROM events WHERE qid = ? ORDER BY pos LIMIT ?;
+SELECT at - ?1 * 1099511627776, logged FROM events WHERE at > ?1 * 1099511627776 AND at < (?1 + 1) * 1099511627776 ORDER BY at LIMIT ?2;
 
 -- name: slowest_reader: how far the slowest registered reader is
 SELECT min(pos) FROM readers WHERE qid = ?;
 
 -- name: trim_log: the oldest entries, up to a position
-DELETE FROM events WHERE qid = ? AND pos <= ?;
+DELETE FROM events WHERE at > ?1 * 1099511627776 AND at <= ?1 * 1099511627776 + ?2;

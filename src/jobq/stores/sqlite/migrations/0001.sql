@@ -1,5 +1,5 @@
--- The schema, version 1. One file holds all tenants and queues. Times are milliseconds since the epoch.
--- Applied statement by statement inside one transaction; `meta.schema` then says which version the file has.
+-- Schema version 1, as released with 0.1. A released migration never changes: add the next number instead.
+-- One file holds all tenants and queues. Times are milliseconds since the epoch.
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 

@@ -1,0 +1,68 @@
+"""The files of a database: makes them, and notices when they are deleted or replaced while this process has them open.
+
+SQLite goes on writing to the file it opened, which nobody will ever read again: jobs would be acknowledged and lost. So
+writers compare what the path names now with what was opened, at most once per second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+CHECK_S = 1.0
+"""Seconds between two checks: a `stat` costs little, and acknowledgements stop within this time."""
+
+
+class Identity:
+    """The files of one database, as they were when it was opened. The write-ahead log joins them when it exists."""
+
+    def __init__(self, path: str, *others: str) -> None:
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._optional = (f"{path}-wal", *others)
+        self._path = path
+        self._next_s = 0.0
+        self._gone: str | None = None
+
+    def problem(self) -> str | None:
+        """What happened to the files, in words; None while they are the ones that were opened."""
+        now = time.monotonic()
+        if now < self._next_s or self._gone is not None:
+            return self._gone
+        self._next_s = now + CHECK_S
+        for path in (self._path, *self._optional):
+            self._gone = self._compare(path)
+            if self._gone is not None:
+                break
+        return self._gone
+
+    def _compare(self, path: str) -> str | None:
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return f"{path} was deleted while this process was using it" if path in self._seen else None
+        except OSError:  # a file system that is unavailable is SQLite's to report
+            return None
+        identity = (found.st_dev, found.st_ino)
+        if self._seen.setdefault(path, identity) != identity:
+            return f"{path} was replaced by another file while this process was using it"
+        return None
+
+
+def open_files(path: str) -> int | None:
+    """The lock file of a database. Creates both with the rights of their owner only; files that exist keep theirs."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    if fcntl is None:
+        return None
+    # Everyone who may write to the database must be able to lock it.
+    mode = os.stat(path).st_mode & 0o666
+    lock = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    if os.fstat(lock).st_mode & 0o666 != mode:
+        with contextlib.suppress(OSError):  # another user's file, with the rights that user chose
+            os.fchmod(lock, mode)
+    return lock

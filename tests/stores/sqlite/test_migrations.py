@@ -1,0 +1,99 @@
+"""A file that an older jobq wrote is brought up to date when it is opened, and loses nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+import pytest
+
+from jobq.core.commands import Rerun
+from jobq.core.records import Claim, Complete, JobKey, QueueName
+from jobq.core.states import State
+from jobq.stores import open_store
+
+WORK, KEYED = QueueName("default", "work"), QueueName("default", "keyed")
+WRITTEN_MS = 1_700_000_000_000
+RELEASED = {1: "de6dec750b2bfe08a37832bb5e50932761f26c417fcc9edae24ff4bb62fa7535"}
+"""Migrations that a release has shipped, and their digests: databases have run them, so they never change."""
+
+
+@pytest.fixture
+def old_file(tmp_path: Path) -> Path:
+    """A database as jobq 0.1 left it: jobs in every state, a schedule, a log with a reader."""
+    path = tmp_path / "jobs.db"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(Path(__file__).with_name("written_by_0_1.sql").read_text())
+    connection.close()
+    return path
+
+
+def shape(path: Path) -> list[tuple[str, ...]]:
+    """Tables with their columns, and indexes, however their statements are laid out."""
+    connection = apsw.Connection(str(path))
+    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+    columns = [(name, *map(str, column[1:6])) for name in names for column in connection.execute(f"PRAGMA table_info({name})")]
+    indexes = connection.execute("SELECT name, tbl_name FROM sqlite_master WHERE type = 'index' ORDER BY name").fetchall()
+    return columns + indexes
+
+
+async def test_an_old_file_gets_the_schema_of_a_new_one(old_file: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    for path in (old_file, new):
+        async with open_store(f"sqlite:///{path}"):
+            pass
+    assert shape(old_file) == shape(new)
+
+
+async def test_an_old_file_keeps_its_jobs(old_file: Path) -> None:
+    async with open_store(f"sqlite:///{old_file}", clock=lambda: WRITTEN_MS + 1) as store:
+        counts = await store.count(WORK)
+        assert {state.value: n for state, n in counts.items() if n} == {
+            "completed": 1, "failed": 1, "delayed": 2, "active": 1, "cancelled": 1, "waiting": 4, "blocked": 1,
+        }  # fmt: skip
+        done, failed, parent = await store.get([JobKey(WORK, id) for id in ("done", "failed", "parent")])
+        assert done is not None
+        assert done.result == b"7"
+        assert await store.logs(JobKey(WORK, "done")) == ["one"]
+        assert failed is not None
+        assert failed.failure is not None
+        assert failed.failure.message == "boom"
+        assert parent is not None
+        assert parent.children == (JobKey(WORK, "child"),)
+        assert [record.spec.id for record in await store.list_schedules(WORK)] == ["nightly"]
+        (record,) = [record for record in await store.queues("default") if record.queue == WORK]
+        assert (record.limits.declared.limit, record.limits.version, record.dead_letters) == (5, 2, "dead")
+
+
+async def test_the_jobs_of_an_old_file_run_to_their_end(old_file: Path) -> None:
+    now = [WRITTEN_MS + 7_200_000]  # delays and leases are over
+    async with open_store(f"sqlite:///{old_file}", clock=lambda: now[0]) as store:
+        assert await store.alter([Rerun(job=JobKey(WORK, "failed"))])
+        ended = []
+        for n in range(20):
+            claim = Claim(queues=(WORK, KEYED), limit=3, lease_ms=15_000)
+            leases = (await store.settle([], worker="w", call=f"claim{n}", then=claim)).leases
+            ended += [lease.id for lease in leases]
+            outcomes = [Complete(queue=lease.queue, id=lease.id, token=lease.token) for lease in leases]
+            await store.settle(outcomes, worker="w", call=f"settle{n}")
+        assert sorted(ended) == sorted(
+            ["failed", "retried", "gone", "waiting", "delayed", "unique", "child", "parent", "k1", "k2", "k3"]
+        )
+        assert (await store.count(WORK))[State.FAILED] == 1  # `late`: its ttl passed
+
+
+async def test_the_log_of_an_old_file_is_read_on_from_where_its_reader_was(old_file: Path) -> None:
+    async with open_store(f"sqlite:///{old_file}") as store:
+        position = (await store.readers(WORK))["relay"]
+        events = (await store.read_events(WORK, after=position)).events
+        assert [str(event.kind) for event in events[:4]] == ["started"] * 4
+        await store.pause(WORK)
+
+
+@pytest.mark.parametrize("number", RELEASED)
+def test_a_released_migration_never_changes(number: int) -> None:
+    data = files("jobq.stores.sqlite").joinpath("migrations", f"{number:04}.sql").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == RELEASED[number], "put the change into the newest migration instead"
