@@ -62,7 +62,7 @@ class Running(Protocol):
         ...
 
     async def note(self, progress: bytes | None, lines: tuple[str, ...]) -> None:
-        """Keep progress and log lines; returns when they are stored."""
+        """Store progress and log lines; returns when that is done. If the lease is lost they are dropped and the run stops."""
         ...
 
 

@@ -178,11 +178,11 @@ def test_an_unknown_task_is_an_ordinary_failure_with_a_clear_reason() -> None:
     assert isinstance(decided(Unknown("chrage"), failures=3), Fail)
 
 
-def test_waiting_for_children_blocks_and_keeps_what_was_saved() -> None:
+def test_waiting_for_children_blocks_and_leaves_what_was_saved() -> None:
     edges = (Edge(JobKey(QUEUE, "8")),)
     outcome = raised(WaitForChildren(edges), saved=b"1")
     assert isinstance(outcome, Block)
-    assert (outcome.after, outcome.signal, outcome.saved) == (edges, None, b"1")
+    assert (outcome.after, outcome.signal, outcome.saved) == (edges, None, None)
 
 
 def test_waiting_for_a_signal_blocks_with_its_timeout() -> None:

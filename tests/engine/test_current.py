@@ -132,6 +132,30 @@ async def test_notes_wait_for_a_store_that_is_away(bench: Bench, line: Proxy, st
     assert len(line.of("note")) == 3
 
 
+async def test_a_note_under_a_lost_lease_stops_the_run(bench: Bench, store: Store) -> None:
+    running, go, stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @bench.task
+    async def work() -> None:
+        running.set()
+        await go.wait()
+        try:
+            await current_job().log("nobody reads this")
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert current_job().cancelled
+            stopped.set()
+            raise
+
+    id = await bench.add("work")
+    async with bench.worker(lease=300):  # its next renewal, which would say so as well, is far away
+        await soon(running)
+        await store.obliterate(bench.qname, force=True)
+        go.set()
+        await soon(stopped)
+    assert await store.logs(JobKey(bench.qname, id)) == []
+
+
 async def test_the_current_job_follows_into_tasks_and_threads(bench: Bench) -> None:
     @bench.task
     async def work(n: int) -> list[str]:

@@ -123,21 +123,17 @@ def _raised(lease: Lease, error: BaseException, retry: Retry, now_ms: int, rando
         case RateLimited():
             return Hold(queue=queue, id=id, token=token, delay_ms=error.delay_ms)
         case WaitForChildren():
-            return Block(queue=queue, id=id, token=token, after=error.after, saved=_kept(error.saved, lease))
+            return Block(queue=queue, id=id, token=token, after=error.after, saved=error.saved)
         case WaitForSignal():
             return Block(
                 queue=queue, id=id, token=token, signal=error.name, seen=error.seen, timeout_ms=error.timeout_ms,
-                saved=_kept(error.saved, lease),
+                saved=error.saved,
             )  # fmt: skip
         case Reject():
             return Fail(queue=queue, id=id, token=token, failure=_failure(lease, error, "rejected", now_ms))
         case RetryAfter():
             return _chosen(lease, error, retry, now_ms)
     return _failed(lease, error, "error", retry, now_ms, random)
-
-
-def _kept(saved: bytes | None, lease: Lease) -> bytes | None:
-    return lease.saved if saved is None else saved
 
 
 def _chosen(lease: Lease, error: RetryAfter, retry: Retry, now_ms: int) -> AnyOutcome:

@@ -218,7 +218,8 @@ class Block(Outcome, frozen=True, kw_only=True, tag="block"):
     """It waits, `blocked`: for the jobs of `after` (put before), or for a signal. At no cost.
 
     With everything there already it goes straight back to waiting. Past `timeout_ms` it goes on with an empty value
-    as its signal. Signals stay with the job, so that a run finds those of earlier waits again: `seen` of that name it has."""
+    as its signal. Signals stay with the job, so that a run finds those of earlier waits again: `seen` of that name it has.
+    `saved` None leaves what the job has saved, be it by an earlier run or by a note of this one."""
 
     after: tuple[Edge, ...] = ()
     signal: str | None = None
@@ -248,11 +249,14 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress and log lines of a running job."""
+    """What a running job reports: progress, log lines, and a checkpoint. None leaves what is stored.
+
+    `saved` replaces what the job has saved, so that its next run finds it in `Lease.saved` if this one does not end."""
 
     lease: LeaseRef
     progress: bytes | None = None
     lines: tuple[str, ...] = ()
+    saved: bytes | None = None
 
 
 # ── what readers see ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from jobq.core.records import LeaseRef, Note
+from jobq.core.records import LeaseRef, LeaseState, Note
 from jobq.engine.service import Outage
 from jobq.errors import LeaseLost, StoreUnavailable
 from jobq.stores.base import Store
+
+Round = asyncio.Future[dict[LeaseRef, LeaseState]]
+"""One `note` call: how it found each lease."""
 
 
 class Notes:
@@ -16,13 +19,15 @@ class Notes:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._said: dict[LeaseRef, tuple[bytes | None, list[str]]] = {}
-        self._round: asyncio.Future[None] | None = None
+        self._round: Round | None = None
         self._flusher: asyncio.Task[None] | None = None
         self._outage = Outage("notes of running jobs")
         self._closed = False
 
-    async def add(self, lease: LeaseRef, progress: bytes | None, lines: tuple[str, ...]) -> None:
-        """Say it; returns when it is stored. While the store is away this waits, as long as the run may."""
+    async def add(self, lease: LeaseRef, progress: bytes | None, lines: tuple[str, ...]) -> LeaseState:
+        """Store it; returns how the store found the lease. `lost`: nothing was stored.
+
+        While the store is unavailable this waits, for as long as the run may."""
         if self._closed:  # a thread that outlived its worker
             raise LeaseLost(f"job {lease.id} of queue {lease.queue.queue} was handed back: its worker has stopped")
         loop = asyncio.get_running_loop()
@@ -35,7 +40,7 @@ class Notes:
         done = self._round
         if self._flusher is None:
             self._flusher = loop.create_task(self._flush(), name="jobq notes")
-        await asyncio.shield(done)
+        return (await asyncio.shield(done))[lease]
 
     async def aclose(self) -> None:
         """Stop; whoever still waits is told so."""
@@ -45,7 +50,7 @@ class Notes:
             await asyncio.wait([self._flusher])
 
     async def _flush(self) -> None:
-        done: asyncio.Future[None] | None = None
+        done: Round | None = None
         try:
             while self._round is not None:
                 done, self._round = self._round, None
@@ -59,10 +64,10 @@ class Notes:
                     future.cancel()
             self._round = None
 
-    async def _send(self, notes: list[Note], done: asyncio.Future[None]) -> None:
+    async def _send(self, notes: list[Note], done: Round) -> None:
         while True:
             try:
-                await self.store.note(notes)
+                states = await self.store.note(notes)
             except (StoreUnavailable, TimeoutError) as error:
                 await asyncio.sleep(self._outage.failed(error))
             except Exception as error:
@@ -71,5 +76,5 @@ class Notes:
                 return
             else:
                 self._outage.over()
-                done.set_result(None)
+                done.set_result(dict(zip([note.lease for note in notes], states, strict=True)))
                 return

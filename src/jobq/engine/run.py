@@ -104,5 +104,5 @@ class Run:
         return get_codec(self.lease.codec).decode(data)
 
     async def note(self, progress: bytes | None, lines: tuple[str, ...]) -> None:
-        """Keep progress and log lines; returns when they are stored."""
-        await self.notes.add(self.ref, progress, lines)
+        """Store progress and log lines; returns when that is done. If the lease is lost they are dropped and the run stops."""
+        self.runner.told(self, await self.notes.add(self.ref, progress, lines))

@@ -202,7 +202,7 @@ class Runner:
             self._early.add(JobKey(queue, id))
 
     def told(self, run: Run, state: LeaseState) -> None:
-        """What the keeper heard of a lease. Of a concluded run the settling says more."""
+        """What the store said of a lease, to the keeper or in reply to a note. Of a concluded run the settling says more."""
         if run.concluded or state == "held":
             return
         if state == "cancel":

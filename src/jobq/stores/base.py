@@ -104,8 +104,11 @@ class HotStore(Protocol):
         """Renew leases to `lease_ms` from now; the answers stand in their order."""
         ...
 
-    async def note(self, notes: Sequence[Note]) -> None:
-        """Keep progress (the last one) and log lines (the last 1,000 per job). Under a lost lease nothing is kept."""
+    async def note(self, notes: Sequence[Note]) -> list[LeaseState]:
+        """Store progress (the last one), log lines (the last 1,000 per job) and saved state of running jobs.
+
+        Returns the state of each lease, in order, as `extend` does; it renews none of them. Under a lost lease nothing is
+        stored. Saved state is as durable as an outcome that `settle` has accepted. None of this is in the event log."""
         ...
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.records import JobKey, QueueName, Signal, Topic
+from jobq.core.records import JobKey, LeaseRef, Note, QueueName, Signal, Topic
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store
@@ -160,6 +160,17 @@ async def test_waiting_for_replicas_that_are_not_there_is_an_unknown_outcome(own
     async with open_store(f"{own_server.url}?wait=1&wait_timeout=0.1") as store:
         with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
             await store.put([spec(queue, "a")])
+
+
+async def test_a_checkpoint_waits_for_replicas_and_progress_does_not(own_server: Server, queue: QueueName) -> None:
+    async with open_store(own_server.url) as store:
+        await store.put([spec(queue, "a")])
+        (lease,) = await take(store, queue)
+    held = LeaseRef(queue, "a", lease.token)
+    async with open_store(f"{own_server.url}?wait=1&wait_timeout=0.1") as store:
+        assert await store.note([Note(lease=held, progress=b"1", lines=("on its way",))]) == ["held"]
+        with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
+            await store.note([Note(lease=held, saved=b"step 1")])
 
 
 async def test_waiting_for_a_replica_that_is_there_costs_nothing_but_time(

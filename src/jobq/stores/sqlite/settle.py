@@ -100,17 +100,23 @@ def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState
     return states
 
 
-def note(tx: Tx, notes: Sequence[Note]) -> None:
+def note(tx: Tx, notes: Sequence[Note]) -> list[LeaseState]:
     """The whole of `Store.note`."""
-    for item in notes:
-        pk = claims.job_number(item.lease.token)
-        flag = NOTED if item.lines else 0
-        if not tx.change(TIES["set_progress"], (item.progress, flag, pk, item.lease.token)):
-            continue
-        for text in item.lines:
-            tx.execute(TIES["add_line"], (pk, text))
-        if item.lines:
-            tx.execute(TIES["trim_lines"], (pk, LINES))
+    return [_note(tx, item) for item in notes]
+
+
+def _note(tx: Tx, item: Note) -> LeaseState:
+    pk = claims.job_number(item.lease.token)
+    flag = NOTED if item.lines else 0
+    noted = (item.progress, item.saved, flag, pk, item.lease.id, item.lease.token)
+    row = tx.execute(TIES["note"], noted).fetchone()
+    if row is None:
+        return "lost"
+    for text in item.lines:
+        tx.execute(TIES["add_line"], (pk, text))
+    if item.lines:
+        tx.execute(TIES["trim_lines"], (pk, LINES))
+    return "cancel" if row[0] & CANCEL else "held"
 
 
 def _repeated(tx: Tx, stale: bytes | None, worker: str, call: str, wanted: Claim | None) -> Settled:

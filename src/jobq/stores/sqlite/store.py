@@ -128,8 +128,8 @@ class SqliteStore:
     async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
         return await self._write_small(settle.extend, leases, lease_ms)
 
-    async def note(self, notes: Sequence[Note]) -> None:
-        await self._write_small(settle.note, notes)
+    async def note(self, notes: Sequence[Note]) -> list[LeaseState]:
+        return await self._write_small(settle.note, notes)
 
     # ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

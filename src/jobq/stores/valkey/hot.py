@@ -362,14 +362,18 @@ class HotCalls(Sleep):
         await asyncio.gather(*(one(prefix, mark, places) for (prefix, _, mark), places in groups.items()))
         return answers
 
-    async def note(self, notes: Sequence[Note]) -> None:
+    async def note(self, notes: Sequence[Note]) -> list[LeaseState]:
         """See HotStore."""
-        groups: dict[str, list[Argument]] = {}
-        for note in notes:
-            prefix, _, mark = await self._where(note.lease.queue, note.lease.token)
-            lines = note.lines[-1000:]
-            groups.setdefault(prefix, []).extend(
-                (note.lease.id, note.lease.token.removesuffix(mark), packing.some(note.progress), len(lines), *lines)
-            )
-        for prefix, args in groups.items():
-            await self.fcall("note", prefix, *args)
+        groups: dict[Place, list[int]] = {}
+        for n, note in enumerate(notes):
+            groups.setdefault(await self._where(note.lease.queue, note.lease.token), []).append(n)
+        answers: list[LeaseState] = ["lost"] * len(notes)
+        for (prefix, _, mark), places in groups.items():
+            args: list[Argument] = []
+            for n in places:
+                args += packing.note(notes[n], mark)
+            # A checkpoint must survive what a settled outcome survives; progress and log lines need not.
+            reply = await self.fcall("note", prefix, *args, confirmed=any(notes[n].saved is not None for n in places))
+            for n, letter in zip(places, reply.decode(), strict=True):
+                answers[n] = _STATES[letter]
+        return answers

@@ -23,6 +23,7 @@ from jobq.core.records import (
     Hold,
     JobKey,
     JobSpec,
+    Note,
     PutResult,
     QueueName,
     RetryLater,
@@ -40,6 +41,8 @@ _USUAL = astuple(JobSpec(queue=QueueName("", ""), id="", name="", payload=b""))[
 
 GIVEN, AT_PUT, AT_START, AT_END, MORE = 1, 2, 4, 8, 16
 ERROR_LENGTH = 500
+LINES = 1000
+"""Log lines kept per job; `LINES` in lua/alter.lua is the same number."""
 _BYTES = 16_000_000
 _HEADS: dict[str, bytes | None] = {}
 """See `_head`."""
@@ -197,6 +200,13 @@ def outcome(o: AnyOutcome, where: Callable[[JobKey], str], token: str) -> tuple[
             fields["timeout"] = o.timeout_ms
         tied = edges(o.after, where) if o.after else b""
     return encode(fields), data, tied
+
+
+def note(n: Note, mark: str) -> list[Any]:
+    """A note as the function takes it. `mark`: what its token ends with in a partition (see hot.Place)."""
+    lines = n.lines[-LINES:]
+    token = n.lease.token.removesuffix(mark)
+    return [n.lease.id, token, some(n.progress), some(n.saved), len(lines), *lines]
 
 
 def _told(failure: Failure) -> dict[str, str]:

@@ -62,8 +62,9 @@ DELETE FROM logs WHERE pk = ?1 AND n <= (SELECT max(n) FROM logs WHERE pk = ?1) 
 -- name: lines_of: oldest first
 SELECT line FROM logs WHERE pk = ? ORDER BY n;
 
--- name: set_progress: of a running job
-UPDATE jobs SET progress = ifnull(?, progress), flags = flags | ? WHERE pk = ? AND state = 3 AND token = ?;
+-- name: note: what a running job reports
+UPDATE jobs SET progress = ifnull(?, progress), saved = ifnull(?, saved), flags = flags | ?
+WHERE pk = ? AND id = ? AND state = 3 AND token = ? RETURNING flags;
 
 -- name: delete_job: the record
 DELETE FROM jobs WHERE pk = ?;

@@ -142,23 +142,26 @@ function J.alter(keys, args)
   return { table.concat(answers), cx.outbox, cx.to_wake or 0 }
 end
 
--- extend. KEYS 1 prefix. ARGS now, lease_ms, then per lease: id, token. RETURNS a letter per lease: h held, l lost, c held and asked to stop
+-- The letter for a lease whose run and token these are: h held, l lost, c held and asked to stop.
+local function lease_state(run, token)
+  if not run then return "l" end
+  local flags, n = run:byte(33, 34)
+  if flags % 2 == 0 or run:sub(35, 34 + n) ~= token then return "l" end
+  return J.has(flags, J.CANCEL) and "c" or "h"
+end
+
+-- extend. KEYS 1 prefix. ARGS now, lease_ms, then per lease: id, token. RETURNS a letter per lease (see lease_state)
 function J.extend(keys, args)
   local cx, lease_ms = J.open(keys[1], args[1]), tonumber(args[2])
   local ids, answers, times = {}, {}, {}
   for i = 3, #args, 2 do ids[#ids + 1] = args[i] end
   local runs = J.hmget(cx.P .. "h", ids)
   for i = 1, #ids do
-    local run, token, answer = runs[i], args[2 + 2 * i], "l"
-    if run then
-      local flags, n = run:byte(33, 34)
-      if flags % 2 == 1 and run:sub(35, 34 + n) == token then
-        answer = math.floor(flags / J.CANCEL) % 2 == 1 and "c" or "h"
-        times[#times + 1] = cx.now + lease_ms
-        times[#times + 1] = ids[i]
-      end
+    answers[i] = lease_state(runs[i], args[2 + 2 * i])
+    if answers[i] ~= "l" then
+      times[#times + 1] = cx.now + lease_ms
+      times[#times + 1] = ids[i]
     end
-    answers[i] = answer
   end
   J.variadic("ZADD", cx.P .. "q", times, 2)
   local soonest = J.counters(cx).leases
@@ -169,26 +172,35 @@ function J.extend(keys, args)
   return table.concat(answers)
 end
 
--- note. KEYS 1 prefix. ARGS id, token, progress ("" for none, else "\1" and its bytes), number of lines, line, …; the same again. RETURNS nothing
+-- What a note sets in x:<id>. Its run then says that there is such a hash.
+local function set_extras(P, id, run, fields)
+  if #fields == 0 then return end
+  call("HSET", P .. "x:" .. id, unpack(fields))
+  local flags = run:byte(33)
+  if not J.has(flags, J.EXTRA) then call("HSET", P .. "h", id, run:sub(1, 32) .. string.char(flags + J.EXTRA) .. run:sub(34)) end
+end
+
+-- note. KEYS 1 prefix
+-- ARGS per note: id, token, progress and saved ("" for none, else "\1" and its bytes), number of lines, line, …
+-- RETURNS a letter per lease (see lease_state)
 function J.note(keys, args)
-  local cx, i = { P = keys[1] }, 1
+  local P, i, answers = keys[1], 1, {}
   while i <= #args do
-    local id, token, progress, n = args[i], args[i + 1], args[i + 2], tonumber(args[i + 3])
-    local run = call("HGET", cx.P .. "h", id)
-    if run and run:byte(33) % 2 == 1 and run:sub(35, 34 + run:byte(34)) == token then
-      if progress ~= "" then
-        call("HSET", cx.P .. "x:" .. id, "progress", progress:sub(2))
-        local flags = run:byte(33)
-        if not J.has(flags, J.EXTRA) then
-          call("HSET", cx.P .. "h", id, run:sub(1, 32) .. string.char(flags + J.EXTRA) .. run:sub(34))
-        end
-      end
+    local id, token, progress, saved, n = unpack(args, i, i + 4)
+    n = tonumber(n)
+    local run, fields = call("HGET", P .. "h", id), {}
+    local state = lease_state(run, token)
+    if state ~= "l" then
+      if progress ~= "" then fields[1], fields[2] = "progress", progress:sub(2) end
+      if saved ~= "" then fields[#fields + 1], fields[#fields + 2] = "saved", saved:sub(2) end
+      set_extras(P, id, run, fields)
       if n > 0 then
-        call("RPUSH", cx.P .. "n:" .. id, unpack(args, i + 4, i + 3 + n))
-        call("LTRIM", cx.P .. "n:" .. id, -LINES, -1)
+        call("RPUSH", P .. "n:" .. id, unpack(args, i + 5, i + 4 + n))
+        call("LTRIM", P .. "n:" .. id, -LINES, -1)
       end
     end
-    i = i + 4 + n
+    answers[#answers + 1] = state
+    i = i + 5 + n
   end
-  return 0
+  return table.concat(answers)
 end
