@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.places import embedded, valkey  # noqa: F401 (importing them registers their stores)
@@ -10,3 +12,17 @@ from tests.places import embedded, valkey  # noqa: F401 (importing them register
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--store NAME` (repeatable) chooses the stores of the contract suite; so does JQ_TEST_STORES=name,name."""
     parser.addoption("--store", action="append", default=[], metavar="NAME", help="run the contract suite on this store only")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was not run, and what to install for it: a green run must not hide it."""
+    reasons = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
+    if reasons:
+        terminalreporter.section("not run", sep="=", yellow=True, bold=True)
+        for reason, count in reasons.most_common():
+            terminalreporter.line(f"{count:>6,} tests: {reason}", yellow=True)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    found = report.longrepr
+    return (found[2] if isinstance(found, tuple) else str(found)).removeprefix("Skipped: ")

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from scripts.ports import free_port
+
 
 class Place:
     """A fresh store. `url` is what its adapters are told; `shared` says whether processes can meet there."""
@@ -65,7 +67,7 @@ def place(kind: str, url: str) -> Iterator[Place]:
 @contextmanager
 def valkey_server() -> Iterator[int]:
     """A valkey-server of our own on a free port, without persistence, as the peers' quick starts run it."""
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
         flags = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
         server = subprocess.Popen(
@@ -94,13 +96,6 @@ def ask(port: int, command: str) -> str:
         with connection.makefile("rb") as reply:
             head = reply.readline().decode()
             return reply.read(int(head[1:])).decode() if head.startswith("$") else head
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _until_it_answers(port: int, timeout: float = 10) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.ports import free_port
+
 ROOT = Path(__file__).parent.parent
 JARS = ROOT / ".cache" / "jars"
 
@@ -37,13 +39,6 @@ def jars(*names: str) -> list[Path]:
 def spark_jars(*names: str) -> str:
     """The same as a value for spark.jars."""
     return ",".join(str(jar) for jar in jars(*names))
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Kafka:

@@ -160,10 +160,11 @@ async def test_leases_of_a_lost_reply_are_handed_back_at_the_stop(bench: Bench, 
     id = await bench.add("work")
     async with bench.through(line).worker() as worker:
         await eventually(lambda: len(line.of("settle")) > 2)
-        stopping = asyncio.ensure_future(worker.stop(drain=60))
-        await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(worker.stop(drain=600))
+        await eventually(lambda: worker._stations[0].runner.refusing)
         losing = False
-        await stopping
+        await asyncio.wait_for(stopping, 30)
+    assert not stage.begun.is_set()
     record = await bench.get(id)
     assert (record.state, record.stalls, record.failures) == (State.WAITING, 0, 0)
 

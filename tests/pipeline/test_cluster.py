@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 from jobq.pipeline import synthetic
-from tests.kafka import free_port
+from scripts.ports import free_port
 
 SPARK = Path(pyspark.__file__).parent
 ENVIRONMENT = {

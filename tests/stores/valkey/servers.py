@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.ports import free_port
+
 PATIENCE = 30.0
 
 
@@ -40,28 +42,6 @@ def redis_binary() -> str:
     if found := shutil.which("redis-server"):
         return found
     raise Missing("apt install redis-server")
-
-
-_given: set[int] = set()
-
-
-def free_port() -> int:
-    """A port that nobody has, and whose Cluster bus port (+10000) nobody has either."""
-    while True:
-        with socket.socket() as s, socket.socket() as bus:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-            if port > 50_000 or port in _given:
-                port = 20_000 + port % 20_000
-            try:
-                with socket.socket() as again:
-                    again.bind(("127.0.0.1", port))
-                bus.bind(("127.0.0.1", port + 10_000))
-            except OSError:
-                continue
-            if port not in _given:
-                _given.add(port)
-                return port
 
 
 class Server:

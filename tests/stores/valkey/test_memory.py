@@ -12,6 +12,7 @@ from jobq.engine.ids import new_id
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.valkey.store import ValkeyStore
+from scripts.ports import free_port
 from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import done, exchange, spec, take
 from tests.stores.valkey.servers import Server
@@ -58,7 +59,7 @@ async def test_an_evicting_server_is_refused_with_the_way_out(tmp_path: Path) ->
 
 
 async def test_an_unreachable_server_is_a_clear_error() -> None:
-    store = open_store(f"valkey://127.0.0.1:{servers.free_port()}")
+    store = open_store(f"valkey://127.0.0.1:{free_port()}")
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1"):
         await store.migrate()
     await store.aclose()

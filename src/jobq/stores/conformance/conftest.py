@@ -49,7 +49,7 @@ def fresh_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
                     started[name] = str(missing)
             found = started[name]
             if isinstance(found, str):
-                pytest.skip(f"no {name} here: {found}")
+                pytest.skip(f"there is no {name} on this machine: {found}")
             return found
 
         yield start

@@ -1,0 +1,1 @@
+"""Checks, generators and helpers of this repository; not part of the library."""
