@@ -45,6 +45,7 @@ from jobq.limits import KeyLimits, QueueLimits
 from jobq.options import JobOptions, TaskOptions
 from jobq.queue import Queue
 from jobq.schedule import ScheduleInfo
+from jobq.stopped import Stopped
 from jobq.sync import SyncFlow, SyncJob, SyncQueue, SyncTask
 from jobq.task import AsyncTask, Call, PlainTask, Task
 from jobq.tree import FlowNode, FlowTree
@@ -59,7 +60,7 @@ __all__ = [
     # policies
     "Retry", "Unique", "Rate", "Bucket", "Cron", "Every", "Retention", "Permissions", "Codec",
     # working
-    "Worker", "CurrentJob", "SyncCurrentJob", "current_job", "RetryAfter", "Snooze", "RateLimited", "Reject",
+    "Worker", "Stopped", "CurrentJob", "SyncCurrentJob", "current_job", "RetryAfter", "Snooze", "RateLimited", "Reject",
     # records
     "State", "JobInfo", "JobRef", "Failure", "Event", "EventStream", "QueueStats", "QueueLimits", "KeyLimits", "MinuteMetrics",
     "WorkerInfo", "ScheduleInfo", "FlowTree", "FlowNode", "Undecoded",

@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,7 @@ from jobq.core.checks import Seconds, check_id, check_int, to_ms
 from jobq.core.records import QueueName, Wish
 from jobq.engine.clock import wall_clock
 from jobq.engine.handler import Handler, Source
+from jobq.engine.interrupts import caught
 from jobq.engine.runner import Executors
 from jobq.engine.scheduler import put_planned
 from jobq.engine.service import Outage
@@ -26,11 +27,10 @@ from jobq.engine.slots import Slots
 from jobq.engine.station import Station
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.executors import check_executor
+from jobq.stopped import Stopped, stopped
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Places = list[tuple[Store, Mapping[QueueName, Mapping[str, Handler]]]]
 """Stores, each with its queues and their tasks."""
@@ -61,6 +61,9 @@ class Worker:
     Queues may be in different stores.
     """
 
+    ends_process = False
+    """Set by jq-worker: the process ends with this worker, so signals that arrive after the stop are ignored."""
+
     def __init__(
         self, *queues: Source, concurrency: int = 100, lease: Seconds = 15, drain: Seconds = 30, name: str | None = None
     ) -> None:
@@ -77,10 +80,11 @@ class Worker:
         self._executors = Executors()
         self._paused = False
         self._hurry: asyncio.Event | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[Stopped] | None = None
         self._done: asyncio.Event | None = None
         self._opened = AsyncExitStack()  # its hold on the queues' stores
         self._signalled = False
+        self._serving = False  # run() waits for the end
 
     def __repr__(self) -> str:
         return f"<Worker {self.name} on {', '.join(queue.qname.queue for queue in self._queues)}>"
@@ -88,21 +92,21 @@ class Worker:
     # ── working ──
 
     async def run(self, *, wait: Seconds | None = None) -> None:
-        """Work until stop(), SIGTERM or SIGINT; a second signal hands back at once.
+        """Work until stop(), SIGTERM or SIGINT; a second signal hands back at once. A handler that raises KeyboardInterrupt
+        counts as the first signal: its job is released.
 
         While a store is away at the start it is waited for, with a warning in the log: for ever, or for `wait`, then
         StoreUnavailable. (`async with` does not wait.)"""
         wait_s = None if wait is None else to_ms(wait, "wait", error=ConfigError) / 1000
-        caught = self._catch_signals()
-        try:
-            await self._start(patience=Patience(f"worker {self.name} waits for its store", wait_s))
-            assert self._done is not None
-            await self._done.wait()
-        except asyncio.CancelledError:  # whoever ran it has no time: hand back, then go
-            await asyncio.shield(self.stop(drain=0))
-            raise
-        finally:
-            self._release_signals(caught)
+        self._serving = True
+        with caught(self._on_signal, last=self.ends_process):
+            try:
+                await self._start(patience=Patience(f"worker {self.name} waits for its store", wait_s))
+                assert self._done is not None
+                await self._done.wait()
+            except asyncio.CancelledError:  # whoever ran it has no time: hand back, then go
+                await asyncio.shield(self.stop(drain=0))
+                raise
 
     async def __aenter__(self) -> Self:
         await self._start()
@@ -111,18 +115,18 @@ class Worker:
     async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
         await self.stop(drain=None if t is None else 0)
 
-    async def stop(self, *, drain: Seconds | None = None) -> None:
+    async def stop(self, *, drain: Seconds | None = None) -> Stopped:
         """Claim nothing more, let jobs end for `drain` (default: the worker's), hand back the rest at no cost to them.
 
-        Called again, a `drain` of 0 ends the waiting of the first call."""
+        Returns what became of the jobs that it held. Called again, a `drain` of 0 ends the waiting of the first call."""
         if self._done is None or self._hurry is None:
-            return
+            return Stopped()
         drain_s = (self.settings.drain_ms if drain is None else to_ms(drain, "drain", error=ConfigError)) / 1000
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(self._end(drain_s), name="jobq stop")
         elif drain_s == 0:
             self._hurry.set()
-        await asyncio.shield(self._ending)
+        return await asyncio.shield(self._ending)
 
     def pause(self) -> None:
         """Claim nothing more until resume(); what runs goes on."""
@@ -159,7 +163,7 @@ class Worker:
         self._stations = [
             Station(
                 store, tasks, worker=self.name, slots=slots, executors=self._executors, settings=self.settings,
-                wish=self._wished, clock=self._queues[0].clock,
+                wish=self._wished, interrupted=self._interrupted, clock=self._queues[0].clock,
             )
             for store, tasks in places
         ]  # fmt: skip
@@ -206,7 +210,7 @@ class Worker:
 
     # ── stopping ──
 
-    async def _end(self, drain_s: float) -> None:
+    async def _end(self, drain_s: float) -> Stopped:
         assert self._done is not None
         try:
             await self._drain(drain_s)
@@ -214,6 +218,7 @@ class Worker:
             await asyncio.gather(*(station.close() for station in self._stations))
             for executor in self._executors.values():
                 await executor.aclose()
+            return stopped(station.parting for station in self._stations)
         finally:
             await self._opened.aclose()
             log.info("worker %s has stopped", self.name)
@@ -246,27 +251,25 @@ class Worker:
 
     # ── signals ──
 
-    def _catch_signals(self) -> list[signal.Signals]:
-        """First one: drain. Second one: hand back at once. Only where signals can be caught (the main thread)."""
-        caught: list[signal.Signals] = []
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            try:
-                loop.add_signal_handler(number, self._on_signal, number)
-                caught.append(number)
-            except (NotImplementedError, RuntimeError, ValueError):
-                break
-        return caught
-
-    def _release_signals(self, caught: Iterable[signal.Signals]) -> None:
-        for number in caught:
-            asyncio.get_running_loop().remove_signal_handler(number)
-
     def _on_signal(self, number: signal.Signals) -> None:
         again = self._signalled or self._ending is not None  # two may come before the first has begun to stop anything
         self._signalled = True
         log.info("worker %s: %s, %s", self.name, number.name, "handing back" if again else "draining (again: hand back at once)")
         self._stop_soon(drain=0 if again else None)
+
+    def _interrupted(self) -> None:
+        """A handler raised KeyboardInterrupt. Its job is released, and the worker stops as on a signal."""
+        for station in self._stations:
+            station.drain()  # now, or the next exchange would claim the released job again
+        if self._signalled or self._ending is not None:
+            return
+        self._on_signal(signal.SIGINT)
+        if not self._serving:  # it works beside the program's own code, which must hear of the interrupt too
+            self._stopping.add_done_callback(_interrupt)
+
+
+def _interrupt(_: asyncio.Task[Stopped]) -> None:
+    raise KeyboardInterrupt
 
 
 def _check_tasks(queue: Source) -> None:

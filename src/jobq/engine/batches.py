@@ -108,7 +108,8 @@ class Batches:
         except KeyboardInterrupt:  # somebody stops the process, not the jobs
             for run in runs:
                 runner.close(run, runner.decide(run, HandedBack(), handler.retry))
-            raise
+            runner.interrupted()
+            return
         except BaseException as error:
             for run in runs:
                 runner.close(run, runner.raised(run, handler, error))

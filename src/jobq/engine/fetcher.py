@@ -180,6 +180,7 @@ class Fetcher:
             by_ref = {run.ref: run for run in runs}
             for ref in stale:
                 if ref in by_ref:
+                    by_ref[ref].outcome = None  # the store did not take it
                     log.warning("%s", lost(by_ref[ref]))
 
     async def _still_held(self, leases: Sequence[Lease]) -> list[Lease]:

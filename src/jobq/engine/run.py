@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.core.codec import get_codec
 from jobq.core.decide import End
+from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Lease, LeaseRef
 from jobq.core.waits import Children, Inbox
 
@@ -47,7 +48,7 @@ class Run:
         return f"<Run of {self}>"
 
     def __str__(self) -> str:
-        return f"job {self.lease.id} ({self.lease.name}) of queue {self.lease.queue.queue}"
+        return one_line(f"job {self.lease.id} ({self.lease.name}) of queue {self.lease.queue.queue}")
 
     @property
     def ref(self) -> LeaseRef:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from jobq.core.decide import End, HandedBack, Raised, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
-from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName, RetryLater
+from jobq.core.records import AnyOutcome, Complete, JobKey, Lease, LeaseState, QueueName
 from jobq.current import running
 from jobq.engine.batches import Batches
 from jobq.engine.builtin import BUILTIN
 from jobq.engine.handler import Handler
+from jobq.engine.journal import Journal
 from jobq.engine.notes import Notes
 from jobq.engine.run import Run
 from jobq.engine.settings import Settings
@@ -50,25 +51,31 @@ class Runner:
         bell: Bell,
         notes: Notes,
         settings: Settings,
+        interrupted: Callable[[], None] = lambda: None,
     ) -> None:
+        """`interrupted` is called when a handler raises KeyboardInterrupt: the worker is to stop."""
         self.loop = asyncio.get_running_loop()
         self.notes = notes
         self.held: set[Run] = set()  # leases to keep: running, or ended and not yet settled
         self.ended: list[Run] = []  # concluded with an outcome, to be settled by the next exchange
         self.open = 0  # runs not yet concluded
         self.refusing = False  # see refuse()
+        self.parting: list[Run] = []  # runs that were settled after refuse()
+        self.interrupted = interrupted
         self.batches = Batches(self)
         self._tasks = tasks
         self.executors = executors
         self._slots = slots
         self._bell = bell
         self._settings = settings
+        self._journal = Journal()
         self._early: set[JobKey] = set()  # cancels heard of jobs whose lease has not arrived yet
 
     # ── starting ──
 
     def start(self, leases: Iterable[Lease], since: float) -> None:
         """Run these, each in a slot already taken. `since`: when their claim was sent."""
+        self._journal.look()
         for lease in leases:
             run = Run(lease, self, since)
             self.held.add(run)
@@ -90,6 +97,8 @@ class Runner:
     def _launch(self, run: Run, lease: Lease, handler: Handler) -> None:
         executor = self.executors[handler.executor]
         run.handler = handler
+        if self._journal.starts:
+            self._journal.started(run)
         if handler.batch is not None:
             self.batches.add(run, handler)
             return
@@ -120,9 +129,9 @@ class Runner:
             args, kwargs = handler.bind(lease)
             value = await executor.call(run, handler.fn, args, kwargs)
             outcome = Complete(queue=lease.queue, id=lease.id, token=lease.token, result=handler.encode(value, lease))
-        except KeyboardInterrupt:  # somebody stops the process, not the job
-            self.close(run, self.decide(run, HandedBack(), handler.retry))
-            raise
+        except KeyboardInterrupt:  # somebody stops the process, not the job: raised on, it would end the loop before the release
+            outcome = self.decide(run, HandedBack(), handler.retry)
+            self.interrupted()
         except BaseException as error:
             outcome = self.raised(run, handler, error)
         self.close(run, outcome)
@@ -152,6 +161,8 @@ class Runner:
         else:
             run.outcome = outcome
             self.ended.append(run)
+            if self._journal.ends:
+                self._journal.ended(run, outcome)
 
     def _freed(self, _: asyncio.Future[None]) -> None:
         self._slots.give(1)
@@ -168,10 +179,7 @@ class Runner:
 
     def decide(self, run: Run, end: End, retry: Retry) -> AnyOutcome:
         outcome = decide(run.lease, end, retry=retry, now_ms=run.now_ms, random=random.random, encode=run.save)
-        if isinstance(outcome, RetryLater):
-            log.info("%s failed: %s; retry in %g s", run, _words(outcome), outcome.delay_ms / 1000)
-        elif isinstance(outcome, Fail):
-            log.warning("%s failed for good: %s", run, _words(outcome))
+        self._journal.failed(run, outcome, end)
         return outcome
 
     # ── interrupting ──
@@ -252,12 +260,11 @@ class Runner:
     def settled(self, runs: Iterable[Run]) -> None:
         """The store has these outcomes: their leases need no keeping."""
         self.held.difference_update(runs)
+        if self.refusing:
+            self.parting.extend(runs)
 
 
 def lost(run: Run) -> LeaseLost:
     """Says which job, what happened and what that means."""
     return LeaseLost(f"{run} (attempt {run.lease.attempt}) lost its lease to expiry or to an operator; its result was not stored")
 
-
-def _words(outcome: RetryLater | Fail) -> str:
-    return f"{outcome.failure.type}: {outcome.failure.message}" if outcome.failure.message else outcome.failure.type

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from jobq.core.pace import Pace
 from jobq.core.records import QueueName, Wish, WorkerRecord
@@ -17,6 +17,7 @@ from jobq.engine.keeper import Keeper
 from jobq.engine.leader import Leader
 from jobq.engine.notes import Notes
 from jobq.engine.pulse import Pulse
+from jobq.engine.run import Run
 from jobq.engine.runner import Executors, Runner
 from jobq.engine.scheduler import Scheduler
 from jobq.engine.service import Service
@@ -43,9 +44,11 @@ class Station:
         executors: Executors,
         settings: Settings,
         wish: Callable[[Wish], None],
+        interrupted: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
-        """`wish` is called in the running event loop with what an operator asks of the worker."""
+        """`wish` is called in the running event loop with what an operator asks of the worker, `interrupted` when a handler
+        raises KeyboardInterrupt."""
         self.queues: Sequence[QueueName] = tuple(tasks)
         self._store = store
         self._worker = worker
@@ -57,7 +60,9 @@ class Station:
         bell = Bell()
         self._pace = pace = Pace()
         self._notes = Notes(store)
-        self.runner = Runner(tasks, executors=executors, slots=slots, bell=bell, notes=self._notes, settings=settings)
+        self.runner = Runner(
+            tasks, executors=executors, slots=slots, bell=bell, notes=self._notes, settings=settings, interrupted=interrupted
+        )
         self.fetcher = Fetcher(
             store, self.queues, self.runner, worker=worker, slots=slots, bell=bell, settings=settings, pace=pace
         )
@@ -89,6 +94,11 @@ class Station:
         """Claim again."""
         self._paused = False
         self.fetcher.resume()
+
+    @property
+    def parting(self) -> tuple[Sequence[Run], Iterable[Run]]:
+        """The runs that were settled since `drain`, and those whose leases the store did not take back."""
+        return self.runner.parting, self.runner.held
 
     def drain(self) -> asyncio.Task[None]:
         """Claim nothing more. The task is done when everything that runs has ended and is settled."""

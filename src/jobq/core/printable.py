@@ -1,0 +1,42 @@
+"""Users' texts as a terminal or a log may show them: control characters are written as escapes.
+
+A job's arguments, errors and log lines come from anywhere. Printed as they are, a line break could forge a log line, and an
+escape sequence (ESC, or one of the C1 characters such as U+009B) could drive the operator's terminal.
+"""
+
+from __future__ import annotations
+
+import re
+
+# C0, DEL, C1, line and paragraph separators, the marks that reorder text, the byte order mark, and lone surrogates.
+_HARMFUL = "\x00-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+_IN_A_LINE = re.compile(f"[{_HARMFUL}]")
+_IN_LINES = re.compile(f"(?![\n\t])[{_HARMFUL}]")
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def one_line(text: str) -> str:
+    """The text on one line, with every control character escaped."""
+    return text if text.isprintable() else _IN_A_LINE.sub(_escape, text)
+
+
+def lines(text: str) -> str:
+    """The text with its line breaks (`\\n`) and tabs, and every other control character escaped."""
+    return _IN_LINES.sub(_escape, text)
+
+
+def json_text(encoded: str) -> str:
+    """Encoded JSON with the control characters escaped that JSON itself allows in strings. It decodes to the same value."""
+    return encoded if encoded.isprintable() else _IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
+
+
+def is_harmless(text: str) -> bool:
+    """Whether the text can be printed as it is, line breaks and tabs included."""
+    return _IN_LINES.search(text) is None
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found[0]
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    return f"\\x{ord(character):02x}" if character <= "\xff" else f"\\u{ord(character):04x}"

@@ -1,0 +1,81 @@
+"""What a worker logs about its runs: starts (DEBUG), ends (INFO), retries (WARNING), final failures (ERROR, with traceback).
+
+Every record carries `queue`, `task`, `job_id`, `attempt` and, for ends, `outcome` and `duration_ms` as attributes of its
+own, so that an application's formatter can use them. The logger is `jobq.job`; the rest of jobq logs to `jobq`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from jobq.core.decide import End, Raised
+from jobq.core.printable import one_line
+from jobq.core.records import AnyOutcome, Block, Complete, Fail, Hold, Release, RetryLater, SnoozeFor
+from jobq.engine.run import Run
+
+log = logging.getLogger("jobq.job")
+
+_OUTCOMES: dict[type[AnyOutcome], str] = {
+    Complete: "completed", Release: "released", SnoozeFor: "snoozed", Hold: "rate-limited", Block: "blocked",
+    RetryLater: "retried", Fail: "failed",
+}  # fmt: skip
+
+
+class Journal:
+    """The log of one runner. `starts` and `ends` say whether anybody reads them; `look` asks, once per claim."""
+
+    def __init__(self) -> None:
+        self.starts = self.ends = False
+        self.look()
+
+    def look(self) -> None:
+        """Levels may change while a worker runs. Asked per claim and not per job, so that silence costs nothing."""
+        self.ends = log.isEnabledFor(logging.INFO)
+        self.starts = self.ends and log.isEnabledFor(logging.DEBUG)
+
+    def started(self, run: Run) -> None:
+        """The handler of a run is about to be called."""
+        log.debug("%s started (attempt %d)", run, run.lease.attempt, extra=_facts(run))
+
+    def ended(self, run: Run, outcome: AnyOutcome) -> None:
+        """A run ended other than by a failure; those are told by `failed`, with their reason."""
+        if isinstance(outcome, (RetryLater, Fail)):
+            return
+        facts = _facts(run, outcome)
+        log.info("%s %s after %s (attempt %d)", run, facts["outcome"], _seconds(facts), run.lease.attempt, extra=facts)
+
+    def failed(self, run: Run, outcome: AnyOutcome, end: End) -> None:
+        """A run failed: whether the job is retried or failed for good decides how loudly that is said."""
+        if not isinstance(outcome, (RetryLater, Fail)):
+            return
+        facts, failure = _facts(run, outcome), outcome.failure
+        words = one_line(f"{failure.type}: {failure.message}" if failure.message else failure.type)
+        if isinstance(outcome, RetryLater):
+            log.warning(
+                "%s failed after %s (attempt %d) and is retried in %g s: %s",
+                run, _seconds(facts), run.lease.attempt, outcome.delay_ms / 1000, words, extra=facts,
+            )  # fmt: skip
+        else:
+            error = end.error if isinstance(end, Raised) else None
+            log.error(
+                "%s failed for good after %s (attempt %d): %s",
+                run, _seconds(facts), run.lease.attempt, words, exc_info=error, extra=facts,
+            )  # fmt: skip
+
+
+def _facts(run: Run, outcome: AnyOutcome | None = None) -> dict[str, Any]:
+    lease = run.lease
+    facts: dict[str, Any] = {
+        "queue": lease.queue.queue, "tenant": lease.queue.tenant, "task": lease.name, "job_id": lease.id,
+        "attempt": lease.attempt,
+    }  # fmt: skip
+    if outcome is not None:
+        facts["outcome"] = _OUTCOMES.get(type(outcome), type(outcome).__name__)
+        facts["duration_ms"] = round((time.monotonic() - run.since) * 1000, 1)
+    return facts
+
+
+def _seconds(facts: dict[str, Any]) -> str:
+    return f"{facts['duration_ms'] / 1000:.3f} s"

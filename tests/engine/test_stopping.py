@@ -1,0 +1,136 @@
+"""What a stop tells, and handlers that raise KeyboardInterrupt."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jobq import JobRef
+from jobq.core.states import State
+from jobq.engine.handler import BatchSize
+from jobq.stopped import Stopped
+from jobq.stores import open_store
+
+from .kit import Bench, Proxy, eventually, soon
+
+
+async def test_a_stop_tells_what_was_completed_and_what_was_released(bench: Bench) -> None:
+    begun, let_go = asyncio.Semaphore(0), asyncio.Event()
+
+    @bench.task
+    async def short() -> None:
+        begun.release()
+        await let_go.wait()
+
+    @bench.task
+    async def broken() -> None:
+        begun.release()
+        await let_go.wait()
+        raise ValueError
+
+    @bench.task
+    async def long() -> None:
+        begun.release()
+        await asyncio.Event().wait()
+
+    ids = {name: await bench.add(name) for name in ("short", "broken", "long")}
+    async with bench.worker() as worker:
+        for _ in ids:
+            await asyncio.wait_for(begun.acquire(), 20)
+        first = asyncio.ensure_future(worker.stop(drain=600))
+        await asyncio.sleep(0)
+        let_go.set()
+        await bench.all_in(State.COMPLETED, 1)
+        told = await worker.stop(drain=0)
+        assert await first == told == await worker.stop()
+    job = {name: (JobRef(queue="work", id=id),) for name, id in ids.items()}
+    assert told == Stopped(completed=job["short"], failed=job["broken"], released=job["long"])
+
+
+async def test_a_stop_without_an_answering_store_tells_what_was_left(bench: Bench, store: object) -> None:
+    line = Proxy(store)  # type: ignore[arg-type]
+    begun = asyncio.Event()
+
+    @bench.task
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    id = await bench.add("work")
+    async with bench.through(line).worker(settings={"farewell_ms": 100}) as worker:  # type: ignore[arg-type]
+        await soon(begun)
+        line.down = True
+        assert await worker.stop(drain=0) == Stopped(left=(JobRef(queue="work", id=id),))
+
+
+async def test_a_worker_that_never_started_has_nothing_to_tell(bench: Bench) -> None:
+    assert await bench.worker().stop() == Stopped()
+
+
+# ── KeyboardInterrupt ──
+
+
+@pytest.mark.parametrize("kind", ["inline", "thread", "batch"])
+async def test_a_keyboard_interrupt_in_a_handler_releases_its_job_and_stops_the_worker(bench: Bench, kind: str) -> None:
+    beside_begun, beside_go = asyncio.Event(), asyncio.Event()
+
+    @bench.task
+    async def beside() -> None:
+        beside_begun.set()
+        await beside_go.wait()
+
+    if kind == "inline":
+
+        @bench.task
+        async def work() -> None:
+            raise KeyboardInterrupt
+
+    elif kind == "thread":
+
+        @bench.task
+        def work() -> None:
+            raise KeyboardInterrupt
+
+    else:
+        @bench.task(batch=BatchSize(size=10, linger_ms=0))
+        async def work(items: list[object]) -> None:
+            raise KeyboardInterrupt
+
+    other = await bench.add("beside")
+    running = asyncio.ensure_future(bench.worker().run())
+    await soon(beside_begun)
+    id = await bench.add("work", *([1] if kind == "batch" else []))
+
+    async def released() -> bool:
+        return "released" in await bench.kinds()
+
+    await eventually(released)
+    beside_go.set()  # what runs beside it may finish
+    await asyncio.wait_for(running, 20)
+    record = await bench.get(id)
+    assert (record.state, record.failures, record.stalls) == (State.WAITING, 0, 0)
+    assert (await bench.get(other)).state is State.COMPLETED
+
+
+def test_a_program_with_a_worker_beside_it_hears_of_the_interrupt_when_the_job_is_released() -> None:
+    states: list[State] = []
+
+    async def main() -> None:
+        async with open_store("memory://interrupted") as store:
+            bench = Bench(store)
+
+            @bench.task
+            async def work() -> None:
+                raise KeyboardInterrupt
+
+            id = await bench.add("work")
+            try:
+                async with bench.worker():
+                    await asyncio.Event().wait()
+            finally:
+                states.append((await bench.get(id)).state)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert states == [State.WAITING]
