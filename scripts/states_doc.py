@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from jobq.core.states import ENDED, TRANSITIONS, State, Transition
+from jobq.core.states import ENDED, TRANSITIONS, QueueKind, State, Transition
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 
@@ -25,10 +25,23 @@ MEANINGS = {
     State.CANCELLED: "ended: cancelled, removed or replaced",
 }
 
+DONE_TO_QUEUES = {
+    QueueKind.PAUSED: "the queue was paused",
+    QueueKind.RESUMED: "the queue was resumed",
+    QueueKind.LIMITS: "limits were changed at run time, or declared with a higher `limits_version`; the reason holds them",
+    QueueKind.HELD: "the queue or a key was held; the reason says which, and for how long",
+    QueueKind.RELEASED_HOLD: "a hold was lifted",
+    QueueKind.CLEARED: "jobs that had not started were cancelled; the reason says how many",
+    QueueKind.PURGED: "records of ended jobs were removed; the reason says how many",
+    QueueKind.SCHEDULE: "a schedule was put, dropped, paused or resumed; the reason says which",
+    QueueKind.MISSED: "a schedule made no job, because the queue was full",
+    QueueKind.OBLITERATED: "everything of the queue was removed, except its log",
+}
+
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([*_head(), "", *_states(), "", *_diagram(), "", *_table(), ""])
+    return "\n".join([*_head(), "", *_states(), "", *_diagram(), "", *_table(), "", *_done_to_queues(), ""])
 
 
 def _head() -> Iterator[str]:
@@ -69,6 +82,18 @@ def _table() -> Iterator[str]:
     for step in TRANSITIONS:
         previous = "" if step.previous is None else f"`{step.previous}`"
         yield f"| `{step.kind}` | {previous} | `{step.state}` | {step.when} |"
+
+
+def _done_to_queues() -> Iterator[str]:
+    yield "## Events without a job"
+    yield ""
+    yield "What operators do to a queue is recorded in the same log, in shard 0. These events have no job and no state;"
+    yield "`actor` is the name that the caller gave."
+    yield ""
+    yield "| event | when |"
+    yield "|---|---|"
+    for kind in QueueKind:
+        yield f"| `{kind}` | {DONE_TO_QUEUES[kind]} |"
 
 
 def main(arguments: list[str]) -> int:

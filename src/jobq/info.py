@@ -11,7 +11,7 @@ import msgspec
 from jobq.core import queues, records
 from jobq.core.codec import get_codec
 from jobq.core.records import Failure, Mode
-from jobq.core.states import Kind, State
+from jobq.core.states import Kind, QueueKind, State
 
 __all__ = [
     "Event", "Failure", "JobInfo", "JobRef", "MinuteMetrics", "QueueStats", "State", "Undecoded", "WorkerInfo",
@@ -82,12 +82,17 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """One transition, self-contained, in order per job. `position` is opaque and resumes `events(after=…)`.
 
-    `kind="gap"` has no job and no state: what came before it had been dropped from the log.
+    `number` counts the events of the queue (of each `shard` of a partitioned one) from 1 without gaps; two ids under one number
+    mean that the store lost its last writes. Events that jobq 0.1 wrote have the number 0. `actor` is whoever gave the command.
+    `kind="gap"` has no job and no state: what came before it had been dropped from the log. Events of something that was
+    done to the queue (`paused`, `limits`, `cleared`, …) have no job and no state either; `reason` says what was done.
     """
 
     id: str
+    number: int
+    shard: int
     position: str
-    kind: Kind | Literal["gap"]
+    kind: Kind | QueueKind | Literal["gap"]
     at: datetime
     tenant: str
     queue: str
@@ -101,6 +106,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     state: State | None
     previous: State | None
     worker: str | None
+    actor: str | None
     reason: str | None
     error: str | None
     fingerprint: str | None
@@ -217,6 +223,8 @@ def event(record: records.EventRecord, position: str) -> Event:
     """An event of the log, for users. `position` continues right behind it."""
     return Event(
         id=record.id,
+        number=record.number,
+        shard=record.shard,
         position=position,
         kind=record.kind,
         at=moment(record.at_ms),
@@ -232,6 +240,7 @@ def event(record: records.EventRecord, position: str) -> Event:
         state=record.state,
         previous=record.previous,
         worker=record.worker,
+        actor=record.actor,
         reason=record.reason,
         error=record.error,
         fingerprint=record.fingerprint,

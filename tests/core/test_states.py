@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from jobq.core.events import KINDS, STATES
-from jobq.core.states import ENDED, PENDING, TRANSITIONS, Kind, State, legal
+from jobq.core.states import ENDED, PENDING, TRANSITIONS, Kind, QueueKind, State, legal
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "states_doc.py"
 
@@ -36,7 +36,8 @@ def test_what_is_not_in_the_table_is_illegal() -> None:
 
 def test_the_event_log_has_a_code_for_each_state_and_kind() -> None:
     assert set(STATES) == set(State)
-    assert set(KINDS) == set(Kind)
+    assert set(KINDS) == {*Kind, *QueueKind}
+    assert len(set(KINDS)) == len(KINDS)
 
 
 def test_the_page_of_states_is_up_to_date() -> None:

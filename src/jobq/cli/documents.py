@@ -144,6 +144,8 @@ def event(record: EventRecord) -> Document:
     """One transition."""
     return {
         "id": record.id,
+        "number": record.number,
+        "shard": record.shard,
         "position": record.position,
         "kind": str(record.kind),
         "at": iso(record.at_ms),
@@ -159,6 +161,7 @@ def event(record: EventRecord) -> Document:
         "state": None if record.state is None else record.state.value,
         "previous": None if record.previous is None else record.previous.value,
         "worker": record.worker,
+        "actor": record.actor,
         "reason": record.reason,
         "error": record.error,
         "fingerprint": record.fingerprint,

@@ -1,8 +1,13 @@
 """The event log's wire format: one entry per store call and queue holds the packed events of its whole batch.
 
-An entry is MessagePack: [FORMAT, at_ms, worker | nil, [item, …]], an item the array of `_ITEM` in that order, with
-kinds and states as their codes below. A store appends entries and never looks inside; Lua packs the same arrays.
-An `accepted` entry is [FORMAT, at_ms, nil, "accepted", name, key, [job, …]]: new jobs that differ in nothing else, and wait.
+An entry is MessagePack: [FORMAT, number, incarnation, at_ms, worker | nil, [item, …]]. `number` is the number of its first event;
+the others count on from there. `incarnation` is the life of the store in which the entry was written (see `unpack`).
+An item is the array of `_ITEM` in that order, with kinds and states as their codes below; `actor` and `meta` are left out
+where they are nil. A store appends entries and never looks inside; Lua packs the same arrays (lua/log.lua).
+An `accepted` entry is [FORMAT, number, incarnation, at_ms, nil, "accepted", name, key, [job, …]]: new jobs that differ in
+nothing else, and wait. An event without a job (a `QueueKind`) has "" and 0 for what it has not, and nil for its states.
+
+Format 1 had neither number nor incarnation: [1, at_ms, worker | nil, …]. Its entries are still read; their events have number 0.
 """
 
 from __future__ import annotations
@@ -13,26 +18,30 @@ from typing import Any
 import msgspec
 
 from jobq.core.records import EventRecord, QueueName
-from jobq.core.states import Kind, State
+from jobq.core.states import Kind, QueueKind, State
 
-FORMAT = 1
+FORMAT = 2
 
 # Codes are part of the format: append only.
 STATES: tuple[State, ...] = (
     State.DELAYED, State.BLOCKED, State.WAITING, State.ACTIVE, State.COMPLETED, State.FAILED, State.CANCELLED,
 )  # fmt: skip
-KINDS: tuple[Kind, ...] = (
+KINDS: tuple[Kind | QueueKind, ...] = (
     Kind.ACCEPTED, Kind.PROMOTED, Kind.UNBLOCKED, Kind.STARTED, Kind.COMPLETED, Kind.RETRIED, Kind.SNOOZED, Kind.STALLED,
     Kind.RELEASED, Kind.LIMITED, Kind.BLOCKED, Kind.FAILED, Kind.CANCELLED, Kind.RERUN, Kind.CHANGED,
+    QueueKind.PAUSED, QueueKind.RESUMED, QueueKind.LIMITS, QueueKind.HELD, QueueKind.RELEASED_HOLD, QueueKind.CLEARED,
+    QueueKind.PURGED, QueueKind.SCHEDULE, QueueKind.MISSED, QueueKind.OBLITERATED,
 )  # fmt: skip
 STATE_CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
-KIND_CODES: dict[Kind, int] = {kind: code for code, kind in enumerate(KINDS)}
+KIND_CODES: dict[Kind | QueueKind, int] = {kind: code for code, kind in enumerate(KINDS)}
 
 # An item, in this order. previous is nil for `accepted`; the times are ms or nil.
 _ITEM = (
     "kind", "job", "life", "name", "key", "attempt", "failures", "stalls", "state", "previous",
     "reason", "error", "fingerprint", "created_ms", "due_ms", "started_ms", "finished_ms",
+    "actor", "meta",
 )  # fmt: skip
+_SHORT = len(_ITEM) - 2  # an item without actor and meta, as nearly all are
 
 _ACCEPTED, _WAITING = KIND_CODES[Kind.ACCEPTED], STATE_CODES[State.WAITING]
 
@@ -42,41 +51,84 @@ _decoder = msgspec.msgpack.Decoder()
 Item = Sequence[Any]
 
 
-def pack(at_ms: int, worker: str | None, items: Sequence[Item]) -> bytes:
-    """One entry of the log."""
-    return _encoder.encode((FORMAT, at_ms, worker, items))
+def pack(number: int, incarnation: str, at_ms: int, worker: str | None, items: Sequence[Item]) -> bytes:
+    """One entry of the log. `number` is that of its first event."""
+    return _encoder.encode((FORMAT, number, incarnation, at_ms, worker, items))
 
 
-def gap(log: str, position: str, queue: QueueName, at_ms: int, what: str) -> EventRecord:
-    """What a reader is told who comes from before `position`, up to which the log was dropped. It has the id of an event that
-    was: where that one has arrived already, nothing is missing, and a consumer that drops known ids drops this."""
+def queue_item(kind: QueueKind, at_ms: int, reason: str | None, actor: str | None) -> Item:
+    """The item of something done to a queue. It has no job."""
+    item = (KIND_CODES[kind], "", 0, "", None, 0, 0, 0, None, None, reason, None, None, at_ms, None, None, None)
+    return item if actor is None else (*item, actor)
+
+
+def jobs_told(count: int, state: State | None = None) -> str:
+    """How many jobs were cleared or purged, as the reason of the event says it."""
+    return f"{count} {'' if state is None else f'{state} '}{'job' if count == 1 else 'jobs'}"
+
+
+def event_id(log: str, position: str, place: int, incarnation: str) -> str:
+    """The id of the event at a place (from 0) in the entry at a position. Entries of format 1 have no incarnation ("")."""
+    return f"{log}-{position}-{place}-{incarnation}" if incarnation else f"{log}-{position}-{place}"
+
+
+def incarnation_of(entry: bytes) -> str:
+    """The incarnation in which an entry was written; "" for one of format 1."""
+    fields = _decoder.decode(entry)
+    return str(fields[2]) if fields[0] == FORMAT else ""
+
+
+def gap(
+    log: str, position: str, queue: QueueName, at_ms: int, what: str, *, shard: int, number: int, incarnation: str
+) -> EventRecord:  # fmt: skip
+    """What a reader is told who comes from before `position`, up to which the log was dropped. `number` is that of the last event
+    dropped. The gap has the id of an event that was: where that one has arrived already, nothing is missing, and a consumer that
+    drops known ids drops this."""
     return EventRecord(
-        id=f"{log}-{position}-0", position=position, kind="gap", at_ms=at_ms, queue=queue, job="", life=0, name="", key=None,
-        attempt=0, failures=0, stalls=0, state=None, previous=None, worker=None, reason=what, error=None, fingerprint=None,
-        created_ms=at_ms, due_ms=None, started_ms=None, finished_ms=None,
+        id=event_id(log, position, 0, incarnation), number=number, shard=shard, position=position, kind="gap", at_ms=at_ms,
+        queue=queue, job="", life=0, name="", key=None, attempt=0, failures=0, stalls=0, state=None, previous=None, worker=None,
+        actor=None, reason=what, error=None, fingerprint=None, created_ms=at_ms, due_ms=None, started_ms=None, finished_ms=None,
     )  # fmt: skip
 
 
-def unpack(log: str, position: str, queue: QueueName, entry: bytes) -> list[EventRecord]:
-    """The events of one entry. `log` names the log among all logs, so that ids are unique for ever."""
+def unpack(log: str, position: str, queue: QueueName, entry: bytes, *, shard: int = 0) -> list[EventRecord]:
+    """The events of one entry.
+
+    `log` names the log among all logs, so that an id is never used twice. A store that has lost its last writes assigns their
+    numbers and positions to other events. It does so in another incarnation, which is part of the id: an id never means two
+    events, and two ids under one number tell readers that events were lost.
+    """
     fields = _decoder.decode(entry)
-    if fields[0] != FORMAT:
-        raise ValueError(f"event log entry {position} of {queue.queue!r} has format {fields[0]}; this jobq reads format {FORMAT}")
-    _, at_ms, worker, items = fields[:4]
-    stem = f"{log}-{position}"
+    if fields[0] == FORMAT:
+        _, number, incarnation, at_ms, worker, items = fields[:6]
+        rest = fields[6:]
+    elif fields[0] == 1:
+        number, incarnation = 0, ""
+        _, at_ms, worker, items = fields[:4]
+        rest = fields[4:]
+    else:
+        entry_named = f"event log entry {position} of {queue.queue!r}"
+        raise ValueError(f"{entry_named} has format {fields[0]}; this version of jobq reads formats 1 and {FORMAT}")
     if items == "accepted":
-        _, name, key, jobs = fields[3:]
-        rest = (0, name, key, 0, 0, 0, _WAITING, None, None, None, None, at_ms, at_ms, None, None)
-        items = [(_ACCEPTED, job, *rest) for job in jobs]
-    return [_event(f"{stem}-{n}", position, at_ms, worker, queue, item) for n, item in enumerate(items)]
+        name, key, jobs = rest
+        same = (0, name, key, 0, 0, 0, _WAITING, None, None, None, None, at_ms, at_ms, None, None)
+        items = [(_ACCEPTED, job, *same) for job in jobs]
+    step = 1 if number else 0  # events of format 1 have no numbers
+    return [
+        _event(event_id(log, position, n, incarnation), number + n * step, shard, position, at_ms, worker, queue, item)
+        for n, item in enumerate(items)
+    ]
 
 
-def _event(id: str, position: str, at_ms: int, worker: str | None, queue: QueueName, item: Item) -> EventRecord:
+def _event(
+    id: str, number: int, shard: int, position: str, at_ms: int, worker: str | None, queue: QueueName, item: Item
+) -> EventRecord:  # fmt: skip
     (kind, job, life, name, key, attempt, failures, stalls, state, previous,
-     reason, error, fingerprint, created_ms, due_ms, started_ms, finished_ms) = item  # fmt: skip
+     reason, error, fingerprint, created_ms, due_ms, started_ms, finished_ms) = item[:_SHORT]  # fmt: skip
+    actor, meta = (*item[_SHORT:], None, None)[:2] if len(item) > _SHORT else (None, None)
     return EventRecord(
-        id=id, position=position, kind=KINDS[kind], at_ms=at_ms, queue=queue, job=job, life=life, name=name, key=key,
-        attempt=attempt, failures=failures, stalls=stalls, state=STATES[state],
-        previous=None if previous is None else STATES[previous], worker=worker, reason=reason, error=error,
-        fingerprint=fingerprint, created_ms=created_ms, due_ms=due_ms, started_ms=started_ms, finished_ms=finished_ms,
+        id=id, number=number, shard=shard, position=position, kind=KINDS[kind], at_ms=at_ms, queue=queue, job=job, life=life,
+        name=name, key=key, attempt=attempt, failures=failures, stalls=stalls, state=None if state is None else STATES[state],
+        previous=None if previous is None else STATES[previous], worker=worker, actor=actor, reason=reason, error=error,
+        fingerprint=fingerprint, created_ms=created_ms, due_ms=due_ms, started_ms=started_ms, finished_ms=finished_ms, meta=meta,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from jobq.core.states import Kind, State
+from jobq.core.states import Kind, QueueKind, State
 
 MAX_PRIORITY = 2**21 - 1
 MAX_ID_LENGTH = 256
@@ -330,11 +330,19 @@ Wish = Literal["drain", "shutdown"]  # what an operator may ask of a worker; it 
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One transition, self-contained. In order per job. `kind="gap"` has no job: what came before it was dropped unread."""
+    """One transition, self-contained. In order per job. `kind="gap"` has no job: what came before it was dropped unread.
+    What was done to the queue as a whole (`QueueKind`) has no job either, and stands in shard 0.
+
+    `number` counts the events of one shard of the queue's log from 1, without gaps, and goes on after `obliterate`. Two ids under
+    one number are a fork: the store lost its last writes and gave the number again. 0: written before events were numbered.
+    `shard` is the partition of a partitioned queue, else 0. `actor` is who an operator's command said it was.
+    """
 
     id: str
+    number: int
+    shard: int
     position: str
-    kind: Kind | Literal["gap"]
+    kind: Kind | QueueKind | Literal["gap"]
     at_ms: int
     queue: QueueName
     job: str
@@ -347,6 +355,7 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: State | None
     previous: State | None
     worker: str | None
+    actor: str | None
     reason: str | None
     error: str | None
     fingerprint: str | None
@@ -354,6 +363,7 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     due_ms: int | None
     started_ms: int | None
     finished_ms: int | None
+    meta: dict[str, str] | None = None
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):

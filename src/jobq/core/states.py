@@ -55,6 +55,21 @@ class Kind(StrEnum):
     CHANGED = "changed"
 
 
+class QueueKind(StrEnum):
+    """What was done to a queue: the kind of an event that has no job. `reason` tells the rest."""
+
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    LIMITS = "limits"
+    HELD = "held"
+    RELEASED_HOLD = "released_hold"
+    CLEARED = "cleared"
+    PURGED = "purged"
+    SCHEDULE = "schedule"
+    MISSED = "missed"
+    OBLITERATED = "obliterated"
+
+
 class Transition(NamedTuple):
     """One legal step. `previous` is None for a job that did not exist."""
 

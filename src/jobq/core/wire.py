@@ -1,29 +1,38 @@
 """An event as it leaves jobq: one line of JSON, the same in Kafka and in files, and the key it travels under.
 
-    {"v":1,"id":"…","kind":"started","at_ms":1763211600123,"tenant":"acme","queue":"billing","job":"…","life":0,
+    {"v":1,"id":"…","number":7,"shard":0,"kind":"started","at_ms":1763211600123,"tenant":"acme","queue":"billing","job":"…","life":0,
      "name":"charge","attempt":1,"failures":0,"stalls":0,"state":"active","previous":"waiting","worker":"w-1",
      "created_ms":…,"due_ms":…,"started_ms":…}
 
 Times are integers of milliseconds since the epoch, everything else is a string or a small integer, and what is None is left
-out. `id` is unique for ever: log-position-n, where the position in the log is one or more numbers joined by "-" and n the
-event's place in its entry; by these numbers the events of one job are in order. A consumer meets an event at least once, so
-it drops ids it has seen. Fields may be added under the same `v`; a change of meaning makes it 2.
+out. `id` is never used for another event: log-position-n-incarnation, where the position in the log is one or more numbers
+joined by "-", n the event's place in its entry, and the incarnation (absent from ids of jobq 0.1) identifies the run of the
+store that wrote it. By these numbers the events of one job are in order. A consumer receives each event at least once, so it
+drops ids it has seen.
+`number` counts the events of a queue's log (of each `shard`, for a partitioned queue) from 1 without gaps: a number that is
+missing is an event that has not arrived. Two ids under one number are a fork: the store lost its last writes, as in a power cut.
+Fields may be added under the same `v`; a change of meaning makes it 2.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from jobq.core.records import EventRecord, QueueName
-from jobq.core.states import Kind, State
+from jobq.core.states import Kind, QueueKind, State
 
 VERSION = 1
 GAP = "gap"
+_OF_QUEUES = frozenset(kind.value for kind in QueueKind)
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     v: int  # no default, so that it is always written; likewise every field a consumer may count on
     id: str
+    number: int | None = None  # None: a line written before events were numbered
+    shard: int | None = None
     kind: str
     at_ms: int
     tenant: str
@@ -38,6 +47,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     state: str | None = None
     previous: str | None = None
     worker: str | None = None
+    actor: str | None = None
     reason: str | None = None
     error: str | None = None
     fingerprint: str | None = None
@@ -59,10 +69,11 @@ def encode(event: EventRecord) -> bytes:
     e = event
     return _encoder.encode(
         _Line(
-            v=VERSION, id=e.id, kind=e.kind, at_ms=e.at_ms, tenant=e.queue.tenant, queue=e.queue.queue,
-            job=e.job, life=e.life, name=e.name, key=e.key, attempt=e.attempt, failures=e.failures, stalls=e.stalls,
-            state=e.state, previous=e.previous, worker=e.worker, reason=e.reason, error=e.error, fingerprint=e.fingerprint,
-            created_ms=e.created_ms, due_ms=e.due_ms, started_ms=e.started_ms, finished_ms=e.finished_ms,
+            v=VERSION, id=e.id, number=e.number, shard=e.shard, kind=e.kind, at_ms=e.at_ms, tenant=e.queue.tenant,
+            queue=e.queue.queue, job=e.job, life=e.life, name=e.name, key=e.key, attempt=e.attempt, failures=e.failures,
+            stalls=e.stalls, state=e.state, previous=e.previous, worker=e.worker, actor=e.actor, reason=e.reason, error=e.error,
+            fingerprint=e.fingerprint, created_ms=e.created_ms, due_ms=e.due_ms, started_ms=e.started_ms,
+            finished_ms=e.finished_ms,
         )
     )  # fmt: skip
 
@@ -73,12 +84,17 @@ def decode(line: bytes | str) -> EventRecord:
     if e.v != VERSION:
         raise ValueError(f"event {e.id} has version {e.v}; this jobq reads version {VERSION}")
     return EventRecord(
-        id=e.id, position="", kind="gap" if e.kind == GAP else Kind(e.kind), at_ms=e.at_ms, queue=QueueName(e.tenant, e.queue),
-        job=e.job, life=e.life, name=e.name, key=e.key, attempt=e.attempt, failures=e.failures, stalls=e.stalls,
-        state=None if e.state is None else State(e.state), previous=None if e.previous is None else State(e.previous),
-        worker=e.worker, reason=e.reason, error=e.error, fingerprint=e.fingerprint, created_ms=e.created_ms, due_ms=e.due_ms,
-        started_ms=e.started_ms, finished_ms=e.finished_ms,
+        id=e.id, number=e.number or 0, shard=e.shard or 0, position="", kind=_kind(e.kind), at_ms=e.at_ms,
+        queue=QueueName(e.tenant, e.queue), job=e.job, life=e.life, name=e.name, key=e.key, attempt=e.attempt,
+        failures=e.failures, stalls=e.stalls, state=None if e.state is None else State(e.state),
+        previous=None if e.previous is None else State(e.previous), worker=e.worker, actor=e.actor, reason=e.reason,
+        error=e.error, fingerprint=e.fingerprint, created_ms=e.created_ms, due_ms=e.due_ms, started_ms=e.started_ms,
+        finished_ms=e.finished_ms,
     )  # fmt: skip
+
+
+def _kind(name: str) -> Kind | QueueKind | Literal["gap"]:
+    return "gap" if name == GAP else QueueKind(name) if name in _OF_QUEUES else Kind(name)
 
 
 def key(event: EventRecord) -> bytes:

@@ -54,5 +54,5 @@ async def test_the_library_comes_back_after_it_was_flushed(store: ValkeyStore, q
 
 async def test_functions_carry_the_version_in_their_names(store: ValkeyStore, server: Server) -> None:
     listed = server.tell("FUNCTION", "LIST")
-    assert b"jobq_v1" in listed
-    assert b"jobq_v1_settle" in listed
+    assert b"jobq_v2" in listed
+    assert b"jobq_v2_settle" in listed

@@ -6,7 +6,7 @@ from collections import defaultdict
 from itertools import pairwise
 
 from jobq.core.records import EventRecord, JobKey, JobRecord, QueueName
-from jobq.core.states import ENDED, Kind, State, legal
+from jobq.core.states import ENDED, Kind, QueueKind, State, legal
 from jobq.stores.base import Store
 from jobq.stores.conformance.kit import read_all, read_log, tally
 
@@ -17,7 +17,9 @@ async def audit(store: Store, queue: QueueName) -> None:
     """Bring upkeep to its end, then compare the log, the records and the counters of a queue."""
     while await store.tick(limit=500) == 500:
         pass
-    stories = stories_of(await read_log(store, queue))
+    events = await read_log(store, queue)
+    check_numbers(events)
+    stories = stories_of(events)
     records = {r.id: r for r in await read_all(store, queue)}
     for id, story in stories.items():
         check_story(story)
@@ -32,9 +34,21 @@ def stories_of(events: list[EventRecord]) -> dict[str, list[EventRecord]]:
     assert len(ids) == len(set(ids)), "event ids repeat"
     stories: dict[str, list[EventRecord]] = defaultdict(list)
     for event in events:
-        if event.kind != "gap":
+        if isinstance(event.kind, Kind):  # neither a gap nor something done to the queue
             stories[event.job].append(event)
     return dict(stories)
+
+
+def check_numbers(events: list[EventRecord]) -> None:
+    """Every shard numbers its events from 1 without gaps. A `gap` has the number of the last event that was dropped."""
+    last: dict[int, int] = defaultdict(int)
+    for event in events:
+        told = f"{event.kind} of {event.job or 'the queue'} has number {event.number} in shard {event.shard}"
+        assert event.kind == "gap" or event.number == last[event.shard] + 1, f"{told}, after {last[event.shard]}"
+        last[event.shard] = event.number
+        if isinstance(event.kind, QueueKind):
+            assert event.shard == 0, told
+            assert (event.job, event.state, event.previous) == ("", None, None), told
 
 
 def check_story(story: list[EventRecord]) -> None:

@@ -83,6 +83,9 @@ class Database:
         self.full = full
         self.post = Post()
         self.log_id = ""
+        # Part of every event's id. After a power cut, positions and numbers of events that did not reach the disk are used again;
+        # the process that does so is another one, so the ids differ.
+        self.incarnation = os.urandom(4).hex()
         self.checkpointer: Checkpointer | None = None
         self.identity: Identity | None = None  # None: the file is private to this process
         self._lost = False  # the file was deleted or replaced, and the log says so
@@ -212,7 +215,7 @@ class _Desk:
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
-        self._memory = Memory()
+        self._memory = Memory(database.incarnation)
         self._busy_s = 0.0  # spent in the event loop since it last had a turn
         self._version = -1  # of the data, when this connection last wrote
 

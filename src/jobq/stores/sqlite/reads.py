@@ -225,7 +225,13 @@ def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: 
         told = events.unpack(log, str(pos), name, entry)
         if not found and pos > int(after) + 1:  # positions are dense: what is missing was dropped
             what = f"{pos - int(after) - 1:,} entries dropped"
-            found.append(events.gap(log, str(pos - 1), name, told[0].at_ms, what))
+            trimmed = tx.execute(SQL["trimmed"], (f"trimmed.{queue.qid}",)).fetchone()
+            found.append(
+                events.gap(
+                    log, str(pos - 1), name, told[0].at_ms, what, shard=0, number=max(0, told[0].number - 1),
+                    incarnation="" if trimmed is None else trimmed[0],
+                )
+            )  # fmt: skip
         found += told
         position = str(pos)
         if len(found) >= limit:

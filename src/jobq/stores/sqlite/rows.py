@@ -50,6 +50,7 @@ class Options(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
     origin: str | None = None
     signal: str | None = None  # the signal it waits for
     seen: int = 0  # how many of that name it has had
+    actor: str | None = None  # who asked it to stop while it was active
 
 
 DEFAULT = Options()
@@ -91,7 +92,7 @@ def unpack_failure(data: bytes | None) -> Failure | None:
 
 
 class Job(msgspec.Struct):
-    """A row of jobs; the fields are its columns, in their order."""
+    """A row of jobs; the fields are its columns, in their order. Only `actor` is not stored."""
 
     pk: int
     qid: int
@@ -123,11 +124,12 @@ class Job(msgspec.Struct):
     progress: bytes | None
     payload: bytes
     result: bytes | None
+    actor: str | None = None  # who gave the command under way: it goes into the events that result
 
     def values(self) -> tuple[object, ...]:
         """As parameters of `save_job`: everything behind the key, then the key."""
         values = msgspec.structs.astuple(self)
-        return (*values[1:], values[0])
+        return (*values[1:-1], values[0])
 
 
 def record(job: Job, queue: QueueName) -> JobRecord:

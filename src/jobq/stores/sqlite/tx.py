@@ -15,7 +15,7 @@ import msgspec
 
 from jobq.core import events
 from jobq.core.records import Failure, QueueName
-from jobq.core.states import Kind
+from jobq.core.states import Kind, QueueKind
 from jobq.stores.sqlite import settings
 from jobq.stores.sqlite.mailbox import Notice
 from jobq.stores.sqlite.queries import load
@@ -97,7 +97,8 @@ class Granted(NamedTuple):
 class Memory:
     """What a process remembers between transactions. All of it can be forgotten: then it is read again."""
 
-    def __init__(self) -> None:
+    def __init__(self, incarnation: str = "") -> None:
+        self.incarnation = incarnation  # of the database: see Database
         self.granted: dict[str, Granted] = {}  # by token
         self.calls: dict[str, str] = {}  # the last exchange of each worker that talks through this process
         self.looked_ms: dict[int, int] = {}  # per queue: nothing was due then
@@ -221,10 +222,12 @@ class Tx:
         if failure is not None:
             error, fingerprint = f"{failure.type}: {failure.message}"[:ERROR_LENGTH], failure.fingerprint
             reason = reason or failure.reason
-        item = (
+        item: events.Item = (
             _KINDS[kind], job.id, job.life, job.name, job.key, job.attempt, job.failures, job.stalls, job.state, previous,
             reason, error, fingerprint, job.created_ms, job.due_ms, job.started_ms, job.finished_ms,
         )  # fmt: skip
+        if job.actor is not None:
+            item = (*item, job.actor)
         run = self.now - job.started_ms if previous == ACTIVE and job.started_ms is not None else 0
         wait = self.now - (job.due_ms or job.created_ms) if job.state == ACTIVE else 0
         worker = job.worker if previous == ACTIVE or job.state == ACTIVE else None
@@ -238,11 +241,7 @@ class Tx:
     ) -> None:  # fmt: skip
         """Put a batch of the same change on record."""
         n = len(items)
-        entries = self._entries.setdefault(qid, [])
-        if entries and entries[-1][0] == worker:
-            entries[-1][1].extend(items)
-        else:  # an entry has one worker, and entries keep the order of what happened
-            entries.append((worker, list(items)))
+        self._tell(qid, worker, items)
         row = self.queue_by_qid(qid)
         row.dirty = True
         if previous is not None:
@@ -261,6 +260,17 @@ class Tx:
             figures[_RUN] += run_ms
         if state == WAITING and previous != WAITING:
             self.woken[qid] = self.woken.get(qid, 0) + n
+
+    def _tell(self, qid: int, worker: str | None, items: Sequence[events.Item]) -> None:
+        entries = self._entries.setdefault(qid, [])
+        if entries and entries[-1][0] == worker:
+            entries[-1][1].extend(items)
+        else:  # an entry has one worker, and entries keep the order of what happened
+            entries.append((worker, list(items)))
+
+    def done_to(self, queue: QueueRow, kind: QueueKind, *, reason: str | None = None, actor: str | None = None) -> None:
+        """Record something that was done to a queue as a whole."""
+        self._tell(queue.qid, None, [events.queue_item(kind, self.now, reason, actor)])
 
     def key_moved(self, qid: int, key: str, previous: int | None, state: int) -> None:
         """Keep a key's figures: how many of its jobs wait, how many are active."""
@@ -312,16 +322,17 @@ class Tx:
         for qid, entries in self._entries.items():
             row = self.queue_by_qid(qid)
             for worker, items in entries:
-                self.log(row, len(items), events.pack(self.now, worker, items))
+                self._log(row, worker, items)
         for row in self._qids.values():
             if row.dirty:
                 self.execute(HOT["save_queue"], row.values())
                 row.dirty = False
 
-    def log(self, row: QueueRow, n: int, entry: bytes) -> None:
-        """Append an entry of n events to a queue's log."""
+    def _log(self, row: QueueRow, worker: str | None, items: Sequence[events.Item]) -> None:
+        """Append an entry to a queue's log. `logged` counts the events ever written, so it is the number of the last one."""
+        entry = events.pack(row.logged + 1, self.memory.incarnation, self.now, worker, items)
         row.pos += 1
-        row.logged += n
+        row.logged += len(items)
         row.dirty = True
         self.execute(HOT["log"], (row.qid, row.pos, row.logged, entry))
 

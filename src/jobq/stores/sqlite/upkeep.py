@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from jobq.core import events
 from jobq.core.records import Failure
 from jobq.core.states import Kind
 from jobq.stores.sqlite import ending, flows, line, signals
@@ -157,4 +158,12 @@ def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
     if over:
         log.error("the log of queue %s is full: %d entries that no reader has read are dropped", queue.name, len(over))
         upto = over[-1]
+    _remember_last(tx, queue, upto)
     return tx.change(SQL["trim_log"], (queue.qid, upto))
+
+
+def _remember_last(tx: Tx, queue: QueueRow, pos: int) -> None:
+    """Keep what the gap needs of the last entry that is dropped: its incarnation, which is part of the ids of its events."""
+    found = tx.execute(SQL["entry_at"], (queue.qid, pos)).fetchone()
+    if found is not None:
+        tx.execute(SQL["trimmed"], (f"trimmed.{queue.qid}", events.incarnation_of(found[0])))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-VERSION = "jobq_v1"
+VERSION = "jobq_v2"
 
 _FOLDER = Path(__file__).parent / "lua"
 FILES = (

@@ -119,7 +119,7 @@ class Reads(Handle):
         """See EventStore. The position of a partitioned queue is a list: where each partition stands."""
         prefixes = await self.prefixes(queue)
         if len(prefixes) == 1:
-            found, position = await self._read_log(prefixes[0], queue, after, limit)
+            found, position = await self._read_log(prefixes[0], queue, 0, after, limit)
             return EventPage(events=tuple(found), position=position)
         stands: list[Any] = (
             [None] * len(prefixes) if after is None else ["0"] * len(prefixes) if after == "0" else json.loads(after)
@@ -127,25 +127,33 @@ class Reads(Handle):
         merged: list[EventRecord] = []
         for n, prefix in enumerate(prefixes):
             if len(merged) < limit:
-                found, stands[n] = await self._read_log(prefix, queue, stands[n], limit - len(merged))
+                found, stands[n] = await self._read_log(prefix, queue, n, stands[n], limit - len(merged))
                 merged += [msgspec.structs.replace(event, position=json.dumps(stands)) for event in found]
             else:
                 stands[n] = stands[n] or "0"
         return EventPage(events=tuple(merged), position=json.dumps(stands))
 
-    async def _read_log(self, prefix: str, queue: QueueName, after: str | None, limit: int) -> tuple[list[EventRecord], str]:
+    async def _read_log(
+        self, prefix: str, queue: QueueName, shard: int, after: str | None, limit: int
+    ) -> tuple[list[EventRecord], str]:
         """Whole entries until there are `limit` events; a page ends where an entry does."""
         found: list[EventRecord] = []
         start = "" if after is None else after
         while True:
             entries = max(1, min(_ENTRY, limit - len(found)))
-            tag, position, gone, gone_to, flat = await self.fcall("events", prefix, start, entries)
+            tag, position, gone, gone_to, gone_in, flat = await self.fcall("events", prefix, start, entries)
             name = tag.decode()
             end = position.decode()
             for at, entry in zip(flat[::2], flat[1::2], strict=True):
-                told = events.unpack(name, at.decode(), queue, entry)
+                told = events.unpack(name, at.decode(), queue, entry, shard=shard)
                 if gone:
-                    found.append(events.gap(name, gone_to.decode(), queue, told[0].at_ms, f"{int(gone):,} events dropped so far"))
+                    what = f"{int(gone):,} events dropped so far"
+                    found.append(
+                        events.gap(
+                            name, gone_to.decode(), queue, told[0].at_ms, what, shard=shard, number=int(gone),
+                            incarnation=gone_in.decode(),
+                        )
+                    )  # fmt: skip
                     gone = None  # told once, before the first that is left
                 found += told
                 end = at.decode()

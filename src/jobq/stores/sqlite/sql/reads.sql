@@ -65,3 +65,6 @@ SELECT pos FROM readers WHERE qid = ? AND reader = ?;
 -- name: lead: the office is free, or ours, or was given up
 INSERT INTO offices VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET who = excluded.who, until_ms = excluded.until_ms
     WHERE offices.who = excluded.who OR offices.until_ms <= ?4;
+
+-- name: trimmed: the incarnation of the last entry that was trimmed from a queue's log
+SELECT value FROM meta WHERE name = ?;

@@ -29,3 +29,9 @@ SELECT min(pos) FROM readers WHERE qid = ?;
 
 -- name: trim_log: the oldest entries, up to a position
 DELETE FROM events WHERE at > ?1 * 1099511627776 AND at <= ?1 * 1099511627776 + ?2;
+
+-- name: entry_at: an entry of a queue's log
+SELECT entry FROM events WHERE at = ?1 * 1099511627776 + ?2;
+
+-- name: trimmed: the incarnation of the last entry that was trimmed
+INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;

@@ -3,6 +3,16 @@ local concat, char = table.concat, string.char
 local pstr, pint, parray, pmaybe = J.pstr, J.pint, J.parray, J.pmaybe
 local NIL, TIME = J.NIL, "\207\0\0" -- six bytes of milliseconds follow
 local HEAD = "\220\0\17" -- an item is an array of 17: core/events.py names them
+local WITH_ACTOR = "\220\0\18" -- or of 18
+local ENTRY, ACCEPTED = "\150\2", "\153\2" -- arrays of 6 and 9, format 2
+
+-- Every start of a server and every failover builds the library again, so this is another one then: a server that has lost its last
+-- writes gives their numbers to other events, and this keeps the ids of those apart. Eight characters, part of every entry.
+local function incarnation()
+  local time, info = call("TIME"), redis.pcall("INFO", "server") -- refused to users without the right
+  return redis.sha1hex(time[1] .. "." .. time[2] .. (type(info) == "string" and info:match("run_id:(%x+)") or "")):sub(1, 8)
+end
+J.INCARNATION = incarnation()
 
 local SOFT, HARD = 10000, 2000000 -- events kept for readers to come; events kept at most for readers that lag
 local ROUNDS = 64 -- of up to 16 entries that one call drops at most
@@ -18,12 +28,14 @@ function J.items(cx, worker)
 end
 
 -- One transition of a loaded job, told with what the job now says. `previous` is a state's code or nil.
+-- `job.actor` is who gave the command under way, if one did.
 function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
   local items = J.items(cx, worker)
-  items[#items + 1] = HEAD .. char(J.KIND[kind]) .. pstr(job.id) .. pint(job.life) .. job.nk .. pint(job.attempt)
+  items[#items + 1] = (job.actor and WITH_ACTOR or HEAD) .. char(J.KIND[kind]) .. pstr(job.id) .. pint(job.life) .. job.nk .. pint(job.attempt)
     .. pint(job.failures) .. pint(job.stalls) .. char(job.state) .. (previous and char(previous) or NIL) .. pmaybe(reason)
     .. pmaybe(err) .. pmaybe(fingerprint) .. TIME .. J.six(job.created) .. TIME .. J.six(job.due)
     .. (job.started > 0 and TIME .. J.six(job.started) or NIL) .. (job.finished and TIME .. J.six(job.finished) or NIL)
+    .. (job.actor and pstr(job.actor) or "")
   J.add(cx, kind, 1)
   if previous == J.STATE.active then J.add(cx, "run_ms", cx.now - job.started) end
 end
@@ -31,7 +43,7 @@ end
 -- Jobs that were accepted and wait: an entry of its own, shorter than their events would be (see core/events.py).
 function J.tell_accepted(cx, nk, ids)
   local n, id = #ids, J.str_head(#ids[1])
-  local data = "\151\1" .. pint(cx.now) .. NIL .. pstr("accepted") .. nk .. parray(n) .. id .. concat(ids, id)
+  local data = NIL .. pstr("accepted") .. nk .. parray(n) .. id .. concat(ids, id)
   cx.logs[#cx.logs + 1] = { worker = false, items = {}, n = n, data = data } -- no worker's: nobody adds to it
 end
 
@@ -45,7 +57,7 @@ function J.log_trim(cx)
   if kept <= soft then return 0 end
   local oldest = J.oldest_ack(cx)
   local dropped, unread, per_entry = 0, 0, kept / math.max(call("XLEN", stream), 1)
-  local last
+  local last, data
   for _ = 1, ROUNDS do
     if kept - dropped <= soft then break end
     -- Entries are read whole to learn how many events they hold, and those of a bulk are large: no more of them than it takes.
@@ -58,7 +70,7 @@ function J.log_trim(cx)
       local pending = oldest and J.after(id, oldest)
       if kept - dropped <= soft or (pending and kept - dropped <= hard) then break end
       if pending then unread = unread + events end
-      dropped, last = dropped + events, id
+      dropped, last, data = dropped + events, id, first[i][2][4]
       gone[#gone + 1] = id
     end
     if #gone == 0 then break end
@@ -66,9 +78,11 @@ function J.log_trim(cx)
   end
   if last then
     call("HINCRBY", cx.P .. "m", "gone", dropped)
-    call("HSET", cx.P .. "m", "gone_to", last)
+    -- The gap has the id of an event of the last entry, and the incarnation is part of it. An entry of format 1 has none.
+    call("HSET", cx.P .. "m", "gone_to", last, "gone_in", data:byte(2) == 2 and data:sub(13, 20) or "")
+    n.logged = n.logged - dropped
+    J.meta_changed(cx)
   end
-  n.logged = n.logged - dropped
   return unread
 end
 
@@ -89,28 +103,35 @@ function J.oldest_ack(cx)
   return oldest
 end
 
--- A new log gets a name that no log ever had: event ids are made of it.
-function J.name_log(cx)
+-- A new log gets a name that no log ever had: event ids are made of it. The number of events ever dropped travels with the counters
+-- from here on (a log of jobq 0.1 has a name, and not yet that).
+local function begin_log(cx)
   local time = call("TIME")
   call("HSETNX", cx.P .. "m", "tag", string.format("%x%05x", time[1], time[2]))
+  call("HSETNX", cx.P .. "m", "gone", "0")
+  J.meta_changed(cx)
 end
 
--- Append what happened: an entry per worker, each holding its whole batch.
+-- Append what happened: an entry per worker, each holding its whole batch. The number of its first event stands at bytes 6 to 11, the
+-- incarnation at 13 to 20.
 function J.log_flush(cx)
-  local stream, total = cx.P .. "s", 0
-  for i = 1, #cx.logs do
-    local log, items = cx.logs[i], cx.logs[i].items
+  local stream, logs, total = cx.P .. "s", cx.logs, 0
+  for i = 1, #logs do total = total + (logs[i].n or #logs[i].items) end
+  if total == 0 then return end
+  if not J.meta(cx).gone then begin_log(cx) end
+  local before = J.take_numbers(cx, "logged", total)
+  -- Events are numbered from 1, dropped ones included.
+  local number, rest = before + tonumber(J.meta(cx).gone) + 1, "\168" .. J.INCARNATION .. TIME .. cx.now6
+  for i = 1, #logs do
+    local log, items = logs[i], logs[i].items
     local n = log.n or #items
     if n > 0 then
-      local data = log.data or "\148\1" .. pint(cx.now) .. pmaybe(log.worker) .. parray(n) .. concat(items)
-      call("XADD", stream, "*", "n", J.whole(n), "d", data)
+      local head = (log.data and ACCEPTED or ENTRY) .. TIME .. J.six(number) .. rest
+      call("XADD", stream, "*", "n", J.whole(n), "d", head .. (log.data or pmaybe(log.worker) .. parray(n) .. concat(items)))
+      number = number + n
     end
-    total = total + n
   end
-  if total == 0 then return end
   cx.logs = {}
-  local before = J.take_numbers(cx, "logged", total)
-  if before == 0 then J.name_log(cx) end
   -- Crossing a multiple of 1,024 pays for the trim: bounded work, and nobody has to tick for it.
   if (before + total) % 1024 < total then J.log_trim(cx) end
   local meta = J.meta(cx)

@@ -183,7 +183,7 @@ end
 
 local LISTS = { "q", "d", "b", "e4", "k4", "y4", "e5", "k5", "y5", "e6", "k6", "y6" }
 local REST = { "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "sc", "ss", "sd", "tb", "fz" }
-local KEPT = { tag = true, gone = true, gone_to = true }
+local KEPT = { tag = true, gone = true, gone_to = true, gone_in = true }
 
 -- obliterate. KEYS 1 prefix. ARGS now, "1" by force, limit. RETURNS {1 if nothing is left, messages waiting}; or an error
 function J.obliterate(keys, args)

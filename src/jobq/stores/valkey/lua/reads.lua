@@ -190,22 +190,23 @@ function J.metrics(keys, args)
 end
 
 -- events. KEYS 1 prefix. ARGS after ("" for the end of the log, "0" for its beginning), entries
--- RETURNS {name of the log, position, if some were dropped after `after`: how many ever, up to where; entries: position, entry, …}
+-- RETURNS {name of the log, position, if some were dropped after `after`: how many ever, up to where, in which incarnation;
+-- entries: position, entry, …}
 function J.events(keys, args)
   local P, after, entries = keys[1], unpack(args)
-  local tag, gone, gone_to = unpack(call("HMGET", P .. "m", "tag", "gone", "gone_to"))
+  local tag, gone, gone_to, gone_in = unpack(call("HMGET", P .. "m", "tag", "gone", "gone_to", "gone_in"))
   local flat, position = {}, after
   if after == "" then
     local last = call("XREVRANGE", P .. "s", "+", "-", "COUNT", 1)[1]
-    return { tag or "", last and last[1] or "0", "", "", {} }
+    return { tag or "", last and last[1] or "0", "", "", "", {} }
   end
   for _, entry in ipairs(call("XRANGE", P .. "s", after == "0" and "-" or "(" .. after, "+", "COUNT", entries)) do
     flat[#flat + 1] = entry[1]
     flat[#flat + 1] = entry[2][4]
     position = entry[1]
   end
-  if gone and J.after(gone_to, after) then return { tag or "", position, gone, gone_to, flat } end
-  return { tag or "", position, "", "", flat }
+  if gone_to and J.after(gone_to, after) then return { tag or "", position, gone, gone_to, gone_in or "", flat } end
+  return { tag or "", position, "", "", "", flat }
 end
 
 -- ack: register a reader or move it on. KEYS 1 prefix. ARGS reader, position or "" to ask. RETURNS where it stands, or ""
