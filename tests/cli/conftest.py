@@ -85,9 +85,9 @@ def start_worker(url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start jq-worker processes on the shop; those left over are killed."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*args: str, app: str = "shopapp:shop", **environment: str) -> subprocess.Popen[str]:
+    def start(*args: str, app: str | None = "shopapp:shop", **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "jobq.cli.worker", "--app", app, *args],
+            [sys.executable, "-m", "jobq.cli.worker", *(["--app", app] if app else []), *args],
             cwd=APPS,
             env={**os.environ, "JQ_URL": url, **environment},
             stdout=subprocess.PIPE,

@@ -66,7 +66,9 @@ def test_of_the_apps_queues_some_are_chosen_by_name() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "Missing option '--app'"),
+        ([], "Name one as MODULE:QUEUE"),
+        (["--app", "idleapp"], "no tasks in first, second"),
+        (["idleapp:first"], "no tasks in first"),
         (["--app", "shopapp", "--concurrency", "0"], "0 is not in the range"),
         (["--app", "shopapp", "--lease", "soon"], "'soon' is no duration"),
         (["--app", "shopapp", "--config", "nowhere.yaml"], "cannot read nowhere.yaml"),
@@ -84,3 +86,17 @@ def test_a_config_file_with_an_unknown_option_is_refused(tmp_path: Path) -> None
     result = CliRunner().invoke(main, ["--app", "shopapp", "--config", f"{tmp_path}/worker.yaml"])
     assert result.exit_code == 2
     assert "has 'concurency', which is no option of jq-worker" in " ".join(result.output.split())
+
+
+def test_a_queue_is_named_with_or_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: list[list[str]] = []
+
+    def loaded(specs: tuple[str, ...]) -> list[object]:
+        named.append(list(specs))
+        raise ConfigError("that will do")
+
+    monkeypatch.setattr("jobq.cli.worker.load", loaded)
+    monkeypatch.setenv("JQ_APP", "from.the:environment")
+    for args in (["shopapp:shop"], ["--app", "shopapp:shop"], ["shopapp:shop", "--app", "shopapp:emails"], []):
+        CliRunner().invoke(main, args)
+    assert named == [["shopapp:shop"], ["shopapp:shop"], ["shopapp:shop", "shopapp:emails"], ["from.the:environment"]]

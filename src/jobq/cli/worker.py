@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import click
 import yaml
 
+from jobq.cli import logs
 from jobq.cli.app import chosen, load
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
 from jobq.errors import ConfigError, InvalidJob, JobqError
@@ -20,14 +21,14 @@ from jobq.worker import Worker
 
 log = logging.getLogger("jobq.worker")
 
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _LISTS = ("app", "queues")
+_Source = click.core.ParameterSource
 
 _HELP = """Run the jobs of an application's queues.
 
-The app is imported from the current directory or the installed packages. SIGTERM or Ctrl-C drains: no more jobs are
-taken, running ones get --drain to finish, what is left is handed back at no cost to its retries. A second signal hands
-back at once. Exit code 0 after a stop that was asked for.
+The app is imported from the current directory or the installed packages; MODULE:QUEUE may be written without --app. On
+SIGTERM or Ctrl-C the worker claims no more jobs, lets running ones finish for --drain, and releases the rest at no cost to
+their retries. A second signal releases them at once. Exit code 0 after a stop that was asked for.
 
 \b
 Options can come from the environment (JQ_APP, JQ_CONCURRENCY, …) or from --config. The command line wins over the
@@ -35,7 +36,7 @@ environment, the environment over the file. JQ_URL is the store of queues for wh
 
 \b
 Examples:
-  jq-worker --app shop.jobs:billing
+  jq-worker shop.jobs:billing
   jq-worker --app shop.jobs:billing,emails --concurrency 20
   jq-worker --app shop.jobs --queues emails,billing      # all queues of the module; these two, in this order
   JQ_URL=valkey://localhost:6379 jq-worker --app shop.jobs:billing --drain 5m
@@ -54,7 +55,8 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
         raise click.BadParameter(f"{path} is no YAML: {' '.join(str(e).split())}") from e
     if not isinstance(values, dict):
         raise click.BadParameter(f"{path} must have one option per line, e.g. concurrency: 20")
-    known = {p.name for p in ctx.command.params if p.name not in ("config", "help", "version")}
+    options_of = [p for p in ctx.command.params if isinstance(p, click.Option)]
+    known = {p.name for p in options_of if p.name not in ("config", "help", "version")}
     options = {str(key).replace("-", "_"): value for key, value in values.items()}
     if unknown := [key for key in options if key not in known]:
         raise click.BadParameter(
@@ -74,12 +76,12 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
 @click.option(
     "--config", metavar="FILE", is_eager=True, expose_value=False, callback=_configured, help="A YAML file with these options."
 )
+@click.argument("apps", metavar="[MODULE:QUEUE]...", nargs=-1)
 @click.option(
     "--app",
     "app",
     metavar="MODULE:QUEUE",
     multiple=True,
-    required=True,
     help="The queue to work; QUEUE,QUEUE2 for several, MODULE for all in it. May be repeated.",
 )
 @click.option(
@@ -102,23 +104,43 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
 @click.option(
     "--wait", type=DURATION, metavar="TIME", help="How long to wait for a store that is away at the start. Default: for ever"
 )
-@click.option("--worker-id", "--name", "worker_id", metavar="NAME", help="Its name. Default: host and process id")
 @click.option(
-    "--log-level", type=click.Choice(list(_LEVELS)), default="info", show_default=True, help="What is logged, to stderr."
+    "--worker-id",
+    "--name",
+    "worker_id",
+    metavar="NAME",
+    help="The worker's name, unique among the workers of a store. Default: host and process id",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(list(logs.LEVELS)),
+    default="info",
+    show_default=True,
+    help="What is logged to stderr: each job's end at info, its start at debug, every exchange with the store at trace.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(logs.FORMATS),
+    default="text",
+    show_default=True,
+    help="Lines for people, or a JSON object per line. An app that configures logging itself keeps its own format.",
 )
 @click.version_option(package_name="jobq", prog_name="jq-worker")
+@click.pass_context
 def main(
-    app: tuple[str, ...], queues: tuple[str, ...], url: str | None, concurrency: int, lease: float, drain: float,
-    wait: float | None, worker_id: str | None, log_level: str,
+    ctx: click.Context, apps: tuple[str, ...], app: tuple[str, ...], queues: tuple[str, ...], url: str | None, concurrency: int,
+    lease: float, drain: float, wait: float | None, worker_id: str | None, log_level: str, log_format: logs.LogFormat,
 ) -> None:  # fmt: skip
-    logging.basicConfig(level=_LEVELS[log_level], format="%(asctime)s %(levelname)-7s %(message)s")
     if url is not None:
         os.environ["JQ_URL"] = url  # for queues that leave the store open, before they are made
     names = [name for part in queues for name in part.split(",") if name]
     try:
-        working = chosen(load(app), names)
+        working = chosen(load(_named(ctx, apps, app)), names)
+        # After the import: an application that configures logging has done so by now.
+        logs.configure(log_level, log_format, chosen=ctx.get_parameter_source("log_level") is not _Source.DEFAULT)
         for queue in working:
             queue.url = url or queue.url
+        _check_tasks(working)
         _run(_work(working, concurrency=concurrency, lease=lease, drain=drain, wait=wait, name=worker_id))
     except (ConfigError, InvalidJob) as e:
         fail(str(e), USAGE, e)
@@ -126,12 +148,33 @@ def main(
         fail(str(e), FAILED, e)
 
 
+def _named(ctx: click.Context, apps: tuple[str, ...], app: tuple[str, ...]) -> tuple[str, ...]:
+    """What the arguments and --app name together. What is typed wins over the environment and the file."""
+    typed = ctx.get_parameter_source("app") is _Source.COMMANDLINE
+    found = (*apps, *(app if typed or not apps else ()))
+    if not found:
+        raise click.UsageError("Which queue? Name one as MODULE:QUEUE, e.g. jq-worker shop.jobs:billing", ctx)
+    return found
+
+
+def _check_tasks(queues: list[Queue]) -> None:
+    """A worker without tasks would claim jobs and fail every one of them."""
+    if any(queue.tasks for queue in queues):
+        return
+    names = ", ".join(queue.name for queue in queues)
+    raise ConfigError(f"no tasks in {names}: is the module that defines them imported? Name it, or import it in the app")
+
+
 async def _work(queues: list[Queue], *, wait: float | None, **options: Any) -> None:
     """Until it is asked to stop."""
     for queue in queues:
-        tasks = ", ".join(sorted(queue.tasks)) or "NO TASKS: is the module imported that defines them?"
-        log.info("%s: %s", queue.name, tasks)
-    await Worker(*queues, **options).run(wait=wait)
+        if queue.tasks:
+            log.info("queue %s has the tasks %s", queue.name, ", ".join(sorted(queue.tasks)))
+        else:
+            log.warning("queue %s has no tasks: the module that defines them is not imported", queue.name)
+    worker = Worker(*queues, **options)
+    worker.ends_process = True
+    await worker.run(wait=wait)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -139,9 +182,10 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(work)
+        run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
     else:
-        uvloop.run(work)
+        run = uvloop.run
+    run(work)  # not in the `except`: every error of a handler would be shown as raised while that one was handled
 
 
 if __name__ == "__main__":

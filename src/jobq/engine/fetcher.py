@@ -26,6 +26,8 @@ from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
 
+_TRACE = 5
+"""The log level of exchanges, below DEBUG."""
 _WORTH = 16
 """Runs that a lane must have to settle: an exchange costs as much as a few of them by itself."""
 _MOST = 250
@@ -154,6 +156,9 @@ class Fetcher:
         if leases and time.monotonic() - since > self._settings.lease_ms / 2000:
             since = time.monotonic()
             leases = await self._still_held(leases)
+        if log.isEnabledFor(_TRACE):
+            ms = (time.monotonic() - since) * 1000
+            log.log(_TRACE, "exchange of %.1f ms: %d settled, %d of %d claimed", ms, len(ended), len(leases), limit)
         self._slots.give(limit - len(leases))  # those it does not fill
         self._runner.start(leases, since)
         return len(leases), settled

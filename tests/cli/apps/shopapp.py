@@ -47,4 +47,10 @@ def make_shop(url: str | None = None) -> Queue:
 
 shop = make_shop(os.environ.get("JQ_TEST_SHOP"))
 emails = Queue("emails")
+
+
+@emails.task
+async def send(to: str) -> None: ...
+
+
 number = 7

@@ -12,6 +12,8 @@ import ssl
 from typing import Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from jobq.core.redact import apart
+from jobq.core.redact import redacted_url as shown
 from jobq.errors import ConfigError
 
 Kind = Literal["single", "sentinel", "cluster"]
@@ -50,55 +52,39 @@ def parse(url: str) -> Address:
     try:
         parts = urlsplit(url)
     except ValueError as e:
-        raise ConfigError(f"{_shown(url)!r} is not a URL: {e}") from None
-    if set(_apart(url)[1]) & set("/?#"):
-        raise ConfigError(f"{_shown(url)!r} has a user or password with a '/', '?' or '#' in it: write %2F, %3F or %23 there")
+        raise ConfigError(f"{shown(url)!r} is not a URL: {e}") from None
+    if set(apart(url)[1]) & set("/?#"):
+        raise ConfigError(f"{shown(url)!r}: the user or password has a '/', '?' or '#' in it: write %2F, %3F or %23 there")
     kind, tls = _KINDS[parts.scheme]
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := options.keys() - _OPTIONS:
-        raise ConfigError(f"{_shown(url)!r} has the unknown option {min(unknown)!r}: there are {', '.join(sorted(_OPTIONS))}")
+        raise ConfigError(f"{shown(url)!r} has the unknown option {min(unknown)!r}: there are {', '.join(sorted(_OPTIONS))}")
     path = [unquote(p) for p in parts.path.split("/") if p]
     name = None
     if kind == "sentinel":
         if not path:
-            raise ConfigError(f"{_shown(url)!r} does not name its primary: valkey+sentinel://host:26379/mymaster")
+            raise ConfigError(f"{shown(url)!r} does not name its primary: valkey+sentinel://host:26379/mymaster")
         name = path.pop(0)
     db = _number(url, "database", path[0]) if path else 0
     if kind == "cluster" and db:
-        raise ConfigError(f"{_shown(url)!r} names database {db}: a Cluster has only 0")
+        raise ConfigError(f"{shown(url)!r} names database {db}: a Cluster has only 0")
     default = 26379 if kind == "sentinel" else 6379
     wait = _number(url, "wait", options.get("wait", "0"))
     wait_timeout = _seconds(url, "wait_timeout", options.get("wait_timeout", "1"))
     timeout = _seconds(url, "timeout", options.get("timeout", "5"))
     if wait and wait_timeout >= timeout:
         raise ConfigError(
-            f"{_shown(url)!r} waits {wait_timeout:g} s for replicas and {timeout:g} s for any answer: the connection would be "
+            f"{shown(url)!r} waits {wait_timeout:g} s for replicas and {timeout:g} s for any answer: the connection would be "
             "given up before; make wait_timeout shorter than timeout"
         )
     return Address(
-        kind=kind, nodes=tuple(_node(url, host, default) for host in (hosts or "localhost").split(",")), shown=_shown(url),
+        kind=kind, nodes=tuple(_node(url, host, default) for host in (hosts or "localhost").split(",")), shown=shown(url),
         # A user without a password is one that needs none, not nobody: the server is told who it is all the same.
         user=unquote(user) or None, password=unquote(password) if user or password else None, db=db, name=name, wait=wait,
         wait_timeout_ms=int(wait_timeout * 1000), timeout=timeout, tls=tls or options.get("tls") == "1", ca=options.get("ca"),
     )  # fmt: skip
-
-
-def _apart(url: str) -> tuple[str, str, str]:
-    """Scheme, credentials and the rest, also where a password with signs of its own has broken the URL up elsewhere."""
-    scheme, _, rest = url.partition("://")
-    place, mark, options = rest.partition("?")
-    if "@" not in place and "@" in options.partition("=")[0]:
-        place, mark, options = rest, "", ""
-    credentials, _, place = place.rpartition("@")
-    return scheme, credentials, f"{place}{mark}{options}"
-
-
-def _shown(url: str) -> str:
-    scheme, credentials, rest = _apart(url)
-    user, has_password, _ = credentials.partition(":")
-    return f"{scheme}://{user}{has_password and ':***'}{credentials and '@'}{rest}"
 
 
 def _node(url: str, host: str, default: int) -> Node:
@@ -110,13 +96,13 @@ def _node(url: str, host: str, default: int) -> Node:
         name, port = host.rsplit(":", 1)
     number = _number(url, "port", port) if port else default
     if not 0 < number < 65536:  # the system would take what is left of it in 16 bits, and ask somebody else
-        raise ConfigError(f"{_shown(url)!r} has {port!r} for its port: it is from 1 to 65535")
+        raise ConfigError(f"{shown(url)!r} has {port!r} for its port: it is from 1 to 65535")
     return name or "localhost", number
 
 
 def _number(url: str, what: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{_shown(url)!r} has {text!r} for its {what}: it is a whole number")
+        raise ConfigError(f"{shown(url)!r} has {text!r} for its {what}: it is a whole number")
     return int(text)
 
 
@@ -126,5 +112,5 @@ def _seconds(url: str, what: str, text: str) -> float:
         if not 0 < value < 3600:
             raise ValueError(text)
     except ValueError:
-        raise ConfigError(f"{_shown(url)!r} has {text!r} for {what}: it is a number of seconds") from None
+        raise ConfigError(f"{shown(url)!r} has {text!r} for {what}: it is a number of seconds") from None
     return value

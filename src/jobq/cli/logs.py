@@ -1,0 +1,74 @@
+"""How jq-worker and jq-relay log: one record per line, as text for people or as JSON for programs, to stderr.
+
+An application that configures logging when it is imported keeps its own handlers and formats. Passwords in URLs are hidden,
+and control characters of users' texts are escaped: a record begins where a line begins without indentation, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from jobq.core.printable import json_text, lines
+from jobq.core.redact import redacted
+
+LogFormat = Literal["text", "json"]
+FORMATS: tuple[LogFormat, ...] = ("text", "json")
+TRACE = 5
+"""Below DEBUG: every exchange with a store."""
+LEVELS = {
+    "trace": TRACE, "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR,
+}  # fmt: skip
+
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_INDENT = "    "
+
+
+def configure(level: str, format: LogFormat, *, chosen: bool = True) -> None:
+    """Log at this level in this format, unless the application logs in a way of its own.
+
+    An application's own configuration stays as it is, except that a level which the operator has `chosen` applies to jobq."""
+    logging.addLevelName(TRACE, "TRACE")
+    root = logging.getLogger()
+    if root.handlers or logging.getLogger("jobq").handlers:
+        if chosen:
+            logging.getLogger("jobq").setLevel(LEVELS[level])
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    root.addHandler(handler)
+    root.setLevel(LEVELS[level])
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level and message. Further lines of a message, and tracebacks, are indented."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as text."""
+        return redacted(lines(super().format(record))).replace("\n", f"\n{_INDENT}")
+
+
+class JsonFormatter(logging.Formatter):
+    """An object per line: at, level, logger, message, the record's own attributes, and `error` with its traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON."""
+        document: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redacted(record.getMessage()),
+        }
+        document |= {name: value for name, value in vars(record).items() if name not in _USUAL and name not in document}
+        if record.exc_info and record.exc_info[1] is not None:
+            document["error"] = {
+                "type": type(record.exc_info[1]).__name__,
+                "traceback": redacted(self.formatException(record.exc_info)),
+            }
+        return json_text(msgspec.json.encode(document, enc_hook=str).decode())

@@ -1,0 +1,43 @@
+"""URLs without their passwords. Whatever jobq prints, logs or raises shows a URL only after it went through here."""
+
+from __future__ import annotations
+
+import re
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+# Options of a URL whose values are secrets: sasl.password, ssl.key.pem, sasl.jaas.config, token, …
+_WORDS = r"pass|pwd|secret|token|credential|jaas|\.pem|oauthbearer\.config"
+_SECRET = re.compile(rf"(?i)([?&;][^=&;\s]*(?:{_WORDS})[^=&;\s]*=)[^&;]*")
+_HIDDEN = "***"
+# host:port,host:port/path: what stands before the options when there is no user and no password.
+_PLACE = re.compile(r"(?:[^:/@\[\]]*|\[[^\]]*\])(?::\d+)?(?:,[^:/@]*(?::\d+)?)*(?:/[^@]*)?")
+
+
+def redacted_url(url: str) -> str:
+    """The URL with its password, and the values of options that look like secrets, replaced by `***`.
+
+    All up to the last @ counts as user and password: a password may contain any sign, also one that should be escaped.
+    The exception is an @ in the options of a URL that plainly begins with a host."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return url
+    plain = _PLACE.fullmatch(rest.partition("?")[0])
+    credentials, at, place = ("", "", rest) if plain else rest.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    hidden = f":{_HIDDEN}" if colon else ""
+    return _SECRET.sub(rf"\1{_HIDDEN}", f"{scheme}://{user}{hidden}{at}{place}")
+
+
+def redacted(text: str) -> str:
+    """A text with every URL in it redacted."""
+    return _URL.sub(lambda found: redacted_url(found[0]), text) if "://" in text else text
+
+
+def apart(url: str) -> tuple[str, str, str]:
+    """Scheme, credentials and the rest, also where a password with signs of its own has broken the URL up elsewhere."""
+    scheme, _, rest = url.partition("://")
+    place, mark, options = rest.partition("?")
+    if "@" not in place and "@" in options.partition("=")[0]:
+        place, mark, options = rest, "", ""
+    credentials, _, place = place.rpartition("@")
+    return scheme, credentials, f"{place}{mark}{options}"
