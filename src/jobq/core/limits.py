@@ -1,17 +1,19 @@
-"""The arithmetic of rate limits: a state goes in, the answer and the new state come out. Stores share it, or say it in Lua.
+"""The arithmetic of rate limits: a state goes in, the answer and the new state come out. lua/rates.lua copies it.
 
-A state is two numbers. Of a window: how many starts it has seen, and when it was opened. Of a bucket: how many tokens were
-in it, and when. None is a limit that nothing has used, and a state `is_idle` says may be forgotten.
+A state is two numbers. For a window: how many starts it has counted, and when it was opened. For a bucket: how many tokens it
+held, and when. None is a limit that nothing has used. A state that `is_idle` may be forgotten.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from jobq.core.queues import RateData, Tokens, Window
 
-_EPSILON = 1e-6  # tokens: floats lose the last bits of rate·time, and a wait that was told must suffice
+EPSILON = 1e-6  # tokens: floats lose the last bits of rate·time, and a wait that was told must suffice
+_KINDS: dict[type[RateData], str] = {Window: "w", Tokens: "t"}
 
 
 class RateState(NamedTuple):
@@ -37,11 +39,22 @@ def take(rate: RateData, state: RateState | None, now_ms: int, cost: int = 1) ->
     return _from_window(rate, state, now_ms) if isinstance(rate, Window) else _from_bucket(rate, state, now_ms, cost)
 
 
+def stored(rate: RateData, state: RateState) -> tuple[str, float, int]:
+    """The state as a store keeps it: with the kind of limit it belongs to, since limits change at run time."""
+    return (_KINDS[type(rate)], *state)
+
+
+def loaded(rate: RateData, kept: Sequence[Any] | None) -> RateState | None:
+    """The state that `stored` kept. A changed limit goes on with it: a window keeps its starts and a bucket its tokens, but a
+    window that became a bucket, or the other way round, begins afresh."""
+    return RateState(*kept[1:]) if kept is not None and kept[0] == _KINDS[type(rate)] else None
+
+
 def room(rate: RateData, state: RateState | None, now_ms: int) -> int:
     """How many starts of cost 1 there is room for now."""
     if isinstance(rate, Window):
         return max(0, rate.limit - int(_window(rate, state, now_ms).value))
-    return math.floor(_level(rate, state, now_ms) + _EPSILON)
+    return math.floor(_level(rate, state, now_ms) + EPSILON)
 
 
 def is_idle(rate: RateData, state: RateState | None, now_ms: int) -> bool:
@@ -50,7 +63,7 @@ def is_idle(rate: RateData, state: RateState | None, now_ms: int) -> bool:
         return True
     if isinstance(rate, Window):
         return not _open(rate, state, now_ms)
-    return _level(rate, state, now_ms) + _EPSILON >= rate.capacity
+    return _level(rate, state, now_ms) + EPSILON >= rate.capacity
 
 
 def _open(rate: Window, state: RateState, now_ms: int) -> bool:
@@ -81,8 +94,8 @@ def _from_bucket(rate: Tokens, state: RateState | None, now_ms: int, cost: int) 
     # Time does not go back in the state: a clock set back and forth again would refill twice for one stretch of time.
     # But no further ahead than a whole refill takes: a clock set back by a day must not hold its queue for a day.
     at_ms = now_ms if state is None else max(now_ms, min(state.at_ms, now_ms + math.ceil(rate.capacity * 1000 / rate.refill)))
-    if level + _EPSILON >= price:
+    if level + EPSILON >= price:
         return Taken(True, RateState(max(0.0, level - price), at_ms))
     return Taken(
-        False, RateState(level, at_ms), at_ms - now_ms + max(1, math.ceil((price - level - _EPSILON) * 1000 / rate.refill))
+        False, RateState(level, at_ms), at_ms - now_ms + max(1, math.ceil((price - level - EPSILON) * 1000 / rate.refill))
     )

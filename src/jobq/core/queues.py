@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from jobq.core import defaults
 from jobq.core.records import JobSpec, Mode, QueueName
 from jobq.core.states import State
 
@@ -55,10 +56,10 @@ class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
 class RetentionData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """How long ended jobs are kept: by age (None: for ever) and by count per state (None: any number)."""
 
-    completed_ms: int | None = 86_400_000
-    failed_ms: int | None = 30 * 86_400_000
-    cancelled_ms: int | None = 86_400_000
-    count: int | None = 100_000
+    completed_ms: int | None = defaults.COMPLETED_MS
+    failed_ms: int | None = defaults.FAILED_MS
+    cancelled_ms: int | None = defaults.CANCELLED_MS
+    count: int | None = defaults.KEPT
 
 
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ def set_limits(tx: Tx, name: QueueName, limits: Limits | None, key: str | None) 
         tx.execute(KEYED["drop_key_override"], (queue.qid, key))
     else:
         tx.execute(KEYED["set_key_override"], (queue.qid, key, limits.key_limit, msgspec.msgpack.encode(limits)))
-    tx.execute(KEYED["set_key_rate"], (None, 0, 0, queue.qid, key))
+    tx.execute(KEYED["lift_key"], (queue.qid, key))
     keys.settle(tx, queue.qid, [key])
 
 
@@ -138,8 +138,8 @@ def _with_limits(name: QueueName, stored: settings.Settings, config: QueueConfig
 
 def _store(tx: Tx, queue: QueueRow, mode: str | None, stored: settings.Settings, *, limits_changed: bool) -> QueueRow:
     queue.mode, queue.settings_blob, queue.dirty = mode, settings.pack(stored), True
-    if limits_changed:
-        queue.rate, queue.held_ms = None, 0
+    if limits_changed:  # what was held is lifted; a rate that still allows nothing holds again
+        queue.held_ms = 0
         tx.woken[queue.qid] = max(1, queue.counts[WAITING])
         if mode == "keyed":
             _settle_all_keys(tx, queue.qid)
@@ -148,6 +148,7 @@ def _store(tx: Tx, queue: QueueRow, mode: str | None, stored: settings.Settings,
 
 def _settle_all_keys(tx: Tx, qid: int) -> None:
     """A new limit for all keys: rare, and by the number of keys with jobs."""
+    tx.execute(KEYED["lift_keys"], (qid,))
     after = ""
     while found := [key for (key,) in tx.execute(KEYED["some_keys"], (qid, after, _KEYS))]:
         keys.settle(tx, qid, found)

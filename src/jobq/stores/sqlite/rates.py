@@ -12,13 +12,12 @@ from typing import Any
 import msgspec
 
 from jobq.core import limits
-from jobq.core.limits import RateState
 from jobq.core.queues import Limits, RateData, Tokens, Window
 from jobq.stores.sqlite import keys
 from jobq.stores.sqlite.rows import ACTIVE, unpack_options
 from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx
 
-_decode_state = msgspec.msgpack.Decoder(RateState).decode
+_decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
 
 
 class Meter:
@@ -26,7 +25,7 @@ class Meter:
 
     def __init__(self, rate: RateData, packed: bytes | None, now: int) -> None:
         self._rate, self._now = rate, now
-        self._state = None if packed is None else _decode_state(packed)
+        self._state = limits.loaded(rate, None if packed is None else _decode(packed))
         self.held_ms = 0
 
     def take(self, cost: int) -> bool:
@@ -43,7 +42,7 @@ class Meter:
     @property
     def packed(self) -> bytes | None:
         """The state, to be kept."""
-        return None if self._state is None else msgspec.msgpack.encode(self._state)
+        return None if self._state is None else msgspec.msgpack.encode(limits.stored(self._rate, self._state))
 
     @property
     def until_ms(self) -> int:

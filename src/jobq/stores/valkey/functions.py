@@ -10,6 +10,8 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
+from jobq.stores.valkey.constants import constants
+
 VERSION = "jobq_v2"
 
 _FOLDER = Path(__file__).parent / "lua"
@@ -25,7 +27,7 @@ local spack, sunpack, null = struct.pack, struct.unpack, cjson.null
 
 def _text() -> tuple[str, str]:
     blocks = "".join(f"do\n{_read(name)}end\n" for name in FILES)
-    body = f"local function build()\n{_SHARED}{blocks}return J\nend\n{_read('register')}"
+    body = f"local function build()\n{_SHARED}{constants()}{blocks}return J\nend\n{_read('register')}"
     digest = sha256(body.encode()).hexdigest()[:16]
     return f'#!lua name={VERSION}\nlocal VERSION, DIGEST = "{VERSION}", "{digest}"\n{body}', digest
 

@@ -40,6 +40,12 @@ UPDATE keys SET rate = ?, rate_until_ms = ?, held_ms = ? WHERE qid = ? AND key =
 INSERT INTO keys (qid, key, waiting, active, turn, ready, held_ms) VALUES (?, ?, 0, 0, 0, 0, ?)
 ON CONFLICT (qid, key) DO UPDATE SET held_ms = max(held_ms, excluded.held_ms);
 
+-- name: lift_key: it may start again at once, as far as a hold is concerned
+UPDATE keys SET held_ms = 0 WHERE qid = ? AND key = ?;
+
+-- name: lift_keys: the same for all keys of a queue
+UPDATE keys SET held_ms = 0 WHERE qid = ? AND held_ms > 0;
+
 -- name: free_held_keys: their time has come
 UPDATE keys SET ready = 1 WHERE qid = ?1 AND ready = 2 AND held_ms <= ?2;
 

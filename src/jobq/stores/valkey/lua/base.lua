@@ -6,13 +6,6 @@
 -- disagree with the jobs.
 local char, format, floor = string.char, string.format, math.floor
 
-J.STATE = { delayed = 0, blocked = 1, waiting = 2, active = 3, completed = 4, failed = 5, cancelled = 6 }
-J.KIND = {
-  accepted = 0, promoted = 1, unblocked = 2, started = 3, completed = 4, retried = 5, snoozed = 6, stalled = 7,
-  released = 8, limited = 9, blocked = 10, failed = 11, cancelled = 12, rerun = 13, changed = 14,
-  paused = 15, resumed = 16, limits = 17, held = 18, released_hold = 19, cleared = 20, purged = 21, schedule = 22, missed = 23,
-  obliterated = 24,
-}
 -- What a record's producer asked for, so that the hot paths need not look into its options.
 J.GIVEN, J.AT_PUT, J.AT_START, J.AT_END = 1, 2, 4, 8
 J.MORE, J.LATER = 16, 64 -- which form the record has: see record.lua

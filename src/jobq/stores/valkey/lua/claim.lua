@@ -33,26 +33,23 @@ local function grant(tk, id, run)
   tk.lease_times[2 * n - 1], tk.lease_times[2 * n] = tk.expires, id
 end
 
--- Whether limits on starts let the job start now; if not, its key is held, or the claim is over.
+-- Whether limits on starts let the job start now; if not, its key is held, or the claim is over. The key is asked first: one that
+-- must wait does not use up the claim for others.
 local function affordable(cx, tk, job, key_rate)
   local cost = J.options(job).cost or 1
-  if tk.rate then
-    local wait = J.rate_wait(tk.rate, cost, cx.now)
-    if wait > 0 then
-      tk.over = true
-      call("HSET", cx.P .. "m", "rate_until", cx.now + wait)
-      return false
-    end
+  local wait = key_rate and J.rate_wait(key_rate, cost, cx.now) or 0
+  if wait > 0 then
+    local _, key = J.name_key(job)
+    J.hold_key(cx, key, cx.now + wait)
+    return false
   end
-  if key_rate then
-    local wait = J.rate_wait(key_rate, cost, cx.now)
-    if wait > 0 then
-      local _, key = J.name_key(job)
-      J.hold_key(cx, key, cx.now + wait)
-      return false
-    end
-    J.rate_take(key_rate, cost, cx.now)
+  wait = tk.rate and J.rate_wait(tk.rate, cost, cx.now) or 0
+  if wait > 0 then
+    tk.over = true
+    call("HSET", cx.P .. "m", "rate_until", cx.now + wait)
+    return false
   end
+  if key_rate then J.rate_take(key_rate, cost, cx.now) end
   if tk.rate then J.rate_take(tk.rate, cost, cx.now) end
   return true
 end
@@ -161,9 +158,8 @@ local function end_round(cx, keys, active, limits, rates, started)
       n = n + 1
       set[#set + 1] = keys[i]
       set[#set + 1] = n
-      local rate = rates[i]
-      if rate and rate.dirty then call("SET", P .. "kr:" .. keys[i], J.rate_state(rate), "PX", math.ceil(J.rate_memory(rate)) + 60000) end
     end
+    if rates[i] and rates[i].dirty then J.keep_key_rate(cx, keys[i], rates[i]) end
     if not standing[i] then
       gone[#gone + 1] = keys[i]
     elseif n < limits[i] and not (cx.holding and call("ZSCORE", P .. "hd", keys[i])) then
@@ -257,8 +253,8 @@ function J.claim(cx, want, worker, lease_ms)
     J.wait(cx, -tk.n)
     local figures = J.figures(cx)
     figures.started, figures.wait_ms = figures.started + tk.n, figures.wait_ms + tk.waited
-    if tk.rate and tk.rate.dirty then call("HSET", cx.P .. "m", "rate_state", J.rate_state(tk.rate)) end
   end
+  if tk.rate and tk.rate.dirty then call("HSET", cx.P .. "m", "rate_state", J.rate_state(tk.rate)) end
   return tk
 end
 

@@ -2,12 +2,13 @@
 local STATE = J.STATE
 local IN_FORCE = { "limit", "rate", "key_limit", "key_rate" }
 
--- Put the limits in force where claims look. `texts` are the four of IN_FORCE, "" for none.
+-- Put the limits in force where claims look. `texts` are the four of IN_FORCE, "" for none. A change lifts what was held; a rate that
+-- still allows nothing holds again. What its window or bucket has counted stays (core/limits.py: carried).
 local function put_in_force(cx, texts)
   for i, field in ipairs(IN_FORCE) do
     if texts[i] == "" then call("HDEL", cx.P .. "m", field) else call("HSET", cx.P .. "m", field, texts[i]) end
   end
-  call("HDEL", cx.P .. "m", "rate_until")
+  call("HDEL", cx.P .. "m", "rate_until", "held")
   J.meta_changed(cx)
   J.settle_keys(cx)
   cx.woken = math.max(1, J.counters(cx).waiting)

@@ -1,35 +1,43 @@
--- rates: what holds starts back besides the number of active jobs. A limit is stored as text:
--- "w:<limit>:<per_ms>", a window that its first start opens, or "t:<capacity>:<refill per second>", a bucket of tokens.
--- Its state is "<opened>:<used>" or "<tokens>:<at>". The same arithmetic as core/limits.py.
+-- rates: what a rate limit allows. Copies core/limits.py (take, room, is_idle); tests/rules/test_rates.py holds both together.
+-- A limit is stored as text: "w:<limit>:<per_ms>", a window that its first start opens, or "t:<capacity>:<refill per second>", a
+-- bucket of tokens. Its state is "w:<starts>:<opened>" or "t:<tokens>:<at>"; the state of another kind of limit says nothing.
+local max, min, ceil, abs = math.max, math.min, math.ceil, math.abs
+local EPSILON = J.RATES.epsilon -- tokens
 
--- A limit with its state, ready to be asked; nil for no limit.
+-- How far ahead of now the state of a bucket may be: as long as a whole refill takes.
+local function refill_ms(rate) return ceil(rate.a * 1000 / rate.b) end
+
+-- A limit with its state, ready to be asked; nil for no limit. `dirty`: its state has changed and must be kept.
 function J.rate(text, state, now)
   if not text or text == "" then return nil end
   local kind, a, b = text:match("^(%a):([^:]+):([^:]+)$")
   local rate = { kind = kind, a = tonumber(a), b = tonumber(b), dirty = false }
-  local x, y
-  if state then x, y = state:match("^([^:]+):([^:]+)$") end
-  x, y = tonumber(x), tonumber(y)
+  local of, value, at
+  if state then of, value, at = state:match("^(%a):([^:]+):([^:]+)$") end
+  if of ~= kind then value, at = nil, nil end
+  value, at = tonumber(value), tonumber(at)
   if kind == "w" then
-    rate.opened, rate.used = x, y or 0
-    if not x or now >= x + rate.b then rate.opened, rate.used = nil, 0 end
+    rate.used, rate.opened = value or 0, at
+    if not at or abs(now - at) >= rate.b then rate.used, rate.opened = 0, nil end
+  elseif at then
+    rate.tokens = max(0, min(rate.a, value + max(0, now - at) * rate.b / 1000))
+    rate.at = max(now, min(at, now + refill_ms(rate)))
+    rate.dirty = rate.at < at -- the clock was set back further than a refill takes: begin to count from here
   else
-    rate.tokens, rate.at = x or rate.a, y or now
-    rate.tokens = math.min(rate.a, rate.tokens + math.max(now - rate.at, 0) * rate.b / 1000)
-    rate.at = now
+    rate.tokens, rate.at = rate.a, now
   end
   return rate
 end
 
--- How long until a start of this cost is allowed: 0 is now.
+-- How long until a start of this cost is allowed: 0 is now. A cost above the capacity takes a full bucket.
 function J.rate_wait(rate, cost, now)
   if rate.kind == "w" then
     if rate.used < rate.a then return 0 end
     return rate.opened + rate.b - now
   end
-  if rate.tokens >= cost - 1e-9 then return 0 end
-  if rate.b <= 0 then return 86400000 end
-  return math.max(1, math.ceil((cost - rate.tokens) * 1000 / rate.b - 1e-6))
+  local price = min(cost, rate.a)
+  if rate.tokens + EPSILON >= price then return 0 end
+  return rate.at - now + max(1, ceil((price - rate.tokens - EPSILON) * 1000 / rate.b))
 end
 
 function J.rate_take(rate, cost, now)
@@ -38,19 +46,25 @@ function J.rate_take(rate, cost, now)
     rate.opened = rate.opened or now
     rate.used = rate.used + 1
   else
-    rate.tokens = rate.tokens - cost
+    rate.tokens = max(0, rate.tokens - min(cost, rate.a))
   end
 end
 
 function J.rate_state(rate)
-  if rate.kind == "w" then return string.format("%.0f:%d", rate.opened, rate.used) end
-  return string.format("%.6f:%.0f", rate.tokens, rate.at)
+  if rate.kind == "w" then return string.format("w:%d:%.0f", rate.used, rate.opened) end
+  return string.format("t:%.17g:%.0f", rate.tokens, rate.at)
 end
 
 -- How long the state matters: then the window is over, or the bucket full.
-function J.rate_memory(rate)
-  if rate.kind == "w" then return rate.b end
-  return rate.b > 0 and math.ceil((rate.a - rate.tokens) * 1000 / rate.b) + 1 or 86400000
+function J.rate_memory(rate, now)
+  if rate.kind == "w" then return rate.opened + rate.b - now end
+  return rate.at - now + ceil((rate.a - rate.tokens) * 1000 / rate.b) + 1
+end
+
+-- Keep the state of a key's limit for as long as it matters.
+function J.keep_key_rate(cx, key, rate)
+  call("SET", cx.P .. "kr:" .. key, J.rate_state(rate), "PX", J.whole(J.rate_memory(rate, cx.now) + J.RATES.margin_ms))
+  rate.dirty = false
 end
 
 -- What a cost would have to fit in: the capacity of a bucket, or nil.
