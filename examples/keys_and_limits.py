@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 
-from jobq import Bucket, Job, Queue, Rate, RateLimited, Worker, current_job
+from jobq import Bucket, Job, Queue, QueueFull, Rate, RateLimited, Worker, current_job
 
 deliveries = Queue("deliveries", "memory://", mode="keyed", key_limit=1)
 reports = Queue("reports", "memory://", limit=2)
 calls = Queue("calls", "memory://", rate=Rate(3, per=0.2))
 exports = Queue("exports", "memory://", rate=Bucket(10, refill=100))
+thumbnails = Queue("thumbnails", "memory://", max_waiting=3)
 
 order: list[str] = []
 running = most = 0
@@ -40,13 +41,17 @@ async def export(rows: int) -> int:
     return rows
 
 
+@thumbnails.task
+async def thumbnail(n: int) -> None: ...
+
+
 async def ended(jobs: Sequence[Job[object]]) -> None:
     for job in jobs:
         await job.wait(timeout=10)
 
 
 async def main() -> None:
-    async with deliveries, reports, calls, exports, Worker(deliveries, reports, calls, exports):
+    async with deliveries, reports, calls, exports, thumbnails, Worker(deliveries, reports, calls, exports):
         await deliveries.pause()
         jobs = await deliver.enqueue_many([("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1)])
         await deliveries.resume()
@@ -60,6 +65,11 @@ async def main() -> None:
         print("six calls, three per window")
 
         print(await export.options(cost=10).call(1000))
+
+        try:
+            await thumbnail.enqueue_many([(n,) for n in range(5)])
+        except QueueFull as full:
+            print(f"{len(full.accepted)} accepted, {full.refused} refused: {full.max_waiting} may wait")
 
         await deliveries.set_limits(key_limit=5, key="a")  # at run time, for one key
         print((await deliveries.limits()).keys)

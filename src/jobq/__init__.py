@@ -25,6 +25,7 @@ from jobq.errors import (
     JobqError,
     LeaseLost,
     PayloadTooLarge,
+    QueueFull,
     StoreUnavailable,
     WaitTimeout,
 )
@@ -68,5 +69,5 @@ __all__ = [
     "SyncQueue", "SyncTask", "SyncJob", "SyncFlow",
     # errors
     "JobqError", "InvalidJob", "PayloadTooLarge", "ConfigError", "JobNotFound", "JobFailed", "JobCancelled", "WaitTimeout",
-    "LeaseLost", "StoreUnavailable",
+    "LeaseLost", "StoreUnavailable", "QueueFull",
 ]  # fmt: skip

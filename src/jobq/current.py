@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds, to_ms
 from jobq.core.records import JobKey, Lease, PutResult
 from jobq.core.states import State
@@ -137,6 +138,7 @@ class CurrentJob:
 
     async def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """A child of this job, accepted now; `wait_for_children` waits for it. Options through `task.options(…)`.
+        QueueFull if its queue takes no more: let it pass, and a retry of this job tries again.
 
         Its id follows from this job's and its number, so a run that begins again adds nothing twice. That takes a
         handler that adds the same children in the same order whenever it is run with the same arguments and results.
@@ -151,6 +153,8 @@ class CurrentJob:
             session = await task.queue.session()
             self._check_place(task, session.store)
             _, result = await asyncio.gather(self._note(ordinal, JobKey(spec.queue, spec.id)), session.sender.put(spec))
+            if result.full is not None:
+                raise queue_full(spec.queue.queue, result.full)
             if result.id != spec.id:  # its unique lock is another's, which may be free when this handler comes by again
                 await self._note(ordinal, JobKey(spec.queue, result.id))
         else:

@@ -3,6 +3,7 @@
 JobqError
 ├── InvalidJob (ValueError)        refused before anything was stored; names the option and the value
 │   └── PayloadTooLarge
+├── QueueFull                      the queue's `max_waiting` is reached; `.accepted` holds the jobs that were stored
 ├── ConfigError (ValueError)       bad URL, missing extra, mode or limits that differ from the stored ones
 ├── JobNotFound (LookupError)      no such job, or its record is gone
 ├── JobFailed                      the job ended as failed; `.failure` says why
@@ -14,10 +15,12 @@ JobqError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jobq.core.records import Failure
+    from jobq.job import Job
 
 
 class JobqError(Exception):
@@ -30,6 +33,22 @@ class InvalidJob(JobqError, ValueError):
 
 class PayloadTooLarge(InvalidJob):
     """The encoded arguments are larger than the queue's `max_payload`."""
+
+
+class QueueFull(JobqError):
+    """The queue holds `max_waiting` jobs that have not started, so it takes no new ones. Refused jobs are not stored.
+
+    `accepted`: handles of the jobs of this call that were stored, in the order of the calls. `refused`: how many were not.
+    """
+
+    def __init__(
+        self, message: str = "", queue: str = "", max_waiting: int = 0, accepted: Sequence[Job[Any]] = (), refused: int = 1
+    ) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.max_waiting = max_waiting
+        self.accepted: list[Job[Any]] = list(accepted)
+        self.refused = refused
 
 
 class ConfigError(JobqError, ValueError):

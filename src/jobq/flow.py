@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from msgspec.structs import replace
 
 from jobq.core import checks
+from jobq.core.bounds import queue_full
 from jobq.core.checks import shown
 from jobq.core.graph import check_flow
 from jobq.core.records import Edge, JobKey, JobSpec, QueueName
 from jobq.engine.builtin import GATHER
 from jobq.engine.ids import new_id
-from jobq.errors import InvalidJob
+from jobq.errors import InvalidJob, QueueFull
 from jobq.job import Job
 from jobq.session import CHUNK, batches
 from jobq.task import Definition, Gathered, Task
@@ -76,15 +77,19 @@ class Flow:
             await self.submit()
 
     async def submit(self) -> None:
-        """Store all jobs; InvalidJob and nothing stored if the graph is not sound. None starts before those that wait for it
-        are there."""
+        """Store all jobs, or none. None starts before those that wait for it are there.
+
+        InvalidJob if the graph is not sound. QueueFull if one of the queues has no room for all of the flow's jobs there."""
         specs = check_flow(list(self._specs.values()))
         for queue in self._queues.values():
             await queue.session()  # each declares what its constructor was given
         store = await self._queue.store()
         lots = list(batches(specs, CHUNK))
-        for n, lot in enumerate(lots, 1):
-            results = await store.put(lot, flow=self.id, last=n == len(lots))
+        try:
+            for n, lot in enumerate(lots, 1):
+                results = await store.put(lot, flow=self.id, last=n == len(lots))
+        except QueueFull as full:
+            raise queue_full(full.queue, full.max_waiting, refused=len(specs)) from None
         self._submitted = True
         if len(lots) == 1:  # of a staged lot nobody knows yet what it found
             for spec, result in zip(specs, results, strict=True):

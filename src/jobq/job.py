@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from jobq import waiting
 from jobq.core import checks
+from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds
 from jobq.core.codec import get_codec
 from jobq.core.commands import AnyCommand, Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, SendSignal, Update
@@ -163,7 +164,9 @@ class Job(Generic[R_co]):
         return cast("R_co", Ref(self.queue, self.id))
 
     def settle_on(self, result: PutResult) -> None:
-        """The store has taken it in, or found another in its place."""
+        """The store has taken it in, or found another in its place. QueueFull if it did neither."""
+        if result.full is not None:
+            raise queue_full(self.queue, result.full)
         self.id, self._life, self.duplicate = result.id, result.life, result.duplicate
         if result.found is not None:
             self.snapshot = self._info(result.found)

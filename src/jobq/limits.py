@@ -1,4 +1,4 @@
-"""What holds starts back: limits and rates, declared by `Queue(…)`, changed at run time by `set_limits`. `Queue` has all of this.
+"""What holds starts and new jobs back: declared by `Queue(…)`, changed at run time by `set_limits`. `Queue` has all of this.
 
 A declaration carries its `limits_version`. A change at run time is stored apart and wins until a higher version is declared.
 """
@@ -38,6 +38,7 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | Bucket | None
     key_limit: int | None  # of a keyed queue; None there: 1
     key_rate: Rate | Bucket | None
+    max_waiting: int | None  # jobs that are waiting, delayed or blocked; beyond it new ones are refused with QueueFull
     version: int
     changed: bool
     keys: Mapping[str, KeyLimits]
@@ -64,18 +65,20 @@ class Limiting(ABC):
         rate: Rate | Bucket | EllipsisType | None = ...,
         key_limit: int | EllipsisType | None = ...,
         key_rate: Rate | Bucket | EllipsisType | None = ...,
+        max_waiting: int | EllipsisType | None = ...,
         key: str | None = None,
     ) -> None:
         """Change limits now, for all workers. What is not named stays as it is; None removes a limit.
 
         With `key`, `key_limit` and `key_rate` become that key's own; None gives it back what all keys have.
-        Raised limits let waiting jobs start at once; lowered ones wait for running jobs to end. Two callers that change
+        Raised limits let waiting jobs start at once; lowered ones wait for running jobs to end. A `max_waiting` below the
+        number of jobs there are removes none of them: new ones are refused until enough have started. Two callers that change
         different limits in the same moment may undo each other: look with `limits()`.
         """
-        given = {"limit": limit, "rate": rate, "key_limit": key_limit, "key_rate": key_rate}
+        given = {"limit": limit, "rate": rate, "key_limit": key_limit, "key_rate": key_rate, "max_waiting": max_waiting}
         wanted = {name: _checked(name, value) for name, value in given.items() if value is not ...}
         if not wanted:
-            raise ConfigError("set_limits() names no limit: give limit, rate, key_limit or key_rate (None removes one)")
+            raise ConfigError("set_limits() names no limit; give limit, rate, key_limit, key_rate or max_waiting (or None)")
         record = await self._queue_record()
         stored = LimitsRecord() if record is None else record.limits
         store = await self.store()
@@ -93,7 +96,7 @@ class Limiting(ABC):
         await (await self.store()).set_limits(self.qname, None, key=None if key is None else checks.check_key(key))
 
     def _check_key_limits(self, record: QueueRecord | None, wanted: Mapping[str, Any]) -> None:
-        for name in ("limit", "rate"):
+        for name in ("limit", "rate", "max_waiting"):
             if name in wanted:
                 raise ConfigError(f"set_limits(key=…): {name} is the queue's; a key has key_limit and key_rate")
         self._check_has_keys(record)
@@ -125,6 +128,7 @@ def queue_limits(record: LimitsRecord) -> QueueLimits:
         rate=policy(effective.rate),
         key_limit=effective.key_limit,
         key_rate=policy(effective.key_rate),
+        max_waiting=effective.max_waiting,
         version=record.version,
         changed=record.changed is not None,
         keys={key: KeyLimits(key_limit=own.key_limit, key_rate=policy(own.key_rate)) for key, own in record.keys.items()},
@@ -144,7 +148,7 @@ def whole(value: object, option: str) -> int | None:
 
 
 def _checked(name: str, value: Any) -> Any:
-    if name in ("limit", "key_limit"):
+    if name in ("limit", "key_limit", "max_waiting"):
         return whole(value, name)
     if value is not None and not isinstance(value, (Rate, Bucket)):
         raise ConfigError(f"{name}={shown(value)} is neither a Rate nor a Bucket")

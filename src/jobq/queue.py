@@ -12,13 +12,14 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overloa
 from jobq import info
 from jobq.batch import BatchDecorator
 from jobq.core import checks
+from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Bucket, Rate, Retention
 from jobq.core.queues import QueueConfig, ScheduleSpec
 from jobq.core.records import JobRecord, JobSpec, PutResult, QueueName
 from jobq.engine.clock import wall_clock
-from jobq.errors import ConfigError, InvalidJob
+from jobq.errors import ConfigError, InvalidJob, QueueFull
 from jobq.events import EventStream
 from jobq.flow import Flow
 from jobq.handler import TaskHandler
@@ -63,6 +64,7 @@ class Queue(Operations, Limiting, Scheduling):
         key_limit: int | None = None,
         rate: Rate | Bucket | None = None,
         key_rate: Rate | Bucket | None = None,
+        max_waiting: int | None = None,
         limits_version: int = 1,
         partitions: int | None = None,
         retention: Retention | None = None,
@@ -84,7 +86,7 @@ class Queue(Operations, Limiting, Scheduling):
             raise ConfigError(f"queue {name!r} is plain: its jobs have no keys to limit; use mode='keyed', or limit= and rate=")
         self.config = _config(
             mode=mode,
-            limits=declared_limits(limit=limit, key_limit=key_limit, rate=rate, key_rate=key_rate),
+            limits=declared_limits(limit=limit, key_limit=key_limit, rate=rate, key_rate=key_rate, max_waiting=max_waiting),
             limits_version=checks.check_int(limits_version, "limits_version", low=1, error=ConfigError),
             partitions=None
             if partitions is None
@@ -255,7 +257,9 @@ class Queue(Operations, Limiting, Scheduling):
         return Job(self, checks.check_id(id))
 
     async def enqueue_many(self, calls: Iterable[Call[Any]]) -> list[Job[Any]]:
-        """Accept any mix of calls, made by `task.bind(…)`, in chunks. A generator is read as it goes."""
+        """Accept any mix of calls, made by `task.bind(…)`, in chunks. A generator is read as it goes.
+
+        QueueFull, once all were judged, if `max_waiting` is reached; its `accepted` holds the handles of those stored."""
         return await self.put(self.wanted(calls))
 
     def flow(self, *, id: str | None = None) -> Flow:
@@ -274,18 +278,21 @@ class Queue(Operations, Limiting, Scheduling):
     # ── for tasks and handles ────────────────────────────────────────────────────────────────────────────────────────
 
     async def put(self, wanted: Iterable[Wanted]) -> list[Job[Any]]:
-        """Put specs in bounded calls, reading `wanted` as it goes; a handle for each, in their order."""
+        """Put specs in bounded calls, reading `wanted` as it goes; a handle for each, in their order.
+
+        QueueFull, when all were judged, if some were refused; it has the handles of the others."""
         session = await self.session()
         chunks = batches(wanted, CHUNK)
         chunk = next(chunks, None)
         specs = _prepared(session.store, chunk)
         jobs: list[Job[Any]] = []
+        refused: list[int] = []
         accepted: tuple[list[Wanted], list[PutResult]] = ([], [])
         while chunk is not None:
             putting = asyncio.create_task(session.sender.put_many(specs))  # awaited below
             try:
                 await asyncio.sleep(0)  # it is on its way: while the store has it, the last gets its handles and the next is made
-                jobs += _handles(*accepted)
+                jobs += _handles(*accepted, refused)
                 following = next(chunks, None)
                 specs = _prepared(session.store, following)
             except asyncio.CancelledError:
@@ -295,7 +302,10 @@ class Queue(Operations, Limiting, Scheduling):
                 await putting
                 raise
             accepted, chunk = (chunk, await putting), following
-        return jobs + _handles(*accepted)
+        jobs += _handles(*accepted, refused)
+        if refused:
+            raise queue_full(self.name, refused[-1], accepted=jobs, refused=len(refused))
+        return jobs
 
     def wanted(self, calls: Iterable[Call[Any]]) -> Iterator[Wanted]:
         """What `put` takes, from calls of this queue."""
@@ -329,8 +339,14 @@ def _prepared(store: Store, chunk: Sequence[Wanted] | None) -> Sequence[JobSpec]
     return store.prepare([spec for _, spec in chunk]) if chunk else ()
 
 
-def _handles(chunk: Sequence[Wanted], results: Sequence[PutResult]) -> list[Job[Any]]:
-    return [task.handle(result) for (task, _), result in zip(chunk, results, strict=True)]
+def _handles(chunk: Sequence[Wanted], results: Sequence[PutResult], refused: list[int]) -> list[Job[Any]]:
+    """The handles of what was accepted. For each job that was not, the queue's max_waiting is added to `refused`."""
+    try:
+        return [task.handle(result) for (task, _), result in zip(chunk, results, strict=True)]
+    except QueueFull:  # rare: nobody else pays for looking at each
+        refused += [result.full for result in results if result.full is not None]
+        pairs = zip(chunk, results, strict=True)
+        return [task.handle(result) for (task, _), result in pairs if result.full is None]
 
 
 def _place(fn: Callable[..., Any]) -> str:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from jobq import flow as flows
 from jobq import tree
+from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds
 from jobq.core.records import JobKey
 from jobq.core.states import State
+from jobq.errors import QueueFull
 from jobq.portal import Portal, portal, run
 from jobq.session import CHUNK, batches
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from jobq.options import JobOptions
     from jobq.queue import Queue
     from jobq.schedule import ScheduleInfo
-    from jobq.task import Call, Task
+    from jobq.task import Call, Task, Wanted
     from jobq.tree import FlowTree
 
 __all__ = ["Portal", "SyncFlow", "SyncJob", "SyncQueue", "SyncTask", "chain", "chord", "group", "portal", "run"]
@@ -53,6 +55,21 @@ async def _take(iterator: AsyncIterator[T], size: int) -> list[T]:
         if len(items) == size:
             break
     return items
+
+
+def _put(queue: Queue, wanted: Iterable[Wanted]) -> list[Job[Any]]:
+    """See `Queue.put`. A chunk at a time: what makes the next one runs in the caller's thread."""
+    jobs: list[Job[Any]] = []
+    most = refused = 0
+    for chunk in batches(wanted, CHUNK):
+        try:
+            jobs += run(queue.put(chunk))
+        except QueueFull as full:
+            jobs += full.accepted
+            most, refused = full.max_waiting, refused + full.refused
+    if refused:
+        raise queue_full(queue.name, most, accepted=jobs, refused=refused)
+    return jobs
 
 
 class SyncJob(Generic[R_co]):
@@ -173,8 +190,7 @@ class SyncTask(Generic[P, R]):
 
     def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[SyncJob[R]]:
         """See `Task.enqueue_many`. A generator is read in the caller's thread: it may use the caller's database connection."""
-        put = self._task.queue.put
-        return [SyncJob(job) for chunk in batches(self._task.wanted(calls), CHUNK) for job in run(put(chunk))]
+        return [SyncJob(job) for job in _put(self._task.queue, self._task.wanted(calls))]
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Task.call`."""
@@ -264,8 +280,7 @@ class SyncQueue:
 
     def enqueue_many(self, calls: Iterable[Call[Any]]) -> list[SyncJob[Any]]:
         """See `Queue.enqueue_many`. A generator is read in the caller's thread."""
-        put = self._queue.put
-        return [SyncJob(job) for chunk in batches(self._queue.wanted(calls), CHUNK) for job in run(put(chunk))]
+        return [SyncJob(job) for job in _put(self._queue, self._queue.wanted(calls))]
 
     def flow(self, *, id: str | None = None) -> SyncFlow:
         """See `Queue.flow`."""
@@ -349,10 +364,12 @@ class SyncQueue:
         rate: Rate | Bucket | EllipsisType | None = ...,
         key_limit: int | EllipsisType | None = ...,
         key_rate: Rate | Bucket | EllipsisType | None = ...,
+        max_waiting: int | EllipsisType | None = ...,
         key: str | None = None,
     ) -> None:
         """See `Queue.set_limits`."""
-        run(self._queue.set_limits(limit=limit, rate=rate, key_limit=key_limit, key_rate=key_rate, key=key))
+        given = {"limit": limit, "rate": rate, "key_limit": key_limit, "key_rate": key_rate, "max_waiting": max_waiting}
+        run(self._queue.set_limits(**given, key=key))  # type: ignore[arg-type]  # each as it came
 
     def reset_limits(self, *, key: str | None = None) -> None:
         """See `Queue.reset_limits`."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from jobq import waiting
 from jobq.core import checks
+from jobq.core.bounds import queue_full
 from jobq.core.calls import ArgumentDecoder, CallShape, is_plain
 from jobq.core.checks import shown
 from jobq.core.codec import Codec, get_codec
@@ -18,7 +19,7 @@ from jobq.core.refs import mark
 from jobq.core.unique import debounce_ms, unique_spec
 from jobq.engine.builtin import GATHER, unmarked
 from jobq.engine.ids import new_id
-from jobq.errors import ConfigError, InvalidJob
+from jobq.errors import ConfigError, InvalidJob, QueueFull
 from jobq.handler import TaskHandler, runs_async
 from jobq.job import Job
 from jobq.options import NOTHING, JobOptions, Resolved, TaskOptions, resolve_task
@@ -136,7 +137,7 @@ class Task(Generic[P, R]):
         return copy
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Accept a job. Calls made while a put is in flight ride together in the next."""
+        """Accept a job. Calls made while a put is in flight ride together in the next. QueueFull: `max_waiting` is reached."""
         spec = self.spec(args, kwargs)
         queue = self.queue
         session = queue.session_here() or await queue.session()
@@ -156,7 +157,8 @@ class Task(Generic[P, R]):
         """Accept many jobs, in chunks; each call is a tuple of arguments or a mapping of named ones.
 
         A generator is read as it goes. A call that is refused leaves the chunks before its own accepted; InvalidJob says
-        which it was.
+        which it was. Where the queue's `max_waiting` is reached, each job is judged for itself, to the last call, and then
+        QueueFull is raised: its `accepted` holds the handles of the jobs that were stored.
         """
         return await self.queue.put(self.wanted(calls))
 
@@ -167,15 +169,21 @@ class Task(Generic[P, R]):
     async def broadcast(self, queues: Sequence[Queue], *args: P.args, **kwargs: P.kwargs) -> list[Job[R]]:
         """The same call into several queues, each of which has a task of this name.
 
-        Stored in one after the other: where a store refuses it, the queues before have theirs. With an id, repeating it is safe.
+        Stored in one after the other: where a store refuses it, the queues before have theirs (QueueFull has their handles
+        in `accepted`). With an id, repeating it is safe.
         """
         for queue in queues:
             if not hasattr(queue, "qname"):
                 raise InvalidJob(f"broadcast to {shown(queue)}: it is not a Queue")
         copies = [Task[P, R](queue, self.definition, self._options) for queue in queues]
         specs = [copy.spec(args, kwargs) for copy in copies]  # all are checked before the first is stored
-        jobs = [await copy.queue.put([(copy, spec)]) for copy, spec in zip(copies, specs, strict=True)]
-        return [job for (job,) in jobs]
+        jobs: list[Job[R]] = []
+        for copy, spec in zip(copies, specs, strict=True):
+            try:
+                jobs += await copy.queue.put([(copy, spec)])
+            except QueueFull as full:
+                raise queue_full(full.queue, full.max_waiting, accepted=jobs) from None
+        return jobs
 
     @property
     def sync(self) -> SyncTask[P, R]:
@@ -197,8 +205,10 @@ class Task(Generic[P, R]):
                 raise type(error)(f"call {n}: {error}") from error
 
     def handle(self, result: PutResult) -> Job[R]:
-        """The handle of what was put."""
+        """The handle of what was put. QueueFull if it was refused."""
         if not result.duplicate:
+            if result.full is not None:
+                raise queue_full(self.queue.name, result.full)
             return Job(self.queue, result.id, self.name, result.life, self.definition)
         found = result.found
         if found is None:
@@ -209,7 +219,7 @@ class Task(Generic[P, R]):
 
     def child(self, result: PutResult, id: str) -> Job[R]:
         """The handle of a child: found again under its id, it is not another's. Its life is the one it has then."""
-        if result.id != id:
+        if result.id != id or result.full is not None:
             return self.handle(result)
         return Job(self.queue, result.id, self.name, None, self.definition)
 

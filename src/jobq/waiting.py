@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
+from jobq.core.bounds import queue_full
 from jobq.core.records import JobKey, JobRecord, JobSpec, PutResult, Signal, Topic
 from jobq.errors import JobNotFound, WaitTimeout
 from jobq.session import Session
@@ -55,6 +56,8 @@ async def put_and_wait(session: Session, spec: JobSpec, deadline: Deadline) -> t
     job = JobKey(spec.queue, spec.id)
     async with session.store.listen([Topic("ended", *job)], announced=True) as signals:
         result = await session.sender.put(spec)
+        if result.full is not None:
+            raise queue_full(spec.queue.queue, result.full)
         if not result.duplicate:
             found = await _told(session, job, result.life, signals, deadline)
             if found is not None:

@@ -28,6 +28,20 @@ def test_limits_are_set_shown_and_removed(ctl) -> None:
 
 
 @pytest.mark.usefixtures("shop")
+def test_how_many_may_wait_is_set_shown_and_removed(ctl) -> None:
+    assert ctl.json("limit", "set", "shop", "--max-waiting", "2")["max_waiting"] == 2
+    assert "at most 2" in ctl("limit", "show", "shop").stdout
+    assert "at most 2 waiting" in ctl("queue", "stats", "shop").stdout
+    assert ctl.json("queue", "stats", "shop")["limits"] == {"max_waiting": 2}
+    lines = "\n".join('{"name": "add", "key": "k"}' for _ in range(3))
+    refused = ctl("job", "submit", "-q", "shop", "--lines", "-", input=lines, code=1).stderr
+    assert "queue 'shop' is full: max_waiting=2" in refused
+    assert "2 jobs" in refused
+    assert "is full" in ctl("job", "submit", "add", "-q", "shop", "--key", "k", code=1).stderr
+    assert ctl.json("limit", "remove", "shop", "--max-waiting")["max_waiting"] is None
+
+
+@pytest.mark.usefixtures("shop")
 def test_a_key_can_have_limits_of_its_own(ctl) -> None:
     limits = ctl.json("limit", "set", "shop", "--key", "acme", "--key-limit", "5")
     assert limits["keys"] == {"acme": {"key_limit": 5, "key_rate": None}}

@@ -18,6 +18,7 @@ from jobq import (
     JobInfo,
     PlainTask,
     Queue,
+    QueueFull,
     QueueLimits,
     Rate,
     Retry,
@@ -97,7 +98,14 @@ async def calling() -> None:
 
 
 async def operating() -> None:
-    many = await billing.enqueue_many([charge.bind("acme", 1), email.options(priority=3).bind([])])
+    try:
+        many = await billing.enqueue_many([charge.bind("acme", 1), email.options(priority=3).bind([])])
+    except QueueFull as full:
+        assert_type(full.accepted, list[Job[Any]])
+        assert_type((full.queue, full.max_waiting, full.refused), tuple[str, int, int])
+        raise
+    await billing.set_limits(max_waiting=100)
+    assert_type((await billing.limits()).max_waiting, int | None)
     assert_type(many, list[Job[Any]])
     assert_type(await billing.counts(), dict[State, int])
     async for info in billing.find(state="failed", limit=10):

@@ -72,16 +72,17 @@ async def show(ctl: Ctl, names: tuple[str, ...]) -> None:
 @click.option("--rate", type=RATE, metavar="RATE", help="Starts: 100/1m, or a bucket 10+0.5/s.")
 @click.option("--key-limit", type=click.IntRange(min=1), help="Jobs of one key that run at a time.")
 @click.option("--key-rate", type=RATE, metavar="RATE", help="Starts per key.")
+@click.option("--max-waiting", type=click.IntRange(min=1), help="Jobs that wait to start. Beyond it, new ones are refused.")
 @on_store
 async def set_(
     ctl: Ctl, name: str, key: str | None, most: int | None, rate: Rate | Bucket | None, key_limit: int | None,
-    key_rate: Rate | Bucket | None,
+    key_rate: Rate | Bucket | None, max_waiting: int | None,
 ) -> None:  # fmt: skip
     """Change limits now, for all workers. What is not named stays. It holds until a higher limits_version is declared."""
-    given = {"limit": most, "rate": rate, "key_limit": key_limit, "key_rate": key_rate}
+    given = {"limit": most, "rate": rate, "key_limit": key_limit, "key_rate": key_rate, "max_waiting": max_waiting}
     changes = {option: value for option, value in given.items() if value is not None}
     if not changes:
-        raise click.UsageError("which limit? Give --limit, --rate, --key-limit or --key-rate")
+        raise click.UsageError("which limit? Give --limit, --rate, --key-limit, --key-rate or --max-waiting")
     await _change(ctl, name, key, changes)
 
 
@@ -98,10 +99,13 @@ async def set_(
 @click.option("--rate", is_flag=True, help="Let any number start.")
 @click.option("--key-limit", is_flag=True, help="The default per key again: one.")
 @click.option("--key-rate", is_flag=True, help="Let any number of a key start.")
+@click.option("--max-waiting", is_flag=True, help="Accept any number of jobs.")
 @on_store
-async def remove(ctl: Ctl, name: str, key: str | None, limit_: bool, rate: bool, key_limit: bool, key_rate: bool) -> None:
+async def remove(
+    ctl: Ctl, name: str, key: str | None, limit_: bool, rate: bool, key_limit: bool, key_rate: bool, max_waiting: bool
+) -> None:
     """Remove limits: those named; none named, all of the queue that were changed at run time. Single keys keep theirs."""
-    given = {"limit": limit_, "rate": rate, "key_limit": key_limit, "key_rate": key_rate}
+    given = {"limit": limit_, "rate": rate, "key_limit": key_limit, "key_rate": key_rate, "max_waiting": max_waiting}
     await _change(ctl, name, key, {option: None for option, named in given.items() if named})
 
 
@@ -127,6 +131,7 @@ def _document(name: str, limits: QueueLimits) -> dict[str, Any]:
         "rate": _rate_document(limits.rate),
         "key_limit": limits.key_limit,
         "key_rate": _rate_document(limits.key_rate),
+        "max_waiting": limits.max_waiting,
         "version": limits.version,
         "changed": limits.changed,
         "keys": {key: {"key_limit": own.key_limit, "key_rate": _rate_document(own.key_rate)} for key, own in limits.keys.items()},
@@ -152,6 +157,7 @@ def _shown(found: Sequence[tuple[str, QueueLimits]]) -> RenderableType:
                 ("Starts", _words(limits.rate)),
                 ("Running per key", _number(limits.key_limit)),
                 ("Starts per key", _words(limits.key_rate)),
+                ("Waiting", _number(limits.max_waiting)),
                 ("From", where),
             ])
         )  # fmt: skip

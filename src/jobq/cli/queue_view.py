@@ -138,6 +138,7 @@ def _limits(limits: Limits) -> str | None:
         f"{limits.key_limit:,} at a time per key" if limits.key_limit is not None else None,
         _starts(limits.rate, ""),
         _starts(limits.key_rate, " per key"),
+        f"at most {limits.max_waiting:,} waiting" if limits.max_waiting is not None else None,
     ]
     return ", ".join(part for part in found if part) or None
 

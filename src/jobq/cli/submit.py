@@ -18,7 +18,7 @@ from jobq.cli.options import DURATION, FAILED, USAGE, Command, Ctl, fail, on_sto
 from jobq.cli.progress import bar
 from jobq.core.checks import shown
 from jobq.core.states import State
-from jobq.errors import InvalidJob, JobqError, WaitTimeout
+from jobq.errors import InvalidJob, JobqError, QueueFull, WaitTimeout
 from jobq.job import Job
 from jobq.queue import Queue
 
@@ -181,6 +181,7 @@ async def _submit_lines(ctl: Ctl, queue: Queue, source: str, name: str | None, o
                 accepted += sum(not h.duplicate for h in handles)
                 advance(len(batch))
         except JobqError as e:
+            accepted += len(e.accepted) if isinstance(e, QueueFull) else 0
             done = f" ({text.plural(accepted + duplicates, 'job')} before it were submitted)" if accepted + duplicates else ""
             fail(f"{e}{done}", USAGE if isinstance(e, InvalidJob) else FAILED, e)
     document = {"queue": queue.name, "accepted": accepted, "duplicates": duplicates}

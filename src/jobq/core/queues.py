@@ -31,12 +31,13 @@ RateData = Window | Tokens
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What holds starts back. None: no such limit."""
+    """What holds starts and new jobs back. None: no such limit."""
 
     limit: int | None = None  # active jobs of the queue
     rate: RateData | None = None  # starts of the queue
     key_limit: int | None = None  # active jobs per key (keyed queues; unset there: 1)
     key_rate: RateData | None = None  # starts per key
+    max_waiting: int | None = None  # waiting, delayed and blocked jobs of the queue; see core/bounds.py
 
 
 class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,9 +98,10 @@ class PutResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     id: str
     life: int
-    state: State
+    state: State | None  # None: refused
     duplicate: bool = False
     found: JobRecord | None = None  # with duplicate: that job as it is now
+    full: int | None = None  # refused, and nothing stored: the queue has reached its max_waiting, which is this number
 
 
 # ── what a worker gets and gives back ────────────────────────────────────────────────────────────────────────────────

@@ -70,11 +70,19 @@ class HotStore(Protocol):
         A job with a key fixes an unset mode to keyed, one without to plain; a job of the other kind is a ConfigError.
         A cost above the capacity of the bucket that would pay for it is InvalidJob.
 
+        A queue with `max_waiting` refuses new jobs beyond it, each for itself: the answer of a refused spec has
+        `full` set to that number and `state` None, nothing of it is stored, and the rest of the call is not affected
+        (core/bounds.py says what counts and who is never refused). If some specs of the call wait for others of them
+        and not all fit, the whole call is refused so. A partition holds an equal share of the number, rounded up.
+
         With `flow`, the specs (at least one; else InvalidJob) are staged under that id and invisible until a call with
         `last` submits all of them, whichever queues they are in, by one decision: before it none of them is ever seen;
         after it all of them are, when the call returns at the latest, or by ticks if its caller died. Where that takes
         several steps each is bounded, and no job starts before those that wait for it are in. A flow never finished is
         swept (finishing it then is InvalidJob). The same flow finished again changes nothing.
+        Members take their places under `max_waiting` when they are staged. QueueFull if those of the call do not all
+        fit; like any other refusal of a call of the flow, it discards the flow, and the places it had are free again.
+        So does the sweep.
         """
         ...
 
@@ -201,7 +209,11 @@ class ScheduleStore(Protocol):
         ...
 
     async def fire(self, fires: Sequence[Fire]) -> list[bool]:
-        """Make the jobs of due schedules. Compare and set on the next time, so each fires once among any number of callers."""
+        """Make the jobs of due schedules. Compare and set on the next time, so each fires once among any number of callers.
+
+        If the queue is full (`max_waiting`), the schedule has fired and goes on to its next time, but there is no job of
+        this time: the event `missed` is in the log instead.
+        """
         ...
 
 

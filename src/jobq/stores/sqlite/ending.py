@@ -92,4 +92,4 @@ def _forward(tx: Tx, queue: QueueRow, job: Job) -> None:
         copy = msgspec.structs.replace(copy, key=None)
     elif there.mode == "keyed" and copy.key is None:
         copy = msgspec.structs.replace(copy, key=queue.name)
-    put.put(tx, [copy], None)
+    put.put(tx, [copy], None, bounded=False)  # the work was accepted once: it is not refused now

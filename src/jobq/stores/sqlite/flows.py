@@ -8,7 +8,7 @@ import msgspec
 
 from jobq.core.records import Edge, Failure, Input, JobKey, JobSpec, QueueName
 from jobq.errors import InvalidJob
-from jobq.stores.sqlite import line
+from jobq.stores.sqlite import bounds, line
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     BLOCKED,
@@ -124,23 +124,33 @@ def stage(tx: Tx, tenant: str, flow: str, specs: list[JobSpec]) -> bool:
     tx.execute(TIES["begin_flow"], (tenant, flow, tx.now))
     if tx.execute(TIES["flow"], (tenant, flow)).fetchone()[1]:
         return False
-    for spec in specs:
-        tx.execute(TIES["stage"], (tenant, flow, msgspec.msgpack.encode(spec)))
+    new = [spec for spec in specs if not tx.execute(TIES["is_staged"], (tenant, flow, spec.queue.queue, spec.id)).fetchone()]
+    for spec, place in zip(new, bounds.reserve(tx, flow, new), strict=True):
+        tx.execute(TIES["stage"], (tenant, flow, msgspec.msgpack.encode(spec), spec.queue.queue, spec.id, int(place)))
     return True
 
 
 def unstage(tx: Tx, tenant: str, flow: str) -> list[JobSpec]:
     """All members, to be put now; the flow is finished."""
     specs = [msgspec.msgpack.decode(data, type=JobSpec) for (data,) in tx.execute(TIES["staged"], (tenant, flow))]
+    bounds.give_back(tx, tenant, flow)
     tx.execute(TIES["unstage"], (tenant, flow))
     tx.execute(TIES["end_flow"], (tenant, flow))
     return specs
+
+
+def discard(tx: Tx, tenant: str, flow: str) -> None:
+    """A call of the flow was refused, so it will not be submitted: its members go, and so do their places."""
+    if tx.change(TIES["drop_unfinished"], (tenant, flow)):
+        bounds.give_back(tx, tenant, flow)
+        tx.execute(TIES["unstage"], (tenant, flow))
 
 
 def sweep(tx: Tx, limit: int) -> int:
     """Forget flows that were never finished, and old finished ones."""
     old = tx.execute(TIES["old_flows"], (tx.now - FLOW_MS, limit)).fetchall()
     for tenant, flow in old:
+        bounds.give_back(tx, tenant, flow)
         tx.execute(TIES["unstage"], (tenant, flow))
         tx.execute(TIES["drop_flow"], (tenant, flow))
     return len(old)

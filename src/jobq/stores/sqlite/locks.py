@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core.records import JobSpec
+from jobq.core.records import JobSpec, UniqueSpec
 from jobq.core.states import Kind
 from jobq.stores.sqlite import line
 from jobq.stores.sqlite.queries import load
@@ -43,6 +43,12 @@ def held_against(tx: Tx, qid: int, job: Job) -> bool:
         return False
     found = holder(tx, qid, lock)
     return found is not None and found.pk != job.pk
+
+
+def is_free_for(tx: Tx, qid: int, unique: UniqueSpec) -> bool:
+    """Whether a new job with this lock would be accepted as a job of its own that follows none."""
+    found = holder(tx, qid, unique.lock)
+    return found is None or (unique.mode == "debounce" and found.state not in (DELAYED, WAITING, BLOCKED))
 
 
 def take(tx: Tx, job: Job) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
+from jobq.core.bounds import together
 from jobq.core.events import KIND_CODES, STATES
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
 from jobq.errors import ConfigError, InvalidJob
-from jobq.stores.sqlite import ending, flows, line, locks, rates, signals
+from jobq.stores.sqlite import bounds, ending, flows, line, locks, rates, signals
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     BLOCKED,
@@ -40,8 +41,10 @@ TIES = load("ties.sql")
 _ACCEPTED = KIND_CODES[Kind.ACCEPTED]
 
 
-def put(tx: Tx, specs: Sequence[JobSpec], port: int | None, flow: str | None = None, last: bool = True) -> list[PutResult]:
-    """The whole of `Store.put`."""
+def put(
+    tx: Tx, specs: Sequence[JobSpec], port: int | None, flow: str | None = None, last: bool = True, bounded: bool = True
+) -> list[PutResult]:
+    """The whole of `Store.put`. Not `bounded`: none of these is refused because its queue is full."""
     if flow is not None:
         if not specs:
             raise InvalidJob(f"flow {flow!r}: a call without jobs; the last members of a flow are what submits it")
@@ -51,26 +54,35 @@ def put(tx: Tx, specs: Sequence[JobSpec], port: int | None, flow: str | None = N
             return [_staged(tx, spec) for spec in specs]
         mine = {(spec.queue, spec.id) for spec in specs}
         every = flows.unstage(tx, tenant, flow)
-        answers = put(tx, every, port)
+        answers = put(tx, every, port, bounded=False)
         return [answer for spec, answer in zip(every, answers, strict=True) if (spec.queue, spec.id) in mine]
     tied: list[tuple[Job, JobSpec]] = []
     first = specs[0].queue if specs else None
     if all(spec.queue is first or spec.queue == first for spec in specs):
-        answers = _put_in(tx, specs, port, tied)
+        answers = _put_in(tx, specs, port, tied, bounded)
     else:
-        answers = _put_in_several(tx, specs, port, tied)
+        answers = _put_in_several(tx, specs, port, tied, bounded)
     if tied:
         _tie(tx, specs, answers, tied)
     return answers
 
 
-def _put_in_several(tx: Tx, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]]) -> list[PutResult]:
+def _put_in_several(
+    tx: Tx, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]], bounded: bool
+) -> list[PutResult]:
     by_queue: dict[QueueName, list[int]] = {}
     for n, spec in enumerate(specs):
         by_queue.setdefault(spec.queue, []).append(n)
+    if bounded and together(specs):
+        for name, places in by_queue.items():
+            queue = tx.queue_made(name)
+            room = bounds.room(queue)
+            if room is not None and room < len(places) and bounds.needed(tx, queue, [specs[n] for n in places]) > max(0, room):
+                return [bounds.refused(queue, spec) for spec in specs]
+        bounded = False
     answers: dict[int, PutResult] = {}
     for places in by_queue.values():
-        answers.update(zip(places, _put_in(tx, [specs[n] for n in places], port, tied), strict=True))
+        answers.update(zip(places, _put_in(tx, [specs[n] for n in places], port, tied, bounded), strict=True))
     return [answers[n] for n in range(len(specs))]
 
 
@@ -95,13 +107,36 @@ def _tie(tx: Tx, specs: Sequence[JobSpec], answers: list[PutResult], tied: list[
             answers[n] = msgspec.structs.replace(answers[n], state=state)
 
 
-def _put_in(tx: Tx, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]]) -> list[PutResult]:
+def _put_in(
+    tx: Tx, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]], bounded: bool
+) -> list[PutResult]:
     if not specs:
         return []
     queue = _checked(tx.queue_made(specs[0].queue), specs)
+    room = bounds.room(queue) if bounded else None
+    if room is not None and room < len(specs):
+        return _put_bounded(tx, queue, specs, port, tied, room)
     if all(spec.unique is None and not spec.after and spec.schedule is None for spec in specs):
         return _put_plain(tx, queue, specs, port)
     return [_put_one(tx, queue, spec, port, tied) for spec in specs]
+
+
+def _put_bounded(
+    tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]], room: int
+) -> list[PutResult]:
+    """More specs than there are places: each is judged for itself, unless they wait for each other."""
+    if together(specs):
+        if bounds.needed(tx, queue, specs) > max(0, room):
+            return [bounds.refused(queue, spec) for spec in specs]
+        return [_put_one(tx, queue, spec, port, tied) for spec in specs]
+    answers = []
+    for spec in specs:
+        if room <= 0 and bounds.adds(tx, queue, spec):
+            answers.append(bounds.refused(queue, spec))
+            continue
+        answers.append(_put_one(tx, queue, spec, port, tied))
+        room -= not answers[-1].duplicate
+    return answers
 
 
 def _put_plain(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], port: int | None) -> list[PutResult]:

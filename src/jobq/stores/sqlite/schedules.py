@@ -74,8 +74,9 @@ def _fire(tx: Tx, each: Fire) -> bool:
             schedule=each.schedule,
         )  # fmt: skip
         answer = put.put(tx, [job], None)[0]
-        if answer.duplicate and spec.after_complete and answer.id != job.id:
-            # Another job holds the unique lock: that counts as fired, and there is no end of ours to wait for.
+        elsewhere = answer.duplicate and answer.id != job.id
+        if spec.after_complete and (elsewhere or answer.full is not None):
+            # Another job holds the unique lock, or the queue is full: the schedule has fired, and no job of its own will end.
             tx.execute(SQL["rearm"], {"now": tx.now, "qid": queue.qid, "id": each.schedule})
     return True
 

@@ -38,8 +38,9 @@ from jobq.core.records import (
     WorkerRecord,
 )
 from jobq.core.states import State
+from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Clock
-from jobq.stores.sqlite import alter, database, queues, reads, schedules, settle, signals, upkeep
+from jobq.stores.sqlite import alter, database, flows, queues, reads, schedules, settle, signals, upkeep
 from jobq.stores.sqlite import put as puts
 from jobq.stores.sqlite.mailbox import Mailbox
 from jobq.stores.sqlite.tx import Tx
@@ -108,8 +109,19 @@ class SqliteStore:
 
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
         port = self._box().port if any(spec.watch for spec in specs) else None
-        small = flow is None and len(specs) <= SMALL
-        return await (self._write_small if small else self._write)(puts.put, specs, port, flow, last)
+        if flow is not None:
+            return await self._put_flow(specs, port, flow, last)
+        return await (self._write_small if len(specs) <= SMALL else self._write)(puts.put, specs, port)
+
+    async def _put_flow(self, specs: Sequence[JobSpec], port: int | None, flow: str, last: bool) -> list[PutResult]:
+        try:
+            return await self._write(puts.put, specs, port, flow, last)
+        except StoreUnavailable:
+            raise  # nobody knows; what is staged waits for the same call again
+        except JobqError:
+            if specs:
+                await self._write(flows.discard, specs[0].queue.tenant, flow)
+            raise
 
     async def settle(
         self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None, lane: int = 0

@@ -55,13 +55,14 @@ class QueueRow(msgspec.Struct):
     counts: list[int]  # by state
     minute: int
     figures: list[int]  # of the minute: see _MINUTE
+    reserved: int
     qname: QueueName  # its whole name
     dirty: bool = False
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> QueueRow:
         """From `SELECT *`."""
-        values: tuple[Any, ...] = (*row[:14], list(row[14:21]), row[21], list(row[22:31]), QueueName(row[1], row[2]))
+        values: tuple[Any, ...] = (*row[:14], list(row[14:21]), row[21], list(row[22:31]), row[31], QueueName(row[1], row[2]))
         return cls(*values)
 
     @property
@@ -73,7 +74,7 @@ class QueueRow(msgspec.Struct):
         """Parameters of `save_queue`."""
         return (
             self.mode, self.paused, self.listed, self.asleep, self.heard, self.seq, self.pos, self.logged, self.held_ms,
-            self.rate, self.settings_blob, *self.counts, self.minute, *self.figures, self.qid,
+            self.rate, self.settings_blob, *self.counts, self.minute, *self.figures, self.reserved, self.qid,
         )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any, NamedTuple, NoReturn
 
+from jobq.core.bounds import queue_full, together
 from jobq.core.events import STATES
 from jobq.core.records import (
     AnyOutcome,
@@ -25,7 +26,7 @@ from jobq.core.records import (
     QueueName,
     Settled,
 )
-from jobq.errors import ConfigError, InvalidJob
+from jobq.errors import ConfigError, InvalidJob, QueueFull
 from jobq.stores.valkey import keys, packing, unpacking
 from jobq.stores.valkey.functions import function
 from jobq.stores.valkey.handle import Parted, Refused
@@ -39,6 +40,7 @@ _numbers = Struct(">7d").pack
 _BATCH = 2000
 """Jobs per call of put: the server does nothing else meanwhile, and 2,000 take it about 6 ms."""
 _STATES: dict[str, LeaseState] = {"h": "held", "l": "lost", "c": "cancel"}
+_FULL = -1  # in place of the state of a job that was refused: its queue is full
 _REPEATED = -2  # what an exchange answers that was made before: look again at once
 
 
@@ -121,7 +123,10 @@ class HotCalls(Sleep):
         own = {JobKey(spec.queue, spec.id) for spec in specs} if where else set()
         if any(edge.job in own for spec in specs for edge in spec.after):
             # They wait for each other and go in by several calls: one whose children came later would find them gone.
-            return await self.put_flow(specs, f"put-{os.urandom(9).hex()}", True)
+            try:
+                return await self.put_flow(specs, f"put-{os.urandom(9).hex()}", True)
+            except QueueFull as full:
+                return [PutResult(id=spec.id, life=0, state=None, full=full.max_waiting) for spec in specs]
         answers: list[PutResult | None] = [None] * len(specs)
         for prefix, places in groups.items():
             for start in range(0, len(places), _BATCH):
@@ -178,11 +183,13 @@ class HotCalls(Sleep):
             if spec.cost > cost:
                 cost = spec.cost
         look = look or len({spec.id for spec in specs}) != len(specs)
-        return (len(specs), plain, keyed, cost, int(look), *jobs, *tied)
+        return (len(specs), plain, keyed, cost, 2 if tied and together(specs) else int(look), *jobs, *tied)
 
     def put_result(self, queue: QueueName, answer: list[Any]) -> PutResult:
         """An answer that is more than "new and waiting"."""
         _, id, life, state, *found = answer
+        if state == _FULL:
+            return PutResult(id=id.decode(), life=0, state=None, full=found[0])
         if not found:
             return PutResult(id=id.decode(), life=life, state=STATES[state])
         known = unpacking.record(queue, found[0]) if found[0] else None
@@ -191,6 +198,8 @@ class HotCalls(Sleep):
     def refuse(self, refused: Refused, specs: Sequence[JobSpec]) -> NoReturn:
         """Say in words why jobs were refused."""
         queue = specs[0].queue.queue
+        if refused.word == "FULL":
+            raise queue_full(queue, int(refused.rest[0]), refused=len(specs))
         if refused.word == "COST":
             capacity = int(float(refused.rest[0]))
             spec = next(s for s in specs if s.cost > capacity)

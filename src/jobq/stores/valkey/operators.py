@@ -50,7 +50,7 @@ class Operators(Flows):
             )
         await self.meet(queue)
         base = keys.prefix(queue)
-        args = self._declared(queue, config)
+        args = self._declared(queue, config, partitions or stored)
         try:
             flat = await self.fcall("declare", base, *args, "")
         except Refused as e:
@@ -62,7 +62,7 @@ class Operators(Flows):
                 await self.fcall("declare", prefix, args[0], declared.mode or "", *args[2:4], "", *args[5:], base)
         return declared
 
-    def _declared(self, queue: QueueName, config: QueueConfig) -> list[Argument]:
+    def _declared(self, queue: QueueName, config: QueueConfig, partitions: int) -> list[Argument]:
         dead = (
             "" if config.dead_letters is None else f"{keys.prefix(QueueName(queue.tenant, config.dead_letters))}\n{queue.queue}"
         )
@@ -70,7 +70,8 @@ class Operators(Flows):
         return [
             self.now(), config.mode or "", "" if limits is None else packing.limits_text(limits), config.limits_version,
             "" if config.partitions is None else config.partitions,
-            "" if config.retention is None else packing.retention(config.retention), dead, *packing.in_force(limits or Limits()),
+            "" if config.retention is None else packing.retention(config.retention), dead,
+            *packing.in_force(limits or Limits(), partitions),
         ]  # fmt: skip
 
     async def set_limits(self, queue: QueueName, limits: Limits | None, *, key: str | None = None) -> None:
@@ -86,10 +87,10 @@ class Operators(Flows):
             if key is not None:
                 rest = ["" if limits is None else packing.key_in_force(limits)]
             elif limits is not None:
-                rest = packing.in_force(limits)
+                rest = packing.in_force(limits, len(prefixes))
             else:
                 flat, _ = await self.fcall("describe", prefix)
-                rest = packing.in_force(unpacking.queue_record(queue, flat).limits.declared)
+                rest = packing.in_force(unpacking.queue_record(queue, flat).limits.declared, len(prefixes))
             to_wake = await self.fcall("limit", prefix, self.now(), key or "", text, *rest)
             await self.after(queue, prefix, to_wake=to_wake)
 

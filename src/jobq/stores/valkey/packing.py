@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
+from jobq.core.bounds import share
 from jobq.core.commands import AnyCommand, Cancel, Reprioritise, Reschedule, SendSignal, Update
 from jobq.core.queues import Limits, RateData, RetentionData, Window
 from jobq.core.records import (
@@ -240,9 +241,11 @@ def limits_text(limits: Limits) -> bytes:
     return _json(limits)
 
 
-def in_force(limits: Limits) -> list[str]:
-    """The four that claims look at, "" for none."""
-    return [_count(limits.limit), _rate(limits.rate), _count(limits.key_limit), _rate(limits.key_rate)]
+def in_force(limits: Limits, partitions: int) -> list[str]:
+    """Those that claims and puts look at, "" for none; of max_waiting, a partition's share and the whole."""
+    most = limits.max_waiting
+    bound = "" if most is None else f"{share(most, partitions)}/{most}"
+    return [_count(limits.limit), _rate(limits.rate), _count(limits.key_limit), _rate(limits.key_rate), bound]
 
 
 def key_in_force(limits: Limits) -> str:

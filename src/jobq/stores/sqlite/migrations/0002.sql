@@ -10,3 +10,15 @@ CREATE TABLE events_by_place (
 INSERT INTO events_by_place SELECT qid * 1099511627776 + pos, logged, entry FROM events ORDER BY qid, pos;
 DROP TABLE events;
 ALTER TABLE events_by_place RENAME TO events;
+
+-- Places that flows in the making have reserved under max_waiting (see bounds.py). `place` 1: the member has one.
+-- A member is staged once, also when its call is repeated.
+ALTER TABLE queues ADD COLUMN reserved INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE staged ADD COLUMN queue TEXT NOT NULL DEFAULT '';
+ALTER TABLE staged ADD COLUMN id TEXT NOT NULL DEFAULT '';
+ALTER TABLE staged ADD COLUMN place INTEGER NOT NULL DEFAULT 0;
+CREATE UNIQUE INDEX staged_identity ON staged (tenant, flow, queue, id) WHERE id != '';
+
+-- Holds: no start of the queue (key '') or of one key before a time. `ms` is how long the hold was asked for: a clock that was
+-- set back makes the rest look longer than that.
+CREATE TABLE holds (qid INTEGER NOT NULL, key TEXT NOT NULL, until_ms INTEGER NOT NULL, ms INTEGER NOT NULL, PRIMARY KEY (qid, key)) WITHOUT ROWID;

@@ -12,7 +12,7 @@ SELECT at_ms FROM jobs WHERE qid = ? AND state = 1 AND keep = 0 AND at_ms < 9007
 -- name: save_queue: all of a queue's row that changes
 UPDATE queues SET mode = ?, paused = ?, listed = ?, asleep = ?, heard = ?, seq = ?, pos = ?, logged = ?, held_ms = ?, rate = ?, settings = ?,
     n_delayed = ?, n_blocked = ?, n_waiting = ?, n_active = ?, n_completed = ?, n_failed = ?, n_cancelled = ?, minute = ?, m_accepted = ?,
-    m_started = ?, m_completed = ?, m_failed = ?, m_cancelled = ?, m_retried = ?, m_stalled = ?, m_wait_ms = ?, m_run_ms = ?
+    m_started = ?, m_completed = ?, m_failed = ?, m_cancelled = ?, m_retried = ?, m_stalled = ?, m_wait_ms = ?, m_run_ms = ?, reserved = ?
 WHERE qid = ?;
 
 -- name: insert_job: a new job, or nothing where the id is taken

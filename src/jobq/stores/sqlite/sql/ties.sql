@@ -87,8 +87,15 @@ INSERT INTO flows VALUES (?, ?, ?, 0) ON CONFLICT (tenant, flow) DO NOTHING;
 -- name: flow: how far it is
 SELECT begun_ms, done FROM flows WHERE tenant = ? AND flow = ?;
 
--- name: stage: a member, not visible yet
-INSERT INTO staged SELECT ?1, ?2, 1 + ifnull((SELECT max(n) FROM staged WHERE tenant = ?1 AND flow = ?2), 0), ?3;
+-- name: stage: a member, not visible yet; nothing if it is there already
+INSERT OR IGNORE INTO staged (tenant, flow, n, spec, queue, id, place)
+SELECT ?1, ?2, 1 + ifnull((SELECT max(n) FROM staged WHERE tenant = ?1 AND flow = ?2), 0), ?3, ?4, ?5, ?6;
+
+-- name: is_staged: whether a member is there already
+SELECT 1 FROM staged WHERE tenant = ? AND flow = ? AND queue = ? AND id = ? AND id != '';
+
+-- name: places_of: what a flow has reserved, by queue
+SELECT queue, sum(place) FROM staged WHERE tenant = ? AND flow = ? GROUP BY queue HAVING sum(place) > 0;
 
 -- name: staged: the members, in the order they came
 SELECT spec FROM staged WHERE tenant = ? AND flow = ? ORDER BY n;
@@ -101,6 +108,9 @@ UPDATE flows SET done = 1 WHERE tenant = ? AND flow = ?;
 
 -- name: old_flows: begun before a time
 SELECT tenant, flow FROM flows WHERE begun_ms < ? LIMIT ?;
+
+-- name: drop_unfinished: forget it, unless it is visible
+DELETE FROM flows WHERE tenant = ? AND flow = ? AND done = 0;
 
 -- name: drop_flow: forget it
 DELETE FROM flows WHERE tenant = ? AND flow = ?;

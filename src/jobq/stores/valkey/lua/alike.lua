@@ -25,6 +25,8 @@ function J.put_alike(keys, args)
   local job, start, answers, id_at, at = cx.P .. "j:", cx.now6 .. head, {}, 1, 1
   local tombs = call("EXISTS", cx.P .. "tb") == 1
   count = tonumber(count)
+  local room = J.room(cx)
+  if room and room >= count then room = nil end -- all of them fit
   for first = 0, count - 1, MOST do
     local n = math.min(MOST, count - first)
     local ids = { sunpack(rep("c" .. width, n), all_ids, id_at) }
@@ -33,9 +35,11 @@ function J.put_alike(keys, args)
     for i = 1, n do
       records[2 * i - 1], records[2 * i] = job .. ids[i], start .. records[2 * i]
     end
-    if (tombs and J.any_tomb(cx, ids)) or not put_together(cx, head, ids, records) then
+    if room or (tombs and J.any_tomb(cx, ids)) or not put_together(cx, head, ids, records) then
       for i = 1, n do
-        answers[#answers + 1] = J.alias(cx, ids[i], J.put_one(cx, first + i, ids[i], records[2 * i]:sub(7)))
+        local answer
+        answer, room = J.put_if_room(cx, room, first + i, ids[i], records[2 * i]:sub(7))
+        answers[#answers + 1] = J.alias(cx, ids[i], answer)
       end
     end
   end

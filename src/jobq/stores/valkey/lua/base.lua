@@ -120,7 +120,7 @@ end
 
 local META = {
   "mode", "paused", "limit", "rate", "key_limit", "key_rate", "held", "listened", "dead", "keep4", "keep5", "keep6", "count",
-  "parts", "partitions", "gone",
+  "parts", "partitions", "gone", "max_waiting",
 }
 local known, known_n, KNOWN = {}, 0, 1000 -- texts taken apart before
 
@@ -134,6 +134,10 @@ function J.meta(cx)
     if not meta then
       meta = text == "" and {} or munpack(text)
       meta.limit, meta.key_limit = tonumber(meta.limit), tonumber(meta.key_limit)
+      if meta.max_waiting then
+        local share, whole = meta.max_waiting:match("^(%d+)/(%d+)$")
+        meta.max_waiting, meta.max_whole = tonumber(share), tonumber(whole)
+      end
       if known_n >= KNOWN then known, known_n = {}, 0 end
       known[text], known_n = meta, known_n + 1
     end

@@ -220,6 +220,14 @@ function J.put_one(cx, place, id, body, edges)
   return { place, id, life, job.state }
 end
 
+-- The same where more jobs came than there are places (`room`; nil: all fit). RETURNS an answer, and the places left.
+function J.put_if_room(cx, room, place, id, body, edges)
+  if room and room <= 0 and J.adds(cx, id, J.body_options(body)) then return J.full(cx, place, id), room end
+  local answer = J.put_one(cx, place, id, body, edges)
+  if room and not answer[5] then room = room - 1 end
+  return answer, room
+end
+
 -- A job whose lock is held stands for its holder, also for jobs elsewhere that are to wait for it.
 function J.alias(cx, id, answer)
   if answer[2] ~= id then call("SET", cx.P .. "al:" .. id, answer[2], "PX", 86400000) end
@@ -246,9 +254,17 @@ function J.put_answer(cx, answers)
   return { cx.to_wake or 0, cx.outbox, cx.due_at and math.max(cx.due_at - cx.now, 0) or -1, answers, cx.begun or 0 }
 end
 
+-- None of them fits. Nothing was done but to fix the queue's mode.
+function J.all_full(cx, args, first, last)
+  local answers = {}
+  for k = first, last, 2 do answers[#answers + 1] = J.full(cx, (k - 5) / 2, args[k]) end
+  J.close(cx)
+  return J.put_answer(cx, answers)
+end
+
 -- put. KEYS 1 prefix
--- ARGS now, jobs, place of the first plain one, of the first keyed one, highest cost, "1" if any has a lock, edges or an id of another,
---      then per job: id, body (the producer's part of the record); then per job with edges: place, edges packed
+-- ARGS now, jobs, place of the first plain one, of the first keyed one, highest cost, "1" if any has a lock, edges or an id of another
+--      ("2" if some wait for others of them: if not all fit, none goes in), then per job: id, body (the producer's part of the record); then per job with edges: place, edges packed
 -- RETURNS {jobs to wake for elsewhere, messages waiting, due at elsewhere, answers of those that are not plainly new,
 --      1 if the queue had no job yet (or was obliterated since)}
 function J.put(keys, args)
@@ -263,16 +279,24 @@ function J.put(keys, args)
   local tombs = call("EXISTS", cx.P .. "tb") == 1
   local edges = {}
   for k = last + 1, #args, 2 do edges[tonumber(args[k])] = munpack(args[k + 1]) end
+  local room = J.room(cx)
+  if room and room >= count then room = nil end -- all of them fit
+  if room and look == "2" then
+    if J.needed(cx, args, first, last, 2) > math.max(room, 0) then return J.all_full(cx, args, first, last) end
+    room = nil
+  end
   for k = first, last, 1000 do
     local stop = math.min(k + 999, last)
-    local slow = look == "1" or (tombs and J.any_tomb(cx, ids_of(args, k, stop)))
+    local slow = room or look ~= "0" or (tombs and J.any_tomb(cx, ids_of(args, k, stop)))
     local together = not slow and put_together(cx, args, k, stop)
     if together then
       for _, answer in ipairs(together) do answers[#answers + 1] = answer end
     else
       for j = k, stop, 2 do
         local place = (j - 5) / 2
-        answers[#answers + 1] = J.alias(cx, args[j], J.put_one(cx, place, args[j], args[j + 1], edges[place]))
+        local answer
+        answer, room = J.put_if_room(cx, room, place, args[j], args[j + 1], edges[place])
+        answers[#answers + 1] = J.alias(cx, args[j], answer)
       end
     end
   end

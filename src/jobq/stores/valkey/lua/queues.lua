@@ -1,9 +1,13 @@
 -- queues: what is declared about a queue and done to it as a whole. m holds it; limits in force are kept ready for claims.
 local STATE = J.STATE
-local IN_FORCE = { "limit", "rate", "key_limit", "key_rate" }
+local IN_FORCE = { "limit", "rate", "key_limit", "key_rate", "max_waiting" }
 
+<<<<<<< HEAD
 -- Put the limits in force where claims look. `texts` are the four of IN_FORCE, "" for none. A change lifts what was held; a rate that
 -- still allows nothing holds again. What its window or bucket has counted stays (core/limits.py: carried).
+=======
+-- Put the limits in force where claims and puts look. `texts` are those of IN_FORCE, "" for none.
+>>>>>>> 423f668 (Limit how many jobs may wait in a queue: max_waiting and QueueFull)
 local function put_in_force(cx, texts)
   for i, field in ipairs(IN_FORCE) do
     if texts[i] == "" then call("HDEL", cx.P .. "m", field) else call("HSET", cx.P .. "m", field, texts[i]) end
@@ -27,10 +31,10 @@ function J.settle_keys(cx)
 end
 
 -- declare. KEYS 1 prefix. ARGS now, mode, limits as text or "", version, partitions or "", retention as text "c|f|x|n" or "",
--- dead letters "prefix\nqueue" or "", the four limits in force (see IN_FORCE), base prefix if this is a partition or ""
+-- dead letters "prefix\nqueue" or "", the limits in force (see IN_FORCE), base prefix if this is a partition or ""
 -- RETURNS what is stored, flat; or an error. A partitioned queue has its mode from the start, the same in all partitions: no job fixes it.
 function J.declare(keys, args)
-  local now, mode, limits, version, partitions, retention, dead, limit, rate, key_limit, key_rate, base = unpack(args)
+  local now, mode, limits, version, partitions, retention, dead, limit, rate, key_limit, key_rate, max_waiting, base = unpack(args)
   local cx, m = J.open(keys[1], now), keys[1] .. "m"
   local stored = J.pairs_of(call("HGETALL", m))
   if mode ~= "" and stored.mode and stored.mode ~= mode then return redis.error_reply("JOBQ DECLARE mode " .. stored.mode) end
@@ -56,15 +60,15 @@ function J.declare(keys, args)
   if limits ~= "" and tonumber(version) > stored_version then
     call("HSET", m, "declared", limits, "version", version)
     call("HDEL", m, "changed")
-    put_in_force(cx, { limit, rate, key_limit, key_rate })
+    put_in_force(cx, { limit, rate, key_limit, key_rate, max_waiting })
   end
   J.close(cx)
   return call("HGETALL", m)
 end
 
--- limit: change limits at run time. KEYS 1 prefix. ARGS now, key or "", limits as text ("" goes back), the four in force, or "limit|rate" for a key
+-- limit: change limits at run time. KEYS 1 prefix. ARGS now, key or "", limits as text ("" goes back), those in force, or "limit|rate" for a key
 function J.limit(keys, args)
-  local now, key, limits, limit, rate, key_limit, key_rate = unpack(args)
+  local now, key, limits, limit, rate, key_limit, key_rate, max_waiting = unpack(args)
   local cx = J.open(keys[1], now)
   if key ~= "" then
     local own = limit -- "limit|rate"
@@ -75,7 +79,7 @@ function J.limit(keys, args)
     cx.woken = 1
   else
     if limits == "" then call("HDEL", cx.P .. "m", "changed") else call("HSET", cx.P .. "m", "changed", limits) end
-    put_in_force(cx, { limit, rate, key_limit, key_rate })
+    put_in_force(cx, { limit, rate, key_limit, key_rate, max_waiting })
   end
   J.close(cx)
   return cx.to_wake or 0
@@ -183,7 +187,9 @@ function J.clean(keys, args)
 end
 
 local LISTS = { "q", "d", "b", "e4", "k4", "y4", "e5", "k5", "y5", "e6", "k6", "y6" }
-local REST = { "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "sc", "ss", "sd", "tb", "fz" }
+local REST = {
+  "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "sc", "ss", "sd", "tb", "fz", "fr",
+}
 local KEPT = { tag = true, gone = true, gone_to = true, gone_in = true }
 
 -- obliterate. KEYS 1 prefix. ARGS now, "1" by force, limit. RETURNS {1 if nothing is left, messages waiting}; or an error

@@ -94,11 +94,11 @@ function J.fire(keys, args)
   return { 1, cx.outbox, cx.to_wake or 0 }
 end
 
--- A job of a schedule. If another holds its unique lock, it counts as fired, and there is no end of ours to wait for.
+-- A job of a schedule. If another holds its unique lock, or the queue is full, it counts as fired, and there is no end of ours to wait for.
 function J.MAIL.put(cx, m)
   J.fix_mode(cx, m.body)
-  local answer = J.put_one(cx, 1, m.id, m.body)
-  if answer[2] ~= m.id then J.post(cx, m.base, { type = "rearm", schedule = m.schedule }) end
+  local answer = J.put_if_room(cx, J.room(cx), 1, m.id, m.body)
+  if answer[2] ~= m.id or answer[4] == -1 then J.post(cx, m.base, { type = "rearm", schedule = m.schedule }) end
 end
 
 -- The job of an after-complete schedule has ended: it goes on from here.

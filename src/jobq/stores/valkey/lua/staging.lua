@@ -24,12 +24,26 @@ local function stage_tied(cx, flow, id, body, edges)
   end
 end
 
+-- Take places for the members of a call that are new. RETURNS an error if they do not all fit.
+local function take_places(cx, flow, args)
+  local function is_staged(id) return J.is_staged(cx, flow, id) end
+  local room, n = J.room(cx), 0
+  if room and room < (#args - 5) / 3 then
+    n = J.needed(cx, args, 6, #args, 3, is_staged)
+    if n > math.max(room, 0) then return redis.error_reply("JOBQ FULL " .. J.meta(cx).max_whole) end
+  else
+    for i = 6, #args, 3 do n = n + (is_staged(args[i]) and 0 or 1) end
+  end
+  J.reserve(cx, flow, n)
+end
+
 -- stage. KEYS 1 prefix. ARGS now, flow, place of the first plain member, of the first keyed one, highest cost,
 --        then per member: id, body, edges packed or "". RETURNS nothing, or an error as put does
 function J.stage(keys, args)
   local now, flow, plain, keyed, cost = unpack(args, 1, 5)
   local cx = J.open(keys[1], now)
   local wrong = J.refusal(cx, tonumber(plain), tonumber(keyed), tonumber(cost))
+  wrong = wrong or take_places(cx, flow, args)
   if wrong then return wrong end
   call("ZADD", cx.P .. "fz", "NX", cx.now, flow)
   for i = 6, #args, 3 do
@@ -105,6 +119,7 @@ local function bring_in_piece(cx, flow, id, body, edges, more)
 end
 
 local function forget(cx, flow)
+  J.give_back(cx, flow)
   call("UNLINK", cx.P .. "fl:" .. flow, cx.P .. "fe:" .. flow, cx.P .. "fm:" .. flow, cx.P .. "fw:" .. flow)
   call("ZREM", cx.P .. "fz", flow)
 end
@@ -115,7 +130,7 @@ function J.submit(keys, args)
   local now, flow, which = unpack(args)
   local cx = J.open(keys[1], now)
   cx.flow = flow
-  local answers, ids, room = {}, {}, STEP
+  local answers, ids, room, new = {}, {}, STEP, 0
   local list = cx.P .. (which == "tied" and "fe:" or "fm:") .. flow
   while room > 0 do
     local some = call("LPOP", list, which == "tied" and 1 or room)
@@ -124,10 +139,14 @@ function J.submit(keys, args)
       local id, body, edges, more = unpack(munpack(packed), 1, 4)
       local answer
       if edges then answer = bring_in_piece(cx, flow, id, body, edges, more) else answer = bring_in(cx, flow, id, body) end
-      if answer then answers[#answers + 1], ids[#ids + 1] = answer, id end
+      if answer then
+        answers[#answers + 1], ids[#ids + 1] = answer, id
+        if not answer[5] then new = new + 1 end
+      end
       room = room - 1 - (edges and #edges or 0)
     end
   end
+  J.give_back(cx, flow, new)
   if which == "free" then J.variadic("SREM", cx.P .. "fl:" .. flow, ids) end
   local left = call("LLEN", list)
   if left == 0 and which == "free" and call("LLEN", cx.P .. "fe:" .. flow) == 0 then forget(cx, flow) end

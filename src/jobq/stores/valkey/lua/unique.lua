@@ -38,6 +38,15 @@ function J.locked_out(cx, job)
   return id and id ~= job.id
 end
 
+-- Whether a new job with this lock would be accepted as a job of its own that follows none. (J.meet decides, and acts on it.)
+function J.is_free_for(cx, opts)
+  local id = holder(cx, opts.lock)
+  if not id then return true end
+  local job, mode = J.load(cx, id), opts.lock_mode or "simple"
+  if not job then return mode ~= "throttle" end
+  return mode == "debounce" and not PENDING[job.state]
+end
+
 -- What a held lock means for a new job. RETURNS the job to answer with (or its id, if its record is gone), or nil and
 -- whether the new one is to follow the one that runs.
 function J.meet(cx, opts, body)

@@ -1,0 +1,439 @@
+"""`max_waiting`: a queue that is full refuses new jobs, one by one, and never work that was accepted before."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobq.core.commands import Cancel, Rerun
+from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec
+from jobq.core.records import JobRecord, PutResult, UniqueMode, UniqueSpec
+from jobq.core.states import State
+from jobq.errors import ConfigError, InvalidJob, QueueFull
+from jobq.stores.conformance.kit import HOUR, LEASE, MINUTE, SECOND, Desk, block, complete, fail, release, retry, snooze
+
+
+async def bound(q: Desk, n: int, version: int = 1) -> None:
+    await q.store.declare(q.queue, QueueConfig(limits=Limits(max_waiting=n), limits_version=version))
+
+
+async def rebound(q: Desk, n: int | None) -> None:
+    await q.store.set_limits(q.queue, Limits(max_waiting=n))
+
+
+def took(results: list[PutResult]) -> str:
+    """What became of each: a job of its own, a duplicate, or refused (full)."""
+    return "".join("F" if r.full is not None else "d" if r.duplicate else "j" for r in results)
+
+
+async def put(q: Desk, *ids: str, **options: object) -> str:
+    return took(await q.put(*ids, **options))
+
+
+def lock(mode: UniqueMode = "simple", ttl_ms: int | None = None) -> UniqueSpec:
+    return UniqueSpec(lock="the-lock", mode=mode, ttl_ms=ttl_ms)
+
+
+# ── what counts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_exceeds_the_number_is_refused_and_not_stored(q: Desk) -> None:
+    await bound(q, 2)
+    results = await q.put("a", "b", "c", "d")
+    assert took(results) == "jjFF"
+    assert results[2] == PutResult(id="c", life=0, state=None, full=2)
+    assert await q.look("c") is None
+    assert await q.events("c") == []
+    assert await q.counts() == {"waiting": 2}
+
+
+async def test_waiting_delayed_and_blocked_jobs_count_and_active_and_ended_ones_do_not(q: Desk) -> None:
+    await bound(q, 3)
+    await q.put_one("waiting")
+    await q.put_one("delayed", delay_ms=HOUR)
+    await q.put_one("blocked", after=(q.edge("waiting"),))
+    assert await put(q, "more") == "F"
+    lease = await q.take()
+    assert await put(q, "more") == "j"
+    assert await put(q, "another") == "F"
+    await q.settle(complete(lease))  # which unblocks the one that waited for it: it counts as before
+    assert await put(q, "another") == "F"
+    await q.alter(Cancel(job=q.key("delayed")))
+    assert await put(q, "another") == "j"
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"delay_ms": HOUR}, {"priority": 3}, {"lifo": True}, {"ttl_ms": HOUR}, {"given_id": True}], ids=str
+)
+async def test_every_kind_of_job_needs_a_place(q: Desk, options: dict[str, object]) -> None:
+    await bound(q, 1)
+    assert await put(q, "a", "b", **options) == "jF"
+    assert await put(q, "c", **options) == "F"
+
+
+async def test_keyed_jobs_share_the_number_of_their_queue(q: Desk) -> None:
+    await bound(q, 2)
+    assert took(await q.store.put([q.spec("a", key="x"), q.spec("b", key="y"), q.spec("c", key="z")])) == "jjF"
+    (lease,) = await q.claim()
+    assert await put(q, "d", key="z") == "j"
+    await q.settle(complete(lease))
+
+
+async def test_a_batch_that_fits_goes_in_whole(q: Desk) -> None:
+    await bound(q, 2_000)
+    ids = [f"j{n:04}" for n in range(2_500)]
+    assert took(await q.put(*ids[:1_500])) == "j" * 1_500
+    assert took(await q.put(*ids[1_500:])) == "j" * 500 + "F" * 500
+    assert await q.counts() == {"waiting": 2_000}
+
+
+async def test_a_full_queue_does_not_concern_another_one_of_the_same_call(q: Desk) -> None:
+    beside = q.beside("other")
+    await bound(q, 1)
+    results = await q.store.put([q.spec("a"), beside.spec("a"), q.spec("b"), beside.spec("b")])
+    assert took(results) == "jjFj"
+    assert [r.id for r in results] == ["a", "a", "b", "b"]
+
+
+# ── duplicates ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_duplicates_pass(q: Desk) -> None:
+    await bound(q, 1)
+    assert await put(q, "a") == "j"
+    (again, other) = await q.put("a", "b")
+    assert took([again, other]) == "dF"
+    assert isinstance(again.found, JobRecord)
+    assert again.state is State.WAITING
+
+
+async def test_a_duplicate_in_the_middle_of_a_batch_takes_no_place(q: Desk) -> None:
+    await bound(q, 3)
+    assert await put(q, "a") == "j"
+    assert await put(q, "b", "a", "b", "c", "a", "d") == "jddjdF"
+
+
+@pytest.mark.parametrize("mode", ["simple", "throttle", "debounce", "keep_last"])
+async def test_a_unique_duplicate_passes(q: Desk, mode: UniqueMode) -> None:
+    await bound(q, 1)
+    unique = lock(mode, HOUR if mode == "throttle" else None)
+    assert await put(q, "a", unique=unique) == "j"
+    (again,) = await q.put("b", unique=unique, payload=b"[[2],{}]")
+    assert (again.id, took([again])) == ("a", "d")
+    assert await put(q, "c") == "F"
+    if mode in ("debounce", "keep_last"):
+        assert (await q.get("a")).payload == b"[[2],{}]"
+
+
+async def test_a_refused_unique_job_takes_no_lock(q: Desk) -> None:
+    await bound(q, 1)
+    assert await put(q, "a") == "j"
+    assert await put(q, "b", unique=lock()) == "F"
+    await q.settle(complete(await q.take()))
+    assert await put(q, "c", unique=lock()) == "j"
+
+
+async def test_the_record_of_a_cancelled_id_stays_when_its_next_life_is_refused(q: Desk) -> None:
+    await bound(q, 1)
+    await q.put_one("a")
+    await q.alter(Cancel(job=q.key("a")))
+    await q.put_one("b")
+    assert await put(q, "a") == "F"
+    assert (await q.get("a")).state is State.CANCELLED
+    await q.settle(complete(await q.take()))
+    (result,) = await q.put("a")
+    assert (result.life, took([result])) == (1, "j")
+
+
+# ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_comes_back_is_never_refused(q: Desk) -> None:
+    await bound(q, 1)
+    ids = ["retried", "delayed", "released", "snoozed", "stalled", "blocked"]
+    leases = []
+    for id in ids:
+        await q.put_one(id)
+        leases.append(await q.take())
+    await q.put_one("full")
+    retried, delayed, released, snoozed, _, blocked = leases
+    await q.settle(
+        retry(retried), retry(delayed, MINUTE), release(released), snooze(snoozed, MINUTE), block(blocked, signal="go"),
+    )  # fmt: skip
+    q.clock.advance(LEASE + SECOND)
+    await q.tick()
+    assert await q.states(*ids) == ["waiting", "delayed", "waiting", "delayed", "waiting", "blocked"]
+    assert await put(q, "more") == "F"
+    q.clock.advance(MINUTE)
+    assert len(await q.line()) == 6
+    assert await put(q, "more") == "F"  # the blocked one still waits
+
+
+async def test_a_rerun_is_never_refused(q: Desk) -> None:
+    await bound(q, 1)
+    await q.run("a")
+    await q.put_one("b")
+    assert await q.alter(Rerun(job=q.key("a")))
+    assert await q.counts() == {"waiting": 2}
+    assert await put(q, "c") == "F"
+
+
+async def test_the_follow_up_of_a_running_keep_last_job_is_never_refused(q: Desk) -> None:
+    await bound(q, 1)
+    await q.put_one("a", unique=lock("keep_last"))
+    lease = await q.take()
+    await q.put_one("full")
+    (follow_up,) = await q.put("b", unique=lock("keep_last"), payload=b"[[1],{}]")
+    assert (took([follow_up]), follow_up.state) == ("j", State.BLOCKED)
+    assert await put(q, "c", unique=lock("keep_last"), payload=b"[[2],{}]") == "d"
+    await q.settle(complete(lease))
+    assert await q.line() == ["full", "b"]
+    assert (await q.get("b")).payload == b"[[2],{}]"
+
+
+async def test_a_dead_letter_is_never_refused(q: Desk) -> None:
+    dead = q.beside("dead")
+    await bound(dead, 1)
+    await q.store.declare(q.queue, QueueConfig(dead_letters="dead"))
+    await q.put("a", "b")
+    for lease in await q.claim(2):
+        await q.settle(fail(lease))
+    await q.tick()
+    assert await dead.counts() == {"waiting": 2}
+    assert await put(dead, "c") == "F"
+
+
+# ── limits like the others ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_bound_below_what_is_there_removes_nothing(q: Desk) -> None:
+    await q.put("a", "b", "c")
+    await bound(q, 1)
+    assert await put(q, "d") == "F"
+    assert await put(q, "a") == "d"
+    for _ in range(2):
+        await q.settle(complete(await q.take()))
+        assert await put(q, "d") == "F"
+    await q.settle(complete(await q.take()))
+    assert await put(q, "d", "e") == "jF"
+
+
+async def test_it_can_be_changed_removed_and_reset_at_run_time(q: Desk) -> None:
+    await bound(q, 1)
+    assert await put(q, "a", "b") == "jF"
+    await rebound(q, 2)
+    assert await put(q, "b", "c") == "jF"
+    await rebound(q, None)
+    assert await put(q, "c", "d") == "jj"
+    await q.store.set_limits(q.queue, None)
+    assert await put(q, "e") == "F"
+    (record,) = await q.store.queues(q.queue.tenant)
+    assert record.limits.declared == Limits(max_waiting=1)
+    assert record.limits.changed is None
+
+
+async def test_another_number_needs_a_higher_version(q: Desk) -> None:
+    await bound(q, 1)
+    with pytest.raises(ConfigError, match="limits_version"):
+        await bound(q, 2)
+    await bound(q, 2, version=2)
+    assert await put(q, "a", "b", "c") == "jjF"
+
+
+async def test_clearing_makes_room(q: Desk) -> None:
+    await bound(q, 2)
+    await q.put_one("a")
+    await q.put_one("b", delay_ms=HOUR)
+    assert await put(q, "c") == "F"
+    assert await q.store.clear(q.queue) == 1
+    assert await put(q, "c", "d") == "jF"
+    assert await q.store.clear(q.queue, delayed=True) == 2
+    assert await put(q, "d", "e", "f") == "jjF"
+
+
+async def test_an_obliterated_queue_has_no_bound(q: Desk) -> None:
+    await bound(q, 1)
+    await q.put_one("a")
+    assert await q.store.obliterate(q.queue)
+    assert await put(q, "a", "b") == "jj"
+
+
+# ── jobs that wait for each other ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("order", ["child first", "parent first"])
+async def test_jobs_of_one_call_that_wait_for_each_other_go_in_together_or_not_at_all(q: Desk, order: str) -> None:
+    await bound(q, 2)
+    await q.put_one("a")
+    specs = [q.spec("child"), q.spec("parent", after=(q.edge("child"),))]
+    if order == "parent first":
+        specs.reverse()
+    assert took(await q.store.put(specs)) == "FF"
+    assert await q.counts() == {"waiting": 1}
+    await q.settle(complete(await q.take()))
+    assert took(await q.store.put(specs)) == "jj"
+    assert await q.states("child", "parent") == ["waiting", "blocked"]
+
+
+async def test_the_same_over_two_queues(q: Desk) -> None:
+    beside = q.beside("other")
+    await bound(beside, 1)
+    await beside.put_one("full")
+    specs = [beside.spec("child"), q.spec("parent", after=(beside.edge("child"),))]
+    assert took(await q.store.put(specs)) == "FF"
+    assert await q.counts() == {}
+    await beside.settle(complete(await beside.take()))
+    assert took(await q.store.put(specs)) == "jj"
+
+
+async def test_a_job_that_waits_for_one_that_is_there_is_judged_for_itself(q: Desk) -> None:
+    await bound(q, 2)
+    await q.put_one("a")
+    results = await q.store.put([q.spec("b", after=(q.edge("a"),)), q.spec("c", after=(q.edge("a"),))])
+    assert took(results) == "jF"
+    assert results[0].state is State.BLOCKED
+
+
+# ── flows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_flow_that_does_not_fit_is_not_submitted(q: Desk) -> None:
+    await bound(q, 2)
+    specs = [q.spec("a"), q.spec("b"), q.spec("c", after=(q.edge("a"), q.edge("b")))]
+    with pytest.raises(QueueFull, match="'work' is full: max_waiting=2 limits") as error:
+        await q.store.put(specs, flow="f")
+    assert (error.value.queue, error.value.max_waiting) == ("work", 2)
+    assert await q.counts() == {}
+    await q.tick()
+    assert await put(q, "a", "b", "c") == "jjF"  # it left no place taken
+
+
+async def test_a_flow_that_fits_exactly_is_submitted(q: Desk) -> None:
+    await bound(q, 3)
+    specs = [q.spec("a"), q.spec("b"), q.spec("c", after=(q.edge("a"), q.edge("b")))]
+    assert took(await q.store.put(specs, flow="f")) == "jjj"
+    assert await put(q, "d") == "F"
+    await q.settle(*(complete(lease) for lease in await q.claim(2)))
+    assert await put(q, "d", "e", "f") == "jjF"
+
+
+async def test_a_flow_has_its_places_from_when_it_is_staged(q: Desk) -> None:
+    await bound(q, 3)
+    await q.store.put([q.spec("a"), q.spec("b")], flow="f", last=False)
+    assert await put(q, "x", "y") == "jF"
+    with pytest.raises(QueueFull):
+        await q.store.put([q.spec("other")], flow="another")
+    await q.settle(complete(await q.take()))
+    await q.store.put([q.spec("c", after=(q.edge("a"),))], flow="f")
+    assert await q.counts() == {"waiting": 2, "blocked": 1, "completed": 1}
+    assert await put(q, "y") == "F"
+
+
+async def test_a_call_that_does_not_fit_discards_its_flow(q: Desk) -> None:
+    await bound(q, 3)
+    await q.store.put([q.spec("a"), q.spec("b")], flow="f", last=False)
+    with pytest.raises(QueueFull):
+        await q.store.put([q.spec("c"), q.spec("d")], flow="f")
+    assert await put(q, "x", "y", "z", "w") == "jjjF"
+    assert await q.states("a", "b", "c", "d") == [None] * 4
+
+
+async def test_any_refusal_of_a_call_gives_the_places_of_its_flow_back(q: Desk) -> None:
+    await bound(q, 3)
+    await q.store.put([q.spec("a"), q.spec("b")], flow="f", last=False)
+    with pytest.raises(InvalidJob):
+        await q.store.put([q.spec("c", after=(q.edge("nobody"),))], flow="f")
+    assert await put(q, "x", "y", "z", "w") == "jjjF"
+
+
+async def test_staging_the_same_members_again_takes_no_more_places(q: Desk) -> None:
+    await bound(q, 3)
+    for _ in range(3):
+        await q.store.put([q.spec("a"), q.spec("b")], flow="f", last=False)
+    assert await put(q, "x", "y") == "jF"
+    await q.settle(complete(await q.take()))
+    await q.store.put([q.spec("a"), q.spec("c")], flow="f")
+    assert await q.counts() == {"waiting": 3, "completed": 1}
+    assert await put(q, "y") == "F"
+
+
+async def test_the_sweep_of_an_unfinished_flow_gives_its_places_back(q: Desk) -> None:
+    await bound(q, 2)
+    await q.store.put([q.spec("a"), q.spec("b")], flow="f", last=False)
+    assert await put(q, "x") == "F"
+    q.clock.advance(2 * HOUR)
+    await q.tick()
+    assert await put(q, "x", "y", "z") == "jjF"
+
+
+async def test_members_that_are_there_already_take_no_place(q: Desk) -> None:
+    await bound(q, 2)
+    await q.put("a", "b")
+    with pytest.raises(QueueFull):
+        await q.store.put([q.spec("a"), q.spec("c", after=(q.edge("a"),))], flow="f")
+    await q.settle(complete(await q.take()))
+    results = await q.store.put([q.spec("b"), q.spec("c", after=(q.edge("b"),))], flow="g")
+    assert took(results) == "dj"
+    assert await put(q, "d") == "F"
+    await q.settle(complete(await q.take()))
+    assert await put(q, "d", "e") == "jF"
+
+
+async def test_a_flow_over_two_queues_goes_in_whole_or_not_at_all(q: Desk) -> None:
+    beside = q.beside("other")
+    await bound(q, 5)
+    await bound(beside, 1)
+    await beside.put_one("full")
+    specs = [q.spec("a"), beside.spec("b", after=(q.edge("a"),))]
+    with pytest.raises(QueueFull, match="'other' is full"):
+        await q.store.put(specs, flow="f")
+    assert await put(q, *"abcdef") == "jjjjjF"
+
+
+async def test_a_limit_set_while_a_flow_is_made_finds_its_members_counted(q: Desk) -> None:
+    await q.store.put([q.spec("a"), q.spec("b")], flow="f", last=False)
+    await bound(q, 3)
+    assert await put(q, "x", "y") == "jF"
+    await rebound(q, 1)
+    await q.store.put([q.spec("a")], flow="f")  # staged before: nothing new, and submitted
+    assert await q.counts() == {"waiting": 3}
+
+
+# ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_schedule_that_finds_the_queue_full_has_fired_without_a_job(q: Desk) -> None:
+    await bound(q, 1)
+    at = q.clock() + MINUTE
+    spec = ScheduleSpec(queue=q.queue, id="nightly", template=q.spec("nightly"), every_ms=MINUTE)
+    await q.store.put_schedule(spec, next_ms=at)
+    await q.put_one("full")
+    q.clock.advance(MINUTE)
+    fire = Fire(queue=q.queue, schedule="nightly", at_ms=at, next_ms=at + MINUTE)
+    assert await q.store.fire([fire]) == [True]
+    assert await q.look(f"nightly@{at}") is None
+    (record,) = await q.store.list_schedules(q.queue)
+    assert (record.next_ms, record.fired, record.last_ms) == (at + MINUTE, 1, at)
+    assert await q.store.fire([fire]) == [False]
+    q.clock.advance(MINUTE)
+    await q.settle(complete(await q.take()))
+    assert await q.store.fire([Fire(queue=q.queue, schedule="nightly", at_ms=at + MINUTE, next_ms=at + 2 * MINUTE)]) == [True]
+    assert await q.line() == [f"nightly@{at + MINUTE}"]
+
+
+async def test_an_after_complete_schedule_goes_on_when_it_finds_the_queue_full(q: Desk) -> None:
+    await bound(q, 1)
+    at = q.clock()
+    spec = ScheduleSpec(queue=q.queue, id="s", template=q.spec("s"), every_ms=MINUTE, after_complete=True)
+    await q.store.put_schedule(spec, next_ms=at)
+    await q.put_one("full")
+    assert await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=None)]) == [True]
+    (record,) = await q.store.list_schedules(q.queue)
+    assert record.next_ms == at + MINUTE
+
+
+async def test_two_handles_share_the_number(q_twice: tuple[Desk, Desk]) -> None:
+    first, second = q_twice
+    await bound(first, 2)
+    assert await put(first, "a") == "j"
+    assert await put(second, "b", "c") == "jF"
+    assert await put(first, "c") == "F"

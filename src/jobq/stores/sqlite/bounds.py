@@ -1,0 +1,75 @@
+"""Places for new jobs under a queue's max_waiting, and those that flows reserve. The rule is `core.bounds`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobq.core import bounds
+from jobq.core.records import JobSpec, PutResult, QueueName
+from jobq.stores.sqlite import locks
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import BLOCKED, CANCELLED, DELAYED, ENDED, WAITING
+from jobq.stores.sqlite.tx import QueueRow, Tx
+
+TIES = load("ties.sql")
+
+
+def room(queue: QueueRow) -> int | None:
+    """Places left for new jobs; None: any number."""
+    if queue.settings_blob is None:
+        return None
+    most = queue.settings.effective.max_waiting
+    if most is None:
+        return None
+    counts = queue.counts
+    return bounds.free(most, counts[WAITING] + counts[DELAYED] + counts[BLOCKED], queue.reserved)
+
+
+def adds(tx: Tx, queue: QueueRow, spec: JobSpec) -> bool:
+    """Whether this spec would be a new job that may be refused: not a duplicate, and not the follow-up of a keep_last job."""
+    old = tx.find(queue.qid, spec.id)
+    if old is not None and old.state != CANCELLED and not (old.state in ENDED and (old.at_ms or 0) <= tx.now):
+        return False
+    return spec.unique is None or locks.is_free_for(tx, queue.qid, spec.unique)
+
+
+def needed(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec]) -> int:
+    """How many places these specs of one queue take, none of which is stored yet."""
+    names = {spec.id if spec.unique is None else f"\0{spec.unique.lock}": spec for spec in reversed(specs)}
+    return sum(adds(tx, queue, spec) for spec in names.values())
+
+
+def refused(queue: QueueRow, spec: JobSpec) -> PutResult:
+    """The answer for a job that does not fit."""
+    return PutResult(id=spec.id, life=0, state=None, full=queue.settings.effective.max_waiting)
+
+
+# ── flows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reserve(tx: Tx, flow: str, specs: Sequence[JobSpec]) -> list[bool]:
+    """Take a place for each of these new members that needs one; which of them do. QueueFull if they do not all fit."""
+    by_queue: dict[QueueName, list[int]] = {}
+    for n, spec in enumerate(specs):
+        by_queue.setdefault(spec.queue, []).append(n)
+    takes = [True] * len(specs)
+    for name, places in by_queue.items():
+        queue = tx.queue_made(name)
+        left = room(queue)
+        if left is not None and left < len(places):
+            for n in places:
+                takes[n] = adds(tx, queue, specs[n])
+            if sum(takes[n] for n in places) > max(0, left):
+                most = queue.settings.effective.max_waiting or 0
+                raise bounds.queue_full(name.queue, most, refused=len(specs))
+        queue.reserved += sum(takes[n] for n in places)
+        queue.dirty = True
+    return takes
+
+
+def give_back(tx: Tx, tenant: str, flow: str) -> None:
+    """The places of a flow are free again: its members go in now, or never will."""
+    for name, n in tx.execute(TIES["places_of"], (tenant, flow)).fetchall():
+        queue = tx.queue_made(QueueName(tenant, name))
+        queue.reserved -= n
+        queue.dirty = True
