@@ -58,7 +58,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     result: Any
-    failure: Failure | None  # the last one, also while it is being retried
+    failure: Failure | None  # the last failed run of this life, also while it is being retried, or what ended the job
     priority: int
     key: str | None
     attempt: int
@@ -77,6 +77,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     cancel_asked: bool = False
     schedule: str | None = None  # the schedule that made it
     origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
+    errors: tuple[Failure, ...] = ()  # the last ten failed runs, oldest first, kept across reruns; empty in listings (`find`)
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +198,7 @@ def job_info(record: records.JobRecord, decode_result: Decode | None = None) -> 
         cancel_asked=record.cancel_asked,
         schedule=record.schedule,
         origin=record.origin,
+        errors=record.errors,
     )
 
 

@@ -98,7 +98,8 @@ class Job(Generic[R_co]):
         """The result in the record of an ended job, or the error that stands for how it ended."""
         if record.state is State.FAILED:
             why = record.failure or Failure(reason="error", type="unknown", message="no reason is on record")
-            told = f"{self._told(record)} failed ({why.reason}) in attempt {why.attempt}"
+            last = ", with no retry left" if why.exhausted else ""
+            told = f"{self._told(record)} failed ({why.reason}) in attempt {why.attempt}{last}"
             raise JobFailed(f"{told}: {why.type}: {why.message}", why)
         if record.state is State.CANCELLED:
             raise JobCancelled(f"{self._told(record)} was {record.reason or 'cancelled'}")

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze, WaitForChildren, WaitForSignal
-from jobq.core.decide import Crashed, End, HandedBack, Raised, Returned, TimedOut, Unknown, decide
+from jobq.core.decide import Crashed, End, HandedBack, Raised, Returned, TimedOut, Unknown, decide, stalled
 from jobq.core.policies import Retry
 from jobq.core.records import (
     AnyOutcome,
@@ -176,6 +176,38 @@ def test_an_unknown_task_is_an_ordinary_failure_with_a_clear_reason() -> None:
     assert isinstance(outcome, RetryLater)
     assert "no task named 'chrage'" in outcome.failure.message
     assert isinstance(decided(Unknown("chrage"), failures=3), Fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "retry", "failures", "exhausted"),
+    [
+        (ValueError("x"), Retry(2), 2, True),
+        (ValueError("x"), Retry(0), 0, True),  # none were allowed: that is no other end
+        (Retry.after(5), Retry(2), 2, True),
+        (Reject("no"), Retry(2), 2, False),
+        (ValueError("x"), Retry(2, give_up_on=ValueError), 2, False),
+        (ValueError("x"), Retry(2, on=KeyError), 0, False),
+        (ValueError("x"), Retry(2, delays=lambda n, error: None), 1, False),
+    ],
+)
+def test_a_failure_says_whether_the_retries_ran_out(error: Exception, retry: Retry, failures: int, exhausted: bool) -> None:
+    outcome = raised(error, retry, failures=failures)
+    assert isinstance(outcome, Fail)
+    assert outcome.failure.exhausted is exhausted
+
+
+def test_a_failure_that_is_retried_is_not_exhausted() -> None:
+    for error in (ValueError("x"), Retry.after(5)):
+        outcome = raised(error, Retry(2), failures=1)
+        assert isinstance(outcome, RetryLater)
+        assert not outcome.failure.exhausted
+
+
+@pytest.mark.parametrize(("stalls", "allowed", "exhausted"), [(1, 3, False), (3, 3, False), (4, 3, True), (1, 0, True)])
+def test_a_stall_past_the_limit_is_exhausted(stalls: int, allowed: int, exhausted: bool) -> None:
+    failure = stalled(attempt=7, stalls=stalls, max_stalls=allowed, worker="w1", now_ms=5000)
+    assert (failure.reason, failure.attempt, failure.worker, failure.at_ms) == ("stalled", 7, "w1", 5000)
+    assert failure.exhausted is exhausted
 
 
 def test_waiting_for_children_blocks_and_leaves_what_was_saved() -> None:

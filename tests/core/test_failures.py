@@ -45,9 +45,25 @@ def test_a_long_traceback_keeps_its_last_frames() -> None:
 
     told = describe(caught(lambda: deep(500))).traceback
     assert told is not None
-    assert len(told) <= MAX_TRACEBACK
+    assert len(told.encode()) <= MAX_TRACEBACK
     assert "in refuse" in told
     assert "the bottom" in told
+
+
+def test_a_traceback_is_bounded_in_bytes() -> None:
+    def act() -> None:
+        error = ValueError("☃" * 3000)
+        for _ in range(20):
+            cause, error = error, ValueError("☃" * 3000)
+            error.__cause__ = cause
+        raise error
+
+    told = describe(caught(act)).traceback
+    assert told is not None
+    assert MAX_TRACEBACK - 100 < len(told.encode()) <= MAX_TRACEBACK
+    assert told.startswith("…")
+    assert "in act" in told
+    assert "ValueError: ☃☃☃" in told
 
 
 def test_the_cause_is_in_the_traceback() -> None:

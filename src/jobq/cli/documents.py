@@ -49,6 +49,7 @@ def job(record: JobRecord) -> Document:
         "kwargs": kwargs,
         "result": decode(record.result, record.codec),
         "failure": failure(record.failure),
+        "errors": [failure(error) for error in record.errors],
         "reason": record.reason,
         "priority": record.priority,
         "key": record.key,
@@ -82,6 +83,8 @@ def failure(value: Failure | None) -> Document | None:
         "attempt": value.attempt,
         "at": iso(value.at_ms),
         "fingerprint": value.fingerprint,
+        "worker": value.worker,
+        "exhausted": value.exhausted,
     }
 
 

@@ -11,13 +11,16 @@ from rich.text import Text
 
 from jobq.cli import documents, text
 from jobq.cli.output import Cell, Column, details, table
-from jobq.core.records import JobRecord
+from jobq.core.records import Failure, JobRecord
 from jobq.core.states import State
 
 _COLUMNS = (
     Column("ID"), Column("QUEUE"), Column("NAME"), Column("STATE"), Column("PRIO", right=True), Column("RUNS", right=True),
     Column("WHEN"), Column("ABOUT", shrinks=True),
 )  # fmt: skip
+
+
+_ERRORS = (Column("RUN", right=True), Column("WHEN"), Column("WORKER"), Column("REASON"), Column("ERROR", shrinks=True))
 
 
 def job_table(records: Sequence[JobRecord]) -> RenderableType:
@@ -119,6 +122,7 @@ def job_details(record: JobRecord) -> RenderableType:
             ("Waits for", ", ".join(k.id for k in record.children) or None),
             ("Needed by", ", ".join(k.id for k in record.parents) or None),
             ("Failure", Text(f"{record.failure.reason}: {error(record)}", style="red") if record.failure else None),
+            ("Retries left", "no" if record.failure and record.failure.exhausted else None),
         ])
     ]  # fmt: skip
     if record.failure is not None and record.failure.traceback:
@@ -126,4 +130,11 @@ def job_details(record: JobRecord) -> RenderableType:
 
         traceback = text.clean_lines(record.failure.traceback.rstrip())
         parts += [Text(), Syntax(traceback, "pytb", theme="ansi_dark", background_color="default", word_wrap=True)]
+    if len(record.errors) > 1:
+        parts += [Text(), Text("Failed runs"), table(_ERRORS, [_error_row(failed, now) for failed in record.errors])]
     return Group(*parts)
+
+
+def _error_row(failed: Failure, now: int) -> list[Cell]:
+    words = text.clean(f"{failed.type}: {failed.message}")
+    return [text.count(failed.attempt), text.relative(failed.at_ms, now), failed.worker, failed.reason, words]

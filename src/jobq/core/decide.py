@@ -28,7 +28,7 @@ from jobq.core.records import (
     SnoozeFor,
 )
 
-__all__ = ["Crashed", "End", "HandedBack", "Raised", "Returned", "TimedOut", "Unknown", "decide", "fingerprint"]
+__all__ = ["Crashed", "End", "HandedBack", "Raised", "Returned", "TimedOut", "Unknown", "decide", "fingerprint", "stalled"]
 
 Encode = Callable[[Any], bytes]
 
@@ -139,16 +139,19 @@ def _raised(lease: Lease, error: BaseException, retry: Retry, now_ms: int, rando
 def _chosen(lease: Lease, error: RetryAfter, retry: Retry, now_ms: int) -> AnyOutcome:
     """A failure whose delay the handler chose. What made it choose is the failure worth keeping."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    failure = _failure(lease, error if cause is None else cause, "error", now_ms)
-    if lease.failures < (lease.retry or retry).max_retries:
-        return RetryLater(queue=lease.queue, id=lease.id, token=lease.token, failure=failure, delay_ms=error.delay_ms)
-    return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
+    exhausted = lease.failures >= (lease.retry or retry).max_retries
+    failure = _failure(lease, error if cause is None else cause, "error", now_ms, exhausted)
+    if exhausted:
+        return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
+    return RetryLater(queue=lease.queue, id=lease.id, token=lease.token, failure=failure, delay_ms=error.delay_ms)
 
 
 def _failed(lease: Lease, error: BaseException, reason: Reason, retry: Retry, now_ms: int, random: Random) -> AnyOutcome:
     policy = lease.retry or retry
-    failure = _failure(lease, error, reason, now_ms)
-    if lease.failures < policy.max_retries and (isinstance(policy, RetryData) or policy.retries(error)):
+    retried = isinstance(policy, RetryData) or policy.retries(error)
+    exhausted = retried and lease.failures >= policy.max_retries
+    failure = _failure(lease, error, reason, now_ms, exhausted)
+    if retried and not exhausted:
         delay_ms, failure = _delay(policy, lease.failures + 1, error, failure, random)
         if delay_ms is not None:
             return RetryLater(queue=lease.queue, id=lease.id, token=lease.token, failure=failure, delay_ms=delay_ms)
@@ -166,7 +169,7 @@ def _delay(
         return backoff.computed_ms(policy, n, random), msgspec.structs.replace(failure, message=message)
 
 
-def _failure(lease: Lease, error: BaseException, reason: Reason, now_ms: int) -> Failure:
+def _failure(lease: Lease, error: BaseException, reason: Reason, now_ms: int, exhausted: bool = False) -> Failure:
     told = describe(error)
     return Failure(
         reason=reason,
@@ -176,4 +179,14 @@ def _failure(lease: Lease, error: BaseException, reason: Reason, now_ms: int) ->
         attempt=lease.attempt,
         at_ms=now_ms,
         fingerprint=fingerprint_of(error, told),
+        exhausted=exhausted,
     )
+
+
+def stalled(*, attempt: int, stalls: int, max_stalls: int, worker: str | None, now_ms: int) -> Failure:
+    """The failure of a run whose lease expired, the `stalls`-th of its job. `exhausted`: it was one too many, the job fails."""
+    return Failure(
+        reason="stalled", type="LeaseLost", attempt=attempt, at_ms=now_ms, fingerprint="stalled", worker=worker,
+        message=f"the lease of attempt {attempt} expired: stall {stalls}, and max_stalls is {max_stalls}",
+        exhausted=stalls > max_stalls,
+    )  # fmt: skip

@@ -10,7 +10,10 @@ from types import TracebackType
 from typing import NamedTuple
 
 MAX_MESSAGE = 2_000
-MAX_TRACEBACK = 8_192
+MAX_TRACEBACK = 4_096  # bytes of UTF-8: a job keeps up to ERRORS of them
+ERRORS = 10
+"""Failed runs that a job keeps: errors, timeouts, stalls, crashes. Enough to see whether they have one cause."""
+_PART = 500  # characters of one frame or message in a traceback that is too long
 _FRAMES = 30  # formatting costs about 20 µs a frame, and the last ones tell the story
 
 
@@ -89,8 +92,12 @@ def _traceback(error: BaseException) -> str | None:
         lines = traceback.format_exception(type(error), error, _without_jobq(error.__traceback__), limit=-_FRAMES)
     except Exception as broken:
         return f"<the traceback could not be formatted: {type(broken).__name__}>"
-    text = "".join(lines).encode("utf-8", "replace").decode()
-    return text if len(text) <= MAX_TRACEBACK else f"…{text[1 - MAX_TRACEBACK :]}"
+    text = "".join(lines).encode("utf-8", "replace")
+    if len(text) <= MAX_TRACEBACK:
+        return text.decode()
+    # The failure has the message as well: here it must not take the place of the frames, of which the last tell the story.
+    text = "".join([line if len(line) <= _PART else f"{line[: _PART - 2]}…\n" for line in lines]).encode("utf-8", "replace")
+    return text.decode() if len(text) <= MAX_TRACEBACK else f"…{text[3 - MAX_TRACEBACK :].decode(errors='ignore')}"
 
 
 def _without_jobq(tb: TracebackType | None) -> TracebackType | None:

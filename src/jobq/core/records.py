@@ -117,6 +117,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     attempt: int = 0
     at_ms: int = 0
     fingerprint: str | None = None  # groups failures of one cause
+    worker: str | None = None  # that ran the attempt; None: no run failed (expired, child)
+    exhausted: bool = False  # the job failed because its retries or stalls ran out, not because it was not to be retried
 
     @property
     def at(self) -> datetime:
@@ -284,7 +286,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     finished_ms: int | None = None
     worker: str | None = None
     result: bytes | None = None
-    failure: Failure | None = None  # the last one
+    failure: Failure | None = None  # of this life: the last failed run, or what ended the job
+    errors: tuple[Failure, ...] = ()  # the last failed runs (core.failures.ERRORS) of all lives, oldest first; only from `get`
     reason: str | None = None  # of a cancelled job: cancelled, removed, replaced, …
     progress: bytes | None = None
     saved: bytes | None = None

@@ -221,11 +221,15 @@ class ReadStore(Protocol):
     """Looking."""
 
     async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
-        """The jobs as they are now, in order; None where there is none."""
+        """The jobs as they are now, in order; None where there is none.
+
+        With them come their last failed runs (`JobRecord.errors`): a stall, a timeout and a crash count, being expired or
+        cancelled does not. They are kept across reruns and removed with the record. The store sets the attempt, the worker
+        and the time of each."""
         ...
 
     async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """Jobs of a queue, newest first within a state. Looks at a bounded number of records per call."""
+        """Jobs of a queue, newest first within a state, without their `errors`. Looks at a bounded number of records per call."""
         ...
 
     async def count(self, queue: QueueName) -> dict[State, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from jobq.core.records import Complete
 from jobq.core.states import State
 from jobq.stores.conformance.kit import LEASE, SECOND, Desk, complete, fail, failure, release, retry, snooze
@@ -33,7 +35,7 @@ async def test_a_failed_job_keeps_its_failure_as_told(q: Desk) -> None:
     await q.settle(fail(lease, "no such tenant", "rejected"))
     record = await q.get("a")
     assert (record.state, record.failures, record.result, record.finished_ms) == (State.FAILED, 1, None, q.clock.now_ms)
-    assert record.failure == failure(lease, "no such tenant", "rejected")
+    assert record.failure == replace(failure(lease, "no such tenant", "rejected"), worker="w1")
 
 
 async def test_a_retried_job_counts_a_failure_and_keeps_the_last_one(q: Desk) -> None:

@@ -11,6 +11,7 @@ from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     CANCELLED,
     COMPLETED,
+    ERRED,
     FAILED,
     FOREVER,
     GIVEN,
@@ -64,6 +65,8 @@ def forget(tx: Tx, job: Job) -> None:
     if job.flags & NOTED:
         for part in ("delete_lines", "delete_signals", "delete_edges"):
             tx.execute(TIES[part], (job.pk,))
+    if job.flags & ERRED:
+        tx.execute(TIES["delete_errors"], (job.pk,))
     tx.execute(TIES["delete_job"], (job.pk,))
     tx.removed(job.qid, job.state)
 

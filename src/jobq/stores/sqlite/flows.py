@@ -98,7 +98,8 @@ def child_failure(child: Job, at_ms: int) -> Failure:
         )
     if cause.reason == "child":  # the first cause says it all, however long the chain
         return msgspec.structs.replace(cause, at_ms=at_ms)
-    return msgspec.structs.replace(cause, reason="child", message=f"{who} failed: {cause.message}", at_ms=at_ms)
+    message = f"{who} failed: {cause.message}"
+    return msgspec.structs.replace(cause, reason="child", message=message, at_ms=at_ms, worker=None, exhausted=False)
 
 
 def fail_parent(tx: Tx, parent: Job, child: Job) -> None:

@@ -12,10 +12,10 @@ from jobq.core import events
 from jobq.core.events import STATE_CODES, STATES
 from jobq.core.pace import Beat
 from jobq.core.queues import LimitsRecord, MinuteRecord, QueueRecord, StatsRecord
-from jobq.core.records import EventPage, EventRecord, Filter, JobKey, JobRecord, Page, QueueName, Wish, WorkerRecord
+from jobq.core.records import EventPage, EventRecord, Failure, Filter, JobKey, JobRecord, Page, QueueName, Wish, WorkerRecord
 from jobq.core.states import State
 from jobq.errors import InvalidJob
-from jobq.stores.sqlite import flows
+from jobq.stores.sqlite import errors, flows
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.queues import overrides
 from jobq.stores.sqlite.rows import (
@@ -49,13 +49,15 @@ def _get(tx: Tx, key: JobKey) -> JobRecord | None:
     job = None if queue is None else tx.find(queue.qid, key.id)
     if job is None or not _there(job, tx.now):
         return None
-    return _whole(tx, job, key.queue)
+    return _whole(tx, job, key.queue, errors.of(tx, job))
 
 
-def _whole(tx: Tx, job: Job, queue: QueueName) -> JobRecord:
+def _whole(tx: Tx, job: Job, queue: QueueName, failed: tuple[Failure, ...] = ()) -> JobRecord:
     parents, children = flows.family(tx, job)
     found = record(job, queue)
-    return msgspec.structs.replace(found, parents=parents, children=children) if parents or children else found
+    if not (parents or children or failed):
+        return found
+    return msgspec.structs.replace(found, parents=parents, children=children, errors=failed)
 
 
 def _there(job: Job, now: int) -> bool:

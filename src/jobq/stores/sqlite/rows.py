@@ -24,6 +24,7 @@ LOCKING = 16  # it may hold a unique lock
 TTL = 32  # it has an explicit result_ttl
 SCHEDULED = 64  # a schedule waits for its end
 NOTED = 128  # it has log lines, signals or edges to remove with it
+ERRED = 256  # it has failed runs on record, to be removed with it
 ENDING = CANCEL | WATCHED | WANTED | LOCKING | TTL | SCHEDULED
 
 FOREVER = 2**53

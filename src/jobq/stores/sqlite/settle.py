@@ -16,6 +16,7 @@ from jobq.core.records import (
     Claim,
     Complete,
     Fail,
+    Failure,
     Hold,
     Lease,
     LeaseRef,
@@ -28,7 +29,7 @@ from jobq.core.records import (
 )
 from jobq.core.states import Kind
 from jobq.stores.sqlite import claim as claims
-from jobq.stores.sqlite import ending, flows, line, signals
+from jobq.stores.sqlite import ending, errors, flows, line, signals
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     ACTIVE,
@@ -188,18 +189,19 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
     queue = tx.queue_by_qid(job.qid)
     asked = bool(job.flags & CANCEL)
     job.flags &= ~CANCEL
+    failure = None
     if isinstance(outcome, RetryLater | Fail):
         job.failures += 1
+        failure = errors.add(tx, job, outcome.failure)
     if isinstance(outcome, Complete):
         job.result = outcome.result
         ending.end(tx, queue, job, COMPLETED)
     elif asked:
-        failure = outcome.failure if isinstance(outcome, RetryLater | Fail) else None
         ending.end(tx, queue, job, CANCELLED, reason=job.reason or "cancelled", failure=failure)
     elif isinstance(outcome, Fail):
-        ending.end(tx, queue, job, FAILED, failure=outcome.failure)
+        ending.end(tx, queue, job, FAILED, failure=failure)
     elif isinstance(outcome, RetryLater):
-        _retry(tx, job, outcome)
+        _retry(tx, job, outcome.delay_ms, failure)
     elif isinstance(outcome, SnoozeFor):
         job.saved = outcome.saved
         _again(tx, job, Kind.SNOOZED, outcome.delay_ms)
@@ -211,16 +213,16 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
         _block(tx, job, outcome)
 
 
-def _retry(tx: Tx, job: Job, outcome: RetryLater) -> None:
-    due = tx.now + outcome.delay_ms
-    if outcome.delay_ms > 0:
+def _retry(tx: Tx, job: Job, delay_ms: int, failure: Failure | None) -> None:
+    due = tx.now + delay_ms
+    if delay_ms > 0:
         job.due_ms = job.at_ms = due
-        tx.move(job, Kind.RETRIED, 0, failure=outcome.failure)
+        tx.move(job, Kind.RETRIED, 0, failure=failure)
         return
     if job.key is None:  # a keyed job keeps its place: it returns to its key's front
         job.seq = tx.places(job.qid)
     job.due_ms, job.at_ms = due, None
-    tx.move(job, Kind.RETRIED, 2, failure=outcome.failure)
+    tx.move(job, Kind.RETRIED, 2, failure=failure)
 
 
 def _again(tx: Tx, job: Job, kind: Kind, delay_ms: int) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 
-from jobq.core import events
+from jobq.core import decide, events
 from jobq.core.records import Failure
 from jobq.core.states import Kind
-from jobq.stores.sqlite import ending, flows, line, signals
+from jobq.stores.sqlite import ending, errors, flows, line, signals
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     CANCEL,
     CANCELLED,
     ENDED,
+    ERRED,
     FAILED,
     NOTED,
     WAITING,
@@ -80,13 +81,12 @@ def tick(tx: Tx, limit: int) -> int:
 def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
     """A lease expired: back to the front, or failed past max_stalls, or cancelled if that was asked."""
     job.stalls += 1
+    allowed = unpack_options(job.options).max_stalls
+    stalled = decide.stalled(attempt=job.attempt, stalls=job.stalls, max_stalls=allowed, worker=job.worker, now_ms=tx.now)
+    failure = errors.add(tx, job, stalled)
     if job.flags & CANCEL:
         ending.end(tx, queue, job, CANCELLED, reason=job.reason or "cancelled")
-    elif job.stalls > unpack_options(job.options).max_stalls:
-        failure = Failure(
-            reason="stalled", type="LeaseLost", attempt=job.attempt, at_ms=tx.now, fingerprint="stalled",
-            message=f"its lease expired {job.stalls} times, the last one held by {job.worker}; max_stalls is {job.stalls - 1}",
-        )  # fmt: skip
+    elif failure.exhausted:
         ending.end(tx, queue, job, FAILED, failure=failure)
     else:
         line.to_front(tx, job, Kind.STALLED, reason="stalled")
@@ -107,10 +107,10 @@ def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
 
 
 def _let_go(tx: Tx, queue: QueueRow, state: int, rows: list[tuple[int, int]]) -> int:
-    plain = [pk for pk, flags in rows if not flags & NOTED]
+    plain = [pk for pk, flags in rows if not flags & (NOTED | ERRED)]
     if plain:
         ending.forget_plain(tx, queue.qid, state, plain)
-    for job in tx.load([pk for pk, flags in rows if flags & NOTED]):
+    for job in tx.load([pk for pk, flags in rows if flags & (NOTED | ERRED)]):
         ending.forget(tx, job)
     return len(rows)
 

@@ -35,7 +35,7 @@ class Reads(Handle):
                 views = await self.fcall("get", prefix, self.now(), *(jobs[n].id for n in part))
                 for n, view in zip(part, views, strict=True):
                     if view:
-                        answers[n] = unpacking.record(jobs[n].queue, view)
+                        answers[n] = unpacking.record(jobs[n].queue, view, with_errors=True)
         return answers
 
     async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:

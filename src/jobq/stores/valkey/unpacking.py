@@ -20,7 +20,9 @@ _later = Struct(">HI3s").unpack_from  # due, life
 _MORE, _LATER = 16, 64
 _run = Struct(">I3s3sHIHI8sHBB").unpack_from
 _RUN = 34
-_failed_at = Struct(">IHI").unpack_from
+_failed_at = Struct(">IHI").unpack_from  # attempt, and the time (6 bytes, as 2 + 4)
+_failed_run = Struct(">IHIH").unpack_from  # the same, and the length of the worker's name
+_FAILED_RUN = 12
 _told = Struct(">BHIHHIHI").unpack_from  # a mark, when, and five lengths
 _TOLD = 21
 _COMPLETED = 4
@@ -133,19 +135,25 @@ def _lease(queue: QueueName, told: Sequence[Any], expires: int, mark: str) -> Le
     )  # fmt: skip
 
 
-def record(queue: QueueName, view: Sequence[Any]) -> JobRecord:
-    """A job as the reads answer it."""
-    id, state, rec, packed_run, extras, finished, reason, result = view
+def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) -> JobRecord:
+    """A job as the reads answer it. `with_errors`: they answered all failed runs that are kept, not only the last."""
+    id, state, rec, packed_run, extras, finished, reason, result, failed = view
     created, due, life, name, key, options, payload = _parts(rec)
     run = run_of(packed_run)
     more = _extras(extras) if extras else _NO_EXTRAS
+    failure = more.failure
+    errors: tuple[Failure, ...] = ()
+    if failed:
+        errors = tuple([_failed(entry) for entry in failed])
+        failure = errors[-1] if more.failed_last else failure
     where = STATES[state]
     return JobRecord(
         queue=queue, id=id.decode(), name=name, state=where, payload=payload, codec=options.codec, priority=options.priority,
         key=key, life=life, attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created,
         due_ms=_due(where.value, run.due or due or created), started_ms=run.started or None,
         finished_ms=int(finished) if finished else None,
-        worker=run.worker or None, result=result[1:] if result else None, failure=more.failure,
+        worker=run.worker or None, result=result[1:] if result else None, failure=failure,
+        errors=errors if with_errors else (),
         reason=reason.decode() if state == 6 else None,
         progress=more.progress, saved=more.saved, cancel_asked=run.flags & 2 > 0 and state == 3, schedule=options.schedule,
         origin=options.origin, parents=more.parents, children=more.children,
@@ -161,7 +169,7 @@ def completed(data: bytes) -> tuple[QueueName, JobRecord]:
         start += size
     prefix, id, rec, run, result = parts
     queue = queue_of(prefix.decode())
-    return queue, record(queue, (id, _COMPLETED, rec, run, b"", t1 << 32 | t2, b"", result))
+    return queue, record(queue, (id, _COMPLETED, rec, run, b"", t1 << 32 | t2, b"", result, ()))
 
 
 def _due(state: str, due: int) -> int | None:
@@ -192,6 +200,7 @@ class _Extras(NamedTuple):
     saved: bytes | None = None
     progress: bytes | None = None
     failure: Failure | None = None
+    failed_last: bool = False  # its failure is its last failed run, which is kept elsewhere
     inputs: tuple[Input, ...] = ()
     signals: tuple[tuple[str, bytes], ...] = ()
     parents: tuple[JobKey, ...] = ()
@@ -219,6 +228,7 @@ def _extras(flat: Sequence[bytes]) -> _Extras:
     ended = [(job, fields.get(b"i:%d" % n)) for n, job in sorted(children.items())]
     return _Extras(
         saved=fields.get(b"saved"), progress=fields.get(b"progress"), failure=_kept_failure(fields.get(b"failure")),
+        failed_last=fields.get(b"failure") == b"",
         inputs=tuple(_input(job, how) for job, how in ended if how is not None),
         signals=tuple(signal for _, signal in sorted(signals.items())), parents=tuple(sorted(parents)),
         children=tuple(job for job, _ in ended),
@@ -239,10 +249,18 @@ def _input(job: JobKey, how: bytes) -> Input:
 
 
 def _kept_failure(data: bytes | None) -> Failure | None:
-    if data is None:
+    if not data:
         return None
     attempt, a1, a2 = _failed_at(data)
     return msgspec.structs.replace(_failure(data[10:]), attempt=attempt, at_ms=a1 << 32 | a2)
+
+
+def _failed(data: bytes) -> Failure:
+    """A failed run (er:<id>, see lua/record.lua)."""
+    attempt, a1, a2, n = _failed_run(data)
+    start = _FAILED_RUN + n
+    worker = data[_FAILED_RUN:start].decode()
+    return msgspec.structs.replace(_failure(data[start:]), attempt=attempt, at_ms=a1 << 32 | a2, worker=worker)
 
 
 def queue_record(queue: QueueName, flat: Sequence[bytes], keyed: Sequence[bytes] = ()) -> QueueRecord:

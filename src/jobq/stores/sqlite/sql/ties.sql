@@ -66,6 +66,18 @@ SELECT line FROM logs WHERE pk = ? ORDER BY n;
 UPDATE jobs SET progress = ifnull(?, progress), saved = ifnull(?, saved), flags = flags | ?
 WHERE pk = ? AND id = ? AND state = 3 AND token = ? RETURNING flags;
 
+-- name: add_error: a failed run
+INSERT OR REPLACE INTO errors VALUES (?, ?, ?);
+
+-- name: trim_errors: keep the last ones
+DELETE FROM errors WHERE pk = ?1 AND attempt <= (SELECT attempt FROM errors WHERE pk = ?1 ORDER BY attempt DESC LIMIT 1 OFFSET ?2);
+
+-- name: errors_of: the last failed runs, oldest first
+SELECT failure FROM errors WHERE pk = ? ORDER BY attempt;
+
+-- name: delete_errors: with their job
+DELETE FROM errors WHERE pk = ?;
+
 -- name: delete_job: the record
 DELETE FROM jobs WHERE pk = ?;
 

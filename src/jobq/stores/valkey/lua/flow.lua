@@ -94,11 +94,7 @@ local function ending(cx, child, as, parent)
   if child.state == STATE.completed then
     m.result = child.result
   elseif child.state == STATE.failed then
-    local kept = call("HGET", cx.P .. "x:" .. child.id, "failure")
-    if kept then
-      m.attempt, m.at = sunpack(">I4I6", kept)
-      m.failure = kept:sub(11)
-    end
+    m.attempt, m.at, m.failure = J.failure_of(cx, child.id)
   end
   return m
 end

@@ -1,5 +1,6 @@
 -- move: a loaded job from one state to another, on record. Everything but the three hot paths goes through here.
 local STATE, STEP = J.STATE, 1 / 4096
+local ERRORS = 10 -- failed runs kept per job: core/failures.py says so
 
 -- Take a job from where it stands. The worker that held it is answered, for the event.
 local function leave(cx, job)
@@ -104,8 +105,8 @@ function J.unshelve(cx, job)
   if call("ZREM", P .. "y" .. state, id) == 1 then call("ZREM", P .. "y", id) end
 end
 
--- The end of a job. `result` is "" or "\1" .. bytes. `failure` is {reason, type, message} made here, or {blob =, error =,
--- fingerprint =, reason =} from a worker.
+-- The end of a job. `result` is "" or "\1" .. bytes. `failure` is {reason =, type =, message =} made here, or
+-- {blob =, error =, fingerprint =, reason =} from a worker; `run`: a run failed, and is kept among the job's errors.
 function J.finish(cx, job, state, reason, result, failure)
   local previous = job.state
   local worker = leave(cx, job)
@@ -121,14 +122,39 @@ end
 J.ENDINGS = { [4] = "completed", [5] = "failed", [6] = "cancelled" }
 
 -- Keep a failure with its attempt and time. RETURNS reason, error, fingerprint for the event.
+-- That of a run goes to the job's last failed runs, which no claim reads: x:<id> travels with leases, and a traceback is long.
 function J.keep_failure(cx, job, failure)
-  local blob, err, fingerprint = failure.blob, failure.error, failure.fingerprint
+  local blob, err = failure.blob, failure.error
   if not blob then
-    blob = mpack({ failure.reason, failure.type, failure.message, null, 0, 0, null })
+    blob = mpack({
+      failure.reason, failure.type, failure.message, null, 0, 0, failure.fingerprint or null, null, failure.exhausted or false,
+    })
     err = failure.type .. ": " .. failure.message
   end
-  J.extra(cx, job, "failure", spack(">I4I6", job.attempt, cx.now) .. blob)
-  return failure.reason, err, fingerprint
+  local head = spack(">I4I6", job.attempt, cx.now)
+  if failure.run then
+    local errors = cx.P .. "er:" .. job.id
+    call("RPUSH", errors, head .. spack(">I2", #job.worker) .. job.worker .. blob)
+    if job.attempt > ERRORS then call("LTRIM", errors, -ERRORS, -1) end
+    J.extra(cx, job, "failure", "")
+  else
+    J.extra(cx, job, "failure", head .. blob)
+  end
+  return failure.reason, err, failure.fingerprint
+end
+
+-- The failure of a job as it was kept: attempt, time, blob; nothing if it has none.
+function J.failure_of(cx, id)
+  local kept = call("HGET", cx.P .. "x:" .. id, "failure")
+  if kept == "" then
+    kept = call("LINDEX", cx.P .. "er:" .. id, -1)
+    local attempt, at, n = sunpack(">I4I6I2", kept)
+    return attempt, at, kept:sub(13 + n)
+  end
+  if kept then
+    local attempt, at = sunpack(">I4I6", kept)
+    return attempt, at, kept:sub(11)
+  end
 end
 
 -- Who has a stake in the end of a job: its lock, its schedule, jobs that wait for it, listeners, the dead letters.
@@ -145,5 +171,5 @@ end
 function J.purge(cx, job)
   J.unshelve(cx, job)
   if J.has(job.rflags, J.LEFT) then call("HSET", cx.P .. "tb", job.id, job.life + 1) end
-  call("UNLINK", cx.P .. "j:" .. job.id, cx.P .. "x:" .. job.id, cx.P .. "n:" .. job.id)
+  call("UNLINK", cx.P .. "j:" .. job.id, cx.P .. "x:" .. job.id, cx.P .. "n:" .. job.id, cx.P .. "er:" .. job.id)
 end

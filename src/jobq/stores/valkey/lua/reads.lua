@@ -1,11 +1,18 @@
--- reads: looking. A job is answered as {id, state, record, run, extras flat or "", finished or "", reason, result}; Python takes it apart.
+-- reads: looking. A job is answered as {id, state, record, run, extras flat or "", finished or "", reason, result, last failed runs or ""};
+-- Python takes it apart.
 local STATE = J.STATE
 local LOOK = 1000 -- records one find looks at, at most
+local ALL_ERRORS = 10 -- as many as are kept
 
-function J.view(cx, job)
-  local extras = J.has(job.rflags, J.EXTRA) and call("HGETALL", cx.P .. "x:" .. job.id) or ""
+-- `errors`: how many of its last failed runs to answer with; the last one is needed for its failure.
+function J.view(cx, job, errors)
+  local extras, failed = "", ""
+  if J.has(job.rflags, J.EXTRA) then
+    extras = call("HGETALL", cx.P .. "x:" .. job.id)
+    if job.failures + job.stalls + job.life > 0 then failed = call("LRANGE", cx.P .. "er:" .. job.id, -(errors or 1), -1) end
+  end
   local finished = job.finished and string.format("%.0f", job.finished) or ""
-  return { job.id, job.state, job.rec, J.pack_run(job), extras, finished, job.reason or "", job.result or "" }
+  return { job.id, job.state, job.rec, J.pack_run(job), extras, finished, job.reason or "", job.result or "", failed }
 end
 
 -- get. KEYS 1 prefix. ARGS now, id, … RETURNS a job or 0 per id
@@ -13,7 +20,7 @@ function J.get(keys, args)
   local cx, answers = J.open(keys[1], args[1]), {}
   for i = 2, #args do
     local job = J.look(cx, args[i])
-    answers[i - 1] = job and J.view(cx, job) or 0
+    answers[i - 1] = job and J.view(cx, job, ALL_ERRORS) or 0
   end
   return answers
 end

@@ -10,7 +10,9 @@
 -- h id →  the run, of jobs that have started or are otherwise more than their record says:
 --         attempt I4, failures I3, stalls I3, started I6, due I6, order I6 I2, ticket I2, flags B, #token B, token, worker
 --         `order` is its place in line while it may come back to it; `ticket` tells its entry in line from those left behind.
--- x:<id>  a hash of what few jobs have: failure, saved, progress, edges, inputs, signals, listeners.
+-- x:<id>  a hash of what few jobs have: failure, saved, progress, edges, inputs, signals, listeners. A lease comes with all of it.
+--         failure: attempt I4, time I6, then as MessagePack; "": it is the last of er:<id>
+-- er:<id> the last failed runs, a list, oldest first. Each: attempt I4, time I6, #worker I2, worker, then as MessagePack
 -- A state is not stored: ended jobs have a tail, active ones a lease, delayed and blocked ones stand in d and b, the rest waits.
 local floor = math.floor
 local RUN = ">I4I3I3I6I6I6I2I2BB"

@@ -116,15 +116,19 @@ local function again(cx, job, kind, delay, ...)
   end
 end
 
+-- The failure of a run, as a worker told it.
+local function run_failure(o, data)
+  return { run = true, blob = data, error = o.error, fingerprint = o.fingerprint, reason = o.reason }
+end
+
 -- Each takes a leased job on: (cx, job, outcome, data), data being the failure, what was saved, or edges.
 local ENDINGS = {
   retry = function(cx, job, o, data)
-    local failure = { blob = data, error = o.error, fingerprint = o.fingerprint, reason = o.reason }
-    local reason, err, fingerprint = J.keep_failure(cx, job, failure)
+    local reason, err, fingerprint = J.keep_failure(cx, job, run_failure(o, data))
     again(cx, job, "retried", o.delay, reason, err, fingerprint)
   end,
   fail = function(cx, job, o, data)
-    J.finish(cx, job, STATE.failed, nil, nil, { blob = data, error = o.error, fingerprint = o.fingerprint, reason = o.reason })
+    J.finish(cx, job, STATE.failed, nil, nil, run_failure(o, data))
   end,
   snooze = function(cx, job, o, data)
     if o.saved then J.extra(cx, job, "saved", data) elseif J.has(job.rflags, J.EXTRA) then call("HDEL", cx.P .. "x:" .. job.id, "saved") end
@@ -151,7 +155,7 @@ local function settle_one(cx, o, data, edges)
   if o.kind == "retry" or o.kind == "fail" then job.failures = job.failures + 1 end
   if J.has(job.rflags, J.CANCEL) then
     local failed = o.kind == "retry" or o.kind == "fail"
-    if failed then J.keep_failure(cx, job, { blob = data, reason = o.reason }) end
+    if failed then J.keep_failure(cx, job, run_failure(o, data)) end
     J.finish(cx, job, STATE.cancelled, J.why_cancelled(cx, job))
   else
     ENDINGS[o.kind](cx, job, o, data, edges)

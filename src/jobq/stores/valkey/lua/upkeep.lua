@@ -33,16 +33,25 @@ function J.repair(cx, limit)
   return #ids
 end
 
+-- The failure of a run whose lease expired. Copies core/decide.py: stalled.
+local function stall(job, allowed)
+  return {
+    run = true, reason = "stalled", type = "LeaseLost", fingerprint = "stalled", exhausted = job.stalls > allowed,
+    message = string.format("the lease of attempt %d expired: stall %d, and max_stalls is %d", job.attempt, job.stalls, allowed),
+  }
+end
+
 function J.stalled(cx, job)
   job.stalls = job.stalls + 1
   job.token = "" -- whoever comes with it now is too late
-  local allowed = J.options(job).max_stalls or 3
+  local failure = stall(job, J.options(job).max_stalls or 3)
   if J.has(job.rflags, J.CANCEL) then
+    J.keep_failure(cx, job, failure)
     J.finish(cx, job, STATE.cancelled, J.why_cancelled(cx, job))
-  elseif job.stalls > allowed then
-    local message = string.format("the lease of attempt %d ran out, as did %d before it; max_stalls is %d", job.attempt, job.stalls - 1, allowed)
-    J.finish(cx, job, STATE.failed, nil, nil, { reason = "stalled", type = "Stalled", message = message })
+  elseif failure.exhausted then
+    J.finish(cx, job, STATE.failed, nil, nil, failure)
   else
+    J.keep_failure(cx, job, failure)
     J.to_waiting(cx, job, "stalled", "front")
   end
 end
@@ -95,6 +104,7 @@ local function purge_from(cx, list, ids)
       gone[#gone + 1] = names[i]
       gone[#gone + 1] = P .. "x:" .. id
       gone[#gone + 1] = P .. "n:" .. id
+      if J.has(rec:byte(43), J.EXTRA) then gone[#gone + 1] = P .. "er:" .. id end
     end
   end
   for first = 1, #gone, J.CHUNK do call("UNLINK", unpack(gone, first, math.min(first + J.CHUNK - 1, #gone))) end

@@ -1,0 +1,41 @@
+"""Where failed runs are kept: not where a claim reads, and nowhere once their job is gone."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from jobq.core.failures import ERRORS
+from jobq.core.records import QueueName, RetryLater
+from jobq.stores.valkey import keys
+from jobq.stores.valkey.store import ValkeyStore
+from tests.stores.valkey.jobs import done, failed, spec, take
+from tests.stores.valkey.servers import Server
+
+
+async def test_a_traceback_does_not_travel_with_the_lease(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    await store.put([spec(queue, "a")])
+    (lease,) = await take(store, queue)
+    failure = replace(failed(lease).failure, traceback="x" * 4000)
+    outcome = RetryLater(queue=queue, id="a", token=lease.token, failure=failure)
+    await store.settle([outcome], worker="w1", call="retry")
+    carried = server.tell("HGETALL", f"{keys.prefix(queue)}x:a")
+    assert len(carried) < 100
+    (lease,) = await take(store, queue)
+    await store.settle([done(lease)], worker="w1", call="done")
+    assert b"x" * 4000 in server.tell("LRANGE", f"{keys.prefix(queue)}er:a", "0", "-1")
+
+
+async def test_a_job_that_never_failed_has_no_key_for_it(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    await store.put([spec(queue, "a")])
+    (lease,) = await take(store, queue)
+    await store.settle([done(lease)], worker="w1", call="done")
+    assert b"er:a" not in server.tell("KEYS", "*")
+
+
+async def test_no_more_failed_runs_are_stored_than_are_shown(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    await store.put([spec(queue, "a")])
+    for n in range(ERRORS + 5):
+        (lease,) = await take(store, queue)
+        outcome = RetryLater(queue=queue, id="a", token=lease.token, failure=failed(lease).failure)
+        await store.settle([outcome], worker="w1", call=f"retry{n}")
+    assert server.tell("LLEN", f"{keys.prefix(queue)}er:a").strip() == b":%d" % ERRORS
