@@ -38,10 +38,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "executors": frozenset({"core", "errors", "current"}),
     "engine": BELOW_PUBLIC,
     "public": BELOW_PUBLIC,
-    "relay": BELOW_PUBLIC | {"public"},
-    "pipeline": frozenset({"public", "core", "errors"}),
-    "server": BELOW_PUBLIC | {"public", "rpc", "relay"},
-    "cli": BELOW_PUBLIC | {"public", "rpc", "relay", "server"},
+    # `console` is what the command lines share: logging, and errors that show no password.
+    "console": frozenset({"core", "errors"}),
+    "relay": BELOW_PUBLIC | {"public", "console"},
+    "pipeline": frozenset({"public", "core", "errors", "console"}),
+    "server": BELOW_PUBLIC | {"public", "rpc", "relay", "console"},
+    "cli": BELOW_PUBLIC | {"public", "rpc", "relay", "server", "console"},
 }
 
 # Third-party (or costly) module → where it may be imported, and what it is.
@@ -58,7 +60,7 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     "pyspark": (frozenset({"pipeline"}), "Spark"),
     "pyarrow": (frozenset({"pipeline"}), "Arrow"),
     "pandas": (frozenset({"pipeline"}), "pandas"),
-    "click": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
+    "click": (frozenset({"cli", "console", "server", "relay", "pipeline"}), "a command-line library"),
     "rich": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
     "yaml": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
     "uvloop": (frozenset({"cli", "server"}), "an event loop, the process's choice"),

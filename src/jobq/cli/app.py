@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from jobq.core.checks import did_you_mean
+from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.queue import Queue
 
@@ -40,6 +41,8 @@ def chosen(queues: list[Queue], names: Iterable[str]) -> list[Queue]:
 
 
 def _load(spec: str) -> list[Queue]:
+    if "://" in spec:
+        raise ConfigError(f"{redacted_url(spec)!r} is the URL of a store, which --url takes; the app is module:queue")
     module_name, colon, attributes = spec.partition(":")
     if not module_name or (colon and not attributes):
         raise ConfigError(f"--app {spec!r} must look like module:queue, e.g. --app shop.jobs:billing")

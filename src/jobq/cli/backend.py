@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from jobq.core.queues import QueueRecord
 from jobq.core.records import Filter, JobKey, JobRecord, QueueName
+from jobq.core.redact import redacted_url
 from jobq.engine.handles import handle, release
 from jobq.errors import ConfigError, JobNotFound, StoreUnavailable
 from jobq.queue import Queue
@@ -41,6 +42,7 @@ class Backend:
 
     def __init__(self, url: str, *, tenant: str | None = None, timeout: float = 10.0) -> None:
         self.url = url
+        self.shown = redacted_url(url)  # what messages may say of it
         self.tenant = tenant or os.environ.get("JQ_TENANT") or "default"
         self.timeout = timeout
         self._stack = AsyncExitStack()
@@ -61,7 +63,7 @@ class Backend:
             async with asyncio.timeout(self.timeout):
                 return await answer
         except TimeoutError as e:
-            raise StoreUnavailable(f"{self.url} did not answer within {self.timeout:g} s; --timeout gives it longer") from e
+            raise StoreUnavailable(f"{self.shown} did not answer within {self.timeout:g} s; --timeout gives it longer") from e
 
     async def queue(self, name: str, **declared: Any) -> Queue:
         """A queue of the public API, open until the command ends."""
@@ -81,7 +83,7 @@ class Backend:
         there = {record.queue.queue: record for record in await self.queues()}
         for name in names:
             if name not in there:
-                raise ConfigError(f"no queue {name!r} in {self.url}{_have(there)}")
+                raise ConfigError(f"no queue {name!r} in {self.shown}{_have(there)}")
         return [there[name] for name in names] if names else list(there.values())
 
     async def locate(self, ids: Sequence[str], queue: str | None = None) -> list[JobRecord]:
@@ -93,7 +95,7 @@ class Backend:
             if record is not None:
                 found[record.id].append(record)
         if missing := [id for id, records in found.items() if not records]:
-            where = f"queue {queue!r}" if queue is not None else f"any queue of {self.url}"
+            where = f"queue {queue!r}" if queue is not None else f"any queue of {self.shown}"
             raise JobNotFound(f"no job {', '.join(missing)} in {where}: the id is wrong, or retention has removed it")
         for id, records in found.items():
             if len(records) > 1:
@@ -132,4 +134,4 @@ def _must_exist(url: str) -> None:
         return
     path = Path(parts.path.removeprefix("/"))
     if not path.exists():
-        raise WrongAddress(f"no jobs at {url}: there is no file {path.absolute()}. Give --url or set JQ_URL")
+        raise WrongAddress(f"no jobs at {redacted_url(url)}: there is no file {path.absolute()}. Give --url or set JQ_URL")

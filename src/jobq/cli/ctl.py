@@ -34,6 +34,8 @@ main = Root(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
+main = click.version_option(package_name="jobq", prog_name="jq-ctl")(main)
+
 for _noun in NOUNS:
     main.add_command(_noun)
 

@@ -127,9 +127,9 @@ def _table(records: Sequence[JobRecord]) -> RenderableType:
         Column("ID"),
         Column("QUEUE"),
         Column("NAME"),
-        Column("RUNS", right=True),
+        Column("RUNS", right=True, spare=2),
         Column("FAILED"),
-        Column("REASON"),
+        Column("REASON", spare=1),
         Column("ERROR", shrinks=True),
     )
     return table(columns, [

@@ -62,7 +62,7 @@ async def _tree(ctl: Ctl, id: str, queue: str | None, limit: int) -> FlowTree:
             return await ctl.backend.within((await ctl.backend.queue(name)).flow_tree(id, limit=limit))
         except JobNotFound:
             continue
-    where = f"queue {queue!r}" if queue is not None else f"any queue of {ctl.backend.url}"
+    where = f"queue {queue!r}" if queue is not None else f"any queue of {ctl.backend.shown}"
     raise JobNotFound(f"no job and no flow {id} in {where}: the id is wrong, or retention has removed it")
 
 

@@ -15,8 +15,8 @@ from jobq.core.records import Failure, JobRecord
 from jobq.core.states import State
 
 _COLUMNS = (
-    Column("ID"), Column("QUEUE"), Column("NAME"), Column("STATE"), Column("PRIO", right=True), Column("RUNS", right=True),
-    Column("WHEN"), Column("ABOUT", shrinks=True),
+    Column("ID"), Column("QUEUE"), Column("NAME"), Column("STATE"), Column("PRIO", right=True, spare=2),
+    Column("RUNS", right=True, spare=1), Column("WHEN"), Column("ABOUT", shrinks=True),
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import click
 from jobq.cli.backend import Backend, WrongAddress, default_url
 from jobq.cli.output import FORMATS, Format, Output
 from jobq.cli.text import parse_duration
+from jobq.console.discreet import Discreet, DiscreetGroup, said
 from jobq.errors import InvalidJob, JobqError
 
 P = ParamSpec("P")
@@ -88,7 +89,7 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return value
 
 
-class _Helped(click.Command):
+class _Helped(Discreet):
     """Help with the command's own options first, the global ones after, and examples as they are typed."""
 
     is_root = False
@@ -125,7 +126,7 @@ class Command(_Helped):
     """A command of jq-ctl."""
 
 
-class Noun(_Helped, click.Group):
+class Noun(_Helped, DiscreetGroup):
     """A group of commands for one kind of thing. `aliases` are other names its commands answer to."""
 
     command_class = Command
@@ -214,7 +215,7 @@ def fail(message: str, code: int = FAILED, cause: BaseException | None = None) -
     """End the command with one line on stderr. JQ_DEBUG=1 shows where it came from as well."""
     if cause is not None and os.environ.get("JQ_DEBUG"):
         raise cause
-    raise (_Misused if code == USAGE else click.ClickException)(message) from cause
+    raise (_Misused if code == USAGE else click.ClickException)(said(message)) from cause
 
 
 def confirm(question: str, *, yes: bool) -> None:

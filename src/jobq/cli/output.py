@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 import yaml
-from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from jobq.cli.text import clean
+from jobq.cli.tables import Cell, Column, cell, table
+from jobq.console.discreet import said
+from jobq.core.printable import is_harmless, json_text, lines
+
+__all__ = ["FORMATS", "Cell", "Column", "Format", "Output", "cell", "details", "plain", "table"]
 
 Format = Literal["table", "json", "yaml"]
 FORMATS: tuple[Format, ...] = ("table", "json", "yaml")
 
 # A pipe has no width: lines are as long as they need to be, so that grep and awk see whole values.
 _PIPE_WIDTH = 10_000
-
-
-class Column(NamedTuple):
-    """A column's title, and how it behaves when the terminal is narrow."""
-
-    title: str
-    right: bool = False
-    shrinks: bool = False  # may be cut with an ellipsis; the others are kept whole
-
-
-Cell = str | Text | int | float | None
 
 
 class Output:
@@ -50,7 +43,7 @@ class Output:
             if (renderable := render()) is not None:
                 self.console.print(renderable)
         elif self.format == "json":
-            self._write(msgspec.json.format(msgspec.json.encode(plain(document)), indent=2).decode() + "\n")
+            self._write(json_text(msgspec.json.format(msgspec.json.encode(plain(document)), indent=2).decode()) + "\n")
         else:
             self._write(_yaml(document))
 
@@ -59,40 +52,19 @@ class Output:
         if self.format == "table":
             self.console.print(render(), soft_wrap=True)
         elif self.format == "json":
-            self._write(msgspec.json.encode(plain(document)).decode() + "\n")
+            self._write(json_text(msgspec.json.encode(plain(document)).decode()) + "\n")
         else:
             self._write("---\n" + _yaml(document))
 
     def note(self, message: str) -> None:
         """A word beside the answer. Only for people: programs read the document."""
         if self.format == "table":
-            self.errors.print(Text(message, style="bright_black"), soft_wrap=True)
+            self.errors.print(Text(said(message), style="bright_black"), soft_wrap=True)
 
     def _write(self, text: str) -> None:
         # Not through rich: documents are data, and rich would wrap them.
         sys.stdout.write(text)
         sys.stdout.flush()
-
-
-def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, title: str | None = None) -> Table:
-    """A table in the house style: ruled on a terminal, bare columns in a pipe."""
-    terminal = sys.stdout.isatty()
-    grid = Table(
-        box=box.SIMPLE_HEAD if terminal else None, show_edge=False, pad_edge=False, title=title, title_justify="left",
-        title_style="bold", header_style="bold", padding=(0, 1 if terminal else 2, 0, 0),
-    )  # fmt: skip
-    cells = [[cell(value) for value in row] for row in rows]
-    for n, column in enumerate(columns):
-        widest = max([len(column.title), *(row[n].cell_len for row in cells)])
-        grid.add_column(
-            column.title, justify="right" if column.right else "left", no_wrap=not column.shrinks,
-            min_width=min(widest, 16) if column.shrinks else widest,
-        )  # fmt: skip
-    for row in cells:
-        for text in row:
-            text.no_wrap, text.overflow = True, "ellipsis"  # cut, and seen to be cut
-        grid.add_row(*row)
-    return grid
 
 
 def details(pairs: Iterable[tuple[str, Cell | RenderableType]]) -> Table:
@@ -104,15 +76,6 @@ def details(pairs: Iterable[tuple[str, Cell | RenderableType]]) -> Table:
         if value is not None:
             grid.add_row(name, cell(value) if isinstance(value, (str, int, float)) else value)
     return grid
-
-
-def cell(value: Cell) -> Text:
-    """A value as a cell. Never markup: what users stored is data."""
-    if isinstance(value, Text):
-        return value
-    if value is None or value == "":
-        return Text("-", style="bright_black")
-    return Text(f"{value:,}" if isinstance(value, int) else clean(value))
 
 
 def plain(value: Any) -> Any:
@@ -141,11 +104,33 @@ def _bytes(value: bytes) -> Any:
         return {"base64": base64.b64encode(value).decode()}
 
 
+class _Dumper(yaml.SafeDumper):
+    """Strings with control characters are written in double quotes, where YAML escapes them."""
+
+
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_harmless(text) else '"')
+
+
+_Dumper.add_representer(str, _quoted)
+
+
 def _yaml(document: Any) -> str:
-    text: str = yaml.safe_dump(plain(document), sort_keys=False, allow_unicode=True, width=120)
-    return text
+    text: str = yaml.dump(plain(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    # What is left are marks that reorder text. YAML allows them unescaped only inside quotes, where this is their escape.
+    return json_text(text)
+
+
+class SafeConsole(Console):
+    """A console that escapes control characters in what it is given to print. Its own colours come later, and stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """The renderable's segments, made harmless."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control or is_harmless(text) else Segment(lines(text), style)
 
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, highlight=False, width=None if stream.isatty() else _PIPE_WIDTH)
+    return SafeConsole(file=stream, highlight=False, width=None if stream.isatty() else _PIPE_WIDTH)

@@ -17,6 +17,8 @@ from jobq.core.states import State
 _SHOWN = (State.WAITING, State.ACTIVE, State.DELAYED, State.BLOCKED, State.COMPLETED, State.FAILED, State.CANCELLED)
 _WATCHED = (State.WAITING, State.ACTIVE, State.DELAYED, State.COMPLETED, State.FAILED)
 
+_SPARE = {State.CANCELLED: 4, State.BLOCKED: 3, State.COMPLETED: 2, State.DELAYED: 1}
+
 
 class Glance(NamedTuple):
     """A queue as it was at one moment."""
@@ -36,10 +38,14 @@ def glance(record: QueueRecord, stats: StatsRecord) -> Glance:
     return Glance(record, stats, time.monotonic())
 
 
+def _count_column(state: State) -> Column:
+    return Column(state.value.upper(), right=True, spare=_SPARE.get(state, 0))
+
+
 def queue_table(queues: Sequence[Glance]) -> RenderableType:
     """One line per queue."""
     columns = [
-        Column("QUEUE"), Column("STATUS"), *(Column(s.value.upper(), right=True) for s in _SHOWN),
+        Column("QUEUE"), Column("STATUS"), *(_count_column(s) for s in _SHOWN),
         Column("OLDEST", right=True), Column("WORKERS", right=True),
     ]  # fmt: skip
     return table(columns, [
@@ -53,7 +59,7 @@ def watch_table(before: Sequence[Glance] | None, now: Sequence[Glance]) -> Rende
     """One line per queue, with what came and ended per second since the last look."""
     past = {g.record.queue: g for g in before or ()}
     columns = [
-        Column("QUEUE"), Column("STATUS"), *(Column(s.value.upper(), right=True) for s in _WATCHED),
+        Column("QUEUE"), Column("STATUS"), *(_count_column(s) for s in _WATCHED),
         Column("ENDED/S", right=True), Column("OLDEST", right=True), Column("WORKERS", right=True),
     ]  # fmt: skip
     return table(columns, [

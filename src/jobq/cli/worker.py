@@ -12,9 +12,10 @@ from typing import Any
 import click
 import yaml
 
-from jobq.cli import logs
 from jobq.cli.app import chosen, load
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
+from jobq.console import logs
+from jobq.console.discreet import Discreet
 from jobq.errors import ConfigError, InvalidJob, JobqError
 from jobq.queue import Queue
 from jobq.worker import Worker
@@ -70,6 +71,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
 
 @click.command(
     "jq-worker",
+    cls=Discreet,
     help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "auto_envvar_prefix": "JQ"},
 )

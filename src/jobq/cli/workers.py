@@ -100,8 +100,8 @@ def _status(record: WorkerRecord) -> Text:
 def _table(ctl: Ctl, records: Sequence[WorkerRecord]) -> RenderableType:
     now = int(time.time() * 1000)
     columns = (
-        Column("NAME"), Column("STATUS"), Column("ACTIVE", right=True), Column("QUEUES", shrinks=True), Column("HOST"),
-        Column("PID", right=True), Column("UP", right=True), Column("SEEN"),
+        Column("NAME"), Column("STATUS"), Column("ACTIVE", right=True), Column("QUEUES", shrinks=True), Column("HOST", spare=2),
+        Column("PID", right=True, spare=3), Column("UP", right=True, spare=1), Column("SEEN"),
     )  # fmt: skip
     return table(columns, [
         [

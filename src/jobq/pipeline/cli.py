@@ -15,6 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Grid
 
+from jobq.console.discreet import DiscreetGroup, said
 from jobq.errors import JobqError
 from jobq.pipeline.session import Format, open_session, require
 
@@ -28,7 +29,7 @@ def say(line: str) -> None:
     console.print(line, markup=False, soft_wrap=True)
 
 
-class Commands(click.Group):
+class Commands(DiscreetGroup):
     """Errors of ours are one line, not a traceback, also those that come through Spark."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -36,10 +37,10 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except JobqError as e:
-            raise click.ClickException(str(e)) from e
+            raise click.ClickException(said(e)) from e
         except Exception as e:
-            if said := _said_in_spark(e):
-                raise click.ClickException(said) from e
+            if words := _said_in_spark(e):
+                raise click.ClickException(said(words)) from e
             raise
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from jobq.core.kafka import sasl
+from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.log import EventLog
 from jobq.pipeline.failures import asked_for
@@ -58,7 +61,7 @@ def open_source(address: str, *, max_events: int | None = None, max_files: int |
         return FileSource(url.path if url.scheme == "files" else address, max_files)
     if url.scheme in STORES:
         return StoreSource(address, max_events)
-    raise ConfigError(f"no source for {address!r}: kafka://host:9092/topic, a folder, or the URL of a store")
+    raise ConfigError(f"no source for {redacted_url(address)!r}: kafka://host:9092/topic, a folder, or the URL of a store")
 
 
 def _name(kind: str, address: str) -> str:
@@ -75,8 +78,12 @@ class KafkaSource:
         url = urlsplit(address)
         self.servers, self.topic = url.netloc, url.path.strip("/")
         if not self.servers or not self.topic:
-            raise ConfigError(f"{address!r} names no topic: kafka://host:9092/topic")
-        self.options = dict(parse_qsl(url.query))
+            raise ConfigError(f"{redacted_url(address)!r} names no topic: kafka://host:9092/topic")
+        if "@" in self.servers:
+            raise ConfigError(
+                f"{redacted_url(address)!r} has credentials in it: set JQ_KAFKA_SASL_USERNAME and JQ_KAFKA_SASL_PASSWORD instead"
+            )
+        self.options = {**_credentials(), **dict(parse_qsl(url.query))}
         self.max_events = max_events
         self.name = _name("kafka", f"{self.servers}/{self.topic}")
 
@@ -93,6 +100,21 @@ class KafkaSource:
         records = spark.readStream.format("kafka").options(**options).load()
         origin = F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
         return from_json_lines(records.withColumn("value", F.col("value").cast("string")), origin=origin)
+
+
+def _credentials() -> dict[str, str]:
+    """What the environment holds, as options of Spark's connector. Over TLS, unless the address says otherwise."""
+    found = sasl(os.environ)
+    if found is None:
+        return {}
+    options = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": found.mechanism}
+    if found.username:
+        module = "scram.ScramLoginModule" if found.mechanism.startswith("SCRAM") else "plain.PlainLoginModule"
+        username, password = (value.replace("\\", "\\\\").replace('"', '\\"') for value in (found.username, found.password))
+        options["kafka.sasl.jaas.config"] = (
+            f'org.apache.kafka.common.security.{module} required username="{username}" password="{password}";'
+        )
+    return options
 
 
 class FileSource:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import click
 
+from jobq.console import logs
+from jobq.console.discreet import Discreet, said
 from jobq.errors import ConfigError, JobqError
 from jobq.relay.relay import Relay
 from jobq.relay.targets import TargetUnavailable, open_target
 from jobq.stores import open_store
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("jq-relay", cls=Discreet, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--url", envvar="JQ_URL", default="sqlite:///jobq.db", show_default=True, help="The store whose events are shipped."
 )
@@ -34,17 +35,19 @@ from jobq.stores import open_store
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65_535), help="Serve Prometheus metrics on 127.0.0.1 at this port (0: any)."
 )
-@click.option("--verbose", is_flag=True)
+@click.option("--verbose", is_flag=True, help="Log more than warnings.")
+@click.option("--log-format", type=click.Choice(logs.FORMATS), default="text", show_default=True, help="How to log, to stderr.")
 @click.version_option(package_name="jobq")
-def main(url: str, target: str, name: str, once: bool, refused: str, metrics_port: int | None, verbose: bool) -> None:
+def main(
+    url: str, target: str, name: str, once: bool, refused: str, metrics_port: int | None, verbose: bool,
+    log_format: logs.LogFormat,
+) -> None:  # fmt: skip
     """Ship the event log of a store to Kafka or to files. Run as many as you like: each queue is shipped by one of them."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logs.configure("info" if verbose else "warning", log_format)
     try:
         asyncio.run(_main(url, target, name, once, Path(refused), metrics_port))
     except JobqError as e:
-        raise click.ClickException(str(e)) from e
+        raise click.ClickException(said(e)) from e
 
 
 async def _main(url: str, target: str, name: str, once: bool, refused: Path, metrics_port: int | None) -> None:

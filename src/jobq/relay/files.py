@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from jobq.core import wire
 from jobq.core.checks import did_you_mean
 from jobq.core.records import EventRecord
+from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.relay.targets import Refused, TargetUnavailable
 
@@ -37,7 +38,7 @@ class FilesTarget:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.netloc or not parts.path:
-            raise ConfigError(f"{url!r} is not a folder: files:///absolute/folder")
+            raise ConfigError(f"{redacted_url(url)!r} is not a folder: files:///absolute/folder")
         options = _options(parts.query)
         self.folder = Path(unquote(parts.path))
         self.name = f"files://{self.folder}"

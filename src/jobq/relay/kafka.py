@@ -1,6 +1,7 @@
 """A Kafka topic: acks=all, an idempotent producer, compressed, keyed by tenant/queue/job so that one job's events stay in order.
 
 `kafka://host:9092,host2:9092/topic?compression.type=zstd&security.protocol=SSL…`: the query holds options of librdkafka.
+Credentials come from the environment: JQ_KAFKA_SASL_MECHANISM (default PLAIN), JQ_KAFKA_SASL_USERNAME, JQ_KAFKA_SASL_PASSWORD.
 Messages wait without a limit of time: while Kafka is down they stay queued in the producer in their order, the page is not
 acknowledged, and the store keeps all that follows.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +20,9 @@ from urllib.parse import parse_qsl, urlsplit
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from jobq.core import wire
+from jobq.core.kafka import sasl
 from jobq.core.records import EventRecord
+from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.relay.targets import Refused, TargetUnavailable
 
@@ -29,6 +33,15 @@ _NEVER = frozenset(
 )
 
 
+def _credentials() -> dict[str, str]:
+    """What the environment holds, as options of librdkafka. Over TLS, unless the URL says otherwise."""
+    found = sasl(os.environ)
+    if found is None:
+        return {}
+    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": found.mechanism}
+    return {**options, "sasl.username": found.username, "sasl.password": found.password} if found.username else options
+
+
 class KafkaTarget:
     """One producer for all queues; a thread of its own serves its callbacks."""
 
@@ -36,7 +49,11 @@ class KafkaTarget:
         parts = urlsplit(url)
         self.topic = parts.path.strip("/")
         if not parts.netloc or not self.topic:
-            raise ConfigError(f"{url!r} names no topic: kafka://host:9092/topic")
+            raise ConfigError(f"{redacted_url(url)!r} names no topic: kafka://host:9092/topic")
+        if "@" in parts.netloc:
+            raise ConfigError(
+                f"{redacted_url(url)!r} has credentials in it: set JQ_KAFKA_SASL_USERNAME and JQ_KAFKA_SASL_PASSWORD instead"
+            )
         self.name = f"kafka://{parts.netloc}/{self.topic}"
         self.config: dict[str, Any] = {
             "bootstrap.servers": parts.netloc,
@@ -46,6 +63,7 @@ class KafkaTarget:
             "compression.type": "zstd",
             "linger.ms": 5,
             "message.timeout.ms": 0,  # wait for Kafka as long as it takes: giving up on one message would overtake it
+            **_credentials(),
             **dict(parse_qsl(parts.query)),
             "error_cb": self._on_error,
         }

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from jobq.core.records import EventRecord
+from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError, JobqError
 
 
@@ -53,7 +54,7 @@ def open_target(url: str) -> Target:
     """The target at a URL, not yet opened. ConfigError says what to type."""
     scheme = urlsplit(url).scheme
     if scheme not in _KINDS:
-        raise ConfigError(f"no target for {url!r}: kafka://host:9092/topic or files:///folder")
+        raise ConfigError(f"no target for {redacted_url(url)!r}: kafka://host:9092/topic or files:///folder")
     module, name = _KINDS[scheme]
     try:
         kind = getattr(import_module(module), name)

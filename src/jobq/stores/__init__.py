@@ -26,7 +26,8 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     """The store at `url`, not yet connected: `async with open_store(url) as store`. ConfigError says what to type."""
     scheme = url.partition(":")[0].lower()
     if scheme not in _SCHEMES:
-        shown = f"{scheme}://…" if "@" in url else url  # what stands before an @ may be a password
+        # What stands before an @ may be a password, also where no scheme says that this is a URL.
+        shown = url if "@" not in url else "…" if "@" in scheme else f"{scheme}://…"
         raise ConfigError(f"no store for {shown!r}: a store URL looks like one of {_EXAMPLES}")
     module, extra = _SCHEMES[scheme]
     try:

@@ -1,0 +1,1 @@
+"""What the command lines share: how they log, and what they may print."""
