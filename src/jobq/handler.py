@@ -12,6 +12,7 @@ from jobq.core.checks import shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Cron, Every, Permissions, Retry
 from jobq.core.records import Lease
+from jobq.core.stalls import DEFAULT_MAX_STALLS
 from jobq.engine.handler import BatchSize
 from jobq.errors import ConfigError
 from jobq.options import EXECUTORS, ExecutorName
@@ -30,6 +31,7 @@ class TaskHandler:
         self.executor = _executor(name, fn, options.get("executor"))
         self.retry = Retry.of(options.get("retry", 3))
         self.timeout_ms = checks.check_timeout(options.get("timeout")) or None
+        self.max_stalls = checks.check_max_stalls(options.get("max_stalls", DEFAULT_MAX_STALLS))
         self.schedule: Cron | Every | None = _instance(options, "schedule", (Cron, Every))
         self.permissions: Permissions | None = _instance(options, "permissions", (Permissions,))
         self._decoder = decoder

@@ -1,7 +1,7 @@
 """The options of a job and of a task: what may be given, checked one by one, and what a spec gets from them.
 
-`JobOptions` go with a call (`task.options(…)`), `TaskOptions` with `@queue.task(…)`. Retry, timeout and executor of a task
-are the worker's business and never leave it; given per call they travel with the job, as data.
+`JobOptions` go with a call (`task.options(…)`), `TaskOptions` with `@queue.task(…)`. Retry, timeout, max_stalls
+and executor of a task stay with its workers; given per call, retry, timeout and max_stalls are stored with the job, as data.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ _TO_FIELDS: dict[str, Callable[[Any], Fields]] = {
 }  # fmt: skip
 _OF_JOB = frozenset(_TO_FIELDS) | {"unique", "wait"}
 _OF_TASK = _OF_JOB | {"name", "schedule", "executor", "permissions"}
-_OF_WORKER = frozenset({"retry", "timeout", "name", "schedule", "executor", "permissions"})
+_OF_WORKER = frozenset({"retry", "timeout", "max_stalls", "name", "schedule", "executor", "permissions"})
 
 
 class Resolved:

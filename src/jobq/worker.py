@@ -14,7 +14,10 @@ from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from jobq.core.checks import Seconds, check_id, check_int, to_ms
+from jobq.core.queues import QueueConfig
 from jobq.core.records import QueueName, Wish
 from jobq.engine.clock import wall_clock
 from jobq.engine.handler import Handler, Source
@@ -196,8 +199,10 @@ class Worker:
         for queue in self._queues:
             _check_tasks(queue)
             store = await self._opened.enter_async_context(queue.opened())
-            if queue.config is not None:
-                await store.declare(queue.qname, queue.config)
+            # Also where nothing is declared: a task that is back at the default must not keep the limit it had.
+            declared = queue.config or QueueConfig()
+            of_tasks = {task.name: task.max_stalls for task in queue.tasks.values()}
+            await store.declare(queue.qname, replace(declared, max_stalls=of_tasks))
             await put_planned(store, queue.planned.values(), (queue.clock or wall_clock)())
             tasks = next((tasks for known, tasks in places if known is store), None)
             if tasks is None:

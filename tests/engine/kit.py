@@ -52,6 +52,7 @@ class Handled:
         retry: Retry | None = None,
         timeout_ms: int | None = None,
         batch: BatchSize | None = None,
+        max_stalls: int = 3,
     ) -> None:
         self.name = fn.__name__
         self.fn = fn
@@ -59,6 +60,7 @@ class Handled:
         self.retry = retry or Retry(3, base=0)
         self.timeout_ms = timeout_ms
         self.batch = batch
+        self.max_stalls = max_stalls
 
     def bind(self, lease: Lease) -> Any:
         return JSON.decode_call(lease.payload)

@@ -72,6 +72,7 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int | None = None
     retention: RetentionData | None = None
     dead_letters: str | None = None  # failed jobs are copied to this queue of the tenant
+    max_stalls: dict[str, int] = {}  # by task name, for jobs without their own; merged into what is stored
 
 
 class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +84,7 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int = 1
     retention: RetentionData = RetentionData()
     dead_letters: str | None = None
+    max_stalls: dict[str, int] = {}  # by task name, where it is not the default
     paused: bool = False
 
 

@@ -82,7 +82,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     result_ttl_ms: int | None = None  # None: the queue's retention
     retry: RetryData | None = None  # None: the worker's task decides
     timeout_ms: int | None = None  # None: the worker's task decides; 0: none
-    max_stalls: int = 3
+    max_stalls: int | None = None  # None: the worker's task decides (core/stalls.py)
     key: str | None = None
     cost: int = 1
     unique: UniqueSpec | None = None
@@ -158,6 +158,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timeout_ms: int | None = None
     saved: bytes | None = None  # what Snooze(saved=…) or a wait kept
     cancel_asked: bool = False
+    last_chance: bool = False  # it has stalled before and its next stall fails it; such a lease is alone in its reply
     inputs: tuple[Input, ...] = ()
     signals: tuple[tuple[str, bytes], ...] = ()  # all signals received, oldest first; an empty value: the wait timed out
 

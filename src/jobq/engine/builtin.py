@@ -11,6 +11,7 @@ from jobq.core.codec import convert, get_codec
 from jobq.core.policies import Retry
 from jobq.core.records import Failure, Lease
 from jobq.core.refs import answer
+from jobq.core.stalls import DEFAULT_MAX_STALLS
 from jobq.engine.handler import Bound, Handler
 
 GATHER = "jobq.gather"
@@ -28,6 +29,7 @@ class Gather:
     executor: Literal["inline"] = "inline"
     retry = Retry()
     timeout_ms = None
+    max_stalls = DEFAULT_MAX_STALLS
     batch = None
     fn: Callable[[list[Any]], Coroutine[Any, Any, list[Any]]] = staticmethod(_gather)
 

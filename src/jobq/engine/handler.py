@@ -54,6 +54,11 @@ class Handler(Protocol):
         ...
 
     @property
+    def max_stalls(self) -> int:
+        """How many lost leases a job survives, unless it carries its own limit. The worker declares it with the queue."""
+        ...
+
+    @property
     def batch(self) -> BatchSize | None:
         """One call for many jobs: `bind` then gives each one's item, and the function takes a list of them. None: one each."""
         ...

@@ -237,3 +237,20 @@ async def test_pause_and_obliterate_reach_all_partitions(store: ValkeyStore, par
         pass
     assert not any((await store.count(parted)).values())
     assert parted not in [record.queue for record in await store.queues()]
+
+
+async def test_a_last_chance_is_alone_among_all_partitions(queue: QueueName, server: Server) -> None:
+    now = [1_700_000_000_000]
+    async with open_store(server.url, clock=lambda: now[0]) as store:
+        await store.declare(queue, QueueConfig(partitions=PARTS, max_stalls={"task": 1}))
+        await store.put([spec(queue, f"frail{n}") for n in range(5)])
+        assert len(await take(store, queue, 50, lease_ms=1000)) == 5
+        now[0] += 2000
+        await store.tick()
+        await store.put([spec(queue, f"j{n}", name="sturdy") for n in range(40)])
+        together = []
+        while leases := await take(store, queue, 50):
+            together.append([lease.last_chance for lease in leases])
+            await store.settle([done(lease) for lease in leases], worker="w1", call=f"done{len(together)}")
+        assert [each for each in together if True in each] == [[True]] * 5
+        assert sum(map(len, together)) == 45

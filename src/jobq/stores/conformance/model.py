@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from jobq.core.records import AnyOutcome, Block, Complete, Fail, Hold, Release, RetryLater, SnoozeFor
+from jobq.core.stalls import is_last_chance
 from jobq.core.states import ENDED, PENDING, State
 
 # Odd numbers of milliseconds, where everything else is a multiple of ten: no history ever meets these to the millisecond.
@@ -54,6 +55,11 @@ class ModelJob:
     def leave(self) -> None:
         """It runs no more."""
         self.token = self.run = None
+
+    @property
+    def last_chance(self) -> bool:
+        """Whether its next stall fails it, so that it is claimed alone."""
+        return is_last_chance(self.stalls, self.max_stalls)
 
     def past_ttl(self, now_ms: int) -> bool:
         """Whether it should have started by now."""
@@ -161,6 +167,11 @@ class Model:
             return []
         line = [j for j in self.jobs.values() if j.state is State.WAITING and not j.past_ttl(now_ms)]
         return sorted(line, key=lambda j: (-j.priority, j.place))
+
+    def held_back(self, now_ms: int) -> bool:
+        """Whether the next in line (or one that shares its place) is on its last chance: a claim ends before it."""
+        line = self.claimable(now_ms)
+        return any(j.last_chance for j in line if (j.priority, j.place) == (line[0].priority, line[0].place))
 
     def start(self, job: ModelJob, token: str, worker: str, expires_ms: int) -> None:
         """It was claimed."""

@@ -117,7 +117,8 @@ class PlainQueue(RuleBasedStateMachine):
     def check_claimed(self, worker: str, then: Claim, settled: Settled) -> None:
         self.model.repair(self.now)
         line = self.model.claimable(self.now)
-        assert len(settled.leases) == min(then.limit, len(line)), f"claimed {len(settled.leases)} of {[j.id for j in line]}"
+        claimed, most = len(settled.leases), min(then.limit, len(line))
+        assert min(most, 1) <= claimed <= most, f"claimed {claimed} of {[j.id for j in line]}"
         for lease in settled.leases:
             job = self.model.jobs[lease.id]
             first = self.model.claimable(self.now)[0]
@@ -127,7 +128,11 @@ class PlainQueue(RuleBasedStateMachine):
             self.model.start(job, lease.token, worker, self.now + then.lease_ms)
             assert (lease.attempt, lease.failures, lease.stalls, lease.life) == (job.attempt, job.failures, job.stalls, job.life)
             assert lease.expires_ms == self.now + then.lease_ms
+            assert lease.last_chance == job.last_chance
+            assert not lease.last_chance or claimed == 1, f"{job.id} was on its last chance and not alone"
             self.leases.append((worker, lease))
+        alone = claimed == 1 and settled.leases[0].last_chance
+        assert claimed == most or alone or self.model.held_back(self.now), f"claimed {claimed} of {[j.id for j in line]}"
 
     def claiming(self, n: int, lease_ms: int) -> Claim | None:
         return self.desk.claiming(n, lease_ms=lease_ms) if n else None

@@ -7,7 +7,7 @@ from typing import Any
 from jobq.core.events import KIND_CODES
 from jobq.core.records import Claim, Lease, QueueName
 from jobq.core.states import Kind
-from jobq.stores.sqlite import flows, keys, rates, upkeep
+from jobq.stores.sqlite import chances, flows, keys, rates, upkeep
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import ACTIVE, CANCEL, ENDING, NOTED, WAITING, unpack_options
 from jobq.stores.sqlite.tx import HOT, KEYED, Granted, QueueRow, Tx, as_json
@@ -26,18 +26,22 @@ Row = tuple[Any, ...]
 
 
 def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], list[QueueRow]]:
-    """Take up to `wanted.limit` jobs; the leases, and the queues looked at."""
+    """Take up to `wanted.limit` jobs, or one that is on its last chance; the leases, and the queues looked at."""
     leases: list[Lease] = []
     seen: list[QueueRow] = []
+    alone = False  # a last chance was claimed
     for name in wanted.queues:
         queue = tx.queue_made(name)
         seen.append(queue)
         upkeep.queue_due(tx, queue, UPKEEP)
         room = wanted.limit - len(leases)
-        if room > 0 and not queue.paused:
-            found = _claim_from(tx, queue, room, wanted.lease_ms, worker, call)
+        if room > 0 and not queue.paused and not alone:
+            found = _claim_from(tx, queue, room, wanted.lease_ms, worker, call, alone=not leases)
             leases += found
-            if found and len(leases) == wanted.limit and queue.counts[WAITING]:
+            if found and found[0].last_chance:
+                alone = True
+                tx.woken[queue.qid] = max(1, queue.counts[WAITING])  # it claims nothing more for now: others should
+            elif found and len(leases) == wanted.limit and queue.counts[WAITING]:
                 tx.woken.setdefault(queue.qid, 1)  # there is more than this worker could take
     return leases, seen
 
@@ -77,14 +81,17 @@ def job_number(token: str) -> int:
     return int(head) if head.isdigit() else -1
 
 
-def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, call: str) -> list[Lease]:
+def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, call: str, *, alone: bool) -> list[Lease]:
     room = rates.room(tx, queue, room)
+    frail = queue.settings_blob is not None and queue.settings.frail > 0
+    if frail and room > 0 and queue.mode != "keyed":
+        room = chances.room(tx, queue, room, alone=alone)
     if room <= 0:
         return []
     now, mark = tx.now, token_mark(worker, call)
     expires = now + lease_ms
     if queue.mode == "keyed":
-        rows = _claim_keyed(tx, queue, room, (mark, worker, now, expires))
+        rows = _claim_keyed(tx, queue, room, (mark, worker, now, expires), frail=frail, alone=alone)
     elif rates.by_cost(queue):
         pks = rates.affordable(tx, queue, room)
         rows = tx.execute(HOT["claim_these"], (mark, worker, now, expires, as_json(pks))).fetchall() if pks else []
@@ -106,22 +113,33 @@ def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, 
     return [_lease(tx, name, row, f"{row[0]}{mark}", now, expires) for row in rows]
 
 
-def _claim_keyed(tx: Tx, queue: QueueRow, room: int, claim: tuple[str, str, int, int]) -> list[Row]:
-    """Round robin: in each round every ready key starts one job, until there is no room or nothing is ready."""
+def _claim_keyed(
+    tx: Tx, queue: QueueRow, room: int, claim: tuple[str, str, int, int], *, frail: bool, alone: bool
+) -> list[Row]:
+    """Round robin: in each round every ready key starts one job, until there is no room or nothing is ready.
+
+    A last chance is taken alone, so the round before it is the last one."""
     keys.flush(tx)
     mark, *rest = claim
     rows: list[Row] = []
     while len(rows) < room:
         wanted = room - len(rows)
         heads = tx.execute(KEYED["next_keys"], (queue.qid, tx.now, wanted)).fetchall()
-        overrides = keys.overrides(tx, queue.qid, [head[4] for head in heads])
-        chosen = rates.keys_affordable(tx, queue, heads, overrides)
+        going = chances.together(queue, heads, alone=alone and not rows) if frail else heads
+        overrides = keys.overrides(tx, queue.qid, [head[4] for head in going])
+        chosen = rates.keys_affordable(tx, queue, going, overrides)
         tx.connection.executemany(HOT["claim_one"], [(f"{head[0]}{mark}", *rest, head[0]) for head in chosen])
         still_ready = keys.started(tx, queue, chosen, overrides)
         rows += [head[:18] for head in chosen]
-        if queue.held_ms > tx.now or (len(heads) < wanted and not still_ready):
+        if queue.held_ms > tx.now or (len(heads) < wanted and not still_ready and len(going) == len(heads)):
             break
+        if frail and (not going or (rows and (len(going) < len(heads) or _last_chance(queue, rows[-1])))):
+            break  # a last chance is next, or was taken
     return rows
+
+
+def _last_chance(queue: QueueRow, row: Row) -> bool:
+    return chances.is_last(queue, row[9], row[5], row[15])
 
 
 def _line_order(row: Row) -> tuple[int, int]:
@@ -130,21 +148,25 @@ def _line_order(row: Row) -> tuple[int, int]:
 
 def _record(tx: Tx, queue: QueueRow, rows: list[Row], worker: str, mark: str) -> None:
     now, qid, granted = tx.now, queue.qid, tx.memory.granted
-    wait = 0
+    wait = frail = 0
     items = []
     for pk, id, _, _, key, name, life, attempt, failures, stalls, created, due, flags, *_ in rows:
         wait += now - due
+        if stalls:
+            frail += 1
         if not flags & ENDING:
             granted[f"{pk}{mark}"] = Granted(qid, pk, id, life, name, key, attempt, failures, stalls, created, due, now)
         items.append(
             (_STARTED, id, life, name, key, attempt, failures, stalls, ACTIVE, WAITING, None, None, None, created, due, now, None)
         )
     tx.moved(qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=wait)
+    if frail:
+        tx.frail(qid, -frail)
 
 
 def _lease(tx: Tx, queue: QueueName, row: Row, token: str, started: int, expires: int) -> Lease:
     (pk, id, _, _, key, name, life, attempt, failures, stalls, created, _, flags, _, codec, packed, saved, payload) = row
-    if packed is None and not flags & (CANCEL | NOTED):
+    if packed is None and not stalls and not flags & (CANCEL | NOTED):
         return Lease(
             queue=queue, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
             failures=failures, stalls=stalls, created_ms=created, started_ms=started, expires_ms=expires, key=key, saved=saved,
@@ -155,6 +177,7 @@ def _lease(tx: Tx, queue: QueueName, row: Row, token: str, started: int, expires
         queue=queue, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
         failures=failures, stalls=stalls, created_ms=created, started_ms=started, expires_ms=expires, key=key, saved=saved,
         retry=options.retry, timeout_ms=options.timeout_ms, cancel_asked=bool(flags & CANCEL),
+        last_chance=stalls > 0 and chances.is_last(tx.queue_made(queue), stalls, name, packed),
         inputs=flows.inputs(tx, pk) if noted else (),
         signals=tuple(tx.execute(TIES["signals_of"], (pk,)).fetchall()) if noted else (),
     )  # fmt: skip

@@ -246,7 +246,7 @@ def _row(qid: int, spec: JobSpec, place: int, now: int, life: int = 0) -> tuple[
 def _defaults(spec: JobSpec) -> bool:
     return (
         spec.delay_ms == 0 and spec.at_ms is None and spec.unique is None and spec.ttl_ms is None
-        and spec.result_ttl_ms is None and spec.retry is None and spec.timeout_ms is None and spec.max_stalls == 3
+        and spec.result_ttl_ms is None and spec.retry is None and spec.timeout_ms is None and spec.max_stalls is None
         and spec.cost == 1 and not spec.lifo and spec.schedule is None and spec.origin is None
         and spec.on_child_failure == "fail"
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from jobq.core import stalls
 from jobq.core.events import STATE_CODES
 from jobq.core.queues import Limits, QueueConfig
 from jobq.core.records import QueueName
@@ -31,6 +32,8 @@ def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
         stored = msgspec.structs.replace(stored, retention=config.retention)
     if config.dead_letters is not None:
         stored = msgspec.structs.replace(stored, dead_letters=config.dead_letters)
+    if config.max_stalls:
+        stored = msgspec.structs.replace(stored, max_stalls=stalls.merged(stored.max_stalls, config.max_stalls))
     changed = stored.effective != queue.settings.effective
     return _store(tx, queue, config.mode or queue.mode, stored, limits_changed=changed)
 

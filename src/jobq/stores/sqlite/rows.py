@@ -41,7 +41,7 @@ class Options(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
     result_ttl_ms: int | None = None
     retry: RetryData | None = None
     timeout_ms: int | None = None
-    max_stalls: int = 3
+    max_stalls: int | None = None
     cost: int = 1
     lock: str | None = None
     lock_mode: str | None = None

@@ -17,6 +17,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed: Limits | None = None
     retention: RetentionData = RetentionData()
     dead_letters: str | None = None
+    max_stalls: dict[str, int] = {}  # by task name, where it is not the default
+    frail: int = 0  # waiting jobs that have stalled: while there are none, claims need not look for last chances
 
     @property
     def effective(self) -> Limits:

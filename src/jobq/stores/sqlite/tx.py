@@ -233,6 +233,8 @@ class Tx:
         wait = self.now - (job.due_ms or job.created_ms) if job.state == ACTIVE else 0
         worker = job.worker if previous == ACTIVE or job.state == ACTIVE else None
         self.moved(job.qid, _KINDS[kind], previous, job.state, [item], worker=worker, run_ms=run, wait_ms=wait)
+        if job.stalls and previous != job.state and WAITING in (previous, job.state):
+            self.frail(job.qid, 1 if job.state == WAITING else -1)
         if job.key is not None and previous != job.state:
             self.key_moved(job.qid, job.key, previous, job.state)
 
@@ -272,6 +274,14 @@ class Tx:
     def done_to(self, queue: QueueRow, kind: QueueKind, *, reason: str | None = None, actor: str | None = None) -> None:
         """Record something that was done to a queue as a whole."""
         self._tell(queue.qid, None, [events.queue_item(kind, self.now, reason, actor)])
+
+    def frail(self, qid: int, change: int) -> None:
+        """So many more (or fewer) jobs that have stalled are waiting (see chances.py)."""
+        row = self.queue_by_qid(qid)
+        stored = row.settings
+        # Jobs that stalled before this was counted are not in it: never below 0.
+        counted = msgspec.structs.replace(stored, frail=max(0, stored.frail + change))
+        row.settings_blob, row.dirty = settings.pack(counted), True
 
     def key_moved(self, qid: int, key: str, previous: int | None, state: int) -> None:
         """Keep a key's figures: how many of its jobs wait, how many are active."""

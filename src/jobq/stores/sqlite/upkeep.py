@@ -7,7 +7,7 @@ import logging
 from jobq.core import decide, events
 from jobq.core.records import Failure
 from jobq.core.states import Kind
-from jobq.stores.sqlite import ending, errors, flows, line, signals
+from jobq.stores.sqlite import chances, ending, errors, flows, line, signals
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     CANCEL,
@@ -81,7 +81,7 @@ def tick(tx: Tx, limit: int) -> int:
 def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
     """A lease expired: back to the front, or failed past max_stalls, or cancelled if that was asked."""
     job.stalls += 1
-    allowed = unpack_options(job.options).max_stalls
+    allowed = chances.allowed(queue, job.name, job.options)
     stalled = decide.stalled(attempt=job.attempt, stalls=job.stalls, max_stalls=allowed, worker=job.worker, now_ms=tx.now)
     failure = errors.add(tx, job, stalled)
     if job.flags & CANCEL:

@@ -36,7 +36,7 @@ from jobq.stores.valkey.unpacking import Glance
 from jobq.stores.valkey.wire import Argument
 
 _PUT, _PUT_ALIKE, _SETTLE, _EXTEND = function("put"), function("put_alike"), function("settle"), function("extend")
-_numbers = Struct(">7d").pack
+_numbers = Struct(">8d").pack
 _BATCH = 2000
 """Jobs per call of put: the server does nothing else meanwhile, and 2,000 take it about 6 ms."""
 _STATES: dict[str, LeaseState] = {"h": "held", "l": "lost", "c": "cancel"}
@@ -79,6 +79,11 @@ class _Found:
         self.leases += answer.leases
         if answer.next_due_ms is not None:
             self.dues.append(answer.next_due_ms)
+
+    @property
+    def last_chance(self) -> bool:
+        """Whether there is a lease that must stay alone."""
+        return bool(self.leases) and self.leases[0].last_chance
 
     def answer(self) -> Settled:
         return Settled(
@@ -280,10 +285,12 @@ class HotCalls(Sleep):
         self, places: list[Place], outcomes: dict[Place, list[AnyOutcome]], by: Caller, then: Claim, found: _Found
     ) -> None:
         for at in places:
-            room = then.limit - len(found.leases)
+            room = 0 if found.last_chance else then.limit - len(found.leases)
             if room > 0 or at in outcomes:
                 mine = outcomes.get(at, ())
-                found.add(await self._exchange(at.prefix, at.queue, mine, by, room, then.lease_ms, at.mark), at.prefix)
+                company = bool(found.leases)
+                answer = await self._exchange(at.prefix, at.queue, mine, by, room, then.lease_ms, at.mark, company)
+                found.add(answer, at.prefix)
 
     async def _glance(self, places: Sequence[Place]) -> dict[Place, Glance]:
         """What the counters of queues or partitions say, all asked at once."""
@@ -299,8 +306,10 @@ class HotCalls(Sleep):
         return Place(keys.partition_prefix(queue, partition), queue, f"~{partition}")
 
     async def _exchange(
-        self, prefix: str, queue: QueueName, outcomes: Sequence[AnyOutcome], by: Caller, room: int, lease_ms: int, mark: str
-    ) -> Settled:
+        self, prefix: str, queue: QueueName, outcomes: Sequence[AnyOutcome], by: Caller, room: int, lease_ms: int, mark: str,
+        company: bool = False,
+    ) -> Settled:  # fmt: skip
+        """One queue's or partition's part. `company`: the reply has leases already, so no last chance can be added."""
         done: list[Argument] = []
         rest: list[Argument] = []
         ordered: list[AnyOutcome] = []
@@ -319,7 +328,7 @@ class HotCalls(Sleep):
                 rest += packing.outcome(o, where.__getitem__, token)
         worker, call, lane, _, asleep, sleepy = by
         sleepy = sleepy and not mark  # partitions leave that to the queue as a whole
-        numbers = _numbers(lane, room, lease_ms, len(ordered), len(others), sleepy, asleep)
+        numbers = _numbers(lane, room, lease_ms, len(ordered), len(others), sleepy, asleep, company)
         args = (self.now(), worker, call, numbers, *done, *rest)
         self.registered[worker] = 0
         try:

@@ -72,6 +72,7 @@ class Operators(Flows):
             "" if config.partitions is None else config.partitions,
             "" if config.retention is None else packing.retention(config.retention), dead,
             *packing.in_force(limits or Limits(), partitions),
+            packing.stalls_text(config.max_stalls) if config.max_stalls else "",
         ]  # fmt: skip
 
     async def set_limits(self, queue: QueueName, limits: Limits | None, *, key: str | None = None) -> None:

@@ -123,7 +123,7 @@ def _head(name: str) -> bytes | None:
 def _plain(spec: JobSpec) -> bool:
     return (
         spec.priority == 0 and spec.delay_ms == 0 and spec.codec == "json" and spec.retry is None and spec.timeout_ms is None
-        and spec.max_stalls == 3 and spec.cost == 1 and not spec.lifo and not spec.watch and spec.at_ms is None
+        and spec.max_stalls is None and spec.cost == 1 and not spec.lifo and not spec.watch and spec.at_ms is None
         and spec.ttl_ms is None and spec.result_ttl_ms is None and spec.unique is None and not spec.after
         and spec.schedule is None and spec.origin is None and spec.on_child_failure == "fail"
     )  # fmt: skip
@@ -139,7 +139,7 @@ def _options(spec: JobSpec, channel: str | None) -> tuple[dict[str, Any], int]:
         options["retry"] = spec.retry
     if spec.timeout_ms is not None:
         options["timeout"] = spec.timeout_ms
-    if spec.max_stalls != 3:
+    if spec.max_stalls is not None:
         options["max_stalls"] = spec.max_stalls
     if spec.on_child_failure != "fail":
         options["policy"] = spec.on_child_failure
@@ -239,6 +239,11 @@ def command(c: AnyCommand) -> tuple[bytes, bytes]:
 def limits_text(limits: Limits) -> bytes:
     """Limits as they are stored: the same limits give the same text."""
     return _json(limits)
+
+
+def stalls_text(declared: dict[str, int]) -> bytes:
+    """`max_stalls` by task name."""
+    return _json(declared)
 
 
 def in_force(limits: Limits, partitions: int) -> list[str]:

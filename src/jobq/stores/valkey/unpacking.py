@@ -18,6 +18,7 @@ _HEAD = 8
 _more = Struct(">HH").unpack_from  # lengths of name and key, and of the options
 _later = Struct(">HI3s").unpack_from  # due, life
 _MORE, _LATER = 16, 64
+_CANCEL, _LAST = 2, 64  # flags of a run: lua/base.lua
 _run = Struct(">I3s3sHIHI8sHBB").unpack_from
 _RUN = 34
 _failed_at = Struct(">IHI").unpack_from  # attempt, and the time (6 bytes, as 2 + 4)
@@ -131,7 +132,7 @@ def _lease(queue: QueueName, told: Sequence[Any], expires: int, mark: str) -> Le
         queue=queue, id=id.decode(), token=run.token + mark, life=life, name=name, payload=payload, codec=options.codec,
         attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created, started_ms=run.started,
         expires_ms=expires, key=key, retry=options.retry, timeout_ms=options.timeout, saved=more.saved,
-        cancel_asked=run.flags & 2 > 0, inputs=more.inputs, signals=more.signals,
+        cancel_asked=run.flags & _CANCEL > 0, last_chance=run.flags & _LAST > 0, inputs=more.inputs, signals=more.signals,
     )  # fmt: skip
 
 
@@ -155,7 +156,7 @@ def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) 
         worker=run.worker or None, result=result[1:] if result else None, failure=failure,
         errors=errors if with_errors else (),
         reason=reason.decode() if state == 6 else None,
-        progress=more.progress, saved=more.saved, cancel_asked=run.flags & 2 > 0 and state == 3, schedule=options.schedule,
+        progress=more.progress, saved=more.saved, cancel_asked=run.flags & _CANCEL > 0 and state == 3, schedule=options.schedule,
         origin=options.origin, parents=more.parents, children=more.children,
     )  # fmt: skip
 
@@ -282,7 +283,7 @@ def queue_record(queue: QueueName, flat: Sequence[bytes], keyed: Sequence[bytes]
         ),
         partitions=int(m.get("partitions", 1)), retention=kept,
         dead_letters=m["dead"].partition("\n")[0] and queue_of(m["dead"].partition("\n")[0]).queue if "dead" in m else None,
-        paused=m.get("paused") == "1",
+        max_stalls=msgspec.json.decode(m.get("max_stalls", "{}"), type=dict[str, int]), paused=m.get("paused") == "1",
     )  # fmt: skip
 
 

@@ -32,6 +32,10 @@ RETURNING pk, id, priority, seq, key, name, life, attempt, failures, stalls, cre
 SELECT pk, id, priority, seq, key, name, life, attempt + 1, failures, stalls, created_ms, due_ms, flags, follows, codec, options, saved, payload
 FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?2) ORDER BY priority DESC, seq LIMIT ?3;
 
+-- name: chances: what decides whether the jobs at the head of the line are on their last chance
+SELECT stalls, name, options FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?2)
+ORDER BY priority DESC, seq LIMIT ?3;
+
 -- name: claim_one: a job becomes active
 UPDATE jobs SET state = 3, attempt = attempt + 1, token = ?1, worker = ?2, started_ms = ?3, at_ms = ?4, keep = 0 WHERE pk = ?5;
 

@@ -9,8 +9,9 @@ local char, format, floor = string.char, string.format, math.floor
 -- What a record's producer asked for, so that the hot paths need not look into its options.
 J.GIVEN, J.AT_PUT, J.AT_START, J.AT_END = 1, 2, 4, 8
 J.MORE, J.LATER = 16, 64 -- which form the record has: see record.lua
--- What a run carries: it is leased, asked to stop, has extras, is waited for by jobs, is listened for, left an entry in line.
-J.ACTIVE, J.CANCEL, J.EXTRA, J.WANTED, J.WATCHED, J.LEFT = 1, 2, 4, 8, 16, 32
+-- What a run carries: it is leased, asked to stop, has extras, is waited for by jobs, is listened for, left an entry in line, is
+-- the job's last chance.
+J.ACTIVE, J.CANCEL, J.EXTRA, J.WANTED, J.WATCHED, J.LEFT, J.LAST = 1, 2, 4, 8, 16, 32, 64
 J.NIL = "\192"
 local CHUNK = 1000 -- of variadic commands: Lua's stack holds 8,000 values at most
 J.CHUNK = CHUNK

@@ -65,14 +65,17 @@ local function start_one(cx, tk, entry, id, rec, run, order, key_rate)
     J.expire(cx, job)
     return nil
   end
-  if (tk.rate or key_rate) and not affordable(cx, tk, job, key_rate) then
+  local last = job.stalls > 0 and J.is_last_chance(cx, job)
+  if last and (tk.n > 0 or tk.company) then tk.over, tk.cut = true, true end -- it is claimed alone, by the next claim
+  if tk.over or (tk.rate or key_rate) and not affordable(cx, tk, job, key_rate) then
     local line = J.line_of(cx, job)
     J.push_front(cx, line, opts.priority or 0, entry, order)
     return "denied"
   end
+  if last then tk.over, tk.cut, tk.last = true, true, true end
   tk.waited = tk.waited + cx.now - job.due
   job.state, job.attempt, job.started, job.worker = STATE.active, job.attempt + 1, cx.now, tk.worker
-  job.rflags = J.with(job.rflags, J.ACTIVE)
+  job.rflags = J.with(last and J.with(job.rflags, J.LAST) or J.without(job.rflags, J.LAST), J.ACTIVE)
   job.token = tk.stem .. tk.n
   J.event(cx, job, "started", STATE.waiting, nil, nil, nil, tk.worker)
   J.add(cx, "started", -1) -- counted with the batch
@@ -148,9 +151,10 @@ local function claim_plain(cx, tk, want)
   tk.waded = waded >= WADE
 end
 
--- Give back what a round of keys has changed: their active jobs, their rates, their next turns.
-local function end_round(cx, keys, active, limits, rates, started)
-  local P, set, again, gone = cx.P, {}, {}, {}
+-- Give back what a round of keys has changed: their active jobs, their rates, their next turns. `turns`: those they had, if the claim
+-- ended within the round: keys that came too late for it keep them, or a last chance might wait for ever to be the first.
+local function end_round(cx, keys, active, limits, rates, started, turns)
+  local P, set, again, gone, kept = cx.P, {}, {}, {}, {}
   local standing = J.standing(cx, keys)
   for i = 1, #keys do
     local n = active[i]
@@ -163,11 +167,17 @@ local function end_round(cx, keys, active, limits, rates, started)
     if not standing[i] then
       gone[#gone + 1] = keys[i]
     elseif n < limits[i] and not (cx.holding and call("ZSCORE", P .. "hd", keys[i])) then
-      again[#again + 1] = keys[i]
+      if turns and not started[i] then
+        kept[#kept + 1] = turns[i]
+        kept[#kept + 1] = keys[i]
+      else
+        again[#again + 1] = keys[i]
+      end
     end
   end
   J.variadic("HSET", P .. "a", set, 2)
   J.variadic("ZREM", P .. "ks", gone)
+  J.variadic("ZADD", P .. "r", kept, 2)
   J.take_turns(cx, again, true)
 end
 
@@ -177,8 +187,10 @@ local function claim_keyed(cx, tk, want)
   while tk.n < want and not tk.over and waded < WADE do
     local ready = call("ZPOPMIN", P .. "r", want - tk.n)
     if #ready == 0 then break end
-    local keys, limits, rates, entries, orders, owner = {}, {}, {}, {}, {}, {}
-    for i = 1, #ready, 2 do keys[#keys + 1] = ready[i] end
+    local keys, turns, limits, rates, entries, orders, owner = {}, {}, {}, {}, {}, {}, {}
+    for i = 1, #ready, 2 do
+      keys[#keys + 1], turns[#turns + 1] = ready[i], ready[i + 1]
+    end
     local active = J.hmget(P .. "a", keys)
     local entry_rates, any_rate = {}, false
     for i = 1, #keys do
@@ -207,7 +219,7 @@ local function claim_keyed(cx, tk, want)
     for at, yes in pairs(activate(cx, tk, entries, orders, any_rate and entry_rates or nil)) do
       if yes then started[owner[at]] = true end
     end
-    end_round(cx, keys, active, limits, rates, started)
+    end_round(cx, keys, active, limits, rates, started, tk.over and turns or nil)
     waded = waded + #keys - (tk.n - before)
   end
   tk.waded = waded >= WADE
@@ -238,9 +250,11 @@ local function note_leases(cx, tk)
   if many then call("ZREM", q, LONG) end
 end
 
--- Take up to `want` jobs. RETURNS the claim.
-function J.claim(cx, want, worker, lease_ms)
+-- Take up to `want` jobs, or one that is on its last chance. `company`: the caller has leases of other queues already, and would not be
+-- alone with such a job. RETURNS the claim.
+function J.claim(cx, want, worker, lease_ms, company)
   local tk = begin(cx, worker, lease_ms)
+  tk.company = company
   J.keys_flush(cx)
   local allowed = room(cx, tk, want)
   if allowed > 0 then

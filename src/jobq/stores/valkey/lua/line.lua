@@ -30,7 +30,8 @@ end
 
 local NO_PLACES = {}
 
--- Take up to n entries off the line. RETURNS entries, and the places of those that stood in front.
+-- Take up to n entries off the line. Entries in front end the batch: a claim may have to put them back (a last chance), and would
+-- have to put back those behind them as well. RETURNS entries, and the places of those that stood in front.
 function J.pop(cx, line, n)
   local entries, orders, got = {}, NO_PLACES, 0
   local c = J.counters(cx)
@@ -45,6 +46,7 @@ function J.pop(cx, line, n)
         entries[got], orders[got] = front[i], tonumber(front[i + 1])
       end
       c.fronts = c.fronts - #front / 2
+      if #front > 0 then return entries, orders end
     end
     if got < n then
       local back = call("LPOP", line .. "l" .. priority, J.whole(n - got))

@@ -2,12 +2,8 @@
 local STATE = J.STATE
 local IN_FORCE = { "limit", "rate", "key_limit", "key_rate", "max_waiting" }
 
-<<<<<<< HEAD
 -- Put the limits in force where claims look. `texts` are the four of IN_FORCE, "" for none. A change lifts what was held; a rate that
 -- still allows nothing holds again. What its window or bucket has counted stays (core/limits.py: carried).
-=======
--- Put the limits in force where claims and puts look. `texts` are those of IN_FORCE, "" for none.
->>>>>>> 423f668 (Limit how many jobs may wait in a queue: max_waiting and QueueFull)
 local function put_in_force(cx, texts)
   for i, field in ipairs(IN_FORCE) do
     if texts[i] == "" then call("HDEL", cx.P .. "m", field) else call("HSET", cx.P .. "m", field, texts[i]) end
@@ -31,10 +27,11 @@ function J.settle_keys(cx)
 end
 
 -- declare. KEYS 1 prefix. ARGS now, mode, limits as text or "", version, partitions or "", retention as text "c|f|x|n" or "",
--- dead letters "prefix\nqueue" or "", the limits in force (see IN_FORCE), base prefix if this is a partition or ""
+-- dead letters "prefix\nqueue" or "", the limits in force (see IN_FORCE), max_stalls of tasks as JSON or "",
+-- base prefix if this is a partition or ""
 -- RETURNS what is stored, flat; or an error. A partitioned queue has its mode from the start, the same in all partitions: no job fixes it.
 function J.declare(keys, args)
-  local now, mode, limits, version, partitions, retention, dead, limit, rate, key_limit, key_rate, max_waiting, base = unpack(args)
+  local now, mode, limits, version, partitions, retention, dead, limit, rate, key_limit, key_rate, max_waiting, stalls, base = unpack(args)
   local cx, m = J.open(keys[1], now), keys[1] .. "m"
   local stored = J.pairs_of(call("HGETALL", m))
   if mode ~= "" and stored.mode and stored.mode ~= mode then return redis.error_reply("JOBQ DECLARE mode " .. stored.mode) end
@@ -54,6 +51,7 @@ function J.declare(keys, args)
     call("HSET", m, "keep4", completed, "keep5", failed, "keep6", cancelled, "count", count)
   end
   if dead ~= "" then call("HSET", m, "dead", dead) end
+  if stalls ~= "" then J.declare_stalls(cx, stalls) end
   if base ~= "" then call("HSET", m, "base", base, "parts", "1") end
   call("HSETNX", m, "declared", "{}")
   J.meta_changed(cx)

@@ -181,14 +181,14 @@ end
 
 -- settle. KEYS 1 prefix
 -- ARGS now, worker, call, packed: lane, limit (-1: claim nothing), lease_ms, completions, outcomes of other kinds, 1 if it may sleep,
---      1 if it may be asleep;
+--      1 if it may be asleep, 1 if the caller has leases of other queues already (see J.claim);
 --      then per completion: id, token, result ("" for none, else "\1" and its bytes);
 --      then per other outcome: itself packed {kind, id, token, delay, …}, data, edges packed
 -- RETURNS {stale places "1,2", next due in ms or -1 (-2: it was made before), messages waiting, jobs to wake for elsewhere, lease expiry, what tokens begin with
 --      (their places follow), first runs of jobs flat: id, record; other leases flat: place, id, record, run, extras}
 function J.settle(keys, args)
   local now, worker, name, numbers = unpack(args, 1, 4)
-  local lane, limit, lease_ms, completions, others, sleepy, asleep = sunpack(">ddddddd", numbers)
+  local lane, limit, lease_ms, completions, others, sleepy, asleep, company = sunpack(">dddddddd", numbers)
   local cx = J.open(keys[1], now)
   -- The second look of a worker about to sleep ("<call>+", partitioned queues) does not make it forget the first.
   local memory_key = cx.P .. "c:" .. worker .. (lane == 0 and "" or "\n" .. lane) .. (name:sub(-1) == "+" and "+" or "")
@@ -208,10 +208,11 @@ function J.settle(keys, args)
   local stale_text, due, tk = table.concat(stale, ","), -1, NOTHING
   if limit >= 0 then
     J.prepare(cx, 500)
-    tk = J.claim(cx, limit, worker, lease_ms)
+    tk = J.claim(cx, limit, worker, lease_ms, company == 1)
     if tk.n < limit then due = tk.waded and 0 or J.next_due(cx) end -- it gave up: there may be more behind
-    if tk.n < limit and sleepy == 1 then J.fall_asleep(cx, worker, limit - tk.n) end
-    cx.woken = math.min(cx.woken, J.counters(cx).waiting)
+    if tk.n < limit and sleepy == 1 and not tk.cut then J.fall_asleep(cx, worker, limit - tk.n) end
+    local waiting = J.counters(cx).waiting
+    cx.woken = tk.last and waiting or math.min(cx.woken, waiting) -- with a last chance it claims nothing more for now: others should
   end
   if cx.freed and J.meta(cx).limit then cx.woken = math.max(cx.woken, 1) end
   if completions + others + tk.n > 0 then

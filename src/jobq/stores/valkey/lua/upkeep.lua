@@ -44,7 +44,7 @@ end
 function J.stalled(cx, job)
   job.stalls = job.stalls + 1
   job.token = "" -- whoever comes with it now is too late
-  local failure = stall(job, J.options(job).max_stalls or 3)
+  local failure = stall(job, J.max_stalls(cx, job))
   if J.has(job.rflags, J.CANCEL) then
     J.keep_failure(cx, job, failure)
     J.finish(cx, job, STATE.cancelled, J.why_cancelled(cx, job))

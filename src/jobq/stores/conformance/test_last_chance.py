@@ -1,0 +1,297 @@
+"""A job whose next stall would fail it is claimed alone; and whose limit that is: the call's, the task's, or 3."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jobq.core.commands import Cancel, Rerun
+from jobq.core.queues import Limits, QueueConfig, Tokens
+from jobq.core.records import Lease
+from jobq.core.states import State
+from jobq.stores.conformance.kit import LEASE, SECOND, Desk, complete, release, retry
+
+
+async def stall(q: Desk, *ids: str, times: int = 1) -> None:
+    """Let a worker die `times` times with these jobs, which are the next to be claimed."""
+    for _ in range(times):
+        taken: list[str] = []
+        while len(taken) < len(ids):
+            taken += [lease.id for lease in await q.claim(len(ids) - len(taken), worker="dies", lease_ms=SECOND)]
+        assert sorted(taken) == sorted(ids)
+        q.clock.advance(2 * SECOND)
+        await q.tick()
+
+
+async def claimed(q: Desk, n: int = 100) -> list[tuple[str, bool]]:
+    return [(lease.id, lease.last_chance) for lease in await q.claim(n)]
+
+
+async def settle_next(q: Desk, n: int = 100) -> list[str]:
+    """Claim and complete; the ids that came together."""
+    leases = await q.claim(n)
+    await q.settle(*(complete(lease) for lease in leases))
+    return [lease.id for lease in leases]
+
+
+# ── alone ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_job_on_its_last_chance_at_the_head_is_claimed_alone(q: Desk) -> None:
+    await q.put_one("frail", max_stalls=1)
+    await stall(q, "frail")
+    await q.put("a", "b")
+    assert await claimed(q) == [("frail", True)]
+    assert await claimed(q) == [("a", False), ("b", False)]
+
+
+@pytest.mark.parametrize("many", [3, 20])
+async def test_a_claim_ends_before_a_job_on_its_last_chance(q: Desk, many: int) -> None:
+    await q.put_one("frail", max_stalls=1)
+    await stall(q, "frail")
+    ahead, behind = [f"h{n:02}" for n in range(many)], [f"l{n:02}" for n in range(many)]
+    await q.put(*ahead, priority=1)
+    await q.put(*behind)
+    assert await claimed(q) == [(id, False) for id in ahead]
+    assert await claimed(q) == [("frail", True)]
+    assert await claimed(q) == [(id, False) for id in behind]
+
+
+async def test_several_last_chances_come_one_by_one_in_their_order(q: Desk) -> None:
+    await q.put("a", "b", "c", max_stalls=1)
+    await stall(q, "a", "b", "c")
+    await q.put("d")
+    assert [await settle_next(q) for _ in range(5)] == [["a"], ["b"], ["c"], ["d"], []]
+
+
+async def test_a_job_that_can_stall_again_is_claimed_with_others(q: Desk) -> None:
+    await q.put("a", "b")
+    await stall(q, "a", "b", times=2)
+    await q.put("c")
+    assert await claimed(q) == [("a", False), ("b", False), ("c", False)]
+
+
+async def test_by_default_the_fourth_run_is_the_last_chance(q: Desk) -> None:
+    await q.put("a", "b")
+    await stall(q, "a", "b", times=3)
+    assert await claimed(q) == [("a", True)]
+    assert await claimed(q) == [("b", True)]
+
+
+async def test_no_stall_allowed_is_no_last_chance(q: Desk) -> None:
+    await q.put("a", "b", "c", max_stalls=0)
+    assert await claimed(q) == [("a", False), ("b", False), ("c", False)]
+
+
+async def test_a_limit_lowered_to_zero_is_no_last_chance_either(q: Desk) -> None:
+    await q.put("a", "b")
+    await stall(q, "a", "b")
+    await q.store.declare(q.queue, QueueConfig(max_stalls={"task": 0}))
+    assert await claimed(q) == [("a", False), ("b", False)]
+
+
+async def test_a_last_chance_that_is_lost_fails_alone(q: Desk) -> None:
+    await q.put("a", "b", max_stalls=1)
+    await stall(q, "a", "b")
+    await q.claim(100, worker="dies", lease_ms=SECOND)
+    q.clock.advance(2 * SECOND)
+    assert await claimed(q) == [("b", True)]
+    record = await q.get("a")
+    assert (record.state, record.stalls, record.failure and record.failure.reason) == (State.FAILED, 2, "stalled")
+
+
+async def test_a_last_chance_handed_back_is_claimed_alone_again(q: Desk) -> None:
+    await q.put_one("frail", max_stalls=1)
+    await stall(q, "frail")
+    await q.put("a")
+    (lease,) = await q.claim(100)
+    await q.settle(release(lease))
+    assert await claimed(q) == [("frail", True)]
+
+
+async def test_a_retry_of_a_job_on_its_last_chance_is_claimed_alone(q: Desk) -> None:
+    await q.put_one("frail", max_stalls=1)
+    await stall(q, "frail")
+    lease = await q.take()
+    await q.settle(retry(lease, 5 * SECOND))
+    await q.put("a", "b")
+    q.clock.advance(6 * SECOND)
+    assert await claimed(q) == [("a", False), ("b", False)]
+    assert await claimed(q) == [("frail", True)]
+
+
+async def test_rerun_gives_a_job_all_its_chances_again(q: Desk) -> None:
+    await q.put_one("frail", max_stalls=1)
+    await stall(q, "frail", times=2)
+    assert await q.state("frail") is State.FAILED
+    await q.alter(Rerun(job=q.key("frail")))
+    await q.put("a")
+    assert await claimed(q) == [("frail", False), ("a", False)]
+
+
+async def test_a_cancelled_last_chance_holds_up_nobody(q: Desk) -> None:
+    await q.put_one("frail", max_stalls=1)
+    await stall(q, "frail")
+    await q.put("a", "b")
+    await q.alter(Cancel(job=q.key("frail")))
+    assert await claimed(q) == [("a", False), ("b", False)]
+
+
+async def test_a_repeated_exchange_says_last_chance_again(q: Desk) -> None:
+    await q.put_one("frail", max_stalls=1)
+    await stall(q, "frail")
+    await q.put("a")
+    first = await q.exchange(call="once", then=q.claiming(10))
+    again = await q.exchange(call="once", then=q.claiming(10))
+    assert [(lease.id, lease.last_chance) for lease in first.leases] == [("frail", True)]
+    assert [(lease.id, lease.token, lease.last_chance) for lease in again.leases] == [("frail", first.leases[0].token, True)]
+
+
+async def test_a_bucket_pays_only_for_what_is_claimed(q: Desk) -> None:
+    await q.store.declare(q.queue, QueueConfig(limits=Limits(rate=Tokens(capacity=4, refill=0.001))))
+    await q.put_one("frail", max_stalls=1)
+    await stall(q, "frail")
+    await q.put("a", "b", "c")
+    assert [await settle_next(q) for _ in range(3)] == [["frail"], ["a", "b"], []]
+
+
+async def test_a_worker_that_takes_a_last_chance_leaves_the_rest_to_one_that_sleeps(q: Desk) -> None:
+    await q.put_one("frail", max_stalls=1)
+    await q.claim(worker="dies", lease_ms=SECOND)
+    for worker in ("w1", "w2"):
+        assert (await q.exchange(worker=worker, then=q.claiming(100))).asleep
+    naps = {
+        worker: asyncio.create_task(q.store.sleep([q.queue], worker=worker, slots=100, timeout_ms=10_000))
+        for worker in ("w1", "w2")
+    }
+    await q.put("a", "b")
+    await asyncio.wait(naps.values(), return_when=asyncio.FIRST_COMPLETED)
+    q.clock.advance(2 * SECOND)
+    awake = next(worker for worker, nap in naps.items() if nap.done())
+    settled = await q.exchange(worker=awake, then=q.claiming(100))
+    assert [(lease.id, lease.last_chance) for lease in settled.leases] == [("frail", True)]
+    assert [await nap for nap in naps.values()] == [True, True]
+
+
+# ── keyed ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_keyed_claim_has_a_last_chance_alone_or_not_at_all(q: Desk) -> None:
+    keys = [f"k{n}" for n in range(6)]
+    for key in keys:
+        await q.put_one(f"{key}-0", key=key, max_stalls=1 if key in ("k2", "k3") else 9)
+    await stall(q, *(f"{key}-0" for key in keys))
+    for key in keys:
+        await q.put_one(f"{key}-1", key=key)
+    together: list[list[Lease]] = []
+    while leases := await q.claim(100):
+        together.append(leases)
+        await q.settle(*(complete(lease) for lease in leases))
+    assert [len(leases) for leases in together if any(lease.last_chance for lease in leases)] == [1, 1]
+    assert await q.counts() == {"completed": 12}
+    for key in keys:
+        order = [lease.id for leases in together for lease in leases if lease.key == key]
+        assert order == [f"{key}-0", f"{key}-1"]
+
+
+async def test_a_keyed_last_chance_comes_to_its_turn_however_many_keys_are_ready(q: Desk) -> None:
+    await q.put_one("frail", key="k", max_stalls=1)
+    await stall(q, "frail")
+    for n in range(200):
+        await q.put_one(f"j{n}", key=f"k{n % 20}")
+    for _ in range(6):
+        if any(lease.last_chance for lease in await q.claim(5)):
+            break
+        # What was claimed is left running: other keys are always ready.
+    else:
+        pytest.fail("it was never claimed")
+
+
+async def test_a_key_with_room_for_two_does_not_start_its_next_job_beside_a_last_chance(q: Desk) -> None:
+    await q.store.declare(q.queue, QueueConfig(mode="keyed", limits=Limits(key_limit=2)))
+    await q.put_one("frail", key="k", max_stalls=1)
+    await stall(q, "frail")
+    await q.put_one("next", key="k")
+    assert await claimed(q) == [("frail", True)]
+    assert await claimed(q) == [("next", False)]
+
+
+# ── several queues ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_last_chance_is_alone_among_all_queues_of_a_claim(q: Desk) -> None:
+    other, third = q.beside("other"), q.beside("third")
+    await other.put_one("frail", max_stalls=1)
+    await stall(other, "frail")
+    await q.put("a", "b")
+    await third.put("c")
+    queues = (q.queue, other.queue, third.queue)
+    first = await q.exchange(then=q.claiming(100, queues=queues))
+    assert {lease.id for lease in first.leases} == {"a", "b", "c"}
+    await q.put("d")
+    second = await q.exchange(then=q.claiming(100, queues=(*queues[1:], queues[0])))
+    assert [(lease.id, lease.last_chance) for lease in second.leases] == [("frail", True)]
+    assert await q.line() == ["d"]
+
+
+async def test_outcomes_of_other_queues_are_settled_beside_a_last_chance(q: Desk) -> None:
+    other = q.beside("other")
+    await other.put_one("x")
+    lease = await other.take()
+    await q.put_one("frail", max_stalls=1)
+    await stall(q, "frail")
+    await other.put("y")
+    settled = await q.exchange(complete(lease), then=q.claiming(10, queues=(q.queue, other.queue)))
+    assert [each.id for each in settled.leases] == ["frail"]
+    assert await other.states("x", "y") == ["completed", "waiting"]
+
+
+# ── whose limit ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_workers_declare_for_a_task_holds_for_jobs_that_wait_already(q: Desk) -> None:
+    await q.put("a")
+    await q.store.declare(q.queue, QueueConfig(max_stalls={"task": 1, "other": 7}))
+    await stall(q, "a")
+    assert await claimed(q) == [("a", True)]
+    q.clock.advance(LEASE + 1)
+    assert await q.claim() == []
+    record = await q.get("a")
+    assert (record.state, record.stalls) == (State.FAILED, 2)
+
+
+async def test_a_value_given_per_call_wins_over_the_tasks(q: Desk) -> None:
+    await q.store.declare(q.queue, QueueConfig(max_stalls={"task": 0}))
+    await q.put_one("own", max_stalls=3)
+    await q.put_one("tasks")
+    for _ in range(3):
+        await q.claim(2, lease_ms=SECOND)
+        q.clock.advance(2 * SECOND)
+    assert await claimed(q) == [("own", True)]
+    assert await q.states("own", "tasks") == ["active", "failed"]
+
+
+async def test_declared_limits_are_merged_and_a_task_back_at_the_default_has_none(q: Desk) -> None:
+    await q.store.declare(q.queue, QueueConfig(max_stalls={"one": 1, "two": 2, "three": 3}))
+    record = await q.store.declare(q.queue, QueueConfig(max_stalls={"two": 5, "four": 0}))
+    assert record.max_stalls == {"one": 1, "two": 5, "four": 0}
+    record = await q.store.declare(q.queue, QueueConfig(max_stalls={"one": 3}))
+    assert record.max_stalls == {"two": 5, "four": 0}
+    assert (await q.store.declare(q.queue, QueueConfig())).max_stalls == {"two": 5, "four": 0}
+    (listed,) = [each for each in await q.store.queues(q.queue.tenant) if each.queue == q.queue]
+    assert listed.max_stalls == {"two": 5, "four": 0}
+    record = await q.store.declare(q.queue, QueueConfig(max_stalls={"two": 3, "four": 3}))
+    assert record.max_stalls == {}
+
+
+async def test_the_declared_limit_of_one_task_is_not_another_tasks(q: Desk) -> None:
+    await q.store.declare(q.queue, QueueConfig(max_stalls={"brittle": 0, "très — brittle": 0}))
+    await q.store.put([q.spec("a", name="brittle"), q.spec("b", name="sturdy"), q.spec("c", name="très — brittle")])
+    await q.claim(3, lease_ms=SECOND)
+    q.clock.advance(2 * SECOND)
+    await q.tick()
+    assert await q.states("a", "b", "c") == ["failed", "waiting", "failed"]
+    failure = (await q.get("a")).failure
+    assert failure is not None
+    assert "max_stalls is 0" in failure.message

@@ -1,0 +1,36 @@
+-- stalls: how many a job may have, and when it is on its last chance. Copies core/stalls.py, and runs only for jobs that have stalled.
+-- m's max_stalls: what workers declared for their tasks, as JSON, by name; a task at the default has no entry.
+local DEFAULT = 3 -- core/stalls.py: DEFAULT_MAX_STALLS
+
+-- What workers declared, by task name. The text of one call is the same for all its jobs.
+local function declared(cx)
+  if not cx.max_stalls then
+    local text = call("HGET", cx.P .. "m", "max_stalls")
+    cx.max_stalls = text and cjson.decode(text) or {}
+  end
+  return cx.max_stalls
+end
+
+-- core/stalls.py: max_stalls
+function J.max_stalls(cx, job)
+  local own = J.options(job).max_stalls
+  if own then return own end
+  local name = J.name_key(job)
+  return declared(cx)[name] or DEFAULT
+end
+
+-- core/stalls.py: is_last_chance
+function J.is_last_chance(cx, job)
+  if job.stalls < 1 then return false end
+  local allowed = J.max_stalls(cx, job)
+  return allowed >= 1 and job.stalls >= allowed
+end
+
+-- core/stalls.py: merged. `text` is JSON of what a worker declares.
+function J.declare_stalls(cx, text)
+  local all = declared(cx)
+  for name, n in pairs(cjson.decode(text)) do
+    if n == DEFAULT then all[name] = nil else all[name] = n end
+  end
+  if next(all) then call("HSET", cx.P .. "m", "max_stalls", cjson.encode(all)) else call("HDEL", cx.P .. "m", "max_stalls") end
+end
