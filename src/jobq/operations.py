@@ -47,7 +47,12 @@ class Operations(ABC):
         limit: int | None = None,
     ) -> AsyncIterator[JobInfo]:
         """Jobs that match, newest first within a state, page by page: `async for job in queue.find(state="failed")`."""
-        wanted = Filter(queue=self.qname, state=None if state is None else _state(state), name=name, key=key)
+        wanted = Filter(
+            queue=self.qname,
+            state=None if state is None else _state(state),
+            name=None if name is None else checks.check_task_name(name),
+            key=None if key is None else checks.check_key(key),
+        )
         left = None if limit is None else checks.check_int(limit, "limit")
         async for records in self._pages(wanted, _PAGE if left is None else min(_PAGE, left)):
             for record in records if left is None else records[:left]:

@@ -78,10 +78,12 @@ class Queue(Operations, Limiting, Scheduling):
         )
         self.qname = QueueName(self.tenant, self.name)
         if url is not None and (not isinstance(url, str) or not url):
-            raise ConfigError(f"url={url!r} is not a store URL: give a string such as {DEFAULT_URL!r}")
+            raise ConfigError(f"url={shown(url)} is not a store URL: give a string such as {DEFAULT_URL!r}")
         self.url = url or os.environ.get("JQ_URL") or DEFAULT_URL
         self.codec = get_codec(codec)
         self.max_payload = checks.check_int(max_payload, "max_payload", low=1, error=ConfigError)
+        if mode is not None:
+            checks.check_choice(mode, "mode", ("plain", "keyed"), error=ConfigError)
         if mode == "plain" and (key_limit is not None or key_rate is not None):
             raise ConfigError(f"queue {name!r} is plain: its jobs have no keys to limit; use mode='keyed', or limit= and rate=")
         self.config = _config(

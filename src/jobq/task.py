@@ -196,6 +196,8 @@ class Task(Generic[P, R]):
 
     def wanted(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> Iterator[Wanted]:
         """What `Queue.put` takes, from the arguments of each call."""
+        if not isinstance(calls, Iterable):
+            raise InvalidJob(f"enqueue_many({shown(calls)}): give a list of calls, each a tuple or a mapping of arguments")
         for n, call in enumerate(calls):
             if n == 1 and self._id is not None:
                 raise InvalidJob(f"id={self._id!r} with more than one call: they would all be the same job")

@@ -16,7 +16,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from jobq.core.checks import Seconds, check_id, check_int, to_ms
+from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
 from jobq.core.queues import QueueConfig
 from jobq.core.records import QueueName, Wish
 from jobq.engine.clock import wall_clock
@@ -72,6 +72,9 @@ class Worker:
     ) -> None:
         if not queues:
             raise ConfigError("Worker() has no queue to work on: Worker(queue, …)")
+        for queue in queues:
+            if not isinstance(getattr(queue, "qname", None), QueueName):
+                raise ConfigError(f"Worker({shown(queue)}): give it Queue objects, as in Worker(Queue('emails'))")
         self.settings = Settings(
             concurrency=check_int(concurrency, "concurrency", low=1, high=100_000, error=ConfigError),
             lease_ms=to_ms(lease, "lease", positive=True, error=ConfigError),

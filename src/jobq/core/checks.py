@@ -20,6 +20,8 @@ Seconds = float | timedelta
 
 MAX_NAME_LENGTH = 128
 MAX_MS = 100 * 366 * 86_400_000  # a century: above it a time is surely a mistake, and sums stay far below 2^53
+MAX_EPOCH_MS = 253_402_214_400_000
+"""The last day of the year 9999: what lies beyond it, no datetime can show."""
 MAX_COST = 2**31 - 1
 _SHOWN = 80
 
@@ -51,7 +53,7 @@ def to_ms(value: object, option: str, *, positive: bool = False, whole: bool = F
     elif isinstance(value, timedelta):
         ms = _whole(value / timedelta(milliseconds=1), value, option, whole, error)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
+        if not _finite(value * 1000):
             raise error(f"{option}={shown(value)} is not a time: give seconds or a timedelta")
         ms = _whole(value * 1000, value, option, whole, error)
     else:
@@ -80,10 +82,22 @@ def to_epoch_ms(value: object, option: str, *, error: Refusal = InvalidJob) -> i
         raise error(f"{option}={shown(value)} is not a datetime")
     if value.utcoffset() is None:
         raise error(f"{option}={shown(value)} has no time zone: use datetime.now(timezone.utc) or .astimezone()")
-    ms = math.ceil(value.timestamp() * 1000 - 1e-3)
+    try:
+        ms = math.ceil(value.timestamp() * 1000 - 1e-3)
+    except (OverflowError, ValueError):  # its zone takes it out of the calendar
+        ms = MAX_EPOCH_MS + 1 if value.year > 1970 else -1
     if ms < 0:
         raise error(f"{option}={shown(value)} is before 1970")
+    if ms > MAX_EPOCH_MS:
+        raise error(f"{option}={shown(value)} is too late: the last day that can be given is 9999-12-30")
     return ms
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int that no float can hold
+        return False
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -101,7 +115,7 @@ def check_int(value: object, option: str, *, low: int = 0, high: int | None = No
 
 def check_number(value: object, option: str, *, low: float = 0.0, high: float = math.inf, error: Refusal = InvalidJob) -> float:
     """A finite number from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
         raise error(f"{option}={shown(value)} is not a number")
     if not low <= value <= high:
         bounds = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
@@ -121,7 +135,7 @@ def check_choice(value: object, option: str, choices: Iterable[str], *, error: R
     known = tuple(choices)
     if not isinstance(value, str) or value not in known:
         raise error(f"{option}={shown(value)} is not one of {', '.join(known)}{did_you_mean(value, known)}")
-    return value
+    return str.__str__(value)  # of a subclass of str, the plain string
 
 
 def check_priority(value: object) -> int:
@@ -218,7 +232,7 @@ def _name(value: object, option: str, longest: int, error: Refusal) -> str:
     if bad := _UNSAFE.search(value):
         where = f"{bad[0]!r} at position {bad.start()}"
         raise error(f"{option}={shown(value)} has {where}: control characters and braces are not allowed")
-    return value
+    return str.__str__(value)  # of a subclass (numpy.str_, an enum's member) the plain string: no store can encode the others
 
 
 # ── payloads and option names ────────────────────────────────────────────────────────────────────────────────────────
@@ -234,12 +248,23 @@ def check_payload(payload: bytes, limit: int, what: str) -> bytes:
     return payload
 
 
+ELSEWHERE = {
+    "bind": ": call jobq.current_job() inside the function to get the running job",
+    "countdown": ": use delay=",
+    "eta": ": use at=",
+    "max_retries": ": use retry=",
+    "expires": ": use ttl=",
+    "rate_limit": ": use Queue(rate=Rate(…))",
+}
+"""What options of other job queues are called here."""
+
+
 def check_known(names: Iterable[str], known: Iterable[str], what: str = "option") -> None:
     """Refuse names that are not known, with the nearest one that is."""
     known = tuple(known)
     for name in names:
         if name not in known:
-            raise InvalidJob(f"unknown {what} {name!r}{did_you_mean(name, known)}")
+            raise InvalidJob(f"unknown {what} {name!r}{ELSEWHERE.get(name) or did_you_mean(name, known)}")
 
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:

@@ -112,7 +112,10 @@ class _BuiltIn(Codec):
             raise InvalidJob(f"the payload is not [args, kwargs] in {self.name}: {error}") from error
 
     def digestible(self, value: Any) -> bytes:
-        return self._steady(value)
+        try:
+            return self._steady(value)
+        except Exception as error:
+            raise InvalidJob(f"unique: the arguments cannot be made into a lock: {error}") from error
 
     def _decoder(self, annotation: Any) -> Callable[[bytes], Any]:
         try:

@@ -13,6 +13,7 @@ from typing import Any
 
 from jobq.core.codec import convert, get_codec
 from jobq.core.records import Failure, Input
+from jobq.errors import InvalidJob
 
 MARK = "$jobq.ref"
 
@@ -65,13 +66,20 @@ def answer(given: Input) -> Any:
 
 
 def _mapped(value: Any, swap: Callable[[Any], Any]) -> Any:
+    try:
+        return _mapped_within(value, swap)
+    except RecursionError:
+        raise InvalidJob("the arguments are nested too deeply, or contain themselves") from None
+
+
+def _mapped_within(value: Any, swap: Callable[[Any], Any]) -> Any:
     swapped = swap(value)
     if swapped is not value:
         return swapped
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return [_mapped(part, swap) for part in value]
+        return [_mapped_within(part, swap) for part in value]
     if isinstance(value, dict):
-        return {key: _mapped(part, swap) for key, part in value.items()}
+        return {key: _mapped_within(part, swap) for key, part in value.items()}
     return value
 
 

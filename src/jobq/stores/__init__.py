@@ -36,5 +36,10 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
         if extra is None:
             raise
         raise ConfigError(f"{scheme}:// needs a driver that is not installed: pip install 'jobq[{extra}]'") from e
-    store: Store = opener(url, clock)
+    try:
+        store: Store = opener(url, clock)
+    except ValueError as e:  # urllib's, of brackets and ports that make no sense
+        if isinstance(e, ConfigError):
+            raise
+        raise ConfigError(f"{scheme}://… is not a store URL that can be read: {e}") from e
     return store
