@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format faults bench bench-peers bench-pipeline clean setup
+.PHONY: help demo test check format fuzz faults bench bench-peers bench-pipeline clean setup
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -34,6 +34,9 @@ format: $(STAMP)  ## let ruff sort imports and fix what it can
 
 faults: $(STAMP)  ## kills, cuts and failovers that take minutes
 	@$(PYTEST) -m faults $(ARGS)
+
+fuzz: $(STAMP)  ## 100,000 strange calls on each store, 10,000 strange command lines
+	@JQ_FUZZ_CALLS=100000 JQ_FUZZ_LINES=10000 $(PYTEST) tests/fuzz --timeout 3600 $(ARGS)
 
 bench: $(STAMP)  ## sqlite:// and memory:// against huey on SQLite, a few minutes
 	@$(BIN)/python -m bench $(ARGS)

@@ -133,9 +133,10 @@ class Scheduling(ABC):
 
 def check_schedule_id(id: object) -> str:
     """Like a job's id, and short enough for the ids of its jobs."""
-    if len(checks.check_id(id, "schedule id")) > _LONGEST:
+    checked = checks.check_id(id, "schedule id")
+    if len(checked) > _LONGEST:
         raise InvalidJob(f"schedule id={shown(id)} is too long: at most {_LONGEST} characters")
-    return str(id)
+    return checked
 
 
 def template(spec: JobSpec, id: str) -> JobSpec:

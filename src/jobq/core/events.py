@@ -17,8 +17,10 @@ from typing import Any
 
 import msgspec
 
+from jobq.core.checks import shown
 from jobq.core.records import EventRecord, QueueName
 from jobq.core.states import Kind, QueueKind, State
+from jobq.errors import InvalidJob
 
 FORMAT = 2
 
@@ -132,3 +134,8 @@ def _event(
         previous=None if previous is None else STATES[previous], worker=worker, actor=actor, reason=reason, error=error,
         fingerprint=fingerprint, created_ms=created_ms, due_ms=due_ms, started_ms=started_ms, finished_ms=finished_ms, meta=meta,
     )  # fmt: skip
+
+
+def no_position(after: str) -> InvalidJob:
+    """What a reader is told whose position is not one of this log."""
+    return InvalidJob(f"{shown(after)} is not a position in an event log: use one that an event has, or '0' for the oldest kept")

@@ -218,8 +218,8 @@ def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: 
         return EventPage(events=(), position=after or "0")
     if after is None:
         return EventPage(events=(), position=str(queue.pos))
-    if not after.isdigit():
-        raise InvalidJob(f"{after!r} is not a position in an event log: use one that an event has, or '0' for the oldest kept")
+    if not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise events.no_position(after)
     found: list[EventRecord] = []
     position = after
     log = f"{log_id}.{queue.qid}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from jobq.core import events
-from jobq.core.events import STATE_CODES, STATES
+from jobq.core.events import STATE_CODES, STATES, no_position
 from jobq.core.pace import Beat
 from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import EventPage, EventRecord, Filter, JobKey, JobRecord, Page, QueueName, WorkerRecord
@@ -21,6 +22,9 @@ from jobq.stores.valkey.handle import Handle
 _GOT = 500
 _ENTRY = 100
 """Entries of the log read at once: each holds a whole batch of events."""
+
+
+_PLACE = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
 
 
 class Reads(Handle):
@@ -121,9 +125,7 @@ class Reads(Handle):
         if len(prefixes) == 1:
             found, position = await self._read_log(prefixes[0], queue, 0, after, limit)
             return EventPage(events=tuple(found), position=position)
-        stands: list[Any] = (
-            [None] * len(prefixes) if after is None else ["0"] * len(prefixes) if after == "0" else json.loads(after)
-        )
+        stands: list[Any] = [after] * len(prefixes) if after in (None, "0") else _stands(after or "", len(prefixes))
         merged: list[EventRecord] = []
         for n, prefix in enumerate(prefixes):
             if len(merged) < limit:
@@ -138,6 +140,8 @@ class Reads(Handle):
     ) -> tuple[list[EventRecord], str]:
         """Whole entries until there are `limit` events; a page ends where an entry does."""
         found: list[EventRecord] = []
+        if after is not None and not _PLACE.fullmatch(after):
+            raise no_position(after)
         start = "" if after is None else after
         while True:
             entries = max(1, min(_ENTRY, limit - len(found)))
@@ -186,3 +190,14 @@ class Reads(Handle):
         """See EventStore."""
         prefixes = await self.prefixes(queue)
         return any([await self.servers.command(prefix, "HDEL", keys.readers(prefix), reader) for prefix in prefixes])
+
+
+def _stands(after: str, partitions: int) -> list[Any]:
+    """Where each partition stands."""
+    try:
+        stands = json.loads(after)
+    except ValueError:
+        raise no_position(after) from None
+    if not isinstance(stands, list) or len(stands) != partitions or not all(isinstance(stand, str) for stand in stands):
+        raise no_position(after)
+    return stands
