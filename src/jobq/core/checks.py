@@ -19,6 +19,7 @@ Seconds = float | timedelta
 """A time span as users write it: a plain number is seconds."""
 
 MAX_NAME_LENGTH = 128
+MAX_ACTOR_LENGTH = 256
 MAX_MS = 100 * 366 * 86_400_000  # a century: above it a time is surely a mistake, and sums stay far below 2^53
 MAX_EPOCH_MS = 253_402_214_400_000
 """The last day of the year 9999: what lies beyond it, no datetime can show."""
@@ -220,6 +221,11 @@ def check_tenant(value: object, *, error: Refusal = InvalidJob) -> str:
     if ":" in tenant:
         raise error(f"tenant={shown(tenant)} has a colon in it")
     return tenant
+
+
+def check_actor(value: object, *, error: Refusal = InvalidJob) -> str:
+    """Who gives a command: any name of up to 256 characters."""
+    return _name(value, "actor", MAX_ACTOR_LENGTH, error)
 
 
 def _name(value: object, option: str, longest: int, error: Refusal) -> str:

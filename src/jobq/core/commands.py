@@ -8,9 +8,13 @@ from jobq.core.records import JobKey
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to do to one job. Each answers True if it applied."""
+    """Something to do to one job. Each answers True if it applied.
+
+    `actor` is who gives the command, in the caller's words. It is recorded in the events that result for this job, and with
+    `cascade` for those below it; for a running job that is asked to stop, in its later `cancelled` event."""
 
     job: JobKey
+    actor: str | None = None
 
 
 class Cancel(Command, frozen=True, kw_only=True, tag="cancel"):

@@ -40,6 +40,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_waiting: int | None = None  # waiting, delayed and blocked jobs of the queue; see core/bounds.py
 
 
+def limits_told(limits: Limits | None, *, key: str | None = None, version: int | None = None) -> str:
+    """The reason of a `limits` event: the limits as JSON, or `reset`; before them the key, or the version that was declared."""
+    told = "reset" if limits is None else _json(limits).decode()
+    return f"version {version}: {told}" if version is not None else told if key is None else f"key {key}: {told}"
+
+
+_json = msgspec.json.Encoder(order="deterministic").encode
+
+
 class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The limits in force, and where they come from."""
 

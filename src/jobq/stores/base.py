@@ -140,7 +140,12 @@ class SignalStore(Protocol):
 
 
 class OperatorStore(Protocol):
-    """What people and their tools do to jobs and queues."""
+    """What people and their tools do to jobs and queues.
+
+    What changes a queue is recorded in shard 0 of its log, as an event of a `QueueKind` without a job. A call that changes
+    nothing records nothing. `actor` is who made the call, in the caller's words (at most 256 characters). It is part of those
+    events, and of the events of the jobs that the call cancels.
+    """
 
     async def alter(self, commands: Sequence[AnyCommand]) -> list[bool]:
         """Carry out commands on single jobs, in order. False: no such job, or not in a state for it."""
@@ -155,27 +160,31 @@ class OperatorStore(Protocol):
         """
         ...
 
-    async def set_limits(self, queue: QueueName, limits: Limits | None, *, key: str | None = None) -> None:
+    async def set_limits(
+        self, queue: QueueName, limits: Limits | None, *, key: str | None = None, actor: str | None = None
+    ) -> None:
         """Change limits at run time, for the queue or for one key; None goes back to what is declared."""
         ...
 
-    async def pause(self, queue: QueueName) -> None:
+    async def pause(self, queue: QueueName, *, actor: str | None = None) -> None:
         """Nothing more is claimed from the queue; all else goes on."""
         ...
 
-    async def resume(self, queue: QueueName) -> None:
+    async def resume(self, queue: QueueName, *, actor: str | None = None) -> None:
         """Claims go on; sleeping workers hear of it."""
         ...
 
-    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000) -> int:
+    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000, actor: str | None = None) -> int:
         """Cancel up to `limit` waiting (and delayed and blocked, with `delayed`) jobs as `removed`; how many it were."""
         ...
 
-    async def clean(self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000) -> int:
+    async def clean(
+        self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000, actor: str | None = None
+    ) -> int:
         """Remove up to `limit` ended records of a state, oldest first, that ended at least that long ago."""
         ...
 
-    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000) -> bool:
+    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None) -> bool:
         """Remove everything of the queue, up to `limit` jobs at a time; True when nothing is left.
 
         With active jobs: ConfigError, unless forced (their leases are then lost). Events that are kept stay readable.
@@ -190,15 +199,15 @@ class OperatorStore(Protocol):
 class ScheduleStore(Protocol):
     """Jobs that come by the clock."""
 
-    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None) -> ScheduleRecord:
+    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None) -> ScheduleRecord:
         """Store a schedule. The same spec again keeps its counts and next time; another one starts anew (a pause stays)."""
         ...
 
-    async def drop_schedule(self, queue: QueueName, id: str) -> bool:
+    async def drop_schedule(self, queue: QueueName, id: str, *, actor: str | None = None) -> bool:
         """Forget a schedule; the jobs it made stay."""
         ...
 
-    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool) -> bool:
+    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> bool:
         """Stop or go on firing; a paused schedule's times pass as missed."""
         ...
 
@@ -268,7 +277,12 @@ class ReadStore(Protocol):
 
 
 class EventStore(Protocol):
-    """The log of everything that happened, per queue."""
+    """The log of everything that happened, per queue.
+
+    The events of each shard of a log (a partition of the queue; 0 for one that has none) are numbered from 1 without gaps,
+    `obliterate` or not. An event id is never given to another event, even if the store has lost its last writes: ids then
+    differ where numbers repeat.
+    """
 
     async def read_events(self, queue: QueueName, *, after: str | None = None, limit: int = 1000) -> EventPage:
         """Events after a position, about `limit` of them. None: nothing yet, only the present end; "0": from the oldest kept."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
+import msgspec
+
+from jobq.core import events
 from jobq.core.commands import AnyCommand, Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, SendSignal, Update
-from jobq.core.records import JobKey
-from jobq.core.states import Kind
+from jobq.core.records import JobKey, QueueName
+from jobq.core.states import Kind, QueueKind
 from jobq.core.waits import noted_child
 from jobq.stores.sqlite import ending, line, locks, signals
 from jobq.stores.sqlite.queries import load
@@ -21,6 +26,7 @@ from jobq.stores.sqlite.rows import (
     NOTED,
     WAITING,
     Job,
+    pack_options,
     unpack_options,
 )
 from jobq.stores.sqlite.tx import QueueRow, Tx
@@ -30,11 +36,18 @@ TIES = load("ties.sql")
 
 def alter(tx: Tx, commands: Sequence[AnyCommand]) -> list[bool]:
     """The whole of `Store.alter`."""
-    return [_carry_out(tx, command) for command in commands]
+    done = [_carry_out(tx, command) for command in commands]
+    purged: Counter[tuple[QueueName, str | None]] = Counter()
+    for command, how in zip(commands, done, strict=True):
+        if how == "purged":
+            purged[command.job.queue, command.actor] += 1
+    for (name, actor), n in purged.items():
+        tx.done_to(tx.queue_made(name), QueueKind.PURGED, reason=events.jobs_told(n), actor=actor)
+    return [bool(how) for how in done]
 
 
 def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> bool:
-    """Waiting, delayed, blocked: at once. Active: asked."""
+    """Waiting, delayed, blocked: at once. Active: asked. `job.actor` is who did it."""
     if job.state in ENDED:
         return False
     if cascade:
@@ -45,16 +58,19 @@ def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> 
     if not job.flags & CANCEL:
         job.flags |= CANCEL
         job.reason = reason
+        if job.actor is not None:  # kept for the event of its end
+            job.options = pack_options(msgspec.structs.replace(unpack_options(job.options), actor=job.actor))
         tx.save(job)
         signals.ask_to_cancel(tx, job.worker, queue.qname, job.id)
     return True
 
 
-def _carry_out(tx: Tx, command: AnyCommand) -> bool:
+def _carry_out(tx: Tx, command: AnyCommand) -> bool | Literal["purged"]:
     found = _find(tx, command.job)
     if found is None:
         return False
     queue, job = found
+    job.actor = command.actor
     match command:
         case Cancel(cascade=cascade, reason=reason):
             return cancel(tx, queue, job, reason=reason, cascade=cascade)
@@ -91,6 +107,7 @@ def _cancel_below(tx: Tx, job: Job, reason: str) -> None:
             child = tx.find(qid, id) if (qid, id) not in seen else None
             seen.add((qid, id))
             if child is not None:
+                child.actor = job.actor
                 todo.append(child)
                 cancel(tx, tx.queue_by_qid(qid), child, reason=reason, cascade=False)
 
@@ -116,6 +133,9 @@ def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
     job.started_ms = job.finished_ms = job.worker = job.token = job.reason = None
     job.failure = job.result = job.progress = job.saved = None
     job.flags &= ~CANCEL
+    options = unpack_options(job.options)
+    if options.actor is not None:
+        job.options = pack_options(msgspec.structs.replace(options, actor=None))
     if job.flags & NOTED:
         tx.execute(TIES["delete_signals"], (job.pk,))
     line.to_back(tx, job, Kind.RERUN)
@@ -164,14 +184,14 @@ def _update(tx: Tx, job: Job, payload: bytes, codec: str) -> bool:
     return True
 
 
-def _remove(tx: Tx, queue: QueueRow, job: Job) -> bool:
+def _remove(tx: Tx, queue: QueueRow, job: Job) -> bool | Literal["purged"]:
     if job.state == ACTIVE:
         return False
     if job.state in ENDED:
         if job.flags & LOCKING:
             tx.execute(TIES["drop_lock"], (job.qid, unpack_options(job.options).lock, job.pk))
         ending.forget(tx, job)
-        return True
+        return "purged"
     return cancel(tx, queue, job, reason="removed", cascade=False)
 
 

@@ -44,6 +44,8 @@ def end(tx: Tx, queue: QueueRow, job: Job, state: int, *, failure: Failure | Non
     options = unpack_options(job.options)
     job.finished_ms = tx.now
     job.reason = reason if state == CANCELLED else None
+    if state == CANCELLED and job.actor is None:
+        job.actor = options.actor  # whoever asked it to stop while it was active
     job.keep = 1 if job.flags & (GIVEN | TTL) else 0
     explicit = options.result_ttl_ms if state != CANCELLED else None
     job.at_ms = keep_until(queue.settings, state, tx.now) if explicit is None else tx.now + explicit

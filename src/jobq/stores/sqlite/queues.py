@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core import stalls
+from jobq.core import events, stalls
 from jobq.core.events import STATE_CODES
-from jobq.core.queues import Limits, QueueConfig
+from jobq.core.queues import Limits, QueueConfig, limits_told
 from jobq.core.records import QueueName
-from jobq.core.states import State
+from jobq.core.states import QueueKind, State
 from jobq.errors import ConfigError
 from jobq.stores.sqlite import alter, ending, keys, settings
 from jobq.stores.sqlite.queries import load
@@ -28,6 +28,8 @@ def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
     if config.partitions not in (None, 1):
         raise ConfigError(f"queue {name.queue!r}: partitions={config.partitions} is for Valkey; this store has one partition")
     stored = _with_limits(name, queue.settings, config)
+    if config.limits is not None and stored.version > queue.settings.version:
+        tx.done_to(queue, QueueKind.LIMITS, reason=limits_told(config.limits, version=stored.version))
     if config.retention is not None:
         stored = msgspec.structs.replace(stored, retention=config.retention)
     if config.dead_letters is not None:
@@ -38,9 +40,11 @@ def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
     return _store(tx, queue, config.mode or queue.mode, stored, limits_changed=changed)
 
 
-def set_limits(tx: Tx, name: QueueName, limits: Limits | None, key: str | None) -> None:
+def set_limits(tx: Tx, name: QueueName, limits: Limits | None, key: str | None, actor: str | None) -> None:
     """The whole of `Store.set_limits`."""
     queue = tx.queue_made(name)
+    if limits != (queue.settings.changed if key is None else keys.overrides(tx, queue.qid, [key]).get(key)):
+        tx.done_to(queue, QueueKind.LIMITS, reason=limits_told(limits, key=key), actor=actor)
     if key is None:
         _store(tx, queue, queue.mode, msgspec.structs.replace(queue.settings, changed=limits), limits_changed=True)
         return
@@ -57,15 +61,17 @@ def overrides(tx: Tx, qid: int) -> dict[str, Limits]:
     return {key: msgspec.msgpack.decode(data, type=Limits) for key, _, data in tx.execute(KEYED["key_overrides"], (qid,))}
 
 
-def pause(tx: Tx, name: QueueName, paused: bool) -> None:
+def pause(tx: Tx, name: QueueName, paused: bool, actor: str | None) -> None:
     """The whole of `Store.pause` and `Store.resume`."""
     queue = tx.queue_made(name)
+    if bool(queue.paused) is not paused:
+        tx.done_to(queue, QueueKind.PAUSED if paused else QueueKind.RESUMED, actor=actor)
     queue.paused, queue.dirty = int(paused), True
     if not paused:
         tx.woken[queue.qid] = max(1, queue.counts[WAITING])
 
 
-def clear(tx: Tx, name: QueueName, delayed: bool, limit: int) -> int:
+def clear(tx: Tx, name: QueueName, delayed: bool, limit: int, actor: str | None) -> int:
     """The whole of `Store.clear`."""
     queue = tx.queue(name)
     if queue is None:
@@ -79,12 +85,15 @@ def clear(tx: Tx, name: QueueName, delayed: bool, limit: int) -> int:
         for (id,) in tx.execute(SQL[statement], (*parameters, limit - cleared)).fetchall():
             job = tx.find(queue.qid, id)
             if job is not None and job.state == state:  # clearing one job may have moved another
+                job.actor = actor
                 alter.cancel(tx, queue, job, reason="removed", cascade=False)
                 cleared += 1
+    if cleared:
+        tx.done_to(queue, QueueKind.CLEARED, reason=events.jobs_told(cleared), actor=actor)
     return cleared
 
 
-def clean(tx: Tx, name: QueueName, state: State, older_than_ms: int, limit: int) -> int:
+def clean(tx: Tx, name: QueueName, state: State, older_than_ms: int, limit: int, actor: str | None) -> int:
     """The whole of `Store.clean`."""
     queue = tx.queue(name)
     code = STATE_CODES[state]
@@ -98,10 +107,12 @@ def clean(tx: Tx, name: QueueName, state: State, older_than_ms: int, limit: int)
         for row in rows:
             ending.forget(tx, Job(*row))
         cleaned += len(rows)
+    if cleaned:
+        tx.done_to(queue, QueueKind.PURGED, reason=events.jobs_told(cleaned, state), actor=actor)
     return cleaned
 
 
-def obliterate(tx: Tx, name: QueueName, force: bool, limit: int) -> bool:
+def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | None) -> bool:
     """The whole of `Store.obliterate`."""
     queue = tx.queue(name)
     if queue is None:
@@ -113,6 +124,7 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int) -> bool:
     for row in rows:
         job = Job(*row)
         if job.state not in ENDED:  # on record, like any end
+            job.actor = actor
             ending.end(tx, queue, job, CANCELLED, reason="removed")
         ending.forget(tx, job)
     if len(rows) == limit:
@@ -120,6 +132,8 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int) -> bool:
     keys.flush(tx)  # what ended here is written before the keys go, not after
     for statement in ("drop_keys", "drop_key_limits", "drop_locks", "drop_schedules", "drop_minutes", "drop_sleepers"):
         tx.execute(SQL[statement], (queue.qid,))
+    if queue.listed:
+        tx.done_to(queue, QueueKind.OBLITERATED, actor=actor)
     queue.listed = queue.paused = queue.held_ms = 0
     queue.mode = queue.rate = queue.settings_blob = None
     queue.dirty = True

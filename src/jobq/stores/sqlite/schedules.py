@@ -10,35 +10,47 @@ import msgspec
 
 from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.core.records import QueueName
+from jobq.core.states import QueueKind
 from jobq.stores.sqlite import put
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.tx import Tx
+from jobq.stores.sqlite.tx import QueueRow, Tx
 
 SQL = load("schedules.sql")
 
 
-def put_schedule(tx: Tx, spec: ScheduleSpec, next_ms: int | None) -> ScheduleRecord:
+def put_schedule(tx: Tx, spec: ScheduleSpec, next_ms: int | None, actor: str | None) -> ScheduleRecord:
     """The whole of `Store.put_schedule`."""
-    qid = tx.queue_made(spec.queue).qid
+    queue = tx.queue_made(spec.queue)
+    qid = queue.qid
     packed = msgspec.msgpack.encode(spec)
     row = tx.execute(SQL["schedule"], (qid, spec.id)).fetchone()
     if row is None or row[2] != packed:
         meta = {"every_ms": spec.every_ms, "after_complete": spec.after_complete, "limit": spec.limit, "end_ms": spec.end_ms}
         tx.execute(SQL["put_schedule"], (qid, spec.id, packed, json.dumps(meta), next_ms, tx.now))
         row = tx.execute(SQL["schedule"], (qid, spec.id)).fetchone()
+        _changed(tx, queue, "put", spec.id, actor)
     return _record(row)
 
 
-def drop_schedule(tx: Tx, name: QueueName, id: str) -> bool:
+def drop_schedule(tx: Tx, name: QueueName, id: str, actor: str | None) -> bool:
     """The whole of `Store.drop_schedule`."""
     queue = tx.queue(name)
-    return queue is not None and tx.change(SQL["drop_schedule"], (queue.qid, id)) > 0
+    if queue is None or not tx.change(SQL["drop_schedule"], (queue.qid, id)):
+        return False
+    _changed(tx, queue, "dropped", id, actor)
+    return True
 
 
-def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool) -> bool:
+def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool, actor: str | None) -> bool:
     """The whole of `Store.pause_schedule`."""
     queue = tx.queue(name)
-    return queue is not None and tx.change(SQL["pause_schedule"], (int(paused), queue.qid, id)) > 0
+    row = None if queue is None else tx.execute(SQL["schedule"], (queue.qid, id)).fetchone()
+    if queue is None or row is None:
+        return False
+    if _record(row).paused is not paused:
+        tx.execute(SQL["pause_schedule"], (int(paused), queue.qid, id))
+        _changed(tx, queue, "paused" if paused else "resumed", id, actor)
+    return True
 
 
 def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> list[ScheduleRecord]:
@@ -79,6 +91,10 @@ def _fire(tx: Tx, each: Fire) -> bool:
             # Another job holds the unique lock, or the queue is full: the schedule has fired, and no job of its own will end.
             tx.execute(SQL["rearm"], {"now": tx.now, "qid": queue.qid, "id": each.schedule})
     return True
+
+
+def _changed(tx: Tx, queue: QueueRow, how: str, id: str, actor: str | None) -> None:
+    tx.done_to(queue, QueueKind.SCHEDULE, reason=f"{how} {id}", actor=actor)
 
 
 def _record(row: Sequence[Any]) -> ScheduleRecord:

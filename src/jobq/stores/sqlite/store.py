@@ -177,37 +177,41 @@ class SqliteStore:
     async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
         return await self._write(_declare, queue, config)
 
-    async def set_limits(self, queue: QueueName, limits: Limits | None, *, key: str | None = None) -> None:
-        await self._write(queues.set_limits, queue, limits, key)
+    async def set_limits(
+        self, queue: QueueName, limits: Limits | None, *, key: str | None = None, actor: str | None = None
+    ) -> None:
+        await self._write(queues.set_limits, queue, limits, key, actor)
 
-    async def pause(self, queue: QueueName) -> None:
-        await self._write(queues.pause, queue, True)
+    async def pause(self, queue: QueueName, *, actor: str | None = None) -> None:
+        await self._write(queues.pause, queue, True, actor)
 
-    async def resume(self, queue: QueueName) -> None:
-        await self._write(queues.pause, queue, False)
+    async def resume(self, queue: QueueName, *, actor: str | None = None) -> None:
+        await self._write(queues.pause, queue, False, actor)
 
-    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000) -> int:
-        return await self._write(queues.clear, queue, delayed, limit)
+    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000, actor: str | None = None) -> int:
+        return await self._write(queues.clear, queue, delayed, limit, actor)
 
-    async def clean(self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000) -> int:
-        return await self._write(queues.clean, queue, state, older_than_ms, limit)
+    async def clean(
+        self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000, actor: str | None = None
+    ) -> int:
+        return await self._write(queues.clean, queue, state, older_than_ms, limit, actor)
 
-    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000) -> bool:
-        return await self._write(queues.obliterate, queue, force, limit)
+    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None) -> bool:
+        return await self._write(queues.obliterate, queue, force, limit, actor)
 
     async def ask_worker(self, name: str, wish: Wish) -> bool:
         return await self._write(reads.ask_worker, name, wish)
 
     # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None) -> ScheduleRecord:
-        return await self._write(schedules.put_schedule, spec, next_ms)
+    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None) -> ScheduleRecord:
+        return await self._write(schedules.put_schedule, spec, next_ms, actor)
 
-    async def drop_schedule(self, queue: QueueName, id: str) -> bool:
-        return await self._write(schedules.drop_schedule, queue, id)
+    async def drop_schedule(self, queue: QueueName, id: str, *, actor: str | None = None) -> bool:
+        return await self._write(schedules.drop_schedule, queue, id, actor)
 
-    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool) -> bool:
-        return await self._write(schedules.pause_schedule, queue, id, paused)
+    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> bool:
+        return await self._write(schedules.pause_schedule, queue, id, paused, actor)
 
     async def list_schedules(
         self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100

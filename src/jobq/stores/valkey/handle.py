@@ -66,6 +66,10 @@ class Handle:
         n = self._partitions.get(queue) or await self.partitions(queue)
         return [keys.prefix(queue)] if n == 1 else [keys.partition_prefix(queue, p) for p in range(n)]
 
+    async def home(self, queue: QueueName) -> str:
+        """Where shard 0 of its log is: there it is told what is done to the queue as a whole."""
+        return (await self.prefixes(queue))[0]
+
     def place(self, queue: QueueName, id: str, key: str | None = None) -> str:
         """Where a job is, in a queue whose partitions are known."""
         n = self._partitions[queue]

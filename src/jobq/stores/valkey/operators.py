@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobq.core.commands import AnyCommand
 from jobq.core.events import STATE_CODES
-from jobq.core.queues import Limits, QueueConfig, QueueRecord
+from jobq.core.queues import Limits, QueueConfig, QueueRecord, limits_told
 from jobq.core.records import QueueName, Wish
 from jobq.core.states import State
 from jobq.errors import ConfigError
@@ -28,7 +28,7 @@ class Operators(Flows):
         for prefix, places in (await self.places([c.job for c in commands])).items():
             for start in range(0, len(places), _ALTERED):
                 part = places[start : start + _ALTERED]
-                args: list[Argument] = [self.now()]
+                args: list[Argument] = [self.now(), await self.home(keys.queue_of(prefix))]
                 for n in part:
                     args += packing.command(commands[n])
                 applied, messages, to_wake = await self.fcall("alter", prefix, *args, confirmed=True)
@@ -51,15 +51,17 @@ class Operators(Flows):
         await self.meet(queue)
         base = keys.prefix(queue)
         args = self._declared(queue, config, partitions or stored)
+        told = "" if config.limits is None else limits_told(config.limits, version=config.limits_version)
         try:
-            flat = await self.fcall("declare", base, *args, "")
+            flat = await self.fcall("declare", base, *args, "", told if max(partitions or 1, stored) == 1 else "")
         except Refused as e:
             raise _declared_otherwise(queue, config, e) from None
         self._partitions.pop(queue, None)
         declared = unpacking.queue_record(queue, flat, (await self.fcall("describe", base))[1])
         if await self.partitions(queue) > 1:
-            for prefix in await self.prefixes(queue):
-                await self.fcall("declare", prefix, args[0], declared.mode or "", *args[2:4], "", *args[5:], base)
+            for n, prefix in enumerate(await self.prefixes(queue)):
+                rest = (*args[5:], base, "" if n else told)
+                await self.fcall("declare", prefix, args[0], declared.mode or "", *args[2:4], "", *rest)
         return declared
 
     def _declared(self, queue: QueueName, config: QueueConfig, partitions: int) -> list[Argument]:
@@ -75,7 +77,9 @@ class Operators(Flows):
             packing.stalls_text(config.max_stalls) if config.max_stalls else "",
         ]  # fmt: skip
 
-    async def set_limits(self, queue: QueueName, limits: Limits | None, *, key: str | None = None) -> None:
+    async def set_limits(
+        self, queue: QueueName, limits: Limits | None, *, key: str | None = None, actor: str | None = None
+    ) -> None:
         """See OperatorStore."""
         prefixes = await self.prefixes(queue)
         if len(prefixes) > 1 and key is None and limits is not None and (limits.limit or limits.rate):
@@ -92,53 +96,62 @@ class Operators(Flows):
             else:
                 flat, _ = await self.fcall("describe", prefix)
                 rest = packing.in_force(unpacking.queue_record(queue, flat).limits.declared, len(prefixes))
-            to_wake = await self.fcall("limit", prefix, self.now(), key or "", text, *rest)
+            told = (prefixes[0], limits_told(limits, key=key), actor or "")
+            to_wake = await self.fcall("limit", prefix, self.now(), *told, key or "", text, *rest)
             await self.after(queue, prefix, to_wake=to_wake)
 
-    async def pause(self, queue: QueueName) -> None:
+    async def pause(self, queue: QueueName, *, actor: str | None = None) -> None:
         """See OperatorStore."""
-        await self._pause(queue, "1")
+        await self._pause(queue, "1", actor)
 
-    async def resume(self, queue: QueueName) -> None:
+    async def resume(self, queue: QueueName, *, actor: str | None = None) -> None:
         """See OperatorStore."""
-        await self._pause(queue, "0")
+        await self._pause(queue, "0", actor)
 
-    async def _pause(self, queue: QueueName, paused: str) -> None:
+    async def _pause(self, queue: QueueName, paused: str, actor: str | None) -> None:
         await self.meet(queue)
+        home = await self.home(queue)
         for prefix in dict.fromkeys([*await self.prefixes(queue), keys.prefix(queue)]):
-            to_wake = await self.fcall("pause", prefix, self.now(), paused)
+            to_wake = await self.fcall("pause", prefix, self.now(), home, actor or "", paused)
             await self.after(queue, prefix, to_wake=to_wake)
 
-    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000) -> int:
+    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000, actor: str | None = None) -> int:
         """See OperatorStore."""
-        cleared = 0
+        cleared, home = 0, await self.home(queue)
         for prefix in await self.prefixes(queue):
             more = True
             while more and cleared < limit:
-                n, messages, more = await self.fcall("clear", prefix, self.now(), int(delayed), limit - cleared)
+                args = (self.now(), home, actor or "", int(delayed), limit - cleared)
+                n, messages, more = await self.fcall("clear", prefix, *args)
                 cleared += n
                 await self.after(queue, prefix, messages=messages)
         return cleared
 
-    async def clean(self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000) -> int:
+    async def clean(
+        self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000, actor: str | None = None
+    ) -> int:
         """See OperatorStore."""
         if not state.ended:
             raise ConfigError(f"clean removes ended jobs; {state} is not an ended state (completed, failed or cancelled is)")
-        cleaned = 0
+        cleaned, home = 0, await self.home(queue)
         for prefix in await self.prefixes(queue):
             if cleaned < limit:
-                cleaned += await self.fcall("clean", prefix, self.now(), STATE_CODES[state], older_than_ms, limit - cleaned)
+                args = (self.now(), home, actor or "", STATE_CODES[state], older_than_ms, limit - cleaned)
+                n, messages = await self.fcall("clean", prefix, *args)
+                cleaned += n
+                await self.after(queue, prefix, messages=messages)
         return cleaned
 
-    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000) -> bool:
+    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None) -> bool:
         """See OperatorStore."""
-        for prefix in await self.prefixes(queue):
-            done, messages = await self.fcall("obliterate", prefix, self.now(), int(force), limit)
+        home = await self.home(queue)
+        # The last one tells of it: of a partitioned queue, that is where it was declared.
+        for prefix in dict.fromkeys([*await self.prefixes(queue), keys.prefix(queue)]):
+            told = (home if prefix == keys.prefix(queue) else "", actor or "")
+            done, messages = await self.fcall("obliterate", prefix, self.now(), *told, int(force), limit)
             await self.after(queue, prefix, messages=messages)
             if not done:
                 return False
-        if await self.partitions(queue) > 1:
-            await self.fcall("obliterate", keys.prefix(queue), self.now(), int(force), limit)
         await self.servers.command(keys.QUEUES, "SREM", keys.QUEUES, keys.prefix(queue))
         self._met.discard(queue)
         self._partitions.pop(queue, None)

@@ -222,6 +222,8 @@ def command(c: AnyCommand) -> tuple[bytes, bytes]:
     """A command: itself and its bytes."""
     kind: str = type(c).__struct_config__.tag  # type: ignore[assignment]
     fields: dict[str, Any] = {"kind": kind, "id": c.job.id}
+    if c.actor is not None:
+        fields["actor"] = c.actor
     data = b""
     if isinstance(c, Cancel):
         fields |= {"reason": c.reason, "cascade": c.cascade}

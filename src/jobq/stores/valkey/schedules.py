@@ -13,6 +13,7 @@ from jobq.core.records import QueueName
 from jobq.stores.valkey import keys, packing
 from jobq.stores.valkey.flows import Flows
 from jobq.stores.valkey.handle import Refused
+from jobq.stores.valkey.wire import Argument
 
 _TOGETHER = 100
 """Queues that are asked at once: a scheduler looks at all of them every second."""
@@ -22,7 +23,7 @@ _decode = msgspec.msgpack.Decoder(ScheduleSpec).decode
 class Schedules(Flows):
     """`put_schedule` and the others. The schedules of a partitioned queue are kept in one place, its jobs are not."""
 
-    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None) -> ScheduleRecord:
+    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None) -> ScheduleRecord:
         """See ScheduleStore."""
         await self.meet(spec.queue)
         rule: dict[str, Any] = {"after": spec.after_complete}
@@ -32,25 +33,23 @@ class Schedules(Flows):
             rule["limit"] = spec.limit
         if spec.end_ms is not None:
             rule["stop"] = spec.end_ms
-        packed = packing.encode(spec)
-        view = await self.fcall(
-            "schedule",
-            keys.prefix(spec.queue),
-            self.now(),
-            spec.id,
-            packed,
-            "" if next_ms is None else next_ms,
-            packing.encode(rule),
-        )
-        return _record(view)
+        stored = (packing.encode(spec), "" if next_ms is None else next_ms, packing.encode(rule))
+        return _record(await self._change("schedule", spec.queue, actor, spec.id, *stored))
 
-    async def drop_schedule(self, queue: QueueName, id: str) -> bool:
+    async def drop_schedule(self, queue: QueueName, id: str, *, actor: str | None = None) -> bool:
         """See ScheduleStore."""
-        return bool(await self.fcall("unschedule", keys.prefix(queue), id))
+        return bool(await self._change("unschedule", queue, actor, id))
 
-    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool) -> bool:
+    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> bool:
         """See ScheduleStore."""
-        return bool(await self.fcall("pause_schedule", keys.prefix(queue), id, int(paused)))
+        return bool(await self._change("pause_schedule", queue, actor, id, int(paused)))
+
+    async def _change(self, function: str, queue: QueueName, actor: str | None, *args: Argument) -> Any:
+        """Do something to a schedule. Where its queue is partitioned, the log is elsewhere, and learns of it by a message."""
+        prefix = keys.prefix(queue)
+        answer, messages = await self.fcall(function, prefix, self.now(), await self.home(queue), actor or "", *args)
+        await self.after(queue, prefix, messages=messages)
+        return answer
 
     async def list_schedules(
         self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100

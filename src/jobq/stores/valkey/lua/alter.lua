@@ -4,7 +4,7 @@ local PENDING = { [STATE.delayed] = true, [STATE.blocked] = true, [STATE.waiting
 local LINES = 1000 -- log lines kept per job
 local CHILD = "$jobq.child "
 
--- Waiting, delayed, blocked: at once. Active: asked; its worker is told.
+-- Waiting, delayed, blocked: at once. Active: asked; its worker is told. `job.actor` is who did it.
 function J.cancel(cx, job, reason, cascade)
   if job.finished then return false end
   -- Only with what it does itself: ids used again may wait for each other in a circle.
@@ -16,6 +16,7 @@ function J.cancel(cx, job, reason, cascade)
   if not J.has(job.rflags, J.CANCEL) then
     job.rflags = J.with(job.rflags, J.CANCEL)
     J.extra(cx, job, "why", reason)
+    if job.actor then J.extra(cx, job, "who", job.actor) end
     J.save_run(cx, job)
     call("PUBLISH", "jq:cancel:" .. job.worker, "cancel\n" .. cx.P .. "\n" .. job.id)
   end
@@ -35,7 +36,7 @@ function J.cancel_children(cx, job)
       local name, child = value:match("^[^\n]*\n([^\n]*)\n(.*)$")
       if name then queue, id = sibling(cx, name), child end
     end
-    if queue then J.post(cx, queue, { type = "cancel", id = id, reason = "cancelled" }) end
+    if queue then J.post(cx, queue, { type = "cancel", id = id, reason = "cancelled", actor = job.actor }) end
   end
 end
 
@@ -47,7 +48,7 @@ end
 
 -- What a life has gathered: it does not go over into the next. Edges and their inputs do.
 function J.forget_life(cx, job)
-  local x, gone = cx.P .. "x:" .. job.id, { "failure", "progress", "saved", "why", "signals", "signal" }
+  local x, gone = cx.P .. "x:" .. job.id, { "failure", "progress", "saved", "why", "who", "signals", "signal" }
   for _, field in ipairs(call("HKEYS", x)) do
     if field:sub(1, 2) == "g:" then gone[#gone + 1] = field end
   end
@@ -113,11 +114,14 @@ function COMMANDS.update(cx, job, c, payload)
   return true
 end
 
-function COMMANDS.remove(cx, job)
+function COMMANDS.remove(cx, job, c)
   if job.state == STATE.active then return false end
   if not job.finished then return J.cancel(cx, job, "removed", false) end
   J.unlock_removed(cx, job)
   J.purge(cx, job)
+  cx.purged = cx.purged or {}
+  local actor = c.actor or ""
+  cx.purged[actor] = (cx.purged[actor] or 0) + 1
   return true
 end
 
@@ -128,16 +132,18 @@ function COMMANDS.signal(cx, job, c, value)
   return true
 end
 
--- alter. KEYS 1 prefix. ARGS now, then per command: itself packed {kind, id, …}, data.
+-- alter. KEYS 1 prefix. ARGS now, prefix of shard 0, then per command: itself packed {kind, id, actor, …}, data.
 -- RETURNS {answers "101", messages waiting, jobs to wake for elsewhere}
 function J.alter(keys, args)
   local cx, answers = J.open(keys[1], args[1]), {}
-  for i = 2, #args, 2 do
+  for i = 3, #args, 2 do
     local c = munpack(args[i])
     local job = J.look(cx, c.id)
+    if job then job.actor = c.actor end
     answers[#answers + 1] = job and COMMANDS[c.kind](cx, job, c, args[i + 1]) and "1" or "0"
     J.deliver_local(cx)
   end
+  for actor, n in pairs(cx.purged or {}) do J.done_to(cx, args[2], "purged", J.jobs_told(n), actor) end
   J.close(cx)
   return { table.concat(answers), cx.outbox, cx.to_wake or 0 }
 end

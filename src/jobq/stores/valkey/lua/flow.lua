@@ -211,7 +211,14 @@ end
 
 function J.MAIL.cancel(cx, m)
   local job = J.look(cx, m.id)
-  if job then J.cancel(cx, job, m.reason, true) end
+  if not job then return end
+  job.actor = m.actor
+  J.cancel(cx, job, m.reason, true)
+end
+
+-- Something was done to the queue, and this is where its log tells of it. A message may come twice: it is remembered for a day.
+function J.MAIL.tell(cx, m)
+  if call("SET", cx.P .. "td:" .. m.nonce, "1", "NX", "PX", 86400000) then J.done_to(cx, cx.P, m.kind, m.reason, m.actor) end
 end
 
 -- The copy of a dead letter. It takes the kind of the queue it comes to. One that was sent to a partitioned queue as a whole is

@@ -40,6 +40,23 @@ function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
   if previous == J.STATE.active then J.add(cx, "run_ms", cx.now - job.started) end
 end
 
+-- How many jobs were cleared or purged: core/events.py jobs_told. `state` is "" or the name of a state and a space.
+function J.jobs_told(n, state) return J.whole(n) .. " " .. (state or "") .. (n == 1 and "job" or "jobs") end
+
+-- Something was done to the queue as a whole. It is told in shard 0 of the log, which is at the prefix `home`: here, or elsewhere by
+-- a message. `reason` and `actor` are text, nil or "".
+function J.done_to(cx, home, kind, reason, actor)
+  if reason == "" then reason = nil end
+  if actor == "" then actor = nil end
+  if home ~= cx.P then
+    local nonce = call("HINCRBY", cx.P .. "m", "told", 1) .. "." .. J.INCARNATION .. cx.P
+    return J.post(cx, home, { type = "tell", kind = kind, reason = reason, actor = actor, nonce = nonce })
+  end
+  local items = J.items(cx)
+  items[#items + 1] = (actor and WITH_ACTOR or HEAD) .. char(J.KIND[kind]) .. "\160\0\160" .. NIL .. "\0\0\0" .. NIL .. NIL
+    .. pmaybe(reason) .. NIL .. NIL .. TIME .. cx.now6 .. NIL .. NIL .. NIL .. (actor and pstr(actor) or "")
+end
+
 -- Jobs that were accepted and wait: an entry of its own, shorter than their events would be (see core/events.py).
 function J.tell_accepted(cx, nk, ids)
   local n, id = #ids, J.str_head(#ids[1])

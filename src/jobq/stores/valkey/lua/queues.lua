@@ -28,10 +28,10 @@ end
 
 -- declare. KEYS 1 prefix. ARGS now, mode, limits as text or "", version, partitions or "", retention as text "c|f|x|n" or "",
 -- dead letters "prefix\nqueue" or "", the limits in force (see IN_FORCE), max_stalls of tasks as JSON or "",
--- base prefix if this is a partition or ""
+-- base prefix if this is a partition or "", what the event says if the limits change, or "" where another prefix tells it
 -- RETURNS what is stored, flat; or an error. A partitioned queue has its mode from the start, the same in all partitions: no job fixes it.
 function J.declare(keys, args)
-  local now, mode, limits, version, partitions, retention, dead, limit, rate, key_limit, key_rate, max_waiting, stalls, base = unpack(args)
+  local now, mode, limits, version, partitions, retention, dead, limit, rate, key_limit, key_rate, max_waiting, stalls, base, told = unpack(args)
   local cx, m = J.open(keys[1], now), keys[1] .. "m"
   local stored = J.pairs_of(call("HGETALL", m))
   if mode ~= "" and stored.mode and stored.mode ~= mode then return redis.error_reply("JOBQ DECLARE mode " .. stored.mode) end
@@ -59,15 +59,19 @@ function J.declare(keys, args)
     call("HSET", m, "declared", limits, "version", version)
     call("HDEL", m, "changed")
     put_in_force(cx, { limit, rate, key_limit, key_rate, max_waiting })
+    if told ~= "" then J.done_to(cx, cx.P, "limits", told) end
   end
   J.close(cx)
   return call("HGETALL", m)
 end
 
--- limit: change limits at run time. KEYS 1 prefix. ARGS now, key or "", limits as text ("" goes back), those in force, or "limit|rate" for a key
+-- limit: change limits at run time. KEYS 1 prefix. ARGS now, prefix of shard 0, what the event says, actor or "", key or "",
+-- limits as text ("" goes back), those in force, or "limit|rate" for a key
 function J.limit(keys, args)
-  local now, key, limits, limit, rate, key_limit, key_rate, max_waiting = unpack(args)
+  local now, home, told, actor, key, limits, limit, rate, key_limit, key_rate, max_waiting = unpack(args)
   local cx = J.open(keys[1], now)
+  local before = key ~= "" and call("HGET", cx.P .. "kl", "\n" .. key) or key == "" and call("HGET", cx.P .. "m", "changed") or ""
+  if cx.P == home and before ~= limits then J.done_to(cx, home, "limits", told, actor) end
   if key ~= "" then
     local own = limit -- "limit|rate"
     if limits == "" then call("HDEL", cx.P .. "kl", key, "\n" .. key) else call("HSET", cx.P .. "kl", key, own, "\n" .. key, limits) end
@@ -86,10 +90,13 @@ end
 -- describe. KEYS 1 prefix. RETURNS {what is stored flat, limits of keys flat}
 function J.describe(keys) return { call("HGETALL", keys[1] .. "m"), call("HGETALL", keys[1] .. "kl") } end
 
--- pause. KEYS 1 prefix. ARGS now, "1" or "0". RETURNS jobs to wake for elsewhere
+-- pause. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", "1" or "0". RETURNS jobs to wake for elsewhere
 function J.pause(keys, args)
-  local now, paused = unpack(args)
+  local now, home, actor, paused = unpack(args)
   local cx = J.open(keys[1], now)
+  if cx.P == home and (J.meta(cx).paused or "0") ~= paused then
+    J.done_to(cx, home, paused == "1" and "paused" or "resumed", nil, actor)
+  end
   call("HSET", cx.P .. "m", "paused", paused)
   J.meta_changed(cx)
   if paused == "0" then cx.woken = math.max(1, J.counters(cx).waiting) end
@@ -148,12 +155,17 @@ local function drop_listed(cx, list, limit, drop)
   return n
 end
 
--- clear. KEYS 1 prefix. ARGS now, "1" with delayed ones, limit. RETURNS {how many, messages waiting, 1 if there may be more}
+-- clear. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", "1" with delayed ones, limit
+-- RETURNS {how many, messages waiting, 1 if there may be more}
 function J.clear(keys, args)
-  local now, with_delayed, limit = unpack(args)
+  local now, home, actor, with_delayed, limit = unpack(args)
   local cx = J.open(keys[1], now)
   limit = tonumber(limit)
-  local function drop(job) if not job.finished then J.finish(cx, job, STATE.cancelled, "removed") end end
+  local function drop(job)
+    if job.finished then return end
+    job.actor = actor ~= "" and actor or nil
+    J.finish(cx, job, STATE.cancelled, "removed")
+  end
   local n, more = drop_waiting(cx, limit, drop)
   if with_delayed == "1" and not more then
     for _, list in ipairs({ "d", "b" }) do
@@ -161,13 +173,14 @@ function J.clear(keys, args)
     end
   end
   J.deliver_local(cx)
+  if n > 0 then J.done_to(cx, home, "cleared", J.jobs_told(n), actor) end
   J.close(cx)
   return { n, cx.outbox, more and 1 or 0 }
 end
 
--- clean. KEYS 1 prefix. ARGS now, state, older_than_ms, limit. RETURNS how many
+-- clean. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", state, older_than_ms, limit. RETURNS {how many, messages waiting}
 function J.clean(keys, args)
-  local now, state, older, limit = unpack(args)
+  local now, home, actor, state, older, limit = unpack(args)
   local cx, n = J.open(keys[1], now), 0
   older, limit = tonumber(older), tonumber(limit)
   for _, list in ipairs({ "e", "k", "y" }) do
@@ -181,18 +194,23 @@ function J.clean(keys, args)
     end
     n = n + #ids
   end
-  return n
+  if n > 0 then
+    J.done_to(cx, home, "purged", J.jobs_told(n, J.ENDINGS[tonumber(state)] .. " "), actor)
+    J.close(cx)
+  end
+  return { n, cx.outbox }
 end
 
 local LISTS = { "q", "d", "b", "e4", "k4", "y4", "e5", "k5", "y5", "e6", "k6", "y6" }
 local REST = {
   "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "sc", "ss", "sd", "tb", "fz", "fr",
 }
-local KEPT = { tag = true, gone = true, gone_to = true, gone_in = true }
+local KEPT = { tag = true, gone = true, gone_to = true, gone_in = true, told = true }
 
--- obliterate. KEYS 1 prefix. ARGS now, "1" by force, limit. RETURNS {1 if nothing is left, messages waiting}; or an error
+-- obliterate. KEYS 1 prefix. ARGS now, prefix of shard 0 or "" where another prefix tells it, actor or "", "1" by force, limit
+-- RETURNS {1 if nothing is left, messages waiting}; or an error
 function J.obliterate(keys, args)
-  local now, force, limit = unpack(args)
+  local now, home, actor, force, limit = unpack(args)
   local cx = J.open(keys[1], now)
   limit = tonumber(limit)
   local active = call("ZCARD", cx.P .. "q")
@@ -200,6 +218,7 @@ function J.obliterate(keys, args)
   local function drop(job)
     if not job.finished then
       job.token = ""
+      job.actor = actor ~= "" and actor or nil
       J.finish(cx, job, STATE.cancelled, "removed")
     end
     J.purge(cx, job)
@@ -213,10 +232,16 @@ function J.obliterate(keys, args)
   J.close(cx)
   if more or n >= limit then return { 0, cx.outbox } end
   for _, name in ipairs(REST) do call("UNLINK", cx.P .. name) end
+  local known = 0
   for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "m"))) do
-    if not KEPT[field] then call("HDEL", cx.P .. "m", field) end
+    if not KEPT[field] then known = known + call("HDEL", cx.P .. "m", field) end
   end
   for _, name in ipairs({ "waiting", "popped", "timer", "leases", "fronts", "priorities" }) do J.counters(cx)[name] = 0 end
   J.meta_changed(cx)
+  if home ~= "" and known > 0 then
+    J.done_to(cx, home, "obliterated", nil, actor)
+    J.log_flush(cx)
+    J.save_counters(cx, true)
+  end
   return { 1, cx.outbox }
 end

@@ -15,9 +15,16 @@ local function view(P, id, state)
   return { id, call("HGET", P .. "sc", id), state.next or "", state.fired, state.last or "", state.paused and 1 or 0, state.created }
 end
 
--- schedule: store one. KEYS 1 prefix. ARGS now, id, spec, next or "", rule packed {every, after, limit, stop}. RETURNS it as stored
+-- The log tells what was done to a schedule, and to which.
+local function changed(cx, home, how, id, actor)
+  J.done_to(cx, home, "schedule", how .. " " .. id, actor)
+  J.close(cx)
+end
+
+-- schedule: store one. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", id, spec, next or "", rule packed {every, after, limit, stop}
+-- RETURNS {it as stored, messages waiting}
 function J.schedule(keys, args)
-  local now, id, spec, next_time, rule = unpack(args)
+  local now, home, actor, id, spec, next_time, rule = unpack(args)
   local cx = J.open(keys[1], now)
   local P = cx.P
   local state = state_of(P, id)
@@ -28,26 +35,34 @@ function J.schedule(keys, args)
     state.next, state.fired, state.created = tonumber(next_time), 0, cx.now
     call("HSET", P .. "sc", id, spec)
     keep(P, id, state)
+    changed(cx, home, "put", id, actor)
   end
-  return view(P, id, state)
+  return { view(P, id, state), cx.outbox }
 end
 
--- unschedule. KEYS 1 prefix. ARGS id. RETURNS 1 if it was there
+-- unschedule. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", id. RETURNS {1 if it was there, messages waiting}
 function J.unschedule(keys, args)
-  local P, id = keys[1], args[1]
-  call("ZREM", P .. "sd", id)
-  call("HDEL", P .. "sc", id)
-  return call("HDEL", P .. "ss", id)
+  local now, home, actor, id = unpack(args)
+  local cx = J.open(keys[1], now)
+  call("ZREM", cx.P .. "sd", id)
+  call("HDEL", cx.P .. "sc", id)
+  local there = call("HDEL", cx.P .. "ss", id)
+  if there == 1 then changed(cx, home, "dropped", id, actor) end
+  return { there, cx.outbox }
 end
 
--- pause_schedule. KEYS 1 prefix. ARGS id, "1" or "0". RETURNS 1 if it is there
+-- pause_schedule. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", id, "1" or "0". RETURNS {1 if it is there, messages waiting}
 function J.pause_schedule(keys, args)
-  local P, id, paused = keys[1], unpack(args)
-  local state = state_of(P, id)
-  if not state then return 0 end
-  state.paused = paused == "1" or nil
-  keep(P, id, state)
-  return 1
+  local now, home, actor, id, paused = unpack(args)
+  local cx = J.open(keys[1], now)
+  local state = state_of(cx.P, id)
+  if not state then return { 0, 0 } end
+  if (paused == "1") ~= (state.paused == true) then
+    state.paused = paused == "1" or nil
+    keep(cx.P, id, state)
+    changed(cx, home, paused == "1" and "paused" or "resumed", id, actor)
+  end
+  return { 1, cx.outbox }
 end
 
 -- schedules. KEYS 1 prefix. ARGS now, "1" for due ones only, limit. RETURNS schedules

@@ -106,7 +106,12 @@ local function complete(cx, args, first, count, worker, stale)
   cx.freed = true
 end
 
-function J.why_cancelled(cx, job) return call("HGET", cx.P .. "x:" .. job.id, "why") or "cancelled" end
+-- Why a running job was asked to stop. Who asked is noted in the job, for the event of its end.
+function J.why_cancelled(cx, job)
+  local why, who = unpack(call("HMGET", cx.P .. "x:" .. job.id, "why", "who"))
+  job.actor = who or nil
+  return why or "cancelled"
+end
 
 local function again(cx, job, kind, delay, ...)
   if delay > 0 then
