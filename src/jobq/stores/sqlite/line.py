@@ -16,9 +16,14 @@ def ttl_end(job: Job, due_ms: int) -> int | None:
 
 
 def to_back(tx: Tx, job: Job, kind: Kind, *, reason: str | None = None) -> None:
-    """Waiting from now on, behind those of its priority (or in front, if it is lifo)."""
-    place = tx.places(job.qid)
-    job.seq = -place if job.options is not None and unpack_options(job.options).lifo else place
+    """Waiting from now on, behind the jobs of its priority (in front of them, if it is lifo).
+
+    A job that has started in this life goes to the back of a plain queue also if it is lifo, and keeps its place in its key."""
+    if job.started_ms is None:
+        place = tx.places(job.qid)
+        job.seq = -place if job.options is not None and unpack_options(job.options).lifo else place
+    elif job.key is None:
+        job.seq = tx.places(job.qid)
     job.due_ms = tx.now if job.state != DELAYED else job.due_ms
     job.at_ms = ttl_end(job, job.due_ms or tx.now)
     tx.move(job, kind, WAITING, reason=reason)

@@ -16,7 +16,6 @@ from jobq.stores.sqlite.rows import (
     ERRED,
     FAILED,
     NOTED,
-    WAITING,
     Job,
     unpack_options,
 )
@@ -116,11 +115,6 @@ def _let_go(tx: Tx, queue: QueueRow, state: int, rows: list[tuple[int, int]]) ->
 
 
 def _promote(tx: Tx, queue: QueueRow, job: Job) -> None:
-    if queue.mode == "keyed" and job.failures:
-        # A retry of a keyed job returns to its key's front: it keeps its place.
-        job.at_ms = None
-        tx.move(job, Kind.PROMOTED, WAITING)
-        return
     line.to_back(tx, job, Kind.PROMOTED)
 
 

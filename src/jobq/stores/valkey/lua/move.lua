@@ -105,13 +105,14 @@ function J.unshelve(cx, job)
   if call("ZREM", P .. "y" .. state, id) == 1 then call("ZREM", P .. "y", id) end
 end
 
--- The end of a job. `result` is "" or "\1" .. bytes. `failure` is {reason =, type =, message =} made here, or
--- {blob =, error =, fingerprint =, reason =} from a worker; `run`: a run failed, and is kept among the job's errors.
+-- The end of a job. `reason` defaults to that of the failure. `result` is "" or "\1" .. bytes. `failure` is {reason =, type =, message =}
+-- made here, or {blob =, error =, fingerprint =, reason =} from a worker; `run`: a run failed, and is kept among the job's errors.
 function J.finish(cx, job, state, reason, result, failure)
   local previous = job.state
   local worker = leave(cx, job)
-  local err, fingerprint
-  if failure then reason, err, fingerprint = J.keep_failure(cx, job, failure) end
+  local why, err, fingerprint
+  if failure then why, err, fingerprint = J.keep_failure(cx, job, failure) end
+  reason = reason or why
   job.state, job.finished, job.reason, job.result = state, cx.now, reason or "", result or ""
   J.write_end(cx, job)
   call("HDEL", cx.P .. "h", job.id)

@@ -160,8 +160,7 @@ local function settle_one(cx, o, data, edges)
   if o.kind == "retry" or o.kind == "fail" then job.failures = job.failures + 1 end
   if J.has(job.rflags, J.CANCEL) then
     local failed = o.kind == "retry" or o.kind == "fail"
-    if failed then J.keep_failure(cx, job, run_failure(o, data)) end
-    J.finish(cx, job, STATE.cancelled, J.why_cancelled(cx, job))
+    J.finish(cx, job, STATE.cancelled, J.why_cancelled(cx, job), nil, failed and run_failure(o, data) or nil)
   else
     ENDINGS[o.kind](cx, job, o, data, edges)
   end

@@ -15,9 +15,9 @@ function J.promote(cx, limit)
   return #ids
 end
 
--- A lifo job goes first; one that has started goes to the front of its key, and to the back of a plain line.
+-- A lifo job goes first; one that has started in this life goes to the front of its key, and to the back of a plain queue.
 function J.place_when_due(cx, job)
-  if job.attempt > 0 then
+  if job.started > 0 then
     return J.meta(cx).mode == "keyed" and "front" or "back"
   end
   return J.options(job).lifo and "first" or "back"
@@ -52,7 +52,7 @@ function J.stalled(cx, job)
     J.finish(cx, job, STATE.failed, nil, nil, failure)
   else
     J.keep_failure(cx, job, failure)
-    J.to_waiting(cx, job, "stalled", "front")
+    J.to_waiting(cx, job, "stalled", "front", "stalled")
   end
 end
 
