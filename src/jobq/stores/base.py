@@ -127,7 +127,8 @@ class SignalStore(Protocol):
         """Wait until there may be work in one of the queues (True), or for the timeout (False).
 
         Work that arrived since the worker's last exchange found nothing is not missed. n jobs becoming waiting wake
-        workers with about n free slots between them, not all.
+        workers with about n free slots between them, not all. If those do not come for the work (they are frozen, or dead),
+        another sleeper wakes within about a second.
         """
         ...
 

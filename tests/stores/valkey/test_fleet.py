@@ -42,7 +42,7 @@ async def test_one_job_wakes_one_of_a_large_fleet(store: ValkeyStore, queue: Que
     await all_blocked(server)
     await store.put([spec(queue, "a")])
     done, waiting = await asyncio.wait(asleep, timeout=1.5)
-    assert 1 <= len(done) <= 2
+    assert 1 <= len(done) <= 3  # it does not come, so two deputies look
     for task in waiting:
         task.cancel()
 

@@ -19,11 +19,14 @@ import msgspec
 from jobq.core.records import QueueName, Signal, Topic
 
 _LONGEST = 2048
+_LATEST_MS = 10_000
+"""The latest that a worker is told to look again."""
 _numbers = itertools.count(-1, -1)
 
 
 class Notice(NamedTuple):
-    """What is told, and to which mailbox. `work`: name is the worker to wake; else a topic and, for cancels, the job."""
+    """What is told, and to which mailbox. `work`: name is the worker to wake, `soon`: in as many ms as `job` says; else a topic
+    and, for cancels, the job."""
 
     port: int
     kind: str
@@ -102,9 +105,13 @@ class Mailbox:
                 self._receive(msgspec.msgpack.decode(data, type=Notice))
 
     def _receive(self, notice: Notice) -> None:
-        if notice.kind == "work":
-            if (event := self._wakes.get(notice.name)) is not None:
+        if notice.kind in ("work", "soon"):
+            if (event := self._wakes.get(notice.name)) is None:
+                return
+            if notice.kind == "work":
                 event.set()
+            elif notice.job is not None and notice.job.isdecimal():  # anybody may send a datagram
+                self._loop.call_later(min(int(notice.job), _LATEST_MS) / 1000, event.set)
             return
         queue = QueueName(notice.tenant, notice.queue)
         if notice.kind == "cancel":

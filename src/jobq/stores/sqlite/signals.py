@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from jobq.core.records import QueueName, Topic
 from jobq.stores.sqlite import flows, keys
@@ -18,6 +19,8 @@ LISTEN_MS = 3_600_000
 SLEEP_MS = 30_000
 """A sleeper likewise; living ones look again sooner than that."""
 _LOOK = 64
+DEPUTIES_MS = (250, 1000)
+"""After these times two other sleepers look too: a worker that was woken may be frozen, and never come."""
 
 
 def flush(tx: Tx) -> None:
@@ -124,9 +127,21 @@ def _wake(tx: Tx, queue: QueueRow, n: int) -> None:
         tx.notices.append(Notice(port, "work", *name, worker))
         n -= slots
         if n <= 0:
+            _tell_deputies(tx, queue)
             return
     if len(sleepers) < most:
         queue.asleep, queue.dirty = 0, True  # all of them were woken
+
+
+def _tell_deputies(tx: Tx, queue: QueueRow) -> None:
+    """What deputies look at is the whole queue, so one round serves all who are woken until its first deputy looks."""
+    now = time.monotonic()
+    if now < tx.memory.deputies.get(queue.qid, 0.0):
+        return
+    tx.memory.deputies[queue.qid] = now + DEPUTIES_MS[0] / 1000
+    sleepers = tx.execute(SQL["sleepers"], (queue.qid, len(DEPUTIES_MS))).fetchall()
+    for (worker, port, _, _), ms in zip(sleepers, DEPUTIES_MS, strict=False):  # there may be fewer sleepers
+        tx.notices.append(Notice(port, "soon", *queue.qname, worker, str(ms)))
 
 
 def _tell(tx: Tx, topic: str, kind: str, queue: QueueName, name: str, *, once: bool = False) -> bool:

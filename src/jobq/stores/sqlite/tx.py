@@ -103,6 +103,7 @@ class Memory:
         self.granted: dict[str, Granted] = {}  # by token
         self.calls: dict[str, str] = {}  # the last exchange of each worker that talks through this process
         self.looked_ms: dict[int, int] = {}  # per queue: nothing was due then
+        self.deputies: dict[int, float] = {}  # per queue: until when deputies need not be told (monotonic)
         self.ticked_qid = 0  # the queue the last tick got to
         self.queues: dict[QueueName | int, QueueRow] = {}  # by name and by number, as long as nobody else writes
 

@@ -6,8 +6,8 @@ INSERT INTO sleepers VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (qid, worker) DO UPDA
 -- name: wake_up: the worker is back
 DELETE FROM sleepers WHERE worker = ?;
 
--- name: sleepers: who could be woken for a queue, longest asleep first
-SELECT worker, port, pid, slots FROM sleepers WHERE qid = ? ORDER BY since_ms LIMIT ?;
+-- name: sleepers: who could be woken for a queue; who looked last comes first, because it is most likely still there
+SELECT worker, port, pid, slots FROM sleepers WHERE qid = ? ORDER BY since_ms DESC LIMIT ?;
 
 -- name: listen: at this mailbox, for this topic
 INSERT INTO listeners VALUES (?, ?, ?, ?) ON CONFLICT (topic, port) DO UPDATE SET pid = excluded.pid, until_ms = excluded.until_ms;

@@ -203,7 +203,7 @@ end
 
 local LISTS = { "q", "d", "b", "e4", "k4", "y4", "e5", "k5", "y5", "e6", "k6", "y6" }
 local REST = {
-  "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "sc", "ss", "sd", "tb", "fz", "fr",
+  "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "zd", "sc", "ss", "sd", "tb", "fz", "fr",
 }
 local KEPT = { tag = true, gone = true, gone_to = true, gone_in = true, told = true }
 

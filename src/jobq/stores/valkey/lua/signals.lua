@@ -1,7 +1,9 @@
 -- signals: who is told, and by what. Sleeping workers by a marker in a list of their own, which they pop blocking;
 -- listeners by a message on a channel.
--- z: workers asleep, by since when · zs: their free slots · wake:<worker>: its marker
+-- z: workers asleep, by since when · zs: their free slots · wake:<worker>: its marker · zd: deputies were told a moment ago
 local TOLD_WHOLE = 8192 -- bytes of record and result
+-- ms after which deputies look: the first soon enough that nobody minds, the second in case the first is not there either.
+local DEPUTIES = { 250, 1000 }
 
 -- The worker found nothing (or not enough): wake it when there is more.
 function J.fall_asleep(cx, worker, slots)
@@ -15,21 +17,33 @@ function J.wake_up(cx, worker)
   if call("ZREM", cx.P .. "z", worker) == 1 then call("HDEL", cx.P .. "zs", worker) else call("DEL", cx.P .. "wake:" .. worker) end
 end
 
+-- The worker sleeps no longer than these ms.
+local function shorten(cx, worker, ms)
+  call("RPUSH", cx.P .. "wake:" .. worker, "d" .. ms)
+  call("PEXPIRE", cx.P .. "wake:" .. worker, 60000)
+end
+
 -- A sleeper sleeps no longer than these ms.
 local function tell_due(cx, ms)
   local worker = call("ZREVRANGE", cx.P .. "z", 0, 0)[1]
-  if worker then
-    call("RPUSH", cx.P .. "wake:" .. worker, "d" .. ms)
-    call("PEXPIRE", cx.P .. "wake:" .. worker, 60000)
-  end
+  if worker then shorten(cx, worker, ms) end
+end
+
+-- A worker that is woken may be frozen or dead, and never come. So two others look a little later. What they look at is the
+-- whole queue, so one round serves all who are woken until its first deputy looks.
+local function tell_deputies(cx)
+  if not call("SET", cx.P .. "zd", "1", "NX", "PX", DEPUTIES[1]) then return end
+  for i, worker in ipairs(call("ZREVRANGE", cx.P .. "z", 0, #DEPUTIES - 1)) do shorten(cx, worker, DEPUTIES[i]) end
 end
 
 -- Work for n: wake workers with about n free slots between them, those who fell asleep last first (they are surely there).
 -- In a partitioned queue the sleepers are kept elsewhere: the caller is told how many to wake.
 local function wake(cx, n)
+  local woken = false
   while n > 0 do
     local worker = call("ZPOPMAX", cx.P .. "z")[1]
     if not worker then return end
+    woken = true
     local slots = tonumber(call("HGET", cx.P .. "zs", worker) or 1)
     call("HDEL", cx.P .. "zs", worker)
     local marker = cx.P .. "wake:" .. worker
@@ -37,6 +51,7 @@ local function wake(cx, n)
     call("PEXPIRE", marker, 60000)
     n = n - math.max(slots, 1)
   end
+  if woken then tell_deputies(cx) end
 end
 
 -- The same at the end of a call. One of those who are woken may be the one who knew when something is due, and may be busy then:
