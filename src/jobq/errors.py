@@ -5,7 +5,7 @@ JobqError
 │   └── PayloadTooLarge
 ├── QueueFull                      the queue's `max_waiting` is reached; `.accepted` holds the jobs that were stored
 ├── ConfigError (ValueError)       bad URL, missing extra, mode or limits that differ from the stored ones
-├── JobNotFound (LookupError)      no such job, or its record is gone
+├── JobNotFound (LookupError)      no such job or schedule, or its record is gone
 ├── JobFailed                      the job ended as failed; `.failure` says why
 ├── JobCancelled                   the job ended as cancelled
 ├── WaitTimeout (TimeoutError)     waited long enough; the job itself goes on
@@ -56,7 +56,7 @@ class ConfigError(JobqError, ValueError):
 
 
 class JobNotFound(JobqError, LookupError):
-    """There is no such job, or its record has been removed by retention."""
+    """There is no such job or schedule, or the job's record has been removed by retention."""
 
 
 class JobFailed(JobqError):

@@ -109,14 +109,16 @@ class Job(Generic[R_co]):
     # ── acting ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def cancel(self, *, cascade: bool = False) -> bool:
-        """Not started: at once. Running: it is asked to stop. False: it had ended already.
+        """Not started: at once. Running: the handler is asked to stop. False if the job had already ended.
 
-        With `cascade` the jobs it waits for are cancelled as well.
+        With `cascade` the jobs it waits for are cancelled as well. Raises JobNotFound, as all of these do.
         """
         return await self._do(Cancel(job=self.job_key, cascade=checks.check_bool(cascade, "cascade")))
 
     async def rerun(self) -> bool:
-        """Run an ended job again, from the start; this handle then stands for its new life. False if it has not ended."""
+        """Run an ended job again, from the start; this handle then stands for its new life.
+
+        False if it has not ended, or if another job holds its unique lock."""
         done = await self._do(Rerun(job=self.job_key))
         if done and self._life is not None:
             self._life = (await self._record()).life
@@ -144,18 +146,15 @@ class Job(Generic[R_co]):
         return await self._do(Update(job=self.job_key, payload=payload, codec=self._queue.codec.name))
 
     async def remove(self) -> bool:
-        """Forget an ended job; cancel one that has not started. False if it is running, or not there."""
+        """Forget an ended job; cancel one that has not started. False if it is running."""
         return await self._do(Remove(job=self.job_key))
 
-    async def signal(self, name: str, value: Any = None) -> None:
-        """Wake its `wait_for_signal(name)`, now or when it gets there. Raises JobNotFound if it has ended."""
+    async def signal(self, name: str, value: Any = None) -> bool:
+        """Wake its `wait_for_signal(name)`, now or when it gets there. False if the job has ended."""
         checks.check_signal(name)
         codec = get_codec((await self._record()).codec)  # the one its handler reads with
         data = checks.check_payload(codec.encode(value), self._queue.max_payload, f"the value of signal {name!r} takes")
-        if not await self._do(SendSignal(job=self.job_key, name=name, value=data)):
-            raise JobNotFound(
-                f"job {self.id!r} of queue {self.queue!r} cannot take signal {name!r}: it has ended, or is not there"
-            )
+        return await self._do(SendSignal(job=self.job_key, name=name, value=data))
 
     # ── in flows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -175,13 +174,19 @@ class Job(Generic[R_co]):
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _do(self, command: AnyCommand) -> bool:
-        return (await (await self._queue.store()).alter([command]))[0]
+        (answer,) = await (await self._queue.store()).alter([command])
+        if answer == "missing":
+            raise self._missing()
+        return answer == "done"
 
     async def _record(self) -> JobRecord:
         record = await (await self._queue.session()).reader.get(self.job_key)
         if record is None:
-            raise JobNotFound(f"there is no job {self.id!r} in queue {self.queue!r}: it was removed, or its record has expired")
+            raise self._missing()
         return record
+
+    def _missing(self) -> JobNotFound:
+        return JobNotFound(f"there is no job {self.id!r} in queue {self.queue!r}: it was removed, or its record has expired")
 
     async def _ended(self, timeout: Seconds | None) -> JobRecord:
         deadline = waiting.Deadline(None if timeout is None else checks.to_ms(timeout, "timeout"))

@@ -6,7 +6,7 @@ Every store call is bounded; what may touch a whole queue is a loop of them here
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from jobq import info, tree
 from jobq.core import checks
@@ -14,7 +14,7 @@ from jobq.core.checks import Seconds
 from jobq.core.commands import AnyCommand, Remove, Rerun
 from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.core.states import ENDED, State
-from jobq.errors import InvalidJob
+from jobq.errors import InvalidJob, JobNotFound
 from jobq.info import JobInfo, MinuteMetrics, QueueStats, WorkerInfo
 from jobq.session import CHUNK
 from jobq.stores.base import Store
@@ -130,11 +130,15 @@ class Operations(ABC):
         return total
 
     async def rerun(self, *ids: str, name: str | None = None) -> int:
-        """Failed jobs run again, from the start: those of these ids, or all, or all of task `name`; how many it were."""
+        """Run failed jobs again, from the start: those of these ids, or all, or all of task `name`; returns how many.
+
+        Jobs in another state are left alone. An unknown id raises JobNotFound before any job changes."""
         return await self._to_failed(ids, name, lambda job: Rerun(job=job))
 
     async def purge(self, *ids: str, name: str | None = None) -> int:
-        """Failed jobs are removed: those of these ids, or all, or all of task `name`; how many it were."""
+        """Remove failed jobs: those of these ids, or all, or all of task `name`; returns how many.
+
+        Jobs in another state are left alone. An unknown id raises JobNotFound before any job changes."""
         if not ids and name is None:
             return await self.clean(State.FAILED)
         return await self._to_failed(ids, name, lambda job: Remove(job=job))
@@ -163,18 +167,28 @@ class Operations(ABC):
             async for records in self._pages(Filter(queue=self.qname, state=State.FAILED, name=name), CHUNK):
                 yield [JobKey(self.qname, record.id) for record in records]
             return
+        failed = await self._failed_of([checks.check_id(id) for id in dict.fromkeys(ids)], name)
+        for start in range(0, len(failed), CHUNK):
+            yield failed[start : start + CHUNK]
+
+    async def _failed_of(self, ids: Sequence[str], name: str | None) -> list[JobKey]:
+        """The failed jobs among these ids. JobNotFound names the first unknown one."""
         store = await self.store()
-        keys = [JobKey(self.qname, checks.check_id(id)) for id in ids]
-        for start in range(0, len(keys), CHUNK):
-            found = await store.get(keys[start : start + CHUNK])
-            failed = [record for record in found if record is not None and record.state is State.FAILED]
-            yield [JobKey(self.qname, record.id) for record in failed if name is None or record.name == name]
+        failed: list[JobKey] = []
+        for start in range(0, len(ids), CHUNK):
+            keys = [JobKey(self.qname, id) for id in ids[start : start + CHUNK]]
+            for key, record in zip(keys, await store.get(keys), strict=True):
+                if record is None:
+                    raise JobNotFound(f"there is no job {key.id!r} in queue {self.qname.queue!r}; no job was changed")
+                if record.state is State.FAILED and (name is None or record.name == name):
+                    failed.append(key)
+        return failed
 
     async def _to_failed(self, ids: tuple[str, ...], name: str | None, command: Callable[[JobKey], AnyCommand]) -> int:
         store = await self.store()
         total = 0
         async for jobs in self._failed(ids, name):
-            total += sum(await store.alter([command(job) for job in jobs])) if jobs else 0
+            total += (await store.alter([command(job) for job in jobs])).count("done") if jobs else 0
         return total
 
 

@@ -91,16 +91,20 @@ class Scheduling(ABC):
         await (await self._store()).put_schedule(spec, next_ms=cron.first_time(spec, self.now_ms()))
 
     async def unschedule(self, id: str) -> bool:
-        """Forget a schedule; the jobs it made stay. False if there is none of that id."""
-        return await (await self._store()).drop_schedule(self.qname, check_schedule_id(id))
+        """Forget a schedule; the jobs it made stay. Raises JobNotFound if there is none of that id."""
+        if not await (await self._store()).drop_schedule(self.qname, check_schedule_id(id)):
+            raise self._missing(id)
+        return True
 
     async def pause_schedule(self, id: str) -> bool:
-        """Make no more jobs until it is resumed. False if there is none of that id."""
-        return await (await self._store()).pause_schedule(self.qname, check_schedule_id(id), paused=True)
+        """Make no more jobs until it is resumed. False if it is paused already. Raises JobNotFound."""
+        return await self._set_paused(check_schedule_id(id), True)
 
     async def resume_schedule(self, id: str) -> bool:
-        """Go on. The times that passed meanwhile were missed: its `catch_up` says what becomes of them."""
-        return await (await self._store()).pause_schedule(self.qname, check_schedule_id(id), paused=False)
+        """Make jobs again. The times that passed meanwhile were missed: its `catch_up` says what becomes of them.
+
+        False if it is not paused. Raises JobNotFound."""
+        return await self._set_paused(check_schedule_id(id), False)
 
     async def run_schedule(self, id: str) -> Job[Any]:
         """Make its job now, beside its times: neither its count nor its next time changes. Raises JobNotFound."""
@@ -121,11 +125,20 @@ class Scheduling(ABC):
         records = await (await self._store()).list_schedules(self.qname, limit=MOST)
         return [schedule_info(record) for record in records]
 
+    async def _set_paused(self, id: str, paused: bool) -> bool:
+        answer = await (await self._store()).pause_schedule(self.qname, id, paused=paused)
+        if answer == "missing":
+            raise self._missing(id)
+        return answer == "done"
+
     async def _schedule(self, id: str) -> ScheduleRecord:
         for record in await (await self._store()).list_schedules(self.qname, limit=MOST):
             if record.spec.id == id:
                 return record
-        raise JobNotFound(f"there is no schedule {id!r} in queue {self.qname.queue!r}")
+        raise self._missing(id)
+
+    def _missing(self, id: str) -> JobNotFound:
+        return JobNotFound(f"there is no schedule {id!r} in queue {self.qname.queue!r}")
 
     async def _store(self) -> Store:
         return (await self.session()).store

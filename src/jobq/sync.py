@@ -166,9 +166,9 @@ class SyncJob(Generic[R_co]):
         """See `Job.remove`."""
         return run(self._job.remove())
 
-    def signal(self, name: str, value: Any = None) -> None:
+    def signal(self, name: str, value: Any = None) -> bool:
         """See `Job.signal`."""
-        run(self._job.signal(name, value))
+        return run(self._job.signal(name, value))
 
 
 class SyncTask(Generic[P, R]):

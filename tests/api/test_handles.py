@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from jobq import InvalidJob, JobCancelled, JobNotFound, Queue, State, Worker, current_job
+from jobq import InvalidJob, JobCancelled, JobNotFound, Queue, Reject, State, Worker, current_job
 
 
 async def test_a_waiting_job_is_cancelled_at_once_and_only_once(queue: Queue) -> None:
@@ -80,7 +81,6 @@ async def test_removing_forgets_an_ended_job_and_cancels_another(queue: Queue) -
     assert await job.remove()
     with pytest.raises(JobNotFound):
         await job.info()
-    assert not await job.remove()
 
 
 async def test_progress_and_log_lines_can_be_read(queue: Queue) -> None:
@@ -100,10 +100,65 @@ async def test_progress_and_log_lines_can_be_read(queue: Queue) -> None:
 
 async def test_a_signal_to_an_ended_job_is_not_lost_silently(queue: Queue) -> None:
     job = await queue.named("nobody").enqueue()
-    await job.signal("go", {"n": 1})
+    assert await job.signal("go", {"n": 1})
     await job.cancel()
-    with pytest.raises(JobNotFound, match="signal 'go'"):
-        await job.signal("go")
+    assert not await job.signal("go")
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        ("cancel", {}),
+        ("rerun", {}),
+        ("promote", {}),
+        ("reprioritise", {"priority": 1}),
+        ("reschedule", {"delay": 1}),
+        ("update", {"n": 1}),
+        ("remove", {}),
+        ("signal", {"name": "go"}),
+    ],
+)
+async def test_an_operation_on_an_unknown_job_raises_and_one_that_comes_too_late_returns_false(
+    queue: Queue, operation: str, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(JobNotFound, match="no job 'nobody' in queue 'api'"):
+        await getattr(queue.job("nobody"), operation)(**arguments)
+
+    late = "running" if operation in ("rerun", "remove") else "ended"
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    @queue.task
+    async def steps() -> None:
+        started.set()
+        await go_on.wait()
+
+    job = await steps.enqueue()
+    handle = queue.job(job.id)
+    async with Worker(queue):
+        await started.wait()
+        if late == "running":
+            assert await getattr(handle, operation)(**arguments) is False
+        go_on.set()
+        await job.wait(timeout=10)
+    if late == "ended":
+        assert await getattr(handle, operation)(**arguments) is False
+    assert await job.state() is State.COMPLETED
+
+
+@pytest.mark.parametrize("operation", ["rerun", "purge"])
+async def test_an_unknown_id_among_others_changes_none_of_them(queue: Queue, operation: str) -> None:
+    @queue.task
+    async def breaks() -> None:
+        raise Reject("no")
+
+    jobs = await breaks.enqueue_many([(), ()])
+    async with Worker(queue):
+        for job in jobs:
+            await job.wait(timeout=10)
+    with pytest.raises(JobNotFound, match="no job 'nobody' in queue 'api'; no job was changed"):
+        await getattr(queue, operation)(jobs[0].id, "nobody", jobs[1].id)
+    assert [await job.state() for job in jobs] == [State.FAILED, State.FAILED]
+    assert await getattr(queue, operation)(jobs[0].id, jobs[0].id) == 1
 
 
 async def test_a_handle_can_be_made_from_an_id(queue: Queue) -> None:

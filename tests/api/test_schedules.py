@@ -65,7 +65,8 @@ async def test_a_schedule_can_be_forgotten_and_its_jobs_stay(jobs: Sandbox, cloc
     jobs.clock.advance(60)
     await jobs.drain()
     assert await clocked.unschedule("s")
-    assert not await clocked.unschedule("s")
+    with pytest.raises(JobNotFound, match="no schedule 's'"):
+        await clocked.unschedule("s")
     jobs.clock.advance(600)
     assert await jobs.drain() == 0
     assert len(await jobs.enqueued(work.note)) == 1
@@ -142,13 +143,20 @@ async def test_a_limit_and_an_end_are_held(jobs: Sandbox, clocked: Queue, work: 
 async def test_a_paused_schedule_makes_nothing_until_it_is_resumed(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
     await clocked.schedule("s", Every(60), work.note)
     assert await clocked.pause_schedule("s")
+    assert not await clocked.pause_schedule("s")
     jobs.clock.advance(600)
     assert await jobs.drain() == 0
     assert (await clocked.schedules())[0].paused
     assert await clocked.resume_schedule("s")
+    assert not await clocked.resume_schedule("s")
     jobs.clock.advance(60)
     assert await jobs.drain() == 1
-    assert not await clocked.pause_schedule("nobody")
+
+
+@pytest.mark.parametrize("operation", ["unschedule", "pause_schedule", "resume_schedule", "run_schedule"])
+async def test_an_unknown_schedule_is_not_found(clocked: Queue, operation: str) -> None:
+    with pytest.raises(JobNotFound, match="no schedule 'nobody' in queue"):
+        await getattr(clocked, operation)("nobody")
 
 
 async def test_a_schedule_can_be_run_now_beside_its_times(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
@@ -159,8 +167,6 @@ async def test_a_schedule_can_be_run_now_beside_its_times(jobs: Sandbox, clocked
     assert (job.name, (await job.info()).schedule) == ("note", "s")
     (info,) = await clocked.schedules()
     assert (info.fired, info.next_at) == (0, jobs.clock.now() + timedelta(seconds=60))
-    with pytest.raises(JobNotFound, match="no schedule 'nobody'"):
-        await clocked.run_schedule("nobody")
 
 
 async def test_after_complete_counts_from_the_end_and_never_overlaps(jobs: Sandbox, clocked: Queue) -> None:

@@ -51,6 +51,7 @@ def test_a_schedule_can_be_held_and_go_on(ctl) -> None:
     ctl("schedule", "pause", "nightly")
     assert ctl.json("schedule", "show", "nightly")["paused"] is True
     assert "paused" in ctl("schedule", "list").stdout
+    assert ctl("schedule", "pause", "nightly", code=1).stdout == "nightly was not changed: it had been paused before\n"
     ctl("schedule", "resume", "nightly", "-q", "shop")
     assert ctl.json("schedule", "show", "nightly")["paused"] is False
 

@@ -195,7 +195,7 @@ async def test_cancelling_one_job_of_a_call_leaves_the_others_to_it(bench: Bench
     odd, even = [await bench.add("work", n) for n in (1, 2)]
     async with bench.worker() as worker:
         await soon(work.begun)
-        assert await store.alter([Cancel(job=JobKey(bench.qname, odd))]) == [True]
+        assert await store.alter([Cancel(job=JobKey(bench.qname, odd))]) == ["done"]
         await eventually(lambda: any(run.cancelled for run in worker._stations[0].runner.held))
         work.go.set()
         assert (await bench.ended(odd)).state is State.CANCELLED

@@ -140,7 +140,7 @@ async def test_a_cancelled_job_is_interrupted_promptly_and_ends_cancelled(bench:
     store = await bench.store()
     async with bench.worker(lease=3600):  # no renewal is going to tell
         await soon(begun)
-        assert await store.alter([Cancel(job=JobKey(bench.qname, id))]) == [True]
+        assert await store.alter([Cancel(job=JobKey(bench.qname, id))]) == ["done"]
         record = await bench.ended(id)
     assert record.state is State.CANCELLED
     assert asked == [True]

@@ -106,7 +106,7 @@ async def _each(
     with bar(did, len(failed)) as advance:
         for start in range(0, len(failed), 500):
             answers = await ctl.backend.within(ctl.backend.store.alter([command(key) for key in failed[start : start + 500]]))
-            done += sum(answers)
+            done += answers.count("done")
             advance(len(answers))
     ctl.out.show({"matched": len(meant), did: done}, lambda: f"{did}: {done:,} of {text.plural(len(meant), 'failed job')}")
     if skipped := [r.id for r in meant if r.state is not State.FAILED]:

@@ -143,15 +143,18 @@ async def alter(
     now = await ctl.backend.within(ctl.backend.store.get(keys))
     states = [None if record is None else record.state for record in now]
     outcome = [
-        {"queue": k.queue.queue, "id": k.id, "applied": applied, "state": None if state is None else state.value}
-        for k, applied, state in zip(keys, answers, states, strict=True)
+        {"queue": k.queue.queue, "id": k.id, "applied": answer == "done", "state": None if state is None else state.value}
+        for k, answer, state in zip(keys, answers, states, strict=True)
     ]
 
     def render() -> RenderableType:
         lines = []
-        for key, applied, before, state in zip(keys, answers, found, states, strict=True):
+        for key, answer, before, state in zip(keys, answers, found, states, strict=True):
+            applied = answer == "done"
             line = Text(f"{key.id} ") + Text(did if applied else f"not {did}", style="green" if applied else "red")
-            if not applied:
+            if answer == "missing":
+                line += Text(": it has been removed meanwhile")
+            elif not applied:
                 line += Text(f": it is {before.state.value}; {why_not}")
             elif state is not None and state is not before.state:
                 line += Text(", now ") + text.state(state)
@@ -161,7 +164,7 @@ async def alter(
         return Group(*lines)
 
     ctl.out.show(outcome, render)
-    return 0 if all(answers) else FAILED
+    return 0 if all(answer == "done" for answer in answers) else FAILED
 
 
 @job.command(examples="jq-ctl job cancel inv-8 inv-9\njq-ctl job cancel month-end --cascade")
@@ -228,14 +231,16 @@ async def reprioritise(ctl: Ctl, ids: tuple[str, ...], queue: str | None, priori
 @click.argument("data", metavar="[DATA|@FILE|-]", required=False)
 @queue_option
 @on_store
-async def signal(ctl: Ctl, id: str, name: str, data: str | None, queue: str | None) -> None:
+async def signal(ctl: Ctl, id: str, name: str, data: str | None, queue: str | None) -> int:
     """Send a job the signal NAME, which its wait_for_signal gets now or when it is there. DATA is JSON, or else text."""
     (record,) = await ctl.backend.locate([id], queue)
     handle = (await ctl.backend.queue(record.queue.queue)).job(record.id)
-    await ctl.backend.within(handle.signal(name, None if data is None else value_of(data)))
+    sent = await ctl.backend.within(handle.signal(name, None if data is None else value_of(data)))
     (now,) = await ctl.backend.locate([id], record.queue.queue)
-    outcome = {"queue": now.queue.queue, "id": id, "signal": name, "state": now.state.value}
-    ctl.out.show(outcome, lambda: Text(f"{id} got {name}, ") + text.state(now.state))
+    outcome = {"queue": now.queue.queue, "id": id, "signal": name, "applied": sent, "state": now.state.value}
+    told = f"{id} got {name}, " if sent else f"{id} did not get {name}: only unfinished jobs take signals, and it is "
+    ctl.out.show(outcome, lambda: Text(told) + text.state(now.state))
+    return 0 if sent else FAILED
 
 
 @job.command(examples="jq-ctl job remove inv-8 --yes")

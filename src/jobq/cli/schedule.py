@@ -14,7 +14,7 @@ from rich.text import Text
 
 from jobq.cli import documents, text
 from jobq.cli.job_view import job_table
-from jobq.cli.options import DURATION, Ctl, confirm, fail, noun, on_store, queue_option, yes_option
+from jobq.cli.options import DURATION, FAILED, Ctl, confirm, fail, noun, on_store, queue_option, yes_option
 from jobq.cli.output import Column, details, plain, table
 from jobq.cli.submit import TIMES, arguments
 from jobq.core.policies import Cron, Every
@@ -99,12 +99,12 @@ async def set_(
     ctl.out.show(_document(info), lambda: _details(info))
 
 
-def on_schedule(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+def on_schedule(function: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
     """A command on the schedule ID: its queue is found, and the command gets that."""
 
-    async def command(ctl: Ctl, /, id: str, queue: str | None, **given: Any) -> None:
+    async def command(ctl: Ctl, /, id: str, queue: str | None, **given: Any) -> int | None:
         found = await _find(ctl, id, queue)
-        await function(ctl, id, await ctl.backend.queue(found.spec.queue.queue), **given)
+        return await function(ctl, id, await ctl.backend.queue(found.spec.queue.queue), **given)
 
     update_wrapper(command, function)
     return id_argument(queue_option(on_store(command)))
@@ -112,18 +112,16 @@ def on_schedule(function: Callable[..., Awaitable[None]]) -> Callable[..., None]
 
 @schedule.command(examples="jq-ctl schedule pause nightly")
 @on_schedule
-async def pause(ctl: Ctl, id: str, home: Queue) -> None:
+async def pause(ctl: Ctl, id: str, home: Queue) -> int:
     """Make no more jobs until it is resumed. The same schedule stored again by a worker stays paused."""
-    await ctl.backend.within(home.pause_schedule(id))
-    _say(ctl, home, id, "paused")
+    return _say(ctl, home, id, "paused", applied=await ctl.backend.within(home.pause_schedule(id)))
 
 
 @schedule.command(examples="jq-ctl schedule resume nightly")
 @on_schedule
-async def resume(ctl: Ctl, id: str, home: Queue) -> None:
+async def resume(ctl: Ctl, id: str, home: Queue) -> int:
     """Go on. Its catch-up policy says what becomes of the times that passed."""
-    await ctl.backend.within(home.resume_schedule(id))
-    _say(ctl, home, id, "resumed")
+    return _say(ctl, home, id, "resumed", applied=await ctl.backend.within(home.resume_schedule(id)))
 
 
 @schedule.command(examples="jq-ctl schedule run nightly")
@@ -140,11 +138,10 @@ async def run(ctl: Ctl, id: str, home: Queue) -> None:
 @schedule.command(examples="jq-ctl schedule remove nightly --yes")
 @yes_option
 @on_schedule
-async def remove(ctl: Ctl, id: str, home: Queue, yes: bool) -> None:
+async def remove(ctl: Ctl, id: str, home: Queue, yes: bool) -> int:
     """Forget a schedule; the jobs it made stay. (A worker whose task declares it stores it again when it starts.)"""
     confirm(f"Remove schedule {id!r} of queue {home.name!r}?", yes=yes)
-    await ctl.backend.within(home.unschedule(id))
-    _say(ctl, home, id, "removed")
+    return _say(ctl, home, id, "removed", applied=await ctl.backend.within(home.unschedule(id)))
 
 
 # ── finding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,8 +163,11 @@ async def _find(ctl: Ctl, id: str, queue: str | None) -> ScheduleRecord:
     return found[0]
 
 
-def _say(ctl: Ctl, home: Queue, id: str, did: str) -> None:
-    ctl.out.show({"queue": home.name, "id": id, "did": did}, lambda: Text(f"{id} {did}"))
+def _say(ctl: Ctl, home: Queue, id: str, did: str, *, applied: bool) -> int:
+    """What became of it; exit code 1 if nothing changed."""
+    outcome = {"queue": home.name, "id": id, "did": did, "applied": applied}
+    ctl.out.show(outcome, lambda: Text(f"{id} {did}" if applied else f"{id} was not changed: it had been {did} before"))
+    return 0 if applied else FAILED
 
 
 # ── how it looks ─────────────────────────────────────────────────────────────────────────────────────────────────────

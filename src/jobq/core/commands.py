@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from jobq.core.records import JobKey
 
+Altered = Literal["done", "late", "missing"]
+"""What became of a command. `late`: the job exists and is not in a state for the command, so nothing changed. `missing`: there
+is no such job."""
+
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to do to one job. Each answers True if it applied.
+    """Something to do to one job. `late` below means that the store answers so, and changes nothing.
 
     `actor` is who gives the command, in the caller's words. It is recorded in the events that result for this job, and with
     `cascade` for those below it; for a running job that is asked to stop, in its later `cancelled` event."""
@@ -27,7 +33,7 @@ class Cancel(Command, frozen=True, kw_only=True, tag="cancel"):
 
 class Rerun(Command, frozen=True, kw_only=True, tag="rerun"):
     """From any ended state to waiting: life+1, failures and stalls 0, without what it had saved and the signals it had.
-    False if its unique lock is another's."""
+    `late` if it has not ended, or if another job holds its unique lock."""
 
 
 class Promote(Command, frozen=True, kw_only=True, tag="promote"):
@@ -55,11 +61,11 @@ class Update(Command, frozen=True, kw_only=True, tag="update"):
 
 
 class Remove(Command, frozen=True, kw_only=True, tag="remove"):
-    """An ended job's record goes. An unfinished one is cancelled with reason `removed`; False if it is active."""
+    """An ended job's record goes. An unfinished one is cancelled with reason `removed`; `late` if it is active."""
 
 
 class SendSignal(Command, frozen=True, kw_only=True, tag="signal"):
-    """Wakes `wait_for_signal(name)`; kept if the job is not there yet. False if the job has ended."""
+    """Wakes `wait_for_signal(name)`; kept if the job is not waiting for it yet. `late` if the job has ended."""
 
     name: str
     value: bytes = b"null"

@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, Self
 
-from jobq.core.commands import AnyCommand
+from jobq.core.commands import Altered, AnyCommand
 from jobq.core.pace import Beat
 from jobq.core.queues import Fire, Limits, MinuteRecord, QueueConfig, QueueRecord, ScheduleRecord, ScheduleSpec, StatsRecord
 from jobq.core.records import (
@@ -148,8 +148,9 @@ class OperatorStore(Protocol):
     events, and of the events of the jobs that the call cancels.
     """
 
-    async def alter(self, commands: Sequence[AnyCommand]) -> list[bool]:
-        """Carry out commands on single jobs, in order. False: no such job, or not in a state for it."""
+    async def alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
+        """Carry out commands on single jobs, in order. The answers are in the order of the commands: `done`, `late` (the job
+        is not in a state for it) or `missing` (no such job, or its retention has passed)."""
         ...
 
     async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
@@ -205,11 +206,11 @@ class ScheduleStore(Protocol):
         ...
 
     async def drop_schedule(self, queue: QueueName, id: str, *, actor: str | None = None) -> bool:
-        """Forget a schedule; the jobs it made stay."""
+        """Forget a schedule; the jobs it made stay. False: there is no such schedule."""
         ...
 
-    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> bool:
-        """Stop or go on firing; a paused schedule's times pass as missed."""
+    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> Altered:
+        """Stop or go on firing; a paused schedule's times pass as missed. `late`: it is paused, or not, already."""
         ...
 
     async def list_schedules(

@@ -140,6 +140,6 @@ async def test_what_belongs_to_a_job_goes_with_it(store: SqliteStore) -> None:
     await store.note([Note(lease=LeaseRef(lease.queue, lease.id, lease.token), lines=("one", "two"))])
     await store.alter([SendSignal(job=JobKey(QUEUE, "a"), name="go")])
     await store.settle([Complete(queue=QUEUE, id="a", token=lease.token)], worker="w", call="c2")
-    assert await store.alter([Remove(job=JobKey(QUEUE, "a"))]) == [True]
+    assert await store.alter([Remove(job=JobKey(QUEUE, "a"))]) == ["done"]
     for table in ("jobs", "logs", "signals", "edges", "locks"):
         assert await ask(store, f"SELECT * FROM {table}") == [], table

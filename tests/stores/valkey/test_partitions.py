@@ -172,7 +172,7 @@ async def test_a_lost_reply_is_answered_again(store: ValkeyStore, parted: QueueN
 async def test_leases_are_renewed_and_cancelled_where_they_are(store: ValkeyStore, parted: QueueName) -> None:
     await store.put([spec(parted, f"j{n}") for n in range(20)])
     leases = await take(store, parted, 20)
-    assert await store.alter([Cancel(job=JobKey(parted, leases[3].id))]) == [True]
+    assert await store.alter([Cancel(job=JobKey(parted, leases[3].id))]) == ["done"]
     states = await store.extend([LeaseRef(lease.queue, lease.id, lease.token) for lease in leases], lease_ms=1000)
     assert states == ["held"] * 3 + ["cancel"] + ["held"] * 16
 

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import count
 from uuid import uuid4
 
-from jobq.core.commands import AnyCommand
+from jobq.core.commands import Altered, AnyCommand
 from jobq.core.records import (
     AnyOutcome,
     Block,
@@ -204,8 +204,12 @@ class Desk:
     # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def alter(self, command: AnyCommand) -> bool:
-        (applied,) = await self.store.alter([command])
-        return applied
+        """Whether the command was carried out."""
+        return await self.altered(command) == "done"
+
+    async def altered(self, command: AnyCommand) -> Altered:
+        (answer,) = await self.store.alter([command])
+        return answer
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -52,7 +52,7 @@ async def test_an_ended_or_unknown_job_cannot_be_cancelled(q: Desk) -> None:
     await q.put("gone")
     await q.alter(Cancel(job=q.key("gone")))
     commands = [Cancel(job=q.key(id)) for id in ("done", "broken", "gone", "nobody")]
-    assert await q.store.alter(commands) == [False] * 4
+    assert await q.store.alter(commands) == ["late"] * 3 + ["missing"]
     assert await q.states("done", "broken", "gone") == ["completed", "failed", "cancelled"]
 
 
@@ -68,7 +68,7 @@ async def test_a_running_job_is_asked(q: Desk) -> None:
 async def test_asking_twice_is_asking(q: Desk) -> None:
     await q.put("a")
     await q.take()
-    assert await q.store.alter([Cancel(job=q.key("a")), Cancel(job=q.key("a"))]) == [True, True]
+    assert await q.store.alter([Cancel(job=q.key("a")), Cancel(job=q.key("a"))]) == ["done", "done"]
 
 
 async def test_a_job_asked_to_stop_that_succeeds_is_completed(q: Desk) -> None:
@@ -161,7 +161,7 @@ async def test_commands_are_carried_out_in_order_and_answered_in_order(q: Desk) 
         Cancel(job=q.key("x")),
         Cancel(job=q.key("a")),
     ]
-    assert await q.store.alter(commands) == [True, True, False, True]
+    assert await q.store.alter(commands) == ["done", "done", "missing", "done"]
     assert await beside.states("a") == [None]
     assert await q.states("a") == ["cancelled"]
     assert await q.store.alter([]) == []

@@ -42,7 +42,7 @@ async def test_an_unfinished_or_unknown_job_cannot_be_rerun(q: Desk) -> None:
     await q.put_one("delayed", delay_ms=DAY)
     await q.take()
     commands = [Rerun(job=q.key(id)) for id in ("active", "waiting", "delayed", "nobody")]
-    assert await q.store.alter(commands) == [False] * 4
+    assert await q.store.alter(commands) == ["late"] * 3 + ["missing"]
 
 
 async def test_a_rerun_has_all_its_stalls_again(q: Desk) -> None:
@@ -65,7 +65,7 @@ async def test_a_rerun_stands_at_the_back_of_the_line(q: Desk) -> None:
 
 async def test_a_rerun_repeated_acts_once(q: Desk) -> None:
     await q.run("a")
-    assert await q.store.alter([Rerun(job=q.key("a")), Rerun(job=q.key("a"))]) == [True, False]
+    assert await q.store.alter([Rerun(job=q.key("a")), Rerun(job=q.key("a"))]) == ["done", "late"]
     assert (await q.get("a")).life == 1
 
 
@@ -86,7 +86,7 @@ async def test_a_job_whose_lock_is_anothers_cannot_be_rerun(q: Desk) -> None:
     lock = UniqueSpec(lock="L")
     await q.run("a", unique=lock)
     await q.put_one("b", unique=lock)
-    assert not await q.alter(Rerun(job=q.key("a")))
+    assert await q.altered(Rerun(job=q.key("a"))) == "late"
     assert await q.state("a") is State.COMPLETED
     await q.settle(complete(await q.take()))
     assert await q.alter(Rerun(job=q.key("a")))
@@ -117,13 +117,13 @@ async def test_only_a_delayed_job_can_be_promoted(q: Desk) -> None:
     await q.put("active", "waiting")
     await q.take()
     commands = [Promote(job=q.key(id)) for id in ("active", "waiting", "nobody")]
-    assert await q.store.alter(commands) == [False] * 3
+    assert await q.store.alter(commands) == ["late", "late", "missing"]
 
 
 async def test_a_job_that_has_not_started_gets_a_new_priority(q: Desk) -> None:
     await q.put("a", "b")
     await q.put_one("c", delay_ms=SECOND)
-    assert await q.store.alter([Reprioritise(job=q.key(id), priority=p) for id, p in (("b", 2), ("c", 3))]) == [True, True]
+    assert await q.store.alter([Reprioritise(job=q.key(id), priority=p) for id, p in (("b", 2), ("c", 3))]) == ["done", "done"]
     assert [(await q.get(id)).priority for id in ("a", "b", "c")] == [0, 2, 3]
     assert await q.states("b", "c") == ["waiting", "delayed"]
     event = await q.last_event("b")
@@ -144,7 +144,7 @@ async def test_a_running_or_ended_job_keeps_its_priority(q: Desk) -> None:
     await q.put("active")
     await q.take()
     commands = [Reprioritise(job=q.key(id), priority=1) for id in ("done", "active", "nobody")]
-    assert await q.store.alter(commands) == [False] * 3
+    assert await q.store.alter(commands) == ["late", "late", "missing"]
     assert (await q.get("active")).priority == 0
 
 
@@ -198,14 +198,14 @@ async def test_a_running_or_ended_job_cannot_be_put_off(q: Desk) -> None:
     await q.put("active")
     await q.take()
     commands = [Reschedule(job=q.key(id), delay_ms=SECOND) for id in ("done", "active", "nobody")]
-    assert await q.store.alter(commands) == [False] * 3
+    assert await q.store.alter(commands) == ["late", "late", "missing"]
 
 
 async def test_new_arguments_reach_a_job_that_has_not_started(q: Desk) -> None:
     await q.put_one("a", payload=b"old")
     await q.put_one("b", payload=b"old", delay_ms=SECOND)
     commands = [Update(job=q.key(id), payload=b"new", codec="msgpack") for id in ("a", "b")]
-    assert await q.store.alter(commands) == [True, True]
+    assert await q.store.alter(commands) == ["done", "done"]
     assert await q.states("a", "b") == ["waiting", "delayed"]
     q.clock.advance(SECOND)
     assert [(lease.id, lease.payload, lease.codec) for lease in await q.claim(2)] == [
@@ -220,7 +220,7 @@ async def test_new_arguments_do_not_reach_a_running_or_ended_job(q: Desk) -> Non
     await q.put("active")
     await q.take()
     commands = [Update(job=q.key(id), payload=b"new") for id in ("done", "active", "nobody")]
-    assert await q.store.alter(commands) == [False] * 3
+    assert await q.store.alter(commands) == ["late", "late", "missing"]
     assert (await q.get("active")).payload == b"[[],{}]"
 
 
@@ -239,7 +239,7 @@ async def test_the_record_of_an_ended_job_goes(q: Desk, state: State) -> None:
     assert await q.alter(Remove(job=q.key("a")))
     assert await q.look("a") is None
     assert await q.counts() == {}
-    assert not await q.alter(Remove(job=q.key("a")))
+    assert await q.altered(Remove(job=q.key("a"))) == "missing"
 
 
 async def test_removing_an_unfinished_job_is_a_cancel_on_record(q: Desk) -> None:
@@ -258,5 +258,5 @@ async def test_removing_an_unfinished_job_is_a_cancel_on_record(q: Desk) -> None
 async def test_a_running_job_cannot_be_removed(q: Desk) -> None:
     await q.put("a")
     lease = await q.take()
-    assert not await q.alter(Remove(job=q.key("a")))
+    assert await q.altered(Remove(job=q.key("a"))) == "late"
     assert await q.store.extend([ref(lease)], lease_ms=SECOND) == ["held"]

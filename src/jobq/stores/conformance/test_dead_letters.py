@@ -30,7 +30,7 @@ async def test_failed_jobs_are_the_dead_letters_of_their_queue(q: Desk) -> None:
 async def test_a_dead_letter_can_be_run_again_or_purged(q: Desk) -> None:
     await q.put("a", "b")
     await q.settle(*(fail(lease) for lease in await q.claim(2)))
-    assert await q.store.alter([Rerun(job=q.key("a")), Remove(job=q.key("b"))]) == [True, True]
+    assert await q.store.alter([Rerun(job=q.key("a")), Remove(job=q.key("b"))]) == ["done", "done"]
     assert await q.states("a", "b") == ["waiting", None]
 
 

@@ -158,13 +158,15 @@ async def test_a_dropped_schedule_leaves_its_jobs(q: Desk) -> None:
 async def test_a_paused_schedule_is_not_due_and_does_not_fire(q: Desk) -> None:
     at = q.clock.now_ms
     await q.store.put_schedule(nightly(q), next_ms=at)
-    assert await q.store.pause_schedule(q.queue, "nightly", paused=True)
+    assert await q.store.pause_schedule(q.queue, "nightly", paused=True) == "done"
+    assert await q.store.pause_schedule(q.queue, "nightly", paused=True) == "late"
     assert (await only(q)).paused
     assert await q.store.list_schedules(q.queue, due=True) == []
     assert await q.store.fire([fire(q, at, at + DAY)]) == [False]
-    assert await q.store.pause_schedule(q.queue, "nightly", paused=False)
+    assert await q.store.pause_schedule(q.queue, "nightly", paused=False) == "done"
+    assert await q.store.pause_schedule(q.queue, "nightly", paused=False) == "late"
     assert await q.store.fire([fire(q, at, at + DAY)]) == [True]
-    assert not await q.store.pause_schedule(q.queue, "nobody", paused=True)
+    assert await q.store.pause_schedule(q.queue, "nobody", paused=True) == "missing"
 
 
 async def test_the_same_spec_again_keeps_a_paused_schedule_paused(q: Desk) -> None:

@@ -199,7 +199,7 @@ async def test_a_child_that_ends_late_does_not_stand_for_the_signal(q: Desk) -> 
 async def test_an_ended_or_unknown_job_takes_no_signal(q: Desk) -> None:
     await q.run("done")
     commands = [SendSignal(job=q.key(id), name="go") for id in ("done", "nobody")]
-    assert await q.store.alter(commands) == [False, False]
+    assert await q.store.alter(commands) == ["late", "missing"]
 
 
 async def test_past_its_timeout_a_wait_goes_on_with_an_empty_value(q: Desk) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from jobq.core import events
-from jobq.core.commands import AnyCommand, Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, SendSignal, Update
+from jobq.core.commands import Altered, AnyCommand, Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, SendSignal, Update
 from jobq.core.records import JobKey, QueueName
 from jobq.core.states import Kind, QueueKind
 from jobq.core.waits import noted_child
@@ -34,16 +34,13 @@ from jobq.stores.sqlite.tx import QueueRow, Tx
 TIES = load("ties.sql")
 
 
-def alter(tx: Tx, commands: Sequence[AnyCommand]) -> list[bool]:
+def alter(tx: Tx, commands: Sequence[AnyCommand]) -> list[Altered]:
     """The whole of `Store.alter`."""
-    done = [_carry_out(tx, command) for command in commands]
     purged: Counter[tuple[QueueName, str | None]] = Counter()
-    for command, how in zip(commands, done, strict=True):
-        if how == "purged":
-            purged[command.job.queue, command.actor] += 1
+    answers = [_carry_out(tx, command, purged) for command in commands]
     for (name, actor), n in purged.items():
         tx.done_to(tx.queue_made(name), QueueKind.PURGED, reason=events.jobs_told(n), actor=actor)
-    return [bool(how) for how in done]
+    return answers
 
 
 def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> bool:
@@ -65,12 +62,18 @@ def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> 
     return True
 
 
-def _carry_out(tx: Tx, command: AnyCommand) -> bool | Literal["purged"]:
+def _carry_out(tx: Tx, command: AnyCommand, purged: Counter[tuple[QueueName, str | None]]) -> Altered:
     found = _find(tx, command.job)
     if found is None:
-        return False
-    queue, job = found
-    job.actor = command.actor
+        return "missing"
+    found[1].actor = command.actor
+    how = _applied(tx, *found, command)
+    if how == "purged":
+        purged[command.job.queue, command.actor] += 1
+    return "done" if how else "late"
+
+
+def _applied(tx: Tx, queue: QueueRow, job: Job, command: AnyCommand) -> bool | Literal["purged"]:
     match command:
         case Cancel(cascade=cascade, reason=reason):
             return cancel(tx, queue, job, reason=reason, cascade=cascade)

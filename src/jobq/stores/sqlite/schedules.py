@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from jobq.core.commands import Altered
 from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.core.records import QueueName
 from jobq.core.states import QueueKind
@@ -41,16 +42,17 @@ def drop_schedule(tx: Tx, name: QueueName, id: str, actor: str | None) -> bool:
     return True
 
 
-def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool, actor: str | None) -> bool:
+def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool, actor: str | None) -> Altered:
     """The whole of `Store.pause_schedule`."""
     queue = tx.queue(name)
     row = None if queue is None else tx.execute(SQL["schedule"], (queue.qid, id)).fetchone()
     if queue is None or row is None:
-        return False
-    if _record(row).paused is not paused:
-        tx.execute(SQL["pause_schedule"], (int(paused), queue.qid, id))
-        _changed(tx, queue, "paused" if paused else "resumed", id, actor)
-    return True
+        return "missing"
+    if _record(row).paused is paused:
+        return "late"
+    tx.execute(SQL["pause_schedule"], (int(paused), queue.qid, id))
+    _changed(tx, queue, "paused" if paused else "resumed", id, actor)
+    return "done"
 
 
 def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> list[ScheduleRecord]:

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
-from jobq.core.commands import AnyCommand
+from jobq.core.commands import Altered, AnyCommand
 from jobq.core.pace import Beat
 from jobq.core.queues import Fire, Limits, MinuteRecord, QueueConfig, QueueRecord, ScheduleRecord, ScheduleSpec, StatsRecord
 from jobq.core.records import (
@@ -171,7 +171,7 @@ class SqliteStore:
 
     # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def alter(self, commands: Sequence[AnyCommand]) -> list[bool]:
+    async def alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
         return await (self._write_small if len(commands) <= SMALL else self._write)(alter.alter, commands)
 
     async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
@@ -210,7 +210,7 @@ class SqliteStore:
     async def drop_schedule(self, queue: QueueName, id: str, *, actor: str | None = None) -> bool:
         return await self._write(schedules.drop_schedule, queue, id, actor)
 
-    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> bool:
+    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> Altered:
         return await self._write(schedules.pause_schedule, queue, id, paused, actor)
 
     async def list_schedules(

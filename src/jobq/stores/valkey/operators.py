@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobq.core.commands import AnyCommand
+from jobq.core.commands import Altered, AnyCommand
 from jobq.core.events import STATE_CODES
 from jobq.core.queues import Limits, QueueConfig, QueueRecord, limits_told
 from jobq.core.records import QueueName, Wish
@@ -22,18 +22,19 @@ _ALTERED = 500
 class Operators(Flows):
     """`alter`, and calls on whole queues."""
 
-    async def alter(self, commands: Sequence[AnyCommand]) -> list[bool]:
+    async def alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
         """See OperatorStore."""
-        answers = [False] * len(commands)
+        answers: list[Altered] = ["missing"] * len(commands)
         for prefix, places in (await self.places([c.job for c in commands])).items():
             for start in range(0, len(places), _ALTERED):
                 part = places[start : start + _ALTERED]
                 args: list[Argument] = [self.now(), await self.home(keys.queue_of(prefix))]
                 for n in part:
                     args += packing.command(commands[n])
-                applied, messages, to_wake = await self.fcall("alter", prefix, *args, confirmed=True)
-                for n, yes in zip(part, applied, strict=True):
-                    answers[n] = answers[n] or yes == ord("1")
+                letters, messages, to_wake = await self.fcall("alter", prefix, *args, confirmed=True)
+                for n, letter in zip(part, letters, strict=True):
+                    if answers[n] == "missing":  # a job is in one partition at most: the others do not know it
+                        answers[n] = unpacking.ALTERED[letter]
                 await self.after(keys.queue_of(prefix), prefix, to_wake=to_wake, messages=messages)
         return answers
 

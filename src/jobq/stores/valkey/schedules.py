@@ -8,11 +8,13 @@ from typing import Any
 
 import msgspec
 
+from jobq.core.commands import Altered
 from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.core.records import QueueName
 from jobq.stores.valkey import keys, packing
 from jobq.stores.valkey.flows import Flows
 from jobq.stores.valkey.handle import Refused
+from jobq.stores.valkey.unpacking import ALTERED
 from jobq.stores.valkey.wire import Argument
 
 _TOGETHER = 100
@@ -40,9 +42,10 @@ class Schedules(Flows):
         """See ScheduleStore."""
         return bool(await self._change("unschedule", queue, actor, id))
 
-    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> bool:
+    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> Altered:
         """See ScheduleStore."""
-        return bool(await self._change("pause_schedule", queue, actor, id, int(paused)))
+        (letter,) = await self._change("pause_schedule", queue, actor, id, int(paused))
+        return ALTERED[letter]
 
     async def _change(self, function: str, queue: QueueName, actor: str | None, *args: Argument) -> Any:
         """Do something to a schedule. Where its queue is partitioned, the log is elsewhere, and learns of it by a message."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from jobq.core.commands import Altered
 from jobq.core.events import STATES
 from jobq.core.queues import Limits, LimitsRecord, QueueRecord, RetentionData
 from jobq.core.records import Failure, Input, JobKey, JobRecord, Lease, QueueName, RetryData
@@ -30,6 +31,8 @@ _COMPLETED = 4
 _decode = msgspec.msgpack.Decoder().decode
 _names: dict[bytes, tuple[str, str | None]] = {}
 _NAMES_MAX = 10_000
+ALTERED: dict[int, Altered] = {ord("d"): "done", ord("l"): "late", ord("m"): "missing"}
+"""The letters that functions answer commands with."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -133,14 +133,14 @@ function COMMANDS.signal(cx, job, c, value)
 end
 
 -- alter. KEYS 1 prefix. ARGS now, prefix of shard 0, then per command: itself packed {kind, id, actor, …}, data.
--- RETURNS {answers "101", messages waiting, jobs to wake for elsewhere}
+-- RETURNS {a letter per command: d done, l late, m missing; messages waiting; jobs to wake for elsewhere}
 function J.alter(keys, args)
   local cx, answers = J.open(keys[1], args[1]), {}
   for i = 3, #args, 2 do
     local c = munpack(args[i])
     local job = J.look(cx, c.id)
     if job then job.actor = c.actor end
-    answers[#answers + 1] = job and COMMANDS[c.kind](cx, job, c, args[i + 1]) and "1" or "0"
+    answers[#answers + 1] = not job and "m" or COMMANDS[c.kind](cx, job, c, args[i + 1]) and "d" or "l"
     J.deliver_local(cx)
   end
   for actor, n in pairs(cx.purged or {}) do J.done_to(cx, args[2], "purged", J.jobs_told(n), actor) end

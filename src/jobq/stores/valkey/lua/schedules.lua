@@ -51,18 +51,17 @@ function J.unschedule(keys, args)
   return { there, cx.outbox }
 end
 
--- pause_schedule. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", id, "1" or "0". RETURNS {1 if it is there, messages waiting}
+-- pause_schedule. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", id, "1" or "0". RETURNS {a letter, as alter does; messages waiting}
 function J.pause_schedule(keys, args)
   local now, home, actor, id, paused = unpack(args)
   local cx = J.open(keys[1], now)
   local state = state_of(cx.P, id)
-  if not state then return { 0, 0 } end
-  if (paused == "1") ~= (state.paused == true) then
-    state.paused = paused == "1" or nil
-    keep(cx.P, id, state)
-    changed(cx, home, paused == "1" and "paused" or "resumed", id, actor)
-  end
-  return { 1, cx.outbox }
+  if not state then return { "m", 0 } end
+  if (paused == "1") == (state.paused == true) then return { "l", 0 } end
+  state.paused = paused == "1" or nil
+  keep(cx.P, id, state)
+  changed(cx, home, paused == "1" and "paused" or "resumed", id, actor)
+  return { "d", cx.outbox }
 end
 
 -- schedules. KEYS 1 prefix. ARGS now, "1" for due ones only, limit. RETURNS schedules
