@@ -193,10 +193,6 @@ class OperatorStore(Protocol):
         """
         ...
 
-    async def ask_worker(self, name: str, wish: Wish) -> bool:
-        """Leave a wish for a worker; False if no such worker is known."""
-        ...
-
 
 class ScheduleStore(Protocol):
     """Jobs that come by the clock."""
@@ -263,18 +259,30 @@ class ReadStore(Protocol):
         """The queues there are, with what is stored about them."""
         ...
 
-    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
-        """A worker says it is there (again), for `ttl_ms`; the answer is what an operator asked of it, and the fleet's size.
 
-        That is at least the number of workers that are there; those that went without a word count until a tick."""
+class PresenceStore(Protocol):
+    """Which workers there are, what operators ask of them, and which one of them does the upkeep."""
+
+    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
+        """A worker announces itself for `ttl_ms`. The answer is what an operator asked of it, and the size of the fleet.
+
+        The size is at least the number of live workers: one that died counts until a tick."""
         ...
 
     async def retire(self, worker: str) -> None:
-        """A worker is gone: it is listed no more. Its leases expire by themselves."""
+        """Forget a worker: it is no longer listed, and no work wakes it. Its leases expire by themselves."""
         ...
 
     async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
-        """Workers whose last word is not older than its ttl."""
+        """Workers whose last `beat` is not older than its ttl, by name; of one queue, or all."""
+        ...
+
+    async def ask_worker(self, name: str, wish: Wish) -> bool:
+        """Leave a request for a worker, which its next `beat` returns. False: there is no such worker."""
+        ...
+
+    async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
+        """Hold the office `name` for `ttl_ms`: True for one `who` at a time, which renews by asking again."""
         ...
 
 
@@ -325,10 +333,6 @@ class LifecycleStore(Protocol):
         Answers how many steps it took; `limit` means there is more to do."""
         ...
 
-    async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
-        """Hold the office `name` for `ttl_ms`: True for one `who` at a time, which renews by asking again."""
-        ...
-
     async def __aenter__(self) -> Self:
         """Migrate."""
         ...
@@ -338,7 +342,9 @@ class LifecycleStore(Protocol):
         ...
 
 
-class Store(HotStore, SignalStore, OperatorStore, ScheduleStore, ReadStore, EventStore, LifecycleStore, Protocol):
+class Store(
+    HotStore, SignalStore, OperatorStore, ScheduleStore, ReadStore, PresenceStore, EventStore, LifecycleStore, Protocol
+):
     """All of it. `url` is where it keeps jobs, with passwords left out."""
 
     url: str

@@ -1,4 +1,4 @@
-"""Looking: jobs, counters, figures, workers, the event log."""
+"""Looking: jobs, counters, figures, the event log."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import msgspec
 
 from jobq.core import events
 from jobq.core.events import STATE_CODES, STATES
-from jobq.core.pace import Beat
 from jobq.core.queues import LimitsRecord, MinuteRecord, QueueRecord, StatsRecord
-from jobq.core.records import EventPage, EventRecord, Failure, Filter, JobKey, JobRecord, Page, QueueName, Wish, WorkerRecord
+from jobq.core.records import EventPage, EventRecord, Failure, Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
 from jobq.errors import InvalidJob
-from jobq.stores.sqlite import errors, flows
+from jobq.stores.sqlite import errors, flows, presence
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.queues import overrides
 from jobq.stores.sqlite.rows import (
@@ -132,13 +131,13 @@ def stats(tx: Tx, name: QueueName) -> StatsRecord:
     """The whole of `Store.stats`."""
     queue = tx.queue(name)
     if queue is None:
-        return StatsRecord(queue=name, counts=count(tx, name), workers=len(workers(tx, name)))
+        return StatsRecord(queue=name, counts=count(tx, name), workers=presence.number_of(tx, name))
     oldest = tx.execute(SQL["head"], (queue.qid,)).fetchone() or tx.execute(SQL["keyed_head"], (queue.qid,)).fetchone()
     due = tx.execute(HOT["next_due"], (queue.qid,)).fetchone()
     return StatsRecord(
         queue=name, counts=count(tx, name), paused=bool(queue.paused), mode=queue.mode,  # type: ignore[arg-type]
         oldest_waiting_ms=None if oldest is None else max(0, tx.now - oldest[0]),
-        next_due_ms=None if due is None else max(0, due[0] - tx.now), workers=len(workers(tx, name)),
+        next_due_ms=None if due is None else max(0, due[0] - tx.now), workers=presence.number_of(tx, name),
     )  # fmt: skip
 
 
@@ -177,35 +176,6 @@ def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
         queue=queue.qname, mode=queue.mode, limits=limits, retention=stored.retention,  # type: ignore[arg-type]
         dead_letters=stored.dead_letters, max_stalls=stored.max_stalls, paused=bool(queue.paused),
     )  # fmt: skip
-
-
-# ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def beat(tx: Tx, worker: WorkerRecord, ttl_ms: int) -> Beat:
-    """The whole of `Store.beat`."""
-    seen = msgspec.structs.replace(worker, seen_ms=tx.now)
-    row = tx.execute(SQL["beat"], (worker.name, msgspec.msgpack.encode(seen), tx.now + ttl_ms)).fetchone()
-    (workers,) = tx.execute(SQL["fleet"], (tx.now,)).fetchone()
-    return Beat(row[0], workers)
-
-
-def retire(tx: Tx, name: str) -> None:
-    """The whole of `Store.retire`."""
-    for statement in ("retire", "forget_sleeper", "forget_call"):
-        tx.execute(SQL[statement], (name,))
-
-
-def workers(tx: Tx, queue: QueueName | None) -> list[WorkerRecord]:
-    """The whole of `Store.workers`."""
-    rows = tx.execute(SQL["workers"], (tx.now,)).fetchall()
-    found = [msgspec.msgpack.decode(data, type=WorkerRecord) for (data,) in rows]
-    return [worker for worker in found if queue is None or queue in worker.queues]
-
-
-def ask_worker(tx: Tx, name: str, wish: Wish) -> bool:
-    """The whole of `Store.ask_worker`."""
-    return tx.change(SQL["ask_worker"], (wish, name, tx.now)) > 0
 
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -40,7 +40,7 @@ from jobq.core.records import (
 from jobq.core.states import State
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Clock
-from jobq.stores.sqlite import alter, database, flows, queues, reads, schedules, settle, signals, upkeep
+from jobq.stores.sqlite import alter, database, flows, presence, queues, reads, schedules, settle, signals, upkeep
 from jobq.stores.sqlite import put as puts
 from jobq.stores.sqlite.mailbox import Mailbox
 from jobq.stores.sqlite.tx import Tx
@@ -97,9 +97,6 @@ class SqliteStore:
 
     async def tick(self, *, limit: int = 500) -> int:
         return await self._write(upkeep.tick, limit)
-
-    async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
-        return await self._write(_lead, name, who, ttl_ms)
 
     # ── hot ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -199,9 +196,6 @@ class SqliteStore:
     async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None) -> bool:
         return await self._write(queues.obliterate, queue, force, limit, actor)
 
-    async def ask_worker(self, name: str, wish: Wish) -> bool:
-        return await self._write(reads.ask_worker, name, wish)
-
     # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None) -> ScheduleRecord:
@@ -244,14 +238,22 @@ class SqliteStore:
     async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
         return await self._read(reads.queues, tenant)
 
+    # ── presence ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
     async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
-        return await self._write(reads.beat, worker, ttl_ms)
+        return await self._write(presence.beat, worker, ttl_ms)
 
     async def retire(self, worker: str) -> None:
-        await self._write(reads.retire, worker)
+        await self._write(presence.retire, worker)
 
     async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
-        return await self._read(reads.workers, queue)
+        return await self._read(presence.workers, queue)
+
+    async def ask_worker(self, name: str, wish: Wish) -> bool:
+        return await self._write(presence.ask_worker, name, wish)
+
+    async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
+        return await self._write(presence.lead, name, who, ttl_ms)
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -296,10 +298,6 @@ class SqliteStore:
             self._mailbox = Mailbox(across_processes=self._path is not None)
             opened.post.mailboxes[self._mailbox.port] = self._mailbox
         return self._mailbox
-
-
-def _lead(tx: Tx, name: str, who: str, ttl_ms: int) -> bool:
-    return tx.change(reads.SQL["lead"], (name, who, tx.now + ttl_ms, tx.now)) > 0
 
 
 def _declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRecord:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.events import STATE_CODES
 from jobq.core.queues import Limits, QueueConfig, QueueRecord, limits_told
-from jobq.core.records import QueueName, Wish
+from jobq.core.records import QueueName
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores.valkey import keys, packing, unpacking
@@ -157,10 +157,6 @@ class Operators(Flows):
         self._met.discard(queue)
         self._partitions.pop(queue, None)
         return True
-
-    async def ask_worker(self, name: str, wish: Wish) -> bool:
-        """See OperatorStore."""
-        return bool(await self.fcall("ask", keys.WORKERS, self.now(), name, wish))
 
 
 def _declared_otherwise(queue: QueueName, config: QueueConfig, refused: Refused) -> ConfigError:

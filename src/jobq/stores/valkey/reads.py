@@ -11,13 +11,12 @@ import msgspec
 
 from jobq.core import events
 from jobq.core.events import STATE_CODES, STATES, no_position
-from jobq.core.pace import Beat
 from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
-from jobq.core.records import EventPage, EventRecord, Filter, JobKey, JobRecord, Page, QueueName, WorkerRecord
+from jobq.core.records import EventPage, EventRecord, Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
 from jobq.errors import InvalidJob
 from jobq.stores.valkey import keys, packing, unpacking
-from jobq.stores.valkey.handle import Handle
+from jobq.stores.valkey.presence import Presence
 
 _GOT = 500
 _ENTRY = 100
@@ -27,8 +26,8 @@ _ENTRY = 100
 _PLACE = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
 
 
-class Reads(Handle):
-    """`get`, `find`, counts, figures, workers and the log."""
+class Reads(Presence):
+    """`get`, `find`, counts, figures and the log."""
 
     async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
         """See ReadStore."""
@@ -98,24 +97,6 @@ class Reads(Handle):
         found = [queue for queue in await self.all_queues() if tenant is None or queue.tenant == tenant]
         described = [await self.fcall("describe", keys.prefix(queue)) for queue in found]
         return [unpacking.queue_record(queue, flat, keyed) for queue, (flat, keyed) in zip(found, described, strict=True)]
-
-    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
-        """See ReadStore."""
-        args = (self.now(), worker.name, ttl_ms, msgspec.json.encode(worker))
-        wish, workers = await self.fcall("beat", keys.WORKERS, *args)
-        self.pace.heard(workers)
-        return Beat(wish.decode() or None, workers)
-
-    async def retire(self, worker: str) -> None:
-        """See ReadStore."""
-        await self.servers.command(keys.WORKERS, "HDEL", keys.WORKERS, worker)
-
-    async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
-        """See ReadStore."""
-        found = [msgspec.json.decode(w, type=WorkerRecord) for w in await self.fcall("workers", keys.WORKERS, self.now())]
-        return sorted((w for w in found if queue is None or queue in w.queues), key=lambda w: w.name)
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

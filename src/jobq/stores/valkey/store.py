@@ -44,7 +44,7 @@ class ValkeyStore(HotCalls, Listen, Operators, Schedules, Reads):
         await self.servers.aclose()
 
     async def retire(self, worker: str) -> None:
-        """See ReadStore."""
+        """See PresenceStore."""
         await self.rise(worker)
         await super().retire(worker)
 
@@ -84,10 +84,6 @@ class ValkeyStore(HotCalls, Listen, Operators, Schedules, Reads):
                 queue.queue, unread,
             )  # fmt: skip
         return int(steps)
-
-    async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
-        """See LifecycleStore."""
-        return bool(await self.fcall("lead", keys.office(name), self.now(), who, ttl_ms))
 
     async def __aenter__(self) -> Self:
         await self.migrate()

@@ -1,0 +1,48 @@
+"""Which workers there are, what operators ask of them, and who holds an office."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobq.core.pace import Beat
+from jobq.core.records import QueueName, Wish, WorkerRecord
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.tx import Tx
+
+SQL = load("presence.sql")
+
+
+def beat(tx: Tx, worker: WorkerRecord, ttl_ms: int) -> Beat:
+    """The whole of `Store.beat`."""
+    seen = msgspec.structs.replace(worker, seen_ms=tx.now)
+    row = tx.execute(SQL["beat"], (worker.name, msgspec.msgpack.encode(seen), tx.now + ttl_ms)).fetchone()
+    (workers,) = tx.execute(SQL["fleet"], (tx.now,)).fetchone()
+    return Beat(row[0], workers)
+
+
+def retire(tx: Tx, name: str) -> None:
+    """The whole of `Store.retire`."""
+    for statement in ("retire", "forget_sleeper", "forget_call"):
+        tx.execute(SQL[statement], (name,))
+
+
+def workers(tx: Tx, queue: QueueName | None) -> list[WorkerRecord]:
+    """The whole of `Store.workers`."""
+    rows = tx.execute(SQL["workers"], (tx.now,)).fetchall()
+    found = [msgspec.msgpack.decode(data, type=WorkerRecord) for (data,) in rows]
+    return [worker for worker in found if queue is None or queue in worker.queues]
+
+
+def number_of(tx: Tx, queue: QueueName) -> int:
+    """How many workers look for work in the queue."""
+    return len(workers(tx, queue))
+
+
+def ask_worker(tx: Tx, name: str, wish: Wish) -> bool:
+    """The whole of `Store.ask_worker`."""
+    return tx.change(SQL["ask_worker"], (wish, name, tx.now)) > 0
+
+
+def lead(tx: Tx, name: str, who: str, ttl_ms: int) -> bool:
+    """The whole of `Store.lead`."""
+    return tx.change(SQL["lead"], (name, who, tx.now + ttl_ms, tx.now)) > 0

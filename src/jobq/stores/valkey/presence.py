@@ -1,0 +1,38 @@
+"""Which workers there are, what operators ask of them, and who holds an office."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobq.core.pace import Beat
+from jobq.core.records import QueueName, Wish, WorkerRecord
+from jobq.stores.valkey import keys
+from jobq.stores.valkey.handle import Handle
+
+
+class Presence(Handle):
+    """`beat` and the others."""
+
+    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
+        """See PresenceStore."""
+        args = (self.now(), worker.name, ttl_ms, msgspec.json.encode(worker))
+        wish, workers = await self.fcall("beat", keys.WORKERS, *args)
+        self.pace.heard(workers)
+        return Beat(wish.decode() or None, workers)
+
+    async def retire(self, worker: str) -> None:
+        """See PresenceStore."""
+        await self.servers.command(keys.WORKERS, "HDEL", keys.WORKERS, worker)
+
+    async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
+        """See PresenceStore."""
+        found = [msgspec.json.decode(w, type=WorkerRecord) for w in await self.fcall("workers", keys.WORKERS, self.now())]
+        return sorted((w for w in found if queue is None or queue in w.queues), key=lambda w: w.name)
+
+    async def ask_worker(self, name: str, wish: Wish) -> bool:
+        """See PresenceStore."""
+        return bool(await self.fcall("ask", keys.WORKERS, self.now(), name, wish))
+
+    async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
+        """See PresenceStore."""
+        return bool(await self.fcall("lead", keys.office(name), self.now(), who, ttl_ms))
