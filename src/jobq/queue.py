@@ -30,6 +30,7 @@ from jobq.operations import Operations
 from jobq.options import NOTHING, JobOptions, TaskOptions
 from jobq.schedule import Scheduling
 from jobq.session import CHUNK, Session, batches, close_session, open_session
+from jobq.stores import open_store
 from jobq.stores.base import Clock, Store
 from jobq.sync import SyncQueue
 from jobq.task import AsyncTask, Call, Definition, PlainTask, Task, TaskDecorator, Wanted, make_task
@@ -153,6 +154,10 @@ class Queue(Operations, Limiting, Scheduling):
                 yield session.store
             finally:
                 await close_session(session)
+
+    def another_handle(self) -> Store:
+        """Another handle on its store, not connected yet: a worker opens one in a thread of its own."""
+        return open_store(self.url, clock=self.clock)
 
     async def store(self) -> Store:
         """The store handle of the running event loop."""
@@ -286,7 +291,7 @@ class Queue(Operations, Limiting, Scheduling):
         session = await self.session()
         chunks = batches(wanted, CHUNK)
         chunk = next(chunks, None)
-        specs = _prepared(session.store, chunk)
+        specs = _prepared(session, chunk)
         jobs: list[Job[Any]] = []
         refused: list[int] = []
         accepted: tuple[list[Wanted], list[PutResult]] = ([], [])
@@ -296,7 +301,7 @@ class Queue(Operations, Limiting, Scheduling):
                 await asyncio.sleep(0)  # it is on its way: while the store has it, the last gets its handles and the next is made
                 jobs += _handles(*accepted, refused)
                 following = next(chunks, None)
-                specs = _prepared(session.store, following)
+                specs = _prepared(session, following)
             except asyncio.CancelledError:
                 putting.cancel()
                 raise
@@ -337,8 +342,9 @@ class Queue(Operations, Limiting, Scheduling):
         return info.job_info(record, None if definition is None else definition.decode)
 
 
-def _prepared(store: Store, chunk: Sequence[Wanted] | None) -> Sequence[JobSpec]:
-    return store.prepare([spec for _, spec in chunk]) if chunk else ()
+def _prepared(session: Session, chunk: Sequence[Wanted] | None) -> Sequence[JobSpec]:
+    specs = [spec for _, spec in chunk or ()]
+    return specs if session.pipeline is None or not specs else session.pipeline.prepare(specs)
 
 
 def _handles(chunk: Sequence[Wanted], results: Sequence[PutResult], refused: list[int]) -> list[Job[Any]]:

@@ -161,7 +161,7 @@ def template(spec: JobSpec, id: str) -> JobSpec:
         raise InvalidJob(f"schedule {id!r}: its times say when; leave out delay and at")
     if spec.after:
         raise InvalidJob(f"schedule {id!r}: after= names jobs that have long ended the next time; add them in the handler")
-    return replace(spec, id=id, watch=False)
+    return replace(spec, id=id)
 
 
 def planned(when: Cron | Every, task: Task[..., Any]) -> ScheduleSpec:

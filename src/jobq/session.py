@@ -14,7 +14,7 @@ from typing import TypeVar
 from jobq.core.records import JobKey, JobRecord
 from jobq.engine import handles
 from jobq.engine.sender import Sender
-from jobq.stores.base import Clock, Store
+from jobq.stores.base import Clock, Store, pipeline_of
 
 T = TypeVar("T")
 
@@ -88,11 +88,12 @@ class Reader:
 class Session:
     """A store handle of the running event loop, and how many queues use it."""
 
-    __slots__ = ("loop", "reader", "sender", "store", "users")
+    __slots__ = ("loop", "pipeline", "reader", "sender", "store", "users")
 
     def __init__(self, store: Store) -> None:
         self.loop = asyncio.get_running_loop()
         self.store = store
+        self.pipeline = pipeline_of(store)
         self.sender = Sender(store)
         self.reader = Reader(store)
         self.users = 0

@@ -148,7 +148,7 @@ class Task(Generic[P, R]):
 
         It waits 30 seconds, or as long as `options(wait=…)` says; WaitTimeout leaves the job to go on.
         """
-        spec = self.spec(args, kwargs, watch=True)
+        spec = self.spec(args, kwargs)
         session = await self.queue.session()
         result, record = await waiting.put_and_wait(session, spec, waiting.Deadline(self._options.wait_ms))
         return self.handle(result).outcome(record)
@@ -225,16 +225,16 @@ class Task(Generic[P, R]):
             return self.handle(result)
         return Job(self.queue, result.id, self.name, None, self.definition)
 
-    def spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, watch: bool = False) -> JobSpec:
+    def spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobSpec:
         """The job of one call, checked and encoded."""
         if self._check is not None:
             self._check(args, kwargs)
         payload = self._encode(args, kwargs)
         if len(payload) > self.queue.max_payload:
             checks.check_payload(payload, self.queue.max_payload, f"the arguments of {self.name} take")
-        if self._plain and not watch:
+        if self._plain:
             return replace(self._like, id=new_id(), payload=payload)
-        return replace(self._like, id=self._id or new_id(), payload=payload, watch=watch, **self._per_call(args, kwargs))
+        return replace(self._like, id=self._id or new_id(), payload=payload, **self._per_call(args, kwargs))
 
     def linked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobSpec:
         """The same, where arguments may be other jobs' results (`job.ref`): each is an edge."""

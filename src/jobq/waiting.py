@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 from jobq.core.bounds import queue_full
 from jobq.core.records import JobKey, JobRecord, JobSpec, PutResult, Signal, Topic
@@ -52,25 +53,32 @@ async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadl
 
 
 async def put_and_wait(session: Session, spec: JobSpec, deadline: Deadline) -> tuple[PutResult, JobRecord]:
-    """Put a job (with `watch`) and wait for its end; nothing has to be registered for that, as the put says it all."""
+    """Put a job and wait for its end: without a call to register for it, where the store can do so."""
     job = JobKey(spec.queue, spec.id)
-    async with session.store.listen([Topic("ended", *job)], announced=True) as signals:
+    if session.pipeline is None:
         result = await session.sender.put(spec)
-        if result.full is not None:
-            raise queue_full(spec.queue.queue, result.full)
-        if not result.duplicate:
-            found = await _told(session, job, result.life, signals, deadline)
-            if found is not None:
-                return result, found
+    else:
+        async with session.pipeline.expect(job) as ends:
+            result = await session.sender.put(spec)
+            if not result.duplicate and result.full is None:
+                found = await _told(session, job, result.life, ends, deadline)
+                if found is not None:
+                    return result, found
+    if result.full is not None:
+        raise queue_full(spec.queue.queue, result.full)
     if result.found is not None and result.found.state.ended:
         return result, result.found
-    # Another's job, which was not announced to us, or no word for some seconds.
+    # Another's job, which this handle did not put, or no word for some seconds.
     if deadline.left <= 0:
         raise _timeout(job, deadline)
     return result, await ended(session, JobKey(spec.queue, result.id), result.life, deadline)
 
 
-async def _told(session: Session, job: JobKey, life: int, signals: AsyncIterator[Signal], deadline: Deadline) -> JobRecord | None:
+Heard = AsyncIterator[Signal] | AsyncIterator[JobRecord | None]
+"""What says that a job has ended; it may come with the record."""
+
+
+async def _told(session: Session, job: JobKey, life: int, signals: Heard, deadline: Deadline) -> JobRecord | None:
     """The ended record once a signal has come; None when it is time to look again or the wait is over.
 
     A generator whose wait is cut short is finished for good, so this is called once per subscription.
@@ -82,8 +90,8 @@ async def _told(session: Session, job: JobKey, life: int, signals: AsyncIterator
     try:
         async with limit, closing(signals):
             async for signal in signals:
-                told = signal.record
-                record = told if told is not None and told.life == life else await _look(session, job, life)
+                known = isinstance(signal, JobRecord) and signal.life == life
+                record = cast(JobRecord, signal) if known else await _look(session, job, life)
                 if record.state.ended:
                     return record
             await asyncio.sleep(left)  # the store is closing: no more signals
@@ -94,7 +102,7 @@ async def _told(session: Session, job: JobKey, life: int, signals: AsyncIterator
 
 
 @asynccontextmanager
-async def closing(signals: AsyncIterator[Signal]) -> AsyncIterator[None]:
+async def closing(signals: Heard) -> AsyncIterator[None]:
     """A generator is closed here and now; left to the garbage collector it would cost a task per wait."""
     try:
         yield

@@ -35,8 +35,8 @@ from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
 
-Places = list[tuple[Store, Mapping[QueueName, Mapping[str, Handler]]]]
-"""Stores, each with its queues and their tasks."""
+Places = list[tuple[Store, Source, Mapping[QueueName, Mapping[str, Handler]]]]
+"""Stores, each with a queue that opened it, and with its queues and their tasks."""
 
 
 class Patience(Outage):
@@ -168,16 +168,16 @@ class Worker:
         slots = Slots(self.settings.concurrency)
         self._stations = [
             Station(
-                store, tasks, worker=self.name, slots=slots, executors=self._executors, settings=self.settings,
-                wish=self._wished, interrupted=self._interrupted, clock=self._queues[0].clock,
+                store, tasks, open=source.another_handle, worker=self.name, slots=slots, executors=self._executors,
+                settings=self.settings, wish=self._wished, interrupted=self._interrupted, clock=self._queues[0].clock,
             )
-            for store, tasks in places
+            for store, source, tasks in places
         ]  # fmt: skip
         for station in self._stations:
             if self._paused:
                 station.pause()
             station.start()
-        for store, tasks in places:
+        for store, _, tasks in places:
             log.info("worker %s works on %s in %s", self.name, ", ".join(name.queue for name in tasks), store.url)
 
     async def _await_stores(self, patience: Patience) -> Places:
@@ -198,7 +198,7 @@ class Worker:
 
     async def _open(self) -> Places:
         """The stores, each with its queues and their tasks. ConfigError if a queue is stored otherwise than declared."""
-        places: list[tuple[Store, dict[QueueName, Mapping[str, Handler]]]] = []
+        places: list[tuple[Store, Source, dict[QueueName, Mapping[str, Handler]]]] = []
         for queue in self._queues:
             _check_tasks(queue)
             store = await self._opened.enter_async_context(queue.opened())
@@ -207,10 +207,10 @@ class Worker:
             of_tasks = {task.name: task.max_stalls for task in queue.tasks.values()}
             await store.declare(queue.qname, replace(declared, max_stalls=of_tasks))
             await put_planned(store, queue.planned.values(), (queue.clock or wall_clock)())
-            tasks = next((tasks for known, tasks in places if known is store), None)
+            tasks = next((tasks for known, _, tasks in places if known is store), None)
             if tasks is None:
                 tasks = {}
-                places.append((store, tasks))
+                places.append((store, queue, tasks))
             # Two Queue objects may speak of one queue, each with tasks of its own.
             known = tasks.get(queue.qname)
             tasks[queue.qname] = queue.tasks if known is None else _Either(known, queue.tasks)

@@ -19,6 +19,7 @@ from jobq.engine.handler import BatchSize
 from jobq.engine.ids import new_id
 from jobq.engine.settings import Settings
 from jobq.errors import StoreUnavailable
+from jobq.stores import open_store
 from jobq.stores.base import Clock, Store
 from jobq.worker import Worker
 
@@ -72,13 +73,14 @@ class Handled:
 class Bench:
     """A queue with handlers, as a worker sees it, and the few words a test needs to use it."""
 
-    def __init__(self, store: Store, name: str = "work") -> None:
+    def __init__(self, store: Store, name: str = "work", open: Callable[[], Store] | None = None) -> None:
         self.qname = QueueName(f"t{uuid4().hex[:8]}", name)
         self.config: QueueConfig | None = None
         self.planned: dict[str, ScheduleSpec] = {}
         self.clock: Clock | None = None
         self.tasks: dict[str, Handled] = {}
         self._store = store
+        self._open = open
 
     @property
     def url(self) -> str:
@@ -90,6 +92,12 @@ class Bench:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Store]:
         yield self._store
+
+    def another_handle(self) -> Store:
+        """Disturbed like the first, if that is a Proxy."""
+        if isinstance(self._store, Proxy):
+            return self._store.another()  # type: ignore[no-any-return]
+        return open_store(self._store.url) if self._open is None else self._open()
 
     def through(self, store: Store) -> Bench:
         """The same queue and handlers, through another handle."""
@@ -181,18 +189,24 @@ class Proxy:
         self.after: Callable[[str, Any], Awaitable[None]] | None = None
         self.down = False
         self.refused = 0
-        self.lanes = store.lanes
+        self.lanes = getattr(store, "lanes", 1)
 
     @property
     def url(self) -> str:
         return self._real.url
 
-    def twin(self) -> Any:
+    def another(self) -> Any:
         """The keeper's handle is disturbed like this one, and counted with it."""
-        twin = Proxy(self._real.twin())
-        twin.__dict__.update({k: v for k, v in self.__dict__.items() if k != "_real"})
-        twin._parent = self  # type: ignore[attr-defined]
-        return twin
+        other = Proxy(open_store(self._real.url))
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k != "_real"})
+        other._parent = self  # type: ignore[attr-defined]
+        return other
+
+    def prepare(self, specs: Any) -> Any:
+        return self._real.prepare(specs)  # type: ignore[attr-defined]
+
+    def expect(self, job: JobKey) -> Any:
+        return self._real.expect(job)  # type: ignore[attr-defined]
 
     def listen(self, *args: Any, **kwargs: Any) -> Any:
         root = self._root

@@ -25,11 +25,10 @@ from .kit import Bench, Proxy, eventually, soon, steal
 class Thief:
     """Another worker, in another thread with its own event loop, that takes whatever it can get."""
 
-    def __init__(self, bench: Bench, store: Store) -> None:
+    def __init__(self, bench: Bench) -> None:
         self.taken: list[str] = []
         self.rounds = 0
         self._bench = bench
-        self._store = store
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()))
 
@@ -42,15 +41,15 @@ class Thief:
         self._thread.join()
 
     async def _live(self) -> None:
-        async with self._store.twin() as twin:
+        async with self._bench.another_handle() as store:
             while not self._stop.is_set():
-                self.taken += [lease.id for lease in (await steal(twin, self._bench.qname)).leases]
+                self.taken += [lease.id for lease in (await steal(store, self._bench.qname)).leases]
                 self.rounds += 1
                 await asyncio.sleep(0.02)
 
 
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(bench: Bench, store: Store) -> None:
-    thief = Thief(bench, store)
+    thief = Thief(bench)
 
     @bench.task
     async def work() -> str:
@@ -67,7 +66,7 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(bench: Bench
 
 
 async def test_a_handler_that_computes_without_a_pause_keeps_its_lease(bench: Bench, store: Store) -> None:
-    thief = Thief(bench, store)
+    thief = Thief(bench)
 
     @bench.task
     async def work() -> int:
@@ -89,8 +88,12 @@ async def test_a_handler_that_computes_without_a_pause_keeps_its_lease(bench: Be
 async def clocked(url: str) -> AsyncIterator[tuple[Bench, list[int]]]:
     """A queue whose store has a clock that the test moves."""
     now = [1_700_000_000_000]
-    async with open_store(url, clock=lambda: now[0]) as store:
-        yield Bench(store), now
+
+    def handle() -> Store:
+        return open_store(url, clock=lambda: now[0])
+
+    async with handle() as store:
+        yield Bench(store, open=handle), now
 
 
 async def test_a_run_whose_lease_was_lost_is_interrupted_and_stores_nothing(

@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from jobq.core.records import lane_of
 from jobq.core.states import State
 from jobq.stores.base import Store
 
@@ -55,7 +56,7 @@ async def test_a_store_that_works_by_itself_is_given_two_exchanges_at_a_time(job
         await jobs.all_in(State.COMPLETED, 400)
     assert together == 2
     assert max(len(args[0]) for args, _ in line.of("settle")) <= 64
-    assert {kwargs["lane"] for _, kwargs in line.of("settle")} == {0, 1}
+    assert {lane_of(kwargs["call"]) for _, kwargs in line.of("settle")} == {0, 1}
 
 
 @pytest.mark.parametrize("concurrency", [48, 128])
@@ -75,7 +76,7 @@ async def test_two_lanes_lose_nothing_when_replies_are_lost(bench: Bench, line: 
     async with bench.through(line).worker(concurrency=concurrency):
         await bench.all_in(State.COMPLETED, 300)
     assert sorted(ran) == list(range(300))
-    assert {kwargs["lane"] for _, kwargs in line.of("settle")} == {0, 1}
+    assert {lane_of(kwargs["call"]) for _, kwargs in line.of("settle")} == {0, 1}
 
 
 async def test_a_worker_stopped_with_two_exchanges_in_flight_settles_both(jobs: Bench, line: Proxy) -> None:
@@ -107,7 +108,7 @@ async def test_a_worker_that_finds_nothing_sleeps_while_its_other_lane_waits_for
     opened = asyncio.Event()
 
     async def hold(method: str, args: tuple[object, ...]) -> None:
-        if method == "settle" and line.calls[-1][2]["lane"] == 1:
+        if method == "settle" and lane_of(line.calls[-1][2]["call"]) == 1:
             await opened.wait()
 
     line.before = hold

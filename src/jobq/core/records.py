@@ -88,7 +88,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     unique: UniqueSpec | None = None
     after: tuple[Edge, ...] = ()
     on_child_failure: ChildPolicy = "fail"
-    watch: bool = False  # tell this handle's listeners when it ends
+    reserved: bool = False  # holds the place of a former field: stored schedules contain specs as arrays
     schedule: str | None = None  # the schedule that made it
     origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
 
@@ -233,6 +233,12 @@ class Block(Outcome, frozen=True, kw_only=True, tag="block"):
 
 
 AnyOutcome = Complete | RetryLater | Fail | SnoozeFor | Release | Hold | Block
+
+
+def lane_of(call: str) -> int:
+    """The lane of an exchange called `name` (lane 0) or `name/lane`."""
+    _, slash, lane = call.rpartition("/")
+    return int(lane) if slash and lane.isdecimal() else 0
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -392,4 +398,3 @@ class Signal(NamedTuple):
     kind: Literal["ended", "cancel", "log"]
     queue: QueueName
     job: str | None
-    record: JobRecord | None = None  # for `ended`: how it ended, where the store had it at hand

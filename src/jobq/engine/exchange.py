@@ -59,7 +59,7 @@ class Exchange:
     def __init__(self, store: Store, *, worker: str, patience_ms: int, lane: int = 0) -> None:
         self._store = store
         self._worker = worker
-        self._lane = lane
+        self._lane = f"/{lane}" if lane else ""
         self._patience = _Patience(patience_ms / 1000)
         # A worker that restarts under its old name must not be answered with what its last life was told.
         self._life = secrets.token_hex(4)
@@ -73,7 +73,7 @@ class Exchange:
         while True:
             try:
                 with self._patience:
-                    settled = await self._store.settle(outcomes, worker=self._worker, call=call, then=claim, lane=self._lane)
+                    settled = await self._store.settle(outcomes, worker=self._worker, call=call, then=claim)
             except (StoreUnavailable, TimeoutError) as error:
                 await asyncio.sleep(self._outage.failed(error))
             except Exception as error:  # an answer, and it is no: of what, is found one by one
@@ -89,7 +89,7 @@ class Exchange:
 
     def _name_call(self) -> str:
         self._calls += 1
-        return f"{self._life}-{self._calls}"
+        return f"{self._life}-{self._calls}{self._lane}"
 
     async def _one_by_one(self, runs: Sequence[Run]) -> Settled:
         answers = [await self.ask([run], None) for run in runs]

@@ -3,7 +3,7 @@
 While an exchange is in flight finished runs gather, and the next one settles all of them and claims for every free slot:
 batches form by themselves. A job is claimed only into a slot taken for it beforehand, so `active` means executing.
 
-A store that works while we do (`store.lanes`) would stand still while runs begin and end, and we while it works. So while
+A store that works while we do (`Pipelined.lanes`) would stand still while runs begin and end, and we while it works. So while
 claims come back full and there is enough to settle for two, a second lane has an exchange of its own in flight.
 """
 
@@ -22,7 +22,7 @@ from jobq.engine.runner import Runner, lost
 from jobq.engine.service import Outage
 from jobq.engine.settings import Settings
 from jobq.engine.slots import Bell, Slots
-from jobq.stores.base import Store
+from jobq.stores.base import Store, pipeline_of
 
 log = logging.getLogger("jobq")
 
@@ -56,7 +56,9 @@ class Fetcher:
         self._bell = bell
         self._settings = settings
         self._pace = pace or Pace()
-        self._lanes = [Exchange(store, worker=worker, patience_ms=settings.patience_ms, lane=n) for n in range(store.lanes)]
+        pipeline = pipeline_of(store)
+        lanes = 1 if pipeline is None else pipeline.lanes
+        self._lanes = [Exchange(store, worker=worker, patience_ms=settings.patience_ms, lane=n) for n in range(lanes)]
         self._second: asyncio.Task[None] | None = None  # what the second lane does
         self._full = False  # the last claim brought as many as it asked for: there is more
         self._outage = Outage(f"waiting for work in {store.url}")

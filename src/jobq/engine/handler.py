@@ -105,6 +105,10 @@ class Source(Protocol):
         """A test's clock; None: the machine's."""
         ...
 
+    def another_handle(self) -> Store:
+        """Another handle on its store, not connected yet: for the event loop of another thread."""
+        ...
+
     def opened(self) -> AbstractAsyncContextManager[Store]:
         """Its handle in the running event loop, which stays open for the length of the context, whoever closes the queue."""
         ...

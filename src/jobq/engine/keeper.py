@@ -72,7 +72,7 @@ class Keeper:
 
     def __init__(
         self,
-        store: Store,
+        open: Callable[[], Store],
         held: set[Run],
         *,
         worker: str,
@@ -81,8 +81,9 @@ class Keeper:
         cancel: Callable[[QueueName, str], None],
         pulse: Callable[[Store], Pulse],
     ) -> None:
-        """`tell` and `cancel` are called in the event loop that `start` was called in; `pulse` makes the pulse for a handle."""
-        self._store = store
+        """`open` is called in the thread, for a handle of its own. `tell` and `cancel` are called in the event loop that
+        `start` was called in; `pulse` makes the pulse for a handle."""
+        self._open = open
         self._held = held
         self._worker = worker
         self._settings = settings
@@ -128,27 +129,27 @@ class Keeper:
         self._loop = asyncio.get_running_loop()
         if self._stopped:
             return
-        twin = self._store.twin()
+        store = self._open()
         services: list[asyncio.Task[None]] = []
         try:
-            if await self._connect(twin):
-                renewer = Renewer(twin, self._held, lease_ms=self._settings.lease_ms, tell=self._told)
-                loops = (renewer.run(), self._listen(twin, renewer), self._make_pulse(twin).run())
+            if await self._connect(store):
+                renewer = Renewer(store, self._held, lease_ms=self._settings.lease_ms, tell=self._told)
+                loops = (renewer.run(), self._listen(store, renewer), self._make_pulse(store).run())
                 services = [asyncio.ensure_future(loop) for loop in loops]
                 await self._stop.wait()
         finally:
             for service in services:
                 service.cancel()
             await asyncio.gather(*services, return_exceptions=True)
-            await twin.aclose()
+            await store.aclose()
 
-    async def _connect(self, twin: Store) -> bool:
+    async def _connect(self, store: Store) -> bool:
         """True when the handle works; False when told to stop before."""
         assert self._stop is not None
         outage = Outage("lease keeper")
         while not self._stop.is_set():
             try:
-                await twin.migrate()
+                await store.migrate()
                 return True
             except Exception as error:
                 await asyncio.sleep(min(1.0, outage.failed(error)))

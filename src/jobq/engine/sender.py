@@ -4,7 +4,7 @@ A task that puts one job after another has each sent at once, with nothing in be
 the first waits until the tasks that are ready to run have had their turn, and takes theirs along. (A store in this
 process answers within the call, so that without this nothing would ever be in flight to wait for.)
 
-A store that works while we do (`store.lanes`) is sent half of many callers first and the other half right behind it: those
+A store that works while we do (`Pipelined.lanes`) is sent half of many callers first and the other half right behind it: those
 answered first make their next calls while the store has the others'. Their order is that of one batch.
 """
 
@@ -20,7 +20,7 @@ import msgspec
 
 from jobq.core.records import JobSpec, PutResult
 from jobq.errors import JobqError, StoreUnavailable
-from jobq.stores.base import Store
+from jobq.stores.base import Store, pipeline_of
 
 MOST = 1000
 """Specs per put: enough to make the call's own cost vanish, little enough not to hold up other writers."""
@@ -38,7 +38,8 @@ class Sender:
         self._store = store
         self._most = most
         self._waiting: deque[_Waiter] = deque()
-        self._lanes = store.lanes
+        pipeline = pipeline_of(store)
+        self._lanes = 1 if pipeline is None else pipeline.lanes
         self._busy = False
         self._in_flight = 0
         self._flushers: set[asyncio.Task[None]] = set()

@@ -39,6 +39,7 @@ class Station:
         store: Store,
         tasks: Mapping[QueueName, Mapping[str, Handler]],
         *,
+        open: Callable[[], Store],
         worker: str,
         slots: Slots,
         executors: Executors,
@@ -47,8 +48,8 @@ class Station:
         interrupted: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
-        """`wish` is called in the running event loop with what an operator asks of the worker, `interrupted` when a handler
-        raises KeyboardInterrupt."""
+        """`open` makes another handle on the store, for the keeper's thread. `wish` is called in the running event loop with
+        what an operator asks of the worker, `interrupted` when a handler raises KeyboardInterrupt."""
         self.queues: Sequence[QueueName] = tuple(tasks)
         self._store = store
         self._worker = worker
@@ -67,7 +68,7 @@ class Station:
             store, self.queues, self.runner, worker=worker, slots=slots, bell=bell, settings=settings, pace=pace
         )
         self._keeper = Keeper(
-            store, self.runner.held, worker=worker, settings=settings,
+            open, self.runner.held, worker=worker, settings=settings,
             tell=self.runner.told, cancel=self.runner.cancel, pulse=self._pulse,
         )  # fmt: skip
         self._leader = leader = Leader(store, _OFFICE, who=worker, ttl_ms=settings.office_ms, pace=pace)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.pace import Beat
@@ -51,15 +51,6 @@ Clock = Callable[[], int]
 class HotStore(Protocol):
     """What runs for every job."""
 
-    @property
-    def lanes(self) -> int:
-        """How many exchanges of a worker are worth having under way: more than 1 where the store works while the caller does."""
-        ...
-
-    def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
-        """The same specs, with what of the next `put` of just these can be done beforehand: while another is under way."""
-        ...
-
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
         """Accept jobs. The answers stand in the order of the specs.
 
@@ -86,9 +77,7 @@ class HotStore(Protocol):
         """
         ...
 
-    async def settle(
-        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None, lane: int = 0
-    ) -> Settled:
+    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
         """End runs, then claim more: the one exchange of a working worker.
 
         An outcome whose token is not (any more) the job's lease changes nothing and is named in `stale`. A job that was
@@ -101,8 +90,8 @@ class HotStore(Protocol):
         A claimed job is active: attempt+1, under a token of this claim, until `lease_ms` from now.
 
         `call` names the exchange, unique for the worker: repeated, it answers as the first time (the same stale ones,
-        the leases it granted) and does nothing. A worker has one exchange under way at a time in each `lane`, and of each
-        lane only the last is kept.
+        the leases it granted) and does nothing. A call belongs to a lane, which its name may tell (`core.records.lane_of`).
+        A worker has one exchange under way at a time in each lane, and the store remembers the last call of each lane.
         A worker that is told it is `asleep`, because there was nothing to claim, counts as such until its next exchange: work
         that arrives wakes it (see `sleep`). An exchange of claims alone that finds nothing always says so.
         """
@@ -132,11 +121,8 @@ class SignalStore(Protocol):
         """
         ...
 
-    def listen(self, topics: Sequence[Topic], *, announced: bool = False) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
-        """Signals for these topics from the moment the context is entered. Look at the state after entering, then wait.
-
-        `announced`: the jobs are put with `watch=True` through this handle, so that nothing needs to be registered.
-        """
+    def listen(self, topics: Sequence[Topic]) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
+        """Signals for these topics from the moment the context is entered. Look at the state after entering, then wait."""
         ...
 
 
@@ -313,7 +299,7 @@ class EventStore(Protocol):
 
 
 class LifecycleStore(Protocol):
-    """Opening, closing, upkeep."""
+    """Opening, closing, upkeep. A handle belongs to the event loop that first awaits it; another loop opens another handle."""
 
     async def migrate(self) -> None:
         """Connect, and bring the schema up to date. Every other call needs it first. Idempotent, safe in parallel."""
@@ -321,10 +307,6 @@ class LifecycleStore(Protocol):
 
     async def aclose(self) -> None:
         """Give back what the handle holds. Nothing stored changes."""
-        ...
-
-    def twin(self) -> Store:
-        """Another handle on the same place, for the event loop of another thread: what that loop waits for, this one does not."""
         ...
 
     async def tick(self, *, limit: int = 500) -> int:
@@ -348,3 +330,31 @@ class Store(
     """All of it. `url` is where it keeps jobs, with passwords left out."""
 
     url: str
+
+
+class Pipelined(Protocol):
+    """What a store may offer besides: ways to have it work while its caller does. All three, or none.
+
+    Nothing depends on it for being correct, so the rest of jobq asks `pipeline_of(store)` and does without if it is None.
+    """
+
+    @property
+    def lanes(self) -> int:
+        """How many exchanges of a worker, and puts of a producer, are worth having under way at a time."""
+        ...
+
+    def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
+        """The same specs, encoded ahead for a `put` of exactly these: done while another put is under way."""
+        ...
+
+    def expect(self, job: JobKey) -> AbstractAsyncContextManager[AsyncIterator[JobRecord | None]]:
+        """Hear of the end of a job that this handle puts while the context lasts: request and response without a call to
+        register. Yields the record of the ended job, or None if the store only knows that the job has ended.
+
+        A job that was stored before (a duplicate) is not heard of; use `listen` for it."""
+        ...
+
+
+def pipeline_of(store: object) -> Pipelined | None:
+    """The store as one that is `Pipelined`; None if it is not."""
+    return cast(Pipelined, store) if hasattr(store, "lanes") else None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from jobq.core.records import QueueName, Topic
+from jobq.core.records import JobKey, QueueName
+from jobq.stores.valkey.functions import function
 from jobq.stores.valkey.store import ValkeyStore
 
 from .jobs import done, exchange, spec, take
@@ -16,12 +18,36 @@ from .jobs import done, exchange, spec, take
 async def test_a_small_result_comes_with_the_end_of_its_job(
     store: ValkeyStore, queue: QueueName, result: bytes, told: bool
 ) -> None:
-    async with store.listen([Topic("ended", queue, "a")], announced=True) as signals:
-        await store.put([spec(queue, "a", watch=True)])
+    async with store.expect(JobKey(queue, "a")) as ends:
+        await store.put([spec(queue, "a")])
         (lease,) = await take(store, queue)
         await exchange(store, queue, done(lease, result))
         async with asyncio.timeout(10):
-            signal = await anext(signals)
-    assert (signal.record is not None) is told
-    if signal.record is not None:
-        assert signal.record.result == result
+            record = await anext(ends)
+    assert (record is not None) is told
+    if record is not None:
+        assert record.result == result
+
+
+async def test_request_and_response_costs_the_producer_one_call(
+    store: ValkeyStore, queue: QueueName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store.expect(JobKey(queue, "before")):  # subscribed, and the queue is known
+        await store.put([spec(queue, "before")])
+    called: list[bytes] = []
+    fcall = store.servers.fcall
+
+    def counted(name: bytes, *args: Any, **options: Any) -> Any:
+        called.append(name)
+        return fcall(name, *args, **options)
+
+    monkeypatch.setattr(store.servers, "fcall", counted)
+    monkeypatch.setattr(store.servers, "command", None)
+    async with store.expect(JobKey(queue, "a")) as ends:
+        await store.put([spec(queue, "a")])
+        producer = called.copy()
+        for lease in await take(store, queue, 2):
+            await exchange(store, queue, done(lease, b"7"))
+        async with asyncio.timeout(10):
+            record = await anext(ends)
+    assert (record is not None and record.result, producer) == (b"7", [function("put")])

@@ -160,10 +160,10 @@ class Desk:
         return Claim(queues=queues or (self.queue,), limit=n, lease_ms=lease_ms)
 
     async def exchange(
-        self, *outcomes: AnyOutcome, worker: str = "w1", call: str | None = None, then: Claim | None = None, lane: int = 0
+        self, *outcomes: AnyOutcome, worker: str = "w1", call: str | None = None, then: Claim | None = None
     ) -> Settled:
         """settle, under a call of its own unless one is given."""
-        return await self.store.settle(outcomes, worker=worker, call=call or f"c{next(_calls)}", then=then, lane=lane)
+        return await self.store.settle(outcomes, worker=worker, call=call or f"c{next(_calls)}", then=then)
 
     async def settle(self, *outcomes: AnyOutcome, worker: str = "w1") -> None:
         """All of these are expected to apply."""

@@ -1,4 +1,4 @@
-"""Opening, closing, twins."""
+"""Opening, closing, several handles."""
 
 from __future__ import annotations
 
@@ -47,16 +47,15 @@ async def test_closing_twice_is_closing(opening: Opening, clock: FakeClock) -> N
     await handle.aclose()
 
 
-async def test_a_twin_works_in_the_event_loop_of_another_thread(q: Desk) -> None:
+async def test_another_handle_works_in_the_event_loop_of_another_thread(q: Desk, opening: Opening) -> None:
     """The keeper's way of renewing leases while the main loop is blocked."""
     await q.put("a")
     lease = await q.take()
     answers: list[str] = []
-    twin = q.store.twin()
 
     async def renew() -> None:
-        async with twin:
-            answers.extend(await twin.extend([ref(lease)], lease_ms=60_000))
+        async with opening(q.clock) as other:
+            answers.extend(await other.extend([ref(lease)], lease_ms=60_000))
 
     thread = threading.Thread(target=lambda: asyncio.run(renew()))
     thread.start()

@@ -86,10 +86,10 @@ async def test_a_new_call_is_a_new_exchange(q: Desk) -> None:
 async def test_each_lane_of_a_worker_remembers_its_own_last_call(q: Desk) -> None:
     await q.put("a", "b", "c")
     first = await q.exchange(call="x", then=q.claiming(1))
-    second = await q.exchange(call="y", then=q.claiming(1), lane=1)
-    again = [await q.exchange(call=call, then=q.claiming(1), lane=lane) for call, lane in (("x", 0), ("y", 1))]
+    second = await q.exchange(call="y/1", then=q.claiming(1))
+    again = [await q.exchange(call=call, then=q.claiming(1)) for call in ("x", "y/1")]
     assert [answer.leases for answer in again] == [first.leases, second.leases]
-    other = await q.exchange(call="x", then=q.claiming(1), lane=1)
+    other = await q.exchange(call="x/1", then=q.claiming(1))
     assert [lease.id for lease in (*first.leases, *second.leases, *other.leases)] == ["a", "b", "c"]
 
 

@@ -271,25 +271,6 @@ async def test_a_retry_is_not_an_end(q: Desk) -> None:
         assert (await q.get("a")).state.ended
 
 
-async def test_a_watched_job_is_told_to_its_own_handle_without_registering(q_twice: tuple[Desk, Desk]) -> None:
-    first, second = q_twice
-    async with first.store.listen([Topic("ended", first.queue, "a")], announced=True) as signals:
-        await first.put_one("a", watch=True)
-        await second.settle(complete(await second.take()))
-        assert (await heard(signals))[:3] == ("ended", first.queue, "a")
-
-
-@pytest.mark.parametrize("result", [None, b"1", b"\xff\n\x00", b"x" * 100_000], ids=["none", "one", "bytes", "large"])
-@pytest.mark.parametrize("failed_before", [False, True], ids=["at once", "after a retry"])
-async def test_a_job_told_with_its_end_is_told_as_it_is(q: Desk, result: bytes | None, failed_before: bool) -> None:
-    async with q.store.listen([Topic("ended", q.queue, "ä b")], announced=True) as signals:
-        await q.put_one("ä b", watch=True, priority=3, result_ttl_ms=SECOND, payload=b"\xfe\n")
-        if failed_before:
-            await q.settle(retry(await q.take()))
-        await q.settle(complete(await q.take(), result))
-        assert (await heard(signals)).record in (None, await q.get("ä b"))
-
-
 async def test_a_worker_hears_that_its_job_is_asked_to_stop(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice
     await first.put("a")

@@ -6,7 +6,7 @@ Most are plain: no lock, nothing to wait for. Those go in with one statement for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -41,8 +41,19 @@ TIES = load("ties.sql")
 _ACCEPTED = KIND_CODES[Kind.ACCEPTED]
 
 
+class Watch(NamedTuple):
+    """Which jobs of a put its handle wants to hear of, and at which mailbox."""
+
+    port: int
+    jobs: frozenset[JobKey]
+
+    def has(self, spec: JobSpec) -> bool:
+        """Whether this is one of them."""
+        return (spec.queue, spec.id) in self.jobs
+
+
 def put(
-    tx: Tx, specs: Sequence[JobSpec], port: int | None, flow: str | None = None, last: bool = True, bounded: bool = True
+    tx: Tx, specs: Sequence[JobSpec], watch: Watch | None, flow: str | None = None, last: bool = True, bounded: bool = True
 ) -> list[PutResult]:
     """The whole of `Store.put`. Not `bounded`: none of these is refused because its queue is full."""
     if flow is not None:
@@ -54,21 +65,21 @@ def put(
             return [_staged(tx, spec) for spec in specs]
         mine = {(spec.queue, spec.id) for spec in specs}
         every = flows.unstage(tx, tenant, flow)
-        answers = put(tx, every, port, bounded=False)
+        answers = put(tx, every, watch, bounded=False)
         return [answer for spec, answer in zip(every, answers, strict=True) if (spec.queue, spec.id) in mine]
     tied: list[tuple[Job, JobSpec]] = []
     first = specs[0].queue if specs else None
     if all(spec.queue is first or spec.queue == first for spec in specs):
-        answers = _put_in(tx, specs, port, tied, bounded)
+        answers = _put_in(tx, specs, watch, tied, bounded)
     else:
-        answers = _put_in_several(tx, specs, port, tied, bounded)
+        answers = _put_in_several(tx, specs, watch, tied, bounded)
     if tied:
         _tie(tx, specs, answers, tied)
     return answers
 
 
 def _put_in_several(
-    tx: Tx, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]], bounded: bool
+    tx: Tx, specs: Sequence[JobSpec], watch: Watch | None, tied: list[tuple[Job, JobSpec]], bounded: bool
 ) -> list[PutResult]:
     by_queue: dict[QueueName, list[int]] = {}
     for n, spec in enumerate(specs):
@@ -82,7 +93,7 @@ def _put_in_several(
         bounded = False
     answers: dict[int, PutResult] = {}
     for places in by_queue.values():
-        answers.update(zip(places, _put_in(tx, [specs[n] for n in places], port, tied, bounded), strict=True))
+        answers.update(zip(places, _put_in(tx, [specs[n] for n in places], watch, tied, bounded), strict=True))
     return [answers[n] for n in range(len(specs))]
 
 
@@ -108,42 +119,42 @@ def _tie(tx: Tx, specs: Sequence[JobSpec], answers: list[PutResult], tied: list[
 
 
 def _put_in(
-    tx: Tx, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]], bounded: bool
+    tx: Tx, specs: Sequence[JobSpec], watch: Watch | None, tied: list[tuple[Job, JobSpec]], bounded: bool
 ) -> list[PutResult]:
     if not specs:
         return []
     queue = _checked(tx.queue_made(specs[0].queue), specs)
     room = bounds.room(queue) if bounded else None
     if room is not None and room < len(specs):
-        return _put_bounded(tx, queue, specs, port, tied, room)
+        return _put_bounded(tx, queue, specs, watch, tied, room)
     if all(spec.unique is None and not spec.after and spec.schedule is None for spec in specs):
-        return _put_plain(tx, queue, specs, port)
-    return [_put_one(tx, queue, spec, port, tied) for spec in specs]
+        return _put_plain(tx, queue, specs, watch)
+    return [_put_one(tx, queue, spec, watch, tied) for spec in specs]
 
 
 def _put_bounded(
-    tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], port: int | None, tied: list[tuple[Job, JobSpec]], room: int
+    tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], watch: Watch | None, tied: list[tuple[Job, JobSpec]], room: int
 ) -> list[PutResult]:
     """More specs than there are places: each is judged for itself, unless they wait for each other."""
     if together(specs):
         if bounds.needed(tx, queue, specs) > max(0, room):
             return [bounds.refused(queue, spec) for spec in specs]
-        return [_put_one(tx, queue, spec, port, tied) for spec in specs]
+        return [_put_one(tx, queue, spec, watch, tied) for spec in specs]
     answers = []
     for spec in specs:
         if room <= 0 and bounds.adds(tx, queue, spec):
             answers.append(bounds.refused(queue, spec))
             continue
-        answers.append(_put_one(tx, queue, spec, port, tied))
+        answers.append(_put_one(tx, queue, spec, watch, tied))
         room -= not answers[-1].duplicate
     return answers
 
 
-def _put_plain(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], port: int | None) -> list[PutResult]:
+def _put_plain(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], watch: Watch | None) -> list[PutResult]:
     """All at once; ids that were there already are found out only when the count says so."""
     qid, now = queue.qid, tx.now
     place = tx.places(qid, len(specs))
-    rows = [_row(qid, spec, place + n, now) for n, spec in enumerate(specs)]
+    rows = [_row(qid, spec, place + n, now, watch) for n, spec in enumerate(specs)]
     inserted = tx.change(HOT["insert_job"], rows[0]) if len(rows) == 1 else tx.change_many(HOT["insert_job"], rows)
     taken: set[str] = set()
     repeated = False
@@ -153,30 +164,31 @@ def _put_plain(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], port: int | No
         repeated = len(set(ids)) != len(ids)
     if not taken and not repeated:
         _accepted(tx, queue, rows)
-        if port is not None:
-            _watch(tx, qid, [spec.id for spec in specs if spec.watch], port)
+        if watch is not None:
+            _watch(tx, qid, [spec.id for spec in specs if watch.has(spec)], watch)
         return [PutResult(id=row[1], life=0, state=STATES[row[2]]) for row in rows]
     seen: set[str] = set()
     fresh, answers = [], []
     for spec, row in zip(specs, rows, strict=True):
         if spec.id in taken or spec.id in seen:
-            answers.append(_put_one(tx, queue, spec, port, []))
+            answers.append(_put_one(tx, queue, spec, watch, []))
         else:
             seen.add(spec.id)
             fresh.append(row)
             answers.append(PutResult(id=spec.id, life=0, state=STATES[row[2]]))
     _accepted(tx, queue, fresh)
-    _watch(tx, qid, [spec.id for spec in specs if spec.watch and spec.id in seen], port)
+    if watch is not None:
+        _watch(tx, qid, [spec.id for spec in specs if watch.has(spec) and spec.id in seen], watch)
     return answers
 
 
-def _put_one(tx: Tx, queue: QueueRow, spec: JobSpec, port: int | None, tied: list[tuple[Job, JobSpec]]) -> PutResult:
+def _put_one(tx: Tx, queue: QueueRow, spec: JobSpec, watch: Watch | None, tied: list[tuple[Job, JobSpec]]) -> PutResult:
     qid = queue.qid
     life = 0
     old = tx.find(qid, spec.id)
     if old is not None:
         if not (old.state == CANCELLED or (old.state in ENDED and (old.at_ms or 0) <= tx.now)):
-            return _duplicate(tx, queue, old, spec, port)
+            return _duplicate(queue, old)
         life = old.life + 1
         ending.forget(tx, old)
     follows = False
@@ -188,13 +200,13 @@ def _put_one(tx: Tx, queue: QueueRow, spec: JobSpec, port: int | None, tied: lis
                 follower = locks.follow_up(tx, qid, spec.unique.lock)
                 if follower is not None:
                     locks.replace(tx, follower, spec)
-                    return _duplicate(tx, queue, follower, spec, port)
+                    return _duplicate(queue, follower)
                 follows = True
             else:
                 if mode in ("debounce", "keep_last") and holder.state in (DELAYED, WAITING, BLOCKED):
                     locks.replace(tx, holder, spec)
-                return _duplicate(tx, queue, holder, spec, port)
-    job = _new(tx, qid, spec, life, blocked=bool(spec.after) or follows)
+                return _duplicate(queue, holder)
+    job = _new(tx, qid, spec, life, watch, blocked=bool(spec.after) or follows)
     tx.record(job, Kind.ACCEPTED, None)
     if job.state == DELAYED and job.due_ms is not None:
         tx.due_at(qid, job.due_ms)
@@ -204,15 +216,15 @@ def _put_one(tx: Tx, queue: QueueRow, spec: JobSpec, port: int | None, tied: lis
         tx.save(job)
     elif spec.unique is not None:
         locks.take(tx, job)
-    if spec.watch:
-        _watch(tx, qid, [spec.id], port)
+    if watch is not None and watch.has(spec):
+        _watch(tx, qid, [spec.id], watch)
     if spec.after:
         tied.append((job, spec))
     return PutResult(id=job.id, life=life, state=STATES[job.state])
 
 
-def _new(tx: Tx, qid: int, spec: JobSpec, life: int, *, blocked: bool) -> Job:
-    row = list(_row(qid, spec, tx.places(qid), tx.now, life))
+def _new(tx: Tx, qid: int, spec: JobSpec, life: int, watch: Watch | None, *, blocked: bool) -> Job:
+    row = list(_row(qid, spec, tx.places(qid), tx.now, watch, life))
     if blocked:
         row[2], row[5], row[15] = BLOCKED, FOREVER, None
         row[8] = int(row[8]) | NOTED
@@ -222,12 +234,14 @@ def _new(tx: Tx, qid: int, spec: JobSpec, life: int, *, blocked: bool) -> Job:
     return job
 
 
-def _row(qid: int, spec: JobSpec, place: int, now: int, life: int = 0) -> tuple[Any, ...]:
+def _row(qid: int, spec: JobSpec, place: int, now: int, watch: Watch | None, life: int = 0) -> tuple[Any, ...]:
     """Parameters of `insert_job`: the columns behind pk, in order."""
     due = now + spec.delay_ms if spec.at_ms is None else spec.at_ms
     state = DELAYED if due > now else WAITING
     due = max(due, now)
-    flags = (GIVEN if spec.given_id else 0) | (WATCHED if spec.watch else 0) | (LOCKING if spec.unique else 0)
+    flags = (GIVEN if spec.given_id else 0) | (LOCKING if spec.unique else 0)
+    if watch is not None and watch.has(spec):
+        flags |= WATCHED
     at_ms = due if state == DELAYED else None
     options = None
     if not _defaults(spec):
@@ -269,17 +283,13 @@ def _accepted(tx: Tx, queue: QueueRow, rows: list[tuple[Any, ...]]) -> None:
             tx.keys_moved(queue.qid, [item[4] for item in items], 1, 0)
 
 
-def _watch(tx: Tx, qid: int, ids: list[str], port: int | None) -> None:
-    if ids and port is not None:
-        signals.watch(tx, qid, ids, port)
+def _watch(tx: Tx, qid: int, ids: list[str], watch: Watch) -> None:
+    """The ends of these new jobs are told to the handle that put them."""
+    if ids:
+        signals.watch(tx, qid, ids, watch.port)
 
 
-def _duplicate(tx: Tx, queue: QueueRow, job: Job, spec: JobSpec, port: int | None) -> PutResult:
-    if spec.watch and job.state not in ENDED:
-        if not job.flags & WATCHED:
-            job.flags |= WATCHED
-            tx.save(job)
-        _watch(tx, queue.qid, [job.id], port)
+def _duplicate(queue: QueueRow, job: Job) -> PutResult:
     return PutResult(id=job.id, life=job.life, state=STATES[job.state], duplicate=True, found=record(job, queue.qname))
 
 

@@ -26,6 +26,7 @@ from jobq.core.records import (
     RetryLater,
     Settled,
     SnoozeFor,
+    lane_of,
 )
 from jobq.core.states import Kind
 from jobq.stores.sqlite import claim as claims
@@ -62,10 +63,10 @@ def exchange(
     wanted: Claim | None,
     port: int,
     was_asleep: bool,
-    lane: int = 0,
 ) -> tuple[Settled, bool]:
     """The whole of `Store.settle`; and whether the worker counts as asleep now."""
     calls = tx.memory.calls
+    lane = lane_of(call)
     caller = f"{worker}\n{lane}" if lane else worker
     if calls.get(caller, call) == call:  # else its last exchange went through here, and was another
         last = tx.execute(HOT["last_call"], (caller,)).fetchone()

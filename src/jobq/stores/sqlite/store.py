@@ -52,14 +52,13 @@ SMALL = 100
 class SqliteStore:
     """A handle. Each belongs to one event loop; those on the same place share a database (see database.py)."""
 
-    lanes = 1  # its work is done in this process
-
     def __init__(self, url: str, name: str, path: str | None, *, full: bool, clock: Clock | None) -> None:
         self.url = url
         self._name, self._path, self._full, self._clock = name, path, full, clock
         self._database: database.Database | None = None
         self._mailbox: Mailbox | None = None
         self._asleep: set[str] = set()
+        self._expected: dict[JobKey, int] = {}  # jobs whose ends are wanted, and by how many (see `expect`)
 
     # ── lifecycle ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -85,9 +84,6 @@ class SqliteStore:
         self._database = None
         await asyncio.get_running_loop().run_in_executor(None, database.released, self._name)
 
-    def twin(self) -> SqliteStore:
-        return SqliteStore(self.url, self._name, self._path, full=self._full, clock=self._clock)
-
     async def __aenter__(self) -> Self:
         await self.migrate()
         return self
@@ -100,19 +96,15 @@ class SqliteStore:
 
     # ── hot ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
-        """Nothing: its work is done in this process."""
-        return specs
-
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
-        port = self._box().port if any(spec.watch for spec in specs) else None
+        watch = self._watched(specs) if self._expected else None
         if flow is not None:
-            return await self._put_flow(specs, port, flow, last)
-        return await (self._write_small if len(specs) <= SMALL else self._write)(puts.put, specs, port)
+            return await self._put_flow(specs, watch, flow, last)
+        return await (self._write_small if len(specs) <= SMALL else self._write)(puts.put, specs, watch)
 
-    async def _put_flow(self, specs: Sequence[JobSpec], port: int | None, flow: str, last: bool) -> list[PutResult]:
+    async def _put_flow(self, specs: Sequence[JobSpec], watch: puts.Watch | None, flow: str, last: bool) -> list[PutResult]:
         try:
-            return await self._write(puts.put, specs, port, flow, last)
+            return await self._write(puts.put, specs, watch, flow, last)
         except StoreUnavailable:
             raise  # nobody knows; what is staged waits for the same call again
         except JobqError:
@@ -120,14 +112,12 @@ class SqliteStore:
                 await self._write(flows.discard, specs[0].queue.tenant, flow)
             raise
 
-    async def settle(
-        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None, lane: int = 0
-    ) -> Settled:
+    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
         box = self._box()
         box.wake(worker).clear()
         was_asleep = worker in self._asleep
         write = self._write_small if len(outcomes) + (0 if then is None else then.limit) <= 2 * SMALL else self._write
-        settled, asleep = await write(settle.exchange, outcomes, worker, call, then, box.port, was_asleep, lane)
+        settled, asleep = await write(settle.exchange, outcomes, worker, call, then, box.port, was_asleep)
         if asleep:
             self._asleep.add(worker)
         elif was_asleep:
@@ -150,21 +140,44 @@ class SqliteStore:
             return False
         return True
 
-    def listen(self, topics: Sequence[Topic], *, announced: bool = False) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
-        return self._listening(list(topics), announced)
+    def listen(self, topics: Sequence[Topic]) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
+        return self._listening(list(topics))
 
     @contextlib.asynccontextmanager
-    async def _listening(self, topics: list[Topic], announced: bool) -> AsyncIterator[AsyncIterator[Signal]]:
+    async def _listening(self, topics: list[Topic]) -> AsyncIterator[AsyncIterator[Signal]]:
         box = self._box()
         async with box.subscribed(topics) as heard:
-            if not announced:
-                await self._write_small(signals.listen, topics, box.port)
+            await self._write_small(signals.listen, topics, box.port)
             try:
                 yield heard
             finally:
-                if not announced and self._database is not None:
+                if self._database is not None:
                     with contextlib.suppress(Exception):  # forgotten by a sweep otherwise
                         await self._write_small(signals.unlisten, topics, box.port)
+
+    # ── pipelined ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    lanes = 1  # its work is done in this process, so nothing is gained by more
+
+    def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
+        """Nothing, for the same reason."""
+        return specs
+
+    @contextlib.asynccontextmanager
+    async def expect(self, job: JobKey) -> AsyncIterator[AsyncIterator[JobRecord | None]]:
+        """Saves the transaction that `listen` takes: the put writes down who wants to hear."""
+        self._expected[job] = self._expected.get(job, 0) + 1
+        try:
+            async with self._box().subscribed([Topic("ended", *job)]) as heard:
+                yield _ends(heard)
+        finally:
+            self._expected[job] -= 1
+            if not self._expected[job]:
+                del self._expected[job]
+
+    def _watched(self, specs: Sequence[JobSpec]) -> puts.Watch | None:
+        jobs = {JobKey(spec.queue, spec.id) for spec in specs} & self._expected.keys()
+        return puts.Watch(self._box().port, frozenset(jobs)) if jobs else None
 
     # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -298,6 +311,11 @@ class SqliteStore:
             self._mailbox = Mailbox(across_processes=self._path is not None)
             opened.post.mailboxes[self._mailbox.port] = self._mailbox
         return self._mailbox
+
+
+async def _ends(signals: AsyncIterator[Signal]) -> AsyncIterator[None]:
+    async for _ in signals:
+        yield None
 
 
 def _declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRecord:

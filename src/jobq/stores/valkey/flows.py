@@ -147,7 +147,7 @@ class Flows(Mail):
 
         args: list[Argument] = [self.now(), flow, *_kinds(specs)]
         for spec in specs:
-            body, _ = packing.body_of(spec, self.channel)
+            body, _ = packing.body_of(spec, None)
             args += (spec.id, body, packing.edges(spec.after, place) if spec.after else b"")
         try:
             await self.fcall("stage", prefix, *args)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from typing import NoReturn
 
 from jobq.core.pace import Pace
-from jobq.core.records import JobKey, QueueName
+from jobq.core.records import JobKey, JobRecord, QueueName
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock
 from jobq.stores.valkey import keys
@@ -27,12 +28,13 @@ class Handle:
     def __init__(self, url: str, clock: Clock | None) -> None:
         self.address = parse(url)
         self.url = self.address.shown
-        self._url = url
         self._clock = clock
         self.servers: Servers = servers_at(self.address)
         self.channel = f"jq:handle:{os.urandom(9).hex()}"
         self._partitions: dict[QueueName, int] = {}
         self._met: set[QueueName] = set()
+        self.expected: dict[tuple[QueueName, str], set[asyncio.Queue[JobRecord | None]]] = {}
+        """Jobs that are put through this handle, and who wants to hear of their ends (see `Pipelined.expect`)."""
         self._migrated = False
         self.pace = Pace()
 

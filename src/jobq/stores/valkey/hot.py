@@ -25,6 +25,7 @@ from jobq.core.records import (
     PutResult,
     QueueName,
     Settled,
+    lane_of,
 )
 from jobq.errors import ConfigError, InvalidJob, QueueFull
 from jobq.stores.valkey import keys, packing, unpacking
@@ -100,8 +101,8 @@ class HotCalls(Sleep):
         self._last_calls: dict[tuple[str, int], str] = {}
 
     def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
-        """See HotStore."""
-        return Prepared(specs)
+        """See Pipelined."""
+        return Prepared(specs, self.expected)
 
     async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
         """See HotStore."""
@@ -117,7 +118,7 @@ class HotCalls(Sleep):
 
     async def _put(self, specs: Sequence[JobSpec]) -> list[PutResult]:
         queue = specs[0].queue
-        specs = specs if isinstance(specs, Prepared) else Prepared(specs)
+        specs = specs if isinstance(specs, Prepared) else Prepared(specs, self.expected)
         if specs.alike is not None and len(specs) <= _BATCH and self._partitions.get(queue) == 1 and queue in self._met:
             return await self._put_at(keys.prefix(queue), specs, {})
         where = await self.check_edges(specs) if any(spec.after for spec in specs) else {}
@@ -136,7 +137,7 @@ class HotCalls(Sleep):
         for prefix, places in groups.items():
             for start in range(0, len(places), _BATCH):
                 part = places[start : start + _BATCH]
-                for n, answer in zip(part, await self._put_at(prefix, Prepared([specs[n] for n in part]), where), strict=True):
+                for n, answer in zip(part, await self._put_part(prefix, [specs[n] for n in part], where), strict=True):
                     answers[n] = answer
         return answers  # type: ignore[return-value]
 
@@ -153,8 +154,8 @@ class HotCalls(Sleep):
     async def _put_at(self, prefix: str, specs: Prepared, where: dict[JobKey, str]) -> list[PutResult]:
         if specs.too_large:
             middle = len(specs) // 2
-            first = await self._put_at(prefix, Prepared(specs[:middle]), where)
-            return first + await self._put_at(prefix, Prepared(specs[middle:]), where)
+            first = await self._put_part(prefix, specs[:middle], where)
+            return first + await self._put_part(prefix, specs[middle:], where)
         name, args = (_PUT, self._each(specs, where)) if specs.alike is None else (_PUT_ALIKE, specs.alike)
         try:
             reply = await self.fcall_list(name, prefix, (self.now(), *args), confirmed=True)
@@ -167,15 +168,18 @@ class HotCalls(Sleep):
             specs.results[answer[0] - 1] = self.put_result(specs[0].queue, answer)
         return specs.results
 
+    async def _put_part(self, prefix: str, specs: Sequence[JobSpec], where: dict[JobKey, str]) -> list[PutResult]:
+        return await self._put_at(prefix, Prepared(specs, self.expected), where)
+
     def _each(self, specs: Sequence[JobSpec], where: dict[JobKey, str]) -> tuple[Argument, ...]:
         """What `put` takes of jobs of any kind."""
         plain = keyed = 0
         cost, look = 1, False
         jobs: list[Argument] = []
         tied: list[Argument] = []
-        body_of, channel = packing.body_of, self.channel
+        body_of, channel, expected = packing.body_of, self.channel, self.expected
         for n, spec in enumerate(specs, 1):
-            body, closely = body_of(spec, channel)
+            body, closely = body_of(spec, channel if expected and (spec.queue, spec.id) in expected else None)
             jobs += (spec.id, body)
             if closely:
                 look = True
@@ -220,11 +224,10 @@ class HotCalls(Sleep):
 
     # ── settle and claim ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def settle(
-        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None, lane: int = 0
-    ) -> Settled:
+    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
         """See HotStore."""
         self.wake(worker)
+        lane = lane_of(call)
         last = self._last_calls.get((worker, lane))
         self._last_calls[worker, lane] = call
         if then is None:

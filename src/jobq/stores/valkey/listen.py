@@ -1,6 +1,6 @@
 """Being told: one subscribed connection per handle, shared by all that listen through it.
 
-Ends of jobs come on the handle's own channel: jobs put with `watch` carry its name, others are asked for it. The
+Ends of jobs come on the handle's own channel: jobs that it puts and expects carry its name, others are given it. The
 connection is looked after: pings that get no pong, or a lost socket, make a new one with the same subscriptions.
 """
 
@@ -11,13 +11,15 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from jobq.core.records import Signal, Topic
+from jobq.core.records import JobKey, JobRecord, QueueName, Signal, Topic
 from jobq.errors import StoreUnavailable
 from jobq.stores.valkey import keys, unpacking
 from jobq.stores.valkey.handle import Handle
 from jobq.stores.valkey.wire import Connection, ServerError
+
+T = TypeVar("T")
 
 log = logging.getLogger("jobq.valkey")
 _PING = 5.0
@@ -39,7 +41,7 @@ class Listen(Handle):
         self._lost = asyncio.Event()
 
     @asynccontextmanager
-    async def listen(self, topics: Sequence[Topic], *, announced: bool = False) -> AsyncIterator[AsyncIterator[Signal]]:
+    async def listen(self, topics: Sequence[Topic]) -> AsyncIterator[AsyncIterator[Signal]]:
         """See SignalStore."""
         heard: asyncio.Queue[Signal] = asyncio.Queue()
         channels = [channel for topic in topics for channel in await self._channels_of(topic)]
@@ -48,14 +50,30 @@ class Listen(Handle):
         try:
             await self._subscribe(channels)
             for topic in topics:
-                await self._register(topic, announced)
-            yield _signals(heard)
+                await self._register(topic)
+            yield _drained(heard)
         finally:
             for topic in topics:
                 self._listeners[topic].discard(heard)
                 if not self._listeners[topic]:
                     del self._listeners[topic]
             self._unsubscribe(channels)
+
+    @asynccontextmanager
+    async def expect(self, job: JobKey) -> AsyncIterator[AsyncIterator[JobRecord | None]]:
+        """See Pipelined."""
+        ends: asyncio.Queue[JobRecord | None] = asyncio.Queue()
+        self.expected.setdefault(job, set()).add(ends)
+        try:
+            await self._subscribe([self.channel])
+            try:
+                yield _drained(ends)
+            finally:
+                self._unsubscribe([self.channel])
+        finally:
+            self.expected[job].discard(ends)
+            if not self.expected[job]:
+                del self.expected[job]
 
     async def _channels_of(self, topic: Topic) -> list[str]:
         if topic.kind == "ended":
@@ -65,9 +83,9 @@ class Listen(Handle):
         assert topic.queue is not None
         return [keys.log_channel(prefix) for prefix in await self.prefixes(topic.queue)]
 
-    async def _register(self, topic: Topic, announced: bool) -> None:
+    async def _register(self, topic: Topic) -> None:
         """What the store must know, so that it tells us."""
-        if topic.kind == "ended" and not announced:
+        if topic.kind == "ended":
             assert topic.queue is not None
             for prefix in await self.prefixes(topic.queue):
                 await self.fcall("watch", prefix, self.channel, topic.name or "")
@@ -125,7 +143,7 @@ class Listen(Handle):
                     await self._ear.ask("PING")  # type: ignore[union-attr]
                 for topic in list(self._listeners):
                     if topic.kind == "log":
-                        await self._register(topic, True)
+                        await self._register(topic)
             except (StoreUnavailable, ServerError, OSError) as e:
                 log.info("the listening connection of %s is away: %s", self.url, e)
                 await asyncio.sleep(_RETRY)
@@ -137,7 +155,7 @@ class Listen(Handle):
             return
         if message[2][:1] == b"\xff":
             queue, record = unpacking.completed(message[2])
-            self._tell(Topic("ended", queue, record.id), Signal("ended", queue, record.id, record))
+            self._tell_end(queue, record.id, record)
             return
         channel, text = message[1].decode(), message[2].decode()
         if channel.endswith("}log"):
@@ -148,9 +166,14 @@ class Listen(Handle):
         queue = keys.queue_of(prefix)
         for id in ids:
             if kind == "ended":
-                self._tell(Topic("ended", queue, id), Signal("ended", queue, id))
+                self._tell_end(queue, id, None)
             else:
                 self._tell(Topic("cancel", None, channel.partition("jq:cancel:")[2]), Signal("cancel", queue, id))
+
+    def _tell_end(self, queue: QueueName, id: str, record: JobRecord | None) -> None:
+        for ends in self.expected.get((queue, id), ()):
+            ends.put_nowait(record)
+        self._tell(Topic("ended", queue, id), Signal("ended", queue, id))
 
     def _tell(self, topic: Topic, signal: Signal) -> None:
         for heard in self._listeners.get(topic, ()):
@@ -172,6 +195,6 @@ async def _subscribe(ear: Connection, channels: Sequence[str]) -> None:
         await ear.ask("SUBSCRIBE", channel)
 
 
-async def _signals(heard: asyncio.Queue[Signal]) -> AsyncIterator[Signal]:
+async def _drained(heard: asyncio.Queue[T]) -> AsyncIterator[T]:
     while True:
         yield await heard.get()

@@ -5,7 +5,7 @@ Maps hold text, numbers and nothing else, because the server's MessagePack knows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from struct import Struct
 from typing import Any
 
@@ -56,9 +56,11 @@ def name_and_key(name: str, key: str | None) -> bytes:
 
 
 def body_of(spec: JobSpec, channel: str | None) -> tuple[bytes, bool]:
-    """The producer's part of the record, and whether it can only be put by itself (a lock, edges)."""
+    """The producer's part of the record, and whether it can only be put by itself (a lock, edges).
+
+    `channel`: where the end of the job is told; None: nowhere."""
     payload = spec.payload
-    plain = _plain(spec)
+    plain = channel is None and _plain(spec)
     if plain and spec.key is None and not spec.given_id and (head := _head(spec.name)) is not None:
         return head + payload, False
     flags = GIVEN if spec.given_id else 0
@@ -98,9 +100,10 @@ class Prepared(list[JobSpec]):
 
     __slots__ = ("alike", "results", "too_large")
 
-    def __init__(self, specs: Sequence[JobSpec]) -> None:
+    def __init__(self, specs: Sequence[JobSpec], expected: Container[tuple[QueueName, str]] = ()) -> None:
+        """`expected`: jobs whose ends the handle wants to hear of, which `put_alike` cannot say."""
         super().__init__(specs)
-        self.alike = alike(specs)
+        self.alike = None if expected and any((spec.queue, spec.id) in expected for spec in specs) else alike(specs)
         self.results = [PutResult(id=spec.id, life=0, state=State.WAITING) for spec in specs]
         self.too_large = too_large(specs)
 
@@ -123,7 +126,7 @@ def _head(name: str) -> bytes | None:
 def _plain(spec: JobSpec) -> bool:
     return (
         spec.priority == 0 and spec.delay_ms == 0 and spec.codec == "json" and spec.retry is None and spec.timeout_ms is None
-        and spec.max_stalls is None and spec.cost == 1 and not spec.lifo and not spec.watch and spec.at_ms is None
+        and spec.max_stalls is None and spec.cost == 1 and not spec.lifo and spec.at_ms is None
         and spec.ttl_ms is None and spec.result_ttl_ms is None and spec.unique is None and not spec.after
         and spec.schedule is None and spec.origin is None and spec.on_child_failure == "fail"
     )  # fmt: skip
@@ -161,7 +164,7 @@ def _options(spec: JobSpec, channel: str | None) -> tuple[dict[str, Any], int]:
         options["result_ttl"], flags = spec.result_ttl_ms, flags | AT_END
     if spec.schedule is not None:
         options["schedule"], flags = spec.schedule, flags | AT_END
-    if spec.watch and channel is not None:
+    if channel is not None:
         options["chan"], flags = channel, flags | AT_END
     if spec.unique is not None:
         options["lock"], flags = spec.unique.lock, flags | AT_PUT | AT_END

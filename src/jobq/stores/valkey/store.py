@@ -48,10 +48,6 @@ class ValkeyStore(HotCalls, Listen, Operators, Schedules, Reads):
         await self.rise(worker)
         await super().retire(worker)
 
-    def twin(self) -> ValkeyStore:
-        """See LifecycleStore."""
-        return ValkeyStore(self._url, self._clock)
-
     async def tick(self, *, limit: int = 500) -> int:
         """See LifecycleStore."""
         await self.fcall("sweep_workers", keys.WORKERS, self.now())
