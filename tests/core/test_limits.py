@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobq.core.limits import RateState, is_idle, room, take
@@ -65,6 +65,7 @@ def test_room_says_what_take_does(rate: RateData, steps: list[tuple[int, int]]) 
 
 
 @given(rates, steps)
+@example(Tokens(capacity=9, refill=0.001), [(0, 1), (0, 4), (0, 9)])
 def test_the_wait_that_was_told_suffices(rate: RateData, steps: list[tuple[int, int]]) -> None:
     state, now = None, 0
     for wait, cost in steps:

@@ -96,6 +96,6 @@ def _from_bucket(rate: Tokens, state: RateState | None, now_ms: int, cost: int) 
     at_ms = now_ms if state is None else max(now_ms, min(state.at_ms, now_ms + math.ceil(rate.capacity * 1000 / rate.refill)))
     if level + EPSILON >= price:
         return Taken(True, RateState(max(0.0, level - price), at_ms))
-    return Taken(
-        False, RateState(level, at_ms), at_ms - now_ms + max(1, math.ceil((price - level - EPSILON) * 1000 / rate.refill))
-    )
+    # Half of the tolerance only: with all of it, floats could leave the level just short when the wait is over.
+    wait_ms = max(1, math.ceil((price - level - EPSILON / 2) * 1000 / rate.refill))
+    return Taken(False, RateState(level, at_ms), at_ms - now_ms + wait_ms)

@@ -37,7 +37,7 @@ function J.rate_wait(rate, cost, now)
   end
   local price = min(cost, rate.a)
   if rate.tokens + EPSILON >= price then return 0 end
-  return rate.at - now + max(1, ceil((price - rate.tokens - EPSILON) * 1000 / rate.b))
+  return rate.at - now + max(1, ceil((price - rate.tokens - EPSILON / 2) * 1000 / rate.b))
 end
 
 function J.rate_take(rate, cost, now)
