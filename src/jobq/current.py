@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds, to_ms
+from jobq.core.meta import inherited
 from jobq.core.records import JobKey, Lease, PutResult
 from jobq.core.states import State
 from jobq.core.waits import Children, Inbox, child_id, child_note
@@ -114,6 +116,11 @@ class CurrentJob:
         return self._run.lease.key
 
     @property
+    def meta(self) -> Mapping[str, str]:
+        """The strings that travel with the job (`task.options(meta=…)`), read-only. Children it adds inherit them."""
+        return MappingProxyType(self._run.lease.meta or {})
+
+    @property
     def saved(self) -> Any:
         """What an earlier run kept with `Snooze(saved=…)`; None if nothing."""
         data = self._run.lease.saved
@@ -142,10 +149,13 @@ class CurrentJob:
 
         Its id follows from this job's and its number, so a run that begins again adds nothing twice. That takes a
         handler that adds the same children in the same order whenever it is run with the same arguments and results.
+        The child inherits this job's meta; what `task.options(meta=…)` names wins.
         """
         run = self._run
         ordinal = run.children.next()
         spec = task.linked(args, kwargs)
+        if run.lease.meta is not None:
+            spec = replace(spec, meta=inherited(run.lease.meta, spec.meta))
         if not spec.given_id:
             spec = replace(spec, id=child_id(run.lease, spec.queue, ordinal), given_id=True)
         child = run.children.found(ordinal, JobKey(spec.queue, spec.id))

@@ -107,6 +107,7 @@ class Flow:
             key=None if some is None or some.key is None else self.id,  # a keyed queue takes only jobs with a key
             after=tuple(Edge(member.job_key) for member in members),
             on_child_failure="fail" if some is None else some.on_child_failure,
+            meta=None if some is None else some.meta,
         )
 
     def _check_place(self, task: Task[..., Any]) -> None:

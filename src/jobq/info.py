@@ -77,6 +77,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     cancel_asked: bool = False
     schedule: str | None = None  # the schedule that made it
     origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
+    meta: Mapping[str, str] = {}  # the strings that travel with it
     errors: tuple[Failure, ...] = ()  # the last ten failed runs, oldest first, kept across reruns; empty in listings (`find`)
 
 
@@ -115,6 +116,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     due_at: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
+    meta: Mapping[str, str] = {}  # the names that `Queue(event_meta=…)` allows
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +201,7 @@ def job_info(record: records.JobRecord, decode_result: Decode | None = None) -> 
         schedule=record.schedule,
         origin=record.origin,
         errors=record.errors,
+        meta=record.meta or {},
     )
 
 
@@ -250,6 +253,7 @@ def event(record: records.EventRecord, position: str) -> Event:
         due_at=moment_or_none(record.due_ms),
         started_at=moment_or_none(record.started_ms),
         finished_at=moment_or_none(record.finished_ms),
+        meta=record.meta or {},
     )
 
 

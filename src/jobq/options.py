@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
+from jobq.core.meta import check_meta
 from jobq.core.policies import Cron, Every, Permissions, Retry, Unique
 from jobq.core.records import Edge, JobKey
 from jobq.errors import InvalidJob
@@ -45,6 +46,7 @@ class JobOptions(TypedDict, total=False):
     key: str
     wait: Seconds
     on_child_failure: Literal["fail", "ignore", "continue"]
+    meta: Mapping[str, str]
 
 
 class TaskOptions(JobOptions, total=False):
@@ -92,6 +94,7 @@ _TO_FIELDS: dict[str, Callable[[Any], Fields]] = {
     "after": lambda v: {"after": _edges(v)},
     "cost": lambda v: {"cost": checks.check_cost(v)},
     "key": lambda v: {"key": checks.check_key(v)},
+    "meta": lambda v: {"meta": check_meta(v)},
     "on_child_failure": lambda v: {
         "on_child_failure": checks.check_choice(v, "on_child_failure", ("fail", "ignore", "continue")),
     },

@@ -15,6 +15,7 @@ from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, get_codec
+from jobq.core.meta import check_event_names
 from jobq.core.policies import Bucket, Rate, Retention
 from jobq.core.queues import QueueConfig, ScheduleSpec
 from jobq.core.records import JobRecord, JobSpec, PutResult, QueueName
@@ -70,6 +71,7 @@ class Queue(Operations, Limiting, Scheduling):
         partitions: int | None = None,
         retention: Retention | None = None,
         dead_letters: str | None = None,
+        event_meta: Sequence[str] | None = None,
         codec: str | Codec = "json",
         max_payload: int = DEFAULT_MAX_PAYLOAD,
     ) -> None:
@@ -98,6 +100,7 @@ class Queue(Operations, Limiting, Scheduling):
             dead_letters=None
             if dead_letters is None
             else checks.check_queue_name(dead_letters, "dead_letters", error=ConfigError),
+            event_meta=None if event_meta is None else check_event_names(event_meta),
         )
         self.tasks: dict[str, TaskHandler] = {}
         """Its tasks by name, as workers run them."""

@@ -108,3 +108,15 @@ def test_lines_without_a_task_are_refused(ctl) -> None:
 
 def test_lines_and_arguments_do_not_go_together(ctl) -> None:
     assert "--lines brings its own" in ctl("job", "submit", "x", "--lines", "-", "--payload", "[]", input="", code=2).stderr
+
+
+def test_meta_comes_from_the_command_line_and_from_lines(ctl, tmp_path) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--payload", "[1, 2]", "--id", "one", "--meta", "trace=t1", "--meta", "who=a=b")
+    assert ctl.json("job", "status", "one")["meta"] == {"trace": "t1", "who": "a=b"}
+    assert "trace=t1, who=a=b" in ctl("job", "status", "one").stdout
+    lines = tmp_path / "jobs.jsonl"
+    lines.write_text('{"name": "add", "args": [1, 2], "id": "two", "meta": {"trace": "t2"}}\n{"name": "add", "id": "three"}\n')
+    ctl("job", "submit", "-q", "shop", "--lines", str(lines), "--meta", "trace=t0")
+    assert [ctl.json("job", "status", id)["meta"] for id in ("two", "three")] == [{"trace": "t2"}, {"trace": "t0"}]
+    assert "--meta 'trace' must look like name=text" in ctl("job", "submit", "add", "--meta", "trace", code=2).stderr
+    assert "is too long" in ctl("job", "submit", "add", "--meta", f"{'n' * 65}=x", code=2).stderr

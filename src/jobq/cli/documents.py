@@ -64,6 +64,7 @@ def job(record: JobRecord) -> Document:
         "worker": record.worker,
         "progress": decode(record.progress, record.codec),
         "cancel_asked": record.cancel_asked,
+        "meta": record.meta or {},
         "schedule": record.schedule,
         "origin": record.origin,
         "parents": [_ref(key) for key in record.parents],
@@ -172,6 +173,7 @@ def event(record: EventRecord) -> Document:
         "due_at": iso(record.due_ms),
         "started_at": iso(record.started_ms),
         "finished_at": iso(record.finished_ms),
+        "meta": record.meta or {},
     }
 
 

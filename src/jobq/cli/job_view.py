@@ -116,6 +116,7 @@ def job_details(record: JobRecord) -> RenderableType:
             ("Finished", moment(record.finished_ms)),
             ("Ran for", ran),
             ("Worker", record.worker),
+            ("Meta", ", ".join(f"{name}={value}" for name, value in record.meta.items()) if record.meta else None),
             ("Schedule", record.schedule),
             ("Copy of", record.origin),
             ("Asked to stop", "yes" if record.cancel_asked and not record.state.ended else None),

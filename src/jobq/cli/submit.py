@@ -23,7 +23,7 @@ from jobq.job import Job
 from jobq.queue import Queue
 
 _BATCH = 1000
-_OPTIONS = ("id", "delay", "at", "priority", "lifo", "retry", "max_stalls", "timeout", "ttl", "result_ttl", "key", "cost")
+_OPTIONS = ("id", "delay", "at", "priority", "lifo", "retry", "max_stalls", "timeout", "ttl", "result_ttl", "key", "cost", "meta")
 TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"]
 _FIELDS = ("name", "args", "kwargs", *_OPTIONS)
 
@@ -69,11 +69,12 @@ class Wanted(NamedTuple):
 )
 @click.option("--result-ttl", type=DURATION, metavar="TIME", help="How long its record is kept after it ended.")
 @click.option("--key", help="Its key, in a keyed queue.")
+@click.option("--meta", "notes", metavar="NAME=TEXT", multiple=True, help="A string that travels with the job; may be repeated.")
 @click.option("--wait", type=DURATION, metavar="TIME", help="Wait up to this long for the end; exit code 1 unless it completed.")
 @on_store(create=True)
 async def submit(
     ctl: Ctl, name: str | None, queue: str, payload: str | None, pairs: tuple[str, ...], lines: str | None, wait: float | None,
-    run_timeout: float | None, at: datetime | None, **given: Any,
+    run_timeout: float | None, at: datetime | None, notes: tuple[str, ...], **given: Any,
 ) -> int:  # fmt: skip
     """Submit a job of the task NAME, or many from JSON lines.
 
@@ -82,6 +83,8 @@ async def submit(
     safely, for example after an interruption.
     """
     options = {k: v for k, v in {**given, "timeout": run_timeout, "at": at and at.astimezone()}.items() if v is not None}
+    if notes:
+        options["meta"] = dict(_note(pair) for pair in notes)
     target = await ctl.backend.queue(queue)
     if lines is not None:
         if payload is not None or pairs or "id" in options or wait is not None:
@@ -129,6 +132,13 @@ def arguments(payload: str | None, pairs: Iterable[str]) -> tuple[tuple[Any, ...
             raise click.UsageError(f"--arg {pair!r} must look like name=value")
         kwargs[name] = _json_or_text(value)
     return args, kwargs
+
+
+def _note(pair: str) -> tuple[str, str]:
+    name, found, value = pair.partition("=")
+    if not found or not name:
+        raise click.UsageError(f"--meta {pair!r} must look like name=text")
+    return name, value
 
 
 def value_of(given: str) -> Any:

@@ -228,6 +228,11 @@ def check_actor(value: object, *, error: Refusal = InvalidJob) -> str:
     return _name(value, "actor", MAX_ACTOR_LENGTH, error)
 
 
+def check_short_name(value: object, option: str, longest: int, *, error: Refusal = InvalidJob) -> str:
+    """A name of at most `longest` characters, without control characters and braces."""
+    return _name(value, option, longest, error)
+
+
 def _name(value: object, option: str, longest: int, error: Refusal) -> str:
     if not isinstance(value, str):
         raise error(f"{option}={shown(value)} is not a string")

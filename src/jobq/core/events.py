@@ -58,6 +58,13 @@ def pack(number: int, incarnation: str, at_ms: int, worker: str | None, items: S
     return _encoder.encode((FORMAT, number, incarnation, at_ms, worker, items))
 
 
+def with_meta(item: Item, meta: dict[str, str] | None) -> Item:
+    """The item of a job, with what its event tells of the job's meta."""
+    if meta is None:
+        return item
+    return (*item, meta) if len(item) > _SHORT else (*item, None, meta)
+
+
 def queue_item(kind: QueueKind, at_ms: int, reason: str | None, actor: str | None) -> Item:
     """The item of something done to a queue. It has no job."""
     item = (KIND_CODES[kind], "", 0, "", None, 0, 0, 0, None, None, reason, None, None, at_ms, None, None, None)

@@ -82,6 +82,7 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     retention: RetentionData | None = None
     dead_letters: str | None = None  # failed jobs are copied to this queue of the tenant
     max_stalls: dict[str, int] = {}  # by task name, for jobs without their own; merged into what is stored
+    event_meta: tuple[str, ...] | None = None  # names of meta that events tell; (): none
 
 
 class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +95,7 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     retention: RetentionData = RetentionData()
     dead_letters: str | None = None
     max_stalls: dict[str, int] = {}  # by task name, where it is not the default
+    event_meta: tuple[str, ...] = ()
     paused: bool = False
 
 

@@ -91,6 +91,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     reserved: bool = False  # holds the place of a former field: stored schedules contain specs as arrays
     schedule: str | None = None  # the schedule that made it
     origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
+    meta: dict[str, str] | None = None  # a few strings that travel with the job (core/meta.py); None: none
 
 
 class PutResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -161,6 +162,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_chance: bool = False  # it has stalled before and its next stall fails it; such a lease is alone in its reply
     inputs: tuple[Input, ...] = ()
     signals: tuple[tuple[str, bytes], ...] = ()  # all signals received, oldest first; an empty value: the wait timed out
+    meta: dict[str, str] | None = None
 
 
 class LeaseRef(NamedTuple):
@@ -303,6 +305,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     origin: str | None = None
     parents: tuple[JobKey, ...] = ()
     children: tuple[JobKey, ...] = ()
+    meta: dict[str, str] | None = None
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):

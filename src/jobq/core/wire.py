@@ -4,8 +4,9 @@
      "name":"charge","attempt":1,"failures":0,"stalls":0,"state":"active","previous":"waiting","worker":"w-1",
      "created_ms":…,"due_ms":…,"started_ms":…}
 
-Times are integers of milliseconds since the epoch, everything else is a string or a small integer, and what is None is left
-out. `id` is never used for another event: log-position-n-incarnation, where the position in the log is one or more numbers
+Times are integers of milliseconds since the epoch, `meta` is a map of strings (what `Queue(event_meta=…)` allows), everything
+else is a string or a small integer, and what is None is left out.
+`id` is never used for another event: log-position-n-incarnation, where the position in the log is one or more numbers
 joined by "-", n the event's place in its entry, and the incarnation (absent from ids of jobq 0.1) identifies the run of the
 store that wrote it. By these numbers the events of one job are in order. A consumer receives each event at least once, so it
 drops ids it has seen.
@@ -55,6 +56,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     due_ms: int | None = None
     started_ms: int | None = None
     finished_ms: int | None = None
+    meta: dict[str, str] | None = None
 
 
 FIELDS: tuple[str, ...] = _Line.__struct_fields__
@@ -73,7 +75,7 @@ def encode(event: EventRecord) -> bytes:
             queue=e.queue.queue, job=e.job, life=e.life, name=e.name, key=e.key, attempt=e.attempt, failures=e.failures,
             stalls=e.stalls, state=e.state, previous=e.previous, worker=e.worker, actor=e.actor, reason=e.reason, error=e.error,
             fingerprint=e.fingerprint, created_ms=e.created_ms, due_ms=e.due_ms, started_ms=e.started_ms,
-            finished_ms=e.finished_ms,
+            finished_ms=e.finished_ms, meta=e.meta,
         )
     )  # fmt: skip
 
@@ -89,7 +91,7 @@ def decode(line: bytes | str) -> EventRecord:
         failures=e.failures, stalls=e.stalls, state=None if e.state is None else State(e.state),
         previous=None if e.previous is None else State(e.previous), worker=e.worker, actor=e.actor, reason=e.reason,
         error=e.error, fingerprint=e.fingerprint, created_ms=e.created_ms, due_ms=e.due_ms, started_ms=e.started_ms,
-        finished_ms=e.finished_ms,
+        finished_ms=e.finished_ms, meta=e.meta,
     )  # fmt: skip
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobq.core.events import KIND_CODES
+from jobq.core.events import KIND_CODES, Item, with_meta
 from jobq.core.records import Claim, Lease, QueueName
 from jobq.core.states import Kind
 from jobq.stores.sqlite import chances, flows, keys, rates, upkeep
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import ACTIVE, CANCEL, ENDING, NOTED, WAITING, unpack_options
+from jobq.stores.sqlite.rows import ACTIVE, CANCEL, ENDING, NOTED, WAITING, told_meta, unpack_options
 from jobq.stores.sqlite.tx import HOT, KEYED, Granted, QueueRow, Tx, as_json
 
 TIES = load("ties.sql")
@@ -149,16 +149,22 @@ def _line_order(row: Row) -> tuple[int, int]:
 def _record(tx: Tx, queue: QueueRow, rows: list[Row], worker: str, mark: str) -> None:
     now, qid, granted = tx.now, queue.qid, tx.memory.granted
     wait = frail = 0
-    items = []
-    for pk, id, _, _, key, name, life, attempt, failures, stalls, created, due, flags, *_ in rows:
+    items: list[Item] = []
+    names = queue.settings.event_meta
+    told = None
+    for pk, id, _, _, key, name, life, attempt, failures, stalls, created, due, flags, _, _, packed, _, _ in rows:
         wait += now - due
         if stalls:
             frail += 1
+        if names:
+            told = told_meta(packed, names)
         if not flags & ENDING:
-            granted[f"{pk}{mark}"] = Granted(qid, pk, id, life, name, key, attempt, failures, stalls, created, due, now)
+            granted[f"{pk}{mark}"] = Granted(qid, pk, id, life, name, key, attempt, failures, stalls, created, due, now, told)
         items.append(
             (_STARTED, id, life, name, key, attempt, failures, stalls, ACTIVE, WAITING, None, None, None, created, due, now, None)
         )
+        if told is not None:
+            items[-1] = with_meta(items[-1], told)
     tx.moved(qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=wait)
     if frail:
         tx.frail(qid, -frail)
@@ -176,7 +182,7 @@ def _lease(tx: Tx, queue: QueueName, row: Row, token: str, started: int, expires
     return Lease(
         queue=queue, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
         failures=failures, stalls=stalls, created_ms=created, started_ms=started, expires_ms=expires, key=key, saved=saved,
-        retry=options.retry, timeout_ms=options.timeout_ms, cancel_asked=bool(flags & CANCEL),
+        retry=options.retry, timeout_ms=options.timeout_ms, meta=options.meta, cancel_asked=bool(flags & CANCEL),
         last_chance=stalls > 0 and chances.is_last(tx.queue_made(queue), stalls, name, packed),
         inputs=flows.inputs(tx, pk) if noted else (),
         signals=tuple(tx.execute(TIES["signals_of"], (pk,)).fetchall()) if noted else (),

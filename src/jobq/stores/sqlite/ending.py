@@ -90,7 +90,7 @@ def _forward(tx: Tx, queue: QueueRow, job: Job) -> None:
     copy = JobSpec(
         queue=QueueName(queue.tenant, target), id=f"{queue.name}/{job.id}/{job.life}"[-256:], name=job.name,
         payload=job.payload, codec=job.codec, given_id=True, priority=job.priority, key=job.key,
-        origin=f"{queue.name}/{job.id}",
+        origin=f"{queue.name}/{job.id}", meta=unpack_options(job.options).meta,
     )  # fmt: skip
     there = tx.queue_made(copy.queue)
     if there.mode == "plain":

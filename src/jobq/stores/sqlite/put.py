@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jobq.core.bounds import together
-from jobq.core.events import KIND_CODES, STATES
+from jobq.core.events import KIND_CODES, STATES, Item, with_meta
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
 from jobq.errors import ConfigError, InvalidJob
@@ -34,6 +34,7 @@ from jobq.stores.sqlite.rows import (
     options_of,
     pack_options,
     record,
+    told_meta,
 )
 from jobq.stores.sqlite.tx import HOT, QueueRow, Tx, as_json
 
@@ -262,20 +263,24 @@ def _defaults(spec: JobSpec) -> bool:
         spec.delay_ms == 0 and spec.at_ms is None and spec.unique is None and spec.ttl_ms is None
         and spec.result_ttl_ms is None and spec.retry is None and spec.timeout_ms is None and spec.max_stalls is None
         and spec.cost == 1 and not spec.lifo and spec.schedule is None and spec.origin is None
-        and spec.on_child_failure == "fail"
+        and spec.on_child_failure == "fail" and spec.meta is None
     )  # fmt: skip
 
 
 def _accepted(tx: Tx, queue: QueueRow, rows: list[tuple[Any, ...]]) -> None:
     """Put a batch of new rows on record."""
+    names = queue.settings.event_meta
     for state in (WAITING, DELAYED):
-        items = [
+        items: list[Item] = [
             (_ACCEPTED, row[1], row[10], row[9], row[7], 0, 0, 0, state, None, None, None, None, row[14], row[15], None, None)
             for row in rows
             if row[2] == state
         ]
         if not items:
             continue
+        if names:
+            options = [row[22] for row in rows if row[2] == state]
+            items = [with_meta(item, told_meta(packed, names)) for item, packed in zip(items, options, strict=True)]
         tx.moved(queue.qid, _ACCEPTED, None, state, items)
         if state == DELAYED:
             tx.due_at(queue.qid, min(item[14] for item in items))

@@ -36,6 +36,8 @@ def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
         stored = msgspec.structs.replace(stored, dead_letters=config.dead_letters)
     if config.max_stalls:
         stored = msgspec.structs.replace(stored, max_stalls=stalls.merged(stored.max_stalls, config.max_stalls))
+    if config.event_meta is not None:
+        stored = msgspec.structs.replace(stored, event_meta=config.event_meta)
     changed = stored.effective != queue.settings.effective
     return _store(tx, queue, config.mode or queue.mode, stored, limits_changed=changed)
 

@@ -174,7 +174,7 @@ def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
     limits = LimitsRecord(declared=stored.limits, version=stored.version, changed=stored.changed, keys=overrides(tx, queue.qid))
     return QueueRecord(
         queue=queue.qname, mode=queue.mode, limits=limits, retention=stored.retention,  # type: ignore[arg-type]
-        dead_letters=stored.dead_letters, max_stalls=stored.max_stalls, paused=bool(queue.paused),
+        dead_letters=stored.dead_letters, max_stalls=stored.max_stalls, event_meta=stored.event_meta, paused=bool(queue.paused),
     )  # fmt: skip
 
 

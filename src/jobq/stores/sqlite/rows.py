@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from jobq.core import meta
 from jobq.core.events import STATES
 from jobq.core.records import ChildPolicy, Failure, JobRecord, JobSpec, QueueName, RetryData
 
@@ -52,6 +53,7 @@ class Options(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
     signal: str | None = None  # the signal it waits for
     seen: int = 0  # how many of that name it has had
     actor: str | None = None  # who asked it to stop while it was active
+    meta: dict[str, str] | None = None
 
 
 DEFAULT = Options()
@@ -68,7 +70,7 @@ def options_of(spec: JobSpec) -> Options:
         retry=spec.retry, timeout_ms=spec.timeout_ms, max_stalls=spec.max_stalls, cost=spec.cost,
         lock=unique.lock if unique else None, lock_mode=unique.mode if unique else None,
         lock_ttl_ms=unique.ttl_ms if unique else None, policy=spec.on_child_failure, schedule=spec.schedule,
-        origin=spec.origin,
+        origin=spec.origin, meta=spec.meta,
     )  # fmt: skip
 
 
@@ -80,6 +82,11 @@ def pack_options(options: Options) -> bytes | None:
 def unpack_options(data: bytes | None) -> Options:
     """The other way."""
     return DEFAULT if data is None else _decode_options(data)
+
+
+def told_meta(packed: bytes | None, names: tuple[str, ...]) -> dict[str, str] | None:
+    """What events tell of a job with these packed options, in a queue that allows these names."""
+    return None if packed is None else meta.told(_decode_options(packed).meta, names)
 
 
 def pack_failure(failure: Failure) -> bytes:
@@ -142,5 +149,5 @@ def record(job: Job, queue: QueueName) -> JobRecord:
         created_ms=job.created_ms, due_ms=job.due_ms, started_ms=job.started_ms, finished_ms=job.finished_ms,
         worker=job.worker, result=job.result, failure=unpack_failure(job.failure), reason=job.reason,
         progress=job.progress, saved=job.saved, cancel_asked=bool(job.flags & CANCEL), schedule=options.schedule,
-        origin=options.origin,
+        origin=options.origin, meta=options.meta,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from jobq.core.queues import Limits, RetentionData
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Declared by code (limits with their version, retention, dead letters) or changed at run time (`changed`)."""
+    """Declared by code (limits with their version, retention, dead letters, event_meta) or changed at run time (`changed`)."""
 
     limits: Limits = Limits()
     version: int = 0
@@ -19,6 +19,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dead_letters: str | None = None
     max_stalls: dict[str, int] = {}  # by task name, where it is not the default
     frail: int = 0  # waiting jobs that have stalled: while there are none, claims need not look for last chances
+    event_meta: tuple[str, ...] = ()
 
     @property
     def effective(self) -> Limits:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobq.core.events import KIND_CODES, Item
+from jobq.core.events import KIND_CODES, Item, with_meta
 from jobq.core.records import (
     AnyOutcome,
     Block,
@@ -157,7 +157,7 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
     items: dict[int, list[Item]] = {}
     runs: dict[int, int] = {}
     until: dict[int, int] = {}
-    for outcome, (qid, pk, id, life, name, key, attempt, failures, stalls, created, due, started) in plain:
+    for outcome, (qid, pk, id, life, name, key, attempt, failures, stalls, created, due, started, told) in plain:
         if qid not in items:
             items[qid], runs[qid] = [], 0
             until[qid] = ending.keep_until(tx.queue_by_qid(qid).settings, COMPLETED, now)
@@ -166,6 +166,8 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
             (_COMPLETED, id, life, name, key, attempt, failures, stalls, COMPLETED, ACTIVE,
              None, None, None, created, due, started, now)
         )  # fmt: skip
+        if told is not None:
+            items[qid][-1] = with_meta(items[qid][-1], told)
         runs[qid] += now - started
     complete = tx.change(HOT["complete"], rows[0]) == 1 if len(rows) == 1 else _all_or_none(tx, HOT["complete"], rows)
     if complete:

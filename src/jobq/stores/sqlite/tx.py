@@ -19,7 +19,7 @@ from jobq.core.states import Kind, QueueKind
 from jobq.stores.sqlite import settings
 from jobq.stores.sqlite.mailbox import Notice
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import ACTIVE, DELAYED, WAITING, Job, pack_failure
+from jobq.stores.sqlite.rows import ACTIVE, DELAYED, WAITING, Job, pack_failure, told_meta
 
 HOT = load("hot.sql")
 KEYED = load("keyed.sql")
@@ -93,6 +93,7 @@ class Granted(NamedTuple):
     created_ms: int
     due_ms: int | None
     started_ms: int
+    meta: dict[str, str] | None = None  # what its events tell of its meta
 
 
 class Memory:
@@ -230,6 +231,8 @@ class Tx:
         )  # fmt: skip
         if job.actor is not None:
             item = (*item, job.actor)
+        if job.options is not None and (names := self.queue_by_qid(job.qid).settings.event_meta):
+            item = events.with_meta(item, told_meta(job.options, names))
         run = self.now - job.started_ms if previous == ACTIVE and job.started_ms is not None else 0
         wait = self.now - (job.due_ms or job.created_ms) if job.state == ACTIVE else 0
         worker = job.worker if previous == ACTIVE or job.state == ACTIVE else None

@@ -74,6 +74,7 @@ class Operators(Flows):
             self.now(), config.mode or "", "" if limits is None else packing.limits_text(limits), config.limits_version,
             "" if config.partitions is None else config.partitions,
             "" if config.retention is None else packing.retention(config.retention), dead,
+            "" if config.event_meta is None else packing.event_meta(config.event_meta),
             *packing.in_force(limits or Limits(), partitions),
             packing.stalls_text(config.max_stalls) if config.max_stalls else "",
         ]  # fmt: skip

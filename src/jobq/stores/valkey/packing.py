@@ -129,6 +129,7 @@ def _plain(spec: JobSpec) -> bool:
         and spec.max_stalls is None and spec.cost == 1 and not spec.lifo and spec.at_ms is None
         and spec.ttl_ms is None and spec.result_ttl_ms is None and spec.unique is None and not spec.after
         and spec.schedule is None and spec.origin is None and spec.on_child_failure == "fail"
+        and spec.meta is None
     )  # fmt: skip
 
 
@@ -148,6 +149,8 @@ def _options(spec: JobSpec, channel: str | None) -> tuple[dict[str, Any], int]:
         options["policy"] = spec.on_child_failure
     if spec.origin is not None:
         options["origin"] = spec.origin
+    if spec.meta is not None:
+        options["meta"] = spec.meta
     if spec.priority:
         options["priority"], flags = spec.priority, flags | AT_PUT
     if spec.lifo:
@@ -266,6 +269,11 @@ def key_in_force(limits: Limits) -> str:
 def retention(data: RetentionData) -> str:
     """As text; nothing is for ever."""
     return "|".join("" if n is None else str(n) for n in (data.completed_ms, data.failed_ms, data.cancelled_ms, data.count))
+
+
+def event_meta(names: Sequence[str]) -> str:
+    """As text, a line per name. It begins with an empty one, because "" says that nothing is declared."""
+    return "\n" + "\n".join(names)
 
 
 def _count(n: int | None) -> str:

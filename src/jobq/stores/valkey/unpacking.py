@@ -44,6 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     schedule: str | None = None
     origin: str | None = None
+    meta: dict[str, str] | None = None
 
 
 _DEFAULT = Options()
@@ -122,7 +123,7 @@ def _fresh(queue: QueueName, id: bytes, rec: bytes, token: str, started: int, ex
     return Lease(
         queue=queue, id=id.decode(), token=token, life=life, name=name, payload=payload, codec=options.codec, attempt=1,
         failures=0, stalls=0, created_ms=created, started_ms=started, expires_ms=expires, key=key, retry=options.retry,
-        timeout_ms=options.timeout,
+        timeout_ms=options.timeout, meta=options.meta,
     )  # fmt: skip
 
 
@@ -136,6 +137,7 @@ def _lease(queue: QueueName, told: Sequence[Any], expires: int, mark: str) -> Le
         attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created, started_ms=run.started,
         expires_ms=expires, key=key, retry=options.retry, timeout_ms=options.timeout, saved=more.saved,
         cancel_asked=run.flags & _CANCEL > 0, last_chance=run.flags & _LAST > 0, inputs=more.inputs, signals=more.signals,
+        meta=options.meta,
     )  # fmt: skip
 
 
@@ -160,7 +162,7 @@ def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) 
         errors=errors if with_errors else (),
         reason=reason.decode() if state == 6 else None,
         progress=more.progress, saved=more.saved, cancel_asked=run.flags & _CANCEL > 0 and state == 3, schedule=options.schedule,
-        origin=options.origin, parents=more.parents, children=more.children,
+        origin=options.origin, meta=options.meta, parents=more.parents, children=more.children,
     )  # fmt: skip
 
 
@@ -286,7 +288,8 @@ def queue_record(queue: QueueName, flat: Sequence[bytes], keyed: Sequence[bytes]
         ),
         partitions=int(m.get("partitions", 1)), retention=kept,
         dead_letters=m["dead"].partition("\n")[0] and queue_of(m["dead"].partition("\n")[0]).queue if "dead" in m else None,
-        max_stalls=msgspec.json.decode(m.get("max_stalls", "{}"), type=dict[str, int]), paused=m.get("paused") == "1",
+        max_stalls=msgspec.json.decode(m.get("max_stalls", "{}"), type=dict[str, int]),
+        event_meta=tuple(name for name in m.get("event_meta", "").split("\n") if name), paused=m.get("paused") == "1",
     )  # fmt: skip
 
 

@@ -121,7 +121,7 @@ end
 
 local META = {
   "mode", "paused", "limit", "rate", "key_limit", "key_rate", "held", "listened", "dead", "keep4", "keep5", "keep6", "count",
-  "parts", "partitions", "gone", "max_waiting",
+  "parts", "partitions", "gone", "max_waiting", "event_meta",
 }
 local known, known_n, KNOWN = {}, 0, 1000 -- texts taken apart before
 

@@ -102,7 +102,7 @@ local function activate(cx, tk, entries, orders, key_rates)
   local batch = J.take_numbers(cx, "order", 1)
   local batch6 = spack(">I6", batch + ORDER)
   local items, fresh_run, stem, worker, started = tk.items, tk.fresh_run, tk.stem, tk.worker, tk.started
-  local taken, closely = {}, tk.rate or key_rates
+  local taken, closely, told = {}, tk.rate or key_rates, J.event_meta(cx)
   local fresh = tk.fresh
   local before = "\1\0\0\3\2" .. NIL .. NIL .. NIL .. TIME
   for i = 1, n do
@@ -118,9 +118,14 @@ local function activate(cx, tk, entries, orders, key_rates)
       -- Never started, due when created, alive in its first life, and nothing to heed.
       if not run and not order and not closely and flags < LATER and flags % (2 * AT_START) < AT_START and entries[i] == id and byte(rec) < 255 then
         local token, created6, nk_at = stem .. (TEXT[tk.n] or tk.n), sub(rec, 1, 6), 9
-        if flags >= MORE then nn, nk_at = sunpack(">I2", rec, 9), 13 end
-        items[#items + 1] = "\220\0\17\3" .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. sub(rec, nk_at, nk_at + nn - 1) .. before
-          .. created6 .. TIME .. created6 .. started
+        local meta, no
+        if flags >= MORE then
+          nn, no = sunpack(">I2I2", rec, 9)
+          nk_at = 13
+          meta = told and no > 0 and J.told_meta(told, sub(rec, nk_at + nn, nk_at + nn + no - 1))
+        end
+        items[#items + 1] = (meta and "\220\0\19\3" or "\220\0\17\3") .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. sub(rec, nk_at, nk_at + nn - 1) .. before
+          .. created6 .. TIME .. created6 .. (meta and started .. NIL .. meta or started)
         tk.waited = tk.waited + now - created
         fresh[#fresh + 1], fresh[#fresh + 2] = id, rec
         grant(tk, id, fresh_run .. batch6 .. two(i) .. "\0\0\1" .. BYTE[#token] .. token .. worker)

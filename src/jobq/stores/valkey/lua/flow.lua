@@ -229,7 +229,7 @@ function J.MAIL.letter(cx, m)
   local mode = J.meta(cx).mode or (m.key and "keyed" or "plain")
   local key = mode == "keyed" and (m.key or m.from) or nil
   local nk = J.pstr(m.name) .. J.pmaybe(key)
-  local opts = mpack({ origin = m.origin, codec = m.codec, priority = m.priority })
+  local opts = mpack({ origin = m.origin, codec = m.codec, priority = m.priority, meta = m.meta })
   local body = J.compose(0, J.GIVEN, 0, 0, nk, opts, m.payload):sub(7)
   J.fix_mode(cx, body)
   J.put_one(cx, 1, m.id, body)
@@ -243,7 +243,7 @@ function J.forward(cx, job, opts)
   local id = from .. "/" .. job.id .. "/" .. job.life
   J.post(cx, target, {
     type = "letter", id = id:sub(-256), name = name, key = key, from = from, origin = from .. "/" .. job.id, codec = opts.codec,
-    priority = opts.priority, payload = J.payload(job),
+    priority = opts.priority, meta = opts.meta, payload = J.payload(job),
   })
 end
 

@@ -3,7 +3,7 @@ local concat, char = table.concat, string.char
 local pstr, pint, parray, pmaybe = J.pstr, J.pint, J.parray, J.pmaybe
 local NIL, TIME = J.NIL, "\207\0\0" -- six bytes of milliseconds follow
 local HEAD = "\220\0\17" -- an item is an array of 17: core/events.py names them
-local WITH_ACTOR = "\220\0\18" -- or of 18
+local WITH_ACTOR, WITH_META = "\220\0\18", "\220\0\19" -- or of 18, or of 19
 local ENTRY, ACCEPTED = "\150\2", "\153\2" -- arrays of 6 and 9, format 2
 
 -- Every start of a server and every failover builds the library again, so this is another one then: a server that has lost its last
@@ -27,15 +27,46 @@ function J.items(cx, worker)
   return last.items
 end
 
+local names_of = {} -- by the text they are stored as
+
+-- The names of meta that events of the queue tell; nil: none.
+function J.event_meta(cx)
+  local text = J.meta(cx).event_meta
+  if not text then return nil end
+  local names = names_of[text]
+  if not names then
+    names = {}
+    for name in text:gmatch("[^\n]+") do names[#names + 1] = name end
+    names_of[text] = names
+  end
+  return names
+end
+
+-- What events tell of the meta of a job with these options (packed), as MessagePack; nil: nothing. Copies core/meta.py: told.
+function J.told_meta(names, raw)
+  local meta = raw ~= "" and munpack(raw).meta
+  if not meta then return nil end
+  local told = {}
+  for i = 1, #names do told[names[i]] = meta[names[i]] end
+  return next(told) and mpack(told) or nil
+end
+
 -- One transition of a loaded job, told with what the job now says. `previous` is a state's code or nil.
 -- `job.actor` is who gave the command under way, if one did.
 function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
-  local items = J.items(cx, worker)
-  items[#items + 1] = (job.actor and WITH_ACTOR or HEAD) .. char(J.KIND[kind]) .. pstr(job.id) .. pint(job.life) .. job.nk .. pint(job.attempt)
+  local items, names = J.items(cx, worker), J.event_meta(cx)
+  local meta = names and J.told_meta(names, job.raw)
+  local head, tail = HEAD, ""
+  if meta then
+    head, tail = WITH_META, pmaybe(job.actor) .. meta
+  elseif job.actor then
+    head, tail = WITH_ACTOR, pstr(job.actor)
+  end
+  items[#items + 1] = head .. char(J.KIND[kind]) .. pstr(job.id) .. pint(job.life) .. job.nk .. pint(job.attempt)
     .. pint(job.failures) .. pint(job.stalls) .. char(job.state) .. (previous and char(previous) or NIL) .. pmaybe(reason)
     .. pmaybe(err) .. pmaybe(fingerprint) .. TIME .. J.six(job.created) .. TIME .. J.six(job.due)
     .. (job.started > 0 and TIME .. J.six(job.started) or NIL) .. (job.finished and TIME .. J.six(job.finished) or NIL)
-    .. (job.actor and pstr(job.actor) or "")
+    .. tail
   J.add(cx, kind, 1)
   if previous == J.STATE.active then J.add(cx, "run_ms", cx.now - job.started) end
 end

@@ -103,8 +103,8 @@ end
 -- taken: then nothing was done.
 local function put_together(cx, args, first, last)
   local P, now6, b, answers = cx.P, cx.now6, gather(cx), {}
-  local head, middle, rest = "\220\0\17\0", NIL .. NIL .. NIL .. NIL .. TIME .. now6 .. TIME, NIL .. NIL
-  local records, items, count = b.records, b.items, 0
+  local with_meta, head, middle, rest = "\220\0\19\0", "\220\0\17\0", NIL .. NIL .. NIL .. NIL .. TIME .. now6 .. TIME, NIL .. NIL
+  local records, items, count, names = b.records, b.items, 0, J.event_meta(cx)
   b.keyed, b.keys, b.others = J.meta(cx).mode == "keyed", {}, 0
   for k = first, last, 2 do
     local id, body = args[k], args[k + 1]
@@ -130,7 +130,8 @@ local function put_together(cx, args, first, last)
       if b.keyed then b.keys[b.n] = select(2, munpack(nk)) end
     end
     records[2 * count - 1], records[2 * count] = P .. "j:" .. id, record
-    items[b.first + count] = head .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. nk .. "\0\0\0" .. state .. middle .. due6 .. rest
+    local meta = names and no > 0 and J.told_meta(names, body:sub(at + nn, at + nn + no - 1))
+    items[b.first + count] = (meta and with_meta or head) .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. nk .. "\0\0\0" .. state .. middle .. due6 .. (meta and rest .. NIL .. meta or rest)
   end
   if call("MSETNX", unpack(records)) == 0 then
     for i = b.first + 1, #items do items[i] = nil end

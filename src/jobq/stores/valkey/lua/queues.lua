@@ -27,11 +27,13 @@ function J.settle_keys(cx)
 end
 
 -- declare. KEYS 1 prefix. ARGS now, mode, limits as text or "", version, partitions or "", retention as text "c|f|x|n" or "",
--- dead letters "prefix\nqueue" or "", the limits in force (see IN_FORCE), max_stalls of tasks as JSON or "",
+-- dead letters "prefix\nqueue" or "", names of meta for events ("\n" and a line each; "\n": none) or "",
+-- the limits in force (see IN_FORCE), max_stalls of tasks as JSON or "",
 -- base prefix if this is a partition or "", what the event says if the limits change, or "" where another prefix tells it
 -- RETURNS what is stored, flat; or an error. A partitioned queue has its mode from the start, the same in all partitions: no job fixes it.
 function J.declare(keys, args)
-  local now, mode, limits, version, partitions, retention, dead, limit, rate, key_limit, key_rate, max_waiting, stalls, base, told = unpack(args)
+  local now, mode, limits, version, partitions, retention, dead, event_meta = unpack(args, 1, 8)
+  local limit, rate, key_limit, key_rate, max_waiting, stalls, base, told = unpack(args, 9)
   local cx, m = J.open(keys[1], now), keys[1] .. "m"
   local stored = J.pairs_of(call("HGETALL", m))
   if mode ~= "" and stored.mode and stored.mode ~= mode then return redis.error_reply("JOBQ DECLARE mode " .. stored.mode) end
@@ -52,6 +54,7 @@ function J.declare(keys, args)
   end
   if dead ~= "" then call("HSET", m, "dead", dead) end
   if stalls ~= "" then J.declare_stalls(cx, stalls) end
+  if event_meta == "\n" then call("HDEL", m, "event_meta") elseif event_meta ~= "" then call("HSET", m, "event_meta", event_meta) end
   if base ~= "" then call("HSET", m, "base", base, "parts", "1") end
   call("HSETNX", m, "declared", "{}")
   J.meta_changed(cx)

@@ -17,9 +17,10 @@ local function counts_of(packed)
   return pint(attempt) .. pint(failures) .. pint(stalls)
 end
 
+-- `told`: the names of meta that events tell, or nil.
 -- What a longer record says that matters at its end. RETURNS place and length of nk, life, first due time packed or nil, ttl or nil,
--- channel or nil; nothing if its end concerns others: a lock, a schedule.
-local function look_closely(rec, flags)
+-- channel or nil, what events tell of its meta or nil; nothing if its end concerns others: a lock, a schedule.
+local function look_closely(rec, flags, told)
   local _, nn, no, nk_at, due, life = J.head(rec, 7)
   local ttl, chan
   if flags % (2 * AT_END) >= AT_END then
@@ -27,7 +28,8 @@ local function look_closely(rec, flags)
     if opts.lock or opts.schedule then return nil end
     ttl, chan = opts.result_ttl, opts.chan
   end
-  return nk_at, nn, life, due > 0 and J.six(due) or nil, ttl, chan
+  local meta = told and no > 0 and J.told_meta(told, sub(rec, nk_at + nn, nk_at + nn + no - 1)) or nil
+  return nk_at, nn, life, due > 0 and J.six(due) or nil, ttl, chan, meta
 end
 
 -- The slow way, for a job that others have a stake in, or whose lease is not what the caller thinks. RETURNS whether it was completed.
@@ -49,18 +51,18 @@ local function complete(cx, args, first, count, worker, stale)
   end
   local runs, recs, items, keyed = J.hmget(P .. "h", ids), J.mget(names), J.items(cx, worker), J.meta(cx).mode == "keyed"
   local records, done, seen, shelf, given, timed, times = {}, {}, count > 1 and {} or NEVER, {}, nil, nil, nil
-  local n, ran, logged, before6, before = 0, 0, #items, nil, nil
+  local n, ran, logged, before6, before, told = 0, 0, #items, nil, nil, J.event_meta(cx)
   local ended, middle, last = "\255\4" .. cx.now6, "\4\3" .. NIL .. NIL .. NIL .. TIME, TIME .. cx.now6
   at = first - 3
   for i = 1, count do
     at = at + 3
     local id, token, result, run, rec = ids[i], args[at + 1], args[at + 2], runs[i], recs[i]
-    local nk_at, nn, life, due6, ttl, chan
+    local nk_at, nn, life, due6, ttl, chan, meta
     if run and rec and not seen[id] then
       local rflags, tn = byte(run, 33, 34)
       if rflags % 2 == 1 and floor(rflags / 8) % 4 == 0 and tn == #token and sub(run, 35, 34 + tn) == token then
         local flags, short = byte(rec, 7, 8)
-        if flags < MORE then nk_at, nn, life = 9, short, 0 else nk_at, nn, life, due6, ttl, chan = look_closely(rec, flags) end
+        if flags < MORE then nk_at, nn, life = 9, short, 0 else nk_at, nn, life, due6, ttl, chan, meta = look_closely(rec, flags, told) end
         if nk_at then
           local created6, started6, run_due6, nk = sub(rec, 1, 6), sub(run, 11, 16), sub(run, 17, 22), sub(rec, nk_at, nk_at + nn - 1)
           if run_due6 ~= NONE then due6 = run_due6 end
@@ -69,8 +71,8 @@ local function complete(cx, args, first, count, worker, stale)
           if seen ~= NEVER then seen[id] = true end
           done[n], records[2 * n - 1] = id, names[i]
           records[2 * n] = ended .. two(#run) .. run .. "\0" .. (FOUR[#result] or spack(">I4", #result)) .. result .. rec
-          items[logged + n] = "\220\0\17\4" .. (STR[#id] or J.str_head(#id)) .. id .. (life == 0 and "\0" or pint(life)) .. nk
-            .. counts_of(sub(run, 1, 10)) .. middle .. created6 .. TIME .. (due6 or created6) .. TIME .. started6 .. last
+          items[logged + n] = (meta and "\220\0\19\4" or "\220\0\17\4") .. (STR[#id] or J.str_head(#id)) .. id .. (life == 0 and "\0" or pint(life)) .. nk
+            .. counts_of(sub(run, 1, 10)) .. middle .. created6 .. TIME .. (due6 or created6) .. TIME .. started6 .. (meta and last .. NIL .. meta or last)
           local list = shelf
           if ttl then
             timed, times = timed or {}, times or {}

@@ -1,0 +1,65 @@
+"""meta: a small map of strings that travels with a job, its children and its dead-letter copy. Pure.
+
+It is for what belongs to a job and is no argument of its handler: a trace, a request id, who asked. None stands for none, so
+that a job without meta carries nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from jobq.core.checks import Refusal, check_short_name, shown
+from jobq.errors import ConfigError, InvalidJob
+
+Meta = dict[str, str]
+
+MAX_BYTES = 4096  # names and values together, as UTF-8: it is stored with every job and travels with every lease
+MAX_NAME = 64
+MAX_EVENT_NAMES = 16  # that a queue writes into its events: each event repeats them
+
+
+def check_meta(value: object, option: str = "meta") -> Meta | None:
+    """A map of strings, copied; None for an empty one. InvalidJob names what is wrong with it."""
+    if not isinstance(value, Mapping):
+        raise InvalidJob(f"{option}={shown(value)} is not a map of strings")
+    for name, text in value.items():
+        check_short_name(name, f"{option} name", MAX_NAME)
+        if not isinstance(text, str):
+            raise InvalidJob(f"{option}[{name!r}]={shown(text)} is not a string")
+    return _bounded(dict(value), option) if value else None
+
+
+def inherited(parent: Meta | None, own: Meta | None) -> Meta | None:
+    """What a child carries: its parent's, with its own on top. InvalidJob if both together are too large."""
+    if parent is None or own is None:
+        return own or parent
+    return _bounded({**parent, **own}, "meta (with what the child inherits from its parent)")
+
+
+def check_event_names(value: object, *, error: Refusal = ConfigError) -> tuple[str, ...]:
+    """The names that a queue writes into its events."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise error(f"event_meta={shown(value)} is not a list of names")
+    names = tuple(dict.fromkeys(check_short_name(name, "event_meta name", MAX_NAME, error=error) for name in value))
+    if len(names) > MAX_EVENT_NAMES:
+        raise error(f"event_meta has {len(names)} names: at most {MAX_EVENT_NAMES}, because every event repeats them")
+    return names
+
+
+def told(meta: Meta | None, names: Sequence[str]) -> Meta | None:
+    """What events tell of a job's meta: the names that its queue allows. None: nothing."""
+    if meta is None:
+        return None
+    return {name: meta[name] for name in names if name in meta} or None
+
+
+def _bounded(meta: Meta, option: str) -> Meta:
+    size = 0
+    for name, text in meta.items():
+        try:
+            size += len(name.encode()) + len(text.encode())
+        except UnicodeEncodeError:
+            raise InvalidJob(f"{option}[{name!r}]={shown(text)} is not valid text: it cannot be encoded as UTF-8") from None
+    if size > MAX_BYTES:
+        raise InvalidJob(f"{option} takes {size:,} bytes, more than the {MAX_BYTES:,} allowed: pass a reference instead")
+    return meta
