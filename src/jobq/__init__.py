@@ -25,6 +25,7 @@ from jobq.errors import (
     JobqError,
     LeaseLost,
     PayloadTooLarge,
+    QueueClosed,
     QueueFull,
     StoreUnavailable,
     WaitTimeout,
@@ -69,5 +70,5 @@ __all__ = [
     "SyncQueue", "SyncTask", "SyncJob", "SyncFlow",
     # errors
     "JobqError", "InvalidJob", "PayloadTooLarge", "ConfigError", "JobNotFound", "JobFailed", "JobCancelled", "WaitTimeout",
-    "LeaseLost", "StoreUnavailable", "QueueFull",
+    "LeaseLost", "StoreUnavailable", "QueueFull", "QueueClosed",
 ]  # fmt: skip

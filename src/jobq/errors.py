@@ -4,6 +4,7 @@ JobqError
 ├── InvalidJob (ValueError)        refused before anything was stored; names the option and the value
 │   └── PayloadTooLarge
 ├── QueueFull                      the queue's `max_waiting` is reached; `.accepted` holds the jobs that were stored
+├── QueueClosed                    the queue was closed while one of its jobs was waited for; the job itself goes on
 ├── ConfigError (ValueError)       bad URL, missing extra, mode or limits that differ from the stored ones
 ├── JobNotFound (LookupError)      no such job or schedule, or its record is gone
 ├── JobFailed                      the job ended as failed; `.failure` says why
@@ -49,6 +50,10 @@ class QueueFull(JobqError):
         self.max_waiting = max_waiting
         self.accepted: list[Job[Any]] = list(accepted)
         self.refused = refused
+
+
+class QueueClosed(JobqError):
+    """The queue was closed while one of its jobs was waited for. The job goes on."""
 
 
 class ConfigError(JobqError, ValueError):

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from jobq import info
 from jobq.core.checks import shown
 from jobq.core.records import EventRecord, Topic
+from jobq.deadline import LOOK_AGAIN
 from jobq.errors import InvalidJob
-from jobq.waiting import LOOK_AGAIN, closing
+from jobq.waiting import closing
 
 if TYPE_CHECKING:
     from jobq.queue import Queue

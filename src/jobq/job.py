@@ -189,7 +189,7 @@ class Job(Generic[R_co]):
         return JobNotFound(f"there is no job {self.id!r} in queue {self.queue!r}: it was removed, or its record has expired")
 
     async def _ended(self, timeout: Seconds | None) -> JobRecord:
-        deadline = waiting.Deadline(None if timeout is None else checks.to_ms(timeout, "timeout"))
+        deadline = self._queue.deadlines.new(None if timeout is None else checks.to_ms(timeout, "timeout"))
         return await waiting.ended(await self._queue.session(), self.job_key, self._life, deadline)
 
     def _info(self, record: JobRecord) -> JobInfo:

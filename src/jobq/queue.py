@@ -19,6 +19,7 @@ from jobq.core.meta import check_event_names
 from jobq.core.policies import Bucket, Rate, Retention
 from jobq.core.queues import QueueConfig, ScheduleSpec
 from jobq.core.records import JobRecord, JobSpec, PutResult, QueueName
+from jobq.deadline import Deadlines
 from jobq.engine.clock import wall_clock
 from jobq.errors import ConfigError, InvalidJob, QueueFull
 from jobq.events import EventStream
@@ -106,6 +107,8 @@ class Queue(Operations, Limiting, Scheduling):
         """Its tasks by name, as workers run them."""
         self.planned: dict[str, ScheduleSpec] = {}
         """The schedules that its tasks were declared with, by id; workers store them when they start."""
+        self.deadlines = Deadlines()
+        """Those of waits for its jobs; closing the queue ends them."""
         self._home = self.url
         self.clock: Clock | None = None
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
@@ -140,10 +143,12 @@ class Queue(Operations, Limiting, Scheduling):
 
     async def aclose(self) -> None:
         """Give the store handle of this event loop back. Nothing stored changes; the next use opens it again.
+        Whoever waits for a job of the queue in this event loop gets QueueClosed.
 
         A worker has a hold of its own on the store, and works on."""
         loop = asyncio.get_running_loop()
         self._loose.discard(loop)
+        self.deadlines.close(loop)
         session = self._sessions.pop(loop, None)
         if session is not None:
             await close_session(session)

@@ -150,7 +150,7 @@ class Task(Generic[P, R]):
         """
         spec = self.spec(args, kwargs)
         session = await self.queue.session()
-        result, record = await waiting.put_and_wait(session, spec, waiting.Deadline(self._options.wait_ms))
+        result, record = await waiting.put_and_wait(session, spec, self.queue.deadlines.new(self._options.wait_ms))
         return self.handle(result).outcome(record)
 
     async def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Job[R]]:

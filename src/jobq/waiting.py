@@ -12,44 +12,26 @@ from typing import cast
 
 from jobq.core.bounds import queue_full
 from jobq.core.records import JobKey, JobRecord, JobSpec, PutResult, Signal, Topic
-from jobq.errors import JobNotFound, WaitTimeout
+from jobq.deadline import Deadline
+from jobq.errors import JobNotFound, QueueClosed, WaitTimeout
 from jobq.session import Session
-
-LOOK_AGAIN = 5.0
-"""Seconds after which a wait looks without having been told. Told, it looks at once."""
-
-
-class Deadline:
-    """When a wait ends. None: never."""
-
-    __slots__ = ("_at", "seconds")
-
-    def __init__(self, ms: int | None) -> None:
-        self.seconds = None if ms is None else ms / 1000
-        self._at = None if self.seconds is None else asyncio.get_running_loop().time() + self.seconds
-
-    @property
-    def left(self) -> float:
-        """Seconds until then, at most until one should look again; 0 or less: it has passed."""
-        if self._at is None:
-            return LOOK_AGAIN
-        return min(LOOK_AGAIN, self._at - asyncio.get_running_loop().time())
 
 
 async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadline) -> JobRecord:
     """The record of a job that has ended. `life`: which of its lives (None: the one found first)."""
     topic = Topic("ended", job.queue, job.id)
     while True:
-        async with session.store.listen([topic]) as signals:
-            record = await _look(session, job, life)
-            if record.state.ended:
-                return record
-            life = record.life
-            found = await _told(session, job, life, signals, deadline)
+        with _Noticing(job, deadline):
+            async with session.store.listen([topic]) as signals:
+                record = await _look(session, job, life)
+                if record.state.ended:
+                    return record
+                life = record.life
+                found = await _told(session, job, life, signals, deadline)
         if found is not None:
             return found
         if deadline.left <= 0:
-            raise _timeout(job, deadline)
+            raise _over(job, deadline)
 
 
 async def put_and_wait(session: Session, spec: JobSpec, deadline: Deadline) -> tuple[PutResult, JobRecord]:
@@ -61,7 +43,8 @@ async def put_and_wait(session: Session, spec: JobSpec, deadline: Deadline) -> t
         async with session.pipeline.expect(job) as ends:
             result = await session.sender.put(spec)
             if not result.duplicate and result.full is None:
-                found = await _told(session, job, result.life, ends, deadline)
+                with _Noticing(job, deadline):
+                    found = await _told(session, job, result.life, ends, deadline)
                 if found is not None:
                     return result, found
     if result.full is not None:
@@ -70,7 +53,7 @@ async def put_and_wait(session: Session, spec: JobSpec, deadline: Deadline) -> t
         return result, result.found
     # Another's job, which this handle did not put, or no word for some seconds.
     if deadline.left <= 0:
-        raise _timeout(job, deadline)
+        raise _over(job, deadline)
     return result, await ended(session, JobKey(spec.queue, result.id), result.life, deadline)
 
 
@@ -89,6 +72,7 @@ async def _told(session: Session, job: JobKey, life: int, signals: Heard, deadli
     limit = asyncio.timeout(left)
     try:
         async with limit, closing(signals):
+            deadline.limit = limit
             async for signal in signals:
                 known = isinstance(signal, JobRecord) and signal.life == life
                 record = cast(JobRecord, signal) if known else await _look(session, job, life)
@@ -98,6 +82,8 @@ async def _told(session: Session, job: JobKey, life: int, signals: Heard, deadli
     except TimeoutError:
         if not limit.expired():
             raise
+    finally:
+        deadline.limit = None
     return None
 
 
@@ -123,8 +109,28 @@ async def _look(session: Session, job: JobKey, life: int | None) -> JobRecord:
     return record
 
 
-def _timeout(job: JobKey, deadline: Deadline) -> WaitTimeout:
+def _over(job: JobKey, deadline: Deadline) -> WaitTimeout | QueueClosed:
+    if deadline.closed:
+        return QueueClosed(
+            f"queue {job.queue.queue!r} was closed while job {job.id!r} was waited for; the job goes on, and `queue.job(id)` "
+            "of an open queue waits for it again"
+        )
     return WaitTimeout(
         f"job {job.id!r} of queue {job.queue.queue!r} has not ended within {deadline.seconds:g} s; "
         "it goes on, and waiting again is fine"
     )
+
+
+class _Noticing:
+    """What goes wrong while the queue is being closed went wrong because of that, and is raised as QueueClosed."""
+
+    __slots__ = ("_deadline", "_job")
+
+    def __init__(self, job: JobKey, deadline: Deadline) -> None:
+        self._job, self._deadline = job, deadline
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, Exception) and self._deadline.closed:
+            raise _over(self._job, self._deadline) from error
