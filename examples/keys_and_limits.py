@@ -74,6 +74,10 @@ async def main() -> None:
         await deliveries.set_limits(key_limit=5, key="a")  # at run time, for one key
         print((await deliveries.limits()).keys)
 
+        await deliveries.hold(60, key="b")  # the service of this tenant is down
+        print(f"held: {', '.join((await deliveries.limits()).held_keys)}")
+        await deliveries.release_hold(key="b")  # it is back
+
 
 if __name__ == "__main__":
     asyncio.run(main())

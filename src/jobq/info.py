@@ -130,6 +130,7 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     oldest_waiting: timedelta | None  # how long the next job in line has been waiting
     next_due: timedelta | None  # until the next delayed job is due
     workers: int
+    held_until: datetime | None = None  # nothing starts before: a hold of the queue, see `Queue.hold`
 
 
 class MinuteMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,6 +269,7 @@ def queue_stats(record: queues.StatsRecord) -> QueueStats:
         oldest_waiting=_span(record.oldest_waiting_ms),
         next_due=_span(record.next_due_ms),
         workers=record.workers,
+        held_until=moment_or_none(record.held_until_ms),
     )
 
 

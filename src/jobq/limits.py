@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import EllipsisType
 from typing import Any
 
 import msgspec
 
 from jobq.core import checks
-from jobq.core.checks import shown
+from jobq.core.checks import Seconds, shown
 from jobq.core.policies import Bucket, Rate
-from jobq.core.queues import Limits, LimitsRecord, QueueRecord, RateData, Window
+from jobq.core.queues import HoldsRecord, Limits, LimitsRecord, QueueRecord, RateData, Window
 from jobq.core.records import QueueName
 from jobq.errors import ConfigError
+from jobq.info import moment, moment_or_none
 from jobq.stores.base import Store
 
 MOST = 2**31 - 1
@@ -42,6 +43,8 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     changed: bool
     keys: Mapping[str, KeyLimits]
+    held_until: datetime | None = None  # nothing of the queue starts before: a hold
+    held_keys: Mapping[str, datetime] = {}  # the same for single keys; at most 100, those that end first
 
 
 class Limiting(ABC):
@@ -54,9 +57,10 @@ class Limiting(ABC):
         """Its store handle in the running event loop."""
 
     async def limits(self) -> QueueLimits:
-        """What is in force now, also for single keys."""
+        """What is in force now, also for single keys, and what is held."""
         record = await self._queue_record()
-        return queue_limits(LimitsRecord() if record is None else record.limits)
+        held = await (await self.store()).holds(self.qname)
+        return queue_limits(LimitsRecord() if record is None else record.limits, held)
 
     async def set_limits(
         self,
@@ -92,8 +96,27 @@ class Limiting(ABC):
         await store.set_limits(self.qname, None if own == Limits() else own, key=checks.check_key(key))
 
     async def reset_limits(self, *, key: str | None = None) -> None:
-        """Forget what was changed at run time: the declared limits hold again; with `key`, those of all keys hold for it."""
+        """Forget what was changed at run time: the declared limits hold again; with `key`, those of all keys hold for it.
+
+        Lifts holds as well: of the key, or of the queue and all its keys."""
         await (await self.store()).set_limits(self.qname, None, key=None if key is None else checks.check_key(key))
+
+    # ── holds ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def hold(self, seconds: Seconds, key: str | None = None) -> None:
+        """Start nothing of the queue, or of one key, for so long: the service behind it is down, say.
+
+        What runs goes on and new jobs are accepted. Of two holds the later end stays; `RateLimited` raised by a handler is
+        one too. It ends by itself; `release_hold`, `resume` and `reset_limits` (or any change of limits) end it sooner.
+        """
+        ms = checks.to_ms(seconds, "seconds", positive=True)
+        await (await self.store()).hold(self.qname, ms, None if key is None else checks.check_key(key))
+
+    async def release_hold(self, key: str | None = None) -> bool:
+        """Lift the hold of the queue, or of one key: jobs start at once. False if there is none."""
+        return await (await self.store()).release_hold(self.qname, None if key is None else checks.check_key(key))
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _check_key_limits(self, record: QueueRecord | None, wanted: Mapping[str, Any]) -> None:
         for name in ("limit", "rate", "max_waiting"):
@@ -120,7 +143,7 @@ def declared_limits(**given: Any) -> Limits | None:
     return None if limits == Limits() else limits
 
 
-def queue_limits(record: LimitsRecord) -> QueueLimits:
+def queue_limits(record: LimitsRecord, held: HoldsRecord) -> QueueLimits:
     """A queue's limits, for users."""
     effective = record.effective
     return QueueLimits(
@@ -132,6 +155,8 @@ def queue_limits(record: LimitsRecord) -> QueueLimits:
         version=record.version,
         changed=record.changed is not None,
         keys={key: KeyLimits(key_limit=own.key_limit, key_rate=policy(own.key_rate)) for key, own in record.keys.items()},
+        held_until=moment_or_none(held.until_ms),
+        held_keys={key: moment(ends) for key, ends in held.keys.items()},
     )
 
 

@@ -95,7 +95,7 @@ class Operations(ABC):
         await (await self.store()).pause(self.qname)
 
     async def resume(self) -> None:
-        """Jobs start again."""
+        """Jobs start again. Lifts a hold of the queue as well."""
         await (await self.store()).resume(self.qname)
 
     # ── clearing up ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -371,6 +371,14 @@ class SyncQueue:
         given = {"limit": limit, "rate": rate, "key_limit": key_limit, "key_rate": key_rate, "max_waiting": max_waiting}
         run(self._queue.set_limits(**given, key=key))  # type: ignore[arg-type]  # each as it came
 
+    def hold(self, seconds: Seconds, key: str | None = None) -> None:
+        """See `Queue.hold`."""
+        run(self._queue.hold(seconds, key))
+
+    def release_hold(self, key: str | None = None) -> bool:
+        """See `Queue.release_hold`."""
+        return run(self._queue.release_hold(key))
+
     def reset_limits(self, *, key: str | None = None) -> None:
         """See `Queue.reset_limits`."""
         run(self._queue.reset_limits(key=key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, assert_type
 
 from jobq import (
@@ -106,6 +106,12 @@ async def operating() -> None:
         raise
     await billing.set_limits(max_waiting=100)
     assert_type((await billing.limits()).max_waiting, int | None)
+    await billing.hold(timedelta(minutes=5))
+    await billing.hold(30, key="acme")
+    assert_type(await billing.release_hold(key="acme"), bool)
+    assert_type((await billing.limits()).held_keys, Mapping[str, datetime])
+    assert_type((await billing.stats()).held_until, datetime | None)
+    assert_type(billing.sync.release_hold(), bool)
     assert_type(many, list[Job[Any]])
     assert_type(await billing.counts(), dict[State, int])
     async for info in billing.find(state="failed", limit=10):

@@ -101,6 +101,7 @@ def queue(record: QueueRecord, stats: StatsRecord) -> Document:
         "workers": stats.workers,
         "oldest_waiting_ms": stats.oldest_waiting_ms,
         "next_due_ms": stats.next_due_ms,
+        "held_until": iso(stats.held_until_ms),
         "partitions": record.partitions,
         "limits": plain(record.limits.effective),
         "retention": {

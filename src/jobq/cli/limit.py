@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -135,7 +136,13 @@ def _document(name: str, limits: QueueLimits) -> dict[str, Any]:
         "version": limits.version,
         "changed": limits.changed,
         "keys": {key: {"key_limit": own.key_limit, "key_rate": _rate_document(own.key_rate)} for key, own in limits.keys.items()},
+        "held_until": _time(limits.held_until),
+        "held_keys": {key: _time(until) for key, until in limits.held_keys.items()},
     }
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else text.iso(round(moment.timestamp() * 1000))
 
 
 def _rate_document(rate: Rate | Bucket | None) -> dict[str, Any] | None:
@@ -159,11 +166,15 @@ def _shown(found: Sequence[tuple[str, QueueLimits]]) -> RenderableType:
                 ("Starts per key", _words(limits.key_rate)),
                 ("Waiting", _number(limits.max_waiting)),
                 ("From", where),
+                ("Held until", _time(limits.held_until)),
             ])
         )  # fmt: skip
         if limits.keys:
             rows = [[key, _number(own.key_limit) or "-", _words(own.key_rate) or "-"] for key, own in sorted(limits.keys.items())]
             parts.append(table((Column("KEY", shrinks=True), Column("RUNNING", right=True), Column("STARTS")), rows))
+        if limits.held_keys:
+            held = [[key, _time(until) or "-"] for key, until in limits.held_keys.items()]
+            parts.append(table((Column("KEY", shrinks=True), Column("HELD UNTIL")), held))
         parts.append(Text())
     return Group(*parts[:-1])
 

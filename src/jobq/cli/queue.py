@@ -26,6 +26,7 @@ from jobq.core.states import ENDED, State
 queue = noun("queue", "Look at queues, and act on a whole queue.")
 name_argument = click.argument("name")
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+key_option = click.option("--key", metavar="KEY", help="Of this key only (keyed queues).")
 _STEP = 1000
 
 
@@ -183,6 +184,35 @@ async def _pause(ctl: Ctl, names: Sequence[str], *, paused: bool) -> None:
         [{"queue": r.queue.queue, "paused": paused} for r in records],
         lambda: Group(*(Text(f"{r.queue.queue} {'paused' if paused else 'resumed'}") for r in records)),
     )
+
+
+@queue.command(examples="jq-ctl queue hold billing 10m\njq-ctl queue hold imports 1h --key acme")
+@name_argument
+@click.argument("duration", metavar="TIME", type=DURATION)
+@key_option
+@on_store
+async def hold(ctl: Ctl, name: str, duration: float, key: str | None) -> None:
+    """Start no jobs of a queue, or of one of its keys, for TIME. Running ones go on, new ones are accepted."""
+    await ctl.backend.known([name])
+    target = await ctl.backend.queue(name)
+    await ctl.backend.within(target.hold(duration, key))
+    limits = await ctl.backend.within(target.limits())
+    until = limits.held_until if key is None else limits.held_keys.get(key)
+    shown = None if until is None else text.iso(round(until.timestamp() * 1000))
+    what = name if key is None else f"key {key} of {name}"
+    ctl.out.show({"queue": name, "key": key, "held_until": shown}, lambda: f"{what} held until {shown or 'later'}")
+
+
+@queue.command(examples="jq-ctl queue release billing\njq-ctl queue release imports --key acme")
+@name_argument
+@key_option
+@on_store
+async def release(ctl: Ctl, name: str, key: str | None) -> None:
+    """Lift the hold of a queue, or of one of its keys, also one that a handler asked for with RateLimited."""
+    await ctl.backend.known([name])
+    lifted = await ctl.backend.within((await ctl.backend.queue(name)).release_hold(key))
+    what = name if key is None else f"key {key} of {name}"
+    ctl.out.show({"queue": name, "key": key, "released": lifted}, lambda: f"{what} {'released' if lifted else 'was not held'}")
 
 
 @queue.command(examples="jq-ctl queue clear imports\njq-ctl queue clear imports --delayed --yes")

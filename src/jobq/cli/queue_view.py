@@ -84,6 +84,7 @@ def queue_details(seen: Glance, metrics: Sequence[MinuteRecord], minutes: int) -
             *((state.value.capitalize(), text.count(stats.counts.get(state, 0), text.STATE_STYLES[state])) for state in _SHOWN),
             ("Oldest waiting", None if stats.oldest_waiting_ms is None else text.duration(stats.oldest_waiting_ms)),
             ("Next due", None if stats.next_due_ms is None else f"in {text.duration(stats.next_due_ms)}"),
+            ("Held until", text.iso(stats.held_until_ms)),
             ("Limits", _limits(record.limits.effective)),
             ("Keeps", kept + ("" if retention.count is None else f"; at most {retention.count:,} of each")),
             ("Dead letters to", record.dead_letters),
@@ -122,6 +123,8 @@ def _minutes(metrics: Sequence[MinuteRecord], minutes: int) -> RenderableType:
 def _status(g: Glance) -> Text:
     if g.stats.paused:
         return Text("paused", style="yellow")
+    if g.stats.held_until_ms is not None:
+        return Text("held", style="yellow")
     if g.stats.counts.get(State.WAITING) and not g.stats.workers:
         return Text("no worker", style="red")
     return Text("running" if g.stats.workers else "idle", style="green" if g.stats.workers else "bright_black")

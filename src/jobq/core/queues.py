@@ -146,6 +146,14 @@ class StatsRecord(msgspec.Struct, frozen=True, kw_only=True):
     oldest_waiting_ms: int | None = None  # how long the next job in line has been waiting
     next_due_ms: int | None = None  # until the next delayed job is due
     workers: int = 0
+    held_until_ms: int | None = None  # nothing starts before: a hold of the queue
+
+
+class HoldsRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is held now, and until when."""
+
+    until_ms: int | None = None  # the queue
+    keys: dict[str, int] = {}  # single keys; a bounded number of them, those that end first
 
 
 class MinuteRecord(msgspec.Struct, frozen=True, kw_only=True):

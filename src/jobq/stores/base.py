@@ -20,8 +20,19 @@ from types import TracebackType
 from typing import Protocol, Self, cast
 
 from jobq.core.commands import Altered, AnyCommand
+from jobq.core.holds import LISTED
 from jobq.core.pace import Beat
-from jobq.core.queues import Fire, Limits, MinuteRecord, QueueConfig, QueueRecord, ScheduleRecord, ScheduleSpec, StatsRecord
+from jobq.core.queues import (
+    Fire,
+    HoldsRecord,
+    Limits,
+    MinuteRecord,
+    QueueConfig,
+    QueueRecord,
+    ScheduleRecord,
+    ScheduleSpec,
+    StatsRecord,
+)
 from jobq.core.records import (
     AnyOutcome,
     Claim,
@@ -151,7 +162,9 @@ class OperatorStore(Protocol):
     async def set_limits(
         self, queue: QueueName, limits: Limits | None, *, key: str | None = None, actor: str | None = None
     ) -> None:
-        """Change limits at run time, for the queue or for one key; None goes back to what is declared."""
+        """Change limits at run time, for the queue or for one key; None goes back to what is declared.
+
+        Also lifts holds: a key's limits that of the key, the queue's limits those of the queue and of all its keys."""
         ...
 
     async def pause(self, queue: QueueName, *, actor: str | None = None) -> None:
@@ -159,7 +172,18 @@ class OperatorStore(Protocol):
         ...
 
     async def resume(self, queue: QueueName, *, actor: str | None = None) -> None:
-        """Claims go on; sleeping workers hear of it."""
+        """Claims go on; sleeping workers hear of it. Lifts a hold of the queue as well."""
+        ...
+
+    async def hold(self, queue: QueueName, ms: int, key: str | None = None, *, actor: str | None = None) -> None:
+        """Claim nothing of the queue, or of one key, for `ms` from now. Running jobs go on; of two holds the later end stays.
+
+        ConfigError for a key of a plain queue. The outcome `Hold` does the same for the key or queue of its job (of a
+        partitioned queue, for the partition of an unkeyed job). core/holds.py has the rule."""
+        ...
+
+    async def release_hold(self, queue: QueueName, key: str | None = None, *, actor: str | None = None) -> bool:
+        """Lift the hold of the queue, or of one key, and wake workers. False if there is none."""
         ...
 
     async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000, actor: str | None = None) -> int:
@@ -231,6 +255,10 @@ class ReadStore(Protocol):
 
     async def stats(self, queue: QueueName) -> StatsRecord:
         """The queue at a glance."""
+        ...
+
+    async def holds(self, queue: QueueName, *, limit: int = LISTED) -> HoldsRecord:
+        """What is held, by an operator or by outcomes: the queue, and up to `limit` of its keys, those that end first."""
         ...
 
     async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:

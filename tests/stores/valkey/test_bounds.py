@@ -1,16 +1,16 @@
-"""`max_waiting` over partitions: each holds an equal share."""
+"""`max_waiting` and holds over partitions, and that they leave nothing behind."""
 
 from __future__ import annotations
 
 import pytest
 
-from jobq.core.queues import Limits, QueueConfig
+from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec
 from jobq.core.records import JobSpec, QueueName
 from jobq.core.states import State
 from jobq.errors import QueueFull
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
-from tests.stores.valkey.jobs import spec
+from tests.stores.valkey.jobs import spec, take
 from tests.stores.valkey.servers import Server
 
 PARTS, SHARE = 4, 3
@@ -74,3 +74,56 @@ async def test_a_plain_put_asks_for_nothing_more_without_a_bound(store: ValkeySt
     stats = server.tell("INFO", "commandstats")
     assert b"cmdstat_zcard" not in stats
     assert b"cmdstat_hget:" not in stats
+
+
+# ── holds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_hold_of_a_queue_is_in_all_its_partitions(store: ValkeyStore, parted: QueueName) -> None:
+    await store.put([job for partition in range(PARTS) for job in of_partition(parted, partition, 1)])
+    await store.hold(parted, 60_000)
+    assert await take(store, parted, 10) == []
+    assert (await store.stats(parted)).held_until_ms == (await store.holds(parted)).until_ms is not None
+    assert await store.release_hold(parted)
+    assert len(await take(store, parted, 10)) == PARTS
+    events = (await store.read_events(parted, after="0")).events
+    assert [(str(e.kind), e.shard) for e in events if e.kind in ("held", "released_hold")] == [("held", 0), ("released_hold", 0)]
+
+
+async def test_the_hold_of_a_key_is_in_its_partition(store: ValkeyStore, queue: QueueName) -> None:
+    await store.declare(queue, QueueConfig(partitions=PARTS, mode="keyed"))
+    await store.put([spec(queue, key, key=key) for key in "abcdefgh"])
+    for key in "aceg":
+        await store.hold(queue, 60_000, key)
+    assert sorted((await store.holds(queue)).keys) == list("aceg")
+    assert len((await store.holds(queue, limit=2)).keys) == 2
+    assert sorted(lease.id for lease in await take(store, queue, 10)) == list("bdfh")
+    assert await store.release_hold(queue, "c")
+    assert [lease.id for lease in await take(store, queue, 10)] == ["c"]
+    await store.set_limits(queue, None)
+    assert (await store.holds(queue)).keys == {}
+    assert sorted(lease.id for lease in await take(store, queue, 10)) == list("aeg")
+
+
+async def test_nothing_is_left_of_holds(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    await store.put([spec(queue, "a", key="a")])
+    await store.hold(queue, 60_000)
+    await store.hold(queue, 60_000, "a")
+    await store.release_hold(queue, "a")
+    await store.resume(queue)
+    prefix = keys.prefix(queue)
+    assert server.tell("EXISTS", f"{prefix}hx", f"{prefix}hl", f"{prefix}hd") == b":0\r\n"
+    assert server.tell("HMGET", f"{prefix}m", "held", "held_for") == b"*2\r\n$-1\r\n$-1\r\n"
+
+
+async def test_a_schedule_of_a_partitioned_queue_that_is_full_is_told_in_shard_0(store: ValkeyStore, parted: QueueName) -> None:
+    await store.set_limits(parted, Limits(max_waiting=1))
+    await store.put([job for partition in range(PARTS) for job in of_partition(parted, partition, 1)])
+    schedule = ScheduleSpec(queue=parted, id="s", template=spec(parted, "s"), every_ms=60_000)
+    for at in (1_000, 2_000, 3_000, 4_000):
+        await store.put_schedule(schedule, next_ms=1_000)
+        assert await store.fire([Fire(queue=parted, schedule="s", at_ms=at, next_ms=at + 1_000)]) == [True]
+    await store.tick()
+    missed = [e for e in (await store.read_events(parted, after="0")).events if e.kind == "missed"]
+    assert sorted(e.reason or "" for e in missed) == ["s@1000", "s@2000", "s@3000", "s@4000"]
+    assert {e.shard for e in missed} == {0}

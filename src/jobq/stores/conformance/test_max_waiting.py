@@ -7,7 +7,7 @@ import pytest
 from jobq.core.commands import Cancel, Rerun
 from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec
 from jobq.core.records import JobRecord, PutResult, UniqueMode, UniqueSpec
-from jobq.core.states import State
+from jobq.core.states import QueueKind, State
 from jobq.errors import ConfigError, InvalidJob, QueueFull
 from jobq.stores.conformance.kit import HOUR, LEASE, MINUTE, SECOND, Desk, block, complete, fail, release, retry, snooze
 
@@ -437,3 +437,23 @@ async def test_two_handles_share_the_number(q_twice: tuple[Desk, Desk]) -> None:
     assert await put(first, "a") == "j"
     assert await put(second, "b", "c") == "jF"
     assert await put(first, "c") == "F"
+
+
+async def test_the_log_tells_which_time_of_a_schedule_was_missed(q: Desk) -> None:
+    await bound(q, 1)
+    at = q.clock()
+    await q.store.put_schedule(ScheduleSpec(queue=q.queue, id="s", template=q.spec("s"), every_ms=MINUTE), next_ms=at)
+    await q.put_one("full")
+    assert await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + MINUTE)]) == [True]
+    (missed,) = [event for event in await q.events() if event.kind is QueueKind.MISSED]
+    assert (missed.reason, missed.job, missed.shard) == (f"s@{at}", "", 0)
+
+
+async def test_a_unique_hit_of_a_schedule_is_not_missed(q: Desk) -> None:
+    await bound(q, 1)
+    at = q.clock()
+    template = q.spec("s", unique=lock())
+    await q.store.put_schedule(ScheduleSpec(queue=q.queue, id="s", template=template, every_ms=MINUTE), next_ms=at)
+    await q.put_one("holder", unique=lock())
+    assert await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + MINUTE)]) == [True]
+    assert not [event for event in await q.events() if event.kind is QueueKind.MISSED]

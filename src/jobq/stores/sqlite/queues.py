@@ -10,7 +10,7 @@ from jobq.core.queues import Limits, QueueConfig, limits_told
 from jobq.core.records import QueueName
 from jobq.core.states import QueueKind, State
 from jobq.errors import ConfigError
-from jobq.stores.sqlite import alter, ending, keys, settings
+from jobq.stores.sqlite import alter, ending, holds, keys, settings
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import ACTIVE, BLOCKED, CANCELLED, DELAYED, ENDED, WAITING, Job
 from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx
@@ -54,6 +54,7 @@ def set_limits(tx: Tx, name: QueueName, limits: Limits | None, key: str | None, 
         tx.execute(KEYED["drop_key_override"], (queue.qid, key))
     else:
         tx.execute(KEYED["set_key_override"], (queue.qid, key, limits.key_limit, msgspec.msgpack.encode(limits)))
+    holds.forget(tx, queue.qid, key)
     tx.execute(KEYED["lift_key"], (queue.qid, key))
     keys.settle(tx, queue.qid, [key])
 
@@ -70,6 +71,7 @@ def pause(tx: Tx, name: QueueName, paused: bool, actor: str | None) -> None:
         tx.done_to(queue, QueueKind.PAUSED if paused else QueueKind.RESUMED, actor=actor)
     queue.paused, queue.dirty = int(paused), True
     if not paused:
+        holds.lift(tx, queue, None, actor)
         tx.woken[queue.qid] = max(1, queue.counts[WAITING])
 
 
@@ -134,6 +136,7 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | No
     keys.flush(tx)  # what ended here is written before the keys go, not after
     for statement in ("drop_keys", "drop_key_limits", "drop_locks", "drop_schedules", "drop_minutes", "drop_sleepers"):
         tx.execute(SQL[statement], (queue.qid,))
+    holds.forget(tx, queue.qid)
     if queue.listed:
         tx.done_to(queue, QueueKind.OBLITERATED, actor=actor)
     queue.listed = queue.paused = queue.held_ms = 0
@@ -159,6 +162,7 @@ def _store(tx: Tx, queue: QueueRow, mode: str | None, stored: settings.Settings,
     queue.mode, queue.settings_blob, queue.dirty = mode, settings.pack(stored), True
     if limits_changed:  # what was held is lifted; a rate that still allows nothing holds again
         queue.held_ms = 0
+        holds.forget(tx, queue.qid)
         tx.woken[queue.qid] = max(1, queue.counts[WAITING])
         if mode == "keyed":
             _settle_all_keys(tx, queue.qid)

@@ -14,7 +14,7 @@ from jobq.core.queues import LimitsRecord, MinuteRecord, QueueRecord, StatsRecor
 from jobq.core.records import EventPage, EventRecord, Failure, Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
 from jobq.errors import InvalidJob
-from jobq.stores.sqlite import errors, flows, presence
+from jobq.stores.sqlite import errors, flows, holds, presence
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.queues import overrides
 from jobq.stores.sqlite.rows import (
@@ -138,6 +138,7 @@ def stats(tx: Tx, name: QueueName) -> StatsRecord:
         queue=name, counts=count(tx, name), paused=bool(queue.paused), mode=queue.mode,  # type: ignore[arg-type]
         oldest_waiting_ms=None if oldest is None else max(0, tx.now - oldest[0]),
         next_due_ms=None if due is None else max(0, due[0] - tx.now), workers=presence.number_of(tx, name),
+        held_until_ms=holds.until(tx, queue),
     )  # fmt: skip
 
 

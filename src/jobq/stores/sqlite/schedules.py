@@ -89,6 +89,8 @@ def _fire(tx: Tx, each: Fire) -> bool:
         )  # fmt: skip
         answer = put.put(tx, [job], None)[0]
         elsewhere = answer.duplicate and answer.id != job.id
+        if answer.full is not None:
+            tx.done_to(queue, QueueKind.MISSED, reason=job.id)
         if spec.after_complete and (elsewhere or answer.full is not None):
             # Another job holds the unique lock, or the queue is full: the schedule has fired, and no job of its own will end.
             tx.execute(SQL["rearm"], {"now": tx.now, "qid": queue.qid, "id": each.schedule})

@@ -30,7 +30,7 @@ from jobq.core.records import (
 )
 from jobq.core.states import Kind
 from jobq.stores.sqlite import claim as claims
-from jobq.stores.sqlite import ending, errors, flows, line, signals
+from jobq.stores.sqlite import ending, errors, flows, holds, line, signals
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     ACTIVE,
@@ -45,7 +45,7 @@ from jobq.stores.sqlite.rows import (
     pack_options,
     unpack_options,
 )
-from jobq.stores.sqlite.tx import HOT, KEYED, Granted, QueueRow, Tx
+from jobq.stores.sqlite.tx import HOT, Granted, QueueRow, Tx
 
 TIES = load("ties.sql")
 _COMPLETED = KIND_CODES[Kind.COMPLETED]
@@ -236,11 +236,7 @@ def _again(tx: Tx, job: Job, kind: Kind, delay_ms: int) -> None:
 
 
 def _hold(tx: Tx, queue: QueueRow, job: Job, outcome: Hold) -> None:
-    until = tx.now + outcome.delay_ms
-    if job.key is not None:
-        tx.execute(KEYED["hold_key"], (job.qid, job.key, until))
-    else:
-        queue.held_ms, queue.dirty = max(until, queue.held_ms), True
+    holds.put(tx, queue, outcome.delay_ms, job.key)
     line.to_front(tx, job, Kind.LIMITED)
 
 

@@ -15,8 +15,19 @@ from types import TracebackType
 from typing import Self
 
 from jobq.core.commands import Altered, AnyCommand
+from jobq.core.holds import LISTED
 from jobq.core.pace import Beat
-from jobq.core.queues import Fire, Limits, MinuteRecord, QueueConfig, QueueRecord, ScheduleRecord, ScheduleSpec, StatsRecord
+from jobq.core.queues import (
+    Fire,
+    HoldsRecord,
+    Limits,
+    MinuteRecord,
+    QueueConfig,
+    QueueRecord,
+    ScheduleRecord,
+    ScheduleSpec,
+    StatsRecord,
+)
 from jobq.core.records import (
     AnyOutcome,
     Claim,
@@ -40,7 +51,7 @@ from jobq.core.records import (
 from jobq.core.states import State
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Clock
-from jobq.stores.sqlite import alter, database, flows, presence, queues, reads, schedules, settle, signals, upkeep
+from jobq.stores.sqlite import alter, database, flows, holds, presence, queues, reads, schedules, settle, signals, upkeep
 from jobq.stores.sqlite import put as puts
 from jobq.stores.sqlite.mailbox import Mailbox
 from jobq.stores.sqlite.tx import Tx
@@ -198,6 +209,12 @@ class SqliteStore:
     async def resume(self, queue: QueueName, *, actor: str | None = None) -> None:
         await self._write(queues.pause, queue, False, actor)
 
+    async def hold(self, queue: QueueName, ms: int, key: str | None = None, *, actor: str | None = None) -> None:
+        await self._write(holds.hold, queue, ms, key, actor)
+
+    async def release_hold(self, queue: QueueName, key: str | None = None, *, actor: str | None = None) -> bool:
+        return await self._write(holds.release, queue, key, actor)
+
     async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000, actor: str | None = None) -> int:
         return await self._write(queues.clear, queue, delayed, limit, actor)
 
@@ -241,6 +258,9 @@ class SqliteStore:
 
     async def stats(self, queue: QueueName) -> StatsRecord:
         return await self._read_small(reads.stats, queue)
+
+    async def holds(self, queue: QueueName, *, limit: int = LISTED) -> HoldsRecord:
+        return await self._read(holds.listed, queue, limit)
 
     async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:
         return await self._read(reads.metrics, queue, minutes)

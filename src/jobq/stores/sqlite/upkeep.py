@@ -7,7 +7,7 @@ import logging
 from jobq.core import decide, events
 from jobq.core.records import Failure
 from jobq.core.states import Kind
-from jobq.stores.sqlite import chances, ending, errors, flows, line, signals
+from jobq.stores.sqlite import chances, ending, errors, flows, holds, line, signals
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     CANCEL,
@@ -69,6 +69,7 @@ def tick(tx: Tx, limit: int) -> int:
             steps += _trim_log(tx, queue, limit - steps)
         if queue.mode == "keyed":
             tx.execute(KEYED["idle_rates"], (queue.qid, tx.now, limit))
+    holds.tick(tx, limit)
     steps += flows.sweep(tx, max(1, limit - steps))
     for name in ("sweep_minutes", "sweep_workers", "sweep_calls"):
         tx.execute(SQL[name], (tx.now - DAY_MS,))

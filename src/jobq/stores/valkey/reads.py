@@ -72,6 +72,7 @@ class Reads(Presence):
             paused=any(reply[1] for reply in replies), mode=modes[0] if modes else None,
             oldest_waiting_ms=max(oldest, default=None), next_due_ms=min(due, default=None),
             workers=len(await self.workers(queue)),
+            held_until_ms=max((int(float(reply[5])) for reply in replies if reply[5]), default=None),
         )  # fmt: skip
 
     async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:

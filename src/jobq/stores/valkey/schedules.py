@@ -96,7 +96,7 @@ class Schedules(Flows):
         try:
             fired, messages, to_wake = await self.fcall(
                 "fire", prefix, self.now(), each.schedule, each.at_ms, "" if each.next_ms is None else each.next_ms, packed,
-                place, job.id, body, confirmed=True,
+                place, job.id, body, await self.home(each.queue), confirmed=True,
             )  # fmt: skip
         except Refused as e:
             self.refuse(e, [job])

@@ -13,6 +13,7 @@ from typing import Self
 
 from jobq.stores.base import Clock
 from jobq.stores.valkey import keys
+from jobq.stores.valkey.holds import Holds
 from jobq.stores.valkey.hot import HotCalls
 from jobq.stores.valkey.listen import Listen
 from jobq.stores.valkey.operators import Operators
@@ -22,7 +23,7 @@ from jobq.stores.valkey.schedules import Schedules
 log = logging.getLogger("jobq.valkey")
 
 
-class ValkeyStore(HotCalls, Listen, Operators, Schedules, Reads):
+class ValkeyStore(HotCalls, Listen, Operators, Holds, Schedules, Reads):
     """See `jobq.stores.base.Store`."""
 
     lanes = 2  # the server works while we do

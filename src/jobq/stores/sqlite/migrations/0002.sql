@@ -22,6 +22,7 @@ CREATE UNIQUE INDEX staged_identity ON staged (tenant, flow, queue, id) WHERE id
 -- Holds: no start of the queue (key '') or of one key before a time. `ms` is how long the hold was asked for: a clock that was
 -- set back makes the rest look longer than that.
 CREATE TABLE holds (qid INTEGER NOT NULL, key TEXT NOT NULL, until_ms INTEGER NOT NULL, ms INTEGER NOT NULL, PRIMARY KEY (qid, key)) WITHOUT ROWID;
+CREATE INDEX holds_clock ON holds (qid, until_ms);
 
 -- The last failed runs of each job (core.failures.ERRORS of them). Not in its row: a claim reads that, and needs none of them.
 CREATE TABLE errors (pk INTEGER NOT NULL, attempt INTEGER NOT NULL, failure BLOB NOT NULL, PRIMARY KEY (pk, attempt)) WITHOUT ROWID;

@@ -40,6 +40,9 @@ UPDATE keys SET rate = ?, rate_until_ms = ?, held_ms = ? WHERE qid = ? AND key =
 INSERT INTO keys (qid, key, waiting, active, turn, ready, held_ms) VALUES (?, ?, 0, 0, 0, 0, ?)
 ON CONFLICT (qid, key) DO UPDATE SET held_ms = max(held_ms, excluded.held_ms);
 
+-- name: hold_key_until: another time, sooner or later
+UPDATE keys SET held_ms = ? WHERE qid = ? AND key = ?;
+
 -- name: lift_key: it may start again at once, as far as a hold is concerned
 UPDATE keys SET held_ms = 0 WHERE qid = ? AND key = ?;
 

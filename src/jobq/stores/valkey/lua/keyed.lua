@@ -91,7 +91,10 @@ function J.release_keys(cx)
   local keys = call("ZRANGEBYSCORE", cx.P .. "hd", "-inf", cx.now, "LIMIT", 0, 100)
   if #keys == 0 then return 0 end
   call("ZREM", cx.P .. "hd", unpack(keys))
-  for i = 1, #keys do of(cx, keys[i]) end
+  for i = 1, #keys do
+    of(cx, keys[i])
+    J.forget_holds(cx, keys[i])
+  end
   J.keys_flush(cx)
   return #keys
 end

@@ -2,13 +2,14 @@
 local STATE = J.STATE
 local IN_FORCE = { "limit", "rate", "key_limit", "key_rate", "max_waiting" }
 
--- Put the limits in force where claims look. `texts` are the four of IN_FORCE, "" for none. A change lifts what was held; a rate that
--- still allows nothing holds again. What its window or bucket has counted stays (core/limits.py: carried).
+-- Put the limits in force where claims and puts look. `texts` are those of IN_FORCE, "" for none. A change lifts what was held; a rate
+-- that still allows nothing holds again. What its window or bucket has counted stays (core/limits.py: carried).
 local function put_in_force(cx, texts)
   for i, field in ipairs(IN_FORCE) do
     if texts[i] == "" then call("HDEL", cx.P .. "m", field) else call("HSET", cx.P .. "m", field, texts[i]) end
   end
-  call("HDEL", cx.P .. "m", "rate_until", "held")
+  call("HDEL", cx.P .. "m", "rate_until", "held", "held_for")
+  J.forget_holds(cx)
   J.meta_changed(cx)
   J.settle_keys(cx)
   cx.woken = math.max(1, J.counters(cx).waiting)
@@ -79,6 +80,7 @@ function J.limit(keys, args)
     local own = limit -- "limit|rate"
     if limits == "" then call("HDEL", cx.P .. "kl", key, "\n" .. key) else call("HSET", cx.P .. "kl", key, own, "\n" .. key, limits) end
     call("ZREM", cx.P .. "hd", key)
+    J.forget_holds(cx, key)
     if call("ZSCORE", cx.P .. "ks", key) then J.key_touched(cx, key) end
     J.keys_flush(cx)
     cx.woken = 1
@@ -102,7 +104,10 @@ function J.pause(keys, args)
   end
   call("HSET", cx.P .. "m", "paused", paused)
   J.meta_changed(cx)
-  if paused == "0" then cx.woken = math.max(1, J.counters(cx).waiting) end
+  if paused == "0" then
+    if J.lift_hold(cx) and cx.P == home then J.done_to(cx, home, "released_hold", nil, actor) end
+    cx.woken = math.max(1, J.counters(cx).waiting)
+  end
   J.close(cx)
   return cx.to_wake or 0
 end
@@ -207,6 +212,7 @@ end
 local LISTS = { "q", "d", "b", "e4", "k4", "y4", "e5", "k5", "y5", "e6", "k6", "y6" }
 local REST = {
   "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "zd", "sc", "ss", "sd", "tb", "fz", "fr",
+  "hx", "hl",
 }
 local KEPT = { tag = true, gone = true, gone_to = true, gone_in = true, told = true }
 

@@ -173,12 +173,16 @@ local function oldest(cx)
   return -1
 end
 
--- stats. KEYS 1 prefix. ARGS now. RETURNS {counts, paused, mode or "", oldest waiting ms or -1, next due ms or -1}
+-- stats. KEYS 1 prefix. ARGS now. RETURNS {counts, paused, mode or "", oldest waiting ms or -1, next due ms or -1,
+--      when its hold ends or ""}
 function J.stats(keys, args)
   local cx = J.open(keys[1], args[1])
   local meta = J.meta(cx)
   local due = call("ZRANGE", cx.P .. "d", 0, 0, "WITHSCORES")[2]
-  return { counts(cx), meta.paused == "1" and 1 or 0, meta.mode or "", oldest(cx), due and math.max(0, math.floor(tonumber(due)) - cx.now) or -1 }
+  return {
+    counts(cx), meta.paused == "1" and 1 or 0, meta.mode or "", oldest(cx), due and math.max(0, math.floor(tonumber(due)) - cx.now) or -1,
+    meta.held and tonumber(meta.held) > cx.now and meta.held or "",
+  }
 end
 
 -- metrics. KEYS 1 prefix. ARGS now, minutes. RETURNS minute, its figures flat, …

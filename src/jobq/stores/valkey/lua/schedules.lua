@@ -88,10 +88,11 @@ local function misfit(cx, body)
   return J.misfit(cx, keyed and 0 or 1, keyed and 1 or 0, opts.cost or 1)
 end
 
--- fire. KEYS 1 prefix. ARGS now, id, time, next or "", spec it was made from, where the job belongs (a prefix), job id, body ("" to skip)
+-- fire. KEYS 1 prefix. ARGS now, id, time, next or "", spec it was made from, where the job belongs (a prefix), job id, body ("" to skip),
+--      prefix of shard 0
 -- RETURNS {1 if it fired, messages waiting, jobs to wake for elsewhere}; or an error as put does, and nothing was done
 function J.fire(keys, args)
-  local now, id, at, next_time, spec, queue, job_id, body = unpack(args, 1, 8)
+  local now, id, at, next_time, spec, queue, job_id, body, home = unpack(args, 1, 9)
   local cx = J.open(keys[1], now)
   local state = state_of(cx.P, id)
   if not state or state.paused or state.next ~= tonumber(at) or call("HGET", cx.P .. "sc", id) ~= spec then return { 0, 0, 0 } end
@@ -100,7 +101,7 @@ function J.fire(keys, args)
   state.next = tonumber(next_time)
   if body ~= "" then
     state.fired, state.last = state.fired + 1, tonumber(at)
-    J.post(cx, queue, { type = "put", id = job_id, body = body, schedule = id, base = cx.P })
+    J.post(cx, queue, { type = "put", id = job_id, body = body, schedule = id, base = cx.P, home = home })
   end
   keep(cx.P, id, state)
   J.deliver_local(cx)
@@ -112,6 +113,7 @@ end
 function J.MAIL.put(cx, m)
   J.fix_mode(cx, m.body)
   local answer = J.put_if_room(cx, J.room(cx), 1, m.id, m.body)
+  if answer[4] == -1 then J.done_to(cx, m.home or cx.P, "missed", m.id) end
   if answer[2] ~= m.id or answer[4] == -1 then J.post(cx, m.base, { type = "rearm", schedule = m.schedule }) end
 end
 

@@ -144,13 +144,7 @@ local ENDINGS = {
   release = function(cx, job) J.to_waiting(cx, job, "released", "front") end,
   hold = function(cx, job, o)
     local _, key = J.name_key(job)
-    if key then
-      J.hold_key(cx, key, cx.now + o.delay)
-    else
-      local held = math.max(tonumber(J.meta(cx).held or 0), cx.now + o.delay)
-      call("HSET", cx.P .. "m", "held", held)
-      J.meta_changed(cx)
-    end
+    J.put_on_hold(cx, key, o.delay)
     J.to_waiting(cx, job, "limited", "front")
   end,
   block = function(cx, job, o, data, edges) J.block(cx, job, o, o.saved and data or nil, edges) end,

@@ -165,6 +165,7 @@ function J.tick(keys, args)
   for _, pass in ipairs({ J.promote, J.repair, J.expire_due, J.waited_enough, J.sweep, J.sweep_locks }) do
     if steps < limit then steps = steps + pass(cx, limit - steps) end
   end
+  J.tick_holds(cx)
   steps = steps + J.release_keys(cx)
   local counters = J.counters(cx)
   counters.timer, counters.leases = J.soonest(cx, "d", "t", "bt", "hd"), J.soonest(cx, "q")

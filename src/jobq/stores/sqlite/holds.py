@@ -1,0 +1,103 @@
+"""Holds of queues and keys. The rule is `core.holds`.
+
+`held_ms` of a queue or key is when a claim looks at it again: because of a hold, or because its rate is used up. The table
+`holds` has the holds alone: what operators see and lift.
+"""
+
+from __future__ import annotations
+
+from jobq.core import holds
+from jobq.core.queues import HoldsRecord
+from jobq.core.records import QueueName
+from jobq.core.states import QueueKind
+from jobq.stores.sqlite import keys
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import WAITING
+from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx
+
+SQL = load("holds.sql")
+_QUEUE = ""
+
+
+def hold(tx: Tx, name: QueueName, ms: int, key: str | None, actor: str | None) -> None:
+    """The whole of `Store.hold`."""
+    queue = tx.queue_made(name)
+    if key is not None and queue.mode == "plain":
+        raise holds.no_keys(name.queue)
+    if put(tx, queue, ms, key):
+        tx.done_to(queue, QueueKind.HELD, reason=holds.told(ms, key), actor=actor)
+        if key is not None:
+            keys.settle(tx, queue.qid, [key])
+
+
+def put(tx: Tx, queue: QueueRow, ms: int, key: str | None) -> bool:
+    """Hold a queue or a key. False if it is held for longer already."""
+    until = tx.now + ms
+    if not tx.change(SQL["put_hold"], (queue.qid, key or _QUEUE, until, ms)):
+        return False
+    if key is not None:
+        tx.execute(KEYED["hold_key"], (queue.qid, key, until))
+    else:
+        queue.held_ms, queue.dirty = max(until, queue.held_ms), True
+    return True
+
+
+def release(tx: Tx, name: QueueName, key: str | None, actor: str | None) -> bool:
+    """The whole of `Store.release_hold`."""
+    queue = tx.queue(name)
+    return queue is not None and lift(tx, queue, key, actor)
+
+
+def lift(tx: Tx, queue: QueueRow, key: str | None, actor: str | None) -> bool:
+    """Lift the hold of a queue or a key and wake workers. A rate that allows nothing yet holds again with the next claim."""
+    held = tx.execute(SQL["hold"], (queue.qid, key or _QUEUE, tx.now)).fetchone()
+    tx.execute(SQL["lift_hold"], (queue.qid, key or _QUEUE))
+    if held is None:
+        return False
+    tx.done_to(queue, QueueKind.RELEASED_HOLD, reason=holds.told_lifted(key), actor=actor)
+    if key is not None:
+        tx.execute(KEYED["lift_key"], (queue.qid, key))
+        keys.settle(tx, queue.qid, [key])
+    else:
+        queue.held_ms, queue.dirty = 0, True
+        tx.woken[queue.qid] = max(1, queue.counts[WAITING])
+    return True
+
+
+def forget(tx: Tx, qid: int, key: str | None = None) -> None:
+    """Limits were changed, which lifts what they held: a key's hold, or all of the queue."""
+    if key is None:
+        tx.execute(SQL["lift_holds"], (qid,))
+    else:
+        tx.execute(SQL["lift_hold"], (qid, key))
+
+
+def until(tx: Tx, queue: QueueRow) -> int | None:
+    """When the hold of a queue ends; None: it is not held."""
+    if queue.held_ms <= tx.now:
+        return None
+    row = tx.execute(SQL["hold"], (queue.qid, _QUEUE, tx.now)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def listed(tx: Tx, name: QueueName, limit: int) -> HoldsRecord:
+    """The whole of `Store.holds`."""
+    queue = tx.queue(name)
+    if queue is None:
+        return HoldsRecord()
+    return HoldsRecord(until_ms=until(tx, queue), keys=dict(tx.execute(SQL["held_keys"], (queue.qid, tx.now, limit)).fetchall()))
+
+
+def tick(tx: Tx, limit: int) -> None:
+    """Forget holds that are over, and shorten those that a clock that was set back has made longer."""
+    for qid, key, until_ms, ms in tx.execute(SQL["odd_holds"], (tx.now, limit)).fetchall():
+        if until_ms <= tx.now:
+            tx.execute(SQL["lift_hold"], (qid, key))
+            continue
+        ends = holds.end(until_ms, ms, tx.now)
+        tx.execute(SQL["end_hold_at"], (ends, qid, key))
+        if key != _QUEUE:
+            tx.execute(KEYED["hold_key_until"], (ends, qid, key))
+        else:
+            queue = tx.queue_by_qid(qid)
+            queue.held_ms, queue.dirty = ends, True
