@@ -12,6 +12,7 @@ Format 1 had neither number nor incarnation: [1, at_ms, worker | nil, …]. Its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -141,6 +142,33 @@ def _event(
         previous=None if previous is None else STATES[previous], worker=worker, actor=actor, reason=reason, error=error,
         fingerprint=fingerprint, created_ms=created_ms, due_ms=due_ms, started_ms=started_ms, finished_ms=finished_ms, meta=meta,
     )  # fmt: skip
+
+
+_PLACE = re.compile(r"\d{1,18}(-\d{1,18})?", re.ASCII)
+
+
+def places(position: str, shards: int) -> list[str]:
+    """The place of a position in each shard of a log: a number, or two joined by "-", which count up. A position is the places
+    of all shards joined by ","; "0" is the beginning of them all. InvalidJob if this is none."""
+    found = position.split(",") if position != "0" else ["0"] * shards
+    if len(found) != shards or not all(map(_PLACE.fullmatch, found)):
+        raise no_position(position)
+    return found
+
+
+def joined(places: Sequence[str]) -> str:
+    """The position of these places."""
+    return ",".join(places)
+
+
+def passed(position: str, end: str) -> bool:
+    """Whether a position is at `end`, or behind it, in every shard."""
+    shards = max(position.count(","), end.count(",")) + 1
+    return all(_order(a) >= _order(b) for a, b in zip(places(position, shards), places(end, shards), strict=True))
+
+
+def _order(place: str) -> tuple[int, ...]:
+    return tuple(map(int, place.split("-")))
 
 
 def no_position(after: str) -> InvalidJob:

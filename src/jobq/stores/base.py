@@ -309,7 +309,9 @@ class EventStore(Protocol):
     """
 
     async def read_events(self, queue: QueueName, *, after: str | None = None, limit: int = 1000) -> EventPage:
-        """Events after a position, about `limit` of them. None: nothing yet, only the present end; "0": from the oldest kept."""
+        """Events after a position, about `limit` of them. None: nothing yet, only the present end; "0": from the oldest kept.
+
+        A position has the form of `core.events.places` on every store, and a place for each shard of the log."""
         ...
 
     async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:

@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from jobq.core import wire
+from jobq.core.events import passed
 from jobq.core.records import EventPage, EventRecord, QueueName
 from jobq.log import BEGINNING, EventLog
 from jobq.pipeline.datasource.columns import EVENTS, LINES, store_url
@@ -155,19 +156,10 @@ def _within(page: EventPage, after: str, end: str) -> tuple[Sequence[EventRecord
     """The events of a page that are not past `end`, and where to read on; None: that was all."""
     if not page.events or page.position == after:
         return (), None
-    if end.startswith("["):  # of a partitioned queue: each partition's log has a position of its own
-        done = all(_numbers(a) >= _numbers(b) for a, b in zip(json.loads(page.position), json.loads(end), strict=True))
+    done = passed(page.position, end)
+    if "," in end or passed(end, page.position):  # of several shards, one may be past its end before the others are
         return page.events, None if done else page.position
-    last = _numbers(end)
-    events = (
-        page.events if _numbers(page.position) <= last else [event for event in page.events if _numbers(event.position) <= last]
-    )
-    return events, page.position if _numbers(page.position) < last else None
-
-
-def _numbers(position: str) -> tuple[int, ...]:
-    """Positions are ordered by their numbers."""
-    return tuple(int(number) for number in position.split("-"))
+    return [event for event in page.events if passed(end, event.position)], None
 
 
 def _lines(events: Sequence[EventRecord]) -> list[list[Any]]:

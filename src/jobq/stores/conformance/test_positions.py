@@ -8,7 +8,7 @@ from jobq.core.queues import QueueConfig
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.conformance.kit import Desk
 
-NONE_OF_THEM = ["", "x", "-1", "1.5", "9" * 40, "0-", "[]", '["0"]', "{", "\ud800", "٣", "0 0"]
+NONE_OF_THEM = ["", "x", "-1", "1.5", "9" * 40, "0-", "[]", '["0"]', "{", "0,", ",", "1,x", "0,0,0", "\ud800", "٣", "0 0"]
 
 
 @pytest.mark.parametrize("after", NONE_OF_THEM)

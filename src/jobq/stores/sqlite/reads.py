@@ -189,7 +189,7 @@ def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: 
         return EventPage(events=(), position=after or "0")
     if after is None:
         return EventPage(events=(), position=str(queue.pos))
-    if not (after.isascii() and after.isdigit() and len(after) < 19):
+    if not events.places(after, 1)[0].isdigit():
         raise events.no_position(after)
     found: list[EventRecord] = []
     position = after

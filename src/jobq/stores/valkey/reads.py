@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from jobq.core import events
-from jobq.core.events import STATE_CODES, STATES, no_position
+from jobq.core.events import STATE_CODES, STATES
 from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import EventPage, EventRecord, Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
@@ -21,9 +19,6 @@ from jobq.stores.valkey.presence import Presence
 _GOT = 500
 _ENTRY = 100
 """Entries of the log read at once: each holds a whole batch of events."""
-
-
-_PLACE = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
 
 
 class Reads(Presence):
@@ -102,28 +97,27 @@ class Reads(Presence):
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def read_events(self, queue: QueueName, *, after: str | None = None, limit: int = 1000) -> EventPage:
-        """See EventStore. The position of a partitioned queue is a list: where each partition stands."""
+        """See EventStore. Each partition is a shard of the log."""
         prefixes = await self.prefixes(queue)
+        stands: list[Any] = [None] * len(prefixes) if after is None else events.places(after, len(prefixes))
         if len(prefixes) == 1:
-            found, position = await self._read_log(prefixes[0], queue, 0, after, limit)
+            found, position = await self._read_log(prefixes[0], queue, 0, stands[0], limit)
             return EventPage(events=tuple(found), position=position)
-        stands: list[Any] = [after] * len(prefixes) if after in (None, "0") else _stands(after or "", len(prefixes))
         merged: list[EventRecord] = []
         for n, prefix in enumerate(prefixes):
             if len(merged) < limit:
                 found, stands[n] = await self._read_log(prefix, queue, n, stands[n], limit - len(merged))
-                merged += [msgspec.structs.replace(event, position=json.dumps(stands)) for event in found]
+                reached = events.joined([stand or "0" for stand in stands])
+                merged += [msgspec.structs.replace(event, position=reached) for event in found]
             else:
                 stands[n] = stands[n] or "0"
-        return EventPage(events=tuple(merged), position=json.dumps(stands))
+        return EventPage(events=tuple(merged), position=events.joined(stands))
 
     async def _read_log(
         self, prefix: str, queue: QueueName, shard: int, after: str | None, limit: int
     ) -> tuple[list[EventRecord], str]:
         """Whole entries until there are `limit` events; a page ends where an entry does."""
         found: list[EventRecord] = []
-        if after is not None and not _PLACE.fullmatch(after):
-            raise no_position(after)
         start = "" if after is None else after
         while True:
             entries = max(1, min(_ENTRY, limit - len(found)))
@@ -154,13 +148,11 @@ class Reads(Presence):
         prefixes = await self.prefixes(queue)
         if position is not None:
             await self.meet(queue)
-        parts: list[Any] = [position or ""] * len(prefixes)
-        if len(prefixes) > 1 and position not in (None, "0"):
-            parts = json.loads(position or "[]")
+        parts = [""] * len(prefixes) if position is None else events.places(position, len(prefixes))
         stands = [(await self.fcall("ack", prefix, reader, part)).decode() for prefix, part in zip(prefixes, parts, strict=True)]
         if not any(stands):
             return None
-        return stands[0] if len(prefixes) == 1 else json.dumps([s or "0" for s in stands])
+        return events.joined([s or "0" for s in stands])
 
     async def readers(self, queue: QueueName) -> dict[str, str]:
         """See EventStore."""
@@ -172,14 +164,3 @@ class Reads(Presence):
         """See EventStore."""
         prefixes = await self.prefixes(queue)
         return any([await self.servers.command(prefix, "HDEL", keys.readers(prefix), reader) for prefix in prefixes])
-
-
-def _stands(after: str, partitions: int) -> list[Any]:
-    """Where each partition stands."""
-    try:
-        stands = json.loads(after)
-    except ValueError:
-        raise no_position(after) from None
-    if not isinstance(stands, list) or len(stands) != partitions or not all(isinstance(stand, str) for stand in stands):
-        raise no_position(after)
-    return stands
