@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from jobq.core import verdicts
 from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze, WaitForChildren, WaitForSignal
-from jobq.core.decide import Crashed, End, HandedBack, Raised, Returned, TimedOut, Unknown, decide, stalled
+from jobq.core.decide import Crashed, End, HandedBack, Raised, Returned, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
 from jobq.core.records import (
     AnyOutcome,
@@ -205,7 +206,7 @@ def test_a_failure_that_is_retried_is_not_exhausted() -> None:
 
 @pytest.mark.parametrize(("stalls", "allowed", "exhausted"), [(1, 3, False), (3, 3, False), (4, 3, True), (1, 0, True)])
 def test_a_stall_past_the_limit_is_exhausted(stalls: int, allowed: int, exhausted: bool) -> None:
-    failure = stalled(attempt=7, stalls=stalls, max_stalls=allowed, worker="w1", now_ms=5000)
+    failure = verdicts.stalled(attempt=7, stalls=stalls, max_stalls=allowed, worker="w1", now_ms=5000)
     assert (failure.reason, failure.attempt, failure.worker, failure.at_ms) == ("stalled", 7, "w1", 5000)
     assert failure.exhausted is exhausted
 

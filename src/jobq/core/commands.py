@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from jobq.core.locks import never_started
 from jobq.core.records import JobKey
+from jobq.core.states import ENDED, PENDING, State
 
 Altered = Literal["done", "late", "missing"]
 """What became of a command. `late`: the job exists and is not in a state for the command, so nothing changed. `missing`: there
@@ -41,7 +43,7 @@ class Promote(Command, frozen=True, kw_only=True, tag="promote"):
 
 
 class Reprioritise(Command, frozen=True, kw_only=True, tag="reprioritise"):
-    """A job that has not started gets a new priority, behind those that have it already."""
+    """A job that has never started gets a new priority, behind those that have it already."""
 
     priority: int
 
@@ -54,7 +56,7 @@ class Reschedule(Command, frozen=True, kw_only=True, tag="reschedule"):
 
 
 class Update(Command, frozen=True, kw_only=True, tag="update"):
-    """New arguments for a job that has not started (delayed, blocked or waiting)."""
+    """New arguments for a job that has never started (delayed, blocked or waiting)."""
 
     payload: bytes
     codec: str = "json"
@@ -72,3 +74,30 @@ class SendSignal(Command, frozen=True, kw_only=True, tag="signal"):
 
 
 AnyCommand = Cancel | Rerun | Promote | Reprioritise | Reschedule | Update | Remove | SendSignal
+
+
+class Applies(NamedTuple):
+    """Which jobs a command is for."""
+
+    states: frozenset[State]
+    unstarted: bool = False  # only jobs that have never started
+
+
+_UNFINISHED = PENDING | {State.ACTIVE}
+APPLIES: dict[str, Applies] = {
+    "cancel": Applies(_UNFINISHED),
+    "rerun": Applies(ENDED),
+    "promote": Applies(frozenset({State.DELAYED})),
+    "reprioritise": Applies(PENDING, unstarted=True),
+    "reschedule": Applies(frozenset({State.DELAYED, State.WAITING})),
+    "update": Applies(PENDING, unstarted=True),
+    "remove": Applies(PENDING | ENDED),
+    "signal": Applies(_UNFINISHED),
+}
+"""By the tag of a command. The Lua library is built with this table."""
+
+
+def applies(command: AnyCommand, state: State, attempt: int) -> bool:
+    """Whether the job is in a state for the command. If it is not, the command is too late (or too early) and changes nothing."""
+    rule = APPLIES[command.__struct_config__.tag]  # type: ignore[index]
+    return state in rule.states and (not rule.unstarted or never_started(attempt))

@@ -28,7 +28,7 @@ from jobq.core.records import (
     SnoozeFor,
 )
 
-__all__ = ["Crashed", "End", "HandedBack", "Raised", "Returned", "TimedOut", "Unknown", "decide", "fingerprint", "stalled"]
+__all__ = ["Crashed", "End", "HandedBack", "Raised", "Returned", "TimedOut", "Unknown", "decide", "fingerprint"]
 
 Encode = Callable[[Any], bytes]
 
@@ -181,12 +181,3 @@ def _failure(lease: Lease, error: BaseException, reason: Reason, now_ms: int, ex
         fingerprint=fingerprint_of(error, told),
         exhausted=exhausted,
     )
-
-
-def stalled(*, attempt: int, stalls: int, max_stalls: int, worker: str | None, now_ms: int) -> Failure:
-    """The failure of a run whose lease expired, the `stalls`-th of its job. `exhausted`: it was one too many, the job fails."""
-    return Failure(
-        reason="stalled", type="LeaseLost", attempt=attempt, at_ms=now_ms, fingerprint="stalled", worker=worker,
-        message=f"the lease of attempt {attempt} expired: stall {stalls}, and max_stalls is {max_stalls}",
-        exhausted=stalls > max_stalls,
-    )  # fmt: skip

@@ -22,8 +22,6 @@ WATCHED_MS = MINUTE_MS
 """The shortest time the record of a job stays readable after its end while a caller waits for its result. The caller reads
 the record when it hears of the end, so `Retention(completed=0)` must not remove it before that."""
 
-MAX_STALLS = 3
-"""How many expired leases a job survives unless its producer says otherwise."""
 KEY_LIMIT = 1
 """Active jobs per key of a keyed queue that declares no limit: strict order per key."""
 

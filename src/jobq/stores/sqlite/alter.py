@@ -9,7 +9,19 @@ from typing import Literal
 import msgspec
 
 from jobq.core import events
-from jobq.core.commands import Altered, AnyCommand, Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, SendSignal, Update
+from jobq.core.commands import (
+    Altered,
+    AnyCommand,
+    Cancel,
+    Promote,
+    Remove,
+    Reprioritise,
+    Rerun,
+    Reschedule,
+    SendSignal,
+    Update,
+    applies,
+)
 from jobq.core.records import JobKey, QueueName
 from jobq.core.states import Kind, QueueKind
 from jobq.core.waits import noted_child
@@ -66,8 +78,11 @@ def _carry_out(tx: Tx, command: AnyCommand, purged: Counter[tuple[QueueName, str
     found = _find(tx, command.job)
     if found is None:
         return "missing"
-    found[1].actor = command.actor
-    how = _applied(tx, *found, command)
+    queue, job = found
+    if not applies(command, events.STATES[job.state], job.attempt):
+        return "late"
+    job.actor = command.actor
+    how = _applied(tx, queue, job, command)
     if how == "purged":
         purged[command.job.queue, command.actor] += 1
     return "done" if how else "late"
@@ -129,7 +144,7 @@ def _below(tx: Tx, job: Job) -> list[tuple[int, str]]:
 
 
 def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
-    if job.state not in ENDED or locks.held_against(tx, queue.qid, job):
+    if locks.held_against(tx, queue.qid, job):
         return False
     job.life += 1
     job.failures = job.stalls = job.keep = 0
@@ -141,23 +156,19 @@ def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
         job.options = pack_options(msgspec.structs.replace(options, actor=None))
     if job.flags & NOTED:
         tx.execute(TIES["delete_signals"], (job.pk,))
-    line.to_back(tx, job, Kind.RERUN)
+    line.wait(tx, job, Kind.RERUN, "first" if unpack_options(job.options).lifo else "back")
     if job.flags & LOCKING:
         locks.take(tx, job)
     return True
 
 
 def _promote(tx: Tx, job: Job) -> bool:
-    if job.state != DELAYED:
-        return False
     job.due_ms = tx.now
-    line.to_back(tx, job, Kind.PROMOTED, reason="promoted")
+    line.when_due(tx, job, Kind.PROMOTED, reason="promoted")
     return True
 
 
 def _reprioritise(tx: Tx, job: Job, priority: int) -> bool:
-    if job.state not in (DELAYED, BLOCKED, WAITING):
-        return False
     job.priority = priority
     if job.state == WAITING:
         job.seq = tx.places(job.qid)
@@ -167,20 +178,16 @@ def _reprioritise(tx: Tx, job: Job, priority: int) -> bool:
 
 
 def _reschedule(tx: Tx, job: Job, command: Reschedule) -> bool:
-    if job.state not in (DELAYED, WAITING):
-        return False
     due = tx.now + command.delay_ms if command.at_ms is None else command.at_ms
     if due > tx.now:
         line.later(tx, job, Kind.CHANGED, due, reason="rescheduled")
     elif job.state == DELAYED:
         job.due_ms = tx.now
-        line.to_back(tx, job, Kind.PROMOTED, reason="rescheduled")
+        line.when_due(tx, job, Kind.PROMOTED, reason="rescheduled")
     return True
 
 
 def _update(tx: Tx, job: Job, payload: bytes, codec: str) -> bool:
-    if job.state not in (DELAYED, BLOCKED, WAITING):
-        return False
     job.payload, job.codec = payload, codec
     tx.save(job)
     tx.record(job, Kind.CHANGED, job.state, reason="updated")
@@ -188,8 +195,6 @@ def _update(tx: Tx, job: Job, payload: bytes, codec: str) -> bool:
 
 
 def _remove(tx: Tx, queue: QueueRow, job: Job) -> bool | Literal["purged"]:
-    if job.state == ACTIVE:
-        return False
     if job.state in ENDED:
         if job.flags & LOCKING:
             tx.execute(TIES["drop_lock"], (job.qid, unpack_options(job.options).lock, job.pk))
@@ -199,8 +204,6 @@ def _remove(tx: Tx, queue: QueueRow, job: Job) -> bool | Literal["purged"]:
 
 
 def _signal(tx: Tx, job: Job, name: str, value: bytes) -> bool:
-    if job.state in ENDED:
-        return False
     tx.execute(TIES["add_signal"], (job.pk, name, value))
     job.flags |= NOTED
     tx.save(job)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from jobq.core.dead_letters import letter_id, letter_key, origin
 from jobq.core.records import Failure, JobSpec, QueueName
 from jobq.core.states import Kind
 from jobq.stores.sqlite import locks
@@ -87,14 +86,15 @@ def _forward(tx: Tx, queue: QueueRow, job: Job) -> None:
     assert target is not None
     if target == queue.name:
         return
+    there = tx.queue_made(QueueName(queue.tenant, target))
     copy = JobSpec(
-        queue=QueueName(queue.tenant, target), id=f"{queue.name}/{job.id}/{job.life}"[-256:], name=job.name,
-        payload=job.payload, codec=job.codec, given_id=True, priority=job.priority, key=job.key,
-        origin=f"{queue.name}/{job.id}", meta=unpack_options(job.options).meta,
+        queue=there.qname, id=letter_id(queue.name, job.id, job.life), name=job.name, payload=job.payload, codec=job.codec,
+        given_id=True, priority=job.priority, key=letter_key(there.mode, job.key, queue.name),
+        origin=origin(queue.name, job.id), meta=unpack_options(job.options).meta,
     )  # fmt: skip
-    there = tx.queue_made(copy.queue)
-    if there.mode == "plain":
-        copy = msgspec.structs.replace(copy, key=None)
-    elif there.mode == "keyed" and copy.key is None:
-        copy = msgspec.structs.replace(copy, key=queue.name)
-    put.put(tx, [copy], None, bounded=False)  # the work was accepted once: it is not refused now
+    (answer,) = put.put(tx, [copy], None, bounded=False)  # the work was accepted once: it is not refused now
+    if not answer.duplicate:
+        letter = tx.find(there.qid, copy.id)
+        assert letter is not None
+        letter.failure = job.failure
+        tx.save(letter)

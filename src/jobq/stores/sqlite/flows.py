@@ -6,13 +6,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from jobq.core.records import Edge, Failure, Input, JobKey, JobSpec, QueueName
+from jobq.core import verdicts
+from jobq.core.defaults import FLOW_MS
+from jobq.core.events import STATES
+from jobq.core.records import ChildPolicy, Edge, Input, JobKey, JobSpec, QueueName
+from jobq.core.verdicts import ChildEnd
 from jobq.errors import InvalidJob
 from jobq.stores.sqlite import bounds, line
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     BLOCKED,
-    CANCELLED,
     COMPLETED,
     ENDED,
     FAILED,
@@ -27,8 +30,6 @@ from jobq.stores.sqlite.tx import Tx
 
 TIES = load("ties.sql")
 _BATCH = 500
-FLOW_MS = 3_600_000
-"""A flow that is not finished this long after it was begun is swept; a finished one is forgotten."""
 
 
 def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, str] | None = None) -> Job | None:
@@ -53,7 +54,7 @@ def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, s
             continue
         there.add((child.qid, edge.job.id))
         done, result, failure = _end_of(child, policy) if child.state in ENDED else (0, None, None)
-        if child.state in (FAILED, CANCELLED) and policy == "fail":
+        if done and verdicts.fails_parent(policy, STATES[child.state]):
             fatal = fatal or child
         tx.execute(
             TIES["add_edge"],
@@ -87,27 +88,17 @@ def deliver(tx: Tx) -> None:
             more = len(edges) == _BATCH
 
 
-def child_failure(child: Job, at_ms: int) -> Failure:
-    """How a child ended, in the words of a job that waits for it."""
-    cause = unpack_failure(child.failure)
-    who = f"job {child.id} ({child.name}), which this one waits for,"
-    if cause is None or child.state == CANCELLED:
-        message, attempt = f"{who} was cancelled", child.attempt
-        return Failure(
-            reason="child", type="JobCancelled", message=message, attempt=attempt, at_ms=at_ms, fingerprint="cancelled"
-        )
-    if cause.reason == "child":  # the first cause says it all, however long the chain
-        return msgspec.structs.replace(cause, at_ms=at_ms)
-    message = f"{who} failed: {cause.message}"
-    return msgspec.structs.replace(cause, reason="child", message=message, at_ms=at_ms, worker=None, exhausted=False)
-
-
 def fail_parent(tx: Tx, parent: Job, child: Job) -> None:
     """By policy `fail`."""
     from jobq.stores.sqlite import ending
 
-    failure = msgspec.structs.replace(child_failure(child, tx.now), attempt=parent.attempt)  # of its own: it may not have run
+    failure = verdicts.parent_failure(_ended(child), attempt=parent.attempt, now_ms=tx.now)
     ending.end(tx, tx.queue_by_qid(parent.qid), parent, FAILED, failure=failure)
+
+
+def _ended(child: Job) -> ChildEnd:
+    failure = unpack_failure(child.failure)
+    return ChildEnd(child.id, child.name, STATES[child.state], failure, child.attempt, child.finished_ms or 0)
 
 
 def inputs(tx: Tx, pk: int) -> tuple[Input, ...]:
@@ -172,10 +163,11 @@ def _keys(rows: list[tuple[str, str, str]]) -> tuple[JobKey, ...]:
     return tuple(JobKey(QueueName(tenant, queue), id) for tenant, queue, id in rows)
 
 
-def _end_of(child: Job, policy: str) -> tuple[int, bytes | None, bytes | None]:
+def _end_of(child: Job, policy: ChildPolicy) -> tuple[int, bytes | None, bytes | None]:
     if child.state == COMPLETED:
         return 1, child.result, None
-    return 1, None, pack_failure(child_failure(child, child.finished_ms or 0)) if policy == "continue" else None
+    failure = verdicts.handed_on(policy, _ended(child))
+    return 1, None, None if failure is None else pack_failure(failure)
 
 
 def _tell(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
@@ -186,7 +178,7 @@ def _tell(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
     tx.execute(TIES["end_edge"], (result if data else None, child.codec, failure, pk, ordinal))
     if state != BLOCKED:
         return
-    fatal = child.state != COMPLETED and options.policy == "fail"
+    fatal = verdicts.fails_parent(options.policy, STATES[child.state])
     if not fatal and (follows or options.signal is not None or tx.execute(TIES["any_open"], (pk,)).fetchone()):
         return
     parent = Job(*tx.execute(TIES["load_job"], (pk,)).fetchone())

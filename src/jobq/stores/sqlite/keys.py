@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
+from jobq.core.defaults import KEY_LIMIT
 from jobq.core.queues import Limits
 from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx, as_json
 
-DEFAULT_LIMIT = 1
-"""Of a keyed queue that declares none: strict order per key."""
 _decode_limits = msgspec.msgpack.Decoder(Limits).decode
 
 
@@ -86,7 +85,7 @@ def _write(tx: Tx, qid: int, changes: Mapping[str, Sequence[int]]) -> None:
 
 
 def _limit(queue: QueueRow) -> int:
-    return queue.settings.effective.key_limit or DEFAULT_LIMIT
+    return queue.settings.effective.key_limit or KEY_LIMIT
 
 
 def _own_limit(own: Mapping[str, Limits], key: str, most: int) -> int:

@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
+from jobq.core import outcomes
+from jobq.core.outcomes import Place
+from jobq.core.records import Failure
 from jobq.core.states import Kind
 from jobq.stores.sqlite.rows import BLOCKED, DELAYED, WAITING, Job, unpack_options
 from jobq.stores.sqlite.tx import Tx
 
 
 def ttl_end(job: Job, due_ms: int) -> int | None:
-    """Until when a job that has not started must start; it counts from due to the first start."""
-    if job.options is None or job.attempt > 0:
+    """Until when a job that has not started must start."""
+    if job.options is None:
         return None
-    ttl = unpack_options(job.options).ttl_ms
-    return None if ttl is None else due_ms + ttl
+    return outcomes.ttl_end(unpack_options(job.options).ttl_ms, due_ms=due_ms, attempt=job.attempt)
 
 
-def to_back(tx: Tx, job: Job, kind: Kind, *, reason: str | None = None) -> None:
-    """Waiting from now on, behind the jobs of its priority (in front of them, if it is lifo).
-
-    A job that has started in this life goes to the back of a plain queue also if it is lifo, and keeps its place in its key."""
-    if job.started_ms is None:
-        place = tx.places(job.qid)
-        job.seq = -place if job.options is not None and unpack_options(job.options).lifo else place
-    elif job.key is None:
-        job.seq = tx.places(job.qid)
-    job.due_ms = tx.now if job.state != DELAYED else job.due_ms
-    job.at_ms = ttl_end(job, job.due_ms or tx.now)
-    tx.move(job, kind, WAITING, reason=reason)
+def wait(tx: Tx, job: Job, kind: Kind, place: Place, *, reason: str | None = None, failure: Failure | None = None) -> None:
+    """Waiting from now on. A delayed job has been due since its time came, any other since now."""
+    if place != "front":
+        number = tx.places(job.qid)
+        job.seq = -number if place == "first" else number
+    if job.state != DELAYED or job.due_ms is None:
+        job.due_ms = tx.now
+    job.at_ms = ttl_end(job, job.due_ms)
+    tx.move(job, kind, WAITING, reason=reason, failure=failure)
 
 
-def to_front(tx: Tx, job: Job, kind: Kind, *, reason: str | None = None) -> None:
-    """Waiting again where it stood: those that came back keep their order, before those that came later."""
-    job.due_ms = tx.now
-    job.at_ms = ttl_end(job, tx.now)
-    tx.move(job, kind, WAITING, reason=reason)
+def when_due(tx: Tx, job: Job, kind: Kind, *, reason: str | None = None, failure: Failure | None = None) -> None:
+    """The same, where a job belongs that nothing holds back any more."""
+    lifo = job.options is not None and unpack_options(job.options).lifo
+    place = outcomes.place_when_due(tx.queue_by_qid(job.qid).mode, started=job.started_ms is not None, lifo=lifo)
+    wait(tx, job, kind, place, reason=reason, failure=failure)
 
 
-def later(tx: Tx, job: Job, kind: Kind, due_ms: int, *, reason: str | None = None) -> None:
+def later(
+    tx: Tx, job: Job, kind: Kind, due_ms: int, *, reason: str | None = None, failure: Failure | None = None
+) -> None:
     """Delayed until a time."""
     job.due_ms = job.at_ms = due_ms
-    tx.move(job, kind, DELAYED, reason=reason)
+    tx.move(job, kind, DELAYED, reason=reason, failure=failure)
 
 
 def unblock(tx: Tx, job: Job, *, reason: str | None = None) -> None:
@@ -48,8 +49,8 @@ def unblock(tx: Tx, job: Job, *, reason: str | None = None) -> None:
     options = unpack_options(job.options)
     due = tx.now
     if job.attempt == 0:
-        due = tx.now + options.delay_ms if options.at_ms is None else options.at_ms
+        due = outcomes.due_ms(now_ms=tx.now, delay_ms=options.delay_ms, at_ms=options.at_ms)
     if due > tx.now:
         later(tx, job, Kind.UNBLOCKED, due, reason=reason)
     else:
-        to_back(tx, job, Kind.UNBLOCKED, reason=reason)
+        when_due(tx, job, Kind.UNBLOCKED, reason=reason)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
+from jobq.core.events import STATES
+from jobq.core.locks import Standing, meet, releases, standing
+from jobq.core.outcomes import due_ms
 from jobq.core.records import JobSpec, UniqueSpec
 from jobq.core.states import Kind
 from jobq.stores.sqlite import line
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     BLOCKED,
-    CANCELLED,
-    DELAYED,
+    ENDED,
+    TTL,
     WAITING,
     Job,
     options_of,
@@ -24,16 +29,31 @@ TIES = load("ties.sql")
 _NEXT = "\0next"
 
 
-def holder(tx: Tx, qid: int, lock: str) -> Job | None:
-    """The job that holds a lock, if it is held. A job that has ended may hold one still (throttle)."""
+class Held(NamedTuple):
+    """Who holds a lock: the id, and the job, unless its record is gone."""
+
+    id: str
+    job: Job | None
+
+    @property
+    def standing(self) -> Standing:
+        """How the holder stands."""
+        return standing(None, 0) if self.job is None else standing(STATES[self.job.state], self.job.attempt)
+
+
+def holder(tx: Tx, qid: int, lock: str) -> Held | None:
+    """Who holds a lock, if it is held. A job that has ended may hold one still (throttle)."""
     row = tx.execute(TIES["lock"], (qid, lock)).fetchone()
     if row is None:
         return None
-    pk, until_ms = row
+    pk, until_ms, id = row
     if until_ms is not None and until_ms <= tx.now:
         return None
     found = tx.execute(TIES["load_job"], (pk,)).fetchone()
-    return None if found is None else Job(*found)
+    job = None if found is None else Job(*found)
+    if job is not None and (job.id != id or job.qid != qid or (job.state in ENDED and (job.at_ms or 0) <= tx.now)):
+        job = None  # SQLite gives the number of a deleted row to another one
+    return Held(id, job)
 
 
 def held_against(tx: Tx, qid: int, job: Job) -> bool:
@@ -42,13 +62,13 @@ def held_against(tx: Tx, qid: int, job: Job) -> bool:
     if lock is None:
         return False
     found = holder(tx, qid, lock)
-    return found is not None and found.pk != job.pk
+    return found is not None and found.id != job.id
 
 
 def is_free_for(tx: Tx, qid: int, unique: UniqueSpec) -> bool:
     """Whether a new job with this lock would be accepted as a job of its own that follows none."""
     found = holder(tx, qid, unique.lock)
-    return found is None or (unique.mode == "debounce" and found.state not in (DELAYED, WAITING, BLOCKED))
+    return found is None or meet(unique.mode, found.standing) == "accept"
 
 
 def take(tx: Tx, job: Job) -> None:
@@ -56,19 +76,20 @@ def take(tx: Tx, job: Job) -> None:
     options = unpack_options(job.options)
     if options.lock is not None:
         until = None if options.lock_ttl_ms is None else tx.now + options.lock_ttl_ms
-        tx.execute(TIES["take_lock"], (job.qid, options.lock, job.pk, until))
+        tx.execute(TIES["take_lock"], (job.qid, options.lock, job.pk, until, job.id))
 
 
 def follow(tx: Tx, job: Job) -> None:
     """The job is the follow-up of the one that runs: it holds the place behind it."""
     lock = unpack_options(job.options).lock
     assert lock is not None
-    tx.execute(TIES["take_lock"], (job.qid, lock + _NEXT, job.pk, None))
+    tx.execute(TIES["take_lock"], (job.qid, lock + _NEXT, job.pk, None, job.id))
 
 
 def follow_up(tx: Tx, qid: int, lock: str) -> Job | None:
     """The follow-up of a running keep_last job."""
-    return holder(tx, qid, lock + _NEXT)
+    found = holder(tx, qid, lock + _NEXT)
+    return None if found is None else found.job
 
 
 def release(tx: Tx, queue: QueueRow, job: Job) -> None:
@@ -77,7 +98,7 @@ def release(tx: Tx, queue: QueueRow, job: Job) -> None:
     if options.lock is None:
         return
     tx.execute(TIES["drop_lock"], (job.qid, options.lock + _NEXT, job.pk))
-    if options.lock_mode == "throttle" and job.state != CANCELLED:
+    if not releases(options.lock_mode or "simple", STATES[job.state]):
         return
     held = tx.execute(TIES["lock"], (job.qid, options.lock)).fetchone()
     if held is None or held[0] != job.pk:
@@ -95,18 +116,22 @@ def release(tx: Tx, queue: QueueRow, job: Job) -> None:
 
 
 def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
-    """A pending job gets the newest data, and its wait starts anew."""
-    job.payload, job.codec = spec.payload, spec.codec
-    options = msgspec.structs.replace(options_of(spec), lock=unpack_options(job.options).lock)
-    job.options = pack_options(options)
-    take_again = options.lock_mode == "debounce"
-    if job.state in (DELAYED, WAITING) and take_again:
-        due = tx.now + spec.delay_ms if spec.at_ms is None else spec.at_ms
-        if due > tx.now:
+    """A job that has never started gets the data and options of a new one (see KEPT_WHEN_REPLACED). With debounce its wait begins
+    again."""
+    old = unpack_options(job.options)
+    options = msgspec.structs.replace(
+        options_of(spec), lock=old.lock, policy=old.policy, schedule=old.schedule, origin=old.origin
+    )
+    job.payload, job.codec, job.options = spec.payload, spec.codec, pack_options(options)
+    job.flags = job.flags & ~TTL | (TTL if options.result_ttl_ms is not None else 0)
+    debounced = options.lock_mode == "debounce"
+    if debounced:
+        take(tx, job)
+        due = due_ms(now_ms=tx.now, delay_ms=spec.delay_ms, at_ms=spec.at_ms)
+        if due > tx.now and job.state != BLOCKED:
             line.later(tx, job, Kind.CHANGED, due, reason="replaced")
-            take(tx, job)
             return
+    if job.state == WAITING:
+        job.at_ms = line.ttl_end(job, job.due_ms or tx.now)
     tx.save(job)
     tx.record(job, Kind.CHANGED, job.state, reason="replaced")
-    if take_again:
-        take(tx, job)

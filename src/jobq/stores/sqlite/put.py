@@ -12,6 +12,7 @@ import msgspec
 
 from jobq.core.bounds import together
 from jobq.core.events import KIND_CODES, STATES, Item, with_meta
+from jobq.core.locks import meet
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
 from jobq.errors import ConfigError, InvalidJob
@@ -194,19 +195,20 @@ def _put_one(tx: Tx, queue: QueueRow, spec: JobSpec, watch: Watch | None, tied: 
         ending.forget(tx, old)
     follows = False
     if spec.unique is not None:
-        holder = locks.holder(tx, qid, spec.unique.lock)
-        mode = spec.unique.mode
-        if holder is not None and not (mode == "debounce" and holder.state not in (DELAYED, WAITING, BLOCKED)):
-            if mode == "keep_last" and holder.started_ms is not None and holder.state not in ENDED:
-                follower = locks.follow_up(tx, qid, spec.unique.lock)
-                if follower is not None:
-                    locks.replace(tx, follower, spec)
-                    return _duplicate(queue, follower)
-                follows = True
-            else:
-                if mode in ("debounce", "keep_last") and holder.state in (DELAYED, WAITING, BLOCKED):
-                    locks.replace(tx, holder, spec)
-                return _duplicate(queue, holder)
+        held = locks.holder(tx, qid, spec.unique.lock)
+        meeting = "accept" if held is None else meet(spec.unique.mode, held.standing)
+        if held is not None and meeting in ("duplicate", "replace"):
+            if held.job is None:
+                return PutResult(id=held.id, life=0, state=State.COMPLETED, duplicate=True)
+            if meeting == "replace":
+                locks.replace(tx, held.job, spec)
+            return _duplicate(queue, held.job)
+        if meeting == "follow":
+            follower = locks.follow_up(tx, qid, spec.unique.lock)
+            if follower is not None:
+                locks.replace(tx, follower, spec)
+                return _duplicate(queue, follower)
+            follows = True
     job = _new(tx, qid, spec, life, watch, blocked=bool(spec.after) or follows)
     tx.record(job, Kind.ACCEPTED, None)
     if job.state == DELAYED and job.due_ms is not None:

@@ -7,7 +7,7 @@ import msgspec
 from jobq.core import events, stalls
 from jobq.core.events import STATE_CODES
 from jobq.core.queues import Limits, QueueConfig, limits_told
-from jobq.core.records import QueueName
+from jobq.core.records import Mode, QueueName
 from jobq.core.states import QueueKind, State
 from jobq.errors import ConfigError
 from jobq.stores.sqlite import alter, ending, holds, keys, settings
@@ -158,7 +158,7 @@ def _with_limits(name: QueueName, stored: settings.Settings, config: QueueConfig
     return msgspec.structs.replace(stored, limits=config.limits, version=config.limits_version, changed=None)
 
 
-def _store(tx: Tx, queue: QueueRow, mode: str | None, stored: settings.Settings, *, limits_changed: bool) -> QueueRow:
+def _store(tx: Tx, queue: QueueRow, mode: Mode | None, stored: settings.Settings, *, limits_changed: bool) -> QueueRow:
     queue.mode, queue.settings_blob, queue.dirty = mode, settings.pack(stored), True
     if limits_changed:  # what was held is lifted; a rate that still allows nothing holds again
         queue.held_ms = 0

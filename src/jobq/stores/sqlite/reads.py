@@ -135,7 +135,7 @@ def stats(tx: Tx, name: QueueName) -> StatsRecord:
     oldest = tx.execute(SQL["head"], (queue.qid,)).fetchone() or tx.execute(SQL["keyed_head"], (queue.qid,)).fetchone()
     due = tx.execute(HOT["next_due"], (queue.qid,)).fetchone()
     return StatsRecord(
-        queue=name, counts=count(tx, name), paused=bool(queue.paused), mode=queue.mode,  # type: ignore[arg-type]
+        queue=name, counts=count(tx, name), paused=bool(queue.paused), mode=queue.mode,
         oldest_waiting_ms=None if oldest is None else max(0, tx.now - oldest[0]),
         next_due_ms=None if due is None else max(0, due[0] - tx.now), workers=presence.number_of(tx, name),
         held_until_ms=holds.until(tx, queue),
@@ -174,7 +174,7 @@ def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
     stored = queue.settings
     limits = LimitsRecord(declared=stored.limits, version=stored.version, changed=stored.changed, keys=overrides(tx, queue.qid))
     return QueueRecord(
-        queue=queue.qname, mode=queue.mode, limits=limits, retention=stored.retention,  # type: ignore[arg-type]
+        queue=queue.qname, mode=queue.mode, limits=limits, retention=stored.retention,
         dead_letters=stored.dead_letters, max_stalls=stored.max_stalls, event_meta=stored.event_meta, paused=bool(queue.paused),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ import msgspec
 
 from jobq.core import meta
 from jobq.core.events import STATES
-from jobq.core.records import ChildPolicy, Failure, JobRecord, JobSpec, QueueName, RetryData
+from jobq.core.records import ChildPolicy, Failure, JobRecord, JobSpec, QueueName, RetryData, UniqueMode
 
 # State codes as in core.events.STATES, for SQL and speed.
 DELAYED, BLOCKED, WAITING, ACTIVE, COMPLETED, FAILED, CANCELLED = range(7)
@@ -45,7 +45,7 @@ class Options(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
     max_stalls: int | None = None
     cost: int = 1
     lock: str | None = None
-    lock_mode: str | None = None
+    lock_mode: UniqueMode | None = None
     lock_ttl_ms: int | None = None
     policy: ChildPolicy = "fail"
     schedule: str | None = None

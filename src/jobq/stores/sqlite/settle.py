@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobq.core.events import KIND_CODES, Item, with_meta
+from jobq.core.defaults import LINES
+from jobq.core.events import KIND_CODES, STATE_CODES, Item, with_meta
+from jobq.core.outcomes import effect as effect_of
 from jobq.core.records import (
     AnyOutcome,
     Block,
@@ -22,13 +24,12 @@ from jobq.core.records import (
     LeaseRef,
     LeaseState,
     Note,
-    Release,
     RetryLater,
     Settled,
     SnoozeFor,
     lane_of,
 )
-from jobq.core.states import Kind
+from jobq.core.states import Kind, State
 from jobq.stores.sqlite import claim as claims
 from jobq.stores.sqlite import ending, errors, flows, holds, line, signals
 from jobq.stores.sqlite.queries import load
@@ -36,23 +37,19 @@ from jobq.stores.sqlite.rows import (
     ACTIVE,
     BLOCKED,
     CANCEL,
-    CANCELLED,
     COMPLETED,
-    FAILED,
     FOREVER,
     NOTED,
     Job,
     pack_options,
     unpack_options,
 )
-from jobq.stores.sqlite.tx import HOT, Granted, QueueRow, Tx
+from jobq.stores.sqlite.tx import HOT, Granted, Tx
 
 TIES = load("ties.sql")
 _COMPLETED = KIND_CODES[Kind.COMPLETED]
 WORKERS = 10_000
 """Workers whose last exchange a process remembers."""
-LINES = 1000
-"""Log lines kept per job."""
 
 
 def exchange(
@@ -190,54 +187,33 @@ def _all_or_none(tx: Tx, sql: str, rows: list[tuple[object, ...]]) -> bool:
 
 def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
     queue = tx.queue_by_qid(job.qid)
-    asked = bool(job.flags & CANCEL)
+    delay_ms = outcome.delay_ms if isinstance(outcome, RetryLater | SnoozeFor) else 0
+    effect = effect_of(outcome.__struct_config__.tag, delay_ms=delay_ms, cancel_asked=bool(job.flags & CANCEL))  # type: ignore[arg-type]
     job.flags &= ~CANCEL
-    failure = None
+    failure: Failure | None = None
     if isinstance(outcome, RetryLater | Fail):
-        job.failures += 1
         failure = errors.add(tx, job, outcome.failure)
-    if isinstance(outcome, Complete):
-        job.result = outcome.result
-        ending.end(tx, queue, job, COMPLETED)
-    elif asked:
-        ending.end(tx, queue, job, CANCELLED, reason=job.reason or "cancelled", failure=failure)
-    elif isinstance(outcome, Fail):
-        ending.end(tx, queue, job, FAILED, failure=failure)
-    elif isinstance(outcome, RetryLater):
-        _retry(tx, job, outcome.delay_ms, failure)
-    elif isinstance(outcome, SnoozeFor):
-        job.saved = outcome.saved
-        _again(tx, job, Kind.SNOOZED, outcome.delay_ms)
-    elif isinstance(outcome, Release):
-        line.to_front(tx, job, Kind.RELEASED)
-    elif isinstance(outcome, Hold):
-        _hold(tx, queue, job, outcome)
-    else:
-        _block(tx, job, outcome)
-
-
-def _retry(tx: Tx, job: Job, delay_ms: int, failure: Failure | None) -> None:
-    due = tx.now + delay_ms
-    if delay_ms > 0:
-        job.due_ms = job.at_ms = due
-        tx.move(job, Kind.RETRIED, 0, failure=failure)
+    if effect.failed:
+        job.failures += 1
+    if effect.state.ended:
+        if isinstance(outcome, Complete):
+            job.result = outcome.result
+        reason = job.reason or "cancelled" if effect.state is State.CANCELLED else None
+        ending.end(tx, queue, job, STATE_CODES[effect.state], reason=reason, failure=failure)
         return
-    if job.key is None:  # a keyed job keeps its place: it returns to its key's front
-        job.seq = tx.places(job.qid)
-    job.due_ms, job.at_ms = due, None
-    tx.move(job, Kind.RETRIED, 2, failure=failure)
-
-
-def _again(tx: Tx, job: Job, kind: Kind, delay_ms: int) -> None:
-    if delay_ms > 0:
-        line.later(tx, job, kind, tx.now + delay_ms)
+    if isinstance(outcome, Block):
+        _block(tx, job, outcome)
+        return
+    if isinstance(outcome, SnoozeFor):
+        job.saved = outcome.saved
+    elif isinstance(outcome, Hold):
+        holds.put(tx, queue, outcome.delay_ms, job.key)
+    if effect.state is State.DELAYED:
+        line.later(tx, job, effect.kind, tx.now + delay_ms, failure=failure)
+    elif effect.returns:
+        line.wait(tx, job, effect.kind, "front")
     else:
-        line.to_back(tx, job, kind)
-
-
-def _hold(tx: Tx, queue: QueueRow, job: Job, outcome: Hold) -> None:
-    holds.put(tx, queue, outcome.delay_ms, job.key)
-    line.to_front(tx, job, Kind.LIMITED)
+        line.when_due(tx, job, effect.kind, failure=failure)
 
 
 def _block(tx: Tx, job: Job, outcome: Block) -> None:

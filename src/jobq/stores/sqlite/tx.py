@@ -14,8 +14,9 @@ import apsw
 import msgspec
 
 from jobq.core import events
-from jobq.core.records import Failure, QueueName
+from jobq.core.records import Failure, Mode, QueueName
 from jobq.core.states import Kind, QueueKind
+from jobq.core.verdicts import error_text
 from jobq.stores.sqlite import settings
 from jobq.stores.sqlite.mailbox import Notice
 from jobq.stores.sqlite.queries import load
@@ -32,7 +33,6 @@ _MINUTE = {
     _KINDS[Kind.CANCELLED]: 4, _RETRIED: 5, _STALLED: 6,
 }  # fmt: skip
 _WAIT, _RUN = 7, 8
-ERROR_LENGTH = 500
 
 
 class QueueRow(msgspec.Struct):
@@ -41,7 +41,7 @@ class QueueRow(msgspec.Struct):
     qid: int
     tenant: str
     name: str
-    mode: str | None
+    mode: Mode | None
     paused: int
     listed: int
     asleep: int
@@ -223,7 +223,7 @@ class Tx:
         """Put a saved change on record."""
         error = fingerprint = None
         if failure is not None:
-            error, fingerprint = f"{failure.type}: {failure.message}"[:ERROR_LENGTH], failure.fingerprint
+            error, fingerprint = error_text(failure), failure.fingerprint
             reason = reason or failure.reason
         item: events.Item = (
             _KINDS[kind], job.id, job.life, job.name, job.key, job.attempt, job.failures, job.stalls, job.state, previous,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from jobq.core import decide, events
-from jobq.core.records import Failure
+from jobq.core import events, outcomes, verdicts
 from jobq.core.states import Kind
 from jobq.stores.sqlite import chances, ending, errors, flows, holds, line, signals
 from jobq.stores.sqlite.queries import load
@@ -82,14 +81,15 @@ def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
     """A lease expired: back to the front, or failed past max_stalls, or cancelled if that was asked."""
     job.stalls += 1
     allowed = chances.allowed(queue, job.name, job.options)
-    stalled = decide.stalled(attempt=job.attempt, stalls=job.stalls, max_stalls=allowed, worker=job.worker, now_ms=tx.now)
+    effect = outcomes.stall(stalls=job.stalls, max_stalls=allowed, cancel_asked=bool(job.flags & CANCEL))
+    stalled = verdicts.stalled(attempt=job.attempt, stalls=job.stalls, max_stalls=allowed, worker=job.worker, now_ms=tx.now)
     failure = errors.add(tx, job, stalled)
-    if job.flags & CANCEL:
+    if effect.kind is Kind.CANCELLED:
         ending.end(tx, queue, job, CANCELLED, reason=job.reason or "cancelled")
-    elif failure.exhausted:
+    elif effect.kind is Kind.FAILED:
         ending.end(tx, queue, job, FAILED, failure=failure)
     else:
-        line.to_front(tx, job, Kind.STALLED, reason="stalled")
+        line.wait(tx, job, Kind.STALLED, "front", reason="stalled")
 
 
 def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
@@ -116,16 +116,12 @@ def _let_go(tx: Tx, queue: QueueRow, state: int, rows: list[tuple[int, int]]) ->
 
 
 def _promote(tx: Tx, queue: QueueRow, job: Job) -> None:
-    line.to_back(tx, job, Kind.PROMOTED)
+    line.when_due(tx, job, Kind.PROMOTED)
 
 
 def _expire(tx: Tx, queue: QueueRow, job: Job) -> None:
-    ttl = unpack_options(job.options).ttl_ms
-    failure = Failure(
-        reason="expired", type="Expired", attempt=job.attempt, at_ms=tx.now, fingerprint="expired",
-        message=f"not started within its ttl of {(ttl or 0) / 1000:g} s",
-    )  # fmt: skip
-    ending.end(tx, queue, job, FAILED, failure=failure)
+    ttl_ms = unpack_options(job.options).ttl_ms or 0
+    ending.end(tx, queue, job, FAILED, failure=verdicts.expired(ttl_ms=ttl_ms, attempt=job.attempt, now_ms=tx.now))
 
 
 def _overdue(tx: Tx, queue: QueueRow, job: Job) -> None:

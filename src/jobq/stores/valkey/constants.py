@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jobq.core import defaults, limits
+from jobq.core import defaults, limits, locks, verdicts
+from jobq.core.commands import APPLIES
 from jobq.core.events import KIND_CODES, STATE_CODES
+from jobq.core.failures import ERRORS, MAX_MESSAGE
+from jobq.core.outcomes import EFFECTS
+from jobq.core.records import MAX_ID_LENGTH
+from jobq.core.stalls import DEFAULT_MAX_STALLS
 
 _DEFAULTS = {
     "completed_ms": defaults.COMPLETED_MS,
@@ -16,33 +21,59 @@ _DEFAULTS = {
     "cancelled_ms": defaults.CANCELLED_MS,
     "kept": defaults.KEPT,
     "watched_ms": defaults.WATCHED_MS,
-    "max_stalls": defaults.MAX_STALLS,
+    "max_stalls": DEFAULT_MAX_STALLS,
+    "errors": ERRORS,
     "key_limit": defaults.KEY_LIMIT,
     "lines": defaults.LINES,
     "error_length": defaults.ERROR_LENGTH,
+    "message_length": MAX_MESSAGE,
+    "id_length": MAX_ID_LENGTH,
 }
 _RATES = {
     "epsilon": limits.EPSILON,
     "margin_ms": defaults.MINUTE_MS,  # the server forgets the state of a key's limit this long after it has stopped to matter
 }
+_WORDS = {
+    "stalled": verdicts.STALLED,
+    "expired": verdicts.EXPIRED,
+    "child_failed": verdicts.CHILD_FAILED,
+    "child_cancelled": verdicts.CHILD_CANCELLED,
+    "child_gone": verdicts.CHILD_GONE,
+}
+_EFFECTS = {
+    tag: {"kind": effect.kind.value, "state": STATE_CODES[effect.state], "failed": effect.failed, "returns": effect.returns}
+    for tag, effect in EFFECTS.items()
+}
+_APPLIES = {
+    tag: {state.value: state in rule.states for state in STATE_CODES} | {"unstarted": rule.unstarted}
+    for tag, rule in APPLIES.items()
+}
 
 
 def constants() -> str:
-    """The Lua statements, in a block of their own."""
-    tables: dict[str, Mapping[str, float | str]] = {
-        "STATE": {state.value: code for state, code in STATE_CODES.items()},
-        "KIND": {kind.value: code for kind, code in KIND_CODES.items()},
+    """The Lua statements that set them."""
+    tables: dict[str, object] = {
+        "STATE": STATE_CODES,
+        "KIND": KIND_CODES,
         "DEFAULT": _DEFAULTS,
         "RATES": _RATES,
+        "WORDS": _WORDS,
+        "MEETINGS": locks.MEETINGS,
+        "KEPT_WHEN_REPLACED": locks.KEPT_WHEN_REPLACED,
+        "EFFECTS": _EFFECTS,
+        "APPLIES": _APPLIES,
     }
-    return "".join(f"J.{name} = {_table(values)}\n" for name, values in tables.items())
+    return "".join(f"J.{name} = {_lua(value)}\n" for name, value in tables.items())
 
 
-def _table(values: Mapping[str, float | str]) -> str:
-    return "{ " + ", ".join(f"{name} = {_value(value)}" for name, value in values.items()) + " }"
-
-
-def _value(value: float | str) -> str:
+def _lua(value: object) -> str:
+    """A value as a Lua expression."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{name} = {_lua(each)}" for name, each in value.items()) + " }"
+    if isinstance(value, tuple):
+        return "{ " + ", ".join(map(_lua, value)) + " }"
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         return f'"{escaped}"'

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from jobq.core.defaults import FLOW_MS
 from jobq.core.events import STATE_CODES
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import State
@@ -23,8 +24,6 @@ from jobq.stores.valkey.wire import Argument
 _STAGED = 500
 SETTLING_MS = 10_000
 """A flow staged longer than this is looked at by ticks: perhaps its submitter died in the middle."""
-ABANDONED_MS = 3_600_000
-"""A flow that nobody submitted for this long is swept."""
 
 
 class Flows(Mail):
@@ -107,7 +106,7 @@ class Flows(Mail):
     def _draft(self, tenant: str, flow: str) -> _Draft:
         """What this handle knows of the flow. Of flows that nobody finishes it forgets what it knows when they are swept."""
         now = time.monotonic()
-        for name in [n for n, draft in self._drafts.items() if draft.since < now - ABANDONED_MS / 1000]:
+        for name in [n for n, draft in self._drafts.items() if draft.since < now - FLOW_MS / 1000]:
             del self._drafts[name]
         return self._drafts.setdefault((tenant, flow), _Draft(tenant, now))
 
@@ -237,7 +236,7 @@ class Flows(Mail):
         settled = 0
         for name, begun in zip(found[::2], found[1::2], strict=True):
             flow = name.decode()
-            verb = "sweep" if float(begun) < now - ABANDONED_MS else "look"
+            verb = "sweep" if float(begun) < now - FLOW_MS else "look"
             state, *prefixes = await self._manifest(tenant, flow, verb, prefix)
             if state == b"done":
                 await self._bring_in(tenant, flow)

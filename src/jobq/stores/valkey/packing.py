@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 
 from jobq.core.bounds import share
 from jobq.core.commands import AnyCommand, Cancel, Reprioritise, Reschedule, SendSignal, Update
+from jobq.core.defaults import LINES
 from jobq.core.queues import Limits, RateData, RetentionData, Window
 from jobq.core.records import (
     AnyOutcome,
@@ -31,6 +32,7 @@ from jobq.core.records import (
     SnoozeFor,
 )
 from jobq.core.states import State
+from jobq.core.verdicts import error_text
 
 encode = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder(order="deterministic").encode
@@ -41,9 +43,6 @@ _USUAL = astuple(JobSpec(queue=QueueName("", ""), id="", name="", payload=b""))[
 """What a spec says beyond queue, id, name and payload, if it says nothing."""
 
 GIVEN, AT_PUT, AT_START, AT_END, MORE = 1, 2, 4, 8, 16
-ERROR_LENGTH = 500
-LINES = 1000
-"""Log lines kept per job; `LINES` in lua/alter.lua is the same number."""
 _BYTES = 16_000_000
 _HEADS: dict[str, bytes | None] = {}
 """See `_head`."""
@@ -218,7 +217,7 @@ def note(n: Note, mark: str) -> list[Any]:
 
 def _told(failure: Failure) -> dict[str, str]:
     """What events tell of a failure."""
-    told = {"reason": failure.reason, "error": f"{failure.type}: {failure.message}"[:ERROR_LENGTH]}
+    told = {"reason": failure.reason, "error": error_text(failure)}
     if failure.fingerprint is not None:
         told["fingerprint"] = failure.fingerprint
     return told

@@ -249,8 +249,10 @@ def _job(text: bytes) -> JobKey:
 def _input(job: JobKey, how: bytes) -> Input:
     n = how[1]
     codec, rest = how[2 : 2 + n].decode(), how[2 + n :]
-    if rest[:1] == b"\x02":
+    if rest[:1] == b"\x02":  # as jobq 0.1 wrote it
         return Input(job=job, codec=codec, failure=_failure(rest[1:]))
+    if rest[:1] == b"\x03":
+        return Input(job=job, codec=codec, failure=_failed(rest[1:]))
     return Input(job=job, codec=codec, result=rest[1:] if rest else None)
 
 
@@ -266,7 +268,7 @@ def _failed(data: bytes) -> Failure:
     attempt, a1, a2, n = _failed_run(data)
     start = _FAILED_RUN + n
     worker = data[_FAILED_RUN:start].decode()
-    return msgspec.structs.replace(_failure(data[start:]), attempt=attempt, at_ms=a1 << 32 | a2, worker=worker)
+    return msgspec.structs.replace(_failure(data[start:]), attempt=attempt, at_ms=a1 << 32 | a2, worker=worker or None)
 
 
 def queue_record(queue: QueueName, flat: Sequence[bytes], keyed: Sequence[bytes] = ()) -> QueueRecord:

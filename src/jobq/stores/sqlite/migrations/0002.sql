@@ -26,3 +26,7 @@ CREATE INDEX holds_clock ON holds (qid, until_ms);
 
 -- The last failed runs of each job (core.failures.ERRORS of them). Not in its row: a claim reads that, and needs none of them.
 CREATE TABLE errors (pk INTEGER NOT NULL, attempt INTEGER NOT NULL, failure BLOB NOT NULL, PRIMARY KEY (pk, attempt)) WITHOUT ROWID;
+
+-- A lock names the id of its job as well: a throttle outlives the record of its job, and the row's number may be another's then.
+ALTER TABLE locks ADD COLUMN id TEXT NOT NULL DEFAULT '';
+UPDATE locks SET id = ifnull((SELECT id FROM jobs WHERE jobs.pk = locks.pk), '');

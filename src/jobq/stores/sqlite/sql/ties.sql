@@ -1,10 +1,10 @@
 -- What ties jobs together: unique locks, edges of flows, signals, log lines.
 
 -- name: lock: who holds it
-SELECT pk, until_ms FROM locks WHERE qid = ? AND lock = ?;
+SELECT pk, until_ms, id FROM locks WHERE qid = ? AND lock = ?;
 
 -- name: take_lock: for this job, whoever had it
-INSERT INTO locks VALUES (?, ?, ?, ?) ON CONFLICT (qid, lock) DO UPDATE SET pk = excluded.pk, until_ms = excluded.until_ms;
+INSERT INTO locks VALUES (?, ?, ?, ?, ?) ON CONFLICT (qid, lock) DO UPDATE SET pk = excluded.pk, until_ms = excluded.until_ms, id = excluded.id;
 
 -- name: drop_lock: if it is (still) this job's
 DELETE FROM locks WHERE qid = ? AND lock = ? AND pk = ?;

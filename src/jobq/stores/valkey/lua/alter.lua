@@ -1,7 +1,7 @@
 -- alter: what operators do to single jobs; and renewing leases, and notes.
 local STATE = J.STATE
 local PENDING = { [STATE.delayed] = true, [STATE.blocked] = true, [STATE.waiting] = true }
-local LINES = 1000 -- log lines kept per job
+local LINES = J.DEFAULT.lines
 local CHILD = "$jobq.child "
 
 -- Waiting, delayed, blocked: at once. Active: asked; its worker is told. `job.actor` is who did it.
@@ -55,11 +55,19 @@ function J.forget_life(cx, job)
   J.variadic("HDEL", x, gone)
 end
 
+-- Whether a job is in a state for a command: core's table (core/commands.py: APPLIES).
+local NAMES = {}
+for name, code in pairs(STATE) do NAMES[code] = name end
+local function applies(kind, job)
+  local rule = J.APPLIES[kind]
+  return rule[NAMES[job.state]] and (job.attempt == 0 or not rule.unstarted)
+end
+
 local COMMANDS = {}
 function COMMANDS.cancel(cx, job, c) return J.cancel(cx, job, c.reason, c.cascade) end
 
 function COMMANDS.rerun(cx, job)
-  if not job.finished or J.locked_out(cx, job) then return false end
+  if J.locked_out(cx, job) then return false end
   local opts, previous = J.options(job), job.state
   J.unshelve(cx, job)
   J.forget_life(cx, job)
@@ -70,21 +78,20 @@ function COMMANDS.rerun(cx, job)
   job.state = STATE.waiting
   J.write(cx, job)
   J.save_run(cx, job)
+  J.await_ttl(cx, job)
   J.stand(cx, job, opts.lifo and "first" or "back")
   J.event(cx, job, "rerun", previous)
   if opts.lock then J.lock(cx, job, opts) end
   return true
 end
 
-function COMMANDS.promote(cx, job)
-  if job.state ~= STATE.delayed then return false end
+function COMMANDS.promote(cx, job, c)
   job.due, job.run_due = cx.now, cx.now
-  J.to_waiting(cx, job, "promoted", J.place_when_due(cx, job), "promoted")
+  J.to_waiting(cx, job, "promoted", J.place_when_due(cx, job), c.kind == "promote" and "promoted" or "rescheduled")
   return true
 end
 
 function COMMANDS.reprioritise(cx, job, c)
-  if not PENDING[job.state] then return false end
   J.renew(job, J.changed_options(job, { priority = c.priority }, c.priority == 0 and "priority"))
   J.write(cx, job)
   if job.state == STATE.waiting then
@@ -96,18 +103,16 @@ function COMMANDS.reprioritise(cx, job, c)
 end
 
 function COMMANDS.reschedule(cx, job, c)
-  if job.state ~= STATE.delayed and job.state ~= STATE.waiting then return false end
   local due = c.at or cx.now + c.delay
   if due > cx.now then
     J.to_delayed(cx, job, "changed", due, "rescheduled")
   elseif job.state == STATE.delayed then
-    return COMMANDS.promote(cx, job)
+    return COMMANDS.promote(cx, job, c)
   end
   return true
 end
 
 function COMMANDS.update(cx, job, c, payload)
-  if not PENDING[job.state] then return false end
   J.renew(job, J.changed_options(job, { codec = c.codec }, c.codec == "json" and "codec"), payload)
   J.write(cx, job)
   J.event(cx, job, "changed", job.state, "updated")
@@ -115,7 +120,6 @@ function COMMANDS.update(cx, job, c, payload)
 end
 
 function COMMANDS.remove(cx, job, c)
-  if job.state == STATE.active then return false end
   if not job.finished then return J.cancel(cx, job, "removed", false) end
   J.unlock_removed(cx, job)
   J.purge(cx, job)
@@ -126,7 +130,6 @@ function COMMANDS.remove(cx, job, c)
 end
 
 function COMMANDS.signal(cx, job, c, value)
-  if job.finished then return false end
   J.add_signal(cx, job, c.name, value)
   if job.state == STATE.blocked and call("HGET", cx.P .. "x:" .. job.id, "signal") == c.name then J.unblock(cx, job) end
   return true
@@ -139,8 +142,12 @@ function J.alter(keys, args)
   for i = 3, #args, 2 do
     local c = munpack(args[i])
     local job = J.look(cx, c.id)
-    if job then job.actor = c.actor end
-    answers[#answers + 1] = not job and "m" or COMMANDS[c.kind](cx, job, c, args[i + 1]) and "d" or "l"
+    local answer = not job and "m" or "l"
+    if job and applies(c.kind, job) then
+      job.actor = c.actor
+      if COMMANDS[c.kind](cx, job, c, args[i + 1]) then answer = "d" end
+    end
+    answers[#answers + 1] = answer
     J.deliver_local(cx)
   end
   for actor, n in pairs(cx.purged or {}) do J.done_to(cx, args[2], "purged", J.jobs_told(n), actor) end

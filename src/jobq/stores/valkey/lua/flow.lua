@@ -85,16 +85,16 @@ function J.signals_of(cx, job, name)
   return n
 end
 
--- How a child ended, as its parents are told.
+-- How a child ended, as its parents are told. `child` is the id they asked for, `id` its own.
 local function ending(cx, child, as, parent)
-  local name = J.name_key(child)
   local m = {
-    type = "ended", queue = cx.P, child = as, name = name, state = child.state, codec = J.options(child).codec or "json", parent = parent,
+    type = "ended", queue = cx.P, child = as, id = child.id, name = J.name_key(child), state = child.state,
+    codec = J.options(child).codec or "json", parent = parent, attempt = child.attempt, at = child.finished,
   }
   if child.state == STATE.completed then
     m.result = child.result
   elseif child.state == STATE.failed then
-    m.attempt, m.at, m.failure = J.failure_of(cx, child.id)
+    m.kept = J.kept_failure(cx, child.id)
   end
   return m
 end
@@ -111,30 +111,14 @@ function J.tell_parents(cx, child)
   for _, p in ipairs(parents) do J.post(cx, p.queue, ending(cx, child, p.as, p.parent)) end
 end
 
--- Why a parent fails with its child: the child's failure, told from the parent's side.
-local function child_failure(m)
-  local text = string.format("job %s (%s), which this one waits for, ", m.child, m.name or "?")
-  if not m.failure then
-    return { reason = "child", type = "JobCancelled", message = text .. (m.state == STATE.cancelled and "was cancelled" or "is gone") }
-  end
-  local cause = munpack(m.failure)
-  local _, kind, message, traceback, _, _, fingerprint = unpack(cause, 1, 7)
-  if cause[1] ~= "child" then message = text .. "failed: " .. message end -- the first one's word is enough in a long chain
-  return {
-    reason = "child", error = (kind .. ": " .. message):sub(1, 500), fingerprint = fingerprint,
-    blob = mpack({ "child", kind, message, traceback or null, m.attempt or 0, m.at or 0, fingerprint or null }),
-  }
-end
-
--- i:<ordinal>: state B, #codec B, codec, then "" or "\1" .. result, or "\2" .. failure
+-- i:<ordinal>: state B, #codec B, codec, then "" or "\1" .. result, or "\3" .. a failure in the form of er:<id>
 -- RETURNS how many children are open still
 local function keep_input(cx, x, ordinal, with_data, m, policy)
-  local rest = ""
-  if m.state == STATE.completed then
-    if with_data then rest = m.result end
-  elseif policy == "continue" then
-    local failure = child_failure(m)
-    rest = "\2" .. (failure.blob or mpack({ "child", failure.type, failure.message, null, 0, cx.now, null }))
+  local failure, rest = J.handed_on(policy, m), ""
+  if failure then
+    rest = "\3" .. failure
+  elseif with_data and m.state == STATE.completed then
+    rest = m.result
   end
   local codec = m.codec or "json"
   call("HSET", x, "i:" .. ordinal, spack(">BB", m.state, #codec) .. codec .. rest)
@@ -145,19 +129,23 @@ J.MAIL = {}
 
 -- The job of an id, or the one whose lock kept it out. One past its keeping that is still there ended as it says: it may have
 -- ended while the flow that it belongs to was brought in.
+-- RETURNS the job, or nil and whether it counts as completed: a throttle whose job's record is gone kept it out.
 local function stands_for(cx, id)
   local job = J.load(cx, id)
-  local holder = not job and call("GET", cx.P .. "al:" .. id)
-  return job or holder and J.load(cx, holder) or nil
+  if job then return job end
+  local holder = call("GET", cx.P .. "al:" .. id)
+  if not holder then return nil, false end
+  return J.load(cx, holder), true
 end
 
 -- Tell these ("<queue>\n<parent>") when the job of an id ends; at once if it has, or is gone.
 function J.watched(cx, id, who)
-  local child = stands_for(cx, id)
+  local child, done = stands_for(cx, id)
   if not child then
     for i = 1, #who do
       local queue, parent = who[i]:match("^([^\n]*)\n(.*)$")
-      J.post(cx, queue, { type = "ended", queue = cx.P, child = id, parent = parent, state = STATE.cancelled, gone = 1 })
+      local state = done and STATE.completed or STATE.cancelled
+      J.post(cx, queue, { type = "ended", queue = cx.P, child = id, id = id, parent = parent, state = state, result = "" })
     end
     return
   end
@@ -202,8 +190,8 @@ function J.MAIL.ended(cx, m)
   if completed and open > 0 then return end
   job = job or J.load(cx, m.parent)
   if not job or job.state ~= STATE.blocked then return end
-  if not completed and policy == "fail" then
-    J.finish(cx, job, STATE.failed, nil, nil, child_failure(m))
+  if J.fails_parent(policy, m.state) then
+    J.finish(cx, job, STATE.failed, nil, nil, J.parent_failure(m))
   else
     J.unblock_if_free(cx, job)
   end
@@ -221,8 +209,8 @@ function J.MAIL.tell(cx, m)
   if call("SET", cx.P .. "td:" .. m.nonce, "1", "NX", "PX", 86400000) then J.done_to(cx, cx.P, m.kind, m.reason, m.actor) end
 end
 
--- The copy of a dead letter. It takes the kind of the queue it comes to. One that was sent to a partitioned queue as a whole is
--- left to whoever knows its partitions.
+-- The copy of a dead letter. Copies core/dead_letters.py (letter_key). One that was sent to a partitioned queue as a whole is left
+-- to whoever knows its partitions.
 function J.MAIL.letter(cx, m)
   local partitions = J.meta(cx).partitions
   if partitions and partitions ~= "1" then return "later" end
@@ -232,18 +220,23 @@ function J.MAIL.letter(cx, m)
   local opts = mpack({ origin = m.origin, codec = m.codec, priority = m.priority, meta = m.meta })
   local body = J.compose(0, J.GIVEN, 0, 0, nk, opts, m.payload):sub(7)
   J.fix_mode(cx, body)
-  J.put_one(cx, 1, m.id, body)
+  local answer = J.put_one(cx, 1, m.id, body)
+  if m.kept and not answer[5] then
+    local copy = J.load(cx, m.id)
+    J.extra(cx, copy, "failure", J.copied_failure(m.kept))
+    J.save_run(cx, copy)
+  end
 end
 
--- Send a failed job to the dead-letter queue, under an id that makes a second copy impossible; the original stays failed.
+-- Send a failed job to the dead-letter queue; the original stays failed. Copies core/dead_letters.py (letter_id, origin).
 function J.forward(cx, job, opts)
   local target, from = J.meta(cx).dead:match("^([^\n]*)\n(.*)$")
   if target == cx.P or target == call("HGET", cx.P .. "m", "base") then return end
   local name, key = J.name_key(job)
-  local id = from .. "/" .. job.id .. "/" .. job.life
+  local origin = from .. "/" .. job.id
   J.post(cx, target, {
-    type = "letter", id = id:sub(-256), name = name, key = key, from = from, origin = from .. "/" .. job.id, codec = opts.codec,
-    priority = opts.priority, meta = opts.meta, payload = J.payload(job),
+    type = "letter", id = J.tail(origin .. "/" .. job.life, J.DEFAULT.id_length), name = name, key = key, from = from, origin = origin,
+    codec = opts.codec, priority = opts.priority, meta = opts.meta, payload = J.payload(job), kept = J.kept_failure(cx, job.id),
   })
 end
 

@@ -22,7 +22,7 @@ function J.key_touched(cx, key) of(cx, key).pushed = true end
 function J.key_limits(cx, key)
   local meta = J.meta(cx)
   if cx.overrides == nil then cx.overrides = call("EXISTS", cx.P .. "kl") == 1 end
-  local limit, rate = meta.key_limit or 1, meta.key_rate
+  local limit, rate = meta.key_limit or J.DEFAULT.key_limit, meta.key_rate
   if cx.overrides then
     local own = call("HGET", cx.P .. "kl", key)
     if own then

@@ -1,6 +1,6 @@
 -- move: a loaded job from one state to another, on record. Everything but the three hot paths goes through here.
 local STATE, STEP = J.STATE, 1 / 4096
-local ERRORS = 10 -- failed runs kept per job: core/failures.py says so
+local ERRORS = J.DEFAULT.errors -- failed runs kept per job
 
 -- Take a job from where it stands. The worker that held it is answered, for the event.
 local function leave(cx, job)
@@ -34,16 +34,20 @@ local function leave_unended(cx, job)
   return leave(cx, job)
 end
 
+-- A waiting job that has not started expires when its ttl is over. Copies core/outcomes.py: ttl_end.
+function J.await_ttl(cx, job)
+  local ttl = J.options(job).ttl
+  if not ttl or job.attempt > 0 then return end
+  call("ZADD", cx.P .. "t", job.due + ttl, job.id)
+  J.timer(cx, job.due + ttl)
+end
+
 -- Stand in line: where = "back", "front" or "first" (see J.stand).
 function J.to_waiting(cx, job, kind, where, reason, err, fingerprint)
   local previous, worker = job.state, leave_unended(cx, job)
   if previous ~= STATE.delayed and previous ~= STATE.waiting then job.due, job.run_due = cx.now, cx.now end
   job.state = STATE.waiting
-  local ttl = J.options(job).ttl
-  if ttl and job.attempt == 0 then
-    call("ZADD", cx.P .. "t", job.due + ttl, job.id)
-    J.timer(cx, job.due + ttl)
-  end
+  J.await_ttl(cx, job)
   J.save_run(cx, job)
   J.stand(cx, job, where)
   J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
@@ -105,8 +109,8 @@ function J.unshelve(cx, job)
   if call("ZREM", P .. "y" .. state, id) == 1 then call("ZREM", P .. "y", id) end
 end
 
--- The end of a job. `reason` defaults to that of the failure. `result` is "" or "\1" .. bytes. `failure` is {reason =, type =, message =}
--- made here, or {blob =, error =, fingerprint =, reason =} from a worker; `run`: a run failed, and is kept among the job's errors.
+-- The end of a job. `reason` defaults to that of the failure. `result` is "" or "\1" .. bytes. `failure` is one made here (see verdicts.lua),
+-- or {blob =, error =, fingerprint =, reason =} from a worker; `run`: a run failed, and is kept among the job's errors.
 function J.finish(cx, job, state, reason, result, failure)
   local previous = job.state
   local worker = leave(cx, job)
@@ -127,10 +131,7 @@ J.ENDINGS = { [4] = "completed", [5] = "failed", [6] = "cancelled" }
 function J.keep_failure(cx, job, failure)
   local blob, err = failure.blob, failure.error
   if not blob then
-    blob = mpack({
-      failure.reason, failure.type, failure.message, null, 0, 0, failure.fingerprint or null, null, failure.exhausted or false,
-    })
-    err = failure.type .. ": " .. failure.message
+    blob, err = J.pack_failure(failure), J.cut(failure.type .. ": " .. failure.message, J.DEFAULT.error_length)
   end
   local head = spack(">I4I6", job.attempt, cx.now)
   if failure.run then
@@ -144,18 +145,11 @@ function J.keep_failure(cx, job, failure)
   return failure.reason, err, failure.fingerprint
 end
 
--- The failure of a job as it was kept: attempt, time, blob; nothing if it has none.
-function J.failure_of(cx, id)
+-- The failure of a job, in the form of er:<id> (see record.lua); nil if it has none.
+function J.kept_failure(cx, id)
   local kept = call("HGET", cx.P .. "x:" .. id, "failure")
-  if kept == "" then
-    kept = call("LINDEX", cx.P .. "er:" .. id, -1)
-    local attempt, at, n = sunpack(">I4I6I2", kept)
-    return attempt, at, kept:sub(13 + n)
-  end
-  if kept then
-    local attempt, at = sunpack(">I4I6", kept)
-    return attempt, at, kept:sub(11)
-  end
+  if kept == "" then return call("LINDEX", cx.P .. "er:" .. id, -1) end
+  return kept and kept:sub(1, 10) .. "\0\0" .. kept:sub(11) or nil
 end
 
 -- Who has a stake in the end of a job: its lock, its schedule, jobs that wait for it, listeners, the dead letters.

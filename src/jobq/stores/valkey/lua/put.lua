@@ -174,10 +174,7 @@ function J.birth(cx, id, body, life, blocked)
     J.due_later(cx, due)
   else
     job.state = STATE.waiting
-    if opts.ttl then
-      call("ZADD", cx.P .. "t", due + opts.ttl, id)
-      J.timer(cx, due + opts.ttl)
-    end
+    J.await_ttl(cx, job)
     J.stand(cx, job, opts.lifo and "first" or "back")
   end
   J.event(cx, job, "accepted")

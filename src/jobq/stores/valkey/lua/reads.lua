@@ -2,7 +2,7 @@
 -- Python takes it apart.
 local STATE = J.STATE
 local LOOK = 1000 -- records one find looks at, at most
-local ALL_ERRORS = 10 -- as many as are kept
+local ALL_ERRORS = J.DEFAULT.errors -- as many as are kept
 
 -- `errors`: how many of its last failed runs to answer with; the last one is needed for its failure.
 function J.view(cx, job, errors)

@@ -17,6 +17,9 @@
 local floor = math.floor
 local RUN = ">I4I3I3I6I6I6I2I2BB"
 local NO_OPTIONS = {}
+local DEFAULT_MS = {
+  [J.STATE.completed] = J.DEFAULT.completed_ms, [J.STATE.failed] = J.DEFAULT.failed_ms, [J.STATE.cancelled] = J.DEFAULT.cancelled_ms,
+}
 local STATE, ORDER, MORE, LATER = J.STATE, J.ORDER, J.MORE, J.LATER
 
 function J.pack_run(job)
@@ -192,7 +195,7 @@ end
 function J.retention(cx, state) -- ms, or nil for ever
   local keep = J.meta(cx)["keep" .. state]
   if keep == "" then return nil end
-  if not keep then return state == STATE.failed and 2592000000 or 86400000 end
+  if not keep then return DEFAULT_MS[state] end
   return tonumber(keep)
 end
 

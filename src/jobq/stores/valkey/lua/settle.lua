@@ -115,50 +115,49 @@ function J.why_cancelled(cx, job)
   return why or "cancelled"
 end
 
-local function again(cx, job, kind, delay, ...)
-  if delay > 0 then
-    J.to_delayed(cx, job, kind, cx.now + delay, ...)
-  else
-    J.to_waiting(cx, job, kind, J.place_when_due(cx, job), ...)
-  end
-end
-
 -- The failure of a run, as a worker told it.
 local function run_failure(o, data)
   return { run = true, blob = data, error = o.error, fingerprint = o.fingerprint, reason = o.reason }
 end
 
--- Each takes a leased job on: (cx, job, outcome, data), data being the failure, what was saved, or edges.
-local ENDINGS = {
-  retry = function(cx, job, o, data)
-    local reason, err, fingerprint = J.keep_failure(cx, job, run_failure(o, data))
-    again(cx, job, "retried", o.delay, reason, err, fingerprint)
-  end,
-  fail = function(cx, job, o, data)
-    J.finish(cx, job, STATE.failed, nil, nil, run_failure(o, data))
-  end,
+-- What an outcome does beside moving the job: (cx, job, outcome, data), data being what was saved.
+local BESIDE = {
   snooze = function(cx, job, o, data)
     if o.saved then J.extra(cx, job, "saved", data) elseif J.has(job.rflags, J.EXTRA) then call("HDEL", cx.P .. "x:" .. job.id, "saved") end
-    again(cx, job, "snoozed", o.delay)
   end,
-  release = function(cx, job) J.to_waiting(cx, job, "released", "front") end,
   hold = function(cx, job, o)
     local _, key = J.name_key(job)
     J.put_on_hold(cx, key, o.delay)
-    J.to_waiting(cx, job, "limited", "front")
   end,
-  block = function(cx, job, o, data, edges) J.block(cx, job, o, o.saved and data or nil, edges) end,
 }
 
+-- Any outcome but completion. What each does to a job is core's table (core/outcomes.py: EFFECTS); that a job which was asked to stop is
+-- cancelled instead is copied from `effect` there.
 local function settle_one(cx, o, data, edges)
   local job = J.load(cx, o.id)
   if not job or job.state ~= STATE.active or job.token ~= o.token then return false end
-  if o.kind == "retry" or o.kind == "fail" then job.failures = job.failures + 1 end
+  local effect, failure = J.EFFECTS[o.kind], nil
+  if effect.failed then
+    job.failures = job.failures + 1
+    failure = run_failure(o, data)
+  end
   if J.has(job.rflags, J.CANCEL) then
-    local failed = o.kind == "retry" or o.kind == "fail"
-    J.finish(cx, job, STATE.cancelled, J.why_cancelled(cx, job), nil, failed and run_failure(o, data) or nil)
+    J.finish(cx, job, STATE.cancelled, J.why_cancelled(cx, job), nil, failure)
+  elseif effect.state == STATE.failed then
+    J.finish(cx, job, STATE.failed, nil, nil, failure)
+  elseif effect.state == STATE.blocked then
+    J.block(cx, job, o, o.saved and data or nil, edges)
   else
-    ENDINGS[o.kind](cx, job, o, data, edges)
+    local reason, err, fingerprint
+    if failure then reason, err, fingerprint = J.keep_failure(cx, job, failure) end
+    if BESIDE[o.kind] then BESIDE[o.kind](cx, job, o, data) end
+    if effect.returns then
+      J.to_waiting(cx, job, effect.kind, "front")
+    elseif o.delay > 0 then
+      J.to_delayed(cx, job, effect.kind, cx.now + o.delay, reason, err, fingerprint)
+    else
+      J.to_waiting(cx, job, effect.kind, J.place_when_due(cx, job), reason, err, fingerprint)
+    end
   end
   return true
 end

@@ -1,6 +1,6 @@
 -- stalls: how many a job may have, and when it is on its last chance. Copies core/stalls.py, and runs only for jobs that have stalled.
 -- m's max_stalls: what workers declared for their tasks, as JSON, by name; a task at the default has no entry.
-local DEFAULT = 3 -- core/stalls.py: DEFAULT_MAX_STALLS
+local DEFAULT = J.DEFAULT.max_stalls
 
 -- What workers declared, by task name. The text of one call is the same for all its jobs.
 local function declared(cx)

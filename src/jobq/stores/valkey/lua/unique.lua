@@ -1,7 +1,8 @@
--- unique: locks. u: lock → "<until>\t<id>", until 0: as long as its job is unfinished · uy: locks by their end
+-- unique: locks. What a held lock means for a new job is core's table (core/locks.py: MEETINGS); `standing` and `releases` are copied
+-- from there. tests/rules/test_locks.py holds both together.
+-- u: lock → "<until>\t<id>", until 0: as long as its job is unfinished · uy: locks by their end
 -- The follow-up of a running keep_last job holds "<lock>\nnext".
 local STATE = J.STATE
-local PENDING = { [STATE.delayed] = true, [STATE.blocked] = true, [STATE.waiting] = true }
 
 -- Who holds a lock: an id, or nil.
 local function holder(cx, lock)
@@ -38,66 +39,65 @@ function J.locked_out(cx, job)
   return id and id ~= job.id
 end
 
+-- How the holder of a lock stands (core/locks.py: standing).
+local function standing(job)
+  if not job then return "gone" end
+  if job.finished then return "ended" end
+  return job.attempt == 0 and job.state ~= STATE.active and "fresh" or "started"
+end
+
 -- Whether a new job with this lock would be accepted as a job of its own that follows none. (J.meet decides, and acts on it.)
 function J.is_free_for(cx, opts)
   local id = holder(cx, opts.lock)
-  if not id then return true end
-  local job, mode = J.load(cx, id), opts.lock_mode or "simple"
-  if not job then return mode ~= "throttle" end
-  return mode == "debounce" and not PENDING[job.state]
+  return not id or J.MEETINGS[opts.lock_mode or "simple"][standing(J.look(cx, id))] == "accept"
 end
 
 -- What a held lock means for a new job. RETURNS the job to answer with (or its id, if its record is gone), or nil and
--- whether the new one is to follow the one that runs.
+-- whether the new one is to follow the one that has started.
 function J.meet(cx, opts, body)
   local id = holder(cx, opts.lock)
   if not id then return nil, false end
-  local job, mode = J.load(cx, id), opts.lock_mode or "simple"
-  if not job then
-    if mode == "throttle" then return id end
-    return nil, false
-  end
-  if mode == "debounce" and not PENDING[job.state] then return nil, false end
-  if mode == "keep_last" and not PENDING[job.state] and not job.finished then
+  local job = J.look(cx, id)
+  local meeting = J.MEETINGS[opts.lock_mode or "simple"][standing(job)]
+  if meeting == "accept" then return nil, false end
+  if meeting == "follow" then
     local next_id = holder(cx, opts.lock .. "\nnext")
-    local follower = next_id and J.load(cx, next_id)
-    if not follower then return nil, true end
-    J.replace(cx, follower, opts, body)
-    return follower
+    job = next_id and J.load(cx, next_id)
+    if not job then return nil, true end
+    meeting = "replace"
   end
-  if mode == "keep_last" and PENDING[job.state] and job.attempt > 0 then
-    -- It has run and backs off: what comes now follows it, with the newest data.
-    local next_id = holder(cx, opts.lock .. "\nnext")
-    local follower = next_id and J.load(cx, next_id)
-    if follower then
-      J.replace(cx, follower, opts, body)
-      return follower
-    end
-    return nil, true
-  end
-  if (mode == "debounce" or mode == "keep_last") and PENDING[job.state] then J.replace(cx, job, opts, body) end
-  return job
+  if meeting == "replace" then J.replace(cx, job, opts, body) end
+  return job or id
 end
 
--- A pending job gets the newest data and options, and keeps its name, key and priority; a debounced one starts its wait anew.
+-- A job that has never started gets the data and options of a new one, but for what it keeps (core/locks.py: KEPT_WHEN_REPLACED).
+-- With debounce its wait begins again. Whoever waits for its end is still told.
 function J.replace(cx, job, opts, body)
   local flags, nn, no, at = J.head(body, 1)
-  local priority = J.options(job).priority
-  job.flags, job.opts = flags, opts
-  J.renew(job, J.changed_options(job, { priority = priority }, priority == nil and "priority"), body:sub(at + nn + no))
+  local old, changed = J.options(job), {}
+  for name, value in pairs(opts) do changed[name] = value end
+  for _, name in ipairs(J.KEPT_WHEN_REPLACED) do changed[name] = old[name] end
+  job.flags, job.opts = J.without(flags, J.GIVEN) + (J.has(job.flags, J.GIVEN) and J.GIVEN or 0), changed
+  if old.chan and old.chan ~= opts.chan then
+    J.extra(cx, job, "w:" .. old.chan, "1")
+    job.rflags = J.with(job.rflags, J.WATCHED)
+    J.save_run(cx, job)
+  end
+  J.renew(job, mpack(changed), body:sub(at + nn + no))
   J.write(cx, job)
-  if opts.lock_mode == "debounce" and job.state ~= STATE.blocked then
+  if opts.lock_mode == "debounce" then
     take(cx, opts.lock, job.id, opts.lock_ttl)
     local due = opts.at or cx.now + (opts.delay or 0)
-    if due > cx.now then
+    if due > cx.now and job.state ~= STATE.blocked then
       J.to_delayed(cx, job, "changed", due, "replaced")
       return
     end
   end
+  if job.state == STATE.waiting then J.await_ttl(cx, job) end
   J.event(cx, job, "changed", job.state, "replaced")
 end
 
--- A job has ended: its lock is free, unless it holds for a time (throttle; a cancel frees it all the same).
+-- A job has ended: its lock is free, unless it holds for a time (core/locks.py: releases).
 function J.unlock(cx, job, opts)
   drop(cx, opts.lock .. "\nnext", job.id)
   if opts.lock_mode == "throttle" and job.state ~= STATE.cancelled then return end

@@ -15,7 +15,7 @@ function J.promote(cx, limit)
   return #ids
 end
 
--- A lifo job goes first; one that has started in this life goes to the front of its key, and to the back of a plain queue.
+-- Where a job goes when nothing holds it back any more. Copies core/outcomes.py: place_when_due.
 function J.place_when_due(cx, job)
   if job.started > 0 then
     return J.meta(cx).mode == "keyed" and "front" or "back"
@@ -33,18 +33,11 @@ function J.repair(cx, limit)
   return #ids
 end
 
--- The failure of a run whose lease expired. Copies core/decide.py: stalled.
-local function stall(job, allowed)
-  return {
-    run = true, reason = "stalled", type = "LeaseLost", fingerprint = "stalled", exhausted = job.stalls > allowed,
-    message = string.format("the lease of attempt %d expired: stall %d, and max_stalls is %d", job.attempt, job.stalls, allowed),
-  }
-end
-
+-- What an expired lease does. Copies core/outcomes.py: stall.
 function J.stalled(cx, job)
   job.stalls = job.stalls + 1
   job.token = "" -- whoever comes with it now is too late
-  local failure = stall(job, J.max_stalls(cx, job))
+  local failure = J.stalled_failure(job, J.max_stalls(cx, job))
   if J.has(job.rflags, J.CANCEL) then
     J.keep_failure(cx, job, failure)
     J.finish(cx, job, STATE.cancelled, J.why_cancelled(cx, job))
@@ -58,8 +51,7 @@ end
 
 -- Not started within its ttl.
 function J.expire(cx, job)
-  local message = string.format("it was not started within %.3f s of being due", J.options(job).ttl / 1000)
-  J.finish(cx, job, STATE.failed, nil, nil, { reason = "expired", type = "Expired", message = message })
+  J.finish(cx, job, STATE.failed, nil, nil, J.expired_failure(J.options(job).ttl))
 end
 
 function J.expire_due(cx, limit)
@@ -127,7 +119,7 @@ function J.sweep(cx, limit)
         n = n + purge_from(cx, key, call("ZRANGEBYSCORE", key, "-inf", cx.now - keep, "LIMIT", 0, math.max(limit - n, 0)))
       end
     end
-    local count = meta.count ~= "" and tonumber(meta.count or 100000)
+    local count = meta.count ~= "" and tonumber(meta.count or J.DEFAULT.kept)
     if count and n < limit then
       local over = call("ZCARD", P .. "e" .. state) - count -- those with an id or a time of their own do not count
       if over > 0 then n = n + purge_from(cx, P .. "e" .. state, call("ZRANGE", P .. "e" .. state, 0, math.min(over, limit - n) - 1)) end

@@ -1,0 +1,78 @@
+"""What becomes of a job when its run ends, when its lease expires, and when its time has come.
+
+The effects of outcomes are a table: stores look them up, and the Lua library is built with it (stores/valkey/constants.py).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from jobq.core.records import Mode
+from jobq.core.states import Kind, State
+
+Place = Literal["back", "front", "first"]
+"""Where a job goes among those of its priority: behind all · to the place it had, before those that came later · before all."""
+
+
+class Effect(NamedTuple):
+    """What an outcome does to a job."""
+
+    kind: Kind  # of the event
+    state: State  # if the outcome has a delay, the job is delayed instead
+    failed: bool = False  # the run counts as a failure
+    returns: bool = False  # to the place it had; otherwise where `place_when_due` says
+
+
+EFFECTS: dict[str, Effect] = {
+    "complete": Effect(Kind.COMPLETED, State.COMPLETED),
+    "fail": Effect(Kind.FAILED, State.FAILED, failed=True),
+    "retry": Effect(Kind.RETRIED, State.WAITING, failed=True),
+    "snooze": Effect(Kind.SNOOZED, State.WAITING),
+    "release": Effect(Kind.RELEASED, State.WAITING, returns=True),
+    "hold": Effect(Kind.LIMITED, State.WAITING, returns=True),
+    "block": Effect(Kind.BLOCKED, State.BLOCKED),
+}
+"""By the tag of an outcome."""
+
+_CANCELLED = Effect(Kind.CANCELLED, State.CANCELLED)
+_STALLED = Effect(Kind.STALLED, State.WAITING, returns=True)
+_STALLED_TOO_OFTEN = Effect(Kind.FAILED, State.FAILED)
+DELAYING = frozenset({"retry", "snooze"})
+"""Outcomes whose delay is the job's. The delay of a `hold` is that of its key or queue."""
+
+
+def effect(outcome: str, *, delay_ms: int = 0, cancel_asked: bool = False) -> Effect:
+    """What an outcome does. A job that was asked to stop and did not complete is cancelled, and a failed run still counts."""
+    found = EFFECTS[outcome]
+    if cancel_asked and found.state is not State.COMPLETED:
+        return _CANCELLED._replace(failed=found.failed)
+    if delay_ms > 0 and outcome in DELAYING:
+        return found._replace(state=State.DELAYED)
+    return found
+
+
+def stall(*, stalls: int, max_stalls: int, cancel_asked: bool = False) -> Effect:
+    """What an expired lease does; `stalls` counts this one too. Copied by lua/upkeep.lua (J.stalled)."""
+    if cancel_asked:
+        return _CANCELLED
+    return _STALLED if stalls <= max_stalls else _STALLED_TOO_OFTEN
+
+
+def place_when_due(mode: Mode | None, *, started: bool, lifo: bool) -> Place:
+    """Where a job goes when nothing holds it back any more. Copied by lua/upkeep.lua (J.place_when_due).
+
+    A job that has started in this life returns to the front of its key, and goes to the back of a plain queue.
+    """
+    if started:
+        return "front" if mode == "keyed" else "back"
+    return "first" if lifo else "back"
+
+
+def due_ms(*, now_ms: int, delay_ms: int = 0, at_ms: int | None = None) -> int:
+    """When a job that is accepted or unblocked now is due. A time in the past is now."""
+    return max(now_ms, now_ms + delay_ms if at_ms is None else at_ms)
+
+
+def ttl_end(ttl_ms: int | None, *, due_ms: int, attempt: int) -> int | None:
+    """When a waiting job expires: its ttl counts from due to the first start. None: never."""
+    return None if ttl_ms is None or attempt > 0 else due_ms + ttl_ms

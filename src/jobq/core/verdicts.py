@@ -1,0 +1,97 @@
+"""Failures that a store gives a job by itself, without a worker: a lost lease, a passed ttl, a failed child.
+
+The words are %-templates because lua/verdicts.lua fills in the same ones. Types and fingerprints are the same on every store, so
+that failures of one cause group together wherever they were recorded.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from jobq.core.defaults import ERROR_LENGTH
+from jobq.core.failures import bounded
+from jobq.core.records import ChildPolicy, Failure
+from jobq.core.states import State
+
+STALLED = "the lease of attempt %d expired: stall %d, and max_stalls is %d"
+EXPIRED = "the job did not start within its ttl of %g s"
+CHILD_FAILED = "job %s (%s), which this job waits for, failed: %s"
+CHILD_CANCELLED = "job %s (%s), which this job waits for, was cancelled"
+CHILD_GONE = "job %s, which this job waits for, is gone"
+
+
+def error_text(failure: Failure) -> str:
+    """What an event tells of a failure: its type and message, cut to a bounded length."""
+    return f"{failure.type}: {failure.message}"[:ERROR_LENGTH]
+
+
+# ── leases and ttls ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def stalled(*, attempt: int, stalls: int, max_stalls: int, worker: str | None, now_ms: int) -> Failure:
+    """The failure of a run whose lease expired, the `stalls`-th of its job. `exhausted`: it was one too many, the job fails."""
+    return Failure(
+        reason="stalled", type="LeaseLost", message=STALLED % (attempt, stalls, max_stalls), attempt=attempt, at_ms=now_ms,
+        fingerprint="stalled", worker=worker, exhausted=stalls > max_stalls,
+    )  # fmt: skip
+
+
+def expired(*, ttl_ms: int, attempt: int, now_ms: int) -> Failure:
+    """The failure of a job that did not start in time."""
+    message = EXPIRED % (ttl_ms / 1000)
+    return Failure(
+        reason="expired", type="Expired", message=message, attempt=attempt, at_ms=now_ms, fingerprint="expired"
+    )  # fmt: skip
+
+
+# ── children ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ChildEnd(NamedTuple):
+    """How a job that others wait for has ended. `id` is the one they asked for; `name` None: there is no record of it."""
+
+    id: str
+    name: str | None
+    state: State
+    failure: Failure | None = None
+    attempt: int = 0
+    finished_ms: int = 0
+
+
+def fails_parent(policy: ChildPolicy, state: State) -> bool:
+    """Whether this end of a child fails the parent. The policy is the parent's."""
+    return policy == "fail" and state is not State.COMPLETED
+
+
+def handed_on(policy: ChildPolicy, child: ChildEnd) -> Failure | None:
+    """The failure that a parent is given in place of a result: by policy `continue`, the child's own."""
+    if policy != "continue" or child.state is State.COMPLETED:
+        return None
+    if child.state is State.FAILED and child.failure is not None:
+        return child.failure
+    return _not_done(child)
+
+
+def parent_failure(child: ChildEnd, *, attempt: int, now_ms: int) -> Failure:
+    """The failure of a parent by policy `fail`: it names the child, or the job at the bottom of a chain of parents.
+
+    `attempt` is the parent's own, which may not have run at all.
+    """
+    cause = child.failure
+    if child.state is not State.FAILED or cause is None:
+        return msgspec.structs.replace(_not_done(child), attempt=attempt, at_ms=now_ms)
+    message = cause.message if cause.reason == "child" else bounded(CHILD_FAILED % (child.id, child.name, cause.message))
+    return Failure(
+        reason="child", type=cause.type, message=message, traceback=cause.traceback, attempt=attempt, at_ms=now_ms,
+        fingerprint=cause.fingerprint,
+    )  # fmt: skip
+
+
+def _not_done(child: ChildEnd) -> Failure:
+    message = CHILD_GONE % child.id if child.name is None else CHILD_CANCELLED % (child.id, child.name)
+    return Failure(
+        reason="child", type="JobCancelled", message=message, attempt=child.attempt, at_ms=child.finished_ms,
+        fingerprint="cancelled",
+    )  # fmt: skip
