@@ -217,7 +217,7 @@ class Model:
 
     def reprioritise(self, id: str, priority: int, now_ms: int) -> bool:
         job = self.alive(id, now_ms)
-        if job is None or job.state not in PENDING:
+        if job is None or job.state not in PENDING or job.attempt:  # only jobs that have never started
             return False
         job.priority, job.place = priority, self.back()
         return True
