@@ -56,6 +56,10 @@ class Running(Protocol):
         """The signals its job has received."""
         ...
 
+    def check(self) -> None:
+        """Executors call this just before the function, where it runs. Raises if the lease is over: then nothing is called."""
+        ...
+
     def encode(self, value: Any, what: str) -> bytes:
         """A value in the job's codec, if it is not larger than a result may be; `what` names it where it is."""
         ...

@@ -22,6 +22,7 @@ from jobq.core.records import QueueName, Wish
 from jobq.engine.clock import wall_clock
 from jobq.engine.handler import Handler, Source
 from jobq.engine.interrupts import caught
+from jobq.engine.last_chance import LastChance
 from jobq.engine.runner import Executors
 from jobq.engine.scheduler import put_planned
 from jobq.engine.service import Outage
@@ -60,7 +61,8 @@ class Worker:
     """Runs at most `concurrency` jobs of these queues at a time, claiming each only when it can start.
 
     `lease`: a job whose worker died is run by another after so long. `drain`: how long a stopping worker lets jobs end
-    before it hands them back. `name` must be unique among the workers of a store; by default it is made up.
+    before it hands them back. `last_chance`: a job whose next stall would fail it runs alone, and the worker claims nothing
+    until that job ends, but no longer than this. `name` must be unique among the workers of a store; by default it is made up.
     Queues may be in different stores.
     """
 
@@ -68,7 +70,13 @@ class Worker:
     """Set by jq-worker: the process ends with this worker, so signals that arrive after the stop are ignored."""
 
     def __init__(
-        self, *queues: Source, concurrency: int = 100, lease: Seconds = 15, drain: Seconds = 30, name: str | None = None
+        self,
+        *queues: Source,
+        concurrency: int = 100,
+        lease: Seconds = 15,
+        drain: Seconds = 30,
+        last_chance: Seconds = 60,
+        name: str | None = None,
     ) -> None:
         if not queues:
             raise ConfigError("Worker() has no queue to work on: Worker(queue, …)")
@@ -79,6 +87,7 @@ class Worker:
             concurrency=check_int(concurrency, "concurrency", low=1, high=100_000, error=ConfigError),
             lease_ms=to_ms(lease, "lease", positive=True, error=ConfigError),
             drain_ms=to_ms(drain, "drain", error=ConfigError),
+            last_chance_ms=to_ms(last_chance, "last_chance", error=ConfigError),
         )
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}" if name is None else check_id(name, "name")
         self._queues = queues
@@ -166,10 +175,12 @@ class Worker:
             await self._opened.aclose()
             return
         slots = Slots(self.settings.concurrency)
+        chance = LastChance(slots, self.settings)
         self._stations = [
             Station(
                 store, tasks, open=source.another_handle, worker=self.name, slots=slots, executors=self._executors,
-                settings=self.settings, wish=self._wished, interrupted=self._interrupted, clock=self._queues[0].clock,
+                settings=self.settings, chance=chance, wish=self._wished, interrupted=self._interrupted,
+                clock=self._queues[0].clock,
             )
             for store, source, tasks in places
         ]  # fmt: skip

@@ -69,6 +69,14 @@ class Batches:
         for batch in tuple(self._gathering.values()):
             self._begin(batch)
 
+    async def alone(self, run: Run, handler: Handler) -> None:
+        """A call for this run only; returns when it has ended."""
+        run.batch = batch = Batch(handler)
+        batch.runs.append(run)
+        self._begin(batch)
+        assert batch.task is not None
+        await asyncio.wait([batch.task])
+
     def told(self, run: Run) -> None:
         """A run is to stop. Gathering, it leaves; running, the call goes on for the others, and is interrupted for none."""
         batch = run.batch
@@ -83,7 +91,8 @@ class Batches:
         self._runner.close(run, None if run.concluded else self._runner.decide(run, HandedBack(), batch.handler.retry))
 
     def _close_gathering(self, batch: Batch) -> None:
-        self._gathering.pop(batch.handler, None)
+        if self._gathering.get(batch.handler) is batch:
+            del self._gathering[batch.handler]
         if batch.linger is not None:
             batch.linger.cancel()
 
@@ -123,6 +132,7 @@ class Batches:
         for run in batch.runs:
             try:
                 (item,), _ = batch.handler.bind(run.lease)
+                run.check()
             except Exception as error:
                 self._runner.close(run, self._runner.raised(run, batch.handler, error))
             else:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from jobq.core.pace import Pace
 from jobq.core.records import Claim, Lease, LeaseRef, QueueName, Settled
 from jobq.engine.exchange import Exchange
+from jobq.engine.last_chance import LastChance
 from jobq.engine.run import Run
 from jobq.engine.runner import Runner, lost
 from jobq.engine.service import Outage
@@ -48,6 +49,7 @@ class Fetcher:
         bell: Bell,
         settings: Settings,
         pace: Pace | None = None,
+        chance: LastChance | None = None,
     ) -> None:
         self._store = store
         self._runner = runner
@@ -56,6 +58,7 @@ class Fetcher:
         self._bell = bell
         self._settings = settings
         self._pace = pace or Pace()
+        self._chance = chance or LastChance(slots, settings)
         pipeline = pipeline_of(store)
         lanes = 1 if pipeline is None else pipeline.lanes
         self._lanes = [Exchange(store, worker=worker, patience_ms=settings.patience_ms, lane=n) for n in range(lanes)]
@@ -108,6 +111,8 @@ class Fetcher:
 
     async def tick(self) -> int:
         """One exchange, or the wait for a reason to make one; how many jobs it brought."""
+        if self._chance.closed:
+            self._chance.look()
         most = self._share(2) if self._flows(2) else self._slots.total
         ended, claim = self._take(most), self._claim(most)
         if not ended and claim is None and not self._asleep:
@@ -121,7 +126,7 @@ class Fetcher:
         if claimed:
             self._shortest_ms = 1
             await asyncio.sleep(0)  # handlers that end at once ride in the next exchange
-        elif self._asleep and not (self._runner.ended or self._paused or self._stopping):
+        elif self._asleep and not (self._runner.ended or self._paused or self._stopping or self._chance.closed):
             await self._sleep(settled.next_due_ms)
         return claimed
 
@@ -173,7 +178,7 @@ class Fetcher:
 
     def _claim(self, most: int) -> Claim | None:
         """As many as there are free slots, which are taken now."""
-        if self._stopping or self._paused:
+        if self._stopping or self._paused or self._chance.closed:
             return None
         limit = self._slots.take(self._bell, most)
         if not limit:

@@ -53,8 +53,11 @@ class Renewer(Service):
             await self._renew(due[start : start + _BATCH])
 
     async def _renew(self, runs: list[Run]) -> None:
+        asked = time.monotonic()
         states = await self._store.extend([run.ref for run in runs], lease_ms=self._lease_ms)
         for run, state in zip(runs, states, strict=True):
+            if state != "lost":
+                run.renewed = asked
             if state != "held":
                 self._tell(run, state)
 

@@ -11,6 +11,7 @@ from jobq.core.decide import End
 from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Lease, LeaseRef
 from jobq.core.waits import Children, Inbox
+from jobq.errors import LeaseLost
 
 if TYPE_CHECKING:
     from jobq.engine.batches import Batch
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from jobq.stores.base import Store
 
 
+class LeaseOver(LeaseLost):
+    """The lease ended before the handler was called. The job may be another worker's by now, so it is not started."""
+
+
 class Run:
     """Made for every job, so: attributes that most runs never set are defaults of the class."""
 
@@ -29,6 +34,7 @@ class Run:
     executor: Executor | None = None
     batch: Batch | None = None  # it shares its call with others
     timer: asyncio.TimerHandle | None = None
+    renewed: float = 0.0  # monotonic, when its lease was last renewed; set by the keeper's thread
     until: float | None = None  # monotonic: its lease is not renewed past this
     timeout_s: float = 0.0
     end: End | None = None  # what an interruption means, set before it is made
@@ -54,6 +60,17 @@ class Run:
     def ref(self) -> LeaseRef:
         """Which lease it holds."""
         return LeaseRef(self.lease.queue, self.lease.id, self.lease.token)
+
+    @property
+    def late(self) -> bool:
+        """Whether its lease is over by this machine's clock: since it was claimed or renewed, a whole lease has passed."""
+        return time.monotonic() - max(self.since, self.renewed) > self.runner.lease_s
+
+    def check(self) -> None:
+        """LeaseOver if it is too late to start. Called just before the handler, in its thread: a worker that was frozen for
+        longer than a lease must not start jobs that others have run meanwhile."""
+        if self.late:
+            raise LeaseOver(f"{self} was not started: its lease ended before its turn came")
 
     @property
     def now_ms(self) -> int:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
 
 from jobq.core.decide import End, HandedBack, Raised, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
@@ -19,8 +21,9 @@ from jobq.engine.batches import Batches
 from jobq.engine.builtin import BUILTIN
 from jobq.engine.handler import Handler
 from jobq.engine.journal import Journal
+from jobq.engine.last_chance import LastChance
 from jobq.engine.notes import Notes
-from jobq.engine.run import Run
+from jobq.engine.run import LeaseOver, Run
 from jobq.engine.settings import Settings
 from jobq.engine.slots import Bell, Slots
 from jobq.errors import LeaseLost
@@ -52,14 +55,19 @@ class Runner:
         notes: Notes,
         settings: Settings,
         interrupted: Callable[[], None] = lambda: None,
+        chance: LastChance | None = None,
+        lease_s: float = math.inf,
     ) -> None:
-        """`interrupted` is called when a handler raises KeyboardInterrupt: the worker is to stop."""
+        """`interrupted` is called when a handler raises KeyboardInterrupt: the worker is to stop. `lease_s`: a run that has not
+        begun for so long, with nobody renewing its lease, does not begin. Without `chance` no job needs to be alone."""
         self.loop = asyncio.get_running_loop()
         self.notes = notes
         self.held: set[Run] = set()  # leases to keep: running, or ended and not yet settled
         self.ended: list[Run] = []  # concluded with an outcome, to be settled by the next exchange
         self.open = 0  # runs not yet concluded
         self.refusing = False  # see refuse()
+        self.releasing = False  # what arrives is released: refusing, or a job on its last chance is to be alone
+        self.lease_s = lease_s
         self.parting: list[Run] = []  # runs that were settled after refuse()
         self.interrupted = interrupted
         self.batches = Batches(self)
@@ -69,6 +77,7 @@ class Runner:
         self._bell = bell
         self._settings = settings
         self._journal = Journal()
+        self._chance = chance
         self._early: set[JobKey] = set()  # cancels heard of jobs whose lease has not arrived yet
 
     # ── starting ──
@@ -80,7 +89,7 @@ class Runner:
             run = Run(lease, self, since)
             self.held.add(run)
             self.open += 1
-            if self.refusing or lease.cancel_asked or (self._early and JobKey(lease.queue, lease.id) in self._early):
+            if self.releasing or lease.cancel_asked or (self._early and JobKey(lease.queue, lease.id) in self._early):
                 self.close(run, self.decide(run, HandedBack(), _DEFAULT_RETRY))
                 continue
             handler = self._tasks[lease.queue].get(lease.name) or BUILTIN.get(lease.name)
@@ -97,6 +106,10 @@ class Runner:
     def _launch(self, run: Run, lease: Lease, handler: Handler) -> None:
         executor = self.executors[handler.executor]
         run.handler = handler
+        if lease.last_chance and self._chance is not None and self._chance.concerns(run, handler):
+            self._chance.close(run)
+            run.task = self.loop.create_task(self._run_alone(run, self._chance, handler, executor))
+            return
         if self._journal.starts:
             self._journal.started(run)
         if handler.batch is not None:
@@ -118,8 +131,11 @@ class Runner:
 
     def refuse(self) -> None:
         """Stopping: what still arrives goes straight back, and nothing waits for more."""
-        self.refusing = True
+        self.refusing = self.releasing = True
         self.batches.flush()
+        if self._chance is not None and (run := self._chance.waiting_in(self)) is not None:
+            run.end = HandedBack()
+            self._interrupt(run)
 
     async def _run(self, run: Run, lease: Lease, handler: Handler, executor: Executor) -> None:
         """The task of a run. A successful one passes through here and `_close` only: this is the hot path."""
@@ -127,6 +143,8 @@ class Runner:
         outcome: AnyOutcome | None
         try:
             args, kwargs = handler.bind(lease)
+            if monotonic() - run.since > self.lease_s:  # rare: ask for more than this once
+                run.check()
             value = await executor.call(run, handler.fn, args, kwargs)
             outcome = Complete(queue=lease.queue, id=lease.id, token=lease.token, result=handler.encode(value, lease))
         except KeyboardInterrupt:  # somebody stops the process, not the job: raised on, it would end the loop before the release
@@ -135,6 +153,24 @@ class Runner:
         except BaseException as error:
             outcome = self.raised(run, handler, error)
         self.close(run, outcome)
+
+    async def _run_alone(self, run: Run, chance: LastChance, handler: Handler, executor: Executor) -> None:
+        """The task of a run that is the job's last chance: wait until nothing else runs, then go on as others do."""
+        try:
+            await chance.turn()
+            if self._journal.starts:
+                self._journal.started(run)
+            if handler.batch is not None:
+                run.task = None
+                await self.batches.alone(run, handler)
+            else:
+                run.executor = executor
+                self.arm(run, handler, monotonic())
+                await self._run(run, run.lease, handler, executor)
+        except asyncio.CancelledError as error:  # interrupted before it began
+            self.close(run, self.raised(run, handler, error))
+        finally:
+            chance.leave(run)
 
     # ── ending ──
 
@@ -172,6 +208,11 @@ class Runner:
         """What a run that raised comes to. An interruption made here means what it was made for; anything else the
         handler raises, or returns, after one counts as if there had been none (as with asyncio.timeout)."""
         if run.concluded:
+            return None
+        if isinstance(error, LeaseOver):
+            if not run.late:  # it shares a batch with one that is
+                return self.decide(run, HandedBack(), handler.retry)
+            log.warning("%s", error)
             return None
         if isinstance(error, asyncio.CancelledError) and run.end is not None:
             return self.decide(run, run.end, handler.retry)
@@ -227,6 +268,8 @@ class Runner:
             self.batches.told(run)
         elif run.executor is not None:
             self.loop.call_soon(run.executor.ask, run)  # not before its first step, see _interrupt
+        else:  # it waits for its turn, and has not begun
+            self._interrupt(run)
 
     def _lose(self, run: Run) -> None:
         log.warning("%s", lost(run))

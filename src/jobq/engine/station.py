@@ -14,6 +14,7 @@ from jobq.engine.clock import wall_clock
 from jobq.engine.fetcher import Fetcher
 from jobq.engine.handler import Handler
 from jobq.engine.keeper import Keeper
+from jobq.engine.last_chance import LastChance
 from jobq.engine.leader import Leader
 from jobq.engine.notes import Notes
 from jobq.engine.pulse import Pulse
@@ -44,6 +45,7 @@ class Station:
         slots: Slots,
         executors: Executors,
         settings: Settings,
+        chance: LastChance,
         wish: Callable[[Wish], None],
         interrupted: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
@@ -62,11 +64,14 @@ class Station:
         self._pace = pace = Pace()
         self._notes = Notes(store)
         self.runner = Runner(
-            tasks, executors=executors, slots=slots, bell=bell, notes=self._notes, settings=settings, interrupted=interrupted
-        )
+            tasks, executors=executors, slots=slots, bell=bell, notes=self._notes, settings=settings, interrupted=interrupted,
+            chance=chance, lease_s=settings.lease_ms / 1000,
+        )  # fmt: skip
+        chance.join(self.runner, bell)
         self.fetcher = Fetcher(
-            store, self.queues, self.runner, worker=worker, slots=slots, bell=bell, settings=settings, pace=pace
-        )
+            store, self.queues, self.runner, worker=worker, slots=slots, bell=bell, settings=settings, pace=pace,
+            chance=chance,
+        )  # fmt: skip
         self._keeper = Keeper(
             open, self.runner.held, worker=worker, settings=settings,
             tell=self.runner.told, cancel=self.runner.cancel, pulse=self._pulse,

@@ -20,11 +20,12 @@ from jobq.current import Running
 class _Work:
     """One call on its way through a thread."""
 
-    __slots__ = ("abandoned", "args", "context", "done", "error", "fn", "kwargs", "linger", "value")
+    __slots__ = ("abandoned", "args", "context", "done", "error", "fn", "kwargs", "linger", "of", "value")
 
     def __init__(
-        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], done: asyncio.Future[None]
+        self, of: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], done: asyncio.Future[None]
     ) -> None:
+        self.of = of
         self.context: Context = copy_context()
         self.fn = fn
         self.args = args
@@ -40,6 +41,7 @@ class _Work:
         if self.abandoned:
             return
         try:
+            self.of.check()
             self.value = self.context.run(self.fn, *self.args, **self.kwargs)
         except BaseException as error:
             self.error = error
@@ -58,7 +60,7 @@ class ThreadExecutor:
 
     def call(self, run: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
         """The function's result. Cancelled, the thread goes on and the run lingers."""
-        return self._call(run, _Work(fn, args, kwargs, self._loop.create_future()))
+        return self._call(run, _Work(run, fn, args, kwargs, self._loop.create_future()))
 
     async def _call(self, run: Running, work: _Work) -> Any:
         self._under_way += 1

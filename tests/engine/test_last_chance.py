@@ -1,0 +1,379 @@
+"""A job whose next stall would fail it: it runs alone, and for a while the worker claims nothing beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from jobq.core.commands import Cancel
+from jobq.core.queues import QueueConfig
+from jobq.core.records import Claim, JobKey, Release
+from jobq.core.states import State
+from jobq.engine.handler import BatchSize
+from jobq.stores import open_store
+from jobq.stores.base import Store
+
+from .kit import Bench, Proxy, eventually, soon, steal, worker_on
+
+LONG = 3_600_000
+
+
+async def frail(bench: Bench, name: str, *args: Any) -> str:
+    """A job on its last chance; there must be nothing else to claim."""
+    id = await bench.add(name, *args, max_stalls=1)
+    store = await bench.store()
+    (lease,) = (
+        await store.settle([], worker="dies", call=uuid4().hex, then=Claim(queues=(bench.qname,), limit=1, lease_ms=1))
+    ).leases
+    assert lease.id == id
+
+    async def stalled() -> bool:
+        await store.tick()
+        return (await bench.get(id)).stalls == 1
+
+    await eventually(stalled)
+    return id
+
+
+class Scene:
+    """Tasks that say when they run: `alone` is the job on its last chance, `other` any other."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.running: set[str] = set()
+        self.beside: list[set[str]] = []  # what else ran when `alone` began
+        self.alone, self.other = asyncio.Event(), asyncio.Event()  # they have begun
+        self.end_alone, self.end_other = asyncio.Event(), asyncio.Event()
+
+        async def alone() -> None:
+            self.beside.append(set(self.running))
+            await self._run("alone", self.alone, self.end_alone)
+
+        async def other() -> None:
+            await self._run("other", self.other, self.end_other)
+
+        for task in (alone, other):
+            bench.task(task)
+
+    async def _run(self, name: str, begun: asyncio.Event, end: asyncio.Event) -> None:
+        self.running.add(name)
+        begun.set()
+        try:
+            await end.wait()
+        finally:
+            self.running.discard(name)
+
+
+@pytest.fixture
+def scene(bench: Bench) -> Scene:
+    return Scene(bench)
+
+
+async def test_nothing_is_claimed_while_it_runs_and_all_is_afterwards(bench: Bench, scene: Scene, line: Proxy) -> None:
+    id = await frail(bench, "alone")
+    others = [await bench.add("other") for _ in range(3)]
+    async with bench.through(line).worker(concurrency=10, lease=0.3):
+        await soon(scene.alone)
+        others.append(await bench.add("other"))
+        seen = len(line.of("extend"))
+        await eventually(lambda: len(line.of("extend")) > seen + 2)  # for longer than a lease, which is renewed
+        assert (await bench.count(State.ACTIVE), await bench.count(State.WAITING)) == (1, 4)
+        scene.end_other.set()
+        scene.end_alone.set()
+        for each in (id, *others):
+            assert (await bench.ended(each)).state is State.COMPLETED
+    assert scene.beside == [set()]
+
+
+async def test_it_waits_for_other_runs_to_end_and_to_be_settled(bench: Bench, scene: Scene, line: Proxy) -> None:
+    id = await frail(bench, "alone")
+    other = await bench.add("other", priority=1)
+    async with bench.through(line).worker(concurrency=10):
+        await soon(scene.other)
+        await bench.all_in(State.ACTIVE, 2)  # it is claimed, and waits
+        settling, settle = asyncio.Event(), asyncio.Event()
+
+        async def slowly(method: str, args: tuple[Any, ...]) -> None:
+            if method == "settle" and args[0]:
+                settling.set()
+                await settle.wait()
+
+        line.before = slowly
+        scene.end_other.set()
+        await soon(settling)
+        await asyncio.sleep(0)
+        assert not scene.alone.is_set()
+        settle.set()
+        await soon(scene.alone)
+        assert (await bench.get(other)).state is State.COMPLETED
+        scene.end_alone.set()
+        assert (await bench.ended(id)).state is State.COMPLETED
+
+
+async def test_after_one_lease_it_starts_beside_those_left_and_its_own_lease_is_kept(
+    bench: Bench, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    id = await frail(bench, "alone")
+    other = await bench.add("other", priority=1)
+    async with bench.worker(concurrency=10, lease=0.4):
+        await soon(scene.alone)
+        assert scene.beside == [{"other"}]
+        scene.end_alone.set()
+        scene.end_other.set()
+        records = [await bench.ended(each) for each in (id, other)]
+    assert [(record.state, record.stalls) for record in records] == [(State.COMPLETED, 1), (State.COMPLETED, 0)]
+    assert "starts beside others" in caplog.text
+
+
+async def test_after_its_time_the_worker_claims_again_beside_it(bench: Bench, scene: Scene) -> None:
+    id = await frail(bench, "alone")
+    other = await bench.add("other")
+    async with bench.worker(concurrency=10, last_chance=0.1):
+        await soon(scene.alone)
+        await soon(scene.other)
+        scene.end_other.set()
+        await bench.ended(other)
+        assert scene.running == {"alone"}
+        scene.end_alone.set()
+        assert (await bench.ended(id)).state is State.COMPLETED
+
+
+async def test_last_chances_run_one_after_the_other(bench: Bench) -> None:
+    inside, most = 0, 0
+
+    @bench.task
+    async def work(n: int) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0)
+        inside -= 1
+
+    bench.tasks["work"].max_stalls = 1
+    store = await bench.store()
+    await bench.add_many("work", 20)
+    await store.declare(bench.qname, QueueConfig(max_stalls={"work": 1}))
+    claim = Claim(queues=(bench.qname,), limit=20, lease_ms=1)
+    assert len((await store.settle([], worker="dies", call="c", then=claim)).leases) == 20
+    async with bench.worker(concurrency=10):
+        await bench.all_in(State.COMPLETED, 20)
+    assert most == 1
+    assert (await bench.kinds())["started"] == 40
+
+
+async def test_a_queue_in_another_store_is_not_claimed_from_either(bench: Bench, scene: Scene) -> None:
+    id = await frail(bench, "alone")
+    async with open_store(f"memory://{uuid4().hex}") as elsewhere:
+        second = Bench(elsewhere, "second")
+        second.tasks = bench.tasks
+        async with worker_on(bench, second, concurrency=10):
+            await soon(scene.alone)
+            other = await second.add("other")
+            found = await eventually(lambda: steal(elsewhere, second.qname))  # it is there for other workers to take
+            assert [lease.id for lease in found.leases] == [other]
+            await elsewhere.settle([Release(queue=second.qname, id=other, token=found.leases[0].token)], worker="thief", call="x")
+            assert scene.running == {"alone"}
+            scene.end_other.set()
+            scene.end_alone.set()
+            assert (await second.ended(other)).state is State.COMPLETED
+            assert (await bench.ended(id)).state is State.COMPLETED
+
+
+class Two:
+    """A worker of two slots on two stores. A job on its last chance arrives from the first store while the answer of the second,
+    which brings the job `late`, is on its way: it comes when `answer` is set."""
+
+    def __init__(self, bench: Bench, scene: Scene, line: Proxy, elsewhere: Store, **options: Any) -> None:
+        self.store, self.bench, self.scene = elsewhere, bench, scene
+        self.second_line = Proxy(elsewhere)
+        self.second = Bench(self.second_line, "second")  # type: ignore[arg-type]
+        self.second.tasks = bench.tasks
+        self.under_way, self.answer = asyncio.Event(), asyncio.Event()
+        self.second_line.after, line.after = self._hold, self._arrive_second
+        self.worker = worker_on(bench.through(line), self.second, concurrency=2, **options)  # type: ignore[arg-type]
+
+    async def _hold(self, method: str, found: Any) -> None:
+        if method == "settle" and found.leases:
+            self.under_way.set()
+            await self.answer.wait()
+
+    async def _arrive_second(self, method: str, found: Any) -> None:
+        if method == "settle" and found.leases and found.leases[0].last_chance:
+            await soon(self.under_way)
+
+    async def play(self) -> None:
+        """Until the job waits for its turn."""
+        await self.bench.all_in(State.ACTIVE, 2)  # both stations wait for a slot, and will share what comes free
+        await self.store.put([self.second.spec("other", id="late")])
+        self.scene.end_other.set()
+        await soon(self.under_way)
+        first = self.worker._stations[0]
+        await eventually(lambda: first.fetcher._chance.waiting_in(first.runner))
+        self.scene.end_other.clear()
+
+
+async def test_what_another_exchange_brings_meanwhile_is_released_before_it_starts(
+    bench: Bench, scene: Scene, line: Proxy
+) -> None:
+    id = await frail(bench, "alone")
+    for _ in range(2):
+        await bench.add("other", priority=1)
+    async with open_store(f"memory://{uuid4().hex}") as elsewhere:
+        two = Two(bench, scene, line, elsewhere)
+        async with two.worker:
+            await two.play()
+            assert not scene.alone.is_set()
+            two.answer.set()
+            await soon(scene.alone)
+            (late,) = await elsewhere.get([JobKey(two.second.qname, "late")])
+            assert late is not None
+            assert (late.state, late.stalls, scene.beside) == (State.WAITING, 0, [set()])
+            scene.end_other.set()
+            scene.end_alone.set()
+            await bench.ended(id)
+            await two.second.ended("late")
+
+
+async def test_a_store_that_does_not_answer_holds_it_up_for_one_lease_only(bench: Bench, scene: Scene, line: Proxy) -> None:
+    await frail(bench, "alone")
+    for _ in range(2):
+        await bench.add("other", priority=1)
+    async with open_store(f"memory://{uuid4().hex}") as elsewhere:
+        two = Two(bench, scene, line, elsewhere, lease=0.4)
+        async with two.worker:
+            await two.play()
+            await soon(scene.alone)
+            assert scene.beside == [set()]
+            two.answer.set()
+            scene.end_other.set()
+            scene.end_alone.set()
+            await two.second.ended("late")
+
+
+async def test_a_batch_task_gets_it_as_a_batch_of_one(bench: Bench) -> None:
+    calls: list[list[int]] = []
+
+    async def work(items: list[int]) -> list[int]:
+        calls.append(items)
+        return items
+
+    bench.task(work, batch=BatchSize(10, LONG))
+    id = await frail(bench, "work", 0)
+    rest = [await bench.add("work", n) for n in range(1, 11)]
+    async with bench.worker(concurrency=20):
+        for each in (id, *rest):
+            assert (await bench.ended(each)).state is State.COMPLETED
+    assert sorted(calls, key=len) == [[0], list(range(1, 11))]
+
+
+async def test_a_batch_that_gathers_begins_so_that_it_can_end(bench: Bench, scene: Scene) -> None:
+    calls: list[list[int]] = []
+
+    async def gather(items: list[int]) -> list[int]:
+        calls.append(items)
+        return items
+
+    bench.task(gather, batch=BatchSize(10, LONG))
+    await frail(bench, "alone")
+    gathered = await bench.add("gather", 1, priority=1)
+    scene.end_alone.set()
+    async with bench.worker(concurrency=20):
+        await bench.ended(gathered)
+        await soon(scene.alone)
+    assert (calls, scene.beside) == ([[1]], [set()])
+
+
+async def test_plain_functions_wait_for_their_turn_as_well(bench: Bench, scene: Scene) -> None:
+    seen: list[set[str]] = []
+
+    @bench.task
+    def plain() -> str:
+        seen.append(set(scene.running))
+        return threading.current_thread().name
+
+    id = await frail(bench, "plain")
+    await bench.add("other", priority=1)
+    async with bench.worker(concurrency=10):
+        await soon(scene.other)
+        await bench.all_in(State.ACTIVE, 2)
+        scene.end_other.set()
+        assert (await bench.ended(id)).state is State.COMPLETED
+    assert seen == [set()]
+
+
+@pytest.mark.parametrize("executor", ["process", "command"])
+async def test_a_job_in_a_process_of_its_own_need_not_be_alone(bench: Bench, scene: Scene, executor: str) -> None:
+    await frail(bench, "alone")
+    await bench.add("other", priority=1)
+    bench.tasks["alone"].executor = executor
+    worker = bench.worker(concurrency=10)
+    bench.tasks["alone"].executor, inline = "inline", bench.tasks["alone"]
+    async with worker:
+        worker._executors[executor] = worker._executors["inline"]
+        inline.executor = executor
+        await soon(scene.alone)
+        await soon(scene.other)
+        scene.end_alone.set()
+        scene.end_other.set()
+        await bench.all_in(State.COMPLETED, 2)
+
+
+# ── waiting in vain ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_worker_that_stops_releases_it_unstarted(bench: Bench, scene: Scene) -> None:
+    id = await frail(bench, "alone")
+    await bench.add("other", priority=1)
+    async with bench.worker(concurrency=10) as worker:
+        await soon(scene.other)
+        await bench.all_in(State.ACTIVE, 2)
+        stopping = asyncio.create_task(worker.stop())
+        await bench.all_in(State.WAITING, 1)
+        scene.end_other.set()
+        await stopping
+    record = await bench.get(id)
+    assert (record.state, record.stalls, scene.beside) == (State.WAITING, 1, [])
+
+
+@pytest.mark.parametrize("kind", ["alone", "plain"])
+async def test_cancelled_while_it_waits_it_never_starts_and_the_worker_goes_on(
+    bench: Bench, scene: Scene, store: Store, kind: str
+) -> None:
+    ran: list[str] = []
+
+    @bench.task
+    def plain() -> None:
+        ran.append("plain")
+
+    id = await frail(bench, kind)
+    await bench.add("other", priority=1)
+    async with bench.worker(concurrency=10):
+        await soon(scene.other)
+        await bench.all_in(State.ACTIVE, 2)
+        await store.alter([Cancel(job=JobKey(bench.qname, id))])
+        assert (await bench.ended(id)).state is State.CANCELLED
+        scene.other.clear()
+        await bench.add("other")
+        await soon(scene.other)
+        scene.end_other.set()
+    assert (scene.beside, ran) == ([], [])
+
+
+async def test_a_lease_lost_while_it_waits_is_not_started_and_the_worker_goes_on(bench: Bench, scene: Scene) -> None:
+    id = await frail(bench, "alone")
+    await bench.add("other", priority=1)
+    async with bench.worker(concurrency=10) as worker:
+        await soon(scene.other)
+        await bench.all_in(State.ACTIVE, 2)
+        runner = worker._stations[0].runner
+        (run,) = [run for run in runner.held if run.lease.id == id]
+        runner.told(run, "lost")
+        scene.other.clear()
+        await bench.add("other")
+        await soon(scene.other)
+        scene.end_other.set()
+        assert run not in runner.held
+    assert scene.beside == []
