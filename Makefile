@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format fuzz faults bench bench-peers bench-pipeline clean setup
+.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-pipeline clean setup
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -31,6 +31,9 @@ check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are
 
 format: $(STAMP)  ## let ruff sort imports and fix what it can
 	@$(BIN)/ruff check --fix
+
+pairs: $(STAMP)  ## every two features of a job on every store, Redis, Cluster and Sentinel included (make test: memory, SQLite, one Valkey)
+	@$(PYTEST) tests/pairs --store memory --store sqlite --store valkey --store redis --store valkey-cluster --store valkey-sentinel $(ARGS)
 
 faults: $(STAMP)  ## kills, cuts and failovers that take minutes
 	@$(PYTEST) -m faults $(ARGS)

@@ -1,0 +1,63 @@
+"""The matrix: every two features, on every kind of queue; and which of them are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from jobq.errors import ConfigError, InvalidJob, JobqError
+from tests.pairs.feature import KINDS, Feature, Kind
+from tests.pairs.features import FEATURES
+
+# Limits of a whole queue.
+QUEUE_WIDE = frozenset({"limits", "rate", "cost"})
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Features that act on one job, in this order, in a queue of this kind."""
+
+    kind: Kind
+    features: tuple[Feature, ...]
+
+    @property
+    def name(self) -> str:
+        """For people, and for `pytest -k`."""
+        return f"{self.kind}:{'+'.join(feature.name for feature in self.features)}"
+
+    @property
+    def changes(self) -> str | None:
+        """Why the scenario does not hold yet: a strict mark, so that it has to be taken away when it does."""
+        names = [feature.name for feature in self.features]
+        if "update" in names and {"retry", "timeout", "snooze", "signal", "children", "hold", "stall"} & set(names):
+            return "update is refused once a job has started"
+        if "retention" in names and "throttle" in names[names.index("retention") :]:
+            return "a throttle holds though its record is gone"
+        modes = [name for name in names if name in ("simple", "throttle", "debounce", "keep_last")]
+        if len(modes) > 1 and modes[0] == "keep_last":
+            return "a follow-up goes on when the job before it ends, whatever that one's mode"
+        return None
+
+    @property
+    def refused(self) -> type[JobqError] | None:
+        """The error that the scenario must be refused with; None if it must play."""
+        names = {feature.name for feature in self.features}
+        if self.kind == "partitioned" and names & QUEUE_WIDE:
+            return ConfigError  # a limit of the whole queue needs one partition
+        if "key" in names and not self.kind.endswith("keyed"):
+            return ConfigError  # a job with a key in a plain queue
+        if "schedule" in names and names & {"delay", "debounce", "flow", "flow-across"}:
+            return InvalidJob  # a schedule's times say when, and its jobs wait for no others
+        return None
+
+
+def pairs(kinds: Sequence[Kind] = KINDS) -> list[Scenario]:
+    """Every two features. Those that act in the same phase are played in both orders."""
+    found = []
+    for kind in kinds:
+        for first, second in combinations(FEATURES, 2):
+            found.append(Scenario(kind, (first, second)))
+            if first.phases() & second.phases() or ("unique" in first.options and "unique" in second.options):
+                found.append(Scenario(kind, (second, first)))
+    return found
