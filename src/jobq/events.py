@@ -1,4 +1,4 @@
-"""`queue.events()`: everything that happened to a queue's jobs, from any point that is kept, and then as it happens."""
+"""`queue.events()`: what happened to a queue and its jobs, from any point that is kept up to now, and then as it happens."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from jobq import info
+from jobq.core import checks
 from jobq.core.checks import shown
 from jobq.core.records import EventRecord, Topic
 from jobq.deadline import LOOK_AGAIN
@@ -47,14 +48,19 @@ class Mark(NamedTuple):
 
 
 class EventStream(AsyncIterator[info.Event]):
-    """The events of a queue, in order per job, without end. It is an iterator; `async with` fixes where "now" is.
+    """The events of a queue, in order per job. It is an iterator; `async with` fixes where "now" is.
 
-    Without `after` it begins at the moment of `async with`, or else of the first `anext`.
+    Without `after` it begins at the moment of `async with`, or else of the first `anext`. With `follow` it never ends; without,
+    it ends with the last event that was written before that moment.
     """
 
-    def __init__(self, queue: Queue, after: str | None = None) -> None:
+    def __init__(self, queue: Queue, after: str | None = None, follow: bool = True) -> None:
         self._queue = queue
         self._mark = None if after is None else Mark.parse(after)
+        self._follow = checks.check_bool(follow, "follow")
+        if after is None and not follow:
+            raise InvalidJob('events(follow=False) reads up to now: give after="0" for all that is kept, or a position')
+        self._until: str | None = None
         self._ready: deque[info.Event] = deque()
 
     async def __aenter__(self) -> Self:
@@ -69,22 +75,28 @@ class EventStream(AsyncIterator[info.Event]):
         """The next event, when there is one."""
         while not self._ready:
             if not await self._read():
+                if not self._follow:
+                    raise StopAsyncIteration
                 await self._wait()
         return self._ready.popleft()
 
     async def _begin(self) -> Mark:
-        if self._mark is None:
+        """Where to read on. The first time, find the end of the log, if reading begins or ends there."""
+        if self._mark is None or not (self._follow or self._until):
             page = await (await self._queue.store()).read_events(self._queue.qname, after=None)
-            self._mark = Mark(page.position)
+            self._mark = self._mark or Mark(page.position)
+            self._until = None if self._follow else page.position
         return self._mark
 
     async def _read(self) -> bool:
         """Fetch what has happened since; False if nothing has."""
         mark = await self._begin()
-        page = await (await self._queue.store()).read_events(self._queue.qname, after=mark.position, limit=_PAGE)
+        store = await self._queue.store()
+        page = await store.read_events(self._queue.qname, after=mark.position, limit=_PAGE, until=self._until)
         self._ready.extend(_marked(page.events, mark))
-        self._mark = Mark(page.position)
-        return bool(self._ready)
+        if page.events:
+            self._mark = Mark(page.position)
+        return bool(page.events)
 
     async def _wait(self) -> None:
         """Until events were written, or for some seconds: a signal may be lost."""

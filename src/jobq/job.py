@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+import msgspec
+
 from jobq import waiting
 from jobq.core import checks
 from jobq.core.bounds import queue_full
@@ -108,6 +110,13 @@ class Job(Generic[R_co]):
 
     # ── acting ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def as_actor(self, name: str) -> Job[R_co]:
+        """A handle on the same job whose commands are recorded under this name: `await job.as_actor("ann").cancel()`.
+
+        The events that result have it as their `actor`. After a rerun, the handle that ran it stands for the new life."""
+        queue = self._queue.as_actor(name)
+        return Job(queue, self.id, self.name, self._life, self._definition, self.duplicate, self.snapshot)
+
     async def cancel(self, *, cascade: bool = False) -> bool:
         """Not started: at once. Running: the handler is asked to stop. False if the job had already ended.
 
@@ -174,6 +183,8 @@ class Job(Generic[R_co]):
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _do(self, command: AnyCommand) -> bool:
+        if self._queue.actor is not None:
+            command = msgspec.structs.replace(command, actor=self._queue.actor)
         (answer,) = await (await self._queue.store()).alter([command])
         if answer == "missing":
             raise self._missing()

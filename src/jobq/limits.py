@@ -51,6 +51,7 @@ class Limiting(ABC):
     """The limits of a queue: look, change, go back to what is declared."""
 
     qname: QueueName
+    actor: str | None = None
 
     @abstractmethod
     async def store(self) -> Store:
@@ -89,17 +90,18 @@ class Limiting(ABC):
         if key is None:
             if any(wanted.get(name) is not None for name in ("key_limit", "key_rate")):
                 self._check_has_keys(record)
-            await store.set_limits(self.qname, msgspec.structs.replace(stored.effective, **wanted))
+            await store.set_limits(self.qname, msgspec.structs.replace(stored.effective, **wanted), actor=self.actor)
             return
         self._check_key_limits(record, wanted)
         own = msgspec.structs.replace(stored.keys.get(checks.check_key(key), Limits()), **wanted)
-        await store.set_limits(self.qname, None if own == Limits() else own, key=checks.check_key(key))
+        await store.set_limits(self.qname, None if own == Limits() else own, key=checks.check_key(key), actor=self.actor)
 
     async def reset_limits(self, *, key: str | None = None) -> None:
         """Forget what was changed at run time: the declared limits hold again; with `key`, those of all keys hold for it.
 
         Lifts holds as well: of the key, or of the queue and all its keys."""
-        await (await self.store()).set_limits(self.qname, None, key=None if key is None else checks.check_key(key))
+        key = None if key is None else checks.check_key(key)
+        await (await self.store()).set_limits(self.qname, None, key=key, actor=self.actor)
 
     # ── holds ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -110,11 +112,12 @@ class Limiting(ABC):
         one too. It ends by itself; `release_hold`, `resume` and `reset_limits` (or any change of limits) end it sooner.
         """
         ms = checks.to_ms(seconds, "seconds", positive=True)
-        await (await self.store()).hold(self.qname, ms, None if key is None else checks.check_key(key))
+        await (await self.store()).hold(self.qname, ms, None if key is None else checks.check_key(key), actor=self.actor)
 
     async def release_hold(self, key: str | None = None) -> bool:
         """Lift the hold of the queue, or of one key: jobs start at once. False if there is none."""
-        return await (await self.store()).release_hold(self.qname, None if key is None else checks.check_key(key))
+        key = None if key is None else checks.check_key(key)
+        return await (await self.store()).release_hold(self.qname, key, actor=self.actor)
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,8 +5,10 @@ Every store call is bounded; what may touch a whole queue is a loop of them here
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Self
 
 from jobq import info, tree
 from jobq.core import checks
@@ -27,6 +29,8 @@ class Operations(ABC):
     """The reads and the operators' commands of a queue."""
 
     qname: QueueName
+    actor: str | None = None
+    """Who operations are recorded as: see `as_actor`."""
 
     @abstractmethod
     async def store(self) -> Store:
@@ -88,15 +92,25 @@ class Operations(ABC):
             await self.store(), self.qname, checks.check_id(id), limit=checks.check_int(limit, "limit", low=1)
         )
 
+    # ── acting ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def as_actor(self, name: str) -> Self:
+        """The same queue, whose operations, and those of its job handles, are recorded under this name (256 characters at most).
+
+        The events that result have it as their `actor`: `await queue.as_actor("ann").pause()`."""
+        acting = copy.copy(self)
+        acting.actor = checks.check_actor(name)
+        return acting
+
     # ── holding ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def pause(self) -> None:
         """Nothing more starts; what runs goes on, and so does everything else."""
-        await (await self.store()).pause(self.qname)
+        await (await self.store()).pause(self.qname, actor=self.actor)
 
     async def resume(self) -> None:
         """Jobs start again. Lifts a hold of the queue as well."""
-        await (await self.store()).resume(self.qname)
+        await (await self.store()).resume(self.qname, actor=self.actor)
 
     # ── clearing up ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -105,7 +119,7 @@ class Operations(ABC):
         store = await self.store()
         total = 0
         while True:
-            n = await store.clear(self.qname, delayed=checks.check_bool(delayed, "delayed"), limit=CHUNK)
+            n = await store.clear(self.qname, delayed=checks.check_bool(delayed, "delayed"), limit=CHUNK, actor=self.actor)
             total += n
             if n < CHUNK:
                 return total
@@ -123,7 +137,7 @@ class Operations(ABC):
         total = 0
         while left is None or left > total:
             most = CHUNK if left is None else min(CHUNK, left - total)
-            n = await store.clean(self.qname, wanted, older_than_ms=older_than_ms, limit=most)
+            n = await store.clean(self.qname, wanted, older_than_ms=older_than_ms, limit=most, actor=self.actor)
             total += n
             if n < most:
                 break
@@ -133,7 +147,7 @@ class Operations(ABC):
         """Run failed jobs again, from the start: those of these ids, or all, or all of task `name`; returns how many.
 
         Jobs in another state are left alone. An unknown id raises JobNotFound before any job changes."""
-        return await self._to_failed(ids, name, lambda job: Rerun(job=job))
+        return await self._to_failed(ids, name, lambda job: Rerun(job=job, actor=self.actor))
 
     async def purge(self, *ids: str, name: str | None = None) -> int:
         """Remove failed jobs: those of these ids, or all, or all of task `name`; returns how many.
@@ -141,12 +155,12 @@ class Operations(ABC):
         Jobs in another state are left alone. An unknown id raises JobNotFound before any job changes."""
         if not ids and name is None:
             return await self.clean(State.FAILED)
-        return await self._to_failed(ids, name, lambda job: Remove(job=job))
+        return await self._to_failed(ids, name, lambda job: Remove(job=job, actor=self.actor))
 
     async def obliterate(self, *, force: bool = False) -> None:
         """Remove everything of the queue. ConfigError if jobs are running, unless forced (their results are then lost)."""
         store = await self.store()
-        while not await store.obliterate(self.qname, force=checks.check_bool(force, "force"), limit=CHUNK):
+        while not await store.obliterate(self.qname, force=checks.check_bool(force, "force"), limit=CHUNK, actor=self.actor):
             pass
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────

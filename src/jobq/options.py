@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.meta import check_meta
-from jobq.core.policies import Cron, Every, Permissions, Retry, Unique
+from jobq.core.policies import Cron, Every, Permissions, Retention, Retry, Unique
+from jobq.core.queues import QueueConfig
 from jobq.core.records import Edge, JobKey
-from jobq.errors import InvalidJob
+from jobq.errors import ConfigError, InvalidJob
 
 if TYPE_CHECKING:
     from jobq.job import Job
@@ -145,3 +146,22 @@ def resolve_task(options: Mapping[str, Any]) -> tuple[Resolved, Mapping[str, Any
     calls = NOTHING.with_options(of_job)
     resolved = Resolved(calls.fields, calls.unique, key, calls.wait_ms)
     return resolved, {name: value for name, value in options.items() if name in _OF_WORKER}
+
+
+# ── what Queue(…) declares ────────────────────────────────────────────────────────────────────────────────────
+
+
+def queue_config(*, limits_version: int, **declared: Any) -> QueueConfig | None:
+    """What a queue declares. None if that is nothing: what is stored stands, and opening costs no call."""
+    if declared["mode"] is not None:
+        checks.check_choice(declared["mode"], "mode", ("plain", "keyed"), error=ConfigError)
+    if all(value is None for value in declared.values()):
+        return None
+    return QueueConfig(limits_version=limits_version, **declared)
+
+
+def retention_data(value: Retention | None) -> Any:
+    """The policy as stores keep it; ConfigError if it is none."""
+    if value is not None and not isinstance(value, Retention):
+        raise ConfigError(f"retention={shown(value)} is not a Retention")
+    return None if value is None else value.data

@@ -9,7 +9,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from jobq.session import close_sessions_here
@@ -78,3 +78,19 @@ atexit.register(portal.stop)
 
 run = portal.run
 """Run a coroutine in the portal and wait for it: for async code of jobq that has no blocking twin."""
+
+
+def pages(source: Callable[[], AsyncIterator[T]], size: int) -> Iterator[T]:
+    """The items of an async iterator, fetched `size` at a time: one trip to the portal per page."""
+    iterator = source()
+    while page := run(_take(iterator, size)):
+        yield from page
+
+
+async def _take(iterator: AsyncIterator[T], size: int) -> list[T]:
+    items: list[T] = []
+    async for item in iterator:
+        items.append(item)
+        if len(items) == size:
+            break
+    return items

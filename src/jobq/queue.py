@@ -17,7 +17,7 @@ from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.meta import check_event_names
 from jobq.core.policies import Bucket, Rate, Retention
-from jobq.core.queues import QueueConfig, ScheduleSpec
+from jobq.core.queues import ScheduleSpec
 from jobq.core.records import JobRecord, JobSpec, PutResult, QueueName
 from jobq.deadline import Deadlines
 from jobq.engine.clock import wall_clock
@@ -29,7 +29,7 @@ from jobq.info import JobInfo
 from jobq.job import Job
 from jobq.limits import Limiting, declared_limits
 from jobq.operations import Operations
-from jobq.options import NOTHING, JobOptions, TaskOptions
+from jobq.options import NOTHING, JobOptions, TaskOptions, queue_config, retention_data
 from jobq.schedule import Scheduling
 from jobq.session import CHUNK, Session, batches, close_session, open_session
 from jobq.stores import open_store
@@ -46,6 +46,14 @@ DEFAULT_MAX_PAYLOAD = 1024 * 1024
 MOST_PARTITIONS = 1024
 """More than there are machines to spread a queue over; a claim has to look at all of them."""
 """Bytes. A queue is not a file store: what is larger belongs elsewhere, and a job holds its address."""
+
+
+class _Place:
+    """Where a queue keeps its jobs, and by which clock."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.clock: Clock | None = None
 
 
 class Queue(Operations, Limiting, Scheduling):
@@ -83,21 +91,22 @@ class Queue(Operations, Limiting, Scheduling):
         self.qname = QueueName(self.tenant, self.name)
         if url is not None and (not isinstance(url, str) or not url):
             raise ConfigError(f"url={shown(url)} is not a store URL: give a string such as {DEFAULT_URL!r}")
-        self.url = url or os.environ.get("JQ_URL") or DEFAULT_URL
+        self._home = url or os.environ.get("JQ_URL") or DEFAULT_URL
+        self._place = _Place(self._home)  # shared with the views that as_actor makes, like all that can change
         self.codec = get_codec(codec)
         self.max_payload = checks.check_int(max_payload, "max_payload", low=1, error=ConfigError)
         if mode is not None:
             checks.check_choice(mode, "mode", ("plain", "keyed"), error=ConfigError)
         if mode == "plain" and (key_limit is not None or key_rate is not None):
             raise ConfigError(f"queue {name!r} is plain: its jobs have no keys to limit; use mode='keyed', or limit= and rate=")
-        self.config = _config(
+        self.config = queue_config(
             mode=mode,
             limits=declared_limits(limit=limit, key_limit=key_limit, rate=rate, key_rate=key_rate, max_waiting=max_waiting),
             limits_version=checks.check_int(limits_version, "limits_version", low=1, error=ConfigError),
             partitions=None
             if partitions is None
             else checks.check_int(partitions, "partitions", low=1, high=MOST_PARTITIONS, error=ConfigError),
-            retention=_retention(retention),
+            retention=retention_data(retention),
             dead_letters=None
             if dead_letters is None
             else checks.check_queue_name(dead_letters, "dead_letters", error=ConfigError),
@@ -109,12 +118,20 @@ class Queue(Operations, Limiting, Scheduling):
         """The schedules that its tasks were declared with, by id; workers store them when they start."""
         self.deadlines = Deadlines()
         """Those of waits for its jobs; closing the queue ends them."""
-        self._home = self.url
-        self.clock: Clock | None = None
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
         self._entered: dict[asyncio.AbstractEventLoop, int] = {}  # contexts, nested or side by side
         self._loose: set[asyncio.AbstractEventLoop] = set()  # used before the first context: open until aclose()
         self._doors: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+
+    @property
+    def url(self) -> str:
+        """The store that keeps its jobs."""
+        return self._place.url
+
+    @property
+    def clock(self) -> Clock | None:
+        """The clock of a test; None: the store's own."""
+        return self._place.clock
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} of tenant {self.tenant!r}>"
@@ -204,12 +221,15 @@ class Queue(Operations, Limiting, Scheduling):
         self._forget_closed_loops()
         if self._sessions:
             raise ConfigError(f"queue {self.name!r} is open and cannot be moved: close it first")
-        self.url, self.clock = url, clock
+        self._place.url, self._place.clock = url, clock
 
     async def move_back(self) -> None:
         """Close all handles, in whichever event loop, and keep jobs where they were kept before `move`."""
-        sessions, self._sessions, self._entered, self._loose = self._sessions, {}, {}, set()
-        self.url, self.clock = self._home, None
+        sessions = dict(self._sessions)
+        self._sessions.clear()
+        self._entered.clear()
+        self._loose.clear()
+        self._place.url, self._place.clock = self._home, None
         here = asyncio.get_running_loop()
         for loop, session in sessions.items():
             if loop is here:
@@ -281,9 +301,11 @@ class Queue(Operations, Limiting, Scheduling):
         """Jobs that wait for jobs, submitted whole or not at all: `async with queue.flow() as flow`."""
         return Flow(self, id)
 
-    def events(self, *, after: str | None = None) -> EventStream:
-        """What happens to the queue's jobs, without end. After a `position`; None: from now on; "0": all that is kept."""
-        return EventStream(self, after)
+    def events(self, *, after: str | None = None, follow: bool = True) -> EventStream:
+        """What happens to the queue and its jobs. After a `position`; None: from now on; "0": all that is kept.
+
+        With `follow`, which is the default, it never ends; without, it ends with what was there when reading began."""
+        return EventStream(self, after, follow)
 
     @property
     def sync(self) -> SyncQueue:
@@ -367,21 +389,3 @@ def _handles(chunk: Sequence[Wanted], results: Sequence[PutResult], refused: lis
 
 def _place(fn: Callable[..., Any]) -> str:
     return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', repr(fn))}"
-
-
-# ── what the constructor declares ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _config(*, limits_version: int, **declared: Any) -> QueueConfig | None:
-    """None if nothing is declared: what is stored stands, and opening costs no call."""
-    if declared["mode"] is not None:
-        checks.check_choice(declared["mode"], "mode", ("plain", "keyed"), error=ConfigError)
-    if all(value is None for value in declared.values()):
-        return None
-    return QueueConfig(limits_version=limits_version, **declared)
-
-
-def _retention(value: Retention | None) -> Any:
-    if value is not None and not isinstance(value, Retention):
-        raise ConfigError(f"retention={shown(value)} is not a Retention")
-    return None if value is None else value.data

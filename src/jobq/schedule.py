@@ -63,6 +63,7 @@ class Scheduling(ABC):
     """The schedules of a queue."""
 
     qname: QueueName
+    actor: str | None = None
 
     @abstractmethod
     async def session(self) -> Session:
@@ -88,11 +89,11 @@ class Scheduling(ABC):
         if task.queue.qname != self.qname:
             raise InvalidJob(f"schedule {id!r}: {task!r} belongs to another queue than {self.qname.queue!r}")
         spec = when.spec(self.qname, check_schedule_id(id), template(task.spec(args, kwargs), id))
-        await (await self._store()).put_schedule(spec, next_ms=cron.first_time(spec, self.now_ms()))
+        await (await self._store()).put_schedule(spec, next_ms=cron.first_time(spec, self.now_ms()), actor=self.actor)
 
     async def unschedule(self, id: str) -> bool:
         """Forget a schedule; the jobs it made stay. Raises JobNotFound if there is none of that id."""
-        if not await (await self._store()).drop_schedule(self.qname, check_schedule_id(id)):
+        if not await (await self._store()).drop_schedule(self.qname, check_schedule_id(id), actor=self.actor):
             raise self._missing(id)
         return True
 
@@ -126,7 +127,7 @@ class Scheduling(ABC):
         return [schedule_info(record) for record in records]
 
     async def _set_paused(self, id: str, paused: bool) -> bool:
-        answer = await (await self._store()).pause_schedule(self.qname, id, paused=paused)
+        answer = await (await self._store()).pause_schedule(self.qname, id, paused=paused, actor=self.actor)
         if answer == "missing":
             raise self._missing(id)
         return answer == "done"

@@ -6,7 +6,7 @@ Nothing is written twice: every method hands the async one to an event loop in a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
@@ -18,7 +18,7 @@ from jobq.core.checks import Seconds
 from jobq.core.records import JobKey
 from jobq.core.states import State
 from jobq.errors import QueueFull
-from jobq.portal import Portal, portal, run
+from jobq.portal import Portal, pages, portal, run
 from jobq.session import CHUNK, batches
 
 if TYPE_CHECKING:
@@ -38,23 +38,6 @@ __all__ = ["Portal", "SyncFlow", "SyncJob", "SyncQueue", "SyncTask", "chain", "c
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-T = TypeVar("T")
-
-
-def _pages(source: Callable[[], AsyncIterator[T]], size: int) -> Iterator[T]:
-    """The items of an async iterator, fetched `size` at a time: one trip to the portal per page."""
-    iterator = source()
-    while page := run(_take(iterator, size)):
-        yield from page
-
-
-async def _take(iterator: AsyncIterator[T], size: int) -> list[T]:
-    items: list[T] = []
-    async for item in iterator:
-        items.append(item)
-        if len(items) == size:
-            break
-    return items
 
 
 def _put(queue: Queue, wanted: Iterable[Wanted]) -> list[Job[Any]]:
@@ -137,6 +120,10 @@ class SyncJob(Generic[R_co]):
     def result(self, *, timeout: Seconds | None = None) -> R_co:
         """See `Job.result`."""
         return run(self._job.result(timeout=timeout))
+
+    def as_actor(self, name: str) -> SyncJob[R_co]:
+        """See `Job.as_actor`."""
+        return SyncJob(self._job.as_actor(name))
 
     def cancel(self, *, cascade: bool = False) -> bool:
         """See `Job.cancel`."""
@@ -299,11 +286,15 @@ class SyncQueue:
         limit: int | None = None,
     ) -> Iterator[JobInfo]:
         """See `Queue.find`."""
-        return _pages(lambda: self._queue.find(state=state, name=name, key=key, limit=limit), 100)
+        return pages(lambda: self._queue.find(state=state, name=name, key=key, limit=limit), 100)
 
-    def events(self, *, after: str | None = None) -> Iterator[Event]:
+    def as_actor(self, name: str) -> SyncQueue:
+        """See `Queue.as_actor`."""
+        return SyncQueue(self._queue.as_actor(name))
+
+    def events(self, *, after: str | None = None, follow: bool = True) -> Iterator[Event]:
         """See `Queue.events`."""
-        return _pages(lambda: self._queue.events(after=after), 1)
+        return pages(lambda: self._queue.events(after=after, follow=follow), 1 if follow else 100)
 
     def counts(self) -> dict[State, int]:
         """See `Queue.counts`."""

@@ -254,7 +254,7 @@ async def test_a_worker_of_other_queues_fires_schedules_too(queue: Queue, url: s
         worker = Worker(other)
         worker.settings = replace(worker.settings, schedule_ms=10)
         async with worker, asyncio.timeout(20):
-            assert (await anext(events)).kind == "accepted"
+            assert [str((await anext(events)).kind) for _ in range(2)] == ["schedule", "accepted"]
 
 
 async def test_a_sandbox_fires_the_schedules_of_tasks() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,3 +54,37 @@ def test_following_prints_what_comes_one_document_per_line(ctl, url: str) -> Non
     finally:
         process.kill()
         process.communicate()
+
+
+def test_what_an_operator_does_is_told_with_the_users_name(ctl) -> None:
+    user = f"{getpass.getuser()}@{socket.gethostname()}"
+    ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--delay", "1h")
+    ctl("queue", "pause", "shop")
+    ctl("job", "promote", "a")
+    ctl("limit", "set", "shop", "--limit", "3")
+    ctl("schedule", "set", "nightly", "add", "-q", "shop", "--every", "1h")
+    ctl("schedule", "remove", "nightly", "--yes")
+    ctl("job", "submit", "add", "-q", "shop", "--id", "b")
+    ctl("job", "cancel", "b")
+    ctl("queue", "clear", "shop", "--yes")
+    ctl("queue", "clean", "shop", "--state", "cancelled", "--yes")
+    ctl("queue", "resume", "shop")
+    told = [(event["kind"], event["actor"]) for event in ctl.json("events", "--all", "--no-follow")]
+    assert told == [
+        ("accepted", None), ("paused", user), ("promoted", user), ("limits", user), ("schedule", user), ("schedule", user),
+        ("accepted", None), ("cancelled", user), ("cancelled", user), ("cleared", user), ("purged", user), ("resumed", user),
+    ]  # fmt: skip
+    (purged,) = ctl.json("events", "--kind", "purged")
+    assert (purged["job"], purged["state"], purged["reason"], purged["shard"]) == ("", None, "2 cancelled jobs", 0)
+    numbers = [event["number"] for event in ctl.json("events", "--all")]
+    assert numbers == list(range(1, 13))
+    lines = ctl("events").stdout.splitlines()
+    assert any("cleared" in line and "1 job" in line and f"by {user}" in line for line in lines)
+
+
+def test_an_obliterated_queue_is_told_of_with_the_users_name(ctl) -> None:
+    ctl("job", "submit", "add", "-q", "shop", "--id", "a")
+    ctl("queue", "obliterate", "shop", "--yes")
+    ctl("job", "submit", "add", "-q", "shop", "--id", "a")
+    told = [(event["kind"], event["actor"] is not None) for event in ctl.json("events", "--all")]
+    assert told == [("accepted", False), ("cancelled", True), ("obliterated", True), ("accepted", False)]

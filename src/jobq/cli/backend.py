@@ -7,13 +7,19 @@ A command gets a `Backend` and asks it for the store, for a queue of the public 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
-from collections.abc import AsyncIterator, Awaitable, Sequence
+import socket
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+
+from jobq.core import checks
+from jobq.core.commands import Altered, AnyCommand
 from jobq.core.queues import QueueRecord
 from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.core.redact import redacted_url
@@ -45,6 +51,8 @@ class Backend:
         self.shown = redacted_url(url)  # what messages may say of it
         self.tenant = tenant or os.environ.get("JQ_TENANT") or "default"
         self.timeout = timeout
+        self.actor = _user()
+        """Who commands are recorded as, in the events that result."""
         self._stack = AsyncExitStack()
 
     @asynccontextmanager
@@ -67,8 +75,12 @@ class Backend:
 
     async def queue(self, name: str, **declared: Any) -> Queue:
         """A queue of the public API, open until the command ends."""
-        queue = Queue(name, self.url, tenant=self.tenant, **declared)
+        queue = Queue(name, self.url, tenant=self.tenant, **declared).as_actor(self.actor)
         return await self.within(self._stack.enter_async_context(queue))
+
+    async def alter(self, commands: Iterable[AnyCommand]) -> list[Altered]:
+        """Carry out commands on single jobs, in the user's name."""
+        return await self.within(self.store.alter([msgspec.structs.replace(each, actor=self.actor) for each in commands]))
 
     def name(self, queue: str) -> QueueName:
         """The queue's whole name."""
@@ -114,6 +126,15 @@ class Backend:
                 yield records
             if (cursor := page.cursor) is None:
                 return
+
+
+def _user() -> str:
+    """`user@host`; the number of a user who has no name here, as in some containers."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
+    return checks.as_actor(f"{user}@{socket.gethostname()}")
 
 
 async def _connected(url: str) -> Store:

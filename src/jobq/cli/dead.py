@@ -105,7 +105,7 @@ async def _each(
     done = 0
     with bar(did, len(failed)) as advance:
         for start in range(0, len(failed), 500):
-            answers = await ctl.backend.within(ctl.backend.store.alter([command(key) for key in failed[start : start + 500]]))
+            answers = await ctl.backend.alter(command(key) for key in failed[start : start + 500])
             done += answers.count("done")
             advance(len(answers))
     ctl.out.show({"matched": len(meant), did: done}, lambda: f"{did}: {done:,} of {text.plural(len(meant), 'failed job')}")

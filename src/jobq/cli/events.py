@@ -16,12 +16,13 @@ from rich.text import Text
 from jobq.cli import documents, text
 from jobq.cli.options import Command, Ctl, on_store
 from jobq.core.records import EventRecord, QueueName, Topic
-from jobq.core.states import Kind
+from jobq.core.states import Kind, QueueKind
 
 _KIND_STYLES = {
     "accepted": "cyan", "started": "yellow", "completed": "green", "failed": "bold red", "retried": "red", "stalled": "magenta",
     "cancelled": "bright_black", "gap": "bold red",
 }  # fmt: skip
+_KINDS = [*(kind.value for kind in Kind), *(kind.value for kind in QueueKind), "gap"]
 Entries = AsyncIterator[list[EventRecord]]
 Wanted = Callable[[EventRecord], bool]
 _LOOK = 1.0  # signals can be lost, and new queues have none yet: look this often as well
@@ -37,9 +38,13 @@ _LOOK = 1.0  # signals can be lost, and new queues have none yet: look this ofte
     """,
 )
 @click.option("-q", "--queue", "queues", metavar="NAME", multiple=True, help="Only this queue (may be given several times).")
-@click.option("-f", "--follow", is_flag=True, help="From now on, until interrupted (or --limit are printed).")
+@click.option(
+    "-f",
+    "--follow/--no-follow",
+    help="From now on, until interrupted (or --limit are printed). Default: those there are now, and end.",
+)
 @click.option("--job", "job", metavar="ID", help="Only this job.")
-@click.option("--kind", "kinds", type=click.Choice([*(k.value for k in Kind), "gap"]), multiple=True, help="Only these kinds.")
+@click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, help="Only these kinds.")
 @click.option("--after", metavar="POSITION", help="Those after this position of a queue's log, oldest first.")
 @click.option("--all", "everything", is_flag=True, help="All that are kept.")
 @click.option(
@@ -132,7 +137,7 @@ async def _entries(
     while True:
         topics = [Topic("log", queue, None) for queue in positions]
         async with ctl.backend.store.listen(topics) as signals:
-            async for entry in _drain(ctl, positions):
+            async for entry in _drain(ctl, positions, to_the_end=not follow):
                 yield entry
             if not follow:
                 return
@@ -142,10 +147,15 @@ async def _entries(
                 positions.setdefault(record.queue, "0")
 
 
-async def _drain(ctl: Ctl, positions: dict[QueueName, str | None]) -> AsyncIterator[list[EventRecord]]:
+async def _drain(
+    ctl: Ctl, positions: dict[QueueName, str | None], *, to_the_end: bool
+) -> AsyncIterator[list[EventRecord]]:  # fmt: skip
+    """What is there. `to_the_end`: and nothing that is written while it is read, or a busy queue would never be done with."""
+    read = ctl.backend.store.read_events
+    ends = {queue: (await ctl.backend.within(read(queue))).position for queue in positions} if to_the_end else {}
     for queue in positions:
         while True:
-            page = await ctl.backend.within(ctl.backend.store.read_events(queue, after=positions[queue] or "0"))
+            page = await ctl.backend.within(read(queue, after=positions[queue] or "0", until=ends.get(queue)))
             for _, entry in groupby(page.events, key=attrgetter("position")):
                 yield list(entry)
             if page.position == positions[queue]:
@@ -168,7 +178,7 @@ def line(event: EventRecord) -> Text:
         Text(text.clock(event.at_ms), style="bright_black"),
         Text(event.queue.queue),
         Text(f"{kind:<9}", style=_KIND_STYLES.get(kind, "")),
-        Text(f"{event.job:<26}"),
+        Text(f"{event.job:<26}" if event.job else ""),
         Text(text.clean(event.name)),
         Text(_about(event), style="bright_black"),
     ]
@@ -187,4 +197,6 @@ def _about(event: EventRecord) -> str:
         said.append(text.clean(event.reason))
     if event.error:
         said.append(text.clean(event.error))
+    if event.actor:
+        said.append(f"by {text.clean(event.actor)}")
     return " · ".join(said)

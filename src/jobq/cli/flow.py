@@ -48,7 +48,7 @@ async def cancel(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
     confirm(f"Cancel{more} {text.plural(unfinished, 'unfinished job')}?", yes=yes)
     roots = [node for node in tree if node.depth == 0]
     keys = [JobKey(ctl.backend.name(node.queue), node.id) for node in roots]
-    await ctl.backend.within(ctl.backend.store.alter([Cancel(job=key, cascade=True) for key in keys]))
+    await ctl.backend.alter(Cancel(job=key, cascade=True) for key in keys)
     tree = await _tree(ctl, id, queue, MOST)
     ctl.out.show({"id": id, "cancelled": [node.id for node in roots]}, lambda: _shown(tree))
     return 0

@@ -139,7 +139,7 @@ async def alter(
     """Carry out one command per job and say what became of each; exit code 1 if one did not apply."""
     found = await ctl.backend.locate(list(dict.fromkeys(ids)), queue)
     keys = [JobKey(record.queue, record.id) for record in found]
-    answers = await ctl.backend.within(ctl.backend.store.alter([command(key) for key in keys]))
+    answers = await ctl.backend.alter(command(key) for key in keys)
     now = await ctl.backend.within(ctl.backend.store.get(keys))
     states = [None if record is None else record.state for record in now]
     outcome = [

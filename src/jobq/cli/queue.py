@@ -149,7 +149,9 @@ async def _obliterate(ctl: Ctl, seen: Glance, *, yes: bool, force: bool, did: st
     confirm(f"Remove queue {name.queue!r} with {text.plural(total, 'job')} for good?", yes=yes)
     left = total
     with bar(f"removing {name.queue}", total) as advance:
-        while not await ctl.backend.within(ctl.backend.store.obliterate(name, force=force, limit=_STEP)):
+        while not await ctl.backend.within(
+            ctl.backend.store.obliterate(name, force=force, limit=_STEP, actor=ctl.backend.actor)
+        ):
             now = sum((await ctl.backend.within(ctl.backend.store.count(name))).values())
             advance(max(0, left - now))
             left = now
@@ -179,7 +181,7 @@ async def _pause(ctl: Ctl, names: Sequence[str], *, paused: bool) -> None:
     records = await ctl.backend.known(names)
     change = ctl.backend.store.pause if paused else ctl.backend.store.resume
     for record in records:
-        await ctl.backend.within(change(record.queue))
+        await ctl.backend.within(change(record.queue, actor=ctl.backend.actor))
     ctl.out.show(
         [{"queue": r.queue.queue, "paused": paused} for r in records],
         lambda: Group(*(Text(f"{r.queue.queue} {'paused' if paused else 'resumed'}") for r in records)),
@@ -231,7 +233,7 @@ async def clear(ctl: Ctl, name: str, delayed: bool, yes: bool) -> None:
 
 
 async def _clear(ctl: Ctl, name: QueueName, delayed: bool) -> int:
-    return await ctl.backend.store.clear(name, delayed=delayed, limit=_STEP)
+    return await ctl.backend.store.clear(name, delayed=delayed, limit=_STEP, actor=ctl.backend.actor)
 
 
 @queue.command(
@@ -261,7 +263,11 @@ async def clean(ctl: Ctl, name: str, state: str, older_than: float, limit: int |
             return 0
         n = await ctl.backend.within(
             ctl.backend.store.clean(
-                seen.record.queue, State(state), older_than_ms=round(older_than * 1000), limit=min(_STEP, left)
+                seen.record.queue,
+                State(state),
+                older_than_ms=round(older_than * 1000),
+                limit=min(_STEP, left),
+                actor=ctl.backend.actor,
             )
         )
         left -= n

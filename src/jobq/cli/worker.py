@@ -141,7 +141,7 @@ def main(
         # After the import: an application that configures logging has done so by now.
         logs.configure(log_level, log_format, chosen=ctx.get_parameter_source("log_level") is not _Source.DEFAULT)
         for queue in working:
-            queue.url = url or queue.url
+            queue.move(url or queue.url)
         _check_tasks(working)
         _run(_work(working, concurrency=concurrency, lease=lease, drain=drain, wait=wait, name=worker_id))
     except (ConfigError, InvalidJob) as e:

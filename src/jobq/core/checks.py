@@ -233,6 +233,11 @@ def check_short_name(value: object, option: str, longest: int, *, error: Refusal
     return _name(value, option, longest, error)
 
 
+def as_actor(text: str) -> str:
+    """A name that `check_actor` accepts, as near to the text as can be."""
+    return _UNSAFE.sub("?", text)[:MAX_ACTOR_LENGTH] or "unknown"
+
+
 def _name(value: object, option: str, longest: int, error: Refusal) -> str:
     if not isinstance(value, str):
         raise error(f"{option}={shown(value)} is not a string")

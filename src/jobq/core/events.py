@@ -164,10 +164,11 @@ def joined(places: Sequence[str]) -> str:
 def passed(position: str, end: str) -> bool:
     """Whether a position is at `end`, or behind it, in every shard."""
     shards = max(position.count(","), end.count(",")) + 1
-    return all(_order(a) >= _order(b) for a, b in zip(places(position, shards), places(end, shards), strict=True))
+    return all(order(a) >= order(b) for a, b in zip(places(position, shards), places(end, shards), strict=True))
 
 
-def _order(place: str) -> tuple[int, ...]:
+def order(place: str) -> tuple[int, ...]:
+    """What places of one shard are ordered by."""
     return tuple(map(int, place.split("-")))
 
 

@@ -308,10 +308,13 @@ class EventStore(Protocol):
     differ where numbers repeat.
     """
 
-    async def read_events(self, queue: QueueName, *, after: str | None = None, limit: int = 1000) -> EventPage:
+    async def read_events(
+        self, queue: QueueName, *, after: str | None = None, limit: int = 1000, until: str | None = None
+    ) -> EventPage:
         """Events after a position, about `limit` of them. None: nothing yet, only the present end; "0": from the oldest kept.
 
-        A position has the form of `core.events.places` on every store, and a place for each shard of the log."""
+        A position has the form of `core.events.places` on every store, and a place for each shard of the log. With `until`, a
+        position that the log has reached, no event past it is returned, and an empty page says that all were read."""
         ...
 
     async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:

@@ -182,15 +182,17 @@ def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
 # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: int) -> EventPage:
+def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: int, until: str | None) -> EventPage:
     """The whole of `Store.read_events`. A position is the number of the last entry read."""
     queue = tx.queue(name)
     if queue is None:
         return EventPage(events=(), position=after or "0")
     if after is None:
         return EventPage(events=(), position=str(queue.pos))
-    if not events.places(after, 1)[0].isdigit():
-        raise events.no_position(after)
+    for position in (after, until or "0"):
+        if not events.places(position, 1)[0].isdigit():
+            raise events.no_position(position)
+    last = None if until is None else int(until)
     found: list[EventRecord] = []
     position = after
     log = f"{log_id}.{queue.qid}"
@@ -205,6 +207,9 @@ def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: 
                     incarnation="" if trimmed is None else trimmed[0],
                 )
             )  # fmt: skip
+            position = str(pos - 1)
+        if last is not None and pos > last:
+            break
         found += told
         position = str(pos)
         if len(found) >= limit:

@@ -290,8 +290,10 @@ class SqliteStore:
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read_events(self, queue: QueueName, *, after: str | None = None, limit: int = 1000) -> EventPage:
-        return await self._read(reads.read_events, self._opened().log_id, queue, after, limit)
+    async def read_events(
+        self, queue: QueueName, *, after: str | None = None, limit: int = 1000, until: str | None = None
+    ) -> EventPage:
+        return await self._read(reads.read_events, self._opened().log_id, queue, after, limit, until)
 
     async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:
         return await self._write(reads.ack_events, queue, reader, position)

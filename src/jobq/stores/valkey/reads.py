@@ -96,17 +96,20 @@ class Reads(Presence):
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read_events(self, queue: QueueName, *, after: str | None = None, limit: int = 1000) -> EventPage:
+    async def read_events(
+        self, queue: QueueName, *, after: str | None = None, limit: int = 1000, until: str | None = None
+    ) -> EventPage:
         """See EventStore. Each partition is a shard of the log."""
         prefixes = await self.prefixes(queue)
         stands: list[Any] = [None] * len(prefixes) if after is None else events.places(after, len(prefixes))
+        ends: list[Any] = [None] * len(prefixes) if until is None else events.places(until, len(prefixes))
         if len(prefixes) == 1:
-            found, position = await self._read_log(prefixes[0], queue, 0, stands[0], limit)
+            found, position = await self._read_log(prefixes[0], queue, 0, stands[0], limit, ends[0])
             return EventPage(events=tuple(found), position=position)
         merged: list[EventRecord] = []
         for n, prefix in enumerate(prefixes):
             if len(merged) < limit:
-                found, stands[n] = await self._read_log(prefix, queue, n, stands[n], limit - len(merged))
+                found, stands[n] = await self._read_log(prefix, queue, n, stands[n], limit - len(merged), ends[n])
                 reached = events.joined([stand or "0" for stand in stands])
                 merged += [msgspec.structs.replace(event, position=reached) for event in found]
             else:
@@ -114,16 +117,17 @@ class Reads(Presence):
         return EventPage(events=tuple(merged), position=events.joined(stands))
 
     async def _read_log(
-        self, prefix: str, queue: QueueName, shard: int, after: str | None, limit: int
+        self, prefix: str, queue: QueueName, shard: int, after: str | None, limit: int, until: str | None
     ) -> tuple[list[EventRecord], str]:
         """Whole entries until there are `limit` events; a page ends where an entry does."""
+        last = None if until is None else events.order(until)
         found: list[EventRecord] = []
         start = "" if after is None else after
         while True:
             entries = max(1, min(_ENTRY, limit - len(found)))
             tag, position, gone, gone_to, gone_in, flat = await self.fcall("events", prefix, start, entries)
             name = tag.decode()
-            end = position.decode()
+            end = start if flat else position.decode()
             for at, entry in zip(flat[::2], flat[1::2], strict=True):
                 told = events.unpack(name, at.decode(), queue, entry, shard=shard)
                 if gone:
@@ -134,7 +138,10 @@ class Reads(Presence):
                             incarnation=gone_in.decode(),
                         )
                     )  # fmt: skip
+                    end = gone_to.decode()
                     gone = None  # told once, before the first that is left
+                if last is not None and events.order(at.decode()) > last:
+                    return found, end
                 found += told
                 end = at.decode()
                 if len(found) >= limit:
