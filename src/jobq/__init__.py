@@ -18,6 +18,7 @@ from jobq.core.states import State
 from jobq.current import CurrentJob, SyncCurrentJob, current_job
 from jobq.errors import (
     ConfigError,
+    CorruptStore,
     InvalidJob,
     JobCancelled,
     JobFailed,
@@ -70,5 +71,5 @@ __all__ = [
     "SyncQueue", "SyncTask", "SyncJob", "SyncFlow",
     # errors
     "JobqError", "InvalidJob", "PayloadTooLarge", "ConfigError", "JobNotFound", "JobFailed", "JobCancelled", "WaitTimeout",
-    "LeaseLost", "StoreUnavailable", "QueueFull", "QueueClosed",
+    "LeaseLost", "StoreUnavailable", "QueueFull", "CorruptStore", "QueueClosed",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ JobqError
 ├── JobCancelled                   the job ended as cancelled
 ├── WaitTimeout (TimeoutError)     waited long enough; the job itself goes on
 ├── LeaseLost                      a run's lease went to another worker; its result was not stored
+├── CorruptStore                   what is stored about a queue cannot be read; its other queues are served
 └── StoreUnavailable (ConnectionError)   the store did not answer; whether it acted is unknown
 """
 
@@ -82,6 +83,12 @@ class WaitTimeout(JobqError, TimeoutError):
 
 class LeaseLost(JobqError):
     """The run's lease went to another worker, so its result was not stored."""
+
+
+class CorruptStore(JobqError):
+    """What the store holds about a queue cannot be read: something else has written there, or a disk has failed.
+
+    Only this queue is affected. A single job that cannot be read is no such error: that job fails as `Unreadable`."""
 
 
 class StoreUnavailable(JobqError, ConnectionError):

@@ -108,6 +108,14 @@ def unpack(log: str, position: str, queue: QueueName, entry: bytes, *, shard: in
     numbers and positions to other events. It does so in another incarnation, which is part of the id: an id never means two
     events, and two ids under one number tell readers that events were lost.
     """
+    try:
+        return _unpack(log, position, queue, entry, shard)
+    except (msgspec.MsgspecError, IndexError, TypeError, UnicodeError):  # readers go on behind it
+        what = "an entry of the log cannot be read"
+        return [gap(log, position, queue, 0, what, shard=shard, number=0, incarnation="unreadable")]
+
+
+def _unpack(log: str, position: str, queue: QueueName, entry: bytes, shard: int) -> list[EventRecord]:
     fields = _decoder.decode(entry)
     if fields[0] == FORMAT:
         _, number, incarnation, at_ms, worker, items = fields[:6]

@@ -163,6 +163,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     inputs: tuple[Input, ...] = ()
     signals: tuple[tuple[str, bytes], ...] = ()  # all signals received, oldest first; an empty value: the wait timed out
     meta: dict[str, str] | None = None
+    unreadable: bool = False  # what is stored of the job cannot be read: it must be failed, not run
 
 
 class LeaseRef(NamedTuple):

@@ -19,6 +19,7 @@ STALLED = "the lease of attempt %d expired: stall %d, and max_stalls is %d"
 EXPIRED = "the job did not start within its ttl of %g s"
 CHILD_FAILED = "job %s (%s), which this job waits for, failed: %s"
 CHILD_CANCELLED = "job %s (%s), which this job waits for, was cancelled"
+UNREADABLE = "what is stored of this job cannot be read: something else has written there, or the disk has failed"
 CHILD_GONE = "job %s, which this job waits for, is gone"
 
 
@@ -43,6 +44,14 @@ def expired(*, ttl_ms: int, attempt: int, now_ms: int) -> Failure:
     message = EXPIRED % (ttl_ms / 1000)
     return Failure(
         reason="expired", type="Expired", message=message, attempt=attempt, at_ms=now_ms, fingerprint="expired"
+    )  # fmt: skip
+
+
+def unreadable(*, attempt: int, worker: str | None, now_ms: int) -> Failure:
+    """The failure of a job whose stored record cannot be read. It is not retried: it would not read better."""
+    return Failure(
+        reason="error", type="Unreadable", message=UNREADABLE, attempt=attempt, at_ms=now_ms, fingerprint="unreadable",
+        worker=worker,
     )  # fmt: skip
 
 

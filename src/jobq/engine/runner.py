@@ -15,7 +15,8 @@ from time import monotonic
 
 from jobq.core.decide import End, HandedBack, Raised, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
-from jobq.core.records import AnyOutcome, Complete, JobKey, Lease, LeaseState, QueueName
+from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName
+from jobq.core.verdicts import unreadable
 from jobq.current import running
 from jobq.engine.batches import Batches
 from jobq.engine.builtin import BUILTIN
@@ -91,6 +92,10 @@ class Runner:
             self.open += 1
             if self.releasing or lease.cancel_asked or (self._early and JobKey(lease.queue, lease.id) in self._early):
                 self.close(run, self.decide(run, HandedBack(), _DEFAULT_RETRY))
+                continue
+            if lease.unreadable:
+                failure = unreadable(attempt=lease.attempt, worker=None, now_ms=run.now_ms)
+                self.close(run, Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure))
                 continue
             handler = self._tasks[lease.queue].get(lease.name) or BUILTIN.get(lease.name)
             if handler is None:

@@ -9,7 +9,7 @@ from jobq.core.records import Claim, Lease, QueueName
 from jobq.core.states import Kind
 from jobq.stores.sqlite import chances, flows, keys, rates, upkeep
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import ACTIVE, CANCEL, ENDING, NOTED, WAITING, told_meta, unpack_options
+from jobq.stores.sqlite.rows import ACTIVE, BROKEN, CANCEL, ENDING, NOTED, WAITING, told_meta, unpack_options
 from jobq.stores.sqlite.tx import HOT, KEYED, Granted, QueueRow, Tx, as_json
 
 TIES = load("ties.sql")
@@ -32,6 +32,8 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
     alone = False  # a last chance was claimed
     for name in wanted.queues:
         queue = tx.queue_made(name)
+        if not tx.readable(queue, needed=len(wanted.queues) == 1):
+            continue
         seen.append(queue)
         upkeep.queue_due(tx, queue, UPKEEP)
         room = wanted.limit - len(leases)
@@ -101,6 +103,8 @@ def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, 
             tx.execute(HOT["claim_one"], (f"{row[0]}{mark}", worker, now, expires, row[0]))
     else:
         rows = tx.execute(HOT["claim_plain"], (mark, worker, now, expires, queue.qid, room)).fetchall()
+    if len(rows) < room:
+        _recount(tx, queue, len(rows))
     if not rows:
         return []
     rates.started(tx, queue, len(rows))
@@ -140,6 +144,12 @@ def _claim_keyed(
 
 def _last_chance(queue: QueueRow, row: Row) -> bool:
     return chances.is_last(queue, row[9], row[5], row[15])
+
+
+def _recount(tx: Tx, queue: QueueRow, claimed: int) -> None:
+    """Fewer jobs were found than asked for. If none waits any more, correct the counter: rows may have been deleted by others."""
+    if queue.counts[WAITING] != claimed and tx.execute(HOT["any_waiting"], (queue.qid,)).fetchone() is None:
+        queue.counts[WAITING], queue.dirty = claimed, True
 
 
 def _line_order(row: Row) -> tuple[int, int]:
@@ -186,4 +196,5 @@ def _lease(tx: Tx, queue: QueueName, row: Row, token: str, started: int, expires
         last_chance=stalls > 0 and chances.is_last(tx.queue_made(queue), stalls, name, packed),
         inputs=flows.inputs(tx, pk) if noted else (),
         signals=tuple(tx.execute(TIES["signals_of"], (pk,)).fetchall()) if noted else (),
+        unreadable=options is BROKEN,
     )  # fmt: skip

@@ -124,6 +124,8 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | No
     active = queue.counts[ACTIVE]
     if active and not force:
         raise ConfigError(f"queue {name.queue!r} has {active} active jobs: stop its workers first, or use force")
+    if force and not tx.readable(queue):
+        queue.settings_blob, queue.dirty = None, True
     rows = tx.execute(SQL["some_jobs"], (queue.qid, limit)).fetchall()
     for row in rows:
         job = Job(*row)

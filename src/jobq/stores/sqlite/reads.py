@@ -14,7 +14,7 @@ from jobq.core.queues import LimitsRecord, MinuteRecord, QueueRecord, StatsRecor
 from jobq.core.records import EventPage, EventRecord, Failure, Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
 from jobq.errors import InvalidJob
-from jobq.stores.sqlite import errors, flows, holds, presence
+from jobq.stores.sqlite import errors, flows, holds, presence, settings
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.queues import overrides
 from jobq.stores.sqlite.rows import (
@@ -171,7 +171,7 @@ def queues(tx: Tx, tenant: str | None) -> list[QueueRecord]:
 
 def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
     """What is stored about a queue."""
-    stored = queue.settings
+    stored = queue.settings if tx.readable(queue) else settings.DEFAULT
     limits = LimitsRecord(declared=stored.limits, version=stored.version, changed=stored.changed, keys=overrides(tx, queue.qid))
     return QueueRecord(
         queue=queue.qname, mode=queue.mode, limits=limits, retention=stored.retention,

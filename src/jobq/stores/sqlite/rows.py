@@ -11,6 +11,7 @@ import msgspec
 from jobq.core import meta
 from jobq.core.events import STATES
 from jobq.core.records import ChildPolicy, Failure, JobRecord, JobSpec, QueueName, RetryData, UniqueMode
+from jobq.core.verdicts import unreadable
 
 # State codes as in core.events.STATES, for SQL and speed.
 DELAYED, BLOCKED, WAITING, ACTIVE, COMPLETED, FAILED, CANCELLED = range(7)
@@ -57,6 +58,8 @@ class Options(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
 
 
 DEFAULT = Options()
+BROKEN = Options()
+"""In the place of options that cannot be read."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode_options = msgspec.msgpack.Decoder(Options).decode
 _decode_failure = msgspec.msgpack.Decoder(Failure).decode
@@ -80,8 +83,13 @@ def pack_options(options: Options) -> bytes | None:
 
 
 def unpack_options(data: bytes | None) -> Options:
-    """The other way."""
-    return DEFAULT if data is None else _decode_options(data)
+    """The other way. BROKEN for what cannot be read: such a job is claimed as unreadable, and ends like any other."""
+    if data is None:
+        return DEFAULT
+    try:
+        return _decode_options(data)
+    except (msgspec.MsgspecError, TypeError):  # not ours, or not even bytes
+        return BROKEN
 
 
 def told_meta(packed: bytes | None, names: tuple[str, ...]) -> dict[str, str] | None:
@@ -96,7 +104,12 @@ def pack_failure(failure: Failure) -> bytes:
 
 def unpack_failure(data: bytes | None) -> Failure | None:
     """The other way."""
-    return None if data is None else _decode_failure(data)
+    if data is None:
+        return None
+    try:
+        return _decode_failure(data)
+    except (msgspec.MsgspecError, TypeError):
+        return unreadable(attempt=0, worker=None, now_ms=0)
 
 
 class Job(msgspec.Struct):

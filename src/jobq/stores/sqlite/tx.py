@@ -7,6 +7,7 @@ the minute's figures and the wake-ups cannot disagree with the rows: `flush` wri
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,10 +18,13 @@ from jobq.core import events
 from jobq.core.records import Failure, Mode, QueueName
 from jobq.core.states import Kind, QueueKind
 from jobq.core.verdicts import error_text
+from jobq.errors import CorruptStore
 from jobq.stores.sqlite import settings
 from jobq.stores.sqlite.mailbox import Notice
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import ACTIVE, DELAYED, WAITING, Job, pack_failure, told_meta
+
+log = logging.getLogger("jobq")
 
 HOT = load("hot.sql")
 KEYED = load("keyed.sql")
@@ -67,8 +71,11 @@ class QueueRow(msgspec.Struct):
 
     @property
     def settings(self) -> settings.Settings:
-        """What is stored with it."""
-        return settings.unpack(self.settings_blob)
+        """What is stored with it. CorruptStore if that cannot be read."""
+        try:
+            return settings.unpack(self.settings_blob)
+        except (msgspec.MsgspecError, TypeError) as error:
+            raise CorruptStore(f"the settings of queue {self.name!r} cannot be read ({error}): obliterate it by force") from error
 
     def values(self) -> tuple[object, ...]:
         """Parameters of `save_queue`."""
@@ -105,6 +112,7 @@ class Memory:
         self.calls: dict[str, str] = {}  # the last exchange of each worker that talks through this process
         self.looked_ms: dict[int, int] = {}  # per queue: nothing was due then
         self.deputies: dict[int, float] = {}  # per queue: until when deputies need not be told (monotonic)
+        self.unreadable: set[int] = set()  # queues whose settings cannot be read: the log has said so
         self.ticked_qid = 0  # the queue the last tick got to
         self.queues: dict[QueueName | int, QueueRow] = {}  # by name and by number, as long as nobody else writes
 
@@ -184,6 +192,19 @@ class Tx:
         self._queues[row.qname] = self._qids[row.qid] = row
         self.memory.queues[row.qname] = self.memory.queues[row.qid] = row
         return row
+
+    def readable(self, queue: QueueRow, *, needed: bool = False) -> bool:
+        """Whether its settings can be read. If not, CorruptStore where they are `needed`; else the log says so once."""
+        try:
+            queue.settings  # noqa: B018 - decoded once per content, so that asking costs nothing
+        except CorruptStore as error:
+            if needed:
+                raise
+            if queue.qid not in self.memory.unreadable:
+                self.memory.unreadable.add(queue.qid)
+                log.error("%s; the other queues are served", error)
+            return False
+        return True
 
     def places(self, qid: int, n: int = 1) -> int:
         """The first of n new places at the back of the line."""

@@ -60,6 +60,8 @@ def tick(tx: Tx, limit: int) -> int:
         tx.keep(queue)
         if steps < limit:
             tx.memory.ticked_qid = queue.qid
+        if not tx.readable(queue):
+            continue
         if steps < limit:
             steps += queue_due(tx, queue, limit - steps)
         if steps < limit:

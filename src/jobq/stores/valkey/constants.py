@@ -39,6 +39,7 @@ _WORDS = {
     "child_failed": verdicts.CHILD_FAILED,
     "child_cancelled": verdicts.CHILD_CANCELLED,
     "child_gone": verdicts.CHILD_GONE,
+    "unreadable": verdicts.UNREADABLE,
 }
 _EFFECTS = {
     tag: {"kind": effect.kind.value, "state": STATE_CODES[effect.state], "failed": effect.failed, "returns": effect.returns}

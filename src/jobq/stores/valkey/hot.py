@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from jobq.core.records import (
     Settled,
     lane_of,
 )
-from jobq.errors import ConfigError, InvalidJob, QueueFull
+from jobq.errors import ConfigError, CorruptStore, InvalidJob, QueueFull
 from jobq.stores.valkey import keys, packing, unpacking
 from jobq.stores.valkey.functions import function
 from jobq.stores.valkey.handle import Parted, Refused
@@ -35,6 +36,8 @@ from jobq.stores.valkey.packing import Prepared
 from jobq.stores.valkey.sleep import Sleep
 from jobq.stores.valkey.unpacking import Glance
 from jobq.stores.valkey.wire import Argument
+
+log = logging.getLogger("jobq")
 
 _PUT, _PUT_ALIKE, _SETTLE, _EXTEND = function("put"), function("put_alike"), function("settle"), function("extend")
 _numbers = Struct(">8d").pack
@@ -292,8 +295,14 @@ class HotCalls(Sleep):
             if room > 0 or at in outcomes:
                 mine = outcomes.get(at, ())
                 company = bool(found.leases)
-                answer = await self._exchange(at.prefix, at.queue, mine, by, room, then.lease_ms, at.mark, company)
-                found.add(answer, at.prefix)
+                try:
+                    answer = await self._exchange(at.prefix, at.queue, mine, by, room, then.lease_ms, at.mark, company)
+                except CorruptStore as error:
+                    if mine or len(places) == 1:
+                        raise
+                    log.error("%s; the other queues are served", error)
+                else:
+                    found.add(answer, at.prefix)
 
     async def _glance(self, places: Sequence[Place]) -> dict[Place, Glance]:
         """What the counters of queues or partitions say, all asked at once."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 
-from jobq.errors import ConfigError, JobqError, StoreUnavailable
+from jobq.errors import ConfigError, CorruptStore, JobqError, StoreUnavailable
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.address import Address, Node
 from jobq.stores.valkey.functions import DIGEST, LIBRARY, VERSION, function
@@ -157,6 +157,8 @@ class Servers:
                 f"{node[0]}:{node[1]} is out of memory (maxmemory), and nothing of this call was stored "
                 "(of a bulk, the calls before it were): raise maxmemory, or let workers drain the queue"
             )
+        if "user_function" in text or "script" in text:
+            raise CorruptStore(f"the server could not carry out a call on {key!r}, whose data it cannot read: {text}")
         raise error
 
 

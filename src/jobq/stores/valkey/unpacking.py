@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from struct import Struct
 from typing import Any, NamedTuple
@@ -119,7 +120,10 @@ def leases(queue: QueueName, granted: Sequence[Any], lease_ms: int, mark: str = 
 
 def _fresh(queue: QueueName, id: bytes, rec: bytes, token: str, started: int, expires: int) -> Lease:
     """A job's first run: all there is to know is in its record."""
-    created, _, life, name, key, options, payload = _parts(rec)
+    try:
+        created, _, life, name, key, options, payload = _parts(rec)
+    except _BROKEN:
+        return _unreadable(queue, id, rec, token, 1, started, expires)
     return Lease(
         queue=queue, id=id.decode(), token=token, life=life, name=name, payload=payload, codec=options.codec, attempt=1,
         failures=0, stalls=0, created_ms=created, started_ms=started, expires_ms=expires, key=key, retry=options.retry,
@@ -129,9 +133,12 @@ def _fresh(queue: QueueName, id: bytes, rec: bytes, token: str, started: int, ex
 
 def _lease(queue: QueueName, told: Sequence[Any], expires: int, mark: str) -> Lease:
     id, rec, packed_run, extras = told
-    created, _, life, name, key, options, payload = _parts(rec)
     run = run_of(packed_run)
-    more = _extras(extras) if extras else _NO_EXTRAS
+    try:
+        created, _, life, name, key, options, payload = _parts(rec)
+        more = _extras(extras) if extras else _NO_EXTRAS
+    except _BROKEN:
+        return _unreadable(queue, id, rec, run.token + mark, run.attempt, run.started, expires)
     return Lease(
         queue=queue, id=id.decode(), token=run.token + mark, life=life, name=name, payload=payload, codec=options.codec,
         attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created, started_ms=run.started,
@@ -141,12 +148,27 @@ def _lease(queue: QueueName, told: Sequence[Any], expires: int, mark: str) -> Le
     )  # fmt: skip
 
 
+_BROKEN = (msgspec.MsgspecError, struct.error, ValueError, TypeError, IndexError)
+"""What taking apart something unreadable may raise."""
+
+
+def _unreadable(queue: QueueName, id: bytes, rec: bytes, token: str, attempt: int, started: int, expires: int) -> Lease:
+    """The lease of a job whose record cannot be read: enough to fail it."""
+    return Lease(
+        queue=queue, id=id.decode(errors="replace"), token=token, life=0, name="?", payload=rec, codec="json", attempt=attempt,
+        failures=0, stalls=0, created_ms=started, started_ms=started, expires_ms=expires, unreadable=True,
+    )  # fmt: skip
+
+
 def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) -> JobRecord:
     """A job as the reads answer it. `with_errors`: they answered all failed runs that are kept, not only the last."""
     id, state, rec, packed_run, extras, finished, reason, result, failed = view
-    created, due, life, name, key, options, payload = _parts(rec)
     run = run_of(packed_run)
-    more = _extras(extras) if extras else _NO_EXTRAS
+    try:
+        created, due, life, name, key, options, payload = _parts(rec)
+        more = _extras(extras) if extras else _NO_EXTRAS
+    except _BROKEN:  # listed all the same, with what was found as its payload
+        created, due, life, name, key, options, payload, more = 0, 0, 0, "?", None, _DEFAULT, rec, _NO_EXTRAS
     failure = more.failure
     errors: tuple[Failure, ...] = ()
     if failed:

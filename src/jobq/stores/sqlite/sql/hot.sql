@@ -110,3 +110,7 @@ INSERT INTO calls VALUES (?, ?, ?, ?) ON CONFLICT (worker) DO UPDATE SET call = 
 
 -- name: extend: renew a lease
 UPDATE jobs SET at_ms = ? WHERE pk = ? AND id = ? AND state = 3 AND token = ? RETURNING flags;
+
+-- name: any_waiting: whether a job waits at all, in a plain queue or in a keyed one
+SELECT 1 WHERE EXISTS (SELECT 1 FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL)
+    OR EXISTS (SELECT 1 FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NOT NULL);

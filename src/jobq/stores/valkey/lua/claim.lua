@@ -6,6 +6,7 @@ local AT_START, MORE, LATER = J.AT_START, J.MORE, J.LATER
 local BYTE, TEXT, two = J.BYTE, J.TEXT, J.two
 local WADE = 1000 -- entries left behind that one claim wades through at most
 local FEW, NO_RUNS = 4, {}
+local SHORTEST, good_nk = 12, J.good_nk -- bytes of the longest head that is looked at; a record has a name and a payload behind it
 local FIRST = "\0\0\0\1\0\0\0\0\0\0" -- attempt I4, failures I3, stalls I3
 local MANY, LONG, DOTS = 16, ("-"):rep(65), ("."):rep(16)
 
@@ -58,6 +59,11 @@ end
 local function start_one(cx, tk, entry, id, rec, run, order, key_rate)
   local job = J.read(id, rec, run)
   local _, life, ticket = J.entry_parts(entry)
+  if job.broken and not job.finished and job.state ~= STATE.active then
+    job.state = STATE.waiting
+    J.fail_broken(cx, job)
+    return nil
+  end
   if job.finished or job.state == STATE.active or job.life ~= life or job.ticket ~= ticket then return nil end
   job.state, job.order = STATE.waiting, order
   local opts = J.options(job)
@@ -112,19 +118,24 @@ local function activate(cx, tk, entries, orders, key_rates)
       call("HDEL", P .. "tb", id)
     elseif tk.over then
       local job = J.read(id, rec, run)
-      if not job.finished then J.push_front(cx, (J.line_of(cx, job)), J.options(job).priority or 0, entries[i], order or batch * 65536 + i) end
+      if job.broken then
+        start_one(cx, tk, entries[i], id, rec, run)
+      elseif not job.finished then J.push_front(cx, (J.line_of(cx, job)), J.options(job).priority or 0, entries[i], order or batch * 65536 + i) end
     else
-      local created, flags, nn = sunpack(">I6BB", rec)
+      local created, flags, nn, nk, meta = 0, LATER, 0, nil, nil
+      if #rec > SHORTEST then created, flags, nn = sunpack(">I6BB", rec) end
       -- Never started, due when created, alive in its first life, and nothing to heed.
       if not run and not order and not closely and flags < LATER and flags % (2 * AT_START) < AT_START and entries[i] == id and byte(rec) < 255 then
-        local token, created6, nk_at = stem .. (TEXT[tk.n] or tk.n), sub(rec, 1, 6), 9
-        local meta, no
+        local nk_at, no = 9, 0
         if flags >= MORE then
           nn, no = sunpack(">I2I2", rec, 9)
           nk_at = 13
-          meta = told and no > 0 and J.told_meta(told, sub(rec, nk_at + nn, nk_at + nn + no - 1))
         end
-        items[#items + 1] = (meta and "\220\0\19\3" or "\220\0\17\3") .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. sub(rec, nk_at, nk_at + nn - 1) .. before
+        nk, meta = sub(rec, nk_at, nk_at + nn - 1), told and no > 0 and J.told_meta(told, sub(rec, nk_at + nn, nk_at + nn + no - 1))
+      end
+      if nk and good_nk(nk) then
+        local token, created6 = stem .. (TEXT[tk.n] or tk.n), sub(rec, 1, 6)
+        items[#items + 1] = (meta and "\220\0\19\3" or "\220\0\17\3") .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. nk .. before
           .. created6 .. TIME .. created6 .. (meta and started .. NIL .. meta or started)
         tk.waited = tk.waited + now - created
         fresh[#fresh + 1], fresh[#fresh + 2] = id, rec
@@ -148,7 +159,10 @@ local function claim_plain(cx, tk, want)
   local waded = 0
   while tk.n < want and not tk.over and waded < WADE do
     local entries, orders = J.pop(cx, line, want - tk.n)
-    if #entries == 0 then break end
+    if #entries == 0 then
+      tk.emptied = true
+      break
+    end
     local before = tk.n
     activate(cx, tk, entries, orders)
     waded = waded + #entries - (tk.n - before)
@@ -191,7 +205,10 @@ local function claim_keyed(cx, tk, want)
   local P, waded = cx.P, 0
   while tk.n < want and not tk.over and waded < WADE do
     local ready = call("ZPOPMIN", P .. "r", want - tk.n)
-    if #ready == 0 then break end
+    if #ready == 0 then
+      tk.emptied = call("EXISTS", P .. "ks") == 0
+      break
+    end
     local keys, turns, limits, rates, entries, orders, owner = {}, {}, {}, {}, {}, {}, {}
     for i = 1, #ready, 2 do
       keys[#keys + 1], turns[#turns + 1] = ready[i], ready[i + 1]
@@ -265,6 +282,8 @@ function J.claim(cx, want, worker, lease_ms, company)
   if allowed > 0 then
     if J.meta(cx).mode == "keyed" then claim_keyed(cx, tk, allowed) else claim_plain(cx, tk, allowed) end
   end
+  -- No line has an entry left: whatever the counter says, the jobs that were claimed are all that waited (records may have vanished).
+  if tk.emptied and not tk.over then J.counters(cx).waiting = tk.n end
   if tk.n > 0 then
     J.variadic("HSET", cx.P .. "h", tk.runs, 2)
     note_leases(cx, tk)

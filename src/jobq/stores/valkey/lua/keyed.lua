@@ -80,6 +80,24 @@ function J.take_turns(cx, keys, quietly)
   if not quietly then cx.woken = math.max(cx.woken, #keys) end
 end
 
+-- Count the active jobs of each key again: the record of an active job was lost, and with it the name of the key whose place it took.
+-- By the number of active jobs; it happens only when something outside of jobq has damaged records.
+function J.recount_keys(cx)
+  local P, counts = cx.P, {}
+  local before, ids = call("HKEYS", P .. "a"), call("ZRANGE", P .. "q", 0, -1)
+  local names = {}
+  for i = 1, #ids do names[i] = P .. "j:" .. ids[i] end
+  for i, rec in ipairs(J.mget(names)) do
+    local key = rec and select(2, J.name_key(J.read(ids[i], rec)))
+    if key then counts[key] = (counts[key] or 0) + 1 end
+  end
+  local flat = {}
+  for key, n in pairs(counts) do flat[#flat + 1], flat[#flat + 2] = key, n end
+  call("DEL", P .. "a")
+  J.variadic("HSET", P .. "a", flat, 2)
+  for i = 1, #before do of(cx, before[i]) end
+end
+
 function J.hold_key(cx, key, until_ms)
   call("ZADD", cx.P .. "hd", "GT", until_ms, key)
   J.timer(cx, until_ms)

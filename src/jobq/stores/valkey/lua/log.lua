@@ -44,8 +44,9 @@ end
 
 -- What events tell of the meta of a job with these options (packed), as MessagePack; nil: nothing. Copies core/meta.py: told.
 function J.told_meta(names, raw)
-  local meta = raw ~= "" and munpack(raw).meta
-  if not meta then return nil end
+  local ok, opts = pcall(munpack, raw)
+  local meta = ok and type(opts) == "table" and opts.meta
+  if type(meta) ~= "table" then return nil end
   local told = {}
   for i = 1, #names do told[names[i]] = meta[names[i]] end
   return next(told) and mpack(told) or nil

@@ -44,6 +44,7 @@ end
 
 -- Stand in line: where = "back", "front" or "first" (see J.stand).
 function J.to_waiting(cx, job, kind, where, reason, err, fingerprint)
+  if job.broken then return J.fail_broken(cx, job) end
   local previous, worker = job.state, leave_unended(cx, job)
   if previous ~= STATE.delayed and previous ~= STATE.waiting then job.due, job.run_due = cx.now, cx.now end
   job.state = STATE.waiting
@@ -68,6 +69,7 @@ end
 
 -- Due later.
 function J.to_delayed(cx, job, kind, due, reason, err, fingerprint)
+  if job.broken then return J.fail_broken(cx, job) end
   local previous, worker = job.state, leave_unended(cx, job)
   job.state, job.due, job.run_due = STATE.delayed, due, due
   J.save_run(cx, job)

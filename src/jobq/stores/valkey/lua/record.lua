@@ -80,8 +80,19 @@ local function read_end(job, rec)
   return rec:sub(result_at + result_n)
 end
 
--- A job from its record and run. Its state is known only if it is active or ended (see J.load).
-function J.read(id, rec, run)
+local known_nk, known_n, KNOWN = {}, 0, 10000
+
+-- Whether this is a name, and a key or nil, as MessagePack. Of names met before, one look in a table tells.
+function J.good_nk(nk)
+  if known_nk[nk] then return true end
+  local ok, name, key = pcall(munpack, nk)
+  if not ok or type(name) ~= "string" or key ~= nil and type(key) ~= "string" or #J.pstr(name) + #J.pmaybe(key) ~= #nk then return false end
+  if known_n >= KNOWN then known_nk, known_n = {}, 0 end
+  known_nk[nk], known_n = true, known_n + 1
+  return true
+end
+
+local function read_job(id, rec, run)
   local job = { id = id }
   local run_due
   if rec:byte(1) == 255 then
@@ -100,7 +111,37 @@ function J.read(id, rec, run)
   job.rec, job.created, job.first_due, job.life, job.flags = rec, created, due, life, flags
   job.due = run_due > 0 and run_due or due > 0 and due or created
   job.nk, job.raw, job.payload_at = rec:sub(at, at + nn - 1), rec:sub(at + nn, at + nn + no - 1), at + nn + no
+  job.opts = job.raw == "" and NO_OPTIONS or munpack(job.raw)
+  if type(job.opts) ~= "table" or not J.good_nk(job.nk) then error("no name, or no options") end
   return job
+end
+
+-- What stands for a record that cannot be read: a job without a name, whose payload is what was found. One that had ended is past
+-- its keeping; any other is failed when its turn comes, and keeps no other job from its own.
+local function broken_job(id, rec, run)
+  local job = { id = id, broken = true, flags = 0, life = 0, created = 0, due = 0, first_due = 0, nk = J.pstr("?") .. J.NIL, raw = "", opts = NO_OPTIONS }
+  if not run or not pcall(read_run, job, run) then no_run(job) end
+  if rec:byte(1) == 255 then
+    job.state, job.finished, job.reason, job.result = STATE.failed, 0, "", ""
+  elseif J.has(job.rflags, J.ACTIVE) then
+    job.state = STATE.active
+  end
+  job.rec = J.compose(0, 0, 0, 0, job.nk, "", rec)
+  job.payload_at = #job.rec - #rec + 1
+  return job
+end
+
+-- A job from its record and run. Its state is known only if it is active or ended (see J.load).
+function J.read(id, rec, run)
+  local ok, job = pcall(read_job, id, rec, run)
+  return ok and job or broken_job(id, rec, run)
+end
+
+-- A job whose record cannot be read ends here (copies core/verdicts.py: unreadable).
+function J.fail_broken(cx, job)
+  job.created, job.due, job.run_due = cx.now, cx.now, cx.now
+  J.renew(job)
+  J.finish(cx, job, STATE.failed, nil, nil, { reason = "error", type = "Unreadable", message = J.WORDS.unreadable, fingerprint = "unreadable" })
 end
 
 function J.payload(job) return job.rec:sub(job.payload_at) end

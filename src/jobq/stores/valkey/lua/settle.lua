@@ -5,6 +5,7 @@ local STATE, NIL, TIME = J.STATE, J.NIL, "\207\0\0"
 local AT_END, MORE, NONE = J.AT_END, J.MORE, "\0\0\0\0\0\0"
 local two, FOUR = J.two, {}
 for n = 0, 255 do FOUR[n] = "\0\0\0" .. J.BYTE[n] end
+local SHORTEST, good_nk = 12, J.good_nk -- see claim.lua
 local REMEMBERED = "3600000" -- ms that a worker's last exchange is remembered
 local NEVER = {}
 local NOTHING = { n = 0, ids = {}, stem = "", expires = "0", fresh = {}, others = {} } -- claimed
@@ -58,11 +59,13 @@ local function complete(cx, args, first, count, worker, stale)
     at = at + 3
     local id, token, result, run, rec = ids[i], args[at + 1], args[at + 2], runs[i], recs[i]
     local nk_at, nn, life, due6, ttl, chan, meta
-    if run and rec and not seen[id] then
+    if run and rec and #rec > SHORTEST and not seen[id] then
       local rflags, tn = byte(run, 33, 34)
       if rflags % 2 == 1 and floor(rflags / 8) % 4 == 0 and tn == #token and sub(run, 35, 34 + tn) == token then
         local flags, short = byte(rec, 7, 8)
-        if flags < MORE then nk_at, nn, life = 9, short, 0 else nk_at, nn, life, due6, ttl, chan, meta = look_closely(rec, flags, told) end
+        local ok = true
+        if flags < MORE then nk_at, nn, life = 9, short, 0 else ok, nk_at, nn, life, due6, ttl, chan, meta = pcall(look_closely, rec, flags, told) end
+        if not ok or nk_at and not good_nk(sub(rec, nk_at, nk_at + nn - 1)) then nk_at = nil end -- it cannot be read: look at it closely
         if nk_at then
           local created6, started6, run_due6, nk = sub(rec, 1, 6), sub(run, 11, 16), sub(run, 17, 22), sub(rec, nk_at, nk_at + nn - 1)
           if run_due6 ~= NONE then due6 = run_due6 end

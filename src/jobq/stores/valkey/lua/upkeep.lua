@@ -25,11 +25,19 @@ end
 
 -- Leases that ran out: back to the front of the line, or failed past max_stalls. RETURNS how many.
 function J.repair(cx, limit)
-  local ids = call("ZRANGEBYSCORE", cx.P .. "q", "-inf", cx.now, "LIMIT", 0, limit)
+  local ids, lost = call("ZRANGEBYSCORE", cx.P .. "q", "-inf", cx.now, "LIMIT", 0, limit), false
   for i = 1, #ids do
     local job = J.load(cx, ids[i])
-    if job and job.state == STATE.active then J.stalled(cx, job) else call("ZREM", cx.P .. "q", ids[i]) end
+    if job and job.state == STATE.active and not job.broken then
+      J.stalled(cx, job)
+    else
+      if job and job.state == STATE.active then J.fail_broken(cx, job) end
+      call("ZREM", cx.P .. "q", ids[i])
+      call("HDEL", cx.P .. "h", ids[i])
+      lost = true -- and nobody knows which key had it
+    end
   end
+  if lost and J.meta(cx).mode == "keyed" then J.recount_keys(cx) end
   return #ids
 end
 
@@ -89,14 +97,15 @@ local function purge_from(cx, list, ids)
   for i = 1, #ids do
     local rec, id = recs[i], ids[i]
     if rec and rec:byte(1) == 255 then
-      local state = rec:byte(2)
+      local state = rec:byte(2) or STATE.failed
       by_state[state] = by_state[state] or {}
       table.insert(by_state[state], id)
-      if J.has(rec:byte(43), J.LEFT) then call("HSET", P .. "tb", id, J.read(id, rec).life + 1) end
+      local rflags = rec:byte(43) or 0 -- none: it cannot be read
+      if J.has(rflags, J.LEFT) then call("HSET", P .. "tb", id, J.read(id, rec).life + 1) end
       gone[#gone + 1] = names[i]
       gone[#gone + 1] = P .. "x:" .. id
       gone[#gone + 1] = P .. "n:" .. id
-      if J.has(rec:byte(43), J.EXTRA) then gone[#gone + 1] = P .. "er:" .. id end
+      if J.has(rflags, J.EXTRA) then gone[#gone + 1] = P .. "er:" .. id end
     end
   end
   for first = 1, #gone, J.CHUNK do call("UNLINK", unpack(gone, first, math.min(first + J.CHUNK - 1, #gone))) end
