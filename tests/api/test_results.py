@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from jobq import (
     JobNotFound,
     Queue,
     Reject,
+    Retention,
     Snooze,
     State,
     WaitTimeout,
@@ -316,3 +318,21 @@ async def test_a_log_line_that_is_too_long_is_cut_and_says_so() -> None:
     async with queue, Worker(queue):
         (line,) = await queue.job(await talk.call()).logs()
     assert line == "x" * 10_000 + "… (2,345 characters more)"
+
+
+async def test_a_call_gets_its_result_though_the_queue_keeps_none(url: str) -> None:
+    async with Queue("forgetful", url, retention=Retention(completed=0, failed=0)) as forgetful:
+
+        @forgetful.task(retry=0)
+        async def double(n: int) -> int:
+            if n < 0:
+                raise Reject("negative")
+            return 2 * n
+
+        async with working(forgetful):
+            assert await double.options(wait=10).call(4) == 8
+            job = await double.enqueue(5)
+            with contextlib.suppress(JobNotFound):  # it may have ended before anybody waited for it
+                assert await job.result(timeout=10) == 10
+            with pytest.raises(JobFailed, match="negative"):
+                await double.options(wait=10).call(-1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jobq.core.graph import check_flow
-from jobq.core.records import Edge, JobKey, JobSpec, QueueName
+from jobq.core.records import Edge, JobKey, JobSpec, QueueName, UniqueSpec
 from jobq.errors import InvalidJob
 
 QUEUE = QueueName("t", "q")
@@ -104,3 +105,12 @@ def test_any_graph_is_either_ordered_or_has_a_cycle(graph: tuple[int, set[tuple[
     place = {spec.id: n for n, spec in enumerate(check_flow(flow))}
     assert len(place) == count
     assert all(place[str(b)] < place[str(a)] for a, b in edges)
+
+
+def test_two_jobs_with_one_unique_lock_are_refused() -> None:
+    def unique(id: str, lock: str) -> JobSpec:
+        return msgspec.structs.replace(job(id), unique=UniqueSpec(lock=lock))
+
+    with pytest.raises(InvalidJob, match="jobs 'a' and 'b' of the flow have the same unique lock"):
+        check_flow([unique("a", "L"), unique("b", "L")])
+    assert len(check_flow([unique("a", "L"), unique("b", "M")])) == 2

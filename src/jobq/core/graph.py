@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from jobq.core.records import JobKey, JobSpec
+from jobq.core.records import JobKey, JobSpec, QueueName
 from jobq.errors import InvalidJob
+
+Lock = tuple[QueueName, str]
 
 
 def check_flow(specs: Sequence[JobSpec], *, known: Collection[JobKey] | None = None) -> list[JobSpec]:
-    """The jobs of a flow, each after those it waits for. InvalidJob names what is wrong: two jobs of one id, another
-    tenant, an edge to nowhere, a cycle.
+    """The jobs of a flow, each after those it waits for. InvalidJob names what is wrong: two jobs of one id or with one unique
+    lock, another tenant, an edge to nowhere, a cycle.
 
     `known` are jobs outside the flow that an edge may lead to; None: whether those exist is for the store to say.
     """
     members = _members(specs)
+    check_locks(specs)
     for spec in specs:
         _check_edges(spec, members, known)
     order = TopologicalSorter({key: [edge.job for edge in spec.after if edge.job in members] for key, spec in members.items()})
@@ -39,6 +42,22 @@ def _members(specs: Sequence[JobSpec]) -> dict[JobKey, JobSpec]:
             )
         members[key] = spec
     return members
+
+
+def check_locks(specs: Iterable[JobSpec], known: dict[Lock, str] | None = None) -> dict[Lock, str]:
+    """The unique locks of the members of a flow, and the ids that need them, added to those already known.
+
+    Two members with one lock are refused, like a repeated id: one of them would be a duplicate of the other, and a job that waits
+    for both, or for the other one, could wait for itself.
+    """
+    found = {} if known is None else known
+    for spec in specs:
+        if spec.unique is not None and (other := found.setdefault((spec.queue, spec.unique.lock), spec.id)) != spec.id:
+            raise InvalidJob(
+                f"jobs {other!r} and {spec.id!r} of the flow have the same unique lock in queue {spec.queue.queue!r}: "
+                "leave one of them out, or make their unique arguments differ"
+            )
+    return found
 
 
 def _check_edges(spec: JobSpec, members: Collection[JobKey], known: Collection[JobKey] | None) -> None:

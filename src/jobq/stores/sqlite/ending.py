@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from jobq.core.dead_letters import letter_id, letter_key, origin
+from jobq.core.events import STATES
 from jobq.core.records import Failure, JobSpec, QueueName
+from jobq.core.retention import kept_ms
 from jobq.core.states import Kind
 from jobq.stores.sqlite import locks
 from jobq.stores.sqlite.queries import load
@@ -30,10 +32,11 @@ TIES = load("ties.sql")
 SCHEDULES = load("schedules.sql")
 
 
-def keep_until(settings: Settings, state: int, now: int) -> int:
-    """When retention lets a record of this state go."""
-    retention = settings.retention
-    ms = (retention.completed_ms, retention.failed_ms, retention.cancelled_ms)[state - COMPLETED]
+def keep_until(
+    settings: Settings, state: int, now: int, *, result_ttl_ms: int | None = None, watched: bool = False
+) -> int:
+    """Until when the record of a job that ends now is kept."""
+    ms = kept_ms(settings.retention, STATES[state], result_ttl_ms=result_ttl_ms, watched=watched)
     return FOREVER if ms is None else now + ms
 
 
@@ -46,10 +49,10 @@ def end(tx: Tx, queue: QueueRow, job: Job, state: int, *, failure: Failure | Non
     if state == CANCELLED and job.actor is None:
         job.actor = options.actor  # whoever asked it to stop while it was active
     job.keep = 1 if job.flags & (GIVEN | TTL) else 0
-    explicit = options.result_ttl_ms if state != CANCELLED else None
-    job.at_ms = keep_until(queue.settings, state, tx.now) if explicit is None else tx.now + explicit
+    watched = bool(job.flags & WATCHED)
+    job.at_ms = keep_until(queue.settings, state, tx.now, result_ttl_ms=options.result_ttl_ms, watched=watched)
     tx.move(job, kind, state, reason=reason, failure=failure)
-    if job.flags & WATCHED:
+    if watched:
         tx.ended.append((job.qid, job.id))
     if job.flags & LOCKING:
         locks.release(tx, queue, job)

@@ -12,6 +12,7 @@ import msgspec
 
 from jobq.core.bounds import together
 from jobq.core.events import KIND_CODES, STATES, Item, with_meta
+from jobq.core.graph import check_locks
 from jobq.core.locks import meet
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
@@ -61,12 +62,14 @@ def put(
     if flow is not None:
         if not specs:
             raise InvalidJob(f"flow {flow!r}: a call without jobs; the last members of a flow are what submits it")
+        check_locks(specs)
         tenant = specs[0].queue.tenant
         staged = flows.stage(tx, tenant, flow, list(specs))
         if not last or not staged:
             return [_staged(tx, spec) for spec in specs]
         mine = {(spec.queue, spec.id) for spec in specs}
         every = flows.unstage(tx, tenant, flow)
+        check_locks(every)
         answers = put(tx, every, watch, bounded=False)
         return [answer for spec, answer in zip(every, answers, strict=True) if (spec.queue, spec.id) in mine]
     tied: list[tuple[Job, JobSpec]] = []
@@ -76,6 +79,8 @@ def put(
     else:
         answers = _put_in_several(tx, specs, watch, tied, bounded)
     if tied:
+        if together(specs):  # a flow in all but name
+            check_locks(specs)
         _tie(tx, specs, answers, tied)
     return answers
 

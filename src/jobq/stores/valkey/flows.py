@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from jobq.core.defaults import FLOW_MS
 from jobq.core.events import STATE_CODES
+from jobq.core.graph import Lock, check_locks
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob, JobqError, StoreUnavailable
@@ -81,6 +82,7 @@ class Flows(Mail):
         state, *_ = await self._manifest(tenant, flow, "stage" if draft.places else "begin", *dict.fromkeys(places))
         if state == b"open":
             try:
+                check_locks(specs, draft.locks)
                 await self._stage(specs, places, flow, draft)
                 draft.add(specs, places)
                 if last:
@@ -256,6 +258,7 @@ class _Draft:
         self.since = since
         self.places: dict[JobKey, str] = {}
         self.edges: dict[Edge, str] = {}
+        self.locks: dict[Lock, str] = {}
         self.samples: dict[str, dict[bool, JobSpec]] = {}  # of each place, by whether it has a key, the one that costs most
 
     def add(self, specs: Sequence[JobSpec], places: list[str]) -> None:

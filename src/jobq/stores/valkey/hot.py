@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from jobq.core.bounds import queue_full, together
 from jobq.core.events import STATES
+from jobq.core.graph import check_locks
 from jobq.core.records import (
     AnyOutcome,
     Block,
@@ -125,6 +126,8 @@ class HotCalls(Sleep):
         if specs.alike is not None and len(specs) <= _BATCH and self._partitions.get(queue) == 1 and queue in self._met:
             return await self._put_at(keys.prefix(queue), specs, {})
         where = await self.check_edges(specs) if any(spec.after for spec in specs) else {}
+        if where and together(specs):  # a flow in all but name
+            check_locks(specs)
         groups = await self._by_place(specs)
         if len(groups) == 1 and len(specs) <= _BATCH and not (where and specs.too_large):
             ((prefix, _),) = groups.items()

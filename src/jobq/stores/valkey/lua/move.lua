@@ -95,7 +95,7 @@ end
 -- Where the record of an ended job is listed: e<state> may be trimmed by count, k<state> not (the caller gave the id),
 -- y<state> has a time of its own, which y knows.
 function J.shelve(cx, job)
-  local ttl = J.own_ttl(job)
+  local ttl = J.own_ttl(cx, job)
   if ttl then
     call("ZADD", cx.P .. "y" .. job.state, job.finished, job.id)
     call("ZADD", cx.P .. "y", job.finished + ttl, job.id)

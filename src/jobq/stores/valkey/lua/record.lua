@@ -240,12 +240,20 @@ function J.retention(cx, state) -- ms, or nil for ever
   return tonumber(keep)
 end
 
--- A result_ttl of its own; the record of a cancelled job has no result to keep.
-function J.own_ttl(job)
-  return job.state ~= STATE.cancelled and J.options(job).result_ttl or nil
+-- How long a record is kept at least for a caller that waits for the job, if retention would remove it sooner; else nil.
+function J.grace(cx, state)
+  local keep, watched = J.retention(cx, state), J.DEFAULT.watched_ms
+  return keep and keep < watched and watched or nil
+end
+
+-- How long a record is kept if not as long as its queue's retention says, or nil. Copies core/retention.py: kept_ms.
+function J.own_ttl(cx, job)
+  local opts = J.options(job)
+  if opts.result_ttl and job.state ~= STATE.cancelled then return opts.result_ttl end
+  return (opts.chan or J.has(job.rflags, J.WATCHED)) and J.grace(cx, job.state) or nil
 end
 
 function J.past_keeping(cx, job)
-  local ttl = J.own_ttl(job) or J.retention(cx, job.state)
+  local ttl = J.own_ttl(cx, job) or J.retention(cx, job.state)
   return ttl ~= nil and job.finished + ttl <= cx.now
 end

@@ -69,6 +69,7 @@ local function complete(cx, args, first, count, worker, stale)
         if nk_at then
           local created6, started6, run_due6, nk = sub(rec, 1, 6), sub(run, 11, 16), sub(run, 17, 22), sub(rec, nk_at, nk_at + nn - 1)
           if run_due6 ~= NONE then due6 = run_due6 end
+          if chan and not ttl then ttl = J.grace(cx, STATE.completed) end
           if started6 ~= before6 then before6, before = started6, sunpack(">I6", started6) end
           n, ran = n + 1, ran + now - before
           if seen ~= NEVER then seen[id] = true end

@@ -1,0 +1,26 @@
+"""How long the record of an ended job is kept. lua/record.lua (J.own_ttl, J.retention) copies `kept_ms`."""
+
+from __future__ import annotations
+
+from jobq.core.defaults import WATCHED_MS
+from jobq.core.queues import RetentionData
+from jobq.core.states import State
+
+
+def by_state(retention: RetentionData, state: State) -> int | None:
+    """What the queue says about jobs that ended like this: milliseconds, or None for ever."""
+    if state is State.COMPLETED:
+        return retention.completed_ms
+    return retention.failed_ms if state is State.FAILED else retention.cancelled_ms
+
+
+def kept_ms(retention: RetentionData, state: State, *, result_ttl_ms: int | None = None, watched: bool = False) -> int | None:
+    """How long after its end a record can be read; None: for ever.
+
+    An explicit result_ttl wins, but for cancelled jobs, which have no result. While a caller waits for the job (`watched`), the
+    queue's retention leaves the caller time to read the result.
+    """
+    if result_ttl_ms is not None and state is not State.CANCELLED:
+        return result_ttl_ms
+    ms = by_state(retention, state)
+    return max(ms, WATCHED_MS) if watched and ms is not None else ms
