@@ -1,11 +1,21 @@
-"""`open_store(url)`: from an address to a store. Drivers are imported when their scheme is asked for."""
+"""`open_store(url)`: from an address to a store. Drivers are imported when their scheme is asked for.
+
+The stores of jobq are known here. A package adds another with an entry point of the group `jobq.stores`, whose name is the
+scheme and whose value is a callable `open(url, clock)` that returns a store, not yet connected.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock, Store
+
+GROUP = "jobq.stores"
+"""The entry points that name stores of other packages."""
 
 # scheme → (module with `open(url, clock)`, extra that brings its driver)
 _SCHEMES: dict[str, tuple[str, str | None]] = {
@@ -25,17 +35,7 @@ _EXAMPLES = "memory://, sqlite:///path/to/jobs.db, valkey://host:6379"
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
     """The store at `url`, not yet connected: `async with open_store(url) as store`. ConfigError says what to type."""
     scheme = url.partition(":")[0].lower()
-    if scheme not in _SCHEMES:
-        # What stands before an @ may be a password, also where no scheme says that this is a URL.
-        shown = url if "@" not in url else "…" if "@" in scheme else f"{scheme}://…"
-        raise ConfigError(f"no store for {shown!r}: a store URL looks like one of {_EXAMPLES}")
-    module, extra = _SCHEMES[scheme]
-    try:
-        opener = import_module(module).open
-    except ImportError as e:
-        if extra is None:
-            raise
-        raise ConfigError(f"{scheme}:// needs a driver that is not installed: pip install 'jobq[{extra}]'") from e
+    opener = _own(scheme) if scheme in _SCHEMES else _of_another_package(scheme, url)
     try:
         store: Store = opener(url, clock)
     except ValueError as e:  # urllib's, of brackets and ports that make no sense
@@ -43,3 +43,38 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
             raise
         raise ConfigError(f"{scheme}://… is not a store URL that can be read: {e}") from e
     return store
+
+
+def _own(scheme: str) -> Callable[..., Any]:
+    module, extra = _SCHEMES[scheme]
+    try:
+        opener: Callable[..., Any] = import_module(module).open
+    except ImportError as e:
+        if extra is None:
+            raise
+        raise ConfigError(f"{scheme}:// needs a driver that is not installed: pip install 'jobq[{extra}]'") from e
+    return opener
+
+
+def _of_another_package(scheme: str, url: str) -> Callable[..., Any]:
+    found = _others()
+    if scheme not in found:
+        # What stands before an @ may be a password, also where no scheme says that this is a URL.
+        shown = url if "@" not in url else "…" if "@" in scheme else f"{scheme}://…"
+        known = ", ".join((*_SCHEMES, *sorted(found)))
+        raise ConfigError(
+            f"no store for {shown!r}: a store URL looks like one of {_EXAMPLES}; known schemes are {known} "
+            "(valkey and redis need pip install 'jobq[valkey]')"
+        )
+    try:
+        opener = found[scheme].load()
+    except Exception as e:  # whatever that package does when it is imported
+        raise ConfigError(f"{scheme}:// is a store of {found[scheme].value}, which cannot be loaded: {e}") from e
+    if not callable(opener):
+        raise ConfigError(f"{scheme}:// is a store of {found[scheme].value}, which is not a callable open(url, clock)")
+    return opener  # type: ignore[no-any-return]
+
+
+def _others() -> dict[str, EntryPoint]:
+    """Stores of other packages by scheme."""
+    return {point.name.lower(): point for point in entry_points(group=GROUP)}

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,6 +14,10 @@ from jobq.stores.base import Store
 from jobq.stores.conformance.audit import audit
 from jobq.stores.conformance.kit import Desk, FakeClock, fresh_queue
 from jobq.stores.conformance.places import PLACES, Fresh, Opening, Unavailable
+from jobq.stores.conformance.roles import ROLES, Partial, lacking, needed, roles_of
+
+AUDITED = frozenset({"events", "reads", "upkeep"})
+"""Roles it takes to compare what a test left behind."""
 
 
 def chosen(config: pytest.Config) -> list[str]:
@@ -26,6 +31,7 @@ def chosen(config: pytest.Config) -> list[str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A misspelt store is refused once, before anything is collected."""
+    config.addinivalue_line("markers", "needs(*roles): what a store must be able to do for this test (see roles.py)")
     chosen(config)
 
 
@@ -66,39 +72,63 @@ def opening(fresh_places: Callable[[str], Fresh], store_name: str) -> Opening:
 
 
 @pytest.fixture
+def roles(opening: Opening, clock: FakeClock) -> frozenset[str]:
+    """What the store can do."""
+    return roles_of(opening(clock))
+
+
+@pytest.fixture(autouse=True)
+def _able(request: pytest.FixtureRequest) -> None:
+    """A test for roles that the store lacks is not run."""
+    if "store_name" in request.fixturenames:
+        missing = needed(request.node) - request.getfixturevalue("roles")
+        if missing:
+            pytest.skip(lacking(missing) if request.node.get_closest_marker("needs") else "the test needs every role")
+
+
+@pytest.fixture
 def clock() -> FakeClock:
     """The store's clock; only the test moves it."""
     return FakeClock()
 
 
 @pytest.fixture
-async def two_handles(opening: Opening, clock: FakeClock) -> AsyncIterator[tuple[Store, Store]]:
+async def two_handles(opening: Opening, clock: FakeClock, roles: frozenset[str]) -> AsyncIterator[tuple[Store, Store]]:
     """Two handles on one place, as two processes would have."""
     async with AsyncExitStack() as stack:
-        yield (await stack.enter_async_context(opening(clock)), await stack.enter_async_context(opening(clock)))
+        first, second = [await stack.enter_async_context(opening(clock)) for _ in range(2)]
+        yield _guarded(first, roles), _guarded(second, roles)
 
 
 @pytest.fixture
-async def store(opening: Opening, clock: FakeClock) -> AsyncIterator[Store]:
+async def store(opening: Opening, clock: FakeClock, roles: frozenset[str]) -> AsyncIterator[Store]:
     """One handle on a fresh place."""
     async with opening(clock) as handle:
-        yield handle
+        yield _guarded(handle, roles)
+
+
+def _guarded(store: Store, roles: frozenset[str]) -> Store:
+    return store if len(roles) == len(ROLES) else cast(Store, Partial(store, roles))
 
 
 @pytest.fixture
-async def q(store: Store, clock: FakeClock) -> AsyncIterator[Desk]:
+async def q(store: Store, clock: FakeClock, roles: frozenset[str]) -> AsyncIterator[Desk]:
     """A desk at a fresh queue. Whatever a test does there, its events and counts must add up in the end."""
     desk = Desk(store, fresh_queue(), clock)
     yield desk
-    for queue in desk.audited:
-        await audit(store, queue)
+    if roles >= AUDITED:
+        for queue in desk.audited:
+            await audit(store, queue)
 
 
 @pytest.fixture
-async def q_twice(two_handles: tuple[Store, Store], clock: FakeClock) -> AsyncIterator[tuple[Desk, Desk]]:
+async def q_twice(
+    two_handles: tuple[Store, Store], clock: FakeClock, roles: frozenset[str]
+) -> AsyncIterator[tuple[Desk, Desk]]:
     """The same queue seen through two handles."""
     first = Desk(two_handles[0], fresh_queue(), clock)
     second = first.through(two_handles[1])
     yield first, second
-    for queue in first.audited:
-        await audit(second.store, queue)
+    if roles >= AUDITED:
+        for queue in first.audited:
+            await audit(second.store, queue)

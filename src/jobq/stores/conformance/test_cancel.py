@@ -10,6 +10,9 @@ from jobq.core.commands import AnyCommand, Cancel, Remove
 from jobq.core.records import AnyOutcome, Lease
 from jobq.core.states import State
 from jobq.stores.conformance.kit import LEASE, SECOND, Desk, block, complete, fail, hold, ref, release, retry, snooze
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("operators")
 
 
 async def test_a_waiting_job_is_cancelled_at_once(q: Desk) -> None:

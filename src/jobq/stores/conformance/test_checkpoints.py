@@ -5,6 +5,9 @@ from __future__ import annotations
 from jobq.core.commands import Cancel
 from jobq.core.records import LeaseRef, Note
 from jobq.stores.conformance.kit import SECOND, Desk, block, complete, ref, retry, snooze
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("notes")
 
 
 async def test_a_note_says_how_it_found_each_lease(q: Desk) -> None:

@@ -9,6 +9,9 @@ from jobq.core.records import UniqueSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores.conformance.kit import DAY, LEASE, SECOND, Desk, complete, fail, read_log, ref
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("operators")
 
 
 async def test_clear_removes_what_waits(q: Desk) -> None:

@@ -8,6 +8,9 @@ from jobq.core.commands import Cancel, Promote, Remove, Reprioritise, Rerun, Res
 from jobq.core.records import UniqueSpec
 from jobq.core.states import State
 from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, fail, ref, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("operators", "delays", "priorities")
 
 
 async def ended(q: Desk, id: str, state: State) -> None:

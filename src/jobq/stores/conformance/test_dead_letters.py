@@ -8,6 +8,9 @@ from jobq.core.commands import Cancel, Remove, Rerun
 from jobq.core.queues import QueueConfig
 from jobq.core.states import State
 from jobq.stores.conformance.kit import SECOND, Desk, complete, fail, read_all, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("dead_letters")
 
 
 async def forwarding(q: Desk) -> Desk:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from jobq.core.commands import Promote
 from jobq.core.states import State
 from jobq.stores.conformance.kit import DAY, HOUR, SECOND, Desk, complete, retry, snooze
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("delays")
 
 
 async def test_a_delayed_job_waits_for_its_time(q: Desk) -> None:

@@ -10,6 +10,9 @@ from jobq.core.failures import ERRORS
 from jobq.core.records import Failure, Lease
 from jobq.core.states import State
 from jobq.stores.conformance.kit import SECOND, Desk, complete, fail, read_all, release, retry, snooze
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("delays")
 
 
 def told(errors: tuple[Failure, ...]) -> list[tuple[int, str | None, str]]:

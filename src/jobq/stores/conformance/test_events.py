@@ -8,6 +8,9 @@ from jobq.core.commands import Cancel, Rerun
 from jobq.core.records import UniqueSpec
 from jobq.core.states import State
 from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, fail, failure, read_log, release, retry, snooze
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("events")
 
 
 async def a_full_life(q: Desk) -> None:

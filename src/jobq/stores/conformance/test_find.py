@@ -10,6 +10,9 @@ from jobq.core.records import Filter, QueueName
 from jobq.core.states import State
 from jobq.stores.base import Store
 from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, fail, read_all, release, retry, tally
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("reads", "delays")
 
 
 async def one_of_each(q: Desk) -> None:

@@ -9,6 +9,9 @@ from jobq.core.records import Input
 from jobq.core.states import State
 from jobq.stores.conformance.families import family, results, take
 from jobq.stores.conformance.kit import SECOND, Desk, complete, fail, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("flows")
 
 # ── when a child fails ───────────────────────────────────────────────────────────────────────────────────────────────
 

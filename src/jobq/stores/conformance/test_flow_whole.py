@@ -12,6 +12,9 @@ from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.conformance.families import results
 from jobq.stores.conformance.kit import DAY, MINUTE, Desk, complete, fail, read_log
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("flows")
 
 # ── whole or not at all ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,6 +9,9 @@ from jobq.core.states import State
 from jobq.errors import InvalidJob
 from jobq.stores.conformance.families import family, results, take
 from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, fail, fresh_queue, read_all, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("flows")
 
 # ── waiting for jobs ─────────────────────────────────────────────────────────────────────────────────────────────────
 

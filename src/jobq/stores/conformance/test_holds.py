@@ -10,6 +10,9 @@ from jobq.core.queues import HoldsRecord, Limits, QueueConfig, Window
 from jobq.core.states import QueueKind, State
 from jobq.errors import ConfigError
 from jobq.stores.conformance.kit import HOUR, LEASE, MINUTE, SECOND, Desk, complete, fresh_queue, hold, ref, release
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("limits", "keyed")
 
 
 async def put_keyed(q: Desk, n: int = 2, keys: str = "ab") -> None:

@@ -12,6 +12,9 @@ from jobq.core.records import Filter, Lease
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores.conformance.kit import DAY, LEASE, SECOND, Desk, complete, fail, release, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("keyed")
 
 
 async def put_keys(q: Desk, *ids: str) -> None:

@@ -11,6 +11,9 @@ from jobq.core.queues import Limits, QueueConfig, Tokens
 from jobq.core.records import Lease
 from jobq.core.states import State
 from jobq.stores.conformance.kit import LEASE, SECOND, Desk, complete, release, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("leases", "upkeep", "limits")
 
 
 async def stall(q: Desk, *ids: str, times: int = 1) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from jobq.core.records import LeaseRef
 from jobq.core.states import State
 from jobq.stores.conformance.kit import DAY, LEASE, SECOND, Desk, complete, ref
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("leases")
 
 
 async def test_a_lease_in_time_is_not_taken_by_anyone(q: Desk) -> None:

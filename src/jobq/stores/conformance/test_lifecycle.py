@@ -9,6 +9,9 @@ from jobq.core.states import State
 from jobq.stores.base import Store
 from jobq.stores.conformance.kit import Desk, FakeClock, complete, fresh_queue, ref
 from jobq.stores.conformance.places import Opening
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs()
 
 
 async def test_migrate_is_idempotent_and_safe_in_parallel(opening: Opening, clock: FakeClock) -> None:
@@ -30,6 +33,7 @@ async def test_closing_one_handle_leaves_the_other_at_work(opening: Opening, clo
         assert await desk.line() == ["a"]
 
 
+@needs("reads")
 async def test_what_is_stored_outlives_a_handle(opening: Opening, clock: FakeClock) -> None:
     queue = fresh_queue()
     async with opening(clock) as stays:
@@ -47,6 +51,7 @@ async def test_closing_twice_is_closing(opening: Opening, clock: FakeClock) -> N
     await handle.aclose()
 
 
+@needs("leases")
 async def test_another_handle_works_in_the_event_loop_of_another_thread(q: Desk, opening: Opening) -> None:
     """The keeper's way of renewing leases while the main loop is blocked."""
     await q.put("a")

@@ -10,6 +10,9 @@ from jobq.core.queues import Limits, LimitsRecord, QueueConfig, Tokens, Window
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, fail, hold, release, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("limits")
 
 
 async def limit(q: Desk, version: int = 1, **limits: object) -> None:

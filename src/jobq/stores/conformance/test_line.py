@@ -6,6 +6,9 @@ from jobq.core.commands import Cancel, Reprioritise
 from jobq.core.records import MAX_PRIORITY
 from jobq.core.states import State
 from jobq.stores.conformance.kit import LEASE, SECOND, Desk, complete, release, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("priorities", "delays")
 
 
 async def test_jobs_come_in_the_order_they_were_put(q: Desk) -> None:

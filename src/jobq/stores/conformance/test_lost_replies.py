@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from jobq.core.states import State
 from jobq.stores.conformance.kit import SECOND, Desk, complete, fail, ref, release, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("delays")
 
 
 async def test_a_settle_repeated_is_no_false_stale(q: Desk) -> None:

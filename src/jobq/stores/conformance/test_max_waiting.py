@@ -10,6 +10,9 @@ from jobq.core.records import JobRecord, PutResult, UniqueMode, UniqueSpec
 from jobq.core.states import QueueKind, State
 from jobq.errors import ConfigError, InvalidJob, QueueFull
 from jobq.stores.conformance.kit import HOUR, LEASE, MINUTE, SECOND, Desk, block, complete, fail, release, retry, snooze
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("limits")
 
 
 async def bound(q: Desk, n: int, version: int = 1) -> None:

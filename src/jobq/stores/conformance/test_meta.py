@@ -10,6 +10,9 @@ from jobq.core.queues import Fire, QueueConfig, ScheduleSpec
 from jobq.core.records import Edge, UniqueSpec
 from jobq.core.states import State
 from jobq.stores.conformance.kit import SECOND, Desk, complete, fail, read_all, retry, snooze
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("meta", "flows", "unique", "schedules", "dead_letters", "delays")
 
 META = {"trace": "00-4bf9", "who": "ada ☃", "1": "", "long": "x" * 3000}
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from jobq.core.commands import Remove
 from jobq.core.records import LeaseRef, Note
 from jobq.stores.conformance.kit import SECOND, Desk, complete, ref, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("notes")
 
 
 async def test_the_last_progress_is_kept(q: Desk) -> None:

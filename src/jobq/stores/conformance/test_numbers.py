@@ -18,6 +18,9 @@ from jobq.stores.conformance.kit import (
     retry,
     snooze,
 )
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("events")
 
 
 async def numbers(q: Desk) -> list[int]:

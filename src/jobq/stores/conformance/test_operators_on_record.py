@@ -7,6 +7,9 @@ from jobq.core.queues import Limits, QueueConfig, ScheduleSpec, Window
 from jobq.core.records import EventRecord
 from jobq.core.states import QueueKind, State
 from jobq.stores.conformance.kit import MINUTE, SECOND, Desk, block, complete, fail, release, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("events", "operators")
 
 
 async def done(q: Desk) -> list[tuple[str, str | None, str | None]]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from jobq.core.states import State
 from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, ref, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("operators")
 
 
 async def test_nothing_is_claimed_from_a_paused_queue(q: Desk) -> None:

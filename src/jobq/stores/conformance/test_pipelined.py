@@ -11,6 +11,9 @@ from jobq.core.commands import Cancel
 from jobq.core.records import JobRecord
 from jobq.stores.base import Pipelined, Store, pipeline_of
 from jobq.stores.conformance.kit import SECOND, Desk, complete, fail, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("pipelined", "priorities", "keyed", "retention")
 
 PATIENCE = 10.0
 

@@ -7,6 +7,9 @@ import pytest
 from jobq.core.queues import QueueConfig
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.conformance.kit import Desk
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("events")
 
 NONE_OF_THEM = ["", "x", "-1", "1.5", "9" * 40, "0-", "[]", '["0"]', "{", "0,", ",", "1,x", "0,0,0", "\ud800", "٣", "0 0"]
 

@@ -7,6 +7,9 @@ from jobq.core.records import JobKey, QueueName, RetryData
 from jobq.core.states import State
 from jobq.stores.base import Store
 from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, fail, fresh_queue
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("delays", "priorities", "retention", "keyed", "unique")
 
 
 async def test_a_job_is_waiting_when_put_returns(q: Desk) -> None:

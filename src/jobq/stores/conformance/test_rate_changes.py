@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from jobq.core.queues import Limits, Tokens, Window
 from jobq.stores.conformance.kit import SECOND, Desk, complete, hold
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("limits")
 
 
 async def change(q: Desk, **limits: object) -> None:

@@ -6,6 +6,9 @@ from jobq.core.commands import Cancel, Promote
 from jobq.core.queues import QueueConfig, RetentionData
 from jobq.core.states import State
 from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, fail, read_all, release, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("retention")
 
 KEEP_ALL = RetentionData(completed_ms=None, failed_ms=None, cancelled_ms=None, count=None)
 

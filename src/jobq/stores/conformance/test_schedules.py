@@ -11,6 +11,9 @@ from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.core.records import JobSpec, UniqueSpec
 from jobq.core.states import State
 from jobq.stores.conformance.kit import DAY, HOUR, SECOND, Desk, complete, fail, read_all
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("schedules")
 
 
 def nightly(q: Desk, id: str = "nightly", **fields: object) -> ScheduleSpec:

@@ -7,6 +7,9 @@ from msgspec.structs import replace
 from jobq.core.records import Complete
 from jobq.core.states import State
 from jobq.stores.conformance.kit import LEASE, SECOND, Desk, complete, fail, failure, release, retry, snooze
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("delays", "leases")
 
 
 async def test_a_completed_job_keeps_its_result(q: Desk) -> None:

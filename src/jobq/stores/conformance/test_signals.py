@@ -10,6 +10,9 @@ import pytest
 from jobq.core.commands import Cancel, Promote, Rerun
 from jobq.core.records import Signal, Topic
 from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, release, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("signals")
 
 PATIENCE_MS = 10_000
 GLANCE_MS = 400

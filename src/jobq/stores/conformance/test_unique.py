@@ -10,6 +10,9 @@ from jobq.core.commands import Cancel, Remove
 from jobq.core.records import UniqueSpec
 from jobq.core.states import State
 from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, fail, release, retry, snooze
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("unique")
 
 SIMPLE = UniqueSpec(lock="L")
 THROTTLE = UniqueSpec(lock="L", mode="throttle", ttl_ms=10 * SECOND)

@@ -6,6 +6,9 @@ from jobq.core.commands import Cancel, Rerun, SendSignal
 from jobq.core.states import State
 from jobq.core.waits import child_note
 from jobq.stores.conformance.kit import DAY, SECOND, Desk, block, complete, fail, ref, release, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("waits")
 
 # ── for children ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,6 +7,9 @@ import asyncio
 import pytest
 
 from jobq.stores.conformance.kit import Desk
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("signals")
 
 PATIENCE_MS = 20_000
 """Far longer than a deputy takes, so that a sleep which ends by its timeout fails the test."""

@@ -8,6 +8,9 @@ from jobq.core.records import WorkerRecord
 from jobq.core.states import State
 from jobq.stores.base import Store
 from jobq.stores.conformance.kit import BEGINNING, DAY, MINUTE, SECOND, Desk, FakeClock, complete, fail, retry
+from jobq.stores.conformance.roles import needs
+
+pytestmark = needs("presence", "reads")
 
 
 def worker(q: Desk, name: str, **fields: int | bool) -> WorkerRecord:
