@@ -287,6 +287,15 @@ async def test_a_key_without_jobs_can_be_held_before_they_come(q: Desk) -> None:
     assert await q.line() == ["a0"]
 
 
+async def test_of_two_holds_of_a_key_the_later_end_stays(q: Desk) -> None:
+    await put_keyed(q)
+    await q.store.hold(q.queue, MINUTE, "a")
+    await q.store.hold(q.queue, SECOND, "a")
+    assert await held(q) == (None, {"a": MINUTE})
+    await q.store.hold(q.queue, HOUR, "a")
+    assert await held(q) == (None, {"a": HOUR})
+
+
 async def test_a_released_key_starts_at_once(q: Desk) -> None:
     await put_keyed(q)
     await q.store.hold(q.queue, HOUR, "a")

@@ -127,6 +127,16 @@ async def test_a_unique_duplicate_passes(q: Desk, mode: UniqueMode) -> None:
         assert (await q.get("a")).payload == b"[[2],{}]"
 
 
+async def test_a_debounced_job_whose_holder_has_started_is_a_new_job_and_needs_a_place(q: Desk) -> None:
+    await bound(q, 1)
+    await q.put_one("a", unique=lock("debounce"))
+    lease = await q.take()
+    await q.put_one("full")
+    assert await put(q, "b", unique=lock("debounce")) == "F"
+    assert await q.look("b") is None
+    await q.settle(complete(lease))
+
+
 async def test_a_refused_unique_job_takes_no_lock(q: Desk) -> None:
     await bound(q, 1)
     assert await put(q, "a") == "j"
