@@ -9,6 +9,9 @@ The rules are tables: stores look them up, and the Lua library is built with the
   the lock over.
 - `keep_last` does the same until the first start. While the started job has not ended, new jobs collapse into one follow-up with
   the newest data, which gets the lock when the started job ends.
+
+A follow-up may also follow a job of another mode, for example after a deploy that changed the mode, or one whose lock has
+outlived its ttl. `passes_on` lets it go on in every case, so that no follow-up stays blocked for ever.
 """
 
 from __future__ import annotations
@@ -59,3 +62,10 @@ def meet(mode: UniqueMode, holder: Standing) -> Meeting:
 def releases(mode: UniqueMode, end: State) -> bool:
     """Whether the end of its job releases a lock. A throttle holds on for its ttl, unless the job was cancelled."""
     return mode != "throttle" or end is State.CANCELLED
+
+
+def passes_on(holder: Standing | None) -> bool:
+    """Whether the end of a job lets the follow-up of its lock go on; `holder`: who holds the lock then, None if nobody does.
+    It waits on only if another unfinished job has taken the lock over. If nobody holds the lock, the follow-up takes it.
+    Copied by lua/unique.lua."""
+    return holder not in ("fresh", "started")

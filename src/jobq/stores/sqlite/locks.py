@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from jobq.core.events import STATES
-from jobq.core.locks import Standing, meet, releases, standing
+from jobq.core.locks import Standing, meet, passes_on, releases, standing
 from jobq.core.outcomes import due_ms
 from jobq.core.records import JobSpec, UniqueSpec
 from jobq.core.states import Kind
@@ -98,21 +98,27 @@ def release(tx: Tx, queue: QueueRow, job: Job) -> None:
     if options.lock is None:
         return
     tx.execute(TIES["drop_lock"], (job.qid, options.lock + _NEXT, job.pk))
-    if not releases(options.lock_mode or "simple", STATES[job.state]):
+    if releases(options.lock_mode or "simple", STATES[job.state]):
+        tx.execute(TIES["drop_lock"], (job.qid, options.lock, job.pk))
+    _pass_on(tx, job.qid, options.lock)
+
+
+def _pass_on(tx: Tx, qid: int, lock: str) -> None:
+    """Let the follow-up go on, if there is one and the job it follows has ended."""
+    follower = follow_up(tx, qid, lock)
+    if follower is None or follower.state != BLOCKED:
         return
-    held = tx.execute(TIES["lock"], (job.qid, options.lock)).fetchone()
-    if held is None or held[0] != job.pk:
+    held = holder(tx, qid, lock)
+    if not passes_on(None if held is None else held.standing):
         return
-    tx.execute(TIES["drop_lock"], (job.qid, options.lock, job.pk))
-    follower = follow_up(tx, job.qid, options.lock) if options.lock_mode == "keep_last" else None
-    if follower is not None and follower.state == BLOCKED:
-        tx.execute(TIES["drop_lock"], (job.qid, options.lock + _NEXT, follower.pk))
-        follower.follows = 0
+    tx.execute(TIES["drop_lock"], (qid, lock + _NEXT, follower.pk))
+    follower.follows = 0
+    if held is None:
         take(tx, follower)
-        if tx.execute(TIES["any_open"], (follower.pk,)).fetchone():
-            tx.save(follower)  # it waits for other jobs as well
-        else:
-            line.unblock(tx, follower)
+    if tx.execute(TIES["any_open"], (follower.pk,)).fetchone():
+        tx.save(follower)  # it waits for other jobs as well
+    else:
+        line.unblock(tx, follower)
 
 
 def replace(tx: Tx, job: Job, spec: JobSpec) -> None:

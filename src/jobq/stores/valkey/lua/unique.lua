@@ -1,5 +1,5 @@
--- unique: locks. What a held lock means for a new job is core's table (core/locks.py: MEETINGS); `standing` and `releases` are copied
--- from there. tests/rules/test_locks.py holds both together.
+-- unique: locks. What a held lock means for a new job is core's table (core/locks.py: MEETINGS); `standing`, `releases` and
+-- `passes_on` are copied from there. tests/rules/test_locks.py holds both together.
 -- u: lock → "<until>\t<id>", until 0: as long as its job is unfinished · uy: locks by their end
 -- The follow-up of a running keep_last job holds "<lock>\nnext".
 local STATE = J.STATE
@@ -97,19 +97,25 @@ function J.replace(cx, job, opts, body)
   J.event(cx, job, "changed", job.state, "replaced")
 end
 
+-- Let the follow-up of a lock go on, if there is one and the job it follows has ended (core/locks.py: passes_on).
+local function pass_on(cx, lock)
+  local next_id = holder(cx, lock .. "\nnext")
+  local follower = next_id and J.load(cx, next_id)
+  if not follower or follower.state ~= STATE.blocked then return end
+  local id = holder(cx, lock)
+  local stands = id and standing(J.look(cx, id))
+  if stands == "fresh" or stands == "started" then return end
+  drop(cx, lock .. "\nnext", next_id)
+  if not id then take(cx, lock, next_id, J.options(follower).lock_ttl) end
+  call("HDEL", cx.P .. "x:" .. next_id, "follows")
+  J.unblock_if_free(cx, follower)
+end
+
 -- A job has ended: its lock is free, unless it holds for a time (core/locks.py: releases).
 function J.unlock(cx, job, opts)
   drop(cx, opts.lock .. "\nnext", job.id)
-  if opts.lock_mode == "throttle" and job.state ~= STATE.cancelled then return end
-  if not drop(cx, opts.lock, job.id) or opts.lock_mode ~= "keep_last" then return end
-  local next_id = holder(cx, opts.lock .. "\nnext")
-  local follower = next_id and J.load(cx, next_id)
-  if follower and follower.state == STATE.blocked then
-    drop(cx, opts.lock .. "\nnext", next_id)
-    take(cx, opts.lock, next_id, opts.lock_ttl)
-    call("HDEL", cx.P .. "x:" .. next_id, "follows")
-    J.unblock_if_free(cx, follower)
-  end
+  if opts.lock_mode ~= "throttle" or job.state == STATE.cancelled then drop(cx, opts.lock, job.id) end
+  pass_on(cx, opts.lock)
 end
 
 -- Removing an ended job releases the lock it may hold for a time.
