@@ -27,19 +27,6 @@ class Scenario:
         return f"{self.kind}:{'+'.join(feature.name for feature in self.features)}"
 
     @property
-    def changes(self) -> str | None:
-        """Why the scenario does not hold yet: a strict mark, so that it has to be taken away when it does."""
-        names = [feature.name for feature in self.features]
-        if "update" in names and {"retry", "timeout", "snooze", "signal", "children", "hold", "stall"} & set(names):
-            return "update is refused once a job has started"
-        if "retention" in names and "throttle" in names[names.index("retention") :]:
-            return "a throttle holds though its record is gone"
-        modes = [name for name in names if name in ("simple", "throttle", "debounce", "keep_last")]
-        if len(modes) > 1 and modes[0] == "keep_last":
-            return "a follow-up goes on when the job before it ends, whatever that one's mode"
-        return None
-
-    @property
     def refused(self) -> type[JobqError] | None:
         """The error that the scenario must be refused with; None if it must play."""
         names = {feature.name for feature in self.features}
