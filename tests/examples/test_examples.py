@@ -54,3 +54,15 @@ def test_every_python_block_of_the_guide_names_its_example() -> None:
 def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
     targets = [match["target"] for match in LINK.finditer(page.read_text())]
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/getting-started.md"])
+def test_the_first_block_of_a_first_page_runs_when_it_is_pasted(page: str, tmp_path: Path) -> None:
+    block = EXCERPT.search((ROOT / page).read_text())
+    assert block is not None
+    (tmp_path / "quickstart.py").write_text(block["code"])
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JQ_")}
+    done = subprocess.run(
+        [sys.executable, "quickstart.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "sent 'Hello' to ada@example.org\n"), done.stderr
