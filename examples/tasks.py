@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from jobq import InvalidJob, Queue, Worker
+from jobq import InvalidJob, Queue, Retry, Worker, current_job
 
 shop = Queue("shop", "memory://")
 
@@ -32,6 +32,11 @@ def resize(picture: str, width: int = 800) -> str:
     return f"{picture}@{width}"  # a plain function: it runs in a thread
 
 
+@shop.task
+async def notify(order: int) -> str:
+    return f"order {order}, request {current_job().meta['request']}"
+
+
 async def options() -> None:
     items = [Item("nut", 3)]
     await charge.options(delay=0.1).enqueue(1, items)
@@ -52,6 +57,14 @@ async def given_ids() -> None:
 async def many() -> None:
     await resize.enqueue_many([("a.png",), ("b.png", 1024), {"picture": "c.png", "width": 64}])
     await shop.enqueue_many([resize.bind("d.png"), charge.options(priority=1).bind(8, [Item("bolt", 2)])])
+
+
+async def carried() -> None:
+    job = await notify.options(meta={"request": "r-17"}).enqueue(7)
+    print(await job.result(timeout=10))
+    info = await job.info()
+    assert info.meta == {"request": "r-17"}
+    assert info.options.retry == Retry(3)  # as they apply: here, the default of the task
 
 
 async def refused() -> None:
@@ -76,6 +89,7 @@ async def main() -> None:
         async with Worker(shop, concurrency=10):
             print(await shop.job("order-7").result(timeout=10))
             print(await charge.call(10, [Item("nut", 4)]))
+            await carried()
         print({state.value: n for state, n in (await shop.counts()).items() if n})
     print(resize("here.png"))  # called plainly, a task is its function
 

@@ -9,6 +9,7 @@ job = await charge.enqueue("acme", invoice=7)
 await Worker(queue).run()
 """
 
+from jobq.applied import AppliedOptions, UniqueLock
 from jobq.batch import BatchTask
 from jobq.core.checks import Seconds
 from jobq.core.codec import Codec
@@ -65,8 +66,8 @@ __all__ = [
     # working
     "Worker", "Stopped", "CurrentJob", "SyncCurrentJob", "current_job", "RetryAfter", "Snooze", "RateLimited", "Reject",
     # records
-    "State", "JobInfo", "JobRef", "Failure", "Event", "EventStream", "QueueStats", "QueueLimits", "KeyLimits", "MinuteMetrics",
-    "WorkerInfo", "ScheduleInfo", "FlowTree", "FlowNode", "Undecoded",
+    "State", "JobInfo", "JobRef", "AppliedOptions", "UniqueLock", "Failure", "Event", "EventStream", "QueueStats", "QueueLimits",
+    "KeyLimits", "MinuteMetrics", "WorkerInfo", "ScheduleInfo", "FlowTree", "FlowNode", "Undecoded",
     # blocking
     "SyncQueue", "SyncTask", "SyncJob", "SyncFlow",
     # errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from contextvars import ContextVar
+from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds, to_ms
 from jobq.core.meta import inherited
+from jobq.core.moments import moment
 from jobq.core.records import JobKey, Lease, PutResult
 from jobq.core.states import State
 from jobq.core.waits import Children, Inbox, child_id, child_note
@@ -44,6 +46,11 @@ class Running(Protocol):
     @property
     def store(self) -> Store:
         """Where its job is kept."""
+        ...
+
+    @property
+    def max_retries(self) -> int:
+        """How many failures of its job are retried."""
         ...
 
     @property
@@ -113,6 +120,23 @@ class CurrentJob:
     def attempt(self) -> int:
         """Which run this is, from 1: every claim counts, whatever it led to."""
         return self._run.lease.attempt
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was accepted, by the store's clock."""
+        return moment(self._run.lease.created_ms)
+
+    @property
+    def failures(self) -> int:
+        """How many of its runs have failed before this one, in this life. Stalls and snoozes do not count."""
+        return self._run.lease.failures
+
+    @property
+    def max_retries(self) -> int:
+        """How many failures are retried, by the policy that applies: its call's, else its task's.
+
+        With `failures >= max_retries`, the job fails for good if this run fails."""
+        return self._run.max_retries
 
     @property
     def key(self) -> str | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
 
+from jobq.applied import AppliedOptions, TaskPolicy, applied
 from jobq.core import queues, records
 from jobq.core.codec import get_codec
+from jobq.core.moments import moment, moment_or_none
 from jobq.core.records import Failure, Mode
 from jobq.core.states import Kind, QueueKind, State
 
@@ -17,20 +19,8 @@ __all__ = [
     "Event", "Failure", "JobInfo", "JobRef", "MinuteMetrics", "QueueStats", "State", "Undecoded", "WorkerInfo",
 ]  # fmt: skip
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 Decode = Callable[[str, bytes], Any]
 """(codec name, data) → value; raises when it cannot."""
-
-
-def moment(ms: int) -> datetime:
-    """Milliseconds since the epoch as an aware datetime, exactly."""
-    return _EPOCH + timedelta(milliseconds=ms)
-
-
-def moment_or_none(ms: int | None) -> datetime | None:
-    """The same, for times that may not have come yet."""
-    return None if ms is None else moment(ms)
 
 
 class JobRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +68,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     schedule: str | None = None  # the schedule that made it
     origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
     meta: Mapping[str, str] = {}  # the strings that travel with it
+    options: AppliedOptions  # as they apply: given with the call, else by its task
     errors: tuple[Failure, ...] = ()  # the last ten failed runs, oldest first, kept across reruns; empty in listings (`find`)
 
 
@@ -170,8 +161,10 @@ def plain(codec: str, data: bytes) -> Any:
     return get_codec(codec).decode(data)
 
 
-def job_info(record: records.JobRecord, decode_result: Decode | None = None) -> JobInfo:
-    """The snapshot of a record. What cannot be decoded appears as `Undecoded`: a listing never fails for one job."""
+def job_info(record: records.JobRecord, decode_result: Decode | None = None, task: TaskPolicy | None = None) -> JobInfo:
+    """The snapshot of a record. What cannot be decoded appears as `Undecoded`: a listing never fails for one job.
+
+    `task`: what its task decides for it, if this process has the task."""
     args, kwargs = call_of(record.codec, record.payload)
     return JobInfo(
         tenant=record.queue.tenant,
@@ -203,6 +196,7 @@ def job_info(record: records.JobRecord, decode_result: Decode | None = None) -> 
         origin=record.origin,
         errors=record.errors,
         meta=record.meta or {},
+        options=applied(record, task),
     )
 
 

@@ -15,11 +15,11 @@ import msgspec
 
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
+from jobq.core.moments import moment, moment_or_none
 from jobq.core.policies import Bucket, Rate
 from jobq.core.queues import HoldsRecord, Limits, LimitsRecord, QueueRecord, RateData, Window
 from jobq.core.records import QueueName
 from jobq.errors import ConfigError
-from jobq.info import moment, moment_or_none
 from jobq.stores.base import Store
 
 MOST = 2**31 - 1

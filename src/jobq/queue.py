@@ -369,7 +369,7 @@ class Queue(Operations, Limiting, Scheduling):
 
     def job_info(self, record: JobRecord, definition: Definition | None = None) -> JobInfo:
         """A record as users see it; the result as the task's return annotation says, where it is known."""
-        return info.job_info(record, None if definition is None else definition.decode)
+        return info.job_info(record, None if definition is None else definition.decode, self.tasks.get(record.name))
 
 
 def _prepared(session: Session, chunk: Sequence[Wanted] | None) -> Sequence[JobSpec]:

@@ -16,12 +16,13 @@ from msgspec.structs import replace
 
 from jobq.core import checks, cron
 from jobq.core.checks import shown
+from jobq.core.moments import moment, moment_or_none
 from jobq.core.policies import Cron, Every
 from jobq.core.queues import CatchUp, ScheduleRecord, ScheduleSpec
 from jobq.core.records import JobSpec, QueueName
 from jobq.engine.ids import new_id
 from jobq.errors import ConfigError, InvalidJob, JobNotFound
-from jobq.info import call_of, moment, moment_or_none
+from jobq.info import call_of
 from jobq.job import Job
 from jobq.session import Session
 from jobq.stores.base import Store

@@ -27,6 +27,7 @@ from typing import Any, Self
 
 from jobq import sync
 from jobq.core.checks import Seconds, check_int, shown, to_epoch_ms, to_ms
+from jobq.core.moments import moment
 from jobq.core.records import Claim, QueueName
 from jobq.engine.exchange import Exchange
 from jobq.engine.handler import Handler
@@ -37,7 +38,7 @@ from jobq.engine.scheduler import fire_due, put_planned
 from jobq.engine.settings import Settings
 from jobq.engine.slots import Bell, Slots
 from jobq.errors import ConfigError
-from jobq.info import JobInfo, moment
+from jobq.info import JobInfo
 from jobq.queue import Queue
 from jobq.stores.base import Store
 from jobq.task import Task

@@ -27,6 +27,36 @@ def test_a_job_is_shown_whole(ctl, work: Work) -> None:
     assert "2, 3" in table
 
 
+def test_the_options_of_a_job_are_shown_as_they_apply(ctl) -> None:
+    given = ("--max-retries", "2", "--run-timeout", "90", "--ttl", "1h", "--delay", "30s", "--priority", "4")
+    ctl("job", "submit", "add", "-q", "shop", "--payload", "[2, 3]", "--id", "given", *given)
+    ctl("job", "submit", "add", "-q", "shop", "--payload", "[2, 3]", "--id", "bare")
+    options = ctl.json("job", "status", "given")["options"]
+    assert options["retry"]["max_retries"] == 2
+    assert {k: options[k] for k in ("timeout_ms", "ttl_ms", "delay_ms", "priority", "max_stalls", "cost", "unique", "key")} == {
+        "timeout_ms": 90_000, "ttl_ms": 3_600_000, "delay_ms": 30_000, "priority": 4, "max_stalls": "worker", "cost": 1,
+        "unique": None, "key": None,
+    }  # fmt: skip
+    bare = ctl.json("job", "status", "bare")["options"]
+    assert (bare["retry"], bare["timeout_ms"], bare["max_stalls"], bare["ttl_ms"]) == ("worker", "worker", "worker", None)
+    table = ctl("job", "status", "given").stdout
+    assert "up to 2, after 1.0s, then 2 times longer, up to 1h" in table
+    assert ctl("job", "status", "bare").stdout.count("the worker's task decides") == 3
+
+
+def test_a_job_that_failed_often_lists_its_failed_runs(ctl, work: Work) -> None:
+    ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
+    work()
+    ctl("job", "rerun", "bad")
+    work()
+    errors = ctl.json("job", "status", "bad")["errors"]
+    assert [(error["attempt"], error["message"], error["exhausted"]) for error in errors] == [
+        (1, "no such tenant", True), (2, "no such tenant", True),
+    ]  # fmt: skip
+    assert all(error["worker"] for error in errors)
+    assert "Failed runs" in ctl("job", "status", "bad").stdout
+
+
 def test_a_failed_job_shows_its_traceback(ctl, work: Work) -> None:
     ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
     work()

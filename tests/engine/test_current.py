@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from jobq import current_job
 from jobq.core.control import Snooze
-from jobq.core.records import JobKey
+from jobq.core.policies import Retry
+from jobq.core.records import JobKey, RetryData
 from jobq.core.states import State
 from jobq.errors import JobNotFound
 from jobq.stores.base import Store
@@ -34,6 +36,36 @@ async def test_a_handler_finds_its_job(bench: Bench) -> None:
         f'{{"id":"seven","name":"work","queue":"work","tenant":"{bench.qname.tenant}","attempt":1,"key":null,'
         '"saved":null,"cancelled":false}'
     )
+
+
+async def test_a_handler_knows_how_often_it_failed_and_may_fail(bench: Bench) -> None:
+    seen: list[tuple[int, int]] = []
+
+    @bench.task(retry=Retry(2, base=0))
+    async def work() -> None:
+        seen.append((current_job().failures, current_job().max_retries))
+        raise ValueError("again")
+
+    created = [await bench.add("work"), await bench.add("work", retry=RetryData(max_retries=1, base_ms=0))]
+    async with bench.worker(concurrency=1):
+        for id in created:
+            await bench.ended(id)
+    assert sorted(seen, key=lambda pair: pair[1]) == [(0, 1), (1, 1), (0, 2), (1, 2), (2, 2)]
+
+
+async def test_a_handler_knows_when_its_job_was_accepted_and_what_it_carries(bench: Bench) -> None:
+    found: list[Any] = []
+
+    @bench.task
+    async def work() -> None:
+        found.append((current_job().created_at, dict(current_job().meta)))
+
+    id = await bench.add("work", meta={"trace": "t1"})
+    async with bench.worker():
+        record = await bench.ended(id)
+    ((created_at, meta),) = found
+    assert created_at == datetime.fromtimestamp(record.created_ms / 1000, UTC)
+    assert meta == {"trace": "t1"}
 
 
 def test_outside_of_a_job_there_is_none() -> None:

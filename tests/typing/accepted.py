@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 from jobq import (
     BatchTask,
@@ -13,6 +13,7 @@ from jobq import (
     Cron,
     Event,
     Every,
+    Failure,
     FlowTree,
     Job,
     JobInfo,
@@ -117,9 +118,16 @@ async def operating() -> None:
     async for info in billing.find(state="failed", limit=10):
         assert_type(info, JobInfo)
         assert_type(info.kwargs, Mapping[str, Any])
+        assert_type(info.meta, Mapping[str, str])
+        assert_type(info.errors, tuple[Failure, ...])
+        assert_type(info.options.retry, Retry | Literal["worker"])
+        assert_type(info.options.timeout, timedelta | Literal["worker"] | None)
+        assert_type([(error.worker, error.exhausted) for error in info.errors], list[tuple[str | None, bool]])
     async for event in billing.events(after="0"):
         assert_type(event, Event)
-    await billing.named("elsewhere", delay=5).enqueue("anything", at="all")
+        assert_type(event.meta, Mapping[str, str])
+    await billing.named("elsewhere", delay=5, meta={"trace": "t1"}).enqueue("anything", at="all")
+    Queue("traced", event_meta=("trace",))
     assert_type(await billing.job("x").result(), Any)
 
 
@@ -142,6 +150,8 @@ def blocking() -> None:
 @billing.task
 async def report(pages: int) -> int:
     job = current_job()
+    assert_type((job.created_at, job.failures, job.max_retries), tuple[datetime, int, int])
+    assert_type(job.meta, Mapping[str, str])
     children = [await job.add(charge, "acme", invoice=n) for n in range(pages)]
     assert_type(children, list[Job[Receipt]])
     results = await job.wait_for_children()

@@ -29,6 +29,8 @@ async def wrong_options() -> None:
     charge.options(dealy=5)  # type: ignore[call-arg]
     charge.options(priority="high")  # type: ignore[arg-type]
     charge.options(delay="5s")  # type: ignore[arg-type]
+    charge.options(meta="trace=1")  # type: ignore[arg-type]
+    charge.options(meta={"attempts": 3})  # type: ignore[dict-item]
     charge.options(executor="thread")  # type: ignore[call-arg]
     billing.task(retries=3)  # type: ignore[call-overload]
     billing.named("x", priority="high")  # type: ignore[arg-type]

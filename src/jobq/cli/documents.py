@@ -8,6 +8,9 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import msgspec
+
+from jobq.applied import applied
 from jobq.cli.output import plain
 from jobq.cli.text import iso
 from jobq.core.codec import get_codec
@@ -65,10 +68,31 @@ def job(record: JobRecord) -> Document:
         "progress": decode(record.progress, record.codec),
         "cancel_asked": record.cancel_asked,
         "meta": record.meta or {},
+        "options": options(record),
         "schedule": record.schedule,
         "origin": record.origin,
         "parents": [_ref(key) for key in record.parents],
         "children": [_ref(key) for key in record.children],
+    }
+
+
+def options(record: JobRecord) -> Document:
+    """Its options as they apply. "worker": the worker's task decides."""
+    found, stored = applied(record), record.options
+    return {
+        "retry": found.retry if stored.retry is None else plain(msgspec.structs.asdict(stored.retry)),
+        "timeout_ms": found.timeout if found.timeout == "worker" else stored.timeout_ms or None,
+        "max_stalls": found.max_stalls,
+        "ttl_ms": stored.ttl_ms,
+        "result_ttl_ms": stored.result_ttl_ms,
+        "cost": stored.cost,
+        "unique": None if stored.unique is None else plain(msgspec.structs.asdict(stored.unique)),
+        "key": record.key,
+        "priority": record.priority,
+        "lifo": stored.lifo,
+        "delay_ms": stored.delay_ms or None,
+        "at": iso(stored.at_ms),
+        "on_child_failure": stored.on_child_failure,
     }
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from jobq.cli import documents, text
 from jobq.cli.output import Cell, Column, details, table
-from jobq.core.records import Failure, JobRecord
+from jobq.core.records import Failure, JobRecord, RetryData
 from jobq.core.states import State
 
 _COLUMNS = (
@@ -20,6 +20,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+_BY_WORKER = "the worker's task decides"
 _ERRORS = (Column("RUN", right=True), Column("WHEN"), Column("WORKER"), Column("REASON"), Column("ERROR", shrinks=True))
 
 
@@ -108,6 +109,7 @@ def job_details(record: JobRecord) -> RenderableType:
             ("Progress", brief(documents.decode(record.progress, record.codec)) if record.progress is not None else None),
             ("Priority", record.priority),
             ("Key", record.key),
+            *_options(record),
             ("Runs", f"{record.attempt} ({text.plural(record.failures, 'failure')}, {text.plural(record.stalls, 'stall')})"),
             ("Life", record.life if record.life > 1 else None),
             ("Created", moment(record.created_ms)),
@@ -134,6 +136,34 @@ def job_details(record: JobRecord) -> RenderableType:
     if len(record.errors) > 1:
         parts += [Text(), Text("Failed runs"), table(_ERRORS, [_error_row(failed, now) for failed in record.errors])]
     return Group(*parts)
+
+
+def _options(record: JobRecord) -> list[tuple[str, str | int | None]]:
+    """The options that are not at their default, and the three that the worker's task decides unless the call gave them."""
+    stored = record.options
+    retry, unique = stored.retry, stored.unique
+    return [
+        ("Retries", _BY_WORKER if retry is None else f"up to {retry.max_retries}, {_waits(retry)}"),
+        ("Timeout", _BY_WORKER if stored.timeout_ms is None else _span(stored.timeout_ms) or "none"),
+        ("Stalls allowed", _BY_WORKER if stored.max_stalls is None else stored.max_stalls),
+        ("Start within", _span(stored.ttl_ms)),
+        ("Record kept for", _span(stored.result_ttl_ms)),
+        ("Cost", stored.cost if stored.cost != 1 else None),
+        ("Unique", None if unique is None else f"{unique.mode}, for {_span(unique.ttl_ms) or 'as long as the job lives'}"),
+        ("Delay", _span(stored.delay_ms)),
+        ("In front", "yes" if stored.lifo else None),
+        ("If a child fails", stored.on_child_failure if stored.on_child_failure != "fail" else None),
+    ]
+
+
+def _span(ms: int | None) -> str | None:
+    return text.duration(ms) if ms else None
+
+
+def _waits(retry: RetryData) -> str:
+    if retry.delays_ms is not None:
+        return f"after {', '.join(text.duration(ms) for ms in retry.delays_ms)}"
+    return f"after {text.duration(retry.base_ms)}, then {retry.factor:g} times longer, up to {text.duration(retry.cap_ms)}"
 
 
 def _error_row(failed: Failure, now: int) -> list[Cell]:

@@ -11,13 +11,16 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from jobq.core.states import Kind, QueueKind, State
+from jobq.core.stored import NO_OPTIONS, StoredOptions
+from jobq.core.stored import ChildPolicy as ChildPolicy  # re-exported: a spec is made of these
+from jobq.core.stored import RetryData as RetryData
+from jobq.core.stored import UniqueMode as UniqueMode
+from jobq.core.stored import UniqueSpec as UniqueSpec
 
 MAX_PRIORITY = 2**21 - 1
 MAX_ID_LENGTH = 256
 
 Reason = Literal["error", "timeout", "stalled", "expired", "rejected", "child", "crashed"]
-ChildPolicy = Literal["fail", "ignore", "continue"]
-UniqueMode = Literal["simple", "throttle", "debounce", "keep_last"]
 Mode = Literal["plain", "keyed"]
 
 
@@ -36,26 +39,6 @@ class JobKey(NamedTuple):
 
 
 # ── what a producer hands in ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-class RetryData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A retry policy as data: what a call may carry with it. The n-th retry (from 1) waits
-    min(base·factor^(n-1), cap), or delays_ms[n-1] (its last one from then on), with ±jitter as a fraction."""
-
-    max_retries: int = 3
-    base_ms: int = 1000
-    factor: float = 2.0
-    cap_ms: int = 3_600_000
-    jitter: float = 0.0
-    delays_ms: tuple[int, ...] | None = None
-
-
-class UniqueSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """`lock`: a digest of what makes two jobs the same (unique in the queue). `ttl_ms`: how long it holds at most."""
-
-    lock: str
-    mode: UniqueMode = "simple"
-    ttl_ms: int | None = None
 
 
 class Edge(NamedTuple):
@@ -307,6 +290,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     parents: tuple[JobKey, ...] = ()
     children: tuple[JobKey, ...] = ()
     meta: dict[str, str] | None = None
+    options: StoredOptions = NO_OPTIONS
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):

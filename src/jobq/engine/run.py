@@ -95,6 +95,12 @@ class Run:
         return self.runner.notes.store
 
     @property
+    def max_retries(self) -> int:
+        """How many failures of its job are retried: by the policy of its call, else by that of its task."""
+        assert self.handler is not None
+        return (self.lease.retry or self.handler.retry).max_retries
+
+    @property
     def children(self) -> Children:
         """The jobs it has added."""
         if self._children is None:

@@ -10,7 +10,8 @@ import msgspec
 
 from jobq.core import meta
 from jobq.core.events import STATES
-from jobq.core.records import ChildPolicy, Failure, JobRecord, JobSpec, QueueName, RetryData, UniqueMode
+from jobq.core.records import ChildPolicy, Failure, JobRecord, JobSpec, QueueName, RetryData, UniqueMode, UniqueSpec
+from jobq.core.stored import NO_OPTIONS, StoredOptions
 from jobq.core.verdicts import unreadable
 
 # State codes as in core.events.STATES, for SQL and speed.
@@ -74,6 +75,20 @@ def options_of(spec: JobSpec) -> Options:
         lock=unique.lock if unique else None, lock_mode=unique.mode if unique else None,
         lock_ttl_ms=unique.ttl_ms if unique else None, policy=spec.on_child_failure, schedule=spec.schedule,
         origin=spec.origin, meta=spec.meta,
+    )  # fmt: skip
+
+
+def stored_options(options: Options) -> StoredOptions:
+    """The other way, for readers."""
+    if options is DEFAULT:
+        return NO_OPTIONS
+    unique = None if options.lock is None else UniqueSpec(
+        lock=options.lock, mode=options.lock_mode or "simple", ttl_ms=options.lock_ttl_ms
+    )  # fmt: skip
+    return StoredOptions(
+        lifo=options.lifo, delay_ms=options.delay_ms, at_ms=options.at_ms, ttl_ms=options.ttl_ms,
+        result_ttl_ms=options.result_ttl_ms, retry=options.retry, timeout_ms=options.timeout_ms, max_stalls=options.max_stalls,
+        cost=options.cost, unique=unique, on_child_failure=options.policy,
     )  # fmt: skip
 
 
@@ -162,5 +177,5 @@ def record(job: Job, queue: QueueName) -> JobRecord:
         created_ms=job.created_ms, due_ms=job.due_ms, started_ms=job.started_ms, finished_ms=job.finished_ms,
         worker=job.worker, result=job.result, failure=unpack_failure(job.failure), reason=job.reason,
         progress=job.progress, saved=job.saved, cancel_asked=bool(job.flags & CANCEL), schedule=options.schedule,
-        origin=options.origin, meta=options.meta,
+        origin=options.origin, meta=options.meta, options=stored_options(options),
     )  # fmt: skip

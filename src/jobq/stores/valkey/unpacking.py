@@ -12,7 +12,8 @@ import msgspec
 from jobq.core.commands import Altered
 from jobq.core.events import STATES
 from jobq.core.queues import Limits, LimitsRecord, QueueRecord, RetentionData
-from jobq.core.records import Failure, Input, JobKey, JobRecord, Lease, QueueName, RetryData
+from jobq.core.records import ChildPolicy, Failure, Input, JobKey, JobRecord, Lease, QueueName, RetryData, UniqueMode, UniqueSpec
+from jobq.core.stored import NO_OPTIONS, StoredOptions
 from jobq.stores.valkey.keys import queue_of
 
 _head = Struct(">HIBB").unpack_from  # created (6 bytes, as 2 + 4), flags, length of name and key
@@ -46,6 +47,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     schedule: str | None = None
     origin: str | None = None
     meta: dict[str, str] | None = None
+    lifo: bool = False
+    delay: int = 0
+    at: int | None = None
+    ttl: int | None = None
+    result_ttl: int | None = None
+    max_stalls: int | None = None
+    cost: int = 1
+    lock: str | None = None
+    lock_mode: UniqueMode = "simple"
+    lock_ttl: int | None = None
+    policy: ChildPolicy = "fail"
 
 
 _DEFAULT = Options()
@@ -184,7 +196,18 @@ def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) 
         errors=errors if with_errors else (),
         reason=reason.decode() if state == 6 else None,
         progress=more.progress, saved=more.saved, cancel_asked=run.flags & _CANCEL > 0 and state == 3, schedule=options.schedule,
-        origin=options.origin, meta=options.meta, parents=more.parents, children=more.children,
+        origin=options.origin, meta=options.meta, options=_stored(options), parents=more.parents, children=more.children,
+    )  # fmt: skip
+
+
+def _stored(options: Options) -> StoredOptions:
+    if options is _DEFAULT:
+        return NO_OPTIONS
+    unique = None if options.lock is None else UniqueSpec(lock=options.lock, mode=options.lock_mode, ttl_ms=options.lock_ttl)
+    return StoredOptions(
+        lifo=options.lifo, delay_ms=options.delay, at_ms=options.at, ttl_ms=options.ttl, result_ttl_ms=options.result_ttl,
+        retry=options.retry, timeout_ms=options.timeout, max_stalls=options.max_stalls, cost=options.cost, unique=unique,
+        on_child_failure=options.policy,
     )  # fmt: skip
 
 

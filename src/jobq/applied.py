@@ -1,0 +1,107 @@
+"""The options of a job as they apply: what its call gave, else what its task says, where this process has the task."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Literal, Protocol
+
+import msgspec
+
+from jobq.core.moments import moment_or_none
+from jobq.core.policies import Retry
+from jobq.core.records import ChildPolicy, JobRecord, RetryData, UniqueMode, UniqueSpec
+
+ByWorker = Literal["worker"]
+"""The worker's task decides, and this process does not have that task."""
+
+
+class TaskPolicy(Protocol):
+    """What a task decides for its jobs unless a call says otherwise."""
+
+    @property
+    def retry(self) -> Retry:
+        """What a failure leads to."""
+        ...
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """How long a run may take; None: as long as it likes."""
+        ...
+
+    @property
+    def max_stalls(self) -> int:
+        """How many lost leases a job survives."""
+        ...
+
+
+class UniqueLock(msgspec.Struct, frozen=True, kw_only=True):
+    """The unique lock of a job. `lock` is a digest of its task and arguments: jobs with the same one are the same."""
+
+    lock: str
+    mode: UniqueMode
+    ttl: timedelta | None
+
+
+class AppliedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a job as they apply.
+
+    "worker" stands for what the worker's task decides where this process does not have that task.
+    """
+
+    retry: Retry | ByWorker
+    timeout: timedelta | ByWorker | None  # None: a run may take as long as it likes
+    max_stalls: int | ByWorker
+    ttl: timedelta | None
+    result_ttl: timedelta | None  # None: the retention of its queue
+    cost: int
+    unique: UniqueLock | None
+    key: str | None
+    priority: int
+    lifo: bool
+    delay: timedelta | None
+    at: datetime | None
+    on_child_failure: ChildPolicy
+
+
+def applied(record: JobRecord, task: TaskPolicy | None = None) -> AppliedOptions:
+    """The options of a job. `task`: its task's policy, if this process has it."""
+    options = record.options
+    return AppliedOptions(
+        retry=_policy(options.retry) if options.retry is not None else task.retry if task is not None else "worker",
+        timeout=_timeout(options.timeout_ms, task),
+        max_stalls=options.max_stalls if options.max_stalls is not None else task.max_stalls if task is not None else "worker",
+        ttl=_span(options.ttl_ms),
+        result_ttl=_span(options.result_ttl_ms),
+        cost=options.cost,
+        unique=None if options.unique is None else _lock(options.unique),
+        key=record.key,
+        priority=record.priority,
+        lifo=options.lifo,
+        delay=_span(options.delay_ms or None),
+        at=moment_or_none(options.at_ms),
+        on_child_failure=options.on_child_failure,
+    )
+
+
+def _timeout(own_ms: int | None, task: TaskPolicy | None) -> timedelta | ByWorker | None:
+    if own_ms is None and task is None:
+        return "worker"
+    ms = own_ms if own_ms is not None else task.timeout_ms if task is not None else None
+    return _span(ms or None)  # 0 is how a call says that there is none
+
+
+def _policy(data: RetryData) -> Retry:
+    """A policy that came with a call, as users write it."""
+    delays = None if data.delays_ms is None else [timedelta(milliseconds=ms) for ms in data.delays_ms]
+    return Retry(
+        data.max_retries, base=timedelta(milliseconds=data.base_ms), factor=data.factor, cap=timedelta(milliseconds=data.cap_ms),
+        jitter=data.jitter, delays=delays,
+    )  # fmt: skip
+
+
+def _lock(unique: UniqueSpec) -> UniqueLock:
+    return UniqueLock(lock=unique.lock, mode=unique.mode, ttl=_span(unique.ttl_ms))
+
+
+def _span(ms: int | None) -> timedelta | None:
+    return None if ms is None else timedelta(milliseconds=ms)
