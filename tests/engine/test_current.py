@@ -164,7 +164,8 @@ async def test_notes_wait_for_a_store_that_is_away(bench: Bench, line: Proxy, st
     assert len(line.of("note")) == 3
 
 
-async def test_a_note_under_a_lost_lease_stops_the_run(bench: Bench, store: Store) -> None:
+async def test_a_note_under_a_lost_lease_stops_the_run(bench: Bench, line: Proxy, store: Store) -> None:
+    line.lose = lambda method: method == "extend"  # no renewal tells of the loss: only the note can
     running, go, stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @bench.task
@@ -180,7 +181,7 @@ async def test_a_note_under_a_lost_lease_stops_the_run(bench: Bench, store: Stor
             raise
 
     id = await bench.add("work")
-    async with bench.worker(lease=300):  # its next renewal, which would say so as well, is far away
+    async with bench.through(line).worker(lease=300):
         await soon(running)
         await store.obliterate(bench.qname, force=True)
         go.set()
