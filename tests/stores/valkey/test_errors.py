@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from jobq.core.failures import ERRORS
-from jobq.core.records import QueueName, RetryLater
+from jobq.core.records import JobKey, QueueName, RetryLater
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import done, failed, spec, take
@@ -39,3 +39,14 @@ async def test_no_more_failed_runs_are_stored_than_are_shown(store: ValkeyStore,
         outcome = RetryLater(queue=queue, id="a", token=lease.token, failure=failed(lease).failure)
         await store.settle([outcome], worker="w1", call=f"retry{n}")
     assert server.tell("LLEN", f"{keys.prefix(queue)}er:a").strip() == b":%d" % ERRORS
+
+
+async def test_a_failed_run_that_cannot_be_read_is_told_as_such(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+    await store.put([spec(queue, "a")])
+    (lease,) = await take(store, queue)
+    await store.settle([failed(lease)], worker="w1", call="fail")
+    server.tell("LSET", f"{keys.prefix(queue)}er:a", "0", "junk")
+    (record,) = await store.get([JobKey(queue, "a")])
+    assert record is not None
+    assert record.failure is not None
+    assert [error.type for error in record.errors] == [record.failure.type] == ["Unreadable"]

@@ -109,7 +109,7 @@ def unpack_options(data: bytes | None) -> Options:
 
 def told_meta(packed: bytes | None, names: tuple[str, ...]) -> dict[str, str] | None:
     """What events tell of a job with these packed options, in a queue that allows these names."""
-    return None if packed is None else meta.told(_decode_options(packed).meta, names)
+    return None if packed is None else meta.told(unpack_options(packed).meta, names)
 
 
 def pack_failure(failure: Failure) -> bytes:

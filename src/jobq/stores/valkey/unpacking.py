@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from jobq.core import verdicts
 from jobq.core.commands import Altered
 from jobq.core.events import STATES
 from jobq.core.queues import Limits, LimitsRecord, QueueRecord, RetentionData
@@ -184,7 +185,7 @@ def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) 
     failure = more.failure
     errors: tuple[Failure, ...] = ()
     if failed:
-        errors = tuple([_failed(entry) for entry in failed])
+        errors = tuple([_failed_run_of(entry) for entry in failed])
         failure = errors[-1] if more.failed_last else failure
     where = STATES[state]
     return JobRecord(
@@ -314,6 +315,14 @@ def _failed(data: bytes) -> Failure:
     start = _FAILED_RUN + n
     worker = data[_FAILED_RUN:start].decode()
     return msgspec.structs.replace(_failure(data[start:]), attempt=attempt, at_ms=a1 << 32 | a2, worker=worker or None)
+
+
+def _failed_run_of(data: bytes) -> Failure:
+    """The same, for readers: one that cannot be read is told as such, and the job is listed all the same."""
+    try:
+        return _failed(data)
+    except _BROKEN:
+        return verdicts.unreadable(attempt=0, worker=None, now_ms=0)
 
 
 def queue_record(queue: QueueName, flat: Sequence[bytes], keyed: Sequence[bytes] = ()) -> QueueRecord:
