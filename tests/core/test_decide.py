@@ -15,6 +15,7 @@ from jobq.core.records import (
     AnyOutcome,
     Block,
     Complete,
+    Defer,
     Edge,
     Fail,
     Hold,
@@ -172,11 +173,20 @@ def test_handing_back_costs_nothing() -> None:
     assert isinstance(decided(HandedBack(), Retry(0)), Release)
 
 
-def test_an_unknown_task_is_an_ordinary_failure_with_a_clear_reason() -> None:
-    outcome = decided(Unknown("chrage"))
-    assert isinstance(outcome, RetryLater)
-    assert "no task named 'chrage'" in outcome.failure.message
-    assert isinstance(decided(Unknown("chrage"), failures=3), Fail)
+@pytest.mark.parametrize(
+    ("since_ms", "delay_ms"), [(None, 1000), (5000, 1000), (4000, 2000), (2000, 4000), (-10_000, 16_000), (-3_594_999, 30_000)]
+)
+def test_an_unknown_task_is_put_off_by_a_second_that_doubles_up_to_thirty(since_ms: int | None, delay_ms: int) -> None:
+    outcome = decided(Unknown("chrage"), Retry(0), failures=3, unknown_ms=since_ms)
+    assert isinstance(outcome, Defer)
+    assert outcome.delay_ms == delay_ms
+
+
+def test_a_task_that_nobody_has_known_for_an_hour_fails_its_job() -> None:
+    outcome = decided(Unknown("chrage"), unknown_ms=5000 - 3_600_000)
+    assert isinstance(outcome, Fail)
+    assert (outcome.failure.reason, outcome.failure.exhausted) == ("unknown", False)
+    assert "no worker has known a task named 'chrage' for 1 h" in outcome.failure.message
 
 
 @pytest.mark.parametrize(

@@ -265,20 +265,31 @@ async def test_an_outcome_that_comes_too_late_is_reported_with_its_job(bench: Be
     assert f"job {id} (work) of queue work" in caplog.text
 
 
-async def test_an_unknown_task_is_an_ordinary_failure_and_the_worker_goes_on(bench: Bench) -> None:
+async def test_an_unknown_task_is_put_off_and_the_worker_goes_on(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     @bench.task
     async def known() -> str:
         return "done"
 
-    strange = await bench.add("strange", retry=None)
+    strange = [await bench.add("strange", max_stalls=0) for _ in range(3)]
     id = await bench.add("known")
     async with bench.worker(concurrency=1):
         assert (await bench.ended(id)).result == b'"done"'
-        record = await bench.get(strange)
-    assert record.state is State.DELAYED
-    assert record.failures == 1
-    assert record.failure is not None
-    assert "strange" in record.failure.message
+        records = [await bench.get(each) for each in strange]
+    assert [(r.state, r.failures, r.stalls, r.started_ms) for r in records] == [(State.DELAYED, 0, 0, None)] * 3
+    assert caplog.text.count("has jobs of task strange, which this worker does not have") == 1
+
+
+async def test_a_task_that_is_deployed_later_runs_jobs_that_were_put_off(bench: Bench) -> None:
+    id = await bench.add("late")
+    async with bench.worker():
+        await bench.all_in(State.DELAYED, 1)
+
+        @bench.task
+        async def late() -> str:
+            return "done"
+
+        record = await bench.ended(id)
+    assert (record.state, record.attempt, record.failures) == (State.COMPLETED, 2, 0)
 
 
 async def test_a_payload_that_does_not_fit_fails_its_job_only(bench: Bench) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from jobq.core import backoff
+from jobq.core import backoff, unknown
 from jobq.core.backoff import Random
 from jobq.core.codec import get_codec
 from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze, WaitForChildren, WaitForSignal
@@ -17,6 +17,7 @@ from jobq.core.records import (
     AnyOutcome,
     Block,
     Complete,
+    Defer,
     Fail,
     Failure,
     Hold,
@@ -87,7 +88,7 @@ class ProcessCrashed(RuntimeError):
 def decide(lease: Lease, end: End, *, retry: Retry, now_ms: int, random: Random, encode: Encode | None = None) -> AnyOutcome:
     """The outcome of a run that ended like this.
 
-    `retry` is the task's policy; one that came with the call wins. An error, a timeout and an unknown name are retried
+    `retry` is the task's policy; one that came with the call wins. An error and a timeout are retried
     while `lease.failures < max_retries`. `encode` codes what Snooze saves (default: the codec of the lease).
     """
     if isinstance(end, Returned):
@@ -96,19 +97,30 @@ def decide(lease: Lease, end: End, *, retry: Retry, now_ms: int, random: Random,
         return Release(queue=lease.queue, id=lease.id, token=lease.token)
     if isinstance(end, Raised):
         return _raised(lease, end.error, retry, now_ms, random, encode)
+    if isinstance(end, Unknown):
+        return _unknown(lease, end.name, now_ms)
     error, reason = _as_error(end)
     return _failed(lease, error, reason, retry, now_ms, random)
 
 
-def _as_error(end: TimedOut | Unknown | Crashed) -> tuple[BaseException, Reason]:
+def _as_error(end: TimedOut | Crashed) -> tuple[BaseException, Reason]:
     match end:
         case TimedOut(seconds):
             return TimeoutError(f"did not end within {seconds:g} s"), "timeout"
         case Crashed(message):
             return ProcessCrashed(message), "crashed"
-        case Unknown(name):
-            message = f"this worker has no task named {name!r}: is the code that defines it deployed and imported?"
-            return UnknownTask(message), "error"
+
+
+def _unknown(lease: Lease, name: str, now_ms: int) -> AnyOutcome:
+    """Put it off: another worker, or the next deploy of this one, may know the task. After an hour it fails."""
+    since_ms = now_ms if lease.unknown_ms is None else lease.unknown_ms
+    delay_ms = unknown.delay_ms(now_ms - since_ms)
+    if delay_ms is not None:
+        return Defer(queue=lease.queue, id=lease.id, token=lease.token, delay_ms=delay_ms)
+    hours = unknown.GIVE_UP_MS / 3_600_000
+    told = f"no worker has known a task named {name!r} for {hours:g} h: is the code that defines it deployed and imported?"
+    error = UnknownTask(told)
+    return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=_failure(lease, error, "unknown", now_ms))
 
 
 def _raised(lease: Lease, error: BaseException, retry: Retry, now_ms: int, random: Random, encode: Encode | None) -> AnyOutcome:

@@ -41,7 +41,8 @@ KEPT_WHEN_REPLACED = ("priority", "policy", "schedule", "origin")
 
 
 def never_started(attempt: int) -> bool:
-    """Whether a job has never started: only then may others change what it will do."""
+    """Whether a job has never started: only then may others change what it will do. `attempt` leaves out those that were put off
+    (`unknown.starts`)."""
     return attempt == 0
 
 

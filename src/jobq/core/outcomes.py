@@ -30,6 +30,7 @@ EFFECTS: dict[str, Effect] = {
     "snooze": Effect(Kind.SNOOZED, State.WAITING),
     "release": Effect(Kind.RELEASED, State.WAITING, returns=True),
     "hold": Effect(Kind.LIMITED, State.WAITING, returns=True),
+    "defer": Effect(Kind.SNOOZED, State.WAITING, returns=True),
     "block": Effect(Kind.BLOCKED, State.BLOCKED),
 }
 """By the tag of an outcome."""
@@ -37,8 +38,9 @@ EFFECTS: dict[str, Effect] = {
 _CANCELLED = Effect(Kind.CANCELLED, State.CANCELLED)
 _STALLED = Effect(Kind.STALLED, State.WAITING, returns=True)
 _STALLED_TOO_OFTEN = Effect(Kind.FAILED, State.FAILED)
-DELAYING = frozenset({"retry", "snooze"})
-"""Outcomes whose delay is the job's. The delay of a `hold` is that of its key or queue."""
+DELAYING = frozenset({"retry", "snooze", "defer"})
+"""Outcomes whose delay is the job's. The delay of a `hold` is that of its key or queue, and so is that of a
+`defer` in a keyed queue (`unknown.waits`)."""
 
 
 def effect(outcome: str, *, delay_ms: int = 0, cancel_asked: bool = False) -> Effect:

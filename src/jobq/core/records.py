@@ -20,7 +20,7 @@ from jobq.core.stored import UniqueSpec as UniqueSpec
 MAX_PRIORITY = 2**21 - 1
 MAX_ID_LENGTH = 256
 
-Reason = Literal["error", "timeout", "stalled", "expired", "rejected", "child", "crashed"]
+Reason = Literal["error", "timeout", "stalled", "expired", "rejected", "child", "crashed", "unknown"]
 Mode = Literal["plain", "keyed"]
 
 
@@ -142,6 +142,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timeout_ms: int | None = None
     saved: bytes | None = None  # what Snooze(saved=…) or a wait kept
     cancel_asked: bool = False
+    unknown_ms: int | None = None  # when it was first put off by a worker that does not know its task
     last_chance: bool = False  # it has stalled before and its next stall fails it; such a lease is alone in its reply
     inputs: tuple[Input, ...] = ()
     signals: tuple[tuple[str, bytes], ...] = ()  # all signals received, oldest first; an empty value: the wait timed out
@@ -204,6 +205,14 @@ class Hold(Outcome, frozen=True, kw_only=True, tag="hold"):
     delay_ms: int
 
 
+class Defer(Outcome, frozen=True, kw_only=True, tag="defer"):
+    """The worker does not know its task: it is put off for `delay_ms`, at no cost, and counts as not yet started if it never was.
+
+    In a keyed queue the job keeps its place and its key is held for as long (core/unknown.py)."""
+
+    delay_ms: int
+
+
 class Block(Outcome, frozen=True, kw_only=True, tag="block"):
     """It waits, `blocked`: for the jobs of `after` (put before), or for a signal. At no cost.
 
@@ -218,7 +227,7 @@ class Block(Outcome, frozen=True, kw_only=True, tag="block"):
     saved: bytes | None = None
 
 
-AnyOutcome = Complete | RetryLater | Fail | SnoozeFor | Release | Hold | Block
+AnyOutcome = Complete | RetryLater | Fail | SnoozeFor | Release | Hold | Defer | Block
 
 
 def lane_of(call: str) -> int:

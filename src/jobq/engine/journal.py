@@ -12,13 +12,13 @@ from typing import Any
 
 from jobq.core.decide import End, Raised
 from jobq.core.printable import one_line
-from jobq.core.records import AnyOutcome, Block, Complete, Fail, Hold, Release, RetryLater, SnoozeFor
+from jobq.core.records import AnyOutcome, Block, Complete, Defer, Fail, Hold, Release, RetryLater, SnoozeFor
 from jobq.engine.run import Run
 
 log = logging.getLogger("jobq.job")
 
 _OUTCOMES: dict[type[AnyOutcome], str] = {
-    Complete: "completed", Release: "released", SnoozeFor: "snoozed", Hold: "rate-limited", Block: "blocked",
+    Complete: "completed", Release: "released", SnoozeFor: "snoozed", Hold: "rate-limited", Block: "blocked", Defer: "put off",
     RetryLater: "retried", Fail: "failed",
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from time import monotonic
 
 from jobq.core.decide import End, HandedBack, Raised, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
+from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName
 from jobq.core.verdicts import unreadable
 from jobq.current import running
@@ -79,6 +80,7 @@ class Runner:
         self._settings = settings
         self._journal = Journal()
         self._chance = chance
+        self._unknown: set[tuple[QueueName, str]] = set()  # tasks that were asked for and are not there
         self._early: set[JobKey] = set()  # cancels heard of jobs whose lease has not arrived yet
 
     # ── starting ──
@@ -99,6 +101,7 @@ class Runner:
                 continue
             handler = self._tasks[lease.queue].get(lease.name) or BUILTIN.get(lease.name)
             if handler is None:
+                self._warn_unknown(lease)
                 self.close(run, self.decide(run, Unknown(lease.name), _DEFAULT_RETRY))
                 continue
             try:
@@ -107,6 +110,17 @@ class Runner:
                 self.close(run, self.decide(run, Raised(error), _DEFAULT_RETRY))
         self._early.clear()
         self.batches.claimed(room=self._slots.free > 0)
+
+    def _warn_unknown(self, lease: Lease) -> None:
+        """Once per name: its jobs come back every 30 s."""
+        name = (lease.queue, lease.name)
+        if name not in self._unknown and len(self._unknown) < 1000:
+            self._unknown.add(name)
+            log.warning(
+                "queue %s has jobs of task %s, which this worker does not have: they are put off for other workers, and fail "
+                "after an hour. Is the code that defines it deployed and imported?",
+                one_line(lease.queue.queue), one_line(lease.name),
+            )  # fmt: skip
 
     def _launch(self, run: Run, lease: Lease, handler: Handler) -> None:
         executor = self.executors[handler.executor]

@@ -12,6 +12,7 @@ from jobq.core.records import (
     Block,
     Claim,
     Complete,
+    Defer,
     Edge,
     EventRecord,
     Fail,
@@ -94,6 +95,10 @@ def snooze(lease: Lease, delay_ms: int = 0, saved: bytes | None = None) -> Snooz
 
 def release(lease: Lease) -> Release:
     return Release(queue=lease.queue, id=lease.id, token=lease.token)
+
+
+def defer(lease: Lease, delay_ms: int) -> Defer:
+    return Defer(queue=lease.queue, id=lease.id, token=lease.token, delay_ms=delay_ms)
 
 
 def hold(lease: Lease, delay_ms: int) -> Hold:

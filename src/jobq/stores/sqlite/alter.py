@@ -25,7 +25,7 @@ from jobq.core.commands import (
 from jobq.core.records import JobKey, QueueName
 from jobq.core.states import Kind, QueueKind
 from jobq.core.waits import noted_child
-from jobq.stores.sqlite import ending, line, locks, signals
+from jobq.stores.sqlite import ending, line, locks, signals, unknown
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     ACTIVE,
@@ -79,7 +79,7 @@ def _carry_out(tx: Tx, command: AnyCommand, purged: Counter[tuple[QueueName, str
     if found is None:
         return "missing"
     queue, job = found
-    if not applies(command, events.STATES[job.state], job.attempt):
+    if not applies(command, events.STATES[job.state], job.starts):
         return "late"
     job.actor = command.actor
     how = _applied(tx, queue, job, command)
@@ -152,8 +152,8 @@ def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
     job.failure = job.result = job.progress = job.saved = None
     job.flags &= ~CANCEL
     options = unpack_options(job.options)
-    if options.actor is not None:
-        job.options = pack_options(msgspec.structs.replace(options, actor=None))
+    if options.actor is not None or options.put_off is not None:
+        job.options = pack_options(msgspec.structs.replace(options, actor=None, put_off=None))
     if job.flags & NOTED:
         tx.execute(TIES["delete_signals"], (job.pk,))
     line.wait(tx, job, Kind.RERUN, "first" if unpack_options(job.options).lifo else "back")
@@ -179,6 +179,7 @@ def _reprioritise(tx: Tx, job: Job, priority: int) -> bool:
 
 def _reschedule(tx: Tx, job: Job, command: Reschedule) -> bool:
     due = tx.now + command.delay_ms if command.at_ms is None else command.at_ms
+    unknown.due_again(job)
     if due > tx.now:
         line.later(tx, job, Kind.CHANGED, due, reason="rescheduled")
     elif job.state == DELAYED:

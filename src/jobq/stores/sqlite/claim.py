@@ -193,6 +193,7 @@ def _lease(tx: Tx, queue: QueueName, row: Row, token: str, started: int, expires
         queue=queue, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
         failures=failures, stalls=stalls, created_ms=created, started_ms=started, expires_ms=expires, key=key, saved=saved,
         retry=options.retry, timeout_ms=options.timeout_ms, meta=options.meta, cancel_asked=bool(flags & CANCEL),
+        unknown_ms=None if options.put_off is None else options.put_off.since_ms,
         last_chance=stalls > 0 and chances.is_last(tx.queue_made(queue), stalls, name, packed),
         inputs=flows.inputs(tx, pk) if noted else (),
         signals=tuple(tx.execute(TIES["signals_of"], (pk,)).fetchall()) if noted else (),

@@ -14,7 +14,10 @@ def ttl_end(job: Job, due_ms: int) -> int | None:
     """Until when a job that has not started must start."""
     if job.options is None:
         return None
-    return outcomes.ttl_end(unpack_options(job.options).ttl_ms, due_ms=due_ms, attempt=job.attempt)
+    options = unpack_options(job.options)
+    if options.put_off is not None:
+        due_ms = options.put_off.due_ms or due_ms
+    return outcomes.ttl_end(options.ttl_ms, due_ms=due_ms, attempt=job.starts)
 
 
 def wait(tx: Tx, job: Job, kind: Kind, place: Place, *, reason: str | None = None, failure: Failure | None = None) -> None:

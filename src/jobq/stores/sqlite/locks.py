@@ -11,7 +11,7 @@ from jobq.core.locks import Standing, meet, passes_on, releases, standing
 from jobq.core.outcomes import due_ms
 from jobq.core.records import JobSpec, UniqueSpec
 from jobq.core.states import Kind
-from jobq.stores.sqlite import line
+from jobq.stores.sqlite import line, unknown
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     BLOCKED,
@@ -38,7 +38,7 @@ class Held(NamedTuple):
     @property
     def standing(self) -> Standing:
         """How the holder stands."""
-        return standing(None, 0) if self.job is None else standing(STATES[self.job.state], self.job.attempt)
+        return standing(None, 0) if self.job is None else standing(STATES[self.job.state], self.job.starts)
 
 
 def holder(tx: Tx, qid: int, lock: str) -> Held | None:
@@ -126,7 +126,7 @@ def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
     again."""
     old = unpack_options(job.options)
     options = msgspec.structs.replace(
-        options_of(spec), lock=old.lock, policy=old.policy, schedule=old.schedule, origin=old.origin
+        options_of(spec), lock=old.lock, policy=old.policy, schedule=old.schedule, origin=old.origin, put_off=old.put_off
     )
     job.payload, job.codec, job.options = spec.payload, spec.codec, pack_options(options)
     job.flags = job.flags & ~TTL | (TTL if options.result_ttl_ms is not None else 0)
@@ -135,6 +135,7 @@ def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
         take(tx, job)
         due = due_ms(now_ms=tx.now, delay_ms=spec.delay_ms, at_ms=spec.at_ms)
         if due > tx.now and job.state != BLOCKED:
+            unknown.due_again(job)
             line.later(tx, job, Kind.CHANGED, due, reason="replaced")
             return
     if job.state == WAITING:

@@ -12,6 +12,7 @@ from jobq.core import meta
 from jobq.core.events import STATES
 from jobq.core.records import ChildPolicy, Failure, JobRecord, JobSpec, QueueName, RetryData, UniqueMode, UniqueSpec
 from jobq.core.stored import NO_OPTIONS, StoredOptions
+from jobq.core.unknown import PutOff, starts
 from jobq.core.verdicts import unreadable
 
 # State codes as in core.events.STATES, for SQL and speed.
@@ -56,6 +57,7 @@ class Options(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
     seen: int = 0  # how many of that name it has had
     actor: str | None = None  # who asked it to stop while it was active
     meta: dict[str, str] | None = None
+    put_off: PutOff | None = None  # workers that claimed it did not know its task
 
 
 DEFAULT = Options()
@@ -161,6 +163,11 @@ class Job(msgspec.Struct):
     payload: bytes
     result: bytes | None
     actor: str | None = None  # who gave the command under way: it goes into the events that result
+
+    @property
+    def starts(self) -> int:
+        """How many of its attempts began a run."""
+        return self.attempt if self.options is None else starts(self.attempt, unpack_options(self.options).put_off)
 
     def values(self) -> tuple[object, ...]:
         """As parameters of `save_job`: everything behind the key, then the key."""

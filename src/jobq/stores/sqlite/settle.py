@@ -17,6 +17,7 @@ from jobq.core.records import (
     Block,
     Claim,
     Complete,
+    Defer,
     Fail,
     Failure,
     Hold,
@@ -31,7 +32,7 @@ from jobq.core.records import (
 )
 from jobq.core.states import Kind, State
 from jobq.stores.sqlite import claim as claims
-from jobq.stores.sqlite import ending, errors, flows, holds, line, signals
+from jobq.stores.sqlite import ending, errors, flows, holds, line, signals, unknown
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
     ACTIVE,
@@ -203,6 +204,9 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
         return
     if isinstance(outcome, Block):
         _block(tx, job, outcome)
+        return
+    if isinstance(outcome, Defer):
+        unknown.defer(tx, queue, job, outcome.delay_ms)
         return
     if isinstance(outcome, SnoozeFor):
         job.saved = outcome.saved

@@ -16,9 +16,9 @@ VERSION = "jobq_v2"
 
 _FOLDER = Path(__file__).parent / "lua"
 FILES = (
-    "base", "counters", "log", "record", "stalls", "verdicts", "line", "keyed", "holds", "rates", "move", "unique", "bounds",
-    "signals", "upkeep", "claim", "flow", "staging", "put", "alike", "settle", "alter", "reads", "queues", "schedules",
-    "presence", "manifest",
+    "base", "counters", "log", "record", "stalls", "unknown", "verdicts", "line", "keyed", "holds", "rates", "move",
+    "unique", "bounds", "signals", "upkeep", "claim", "flow", "staging", "put", "alike", "settle", "alter", "reads",
+    "queues", "schedules", "presence", "manifest",
 )  # fmt: skip
 _SHARED = """local J = {}
 local call, mpack, munpack = redis.call, cmsgpack.pack, cmsgpack.unpack

@@ -19,6 +19,7 @@ from jobq.core.queues import Limits, RateData, RetentionData, Window
 from jobq.core.records import (
     AnyOutcome,
     Block,
+    Defer,
     Edge,
     Fail,
     Failure,
@@ -195,7 +196,7 @@ def outcome(o: AnyOutcome, where: Callable[[JobKey], str], token: str) -> tuple[
     if isinstance(o, RetryLater | Fail):
         fields |= _told(o.failure)
         data = encode(o.failure)
-    if isinstance(o, RetryLater | SnoozeFor | Hold):
+    if isinstance(o, RetryLater | SnoozeFor | Hold | Defer):
         fields["delay"] = o.delay_ms
     if isinstance(o, SnoozeFor | Block) and o.saved is not None:
         fields["saved"], data = True, o.saved

@@ -156,7 +156,8 @@ def _lease(queue: QueueName, told: Sequence[Any], expires: int, mark: str) -> Le
         queue=queue, id=id.decode(), token=run.token + mark, life=life, name=name, payload=payload, codec=options.codec,
         attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created, started_ms=run.started,
         expires_ms=expires, key=key, retry=options.retry, timeout_ms=options.timeout, saved=more.saved,
-        cancel_asked=run.flags & _CANCEL > 0, last_chance=run.flags & _LAST > 0, inputs=more.inputs, signals=more.signals,
+        cancel_asked=run.flags & _CANCEL > 0, last_chance=run.flags & _LAST > 0,
+        unknown_ms=more.unknown_ms, inputs=more.inputs, signals=more.signals,
         meta=options.meta,
     )  # fmt: skip
 
@@ -252,6 +253,7 @@ class _Extras(NamedTuple):
     saved: bytes | None = None
     progress: bytes | None = None
     failure: Failure | None = None
+    unknown_ms: int | None = None
     failed_last: bool = False  # its failure is its last failed run, which is kept elsewhere
     inputs: tuple[Input, ...] = ()
     signals: tuple[tuple[str, bytes], ...] = ()
@@ -281,6 +283,7 @@ def _extras(flat: Sequence[bytes]) -> _Extras:
     return _Extras(
         saved=fields.get(b"saved"), progress=fields.get(b"progress"), failure=_kept_failure(fields.get(b"failure")),
         failed_last=fields.get(b"failure") == b"",
+        unknown_ms=int(fields[b"put_off"].split(b"\t")[1]) if b"put_off" in fields else None,
         inputs=tuple(_input(job, how) for job, how in ended if how is not None),
         signals=tuple(signal for _, signal in sorted(signals.items())), parents=tuple(sorted(parents)),
         children=tuple(job for job, _ in ended),

@@ -48,7 +48,7 @@ end
 
 -- What a life has gathered: it does not go over into the next. Edges and their inputs do.
 function J.forget_life(cx, job)
-  local x, gone = cx.P .. "x:" .. job.id, { "failure", "progress", "saved", "why", "who", "signals", "signal" }
+  local x, gone = cx.P .. "x:" .. job.id, { "failure", "progress", "saved", "why", "who", "signals", "signal", "put_off" }
   for _, field in ipairs(call("HKEYS", x)) do
     if field:sub(1, 2) == "g:" then gone[#gone + 1] = field end
   end
@@ -58,9 +58,9 @@ end
 -- Whether a job is in a state for a command: core's table (core/commands.py: APPLIES).
 local NAMES = {}
 for name, code in pairs(STATE) do NAMES[code] = name end
-local function applies(kind, job)
+local function applies(cx, kind, job)
   local rule = J.APPLIES[kind]
-  return rule[NAMES[job.state]] and (job.attempt == 0 or not rule.unstarted)
+  return rule[NAMES[job.state]] and (not rule.unstarted or J.starts(cx, job) == 0)
 end
 
 local COMMANDS = {}
@@ -104,6 +104,7 @@ end
 
 function COMMANDS.reschedule(cx, job, c)
   local due = c.at or cx.now + c.delay
+  J.due_again(cx, job)
   if due > cx.now then
     J.to_delayed(cx, job, "changed", due, "rescheduled")
   elseif job.state == STATE.delayed then
@@ -143,7 +144,7 @@ function J.alter(keys, args)
     local c = munpack(args[i])
     local job = J.look(cx, c.id)
     local answer = not job and "m" or "l"
-    if job and applies(c.kind, job) then
+    if job and applies(cx, c.kind, job) then
       job.actor = c.actor
       if COMMANDS[c.kind](cx, job, c, args[i + 1]) then answer = "d" end
     end

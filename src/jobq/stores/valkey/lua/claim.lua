@@ -67,7 +67,8 @@ local function start_one(cx, tk, entry, id, rec, run, order, key_rate)
   if job.finished or job.state == STATE.active or job.life ~= life or job.ticket ~= ticket then return nil end
   job.state, job.order = STATE.waiting, order
   local opts = J.options(job)
-  if opts.ttl and job.attempt == 0 and job.due + opts.ttl <= cx.now then
+  local ends = opts.ttl and J.ttl_end(cx, job)
+  if ends and ends <= cx.now then
     J.expire(cx, job)
     return nil
   end

@@ -69,7 +69,7 @@ function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
     .. (job.started > 0 and TIME .. J.six(job.started) or NIL) .. (job.finished and TIME .. J.six(job.finished) or NIL)
     .. tail
   J.add(cx, kind, 1)
-  if previous == J.STATE.active then J.add(cx, "run_ms", cx.now - job.started) end
+  if previous == J.STATE.active and job.started > 0 then J.add(cx, "run_ms", cx.now - job.started) end
 end
 
 -- How many jobs were cleared or purged: core/events.py jobs_told. `state` is "" or the name of a state and a space.

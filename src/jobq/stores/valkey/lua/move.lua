@@ -34,12 +34,12 @@ local function leave_unended(cx, job)
   return leave(cx, job)
 end
 
--- A waiting job that has not started expires when its ttl is over. Copies core/outcomes.py: ttl_end.
+-- A waiting job that has not started expires when its ttl is over.
 function J.await_ttl(cx, job)
-  local ttl = J.options(job).ttl
-  if not ttl or job.attempt > 0 then return end
-  call("ZADD", cx.P .. "t", job.due + ttl, job.id)
-  J.timer(cx, job.due + ttl)
+  local ends = J.ttl_end(cx, job)
+  if not ends then return end
+  call("ZADD", cx.P .. "t", ends, job.id)
+  J.timer(cx, ends)
 end
 
 -- Stand in line: where = "back", "front" or "first" (see J.stand).

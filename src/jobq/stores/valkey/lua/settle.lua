@@ -155,7 +155,9 @@ local function settle_one(cx, o, data, edges)
     local reason, err, fingerprint
     if failure then reason, err, fingerprint = J.keep_failure(cx, job, failure) end
     if BESIDE[o.kind] then BESIDE[o.kind](cx, job, o, data) end
-    if effect.returns then
+    if o.kind == "defer" then
+      J.defer(cx, job, o.delay)
+    elseif effect.returns then
       J.to_waiting(cx, job, effect.kind, "front")
     elseif o.delay > 0 then
       J.to_delayed(cx, job, effect.kind, cx.now + o.delay, reason, err, fingerprint)

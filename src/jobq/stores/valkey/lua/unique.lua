@@ -40,16 +40,16 @@ function J.locked_out(cx, job)
 end
 
 -- How the holder of a lock stands (core/locks.py: standing).
-local function standing(job)
+local function standing(cx, job)
   if not job then return "gone" end
   if job.finished then return "ended" end
-  return job.attempt == 0 and job.state ~= STATE.active and "fresh" or "started"
+  return job.state ~= STATE.active and J.starts(cx, job) == 0 and "fresh" or "started"
 end
 
 -- Whether a new job with this lock would be accepted as a job of its own that follows none. (J.meet decides, and acts on it.)
 function J.is_free_for(cx, opts)
   local id = holder(cx, opts.lock)
-  return not id or J.MEETINGS[opts.lock_mode or "simple"][standing(J.look(cx, id))] == "accept"
+  return not id or J.MEETINGS[opts.lock_mode or "simple"][standing(cx, J.look(cx, id))] == "accept"
 end
 
 -- What a held lock means for a new job. RETURNS the job to answer with (or its id, if its record is gone), or nil and
@@ -58,7 +58,7 @@ function J.meet(cx, opts, body)
   local id = holder(cx, opts.lock)
   if not id then return nil, false end
   local job = J.look(cx, id)
-  local meeting = J.MEETINGS[opts.lock_mode or "simple"][standing(job)]
+  local meeting = J.MEETINGS[opts.lock_mode or "simple"][standing(cx, job)]
   if meeting == "accept" then return nil, false end
   if meeting == "follow" then
     local next_id = holder(cx, opts.lock .. "\nnext")
@@ -89,6 +89,7 @@ function J.replace(cx, job, opts, body)
     take(cx, opts.lock, job.id, opts.lock_ttl)
     local due = opts.at or cx.now + (opts.delay or 0)
     if due > cx.now and job.state ~= STATE.blocked then
+      J.due_again(cx, job)
       J.to_delayed(cx, job, "changed", due, "replaced")
       return
     end

@@ -67,8 +67,8 @@ function J.expire_due(cx, limit)
   for i = 1, #ids do
     call("ZREM", cx.P .. "t", ids[i])
     local job = J.load(cx, ids[i])
-    local ttl = job and J.options(job).ttl
-    if ttl and job.state == STATE.waiting and job.attempt == 0 and job.due + ttl <= cx.now then J.expire(cx, job) end
+    local ends = job and job.state == STATE.waiting and J.ttl_end(cx, job)
+    if ends and ends <= cx.now then J.expire(cx, job) end
   end
   return #ids
 end

@@ -1,0 +1,34 @@
+"""Jobs whose task the worker that claimed them does not know. The rules are `core.unknown`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobq.core import outcomes, unknown
+from jobq.core.unknown import PutOff
+from jobq.stores.sqlite import holds, line
+from jobq.stores.sqlite.rows import Job, pack_options, unpack_options
+from jobq.stores.sqlite.tx import QueueRow, Tx
+
+
+def defer(tx: Tx, queue: QueueRow, job: Job, delay_ms: int) -> None:
+    """Put the job off, or in a keyed queue its key."""
+    options = unpack_options(job.options)
+    put_off = (options.put_off or PutOff()).again(now_ms=tx.now, due_ms=job.due_ms)
+    job.options = pack_options(msgspec.structs.replace(options, put_off=put_off))
+    if job.starts == 0:
+        job.started_ms = None
+    job_ms, key_ms = unknown.waits(queue.mode, delay_ms)
+    effect = outcomes.effect("defer", delay_ms=job_ms)
+    if key_ms:
+        holds.put(tx, queue, key_ms, job.key)
+        line.wait(tx, job, effect.kind, "front", reason="unknown")
+    else:
+        line.later(tx, job, effect.kind, tx.now + job_ms, reason="unknown")
+
+
+def due_again(job: Job) -> None:
+    """The job was given another time: its ttl counts from there."""
+    options = unpack_options(job.options)
+    if options.put_off is not None:
+        job.options = pack_options(msgspec.structs.replace(options, put_off=options.put_off._replace(due_ms=0)))

@@ -1,0 +1,48 @@
+-- unknown: jobs whose task the worker that claimed them does not know. Copies core/unknown.py.
+-- x:<id>'s put_off: "times\tsince\tdue" of its PutOff; "" and no field: it was never put off in this life.
+
+-- RETURNS times, since, due; 0 where there is none
+local function put_off(cx, job)
+  local kept = J.has(job.rflags, J.EXTRA) and call("HGET", cx.P .. "x:" .. job.id, "put_off")
+  if not kept then return 0, 0, 0 end
+  local times, since, due = kept:match("^(%d+)\t(%d+)\t(%d+)$")
+  return tonumber(times), tonumber(since), tonumber(due)
+end
+
+local function keep(cx, job, times, since, due)
+  J.extra(cx, job, "put_off", J.whole(times) .. "\t" .. J.whole(since) .. "\t" .. J.whole(due))
+end
+
+-- core/unknown.py: starts
+function J.starts(cx, job) return job.attempt == 0 and 0 or job.attempt - put_off(cx, job) end
+
+-- When a waiting job expires; nil: never. core/outcomes.py: ttl_end
+function J.ttl_end(cx, job)
+  local ttl = J.options(job).ttl
+  if not ttl then return nil end
+  if job.attempt == 0 then return job.due + ttl end
+  local times, _, due = put_off(cx, job)
+  if job.attempt > times then return nil end
+  return (due > 0 and due or job.due) + ttl
+end
+
+-- It was given another time: its ttl counts from there.
+function J.due_again(cx, job)
+  local times, since = put_off(cx, job)
+  if times > 0 then keep(cx, job, times, since, 0) end
+end
+
+-- core/unknown.py: PutOff.again and waits
+function J.defer(cx, job, delay)
+  local times, since, due = put_off(cx, job)
+  if times == 0 then since, due = cx.now, job.due end
+  keep(cx, job, times + 1, since, due)
+  if job.attempt == times + 1 then job.started = 0 end
+  if J.meta(cx).mode == "keyed" then
+    local _, key = J.name_key(job)
+    J.put_on_hold(cx, key, delay)
+    J.to_waiting(cx, job, J.EFFECTS.defer.kind, "front", "unknown")
+  else
+    J.to_delayed(cx, job, J.EFFECTS.defer.kind, cx.now + delay, "unknown")
+  end
+end
