@@ -22,6 +22,18 @@ async def history(after: str) -> str:
     raise AssertionError("events() has no end")
 
 
+async def who_did_what() -> None:
+    """What operators did to the queue and to its jobs, up to now."""
+    ann = tracked.as_actor("ann@example.com")
+    await ann.pause()
+    job = await flaky.enqueue()
+    await job.as_actor("bob@example.com").cancel()
+    await ann.resume()
+    async for event in tracked.events(after="0", follow=False):
+        if event.actor is not None:
+            print(f"{event.number:>2} {event.kind} by {event.actor}")
+
+
 async def main() -> None:
     async with tracked, Worker(tracked):
         await flaky.enqueue()
@@ -29,6 +41,7 @@ async def main() -> None:
         print("and once more, from there:")
         await flaky.enqueue()
         await history(position)
+        await who_did_what()
 
 
 if __name__ == "__main__":

@@ -101,6 +101,17 @@ class History:
         self.event("started", job, "active", at=at + wait, worker="w-1", **more)
         return self.event(end, job, end, at=at + wait + run, worker="w-1", **more)
 
+    def done(self, kind: str, reason: str | None = None, actor: str | None = None, *, at: float = 0) -> History:
+        """Something was done to the queue."""
+        at_ms = self.START + int(at * 1000)
+        line = {
+            "v": 1, "id": f"log-{len(self.lines) + 1}-0-f00dcafe", "number": len(self.lines) + 1, "shard": 0, "kind": kind,
+            "at_ms": at_ms, "tenant": "acme", "queue": "mail", "job": "", "life": 0, "name": "", "attempt": 0, "failures": 0,
+            "stalls": 0, "created_ms": at_ms, "reason": reason, "actor": actor,
+        }  # fmt: skip
+        self.lines.append({name: value for name, value in line.items() if value is not None})
+        return self
+
     def gap(self, *, at: float = 0) -> History:
         """The store's log lost entries here."""
         at_ms = self.START + int(at * 1000)

@@ -152,12 +152,23 @@ def test_jobs_older_than_retention_need_no_beginning(lake: Lake, history: Histor
     assert (queue.verdict, queue.carried, queue.completed) == ("proved", 1, 1)
 
 
+def test_what_was_done_to_a_queue_has_no_part_in_the_balance(lake: Lake, history: History) -> None:
+    history.done("paused").life("a").done("limits", '{"limit":3}').event("accepted", "b", "waiting", at=5).done("purged", "1 job")
+    queue = only(audited(lake, history.lines))
+    assert (queue.verdict, queue.jobs, queue.accepted, queue.held, queue.gaps) == ("proved", 2, 2, 1, 0)
+    assert queue.events == 7
+
+
 def test_synthetic_events_are_legal_and_in_the_wire_format(lake: Lake, spark: SparkSession) -> None:
     from jobq.core import wire
 
     lines = list(synthetic.lines(synthetic.Plan(jobs=3_000, hours=2)))
     for line in lines[:500]:
         assert json.loads(wire.encode(wire.decode(line))) == json.loads(line)
+    logs: dict[tuple[str, str, int], list[int]] = {}
+    for line in map(json.loads, lines):
+        logs.setdefault((line["tenant"], line["queue"], line["shard"]), []).append(line["number"])
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in logs.values())
     found = audited(lake, lines)  # type: ignore[arg-type]
     assert found.verdict == "proved", [queue.problems for queue in found.queues]
     assert sum(queue.events for queue in found.queues) == len(lines)

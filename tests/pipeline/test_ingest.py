@@ -35,6 +35,43 @@ def test_an_event_arrives_with_its_declared_types(lake: Lake, history: History) 
     assert tuple(found) == ("a", History.START + 3_603_250, "2025-11-15", 1, "completed", "active")
 
 
+def test_an_event_keeps_its_number_its_shard_and_its_actor(lake: Lake, history: History) -> None:
+    history.event("accepted", "a", "waiting", number=7, shard=3)
+    history.event("cancelled", "a", "cancelled", number=8, shard=3, actor="ann")
+    take_in(lake, history.lines)
+    rows = lake.read(EVENTS).orderBy("number").select("number", "shard", "actor").collect()
+    assert [tuple(row) for row in rows] == [(7, 3, None), (8, 3, "ann")]
+
+
+def test_what_was_done_to_a_queue_is_an_event_without_a_job(lake: Lake, history: History) -> None:
+    take_in(lake, history.done("paused", actor="ann").done("cleared", "2 jobs", "ann").done("schedule", "put nightly").lines)
+    rows = lake.read(EVENTS).orderBy("number").select("kind", "job", "state", "reason", "actor").collect()
+    assert [tuple(row) for row in rows] == [
+        ("paused", "", None, None, "ann"), ("cleared", "", None, "2 jobs", "ann"), ("schedule", "", None, "put nightly", None),
+    ]  # fmt: skip
+    assert lake.read(QUARANTINE).count() == 0
+
+
+def test_two_events_under_one_number_are_both_kept(lake: Lake, history: History) -> None:
+    history.event("accepted", "a", "waiting", number=1, shard=0, id="log-1-0-aaaaaaaa")
+    history.event("accepted", "b", "waiting", number=1, shard=0, id="log-1-0-bbbbbbbb")
+    take_in(lake, [*history.lines, *history.lines])
+    assert ids(lake) == ["log-1-0-aaaaaaaa", "log-1-0-bbbbbbbb"]
+    forks = lake.read(EVENTS).groupBy("tenant", "queue", "shard", "number").count().where("count > 1").collect()
+    assert len(forks) == 1
+
+
+def test_a_lake_without_the_newer_columns_is_read_and_goes_on(lake: Lake, history: History) -> None:
+    take_in(lake, history.life("old").lines, number=0)
+    newer = ("number", "shard", "actor")
+    old = lake.read(EVENTS).drop(*newer).localCheckpoint()
+    lake.space.replace(EVENTS, old, lake.space.parts(EVENTS))
+    assert lake.read(EVENTS).where("number IS NULL AND shard IS NULL AND actor IS NULL").count() == 3
+    take_in(lake, history.done("paused", actor="ann").lines[3:], number=1)
+    assert [row.actor for row in lake.read(EVENTS).where("number > 0").collect()] == ["ann"]
+    assert len(ids(lake)) == 4
+
+
 def test_a_batch_repeated_changes_nothing(lake: Lake, history: History) -> None:
     lines = history.life("a").lines
     assert take_in(lake, lines).events == 3

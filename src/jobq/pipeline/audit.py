@@ -145,11 +145,10 @@ def _behind(lake: Lake, views: Mapping[tuple[str, str], StoreView]) -> set[tuple
         return set()
     wanted = lake.spark.createDataFrame(ends, "tenant string, queue string, position string")
     events = lake.read(EVENTS).select("tenant", "queue", "id")
+    # log-position-n-incarnation; of jobq 0.1, log-position-n (core/wire.py)
+    there_by_then = F.regexp_like(events.id, F.concat(F.lit("^[^-]+-"), "position", F.lit("-[0-9]+(-[0-9a-f]{8})?$")))
     arrived = F.broadcast(wanted).join(
-        events,
-        (wanted.tenant == events.tenant)
-        & (wanted.queue == events.queue)
-        & F.contains(events.id, F.concat(F.lit("-"), "position", F.lit("-"))),
+        events, (wanted.tenant == events.tenant) & (wanted.queue == events.queue) & there_by_then
     )
     there = {tuple(row) for row in arrived.select(wanted.tenant, wanted.queue, "position").distinct().collect()}
     return {(tenant, queue) for tenant, queue, position in ends if (tenant, queue, position) not in there}

@@ -155,7 +155,10 @@ class DeltaSpace:
         """A snapshot. `without` has no meaning here: a batch is there whole or not at all."""
         if not self._exists(table):
             return empty(self.spark, table)
-        rows = self.spark.read.format("delta").load(self.path(table)).select(*table.columns)
+        rows = self.spark.read.format("delta").load(self.path(table))
+        # A lake that an earlier version began has no column that was added since.
+        added = {field.name: F.lit(None).cast(field.dataType) for field in table.schema if field.name not in rows.columns}
+        rows = rows.withColumns(added).select(*table.columns) if added else rows.select(*table.columns)
         return rows if parts is None else rows.where(any_of(parts))
 
     def append(self, table: Table, staged: str, *, batch: str, number: int) -> None:
@@ -163,7 +166,7 @@ class DeltaSpace:
         if not self.files.files(staged):
             return
         rows = self.spark.read.schema(table.schema).parquet(staged).select(*table.columns)
-        writer = rows.write.format("delta").mode("append").partitionBy(*table.partition_names)
+        writer = rows.write.format("delta").mode("append").partitionBy(*table.partition_names).option("mergeSchema", "true")
         writer.option("txnAppId", f"{batch.rsplit('-', 1)[0]}-{table.name}").option("txnVersion", number).save(self.path(table))
 
     def replace(self, table: Table, rows: DataFrame, parts: Sequence[Part]) -> None:
@@ -173,6 +176,7 @@ class DeltaSpace:
         writer = rows.write.format("delta").mode("overwrite").partitionBy(*table.partition_names)
         if self._exists(table):
             writer = writer.option("partitionOverwriteMode", "static").option("replaceWhere", any_of(parts))
+            writer = writer.option("mergeSchema", "true")
         writer.save(self.path(table))
 
     def parts(self, table: Table) -> list[Part]:

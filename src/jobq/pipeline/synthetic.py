@@ -73,15 +73,22 @@ def lines(plan: Plan, first: int = 0, last: int | None = None) -> Iterator[str]:
     """The events of jobs `first` to `last`, in order of time within each chunk."""
     last = plan.jobs if last is None else last
     for begin in range(first, last, CHUNK):
-        chunk: list[tuple[int, str]] = []
+        chunk: list[_Told] = []
         for number in range(begin, min(begin + CHUNK, last)):
             chunk += _Life(plan, number).live()
         chunk.sort(key=_when)
-        for _, line in chunk:
-            yield line
+        # Numbers without gaps need one counter per log: each chunk is a shard of every queue, so that chunks can be made apart.
+        numbers: dict[str, int] = {}
+        for _, log, head, rest in chunk:
+            number = numbers[log] = numbers.get(log, 0) + 1
+            yield f'{head}"number":{number},"shard":{begin},{rest}'
 
 
-def _when(entry: tuple[int, str]) -> int:
+_Told = tuple[int, str, str, str]
+"""An event: its time, its queue, and its line without number and shard, cut where they belong."""
+
+
+def _when(entry: _Told) -> int:
     return entry[0]
 
 
@@ -93,7 +100,7 @@ class _Life:
 
     __slots__ = (
         "at", "attempt", "created", "due", "events", "fails", "head", "key", "life", "n", "number", "random", "rate", "run",
-        "stalls", "started", "state", "tail", "tenant", "until", "worker", "log",
+        "stalls", "started", "state", "tail", "tenant", "until", "where", "worker", "log",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, number: int) -> None:
@@ -110,7 +117,8 @@ class _Life:
         self.key = f'"key":"customer-{int(rng.random() ** 3 * 500)}",' if queue == "billing" else ""
         self.head = f'"tenant":"{tenant}","queue":"{queue}","job":"{plan.log}{number:012d}","life":'
         self.tail = f',"name":"{task}",{self.key}"attempt":'
-        self.events: list[tuple[int, str]] = []
+        self.where = f"{tenant}/{queue}"
+        self.events: list[_Told] = []
 
     def emit(self, kind: str, state: str, more: str = "", *, ended: bool = False, worker: str = "") -> None:
         """One transition to `state`, now."""
@@ -119,15 +127,15 @@ class _Life:
         by = f',"worker":"{worker}"' if worker else ""
         started = f',"started_ms":{self.started}' if self.started else ""
         finished = f',"finished_ms":{at}' if ended else ""
-        self.events.append((at, (
-            f'{{"v":1,"id":"{self.log}-{at}-{self.number}-{self.n}","kind":"{kind}","at_ms":{at},'
+        self.events.append((at, self.where, f'{{"v":1,"id":"{self.log}-{at}-{self.number}-{self.n}",', (
+            f'"kind":"{kind}","at_ms":{at},'
             f'{self.head}{self.life}{self.tail}{self.attempt},"failures":{self.fails},"stalls":{self.stalls},"state":"{state}"'
             f'{previous}{by}{more},"created_ms":{self.created},"due_ms":{self.due}{started}{finished}}}'
         )))  # fmt: skip
         self.state = state
         self.n += 1
 
-    def live(self) -> list[tuple[int, str]]:
+    def live(self) -> list[_Told]:
         """Everything that happens to the job until its end, or until the plan's time is over."""
         self.accept()
         while self.state not in ("completed", "failed", "cancelled") or self.begin_again():

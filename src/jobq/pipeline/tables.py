@@ -21,6 +21,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from jobq.core.states import QueueKind
+from jobq.core.wire import GAP
+
 # By hand and not by StructType.fromDDL, which needs a running session.
 _TYPES: dict[str, DataType] = {
     "string": StringType(),
@@ -75,12 +78,15 @@ _DAY = _C("day", "date", "the day (UTC)")
 _HOUR = _C("hour", "int", "the hour of the day (UTC)")
 _WHO = (_C("tenant", "string", "the tenant"), _C("queue", "string", "the queue"))
 
+WITHOUT_JOB = [*(kind.value for kind in QueueKind), GAP]
+"""Kinds of events that have no job and no state: what was done to a queue, and gaps."""
+
 EVENTS = Table(
     "events",
-    "The audit log: one row per transition, each exactly once.",
+    "The audit log: one row per transition and per operation on a queue, each exactly once.",
     (
-        _C("id", "string", "unique for ever; by its numbers, the events of one job are in order"),
-        _C("kind", "string", "what happened: accepted, started, completed, …; `gap` where the store's log lost entries"),
+        _C("id", "string", "never used for another event; by its numbers, the events of one job are in order"),
+        _C("kind", "string", "what happened: accepted, started, completed, …; paused, limits, cleared, … of a queue; or `gap`"),
         _C("at", "timestamp", "when, by the store's clock"),
         *_WHO,
         _C("job", "string", "the job's id"),
@@ -92,7 +98,7 @@ EVENTS = Table(
         _C("stalls", "int", "runs of this life whose lease was lost"),
         _C("state", "string", "where the job stands now"),
         _C("previous", "string", "where it stood before; null for `accepted`"),
-        _C("worker", "string", "who made the call that did this"),
+        _C("worker", "string", "the worker that made the call"),
         _C("reason", "string", "why it failed or was cancelled"),
         _C("error", "string", "type and message of the error"),
         _C("fingerprint", "string", "the same for errors of one cause"),
@@ -100,6 +106,9 @@ EVENTS = Table(
         _C("due_at", "timestamp", "when it was (or is) due"),
         _C("started_at", "timestamp", "when its latest run began"),
         _C("finished_at", "timestamp", "when it ended"),
+        _C("number", "bigint", "counts the events of a shard of the queue's log from 1 without gaps; null or 0 before jobq 0.2"),
+        _C("shard", "int", "the partition of a partitioned queue, else 0"),
+        _C("actor", "string", "who gave the command"),
     ),
     (_DAY, _HOUR),
 )

@@ -8,7 +8,8 @@ from pyspark.sql import functions as F
 from jobq.pipeline.tables import ATTEMPTS
 
 _RUN = ["tenant", "queue", "job", "life", "attempt"]
-_NOT_ASKED = ("id", "state", "created_at", "finished_at")  # columns of events that neither `attempts` nor `errors` has
+# Columns of events that neither `attempts` nor `errors` has.
+_NOT_ASKED = ("id", "number", "shard", "actor", "state", "created_at", "finished_at")
 
 
 def ms_between(start: str, end: str) -> Column:

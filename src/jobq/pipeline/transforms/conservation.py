@@ -2,7 +2,8 @@
 
 Every job is a chain: each event says where the job stood before (`previous`) and where it stands now (`state`), so each must
 begin where the one before it ended. A life begins with `accepted` or `rerun`; it has one end at most. What breaks the chain is
-named by what it looks like, and `jq-pipeline audit` shows the events around it.
+named by what it looks like, and `jq-pipeline audit` shows the events around it. Events without a job
+(operations on a queue) are not part of any chain.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from jobq.core.states import ENDED, TRANSITIONS, State
+from jobq.pipeline.tables import WITHOUT_JOB
 
 _JOB = ["tenant", "queue", "job"]
 _ENDED = [state.value for state in ENDED]
@@ -18,7 +20,7 @@ _BEGINS = ["accepted", "rerun"]
 HELD = [state.value for state in State if state not in ENDED]
 _SHOWN = ["id", "kind", "at", "life", "attempt", "previous", "state"]
 _WIDTH = 20  # digits of the longest number in an id
-_PARTS = 8  # of an id, at most; there are three or four
+_PARTS = 8  # of an id, at most; there are three to five
 _RETURNS = ["retried", "snoozed", "stalled", "released", "limited", "blocked"]
 _LEGAL = [f"{t.kind}|{t.previous or ''}|{t.state}" for t in TRANSITIONS]
 
@@ -37,8 +39,8 @@ FAULTS: dict[str, bool] = {
 def in_order(id: str = "id") -> Column:
     """A string that sorts the events of one log as they happened: the id with its numbers padded to one width.
 
-    The id is log-position-n, and a position is one or more numbers joined by "-" (`core.wire`). Part by part, and not by
-    `transform`, which Spark does not compile."""
+    The id is log-position-n-incarnation, and a position is one or more numbers joined by "-" (`core.wire`). Part by part, and
+    not by `transform`, which Spark does not compile."""
     parts = F.split(id, "-")
     return F.concat_ws("", *(F.lpad(F.get(parts, F.lit(n)), _WIDTH, "0") for n in range(_PARTS)), id)
 
@@ -61,7 +63,7 @@ def judged(events: DataFrame, horizon: str | None = None) -> DataFrame:
         (F.count_if(F.col("kind") == "started").over(so_far) - opened.over(so_far)).alias("excess"),
     )
     old = F.col("created_at") < F.lit(horizon).cast("timestamp") if horizon else F.lit(False)
-    chained = chained.withColumn("carried", F.col("before").isNull() & ~F.col("kind").isin(*_BEGINS, "gap") & old)
+    chained = chained.withColumn("carried", F.col("before").isNull() & ~F.col("kind").isin(*_BEGINS, *WITHOUT_JOB) & old)
     return chained.select(*_JOB, *_SHOWN, "before", "last", "carried", _fault(old).alias("fault"))
 
 
@@ -73,7 +75,7 @@ def _fault(old: Column) -> Column:
     step = F.when(kind == "started", 1).otherwise(0)
     continues = F.when(kind == "accepted", was_over).otherwise(F.col("previous") == before["state"])
     return (
-        F.when(kind == "gap", None)
+        F.when(kind.isin(WITHOUT_JOB), None)
         .when(~legal, "illegal transition")
         .when(before.isNull() & ~old & (kind != "accepted"), "no beginning")
         .when(before.isNull(), None)
@@ -88,7 +90,7 @@ def _fault(old: Column) -> Column:
 def balance(rows: DataFrame) -> DataFrame:
     """Of `judged` rows, per tenant and queue: lives begun, how they ended, what is still held by the last event of each job,
     how many of each fault, and gaps."""
-    kind, last = F.col("kind"), F.col("last") & (F.col("kind") != "gap")
+    kind, last = F.col("kind"), F.col("last") & ~F.col("kind").isin(WITHOUT_JOB)
     return (
         rows.groupBy("tenant", "queue")
         .agg(

@@ -7,22 +7,30 @@ from pyspark.sql import functions as F
 
 from jobq.core import wire
 from jobq.core.states import Kind, State
+from jobq.pipeline import tables
 from jobq.pipeline.tables import EVENTS, QUARANTINE, struct
 
 CORRUPT = "_corrupt"  # where Spark's JSON reader puts a line that is not JSON of this shape
 LINE = "_line"  # the line itself, from sources that have it at no cost
 
-_INTEGERS = {"life", "attempt", "failures", "stalls", "v"}
+_INTEGERS = {"life", "attempt", "failures", "stalls", "v", "shard"}
+_LONGS = {"number"}
+
+
+def _type(name: str) -> str:
+    return "int" if name in _INTEGERS else "bigint" if name in _LONGS or name.endswith("_ms") else "string"
+
+
 WIRE = struct(
     {
-        **{name: "int" if name in _INTEGERS else "bigint" if name.endswith("_ms") else "string" for name in wire.FIELDS},
+        **{name: _type(name) for name in wire.FIELDS},
         CORRUPT: "string",
     }
 )
 """A line as Spark reads it: every field of the wire, and the line itself if it could not be read."""
 
 _REQUIRED = ("v", "id", "kind", "at_ms", "tenant", "queue", "job", "life", "attempt", "created_ms")
-_KINDS = [*(kind.value for kind in Kind), wire.GAP]
+_KINDS = [*(kind.value for kind in Kind), *tables.WITHOUT_JOB]
 _STATES = [state.value for state in State]
 _EARLIEST_MS, _LATEST_MS = 946_684_800_000, 4_102_444_800_000  # 2000 and 2100: a clock outside is broken
 _YEAR_10000_MS = 253_402_300_800_000  # a job may be due whenever a datetime can say
@@ -49,7 +57,7 @@ def problem() -> Column:
         (~F.col("kind").isin(_KINDS), F.concat(F.lit("unknown kind "), F.col("kind"))),
         (~F.col("state").isin(_STATES), F.concat(F.lit("unknown state "), F.col("state"))),
         (~F.col("previous").isin(_STATES), F.concat(F.lit("unknown state "), F.col("previous"))),
-        (F.col("state").isNull() & (F.col("kind") != wire.GAP), F.lit("state is missing")),
+        (F.col("state").isNull() & ~F.col("kind").isin(tables.WITHOUT_JOB), F.lit("state is missing")),
         (~F.col("at_ms").between(_EARLIEST_MS, _LATEST_MS), F.lit("at_ms is not a time of this century")),
     ]
     checks += [(~F.col(name).between(0, _YEAR_10000_MS - 1), F.lit(f"{name} is not a time from 1970 to 9999")) for name in _TIMES]

@@ -51,7 +51,7 @@ def good(n: int) -> str:
 
 def _timed(events: DataFrame) -> DataFrame:
     ended = F.col("previous") == "active"
-    return events.where(F.col("kind") != "gap").select(
+    return events.where(F.col("state").isNotNull()).select(  # neither gaps nor what was done to the queue
         *_QUEUE,
         F.expr("unix_millis(at) div 60000").alias("m"),  # by number: date_trunc asks the time zone for every row
         "kind",
