@@ -97,6 +97,12 @@ def test_the_hook_empties_the_store_before_each_test(tmp_path: Path) -> None:
     assert (tmp_path / "emptied").read_text().splitlines() == ["dict://suite"] * 2
 
 
+def test_a_store_need_not_be_empty(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = conformance(f"sqlite:///{tmp_path}/kept.db", "-k", "lost_replies or workers or basics", folder=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [(["nobody://x"], "no store for"), (["dict://x", "--empty", "nonsense"], "package.module:function")],

@@ -62,7 +62,7 @@ async def test_nothing_is_left_of_reservations(store: ValkeyStore, queue: QueueN
         await store.put([spec(queue, f"{flow}2")], flow=flow)
     with pytest.raises(QueueFull):
         await store.put([spec(queue, f"h{n}") for n in range(9)], flow="h")
-    prefix = keys.prefix(queue)
+    prefix = keys.Space().prefix(queue)
     assert server.tell("HGET", f"{prefix}m", "reserved") == b"$1\r\n0\r\n"
     assert server.tell("EXISTS", f"{prefix}fr") == b":0\r\n"
 
@@ -111,7 +111,7 @@ async def test_nothing_is_left_of_holds(store: ValkeyStore, queue: QueueName, se
     await store.hold(queue, 60_000, "a")
     await store.release_hold(queue, "a")
     await store.resume(queue)
-    prefix = keys.prefix(queue)
+    prefix = keys.Space().prefix(queue)
     assert server.tell("EXISTS", f"{prefix}hx", f"{prefix}hl", f"{prefix}hd") == b":0\r\n"
     assert server.tell("HMGET", f"{prefix}m", "held", "held_for") == b"*2\r\n$-1\r\n$-1\r\n"
 

@@ -42,7 +42,7 @@ async def claim(store: ValkeyStore, call: str, *queues: QueueName, n: int = 100)
 
 
 def key_of(queue: QueueName, id: str) -> str:
-    return f"{keys.prefix(queue)}j:{id}"
+    return f"{keys.Space().prefix(queue)}j:{id}"
 
 
 @pytest.mark.parametrize("junk", JUNK)
@@ -140,7 +140,7 @@ async def test_a_queue_whose_counters_cannot_be_read_leaves_the_others_alone(
 ) -> None:
     await store.declare(QUEUE, QueueConfig(mode="plain"))
     await store.put([spec(QUEUE, "a"), spec(OTHER, "b")])
-    server.tell("SET", f"{keys.prefix(QUEUE)}n", "x" * 300)
+    server.tell("SET", f"{keys.Space().prefix(QUEUE)}n", "x" * 300)
     leases = await claim(store, "1", QUEUE, OTHER)
     assert [lease.id for lease in leases] == ["b"]
     with pytest.raises(CorruptStore, match="cannot read"):

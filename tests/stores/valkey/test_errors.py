@@ -18,11 +18,11 @@ async def test_a_traceback_does_not_travel_with_the_lease(store: ValkeyStore, qu
     failure = replace(failed(lease).failure, traceback="x" * 4000)
     outcome = RetryLater(queue=queue, id="a", token=lease.token, failure=failure)
     await store.settle([outcome], worker="w1", call="retry")
-    carried = server.tell("HGETALL", f"{keys.prefix(queue)}x:a")
+    carried = server.tell("HGETALL", f"{keys.Space().prefix(queue)}x:a")
     assert len(carried) < 100
     (lease,) = await take(store, queue)
     await store.settle([done(lease)], worker="w1", call="done")
-    assert b"x" * 4000 in server.tell("LRANGE", f"{keys.prefix(queue)}er:a", "0", "-1")
+    assert b"x" * 4000 in server.tell("LRANGE", f"{keys.Space().prefix(queue)}er:a", "0", "-1")
 
 
 async def test_a_job_that_never_failed_has_no_key_for_it(store: ValkeyStore, queue: QueueName, server: Server) -> None:
@@ -38,14 +38,14 @@ async def test_no_more_failed_runs_are_stored_than_are_shown(store: ValkeyStore,
         (lease,) = await take(store, queue)
         outcome = RetryLater(queue=queue, id="a", token=lease.token, failure=failed(lease).failure)
         await store.settle([outcome], worker="w1", call=f"retry{n}")
-    assert server.tell("LLEN", f"{keys.prefix(queue)}er:a").strip() == b":%d" % ERRORS
+    assert server.tell("LLEN", f"{keys.Space().prefix(queue)}er:a").strip() == b":%d" % ERRORS
 
 
 async def test_a_failed_run_that_cannot_be_read_is_told_as_such(store: ValkeyStore, queue: QueueName, server: Server) -> None:
     await store.put([spec(queue, "a")])
     (lease,) = await take(store, queue)
     await store.settle([failed(lease)], worker="w1", call="fail")
-    server.tell("LSET", f"{keys.prefix(queue)}er:a", "0", "junk")
+    server.tell("LSET", f"{keys.Space().prefix(queue)}er:a", "0", "junk")
     (record,) = await store.get([JobKey(queue, "a")])
     assert record is not None
     assert record.failure is not None

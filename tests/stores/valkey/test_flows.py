@@ -60,7 +60,7 @@ async def counts(store: ValkeyStore, queue: QueueName) -> dict[State, int]:
 
 def flow_keys(server: Server, queue: QueueName) -> list[str]:
     """Every key that has to do with flows in the making."""
-    patterns = (f"{keys.prefix(queue)}f*", "jq:{flow:*")
+    patterns = (f"{keys.Space().prefix(queue)}f*", "jq:{flow:*")
     answers = [server.tell("KEYS", pattern).decode().split("\r\n") for pattern in patterns]
     return [line for answer in answers for line in answer if line.startswith("jq:")]
 
@@ -69,7 +69,7 @@ async def test_a_step_brings_in_a_bounded_number(timed: ValkeyStore, queue: Queu
     await staged(timed, queue)
     counts = []
     for which in STEPS:
-        await timed.fcall("submit", keys.prefix(queue), timed.now(), "big", which)
+        await timed.fcall("submit", keys.Space().prefix(queue), timed.now(), "big", which)
         counts.append((await timed.count(queue)).get(State.WAITING, 0))
     assert counts == [0] * 5 + [STEP * n for n in range(1, 6)]
 
@@ -79,9 +79,9 @@ async def test_what_a_dead_submitter_left_is_finished_by_a_tick(
     timed: ValkeyStore, queue: QueueName, clock: Clock, steps: int
 ) -> None:
     await staged(timed, queue)
-    await timed.fcall("manifest", keys.manifest(queue.tenant, "big"), "submit")
+    await timed.fcall("manifest", keys.Space().manifest(queue.tenant, "big"), "submit")
     for which in STEPS[:steps]:
-        await timed.fcall("submit", keys.prefix(queue), timed.now(), "big", which)
+        await timed.fcall("submit", keys.Space().prefix(queue), timed.now(), "big", which)
     clock.now_ms += SETTLING_MS + 1
     await timed.tick()
     assert await counts(timed, queue) == {State.WAITING: MEMBERS, State.BLOCKED: 1}
@@ -94,8 +94,8 @@ async def test_what_a_dead_submitter_left_is_finished_by_a_tick(
 
 async def test_the_submitter_may_come_back_and_finish_it(timed: ValkeyStore, queue: QueueName, server: Server) -> None:
     await staged(timed, queue)
-    await timed.fcall("manifest", keys.manifest(queue.tenant, "big"), "submit")
-    await timed.fcall("submit", keys.prefix(queue), timed.now(), "big", "tied")
+    await timed.fcall("manifest", keys.Space().manifest(queue.tenant, "big"), "submit")
+    await timed.fcall("submit", keys.Space().prefix(queue), timed.now(), "big", "tied")
     (answer,) = await timed.put([spec(queue, "last")], flow="big")
     assert await counts(timed, queue) == {State.WAITING: MEMBERS, State.BLOCKED: 1}
     assert answer.id == "last"  # it came too late to be a member
@@ -105,7 +105,7 @@ async def test_a_submitted_flow_leaves_one_key_for_a_while(store: ValkeyStore, q
     await staged(store, queue)
     await store.put([spec(queue, "q", after=(Edge(JobKey(queue, "c1")),))], flow="big")
     (key,) = flow_keys(server, queue)
-    assert key == keys.manifest(queue.tenant, "big")
+    assert key == keys.Space().manifest(queue.tenant, "big")
     assert 0 < int(server.tell("PTTL", key).strip()[1:]) <= 600_000
     assert not store._drafts
 
@@ -134,7 +134,7 @@ async def test_an_obliterated_queue_leaves_nothing_of_flows_in_the_making(
 ) -> None:
     await staged(store, queue)
     assert await store.obliterate(queue)
-    assert flow_keys(server, queue) == [keys.manifest(queue.tenant, "big")]
+    assert flow_keys(server, queue) == [keys.Space().manifest(queue.tenant, "big")]
 
 
 async def test_a_handle_learns_of_partitions_when_it_makes_a_flow(store: ValkeyStore, queue: QueueName, server: Server) -> None:

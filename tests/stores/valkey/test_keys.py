@@ -16,19 +16,19 @@ NASTY = ["{", "}", "a}b{c", "{}", ":", "a:b", "%7b", "%", "a\nb", "ünï ☃", "
 @pytest.mark.parametrize("name", NASTY)
 def test_any_name_comes_back_from_its_prefix(name: str) -> None:
     for queue in (QueueName(name, "q"), QueueName("t", name), QueueName(name, name)):
-        assert keys.queue_of(keys.prefix(queue)) == queue
-        assert keys.queue_of(keys.partition_prefix(queue, 3)) == queue
+        assert keys.queue_of(keys.Space().prefix(queue)) == queue
+        assert keys.queue_of(keys.Space().partition_prefix(queue, 3)) == queue
 
 
 def test_different_queues_have_different_prefixes() -> None:
     queues = [QueueName(t, q) for t in NASTY for q in NASTY]
-    assert len({keys.prefix(queue) for queue in queues}) == len(queues)
-    assert keys.prefix(QueueName("a", "b:1")) != keys.partition_prefix(QueueName("a", "b"), 1)
+    assert len({keys.Space().prefix(queue) for queue in queues}) == len(queues)
+    assert keys.Space().prefix(QueueName("a", "b:1")) != keys.Space().partition_prefix(QueueName("a", "b"), 1)
 
 
 @pytest.mark.parametrize("name", NASTY)
 async def test_the_server_agrees_about_the_slot(name: str, server: Server) -> None:
-    prefix = keys.prefix(QueueName(name, name))
+    prefix = keys.Space().prefix(QueueName(name, name))
     for key in (prefix, prefix + "j:some}{id", keys.wake_key(prefix, "worker{1}")):
         assert server.tell("CLUSTER", "KEYSLOT", key) == f":{keys.slot_of(prefix)}\r\n".encode()
 

@@ -15,7 +15,7 @@ from tests.stores.valkey.servers import Server
 
 
 def bound(server: Server, queue: QueueName, soft: int, hard: int) -> None:
-    server.tell("HSET", keys.settings(keys.prefix(queue)), "soft", str(soft), "hard", str(hard))
+    server.tell("HSET", keys.settings(keys.Space().prefix(queue)), "soft", str(soft), "hard", str(hard))
 
 
 async def write(store: ValkeyStore, queue: QueueName, first: int, last: int) -> None:

@@ -48,7 +48,7 @@ async def test_jobs_are_spread_and_all_are_found(store: ValkeyStore, parted: Que
     results = await store.put([spec(parted, id) for id in ids])
     assert [r.id for r in results] == ids
     assert (await store.count(parted))[State.WAITING] == 400
-    used = [p for p in range(PARTS) if server.tell("EXISTS", keys.partition_prefix(parted, p) + "w:l0") == b":1\r\n"]
+    used = [p for p in range(PARTS) if server.tell("EXISTS", keys.Space().partition_prefix(parted, p) + "w:l0") == b":1\r\n"]
     assert len(used) == PARTS
     assert sorted(await drain(store, parted)) == sorted(ids)
     assert (await store.count(parted))[State.COMPLETED] == 400

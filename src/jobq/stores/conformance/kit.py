@@ -167,8 +167,12 @@ class Desk:
     async def exchange(
         self, *outcomes: AnyOutcome, worker: str = "w1", call: str | None = None, then: Claim | None = None
     ) -> Settled:
-        """settle, under a call of its own unless one is given."""
-        return await self.store.settle(outcomes, worker=worker, call=call or f"c{next(_calls)}", then=then)
+        """settle, under a call of its own unless one is given.
+
+        Workers of all tests have the same names, and the store may remember the calls of an earlier test: the tenant, which
+        no other test has, is a part of the call's name."""
+        name = f"{self.queue.tenant}-{call or f'c{next(_calls)}'}"
+        return await self.store.settle(outcomes, worker=worker, call=name, then=then)
 
     async def settle(self, *outcomes: AnyOutcome, worker: str = "w1") -> None:
         """All of these are expected to apply."""

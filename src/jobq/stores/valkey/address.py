@@ -3,11 +3,13 @@
 valkey://[user[:password]@]host[:port][/db]         one server (redis:// is the same; valkeys:// and rediss:// over TLS)
 valkey+sentinel://[…@]host[:port],…/name[/db]        the primary that these Sentinels call `name`
 valkey+cluster://[…@]host[:port],…                   the Cluster that these nodes belong to
-Options: ?wait=1 (replicas that put, claim and settle wait for) · wait_timeout, timeout (seconds) · tls=1 · ca=path
+Options: ?prefix=name (what all keys begin with) · wait=1 (replicas that put, claim and settle wait for)
+· wait_timeout, timeout (seconds) · tls=1 · ca=path
 """
 
 from __future__ import annotations
 
+import re
 import ssl
 from typing import Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -15,6 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from jobq.core.redact import apart
 from jobq.core.redact import redacted_url as shown
 from jobq.errors import ConfigError
+from jobq.stores.valkey.keys import SPACE
 
 Kind = Literal["single", "sentinel", "cluster"]
 Node = tuple[str, int]
@@ -23,7 +26,9 @@ _KINDS: dict[str, tuple[Kind, bool]] = {
     "valkey": ("single", False), "redis": ("single", False), "valkeys": ("single", True), "rediss": ("single", True),
     "valkey+sentinel": ("sentinel", False), "valkey+cluster": ("cluster", False),
 }  # fmt: skip
-_OPTIONS = {"wait", "wait_timeout", "timeout", "tls", "ca"}
+_OPTIONS = {"prefix", "wait", "wait_timeout", "timeout", "tls", "ca"}
+_PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+"""Neither braces nor colons, which would move keys to another slot or queue; nothing that must be quoted in an ACL."""
 
 
 class Address(NamedTuple):
@@ -41,6 +46,7 @@ class Address(NamedTuple):
     timeout: float = 5.0
     tls: bool = False
     ca: str | None = None
+    prefix: str = SPACE
 
     def context(self) -> ssl.SSLContext | None:
         """For TLS, or None."""
@@ -84,7 +90,16 @@ def parse(url: str) -> Address:
         # A user without a password is one that needs none, not nobody: the server is told who it is all the same.
         user=unquote(user) or None, password=unquote(password) if user or password else None, db=db, name=name, wait=wait,
         wait_timeout_ms=int(wait_timeout * 1000), timeout=timeout, tls=tls or options.get("tls") == "1", ca=options.get("ca"),
+        prefix=_prefix(url, options.get("prefix", SPACE)),
     )  # fmt: skip
+
+
+def _prefix(url: str, text: str) -> str:
+    if not _PREFIX.fullmatch(text):
+        raise ConfigError(
+            f"{shown(url)!r} has {text!r} for its prefix: use 1 to 64 letters, digits, underscores, dots and hyphens"
+        )
+    return text
 
 
 def _node(url: str, host: str, default: int) -> Node:

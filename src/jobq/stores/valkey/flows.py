@@ -114,7 +114,7 @@ class Flows(Mail):
 
     async def _manifest(self, tenant: str, flow: str, verb: str, *prefixes: str) -> Any:
         """What the one place says where it is decided whether a flow is submitted."""
-        return await self.fcall("manifest", keys.manifest(tenant, flow), verb, *prefixes, confirmed=verb == "submit")
+        return await self.fcall("manifest", self.keys.manifest(tenant, flow), verb, *prefixes, confirmed=verb == "submit")
 
     async def _give_up(self, flow: str, tenant: str) -> None:
         """The flow is refused: as if nothing of it had ever come."""
@@ -144,7 +144,7 @@ class Flows(Mail):
             return
 
         def place(job: JobKey) -> str:
-            return where.get(job) or keys.prefix(job.queue)
+            return where.get(job) or self.keys.prefix(job.queue)
 
         args: list[Argument] = [self.now(), flow, *_kinds(specs)]
         for spec in specs:

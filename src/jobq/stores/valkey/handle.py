@@ -30,7 +30,8 @@ class Handle:
         self.url = self.address.shown
         self._clock = clock
         self.servers: Servers = servers_at(self.address)
-        self.channel = f"jq:handle:{os.urandom(9).hex()}"
+        self.keys = keys.Space(self.address.prefix)
+        self.channel = self.keys.handle_channel(os.urandom(9).hex())
         self._partitions: dict[QueueName, int] = {}
         self._met: set[QueueName] = set()
         self.expected: dict[tuple[QueueName, str], set[asyncio.Queue[JobRecord | None]]] = {}
@@ -59,14 +60,15 @@ class Handle:
         """How many partitions a queue has; asked for once."""
         found = self._partitions.get(queue)
         if found is None:
-            stored = await self.servers.command(keys.prefix(queue), "HGET", keys.settings(keys.prefix(queue)), "partitions")
+            prefix = self.keys.prefix(queue)
+            stored = await self.servers.command(prefix, "HGET", keys.settings(prefix), "partitions")
             found = self._partitions[queue] = int(stored or 1)
         return found
 
     async def prefixes(self, queue: QueueName) -> list[str]:
         """Where its jobs are: one prefix, or one per partition."""
         n = self._partitions.get(queue) or await self.partitions(queue)
-        return [keys.prefix(queue)] if n == 1 else [keys.partition_prefix(queue, p) for p in range(n)]
+        return [self.keys.prefix(queue)] if n == 1 else [self.keys.partition_prefix(queue, p) for p in range(n)]
 
     async def home(self, queue: QueueName) -> str:
         """Where shard 0 of its log is: there it is told what is done to the queue as a whole."""
@@ -75,7 +77,7 @@ class Handle:
     def place(self, queue: QueueName, id: str, key: str | None = None) -> str:
         """Where a job is, in a queue whose partitions are known."""
         n = self._partitions[queue]
-        return keys.prefix(queue) if n == 1 else keys.partition_prefix(queue, keys.partition_of(key, id, n))
+        return self.keys.prefix(queue) if n == 1 else self.keys.partition_prefix(queue, keys.partition_of(key, id, n))
 
     async def places(self, jobs: Sequence[JobKey]) -> dict[str, list[int]]:
         """Where to look for jobs, as places in the list. One with a key may be in any partition: only its id is known here."""
@@ -89,12 +91,12 @@ class Handle:
         """Put a queue on the list of queues. Before its first job: a tick must be able to find it. `again`: it may have been
         obliterated since."""
         if again or queue not in self._met:
-            await self.servers.command(keys.QUEUES, "SADD", keys.QUEUES, keys.prefix(queue))
+            await self.servers.command(self.keys.queues, "SADD", self.keys.queues, self.keys.prefix(queue))
             self._met.add(queue)
 
     async def all_queues(self) -> list[QueueName]:
         """The queues there are."""
-        found = await self.servers.command(keys.QUEUES, "SMEMBERS", keys.QUEUES)
+        found = await self.servers.command(self.keys.queues, "SMEMBERS", self.keys.queues)
         return sorted(keys.queue_of(prefix.decode()) for prefix in found)
 
 

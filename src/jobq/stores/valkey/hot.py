@@ -124,7 +124,7 @@ class HotCalls(Sleep):
         queue = specs[0].queue
         specs = specs if isinstance(specs, Prepared) else Prepared(specs, self.expected)
         if specs.alike is not None and len(specs) <= _BATCH and self._partitions.get(queue) == 1 and queue in self._met:
-            return await self._put_at(keys.prefix(queue), specs, {})
+            return await self._put_at(self.keys.prefix(queue), specs, {})
         where = await self.check_edges(specs) if any(spec.after for spec in specs) else {}
         if where and together(specs):  # a flow in all but name
             check_locks(specs)
@@ -243,7 +243,7 @@ class HotCalls(Sleep):
             self.looked_in[worker] = queues = then.queues
         by = Caller(worker, call, lane, last is None or last == call, self.registered.get(worker, 1) > 0, True)
         if len(queues) == 1 and self._partitions.get(queues[0]) == 1 and all(o.queue == queues[0] for o in outcomes):
-            return await self._exchange(keys.prefix(queues[0]), queues[0], outcomes, by, then.limit, then.lease_ms, "")  # type: ignore[union-attr]
+            return await self._exchange(self.keys.prefix(queues[0]), queues[0], outcomes, by, then.limit, then.lease_ms, "")  # type: ignore[union-attr]
         return await self._exchanges(outcomes, by, then)
 
     async def _exchanges(self, outcomes: Sequence[AnyOutcome], by: Caller, then: Claim | None) -> Settled:
@@ -276,7 +276,7 @@ class HotCalls(Sleep):
             await self._claim_at([*whole, *ready], {}, by._replace(call=f"{by.call}+", asleep=False, sleepy=True), then, found)
             found.asleep = True
         elif by.asleep:
-            await self.strike_off(by.worker, {keys.prefix(queue) for queue in then.queues} - found.visited)
+            await self.strike_off(by.worker, {self.keys.prefix(queue) for queue in then.queues} - found.visited)
         return found.answer()
 
     async def _claimed_from(self, then: Claim | None, call: str) -> list[Place]:
@@ -315,10 +315,10 @@ class HotCalls(Sleep):
 
     async def _where(self, queue: QueueName, token: str) -> Place:
         if (self._partitions.get(queue) or await self.partitions(queue)) == 1:
-            return Place(keys.prefix(queue), queue, "")
+            return Place(self.keys.prefix(queue), queue, "")
         mark = token.rpartition("~")[2]
         partition = int(mark) if mark.isdigit() else 0
-        return Place(keys.partition_prefix(queue, partition), queue, f"~{partition}")
+        return Place(self.keys.partition_prefix(queue, partition), queue, f"~{partition}")
 
     async def _exchange(
         self, prefix: str, queue: QueueName, outcomes: Sequence[AnyOutcome], by: Caller, room: int, lease_ms: int, mark: str,
@@ -373,7 +373,7 @@ class HotCalls(Sleep):
         waited = {edge.job for edge in outcome.after}
         if not waited:
             return {}
-        return {job: keys.prefix(job.queue) for job in waited} | await self.locate(waited)
+        return {job: self.keys.prefix(job.queue) for job in waited} | await self.locate(waited)
 
     # ── extend and note ──────────────────────────────────────────────────────────────────────────────────────────────
 

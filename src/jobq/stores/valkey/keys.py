@@ -1,5 +1,8 @@
 """Every key there is. All keys of a queue begin with its prefix, whose hash tag puts them into one slot.
 
+In front of everything stands the name of a space (`?prefix=` of the URL, `jq` by default): stores with different ones share a
+server and see nothing of each other. Functions of the library learn it from the keys they are called with.
+
 The parts inside a prefix (`m`, `h`, `j:<id>`, …) are named at the top of the Lua file that owns them; no other Python
 module spells one. Names are escaped, so that braces and colons in them cannot move a key to another slot or queue.
 """
@@ -15,10 +18,8 @@ from jobq.core.records import QueueName
 
 _UNSAFE = re.compile(r"[%{}:\x00-\x1f\x7f]")
 
-QUEUES = "jq:{queues}"
-"""The set of queues there are, as prefixes."""
-WORKERS = "jq:{workers}"
-"""Workers as they last said they were."""
+SPACE = "jq"
+"""The space of a URL that names none."""
 
 
 def escape(name: str) -> str:
@@ -26,16 +27,41 @@ def escape(name: str) -> str:
     return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02x}", name)
 
 
-@lru_cache(maxsize=4096)
-def prefix(queue: QueueName) -> str:
-    """What all keys of a queue begin with."""
-    return f"jq:{{{escape(queue.tenant)}:{escape(queue.queue)}}}"
+class Space:
+    """The keys that begin with the name of one space."""
 
+    def __init__(self, name: str = SPACE) -> None:
+        self.queues = f"{name}:{{queues}}"
+        """The set of queues there are, as prefixes."""
+        self.workers = f"{name}:{{workers}}"
+        """Workers as they last said they were."""
+        self._name = name
+        self.prefix = lru_cache(maxsize=4096)(self._prefix)
+        """What all keys of a queue begin with."""
+        self.partition_prefix = lru_cache(maxsize=4096)(self._partition_prefix)
+        """What all keys of one partition of a partitioned queue begin with."""
 
-@lru_cache(maxsize=4096)
-def partition_prefix(queue: QueueName, partition: int) -> str:
-    """What all keys of one partition of a partitioned queue begin with."""
-    return f"jq:{{{escape(queue.tenant)}:{escape(queue.queue)}:{partition}}}"
+    def _prefix(self, queue: QueueName) -> str:
+        return f"{self._name}:{{{escape(queue.tenant)}:{escape(queue.queue)}}}"
+
+    def _partition_prefix(self, queue: QueueName, partition: int) -> str:
+        return f"{self._name}:{{{escape(queue.tenant)}:{escape(queue.queue)}:{partition}}}"
+
+    def handle_channel(self, name: str) -> str:
+        """Where one handle is told of the ends of jobs."""
+        return f"{self._name}:handle:{name}"
+
+    def cancel_channel(self, worker: str) -> str:
+        """Where a worker is told which of its jobs are asked to stop."""
+        return f"{self._name}:cancel:{worker}"
+
+    def office(self, name: str) -> str:
+        """Who holds the office."""
+        return f"{self._name}:{{office:{escape(name)}}}"
+
+    def manifest(self, tenant: str, flow: str) -> str:
+        """Whether a flow is submitted."""
+        return f"{self._name}:{{flow:{escape(tenant)}:{escape(flow)}}}"
 
 
 @lru_cache(maxsize=4096)
@@ -58,11 +84,6 @@ def turn_of(call: str, partitions: int) -> int:
 def log_channel(prefix: str) -> str:
     """Where it is told that the log of a queue (or of one partition) has grown."""
     return f"{prefix}log"
-
-
-def cancel_channel(worker: str) -> str:
-    """Where a worker is told which of its jobs are asked to stop."""
-    return f"jq:cancel:{worker}"
 
 
 def wake_key(prefix: str, worker: str) -> str:
@@ -93,16 +114,6 @@ def readers(prefix: str) -> str:
 def settings(prefix: str) -> str:
     """What is stored about a queue."""
     return f"{prefix}m"
-
-
-def office(name: str) -> str:
-    """Who holds the office."""
-    return f"jq:{{office:{escape(name)}}}"
-
-
-def manifest(tenant: str, flow: str) -> str:
-    """Whether a flow is submitted."""
-    return f"jq:{{flow:{escape(tenant)}:{escape(flow)}}}"
 
 
 def slot_of(key: str) -> int:

@@ -79,7 +79,7 @@ class Listen(Handle):
         if topic.kind == "ended":
             return [self.channel]
         if topic.kind == "cancel":
-            return [keys.cancel_channel(topic.name or "")]
+            return [self.keys.cancel_channel(topic.name or "")]
         assert topic.queue is not None
         return [keys.log_channel(prefix) for prefix in await self.prefixes(topic.queue)]
 
@@ -168,7 +168,7 @@ class Listen(Handle):
             if kind == "ended":
                 self._tell_end(queue, id, None)
             else:
-                self._tell(Topic("cancel", None, channel.partition("jq:cancel:")[2]), Signal("cancel", queue, id))
+                self._tell(Topic("cancel", None, channel.removeprefix(self.keys.cancel_channel(""))), Signal("cancel", queue, id))
 
     def _tell_end(self, queue: QueueName, id: str, record: JobRecord | None) -> None:
         for ends in self.expected.get((queue, id), ()):

@@ -35,7 +35,7 @@ class Mail(Handle):
         if messages:
             await self.pump(prefix)
         if to_wake or due_in >= 0:
-            await self.fcall("wake_some", keys.prefix(queue), to_wake, due_in)
+            await self.fcall("wake_some", self.keys.prefix(queue), to_wake, due_in)
 
     async def pump(self, prefix: str) -> None:
         """Deliver what stands in the outbox of a queue, and what that leads to. What fails is left for the next tick."""
@@ -82,7 +82,7 @@ class Mail(Handle):
         target = place.decode()
         queue = keys.queue_of(target)
         await self.meet(queue)
-        if target != keys.prefix(queue) or await self.partitions(queue) == 1:
+        if target != self.keys.prefix(queue) or await self.partitions(queue) == 1:
             return [target]
         m = msgspec.msgpack.decode(packed, type=_Message)
         if m.type == "cancel":

@@ -50,7 +50,7 @@ class Operators(Flows):
                 "a limit or rate of the whole queue needs one partition"
             )
         await self.meet(queue)
-        base = keys.prefix(queue)
+        base = self.keys.prefix(queue)
         args = self._declared(queue, config, partitions or stored)
         told = "" if config.limits is None else limits_told(config.limits, version=config.limits_version)
         try:
@@ -66,9 +66,9 @@ class Operators(Flows):
         return declared
 
     def _declared(self, queue: QueueName, config: QueueConfig, partitions: int) -> list[Argument]:
-        dead = (
-            "" if config.dead_letters is None else f"{keys.prefix(QueueName(queue.tenant, config.dead_letters))}\n{queue.queue}"
-        )
+        dead = ""
+        if config.dead_letters is not None:
+            dead = f"{self.keys.prefix(QueueName(queue.tenant, config.dead_letters))}\n{queue.queue}"
         limits = config.limits
         return [
             self.now(), config.mode or "", "" if limits is None else packing.limits_text(limits), config.limits_version,
@@ -90,7 +90,7 @@ class Operators(Flows):
             )
         await self.meet(queue)
         text = b"" if limits is None else packing.limits_text(limits)
-        for prefix in dict.fromkeys([*prefixes, keys.prefix(queue)]):
+        for prefix in dict.fromkeys([*prefixes, self.keys.prefix(queue)]):
             if key is not None:
                 rest = ["" if limits is None else packing.key_in_force(limits)]
             elif limits is not None:
@@ -113,7 +113,7 @@ class Operators(Flows):
     async def _pause(self, queue: QueueName, paused: str, actor: str | None) -> None:
         await self.meet(queue)
         home = await self.home(queue)
-        for prefix in dict.fromkeys([*await self.prefixes(queue), keys.prefix(queue)]):
+        for prefix in dict.fromkeys([*await self.prefixes(queue), self.keys.prefix(queue)]):
             to_wake = await self.fcall("pause", prefix, self.now(), home, actor or "", paused)
             await self.after(queue, prefix, to_wake=to_wake)
 
@@ -148,13 +148,13 @@ class Operators(Flows):
         """See OperatorStore."""
         home = await self.home(queue)
         # The last one tells of it: of a partitioned queue, that is where it was declared.
-        for prefix in dict.fromkeys([*await self.prefixes(queue), keys.prefix(queue)]):
-            told = (home if prefix == keys.prefix(queue) else "", actor or "")
+        for prefix in dict.fromkeys([*await self.prefixes(queue), self.keys.prefix(queue)]):
+            told = (home if prefix == self.keys.prefix(queue) else "", actor or "")
             done, messages = await self.fcall("obliterate", prefix, self.now(), *told, int(force), limit)
             await self.after(queue, prefix, messages=messages)
             if not done:
                 return False
-        await self.servers.command(keys.QUEUES, "SREM", keys.QUEUES, keys.prefix(queue))
+        await self.servers.command(self.keys.queues, "SREM", self.keys.queues, self.keys.prefix(queue))
         self._met.discard(queue)
         self._partitions.pop(queue, None)
         return True

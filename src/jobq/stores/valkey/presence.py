@@ -6,7 +6,6 @@ import msgspec
 
 from jobq.core.pace import Beat
 from jobq.core.records import QueueName, Wish, WorkerRecord
-from jobq.stores.valkey import keys
 from jobq.stores.valkey.handle import Handle
 
 
@@ -16,23 +15,23 @@ class Presence(Handle):
     async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
         """See PresenceStore."""
         args = (self.now(), worker.name, ttl_ms, msgspec.json.encode(worker))
-        wish, workers = await self.fcall("beat", keys.WORKERS, *args)
+        wish, workers = await self.fcall("beat", self.keys.workers, *args)
         self.pace.heard(workers)
         return Beat(wish.decode() or None, workers)
 
     async def retire(self, worker: str) -> None:
         """See PresenceStore."""
-        await self.servers.command(keys.WORKERS, "HDEL", keys.WORKERS, worker)
+        await self.servers.command(self.keys.workers, "HDEL", self.keys.workers, worker)
 
     async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
         """See PresenceStore."""
-        found = [msgspec.json.decode(w, type=WorkerRecord) for w in await self.fcall("workers", keys.WORKERS, self.now())]
+        found = [msgspec.json.decode(w, type=WorkerRecord) for w in await self.fcall("workers", self.keys.workers, self.now())]
         return sorted((w for w in found if queue is None or queue in w.queues), key=lambda w: w.name)
 
     async def ask_worker(self, name: str, wish: Wish) -> bool:
         """See PresenceStore."""
-        return bool(await self.fcall("ask", keys.WORKERS, self.now(), name, wish))
+        return bool(await self.fcall("ask", self.keys.workers, self.now(), name, wish))
 
     async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
         """See PresenceStore."""
-        return bool(await self.fcall("lead", keys.office(name), self.now(), who, ttl_ms))
+        return bool(await self.fcall("lead", self.keys.office(name), self.now(), who, ttl_ms))

@@ -91,7 +91,7 @@ class Reads(Presence):
     async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
         """See ReadStore."""
         found = [queue for queue in await self.all_queues() if tenant is None or queue.tenant == tenant]
-        described = [await self.fcall("describe", keys.prefix(queue)) for queue in found]
+        described = [await self.fcall("describe", self.keys.prefix(queue)) for queue in found]
         return [unpacking.queue_record(queue, flat, keyed) for queue, (flat, keyed) in zip(found, described, strict=True)]
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -49,7 +49,7 @@ class Schedules(Flows):
 
     async def _change(self, function: str, queue: QueueName, actor: str | None, *args: Argument) -> Any:
         """Do something to a schedule. Where its queue is partitioned, the log is elsewhere, and learns of it by a message."""
-        prefix = keys.prefix(queue)
+        prefix = self.keys.prefix(queue)
         answer, messages = await self.fcall(function, prefix, self.now(), await self.home(queue), actor or "", *args)
         await self.after(queue, prefix, messages=messages)
         return answer
@@ -65,7 +65,7 @@ class Schedules(Flows):
             if room <= 0:
                 break
             calls = [
-                self.fcall("schedules", keys.prefix(each), self.now(), int(due), room)
+                self.fcall("schedules", self.keys.prefix(each), self.now(), int(due), room)
                 for each in queues[start : start + _TOGETHER]
             ]
             found += [_record(view) for views in await asyncio.gather(*calls) for view in views][:room]
@@ -76,7 +76,7 @@ class Schedules(Flows):
         return [await self._fire(each) for each in fires]
 
     async def _fire(self, each: Fire) -> bool:
-        prefix = keys.prefix(each.queue)
+        prefix = self.keys.prefix(each.queue)
         packed = await self.servers.command(prefix, "HGET", keys.schedule_specs(prefix), each.schedule)
         if packed is None:
             return False

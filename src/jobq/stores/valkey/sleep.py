@@ -38,14 +38,14 @@ class Sleep(Flows):
         """Write down that the worker sleeps, for partitioned queues (the exchange does it for others)."""
         for queue in queues:
             if self._partitions[queue] > 1:
-                await self.fcall("asleep", keys.prefix(queue), worker, slots)
+                await self.fcall("asleep", self.keys.prefix(queue), worker, slots)
         self.registered[worker] = slots
 
     async def rise(self, worker: str) -> None:
         """The worker looks for nothing any more: work that comes, or has just woken it, is for another."""
         queues = self.looked_in.pop(worker, ())
         if queues and self.registered.get(worker, 1) > 0:
-            await self.strike_off(worker, {keys.prefix(queue) for queue in queues})
+            await self.strike_off(worker, {self.keys.prefix(queue) for queue in queues})
             self.registered[worker] = 0
 
     async def strike_off(self, worker: str, prefixes: Collection[str]) -> None:
@@ -64,7 +64,7 @@ class Sleep(Flows):
         """See SignalStore."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        prefixes = [keys.prefix(queue) for queue in queues]
+        prefixes = [self.keys.prefix(queue) for queue in queues]
         if self.registered.get(worker) != slots:
             await asyncio.gather(*(self.fcall("slots", prefix, worker, slots) for prefix in prefixes))
             self.registered[worker] = slots

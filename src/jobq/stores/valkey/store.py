@@ -51,7 +51,7 @@ class ValkeyStore(HotCalls, Listen, Operators, Holds, Schedules, Reads):
 
     async def tick(self, *, limit: int = 500) -> int:
         """See LifecycleStore."""
-        await self.fcall("sweep_workers", keys.WORKERS, self.now())
+        await self.fcall("sweep_workers", self.keys.workers, self.now())
         queues = await self.all_queues()
         if not queues:
             return 0
@@ -66,7 +66,7 @@ class ValkeyStore(HotCalls, Listen, Operators, Holds, Schedules, Reads):
                 if steps < limit:
                     steps += await self._tick_at(prefix, limit - steps)
             if len(prefixes) > 1:
-                await self.pump(keys.prefix(queue))
+                await self.pump(self.keys.prefix(queue))
         return min(steps, limit)
 
     async def _tick_at(self, prefix: str, limit: int) -> int:

@@ -18,14 +18,14 @@ function J.cancel(cx, job, reason, cascade)
     J.extra(cx, job, "why", reason)
     if job.actor then J.extra(cx, job, "who", job.actor) end
     J.save_run(cx, job)
-    call("PUBLISH", "jq:cancel:" .. job.worker, "cancel\n" .. cx.P .. "\n" .. job.id)
+    call("PUBLISH", cx.P:match("^[^{]*") .. "cancel:" .. job.worker, "cancel\n" .. cx.P .. "\n" .. job.id)
   end
   return true
 end
 
 -- Another queue of the tenant, by its name (see keys.py).
 local function sibling(cx, name)
-  return cx.P:match("^jq:{[^:]*:") .. name:gsub("[%%{}:%c]", function(c) return string.format("%%%02x", c:byte()) end) .. "}"
+  return cx.P:match("^[^{]*{[^:]*:") .. name:gsub("[%%{}:%c]", function(c) return string.format("%%%02x", c:byte()) end) .. "}"
 end
 
 -- The jobs it waits for, and those it has added as its children (see core/waits.py).
