@@ -26,7 +26,8 @@ def test_an_example_runs_by_itself(example: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout, "an example shows something"
-    assert "Traceback" not in done.stderr, done.stderr
+    # A job that fails for good is logged with its traceback; there is no other.
+    assert done.stderr.count("Traceback") <= done.stderr.count("failed for good"), done.stderr
 
 
 def excerpts() -> list[tuple[Path, str, str]]:

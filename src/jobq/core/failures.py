@@ -89,7 +89,7 @@ def _traceback(error: BaseException) -> str | None:
     if error.__traceback__ is None and error.__cause__ is None and error.__context__ is None:
         return None
     try:
-        lines = traceback.format_exception(type(error), error, _without_jobq(error.__traceback__), limit=-_FRAMES)
+        lines = traceback.format_exception(type(error), error, without_jobq(error.__traceback__), limit=-_FRAMES)
     except Exception as broken:
         return f"<the traceback could not be formatted: {type(broken).__name__}>"
     text = "".join(lines).encode("utf-8", "replace")
@@ -100,7 +100,7 @@ def _traceback(error: BaseException) -> str | None:
     return text.decode() if len(text) <= MAX_TRACEBACK else f"…{text[3 - MAX_TRACEBACK :].decode(errors='ignore')}"
 
 
-def _without_jobq(tb: TracebackType | None) -> TracebackType | None:
+def without_jobq(tb: TracebackType | None) -> TracebackType | None:
     """The traceback from where the user's code begins; all of it if it never does."""
     start = tb
     while start is not None and _slashes(start.tb_frame.f_code.co_filename).startswith(_HERE):

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from jobq.core.decide import End, Raised
+from jobq.core.failures import without_jobq
 from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Block, Complete, Defer, Fail, Hold, Release, RetryLater, SnoozeFor
 from jobq.engine.run import Run
@@ -59,9 +60,10 @@ class Journal:
             )  # fmt: skip
         else:
             error = end.error if isinstance(end, Raised) else None
+            trace = None if error is None else (type(error), error, without_jobq(error.__traceback__))
             log.error(
                 "%s failed for good after %s (attempt %d): %s",
-                run, _seconds(facts), run.lease.attempt, words, exc_info=error, extra=facts,
+                run, _seconds(facts), run.lease.attempt, words, exc_info=trace, extra=facts,
             )  # fmt: skip
 
 
