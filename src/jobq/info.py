@@ -149,6 +149,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     active: int
     paused: bool
+    draining: bool
     started_at: datetime
     seen_at: datetime
 
@@ -302,6 +303,7 @@ def worker_info(record: records.WorkerRecord) -> WorkerInfo:
         concurrency=record.concurrency,
         active=record.active,
         paused=record.paused,
+        draining=record.draining,
         started_at=moment(record.started_ms),
         seen_at=moment(record.seen_ms),
     )

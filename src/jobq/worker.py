@@ -17,12 +17,15 @@ from typing import Self
 from msgspec.structs import replace
 
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
+from jobq.core.pace import Pace
 from jobq.core.queues import QueueConfig
 from jobq.core.records import QueueName, Wish
 from jobq.engine.clock import wall_clock
 from jobq.engine.handler import Handler, Source
+from jobq.engine.identity import Identity, take_name
 from jobq.engine.interrupts import caught
 from jobq.engine.last_chance import LastChance
+from jobq.engine.pulse import ttl_ms
 from jobq.engine.runner import Executors
 from jobq.engine.scheduler import put_planned
 from jobq.engine.service import Outage
@@ -35,6 +38,11 @@ from jobq.stopped import Stopped, stopped
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
+
+_WISHES: dict[Wish, str] = {
+    "drain": "finish what it runs and claim nothing more", "resume": "claim jobs again",
+    "shutdown": "finish what it runs and stop", "shutdown-now": "release what it runs and stop",
+}  # fmt: skip
 
 Places = list[tuple[Store, Source, Mapping[QueueName, Mapping[str, Handler]]]]
 """Stores, each with a queue that opened it, and with its queues and their tasks."""
@@ -93,7 +101,9 @@ class Worker:
         self._queues = queues
         self._stations: list[Station] = []
         self._executors = Executors()
-        self._paused = False
+        self._identity = Identity(self.name)
+        self._named: list[Store] = []  # where the name is taken
+        self._paused = self._draining = False
         self._hurry: asyncio.Event | None = None
         self._ending: asyncio.Task[Stopped] | None = None
         self._done: asyncio.Event | None = None
@@ -146,14 +156,16 @@ class Worker:
     def pause(self) -> None:
         """Claim nothing more until resume(); what runs goes on."""
         self._paused = True
-        for station in self._stations:
-            station.pause()
+        self._hold()
 
     def resume(self) -> None:
         """Claim again."""
         self._paused = False
+        self._hold()
+
+    def _hold(self) -> None:
         for station in self._stations:
-            station.resume()
+            station.hold(paused=self._paused, draining=self._draining)
 
     # ── starting ──
 
@@ -168,9 +180,11 @@ class Worker:
             if self._ending is not None:
                 await self._ending
             self._done = self._hurry = None
+            await self._sign_off()
             await self._opened.aclose()
             raise
         if self._ending is not None:  # it was stopped while it waited
+            await self._sign_off()
             await self._ending
             await self._opened.aclose()
             return
@@ -178,15 +192,14 @@ class Worker:
         chance = LastChance(slots, self.settings)
         self._stations = [
             Station(
-                store, tasks, open=source.another_handle, worker=self.name, slots=slots, executors=self._executors,
-                settings=self.settings, chance=chance, wish=self._wished, interrupted=self._interrupted,
-                clock=self._queues[0].clock,
+                store, tasks, open=source.another_handle, identity=self._identity, slots=slots, executors=self._executors,
+                settings=self.settings, chance=chance, wish=self._wished, displaced=self._displaced,
+                interrupted=self._interrupted, clock=self._queues[0].clock,
             )
             for store, source, tasks in places
         ]  # fmt: skip
+        self._hold()
         for station in self._stations:
-            if self._paused:
-                station.pause()
             station.start()
         for store, _, tasks in places:
             log.info("worker %s works on %s in %s", self.name, ", ".join(name.queue for name in tasks), store.url)
@@ -225,7 +238,19 @@ class Worker:
             # Two Queue objects may speak of one queue, each with tasks of its own.
             known = tasks.get(queue.qname)
             tasks[queue.qname] = queue.tasks if known is None else _Either(known, queue.tasks)
+        self._named.clear()  # of an earlier try
+        for store, _, tasks in places:
+            record = self._identity.record(tuple(tasks), self.settings.concurrency, paused=self._paused)
+            await take_name(store, record, ttl_ms=ttl_ms(self.settings, Pace()))
+            self._named.append(store)
         return list(places)
+
+    async def _sign_off(self) -> None:
+        """The worker did not start after all: its name is free again wherever it was taken."""
+        for store in self._named:
+            with suppress(Exception):  # a store that does not answer forgets the name by itself
+                async with asyncio.timeout(self._grace_s):
+                    await store.retire(self.name, incarnation=self._identity.incarnation)
 
     # ── stopping ──
 
@@ -261,8 +286,18 @@ class Worker:
         return min(1.0, self.settings.grace_ms / 1000)
 
     def _wished(self, wish: Wish) -> None:
-        log.info("worker %s was asked to %s", self.name, "drain and stop" if wish == "drain" else "hand back and stop")
-        self._stop_soon(drain=None if wish == "drain" else 0)
+        log.info("worker %s was asked to %s", self.name, _WISHES[wish])
+        if wish in ("drain", "resume"):
+            self._draining = wish == "drain"
+            self._hold()
+        else:
+            self._stop_soon(drain=None if wish == "shutdown" else 0)
+
+    def _displaced(self) -> None:
+        """Another worker took the name while this one was silent."""
+        if self._ending is None:
+            log.error("worker %s stops: another worker has taken its name while it was silent", self.name)
+            self._stop_soon(drain=None)
 
     def _stop_soon(self, drain: Seconds | None) -> None:
         task = asyncio.get_running_loop().create_task(self.stop(drain=drain))
@@ -273,7 +308,12 @@ class Worker:
     def _on_signal(self, number: signal.Signals) -> None:
         again = self._signalled or self._ending is not None  # two may come before the first has begun to stop anything
         self._signalled = True
-        log.info("worker %s: %s, %s", self.name, number.name, "handing back" if again else "draining (again: hand back at once)")
+        if again:
+            log.info("worker %s: %s, releasing running jobs", self.name, number.name)
+        else:
+            most = self.settings.drain_ms / 1000
+            told = "worker %s: %s, finishing running jobs (up to %g s); send it again to release them now"
+            log.info(told, self.name, number.name, most)
         self._stop_soon(drain=0 if again else None)
 
     def _interrupted(self) -> None:

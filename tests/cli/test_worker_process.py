@@ -39,7 +39,7 @@ def test_a_worker_runs_jobs_and_drains_on_sigterm(ctl, tmp_path: Path, start_wor
     until(lambda: all_started(tmp_path, ids[:2]), "two jobs to run")
     worker.send_signal(signal.SIGTERM)
     assert worker.stdout is not None
-    until(lambda: "draining" in worker.stdout.readline(), "the worker to hear of it")
+    until(lambda: "finishing running jobs" in worker.stdout.readline(), "the worker to hear of it")
     (tmp_path / "go").touch()
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0, output
@@ -54,7 +54,7 @@ def test_a_second_signal_hands_back_at_once_and_at_no_cost(ctl, tmp_path: Path, 
     until(lambda: all_started(tmp_path, [id]), "the job to run")
     worker.send_signal(signal.SIGTERM)
     assert worker.stdout is not None
-    until(lambda: "draining" in worker.stdout.readline(), "the worker to hear of the first")
+    until(lambda: "finishing running jobs" in worker.stdout.readline(), "the worker to hear of the first")
     worker.send_signal(signal.SIGINT)
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0, output
@@ -82,7 +82,9 @@ def test_jobs_of_a_killed_worker_are_taken_up_by_another(ctl, tmp_path: Path, st
     assert second.wait(30) == 0
 
 
-def test_an_operator_drains_one_worker_and_shuts_down_another(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+def test_an_operator_shuts_down_one_worker_gracefully_and_another_at_once(
+    ctl, tmp_path: Path, start_worker: Start, until: Until
+) -> None:
     ids = hold(ctl, tmp_path, 1)
     idle, busy = start_worker("--name", "idle", "--queues", "emails", app="shopapp"), start_worker("--name", "busy")
     until(lambda: all_started(tmp_path, ids) and len(ctl.json("worker", "list")) == 2, "the workers to be there")
@@ -92,15 +94,50 @@ def test_an_operator_drains_one_worker_and_shuts_down_another(ctl, tmp_path: Pat
     ]
     assert [w["name"] for w in ctl.json("worker", "list", "-q", "emails")] == ["idle"]
     assert "running" in ctl("worker", "list").stdout
-    assert ctl.json("worker", "drain", "idle", "--wait", "30s") == [
-        {"name": "idle", "asked": True, "wish": "drain", "done": True}
+    assert ctl.json("worker", "shutdown", "idle", "--wait", "30s") == [
+        {"name": "idle", "asked": True, "wish": "shutdown", "done": True}
     ]
-    assert "busy has stopped" in ctl("worker", "shutdown", "busy", "--wait", "30s").stdout
+    assert "busy has stopped" in ctl("worker", "shutdown", "busy", "--now", "--wait", "30s").stdout
     assert [idle.wait(30), busy.wait(30)] == [0, 0]
     job = ctl.json("job", "status", ids[0])
     assert (job["state"], job["failures"], job["stalls"]) == ("waiting", 0, 0)
     assert "no worker busy" in ctl("worker", "drain", "busy", code=1).stderr
     assert "no workers: start one with" in ctl("worker", "list").stderr
+
+
+def test_a_drained_worker_stays_and_can_be_resumed(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+    (first,) = hold(ctl, tmp_path, 1)
+    worker = start_worker("--name", "w")
+    until(lambda: all_started(tmp_path, [first]), "the job to run")
+    assert "not yet: w" in ctl("worker", "drain", "w", "--wait", "10ms", code=1).stderr
+    until(lambda: ctl.json("worker", "list")[0]["draining"], "the worker to drain")
+    assert "draining" in ctl("worker", "list").stdout
+    (tmp_path / "go").touch()
+    ctl("job", "wait", first, "--for", "30s")
+    assert "w is drained" in ctl("worker", "drain", "w", "--wait", "30s").stdout
+    ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
+    assert worker.poll() is None
+    assert state(ctl, "sum") == "waiting"
+    assert "w claims jobs again" in ctl("worker", "resume", "w", "--wait", "30s").stdout
+    ctl("job", "wait", "sum", "--for", "30s")
+    assert not ctl.json("worker", "list")[0]["draining"]
+
+
+def test_a_second_worker_of_a_name_is_refused_and_that_of_a_dead_one_is_not(
+    ctl, tmp_path: Path, start_worker: Start, until: Until
+) -> None:
+    first = start_worker("--name", "w")
+    until(lambda: (tmp_path / "jobs.db").exists() and ctl.json("worker", "list"), "the worker to be there")
+    second = start_worker("--name", "w")
+    output, _ = second.communicate(timeout=30)
+    assert second.returncode == 2
+    assert f"a worker named 'w' is alive (process {first.pid} on" in output
+    assert "Traceback" not in output
+    assert first.poll() is None
+    first.kill()
+    first.wait()
+    third = start_worker("--name", "w")
+    until(lambda: [w["pid"] for w in ctl.json("worker", "list")] == [third.pid], "another to take the name")
 
 
 def test_the_environment_and_a_file_configure_a_worker(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:

@@ -199,7 +199,7 @@ async def test_a_second_signal_hands_back_at_once(bench: Bench, stage: Stage, ca
     running = asyncio.ensure_future(bench.worker(drain=600).run())
     await soon(stage.begun)
     os.kill(os.getpid(), signal.SIGTERM)
-    await eventually(lambda: "draining" in caplog.text)
+    await eventually(lambda: "finishing running jobs" in caplog.text)
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(running, 10)
     assert (await bench.get(id)).state is State.WAITING
@@ -226,14 +226,14 @@ async def test_a_cancelled_run_hands_back_before_it_goes(bench: Bench, stage: St
     assert (await bench.get(id)).state is State.WAITING
 
 
-@pytest.mark.parametrize(("wish", "state"), [("drain", State.COMPLETED), ("shutdown", State.WAITING)])
+@pytest.mark.parametrize(("wish", "state"), [("shutdown", State.COMPLETED), ("shutdown-now", State.WAITING)])
 async def test_a_worker_does_what_an_operator_wishes(bench: Bench, store: Store, stage: Stage, wish: str, state: State) -> None:
     id = await bench.add("work")
     worker = bench.worker(name="w1", settings={"beat_ms": 20})
     running = asyncio.ensure_future(worker.run())
     await soon(stage.begun)
     await eventually(lambda: store.ask_worker("w1", wish))  # type: ignore[arg-type]
-    if wish == "drain":
+    if wish == "shutdown":
         stage.go.set()
     await asyncio.wait_for(running, 10)
     assert (await bench.get(id)).state is state

@@ -164,6 +164,7 @@ def worker(record: WorkerRecord) -> Document:
         "concurrency": record.concurrency,
         "active": record.active,
         "paused": record.paused,
+        "draining": record.draining,
         "started_at": iso(record.started_ms),
         "seen_at": iso(record.seen_ms),
     }

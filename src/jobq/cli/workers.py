@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 from rich.console import Group, RenderableType
@@ -15,10 +15,21 @@ from jobq.cli.options import DURATION, FAILED, Ctl, fail, noun, on_store
 from jobq.cli.output import Column, table
 from jobq.core.records import Wish, WorkerRecord
 
-worker = noun("worker", "See the workers, and ask them to drain or to shut down.")
+worker = noun("worker", "See the workers, and ask them to drain, to go on, or to shut down.")
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-wait_option = click.option("--wait", type=DURATION, metavar="TIME", help="Wait up to this long until they are gone.")
-_WORDS: dict[Wish, str] = {"drain": "finish what it runs and stop", "shutdown": "hand back what it runs and stop"}
+_ASKED: dict[Wish, str] = {
+    "drain": "was asked to finish what it runs and claim nothing more",
+    "resume": "was asked to claim jobs again",
+    "shutdown": "was asked to finish what it runs and stop",
+    "shutdown-now": "was asked to release what it runs and stop",
+}
+_DONE: dict[Wish, str] = {
+    "drain": "is drained", "resume": "claims jobs again", "shutdown": "has stopped", "shutdown-now": "has stopped",
+}  # fmt: skip
+
+
+def _wait_option(until: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    return click.option("--wait", type=DURATION, metavar="TIME", help=f"Wait up to this long until {until}.")
 
 
 @worker.command("list", examples="jq-ctl worker list\njq-ctl worker list -q billing -o json")
@@ -34,20 +45,30 @@ async def list_(ctl: Ctl, queue: str | None) -> None:
 
 @worker.command(examples="jq-ctl worker drain web-3-4711-96f22d\njq-ctl worker drain web-3-4711-96f22d --wait 5m")
 @names_argument
-@wait_option
+@_wait_option("they run nothing")
 @on_store
 async def drain(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
-    """Ask workers to take no more jobs, finish those they run, and stop."""
+    """Ask workers to claim no more jobs and finish those they run. They stay, until `resume` or `shutdown`."""
     return await _ask(ctl, names, "drain", wait)
 
 
-@worker.command(examples="jq-ctl worker shutdown web-3-4711-96f22d --wait 1m")
+@worker.command(examples="jq-ctl worker resume web-3-4711-96f22d")
 @names_argument
-@wait_option
+@_wait_option("they claim jobs again")
 @on_store
-async def shutdown(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
-    """Ask workers to stop at once: what they run goes back to the line, at no cost to its retries."""
-    return await _ask(ctl, names, "shutdown", wait)
+async def resume(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
+    """Ask drained workers to claim jobs again."""
+    return await _ask(ctl, names, "resume", wait)
+
+
+@worker.command(examples="jq-ctl worker shutdown web-3-4711-96f22d --wait 1m\njq-ctl worker shutdown web-3-4711-96f22d --now")
+@names_argument
+@click.option("--now", is_flag=True, help="Release running jobs instead of letting them finish, at no cost to their retries.")
+@_wait_option("they are gone")
+@on_store
+async def shutdown(ctl: Ctl, names: tuple[str, ...], now: bool, wait: float | None) -> int:
+    """Ask workers to stop as on SIGTERM: they claim no more jobs, finish those they run, and release what takes too long."""
+    return await _ask(ctl, names, "shutdown-now" if now else "shutdown", wait)
 
 
 async def _ask(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float | None) -> int:
@@ -56,10 +77,10 @@ async def _ask(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float | None) -
     if missing := [name for name in names if name not in alive]:
         fail(f"no worker {', '.join(missing)}: jq-ctl worker list shows those that are alive")
     asked = {name: await ctl.backend.within(ctl.backend.store.ask_worker(name, wish)) for name in names}
-    done = await _until_gone(ctl, names, wait) if wait is not None else set()
+    done = await _until_done(ctl, names, wish, wait) if wait is not None else set()
 
     def line(name: str) -> Text:
-        said = "was gone already" if not asked[name] else ("has stopped" if name in done else f"was asked to {_WORDS[wish]}")
+        said = "was gone already" if not asked[name] else (_DONE if name in done else _ASKED)[wish]
         return Text(f"{name} {said}")
 
     ctl.out.show(
@@ -67,21 +88,29 @@ async def _ask(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float | None) -
         lambda: Group(*(line(name) for name in names)),
     )
     if wait is not None and (late := [name for name in names if name not in done]):
-        ctl.out.note(f"still at work: {', '.join(late)}")
+        ctl.out.note(f"not yet: {', '.join(late)}")
         return FAILED
     return 0 if all(asked.values()) else FAILED
 
 
-async def _until_gone(ctl: Ctl, names: Sequence[str], wait: float) -> set[str]:
-    """Those that are listed no more."""
+async def _until_done(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float) -> set[str]:
+    """Those that have done what they were asked to, as their heartbeats tell."""
     end = time.monotonic() + wait
     while True:
-        alive = {r.name for r in await _workers(ctl, None)}
-        if not alive & set(names) or time.monotonic() >= end:
-            return set(names) - alive
-        await asyncio.sleep(
-            min(0.2, max(0.0, end - time.monotonic()))
-        )  # heartbeats come by the second: there is nothing to listen for
+        alive = {r.name: r for r in await _workers(ctl, None)}
+        done = {name for name in names if _has_done(alive.get(name), wish)}
+        if len(done) == len(set(names)) or time.monotonic() >= end:
+            return done
+        # Heartbeats come by the second, and there is nothing to listen for.
+        await asyncio.sleep(min(0.2, max(0.0, end - time.monotonic())))
+
+
+def _has_done(record: WorkerRecord | None, wish: Wish) -> bool:
+    if wish == "drain":
+        return record is None or (record.draining and not record.active)
+    if wish == "resume":
+        return record is not None and not record.draining
+    return record is None
 
 
 async def _workers(ctl: Ctl, queue: str | None) -> list[WorkerRecord]:
@@ -92,9 +121,9 @@ async def _workers(ctl: Ctl, queue: str | None) -> list[WorkerRecord]:
 
 
 def _status(record: WorkerRecord) -> Text:
-    if not record.paused:
-        return Text("running", style="green")
-    return Text("paused", style="yellow")
+    if record.draining:
+        return Text("draining", style="yellow")
+    return Text("paused", style="yellow") if record.paused else Text("running", style="green")
 
 
 def _table(ctl: Ctl, records: Sequence[WorkerRecord]) -> RenderableType:

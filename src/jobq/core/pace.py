@@ -15,10 +15,12 @@ _MOST = 6.0
 
 
 class Beat(NamedTuple):
-    """The answer to a worker's beat: what an operator asked of it, and about how many workers the store has."""
+    """The answer to a worker's beat: what an operator last asked of it, about how many workers the store has, and whether
+    the name is another worker's (`displaced`)."""
 
     wish: Wish | None
     workers: int
+    displaced: bool = False
 
 
 def stretch(workers: int) -> float:

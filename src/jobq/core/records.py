@@ -327,12 +327,16 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueName, ...]
     concurrency: int
     active: int = 0
-    paused: bool = False
+    paused: bool = False  # by its own program
+    draining: bool = False  # by an operator: it finishes what it runs, claims nothing, and stays
     started_ms: int = 0
     seen_ms: int = 0
+    incarnation: str = ""  # tells two workers of one name apart
 
 
-Wish = Literal["drain", "shutdown"]  # what an operator may ask of a worker; it hears of it in its next beat
+Wish = Literal["drain", "resume", "shutdown", "shutdown-now"]
+"""What an operator may ask of a worker, which hears of it in its next beat. `drain`: claim nothing more, until `resume`.
+`shutdown`: finish what runs, then stop. `shutdown-now`: release what runs, then stop."""
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,4 @@
-"""Says that the worker is there, and hears what an operator wishes of it."""
+"""Says that the worker is there, and hears what an operator wishes of it and whether another has taken its name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from jobq.engine.service import Service
 from jobq.engine.settings import Settings
 from jobq.stores.base import Store
 
+_SHOW_S = 0.2
+"""Seconds after a wish was heard until the next beat, which shows what came of it."""
+
 
 class Pulse(Service):
     """Beats every few seconds with the worker as it is then."""
@@ -17,7 +20,14 @@ class Pulse(Service):
     name = "pulse"
 
     def __init__(
-        self, store: Store, settings: Settings, pace: Pace, *, record: Callable[[], WorkerRecord], wish: Callable[[Wish], None]
+        self,
+        store: Store,
+        settings: Settings,
+        pace: Pace,
+        *,
+        record: Callable[[], WorkerRecord],
+        wish: Callable[[Wish], None],
+        displaced: Callable[[], None],
     ) -> None:
         super().__init__()
         self._store = store
@@ -25,19 +35,34 @@ class Pulse(Service):
         self._pace = pace
         self._record = record
         self._wish = wish
+        self._displaced = displaced
+        self._heard: Wish | None = None  # a wish stays in the store until another takes its place: each is passed on once
 
     async def tick(self) -> float:
         """One beat. The first of a large fleet says that it is there for as long as the next ones may take."""
         answer = await self._store.beat(self._record(), ttl_ms=self._ttl_ms)
+        if answer.displaced:
+            self._displaced()
+            return self._rest_s
         if stretch(answer.workers) > self._pace.stretch:
             self._pace.heard(answer.workers)
             await self._store.beat(self._record(), ttl_ms=self._ttl_ms)
         self._pace.heard(answer.workers)
-        if answer.wish is not None:
+        if answer.wish is not None and answer.wish != self._heard:
+            self._heard = answer.wish
             self._wish(answer.wish)
+            return min(_SHOW_S, self._rest_s)
+        return self._rest_s
+
+    @property
+    def _rest_s(self) -> float:
         return self._settings.beat_ms * self._pace.stretch / 1000
 
     @property
     def _ttl_ms(self) -> int:
-        """A worker that missed three beats is gone."""
-        return int(3 * self._settings.beat_ms * self._pace.stretch) + 1_000
+        return ttl_ms(self._settings, self._pace)
+
+
+def ttl_ms(settings: Settings, pace: Pace) -> int:
+    """A worker that missed three beats is gone."""
+    return int(3 * settings.beat_ms * pace.stretch) + 1_000

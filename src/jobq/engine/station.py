@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from jobq.core.pace import Pace
@@ -13,6 +11,7 @@ from jobq.core.records import QueueName, Wish, WorkerRecord
 from jobq.engine.clock import wall_clock
 from jobq.engine.fetcher import Fetcher
 from jobq.engine.handler import Handler
+from jobq.engine.identity import Identity
 from jobq.engine.keeper import Keeper
 from jobq.engine.last_chance import LastChance
 from jobq.engine.leader import Leader
@@ -41,25 +40,28 @@ class Station:
         tasks: Mapping[QueueName, Mapping[str, Handler]],
         *,
         open: Callable[[], Store],
-        worker: str,
+        identity: Identity,
         slots: Slots,
         executors: Executors,
         settings: Settings,
         chance: LastChance,
         wish: Callable[[Wish], None],
+        displaced: Callable[[], None],
         interrupted: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
-        """`open` makes another handle on the store, for the keeper's thread. `wish` is called in the running event loop with
-        what an operator asks of the worker, `interrupted` when a handler raises KeyboardInterrupt."""
+        """`open` makes another handle on the store, for the keeper's thread. In the running event loop, `wish` is called with
+        what an operator asks of the worker, `displaced` when another worker has taken its name, and `interrupted` when a
+        handler raises KeyboardInterrupt."""
         self.queues: Sequence[QueueName] = tuple(tasks)
         self._store = store
-        self._worker = worker
+        self._identity = identity
+        self._worker = worker = identity.name
         self._settings = settings
         self._wish = wish
+        self._displaced = displaced
         self._loop = asyncio.get_running_loop()
-        self._started_ms = wall_clock()
-        self._paused = False
+        self._paused = self._draining = False
         bell = Bell()
         self._pace = pace = Pace()
         self._notes = Notes(store)
@@ -91,15 +93,13 @@ class Station:
         self._fetching = self._loop.create_task(self.fetcher.run(), name="jobq fetcher")
         self._fetching.add_done_callback(self._fetcher_ended)
 
-    def pause(self) -> None:
-        """Claim nothing more, for now."""
-        self._paused = True
-        self.fetcher.pause()
-
-    def resume(self) -> None:
-        """Claim again."""
-        self._paused = False
-        self.fetcher.resume()
+    def hold(self, *, paused: bool, draining: bool) -> None:
+        """Claim nothing while the program has paused the worker, or an operator drains it."""
+        self._paused, self._draining = paused, draining
+        if paused or draining:
+            self.fetcher.pause()
+        else:
+            self.fetcher.resume()
 
     @property
     def parting(self) -> tuple[Sequence[Run], Iterable[Run]]:
@@ -139,7 +139,7 @@ class Station:
         try:
             async with asyncio.timeout(self._settings.farewell_ms / 1000):
                 await self._leader.resign()
-                await self._store.retire(self._worker)
+                await self._store.retire(self._worker, incarnation=self._identity.incarnation)
         except Exception as error:
             log.warning("worker %s could not sign off: %s", self._worker, error)
 
@@ -147,26 +147,20 @@ class Station:
         """A worker whose fetcher died would look alive and do nothing: better it stops and says why."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("worker %s stops: its fetcher failed", self._worker, exc_info=error)
-            self._wish("shutdown")
+            self._wish("shutdown-now")
 
     # ── what the keeper's thread asks ──
 
     def _pulse(self, store: Store) -> Pulse:
-        return Pulse(store, self._settings, self._pace, record=self._record, wish=self._wished)
+        return Pulse(store, self._settings, self._pace, record=self._record, wish=self._wished, displaced=self._lost_name)
 
     def _record(self) -> WorkerRecord:
-        now = wall_clock()
-        return WorkerRecord(
-            name=self._worker,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            queues=tuple(self.queues),
-            concurrency=self._settings.concurrency,
-            active=self.runner.open,
-            paused=self._paused,
-            started_ms=self._started_ms,
-            seen_ms=now,
+        return self._identity.record(
+            self.queues, self._settings.concurrency, active=self.runner.open, paused=self._paused, draining=self._draining
         )
 
     def _wished(self, wish: Wish) -> None:
         self._loop.call_soon_threadsafe(self._wish, wish)
+
+    def _lost_name(self) -> None:
+        self._loop.call_soon_threadsafe(self._displaced)

@@ -277,14 +277,17 @@ class ReadStore(Protocol):
 class PresenceStore(Protocol):
     """Which workers there are, what operators ask of them, and which one of them does the upkeep."""
 
-    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
-        """A worker announces itself for `ttl_ms`. The answer is what an operator asked of it, and the size of the fleet.
+    async def beat(self, worker: WorkerRecord, *, ttl_ms: int, displace: bool = False) -> Beat:
+        """A worker announces itself for `ttl_ms`. The answer is what an operator last asked of it, and the size of the fleet.
 
+        A name belongs to one incarnation at a time. While another one's last beat is not older than its ttl, nothing is
+        stored and the answer is `displaced`; with `displace` the name is taken from it. A new incarnation inherits no wish.
         The size is at least the number of live workers: one that died counts until a tick."""
         ...
 
-    async def retire(self, worker: str) -> None:
-        """Forget a worker: it is no longer listed, and no work wakes it. Its leases expire by themselves."""
+    async def retire(self, worker: str, *, incarnation: str | None = None) -> None:
+        """Forget a worker: it is no longer listed, and no work wakes it. Its leases expire by themselves.
+        With `incarnation`: unless another incarnation has the name by now."""
         ...
 
     async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
@@ -292,7 +295,8 @@ class PresenceStore(Protocol):
         ...
 
     async def ask_worker(self, name: str, wish: Wish) -> bool:
-        """Leave a request for a worker, which its next `beat` returns. False: there is no such worker."""
+        """Leave a request for a worker, which its next beats return until another one takes its place, so that a lost reply
+        loses no request. False: there is no such worker."""
         ...
 
     async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:

@@ -12,16 +12,29 @@ from jobq.stores.sqlite.tx import Tx
 SQL = load("presence.sql")
 
 
-def beat(tx: Tx, worker: WorkerRecord, ttl_ms: int) -> Beat:
+def beat(tx: Tx, worker: WorkerRecord, ttl_ms: int, displace: bool) -> Beat:
     """The whole of `Store.beat`."""
-    seen = msgspec.structs.replace(worker, seen_ms=tx.now)
-    row = tx.execute(SQL["beat"], (worker.name, msgspec.msgpack.encode(seen), tx.now + ttl_ms)).fetchone()
+    wish, taken = None, False
+    if (known := tx.execute(SQL["worker"], (worker.name, tx.now)).fetchone()) is not None:
+        data, wish = known
+        if _incarnation(data) != worker.incarnation:
+            wish, taken = None, not displace
+    if not taken:
+        seen = msgspec.structs.replace(worker, seen_ms=tx.now)
+        tx.execute(SQL["beat"], (worker.name, msgspec.msgpack.encode(seen), tx.now + ttl_ms, wish))
     (workers,) = tx.execute(SQL["fleet"], (tx.now,)).fetchone()
-    return Beat(row[0], workers)
+    return Beat(wish, workers, taken)
 
 
-def retire(tx: Tx, name: str) -> None:
+def _incarnation(data: bytes) -> str:
+    return msgspec.msgpack.decode(data, type=WorkerRecord).incarnation
+
+
+def retire(tx: Tx, name: str, incarnation: str | None) -> None:
     """The whole of `Store.retire`."""
+    known = None if incarnation is None else tx.execute(SQL["worker"], (name, tx.now)).fetchone()
+    if known is not None and _incarnation(known[0]) != incarnation:
+        return
     for statement in ("retire", "forget_sleeper", "forget_call"):
         tx.execute(SQL[statement], (name,))
 

@@ -273,11 +273,11 @@ class SqliteStore:
 
     # ── presence ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
-        return await self._write(presence.beat, worker, ttl_ms)
+    async def beat(self, worker: WorkerRecord, *, ttl_ms: int, displace: bool = False) -> Beat:
+        return await self._write(presence.beat, worker, ttl_ms, displace)
 
-    async def retire(self, worker: str) -> None:
-        await self._write(presence.retire, worker)
+    async def retire(self, worker: str, *, incarnation: str | None = None) -> None:
+        await self._write(presence.retire, worker, incarnation)
 
     async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
         return await self._read(presence.workers, queue)

@@ -12,16 +12,19 @@ from jobq.stores.valkey.handle import Handle
 class Presence(Handle):
     """`beat` and the others."""
 
-    async def beat(self, worker: WorkerRecord, *, ttl_ms: int) -> Beat:
+    async def beat(self, worker: WorkerRecord, *, ttl_ms: int, displace: bool = False) -> Beat:
         """See PresenceStore."""
-        args = (self.now(), worker.name, ttl_ms, msgspec.json.encode(worker))
-        wish, workers = await self.fcall("beat", self.keys.workers, *args)
+        args = (self.now(), worker.name, ttl_ms, msgspec.json.encode(worker), worker.incarnation, int(displace))
+        wish, workers, displaced = await self.fcall("beat", self.keys.workers, *args)
         self.pace.heard(workers)
-        return Beat(wish.decode() or None, workers)
+        return Beat(wish.decode() or None, workers, bool(displaced))
 
-    async def retire(self, worker: str) -> None:
-        """See PresenceStore."""
-        await self.servers.command(self.keys.workers, "HDEL", self.keys.workers, worker)
+    async def sign_off(self, worker: str, incarnation: str | None) -> bool:
+        """Take the worker off the list; False if another incarnation has its name by now."""
+        if incarnation is None:
+            await self.servers.command(self.keys.workers, "HDEL", self.keys.workers, worker)
+            return True
+        return bool(await self.fcall("sign_off", self.keys.workers, self.now(), worker, incarnation))
 
     async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
         """See PresenceStore."""

@@ -44,10 +44,10 @@ class ValkeyStore(HotCalls, Listen, Operators, Holds, Schedules, Reads):
         await self.close_listen()
         await self.servers.aclose()
 
-    async def retire(self, worker: str) -> None:
+    async def retire(self, worker: str, *, incarnation: str | None = None) -> None:
         """See PresenceStore."""
-        await self.rise(worker)
-        await super().retire(worker)
+        if await self.sign_off(worker, incarnation):
+            await self.rise(worker)
 
     async def tick(self, *, limit: int = 500) -> int:
         """See LifecycleStore."""

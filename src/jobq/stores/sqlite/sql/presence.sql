@@ -1,8 +1,11 @@
 -- Which workers there are, and who holds an office.
 
--- name: beat: the worker is there; what was asked of it
-INSERT INTO workers (name, record, until_ms) VALUES (?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET record = excluded.record, until_ms = excluded.until_ms RETURNING wish;
+-- name: worker: who has the name now, and what was asked of it
+SELECT record, wish FROM workers WHERE name = ? AND until_ms > ?;
+
+-- name: beat: the worker is there
+INSERT INTO workers (name, record, until_ms, wish) VALUES (?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET record = excluded.record, until_ms = excluded.until_ms, wish = excluded.wish;
 
 -- name: fleet: how many workers are there
 SELECT count(*) FROM workers WHERE until_ms > ?;

@@ -4,17 +4,34 @@ local function clock(now) return J.open("", now).now end
 
 local function parts(value) return value:match("^(%d+)\n([^\n]*)\n(.*)$") end
 
--- beat. KEYS 1 workers. ARGS now, name, ttl_ms, record. RETURNS {a wish or "", how many workers are known}
+-- Who has the name now: its incarnation, and what was asked of it. Nothing if nobody has.
+local function holder(key, name, now)
+  local known = call("HGET", key, name)
+  if not known then return end
+  local until_ms, wish, record = parts(known)
+  if tonumber(until_ms) > now then return cjson.decode(record).incarnation or "", wish end
+end
+
+-- beat. KEYS 1 workers. ARGS now, name, ttl_ms, record, incarnation, 1 to take the name from another
+-- RETURNS {a wish or "", how many workers are known, 1 if another incarnation has the name}
 function J.beat(keys, args)
-  local now, name, ttl, record = clock(args[1]), args[2], tonumber(args[3]), args[4]
-  local known = call("HGET", keys[1], name)
-  local wish = ""
-  if known then
-    local until_ms, wished = parts(known)
-    if tonumber(until_ms) > now then wish = wished end
+  local now, name, ttl, record, incarnation, displace = clock(args[1]), args[2], tonumber(args[3]), args[4], args[5], args[6]
+  local held, wish = holder(keys[1], name, now)
+  if held ~= incarnation then
+    if held and displace ~= "1" then return { "", call("HLEN", keys[1]), 1 } end
+    wish = ""
   end
-  call("HSET", keys[1], name, string.format("%.0f", now + ttl) .. "\n\n" .. record)
-  return { wish, call("HLEN", keys[1]) }
+  call("HSET", keys[1], name, string.format("%.0f", now + ttl) .. "\n" .. wish .. "\n" .. record)
+  return { wish, call("HLEN", keys[1]), 0 }
+end
+
+-- sign_off. KEYS 1 workers. ARGS now, name, incarnation. RETURNS 0 if another incarnation has the name
+function J.sign_off(keys, args)
+  local now, name, incarnation = clock(args[1]), args[2], args[3]
+  local held = holder(keys[1], name, now)
+  if held and held ~= incarnation then return 0 end
+  call("HDEL", keys[1], name)
+  return 1
 end
 
 -- workers. KEYS 1 workers. ARGS now. RETURNS records of those that are there; the others are forgotten
