@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from jobq.core.defaults import FLOW_MS
 from jobq.core.queues import QueueConfig
 from jobq.core.records import Edge, JobKey, QueueName
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores import open_store
 from jobq.stores.valkey import keys
-from jobq.stores.valkey.flows import ABANDONED_MS, SETTLING_MS
+from jobq.stores.valkey.flows import SETTLING_MS
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import done, spec, take
 from tests.stores.valkey.servers import Server
@@ -120,7 +121,7 @@ async def test_a_refused_flow_leaves_nothing(store: ValkeyStore, queue: QueueNam
 
 async def test_a_swept_flow_cannot_be_finished_in_part(timed: ValkeyStore, queue: QueueName, clock: Clock) -> None:
     await timed.put([spec(queue, "a")], flow="f", last=False)
-    clock.now_ms += ABANDONED_MS + 1
+    clock.now_ms += FLOW_MS + 1
     await timed.tick()
     with pytest.raises(InvalidJob, match="swept"):
         await timed.put([spec(queue, "b")], flow="f")

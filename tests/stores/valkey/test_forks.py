@@ -97,7 +97,7 @@ async def test_what_is_done_to_a_partitioned_queue_is_told_in_shard_0_once(store
 
 
 async def test_a_message_that_comes_twice_is_told_once(store: ValkeyStore, queue: QueueName) -> None:
-    prefix = keys.prefix(queue)
+    prefix = keys.Space().prefix(queue)
     message = msgspec.msgpack.encode({"type": "tell", "kind": "paused", "actor": "ann", "nonce": "1.f00dcafe"})
     for _ in range(2):
         await store.fcall("deliver", prefix, store.now(), message)
@@ -108,7 +108,7 @@ async def test_a_log_of_jobq_0_1_is_read_and_its_numbers_begin_behind_what_it_ho
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.put([spec(queue, "new")])
-    prefix = keys.prefix(queue)
+    prefix = keys.Space().prefix(queue)
     (new,) = await log(store, queue)
     # What 0.1 left behind: entries without numbers, a count of those that are kept, and of those that were dropped.
     item = (0, "old", 0, "task", None, 0, 0, 0, 2, None, None, None, None, new.at_ms, new.at_ms, None, None)
@@ -128,7 +128,7 @@ async def test_a_log_of_jobq_0_1_is_read_and_its_numbers_begin_behind_what_it_ho
 
 
 async def test_a_gap_has_the_id_of_an_event_that_was(store: ValkeyStore, queue: QueueName, server: Server) -> None:
-    await store.servers.command(keys.prefix(queue), "HSET", keys.settings(keys.prefix(queue)), "soft", "20")
+    await store.servers.command(keys.Space().prefix(queue), "HSET", keys.settings(keys.Space().prefix(queue)), "soft", "20")
     for n in range(10):
         await store.put([spec(queue, f"j{n}-{i}") for i in range(5)])
     before = await log(store, queue)
