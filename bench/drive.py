@@ -88,7 +88,8 @@ def started(contender: Contender, place: Place, command: dict[str, Any], *, loop
     argument = json.dumps({**command, **contender.extra, "url": place.url, "loop": loop})
     process = subprocess.Popen(
         [*contender.program(), argument], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL, start_new_session=True, env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"},
+        stdin=subprocess.DEVNULL, start_new_session=True,
+        env=os.environ | {"PYTHONPATH": contender.pythonpath(), "PYTHONWARNINGS": "ignore"},
     )  # fmt: skip
     program = Program(process, f"{contender.name} {command['do']}")
     try:

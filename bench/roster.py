@@ -24,6 +24,7 @@ class Contender:
     url: str
     environment: str | None = None  # under .venv-bench; None: this one
     node: bool = False
+    source: Path | None = None  # another checkout of jobq, whose src is measured; None: this one's
     extra: dict[str, str] = field(default_factory=dict)
 
     def program(self) -> list[str]:
@@ -31,6 +32,10 @@ class Contender:
         if self.node:
             return [str(_node()), str(ROOT / "bench/peers/node" / f"{self.module}.mjs")]
         return [self._python(), "-m", f"bench.peers.{self.module}"]
+
+    def pythonpath(self) -> str:
+        """Where its modules are found: the adapters of this checkout, and jobq itself."""
+        return str(ROOT) if self.source is None else f"{self.source / 'src'}:{ROOT}"
 
     def _python(self) -> str:
         if self.environment is None:

@@ -1,0 +1,93 @@
+"""This checkout against another one: whether a change made a hot path slower.
+
+    git worktree add /tmp/before v0.1.0
+    python -m bench.compare /tmp/before                            all stores, 7 pairs each: about 20 minutes
+    python -m bench.compare /tmp/before --store valkey --pairs 3   to look at one store
+
+Both run in turns, each time in fresh processes and a fresh place, and the ratio of each pair is taken: what disturbs the
+machine for longer than a pair disturbs both sides alike. Above 1 is faster than before. Exit code 1 if a median is below
+the bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bench.measures import MEASURES, Measure, values
+from bench.roster import CONTENDERS, ROOT, Contender
+
+BOUND = 0.95
+STORES = {"memory": "jobq-memory", "sqlite": "jobq-sqlite", "valkey": "jobq-valkey"}
+HOT = ("one", "concurrent", "bulk", "drain1", "drain10", "drain100", "request")
+SECONDS = 1.0
+"""What one run should take: long enough for caches and branch predictors, short enough for many pairs."""
+
+
+def measured(measure: Measure, contender: Contender, n: int, loop: str) -> float:
+    """One value; a time is turned round, so that more is always better."""
+    _, unit, value = next(values(measure, contender, n=n, loop=loop, versions={}))
+    return value if unit == "/s" else 1 / value
+
+
+def size(measure: Measure, contender: Contender, loop: str) -> int:
+    """How many operations take about SECONDS."""
+    if measure.fixed:
+        return measure.probe
+    rate = measured(measure, contender, measure.probe, loop)
+    return int(min(measure.most, max(measure.probe, rate * SECONDS)))
+
+
+def ratios(measure: Measure, before: Contender, after: Contender, pairs: int, loop: str) -> list[float]:
+    """After over before, pair by pair; who goes first alternates."""
+    n, found = size(measure, before, loop), []
+    for pair in range(pairs):
+        sides = (before, after) if pair % 2 == 0 else (after, before)
+        taken = {side.name: measured(measure, side, n, loop) for side in sides}
+        found.append(taken[after.name] / taken[before.name])
+    return found
+
+
+def main() -> None:
+    """Measure in turns, print, judge."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("before", type=Path, help="another checkout of jobq")
+    parser.add_argument("--store", action="append", choices=sorted(STORES), default=[])
+    parser.add_argument("--measure", action="append", choices=HOT, default=[])
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--loop", default="asyncio", choices=("asyncio", "uvloop"))
+    given = parser.parse_args()
+    if not (given.before / "src" / "jobq").is_dir():
+        parser.error(f"{given.before} is not a checkout of jobq: it has no src/jobq")
+    stores, keys = given.store or list(STORES), given.measure or list(HOT)
+    table = Table(title=f"this checkout over {given.before.name}, {given.pairs} pairs; above 1 is faster")
+    for column in ("store", "", "median", "lowest", "highest"):
+        table.add_column(column, justify="right" if column.endswith("t") or column == "median" else "left")
+    slow = 0
+    with Progress(transient=True) as progress:
+        steps = progress.add_task("measuring", total=len(stores) * len(keys))
+        for store in stores:
+            ours = CONTENDERS[STORES[store]]
+            before = replace(ours, name="before", source=given.before.resolve())
+            after = replace(ours, name="after", source=ROOT)
+            for key in keys:
+                measure = MEASURES[key]
+                found = ratios(measure, before, after, given.pairs, given.loop)
+                median = statistics.median(found)
+                slow += median < BOUND
+                mark = f"[red]{median:.2f}[/red]" if median < BOUND else f"{median:.2f}"
+                table.add_row(store, measure.rows[0][0], mark, f"{min(found):.2f}", f"{max(found):.2f}")
+                progress.advance(steps)
+    Console().print(table)
+    sys.exit(1 if slow else 0)
+
+
+if __name__ == "__main__":
+    main()
