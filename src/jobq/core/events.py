@@ -21,7 +21,7 @@ import msgspec
 from jobq.core.checks import shown
 from jobq.core.records import EventRecord, QueueName
 from jobq.core.states import Kind, QueueKind, State
-from jobq.errors import InvalidJob
+from jobq.errors import ConfigError, InvalidJob
 
 FORMAT = 2
 
@@ -53,6 +53,10 @@ _decoder = msgspec.msgpack.Decoder()
 
 Item = Sequence[Any]
 
+_DAMAGED = (msgspec.MsgspecError, LookupError, TypeError, ValueError)  # what taking a damaged entry apart may raise
+_UNREADABLE = "unreadable"
+"""The incarnation in the id of the gap that stands for a damaged entry."""
+
 
 def pack(number: int, incarnation: str, at_ms: int, worker: str | None, items: Sequence[Item]) -> bytes:
     """One entry of the log. `number` is that of its first event."""
@@ -83,9 +87,12 @@ def event_id(log: str, position: str, place: int, incarnation: str) -> str:
 
 
 def incarnation_of(entry: bytes) -> str:
-    """The incarnation in which an entry was written; "" for one of format 1."""
-    fields = _decoder.decode(entry)
-    return str(fields[2]) if fields[0] == FORMAT else ""
+    """The incarnation in which an entry was written; "" for one of format 1. Never raises: an entry may be damaged."""
+    try:
+        fields = _decoder.decode(entry)
+        return str(fields[2]) if fields[0] == FORMAT else ""
+    except _DAMAGED:
+        return _UNREADABLE
 
 
 def gap(
@@ -102,21 +109,29 @@ def gap(
 
 
 def unpack(log: str, position: str, queue: QueueName, entry: bytes, *, shard: int = 0) -> list[EventRecord]:
-    """The events of one entry.
+    """The events of one entry. For an entry that is damaged, a gap. ConfigError for one that a newer jobq has written.
 
     `log` names the log among all logs, so that an id is never used twice. A store that has lost its last writes assigns their
     numbers and positions to other events. It does so in another incarnation, which is part of the id: an id never means two
     events, and two ids under one number tell readers that events were lost.
     """
+    newer = None
     try:
-        return _unpack(log, position, queue, entry, shard)
-    except (msgspec.MsgspecError, IndexError, TypeError, UnicodeError):  # readers go on behind it
-        what = "an entry of the log cannot be read"
-        return [gap(log, position, queue, 0, what, shard=shard, number=0, incarnation="unreadable")]
+        fields = _decoder.decode(entry)
+        if isinstance(fields, list) and isinstance(fields[0], int) and fields[0] > FORMAT:
+            newer = fields[0]
+        elif found := _unpack(log, position, queue, fields, shard):
+            return found
+    except _DAMAGED:
+        pass
+    if newer is not None:  # these events are good, so they must not be passed over
+        entry_named = f"event log entry {position} of {queue.queue!r}"
+        raise ConfigError(f"{entry_named} has format {newer}; this version of jobq reads formats 1 and {FORMAT}: use a newer one")
+    what = "an entry of the log cannot be read"  # readers go on behind it
+    return [gap(log, position, queue, 0, what, shard=shard, number=0, incarnation=_UNREADABLE)]
 
 
-def _unpack(log: str, position: str, queue: QueueName, entry: bytes, shard: int) -> list[EventRecord]:
-    fields = _decoder.decode(entry)
+def _unpack(log: str, position: str, queue: QueueName, fields: Sequence[Any], shard: int) -> list[EventRecord]:
     if fields[0] == FORMAT:
         _, number, incarnation, at_ms, worker, items = fields[:6]
         rest = fields[6:]
@@ -125,8 +140,7 @@ def _unpack(log: str, position: str, queue: QueueName, entry: bytes, shard: int)
         _, at_ms, worker, items = fields[:4]
         rest = fields[4:]
     else:
-        entry_named = f"event log entry {position} of {queue.queue!r}"
-        raise ValueError(f"{entry_named} has format {fields[0]}; this version of jobq reads formats 1 and {FORMAT}")
+        return []
     if items == "accepted":
         name, key, jobs = rest
         same = (0, name, key, 0, 0, 0, _WAITING, None, None, None, None, at_ms, at_ms, None, None)

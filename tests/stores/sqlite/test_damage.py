@@ -12,7 +12,7 @@ from jobq.core.queues import Limits, QueueConfig
 from jobq.core.records import Claim, Complete, Filter, JobKey, JobSpec, Lease, QueueName
 from jobq.core.states import State
 from jobq.stores import open_store
-from jobq.stores.sqlite import SqliteStore
+from jobq.stores.sqlite import SqliteStore, upkeep
 
 QUEUE, OTHER = QueueName("t", "q"), QueueName("t", "other")
 
@@ -124,3 +124,16 @@ async def test_an_unreadable_entry_of_the_log_is_a_gap_and_not_the_end(store: Sq
     await damage(store, "UPDATE events SET entry = x'93ff' WHERE at = (SELECT min(at) + 1 FROM events)")
     events = (await store.read_events(QUEUE, after="0")).events
     assert [(str(event.kind), event.job) for event in events] == [("accepted", "0"), ("gap", ""), ("accepted", "2")]
+
+
+@pytest.mark.parametrize("entry", [b"\x93\xff", b"\x92\x02\x01", b"\x05"])
+async def test_an_unreadable_entry_does_not_stop_the_upkeep_that_drops_it(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, entry: bytes
+) -> None:
+    monkeypatch.setattr(upkeep, "LOG_EVENTS", 2)
+    for n in range(5):
+        await store.put([spec(f"{n}")])
+    await damage(store, "UPDATE events SET entry = ?", entry)
+    await store.tick()
+    events = (await store.read_events(QUEUE, after="0")).events
+    assert [str(event.kind) for event in events] == ["gap", "gap", "gap"]  # what was dropped, and the two that are kept
