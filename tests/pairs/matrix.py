@@ -28,14 +28,14 @@ class Scenario:
 
     @property
     def refused(self) -> type[JobqError] | None:
-        """The error that the scenario must be refused with; None if it must play."""
+        """The error that the scenario must be refused with, in the order of the checks; None if it must play."""
         names = {feature.name for feature in self.features}
         if self.kind == "partitioned" and names & QUEUE_WIDE:
             return ConfigError  # a limit of the whole queue needs one partition
-        if "key" in names and not self.kind.endswith("keyed"):
-            return ConfigError  # a job with a key in a plain queue
         if "schedule" in names and names & {"delay", "debounce", "flow", "flow-across"}:
             return InvalidJob  # a schedule's times say when, and its jobs wait for no others
+        if "key" in names and not self.kind.endswith("keyed"):
+            return ConfigError  # a job with a key in a plain queue
         return None
 
 
