@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -73,8 +74,12 @@ class Stage:
 
 
 def chosen(config: pytest.Config) -> list[str]:
-    """The stores named by --store; memory, SQLite and one Valkey if none is."""
-    return list(config.getoption("--store")) or list(DEFAULT)
+    """The stores named by --store or JQ_TEST_STORES; memory, SQLite and one Valkey if none is."""
+    named = config.getoption("--store") or [n for n in os.environ.get("JQ_TEST_STORES", "").split(",") if n] or DEFAULT
+    for name in named:
+        if name not in PLACES:
+            raise pytest.UsageError(f"the pair matrix knows no store {name!r}; it knows {', '.join(sorted(PLACES))}")
+    return list(named)
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +93,7 @@ def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             try:
                 fresh = stack.enter_context(contextmanager(PLACES[name])(tmp_path_factory.mktemp(name)))
             except Unavailable as missing:
-                pytest.skip(f"no {name} here: {missing}")
+                pytest.skip(f"there is no {name} on this machine: {missing}")
             opened.append(Stage(name, fresh, runner))
             stack.callback(opened[-1].close)
         yield opened
