@@ -139,6 +139,11 @@ async def test_a_gap_has_the_id_of_an_event_that_was(store: ValkeyStore, queue: 
     assert gap.id in {event.id for event in before if event.number == gap.number - 4}  # the first of its entry
     await store.put([spec(queue, "one more")])
     assert [event.number for event in (await log(store, queue))[1:]] == list(range(kept[0].number, 52))
+    while not await store.obliterate(queue):
+        pass
+    await store.put([spec(queue, "and after the end")])
+    numbers = [event.number for event in (await log(store, queue))[1:]]
+    assert numbers == list(range(kept[0].number, 52 + 51 + 2))  # 51 were cancelled; then `obliterated`, and the new one
 
 
 async def test_a_server_that_lost_its_last_writes_gives_other_ids(tmp_path: Path, queue: QueueName) -> None:
