@@ -104,7 +104,7 @@ local function pass_on(cx, lock)
   local follower = next_id and J.load(cx, next_id)
   if not follower or follower.state ~= STATE.blocked then return end
   local id = holder(cx, lock)
-  local stands = id and standing(J.look(cx, id))
+  local stands = id and standing(cx, J.look(cx, id))
   if stands == "fresh" or stands == "started" then return end
   drop(cx, lock .. "\nnext", next_id)
   if not id then take(cx, lock, next_id, J.options(follower).lock_ttl) end
