@@ -67,8 +67,9 @@ def test_of_the_apps_queues_some_are_chosen_by_name() -> None:
     ("args", "said"),
     [
         ([], "Name one as MODULE:QUEUE"),
-        (["--app", "idleapp"], "no tasks in first, second"),
-        (["idleapp:first"], "no tasks in first"),
+        # With a store that cannot be opened, so that a worker which starts all the same fails the test instead of running on.
+        (["--app", "idleapp", "--url", "nonsense"], "no tasks in first, second"),
+        (["idleapp:first", "--url", "nonsense"], "no tasks in first"),
         (["--app", "shopapp", "--concurrency", "0"], "0 is not in the range"),
         (["--app", "shopapp", "--lease", "soon"], "'soon' is no duration"),
         (["--app", "shopapp", "--config", "nowhere.yaml"], "cannot read nowhere.yaml"),
