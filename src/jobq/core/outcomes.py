@@ -70,9 +70,17 @@ def place_when_due(mode: Mode | None, *, started: bool, lifo: bool) -> Place:
     return "first" if lifo else "back"
 
 
-def due_ms(*, now_ms: int, delay_ms: int = 0, at_ms: int | None = None) -> int:
-    """When a job that is accepted or unblocked now is due. A time in the past is now."""
-    return max(now_ms, now_ms + delay_ms if at_ms is None else at_ms)
+def due_ms(*, now_ms: int, delay_ms: int = 0, at_ms: int | None = None, ahead_ms: int = 0) -> int:
+    """When a job that is accepted or unblocked now is due, in the store's time. A time in the past is now.
+
+    `at_ms` is a time of the clock, and `ahead_ms` how far the store's time is ahead of it (see core/clock.py).
+    """
+    return max(now_ms, now_ms + delay_ms if at_ms is None else at_ms + ahead_ms)
+
+
+def too_early(at_ms: int | None, *, attempt: int, now_ms: int, ahead_ms: int) -> bool:
+    """Whether a job that seems due waits for a time of day that the clock, which was set back, has not reached."""
+    return ahead_ms > 0 and attempt == 0 and at_ms is not None and at_ms > now_ms - ahead_ms
 
 
 def ttl_end(ttl_ms: int | None, *, due_ms: int, attempt: int) -> int | None:

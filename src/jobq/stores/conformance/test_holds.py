@@ -9,7 +9,7 @@ import pytest
 from jobq.core.queues import HoldsRecord, Limits, QueueConfig, Window
 from jobq.core.states import QueueKind, State
 from jobq.errors import ConfigError
-from jobq.stores.conformance.kit import HOUR, LEASE, MINUTE, SECOND, Desk, complete, fresh_queue, hold, ref, release
+from jobq.stores.conformance.kit import HOUR, LEASE, MINUTE, SECOND, Desk, complete, hold, ref, release
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("limits", "keyed")
@@ -234,7 +234,6 @@ async def test_a_rate_that_allows_starts_again_does_not_end_a_hold(q: Desk) -> N
 
 
 async def test_a_hold_is_late_by_its_own_length_at_most_when_the_clock_is_set_back(q: Desk) -> None:
-    q = Desk(q.store, fresh_queue(), q.clock)  # not audited: events go back in time here
     await put_keyed(q, n=1)
     await q.store.hold(q.queue, MINUTE)
     await q.store.hold(q.queue, MINUTE, "a")

@@ -111,12 +111,15 @@ async def test_flow_and_unique_a_member_whose_lock_is_held_stands_for_its_holder
 
 
 async def test_flow_and_unique_results_come_under_the_ids_that_were_asked_for(q: Desk) -> None:
-    await q.put_one("holder", unique=SIMPLE)
-    members = [q.spec(id, unique=SIMPLE) for id in ("one", "two")]
+    locks = {id: UniqueSpec(lock=id) for id in ("one", "two")}
+    for id, unique in locks.items():
+        await q.put_one(f"holder of {id}", unique=unique)
+    members = [q.spec(id, unique=unique) for id, unique in locks.items()]
     await q.store.put([*members, q.spec("p", after=(q.edge("one"), q.edge("two")))], flow="f1")
-    await q.settle(complete(await q.take(), b"7"))
+    await q.settle(*(complete(lease, lease.id.encode()) for lease in await q.claim(5)))
     lease = await q.take()
-    assert (lease.id, [(i.job.id, i.result) for i in lease.inputs]) == ("p", [("one", b"7"), ("two", b"7")])
+    found = [(i.job.id, i.result) for i in lease.inputs]
+    assert (lease.id, found) == ("p", [("one", b"holder of one"), ("two", b"holder of two")])
 
 
 async def test_flow_and_unique_id_an_id_used_by_two_flows_runs_once_for_both(q: Desk) -> None:

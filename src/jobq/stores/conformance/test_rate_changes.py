@@ -107,3 +107,10 @@ async def test_a_key_at_its_rate_leaves_the_queues_bucket_to_others(q: Desk) -> 
     await q.put_one("a2", key="a", cost=3)
     await q.put_one("b1", key="b", cost=2)
     assert await q.line() == ["a1", "b1"]
+
+
+async def test_a_claim_that_fills_the_window_says_when_it_is_over(q: Desk) -> None:
+    await change(q, rate=Window(limit=1, per_ms=10 * SECOND))
+    await q.put("a", "b")
+    settled = await q.exchange(then=q.claiming(5))
+    assert ([lease.id for lease in settled.leases], settled.next_due_ms) == (["a"], 10 * SECOND)

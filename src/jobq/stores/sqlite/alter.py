@@ -22,6 +22,7 @@ from jobq.core.commands import (
     Update,
     applies,
 )
+from jobq.core.outcomes import due_ms
 from jobq.core.records import JobKey, QueueName
 from jobq.core.states import Kind, QueueKind
 from jobq.core.waits import noted_child
@@ -178,7 +179,7 @@ def _reprioritise(tx: Tx, job: Job, priority: int) -> bool:
 
 
 def _reschedule(tx: Tx, job: Job, command: Reschedule) -> bool:
-    due = tx.now + command.delay_ms if command.at_ms is None else command.at_ms
+    due = due_ms(now_ms=tx.now, delay_ms=command.delay_ms, at_ms=command.at_ms, ahead_ms=tx.ahead)
     unknown.due_again(job)
     if due > tx.now:
         line.later(tx, job, Kind.CHANGED, due, reason="rescheduled")

@@ -28,6 +28,7 @@ from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import Clock
 from jobq.stores.sqlite import schema, scratch, signals
 from jobq.stores.sqlite.checkpoints import Checkpointer
+from jobq.stores.sqlite.clock import StoreClock
 from jobq.stores.sqlite.identity import Identity, open_files
 from jobq.stores.sqlite.mailbox import Post
 from jobq.stores.sqlite.tx import Memory, Tx
@@ -83,6 +84,7 @@ class Database:
         self.full = full
         self.post = Post()
         self.log_id = ""
+        self.clock = StoreClock()
         # Part of every event's id. After a power cut, positions and numbers of events that did not reach the disk are used again;
         # the process that does so is another one, so the ids differ.
         self.incarnation = os.urandom(4).hex()
@@ -180,6 +182,7 @@ class Database:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 self.log_id = schema.migrate(connection)
+                self.clock.load(connection)
                 connection.execute("COMMIT")
             except BaseException:
                 connection.close()
@@ -289,6 +292,7 @@ class _Desk:
         except BaseException as e:  # whoever asked gets the error
             error = _translated(e, self._database.path)
             self._memory.forget_queues()
+            self._database.clock.unsaved()
             with contextlib.suppress(apsw.Error):
                 assert self._connection is not None
                 if self._connection.in_transaction:
@@ -303,14 +307,21 @@ class _Desk:
         assert connection is not None
         execute = connection.execute
         execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
-        if not self._writes or connection.data_version() != self._version or len(self._memory.queues) > 2 * QUEUES:
+        clock = self._database.clock
+        if not self._writes:
+            self._memory.forget_queues()
+        elif connection.data_version() != self._version:
+            self._memory.forget_queues()
+            clock.load(connection)
+        elif len(self._memory.queues) > 2 * QUEUES:
             self._memory.forget_queues()
         alone = len(group) == 1
         answers: list[_Answer] = []
         notices = []
         for request in group:
-            now = time.time_ns() // 1_000_000 if request.clock is None else request.clock()
-            tx = Tx(connection, now, self._memory)
+            clock_ms = time.time_ns() // 1_000_000 if request.clock is None else request.clock()
+            now = clock.read(clock_ms)
+            tx = Tx(connection, now, self._memory, now - clock_ms)
             if not alone:
                 execute("SAVEPOINT request")
             try:
@@ -331,6 +342,8 @@ class _Desk:
                     execute("RELEASE request")
                 notices.extend(tx.notices)
                 answers.append((request, result, None))
+        if self._writes:
+            clock.save(connection)
         execute("COMMIT")
         self._version = connection.data_version()
         if notices:

@@ -59,7 +59,7 @@ def end(tx: Tx, queue: QueueRow, job: Job, state: int, *, failure: Failure | Non
     if job.flags & WANTED:
         tx.wanted.append(job)  # its parents hear of it in flows.deliver: not from here, a chain of flows would nest
     if job.flags & SCHEDULED and options.schedule is not None:
-        tx.execute(SCHEDULES["rearm"], {"now": tx.now, "qid": job.qid, "id": options.schedule})
+        tx.execute(SCHEDULES["rearm"], {"now": tx.now - tx.ahead, "qid": job.qid, "id": options.schedule})
     if state == FAILED and queue.settings.dead_letters is not None:
         _forward(tx, queue, job)
 

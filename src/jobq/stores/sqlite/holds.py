@@ -73,11 +73,11 @@ def forget(tx: Tx, qid: int, key: str | None = None) -> None:
 
 
 def until(tx: Tx, queue: QueueRow) -> int | None:
-    """When the hold of a queue ends; None: it is not held."""
+    """When, by the clock, the hold of a queue ends; None: it is not held."""
     if queue.held_ms <= tx.now:
         return None
     row = tx.execute(SQL["hold"], (queue.qid, _QUEUE, tx.now)).fetchone()
-    return None if row is None else int(row[0])
+    return None if row is None else int(row[0]) - tx.ahead
 
 
 def listed(tx: Tx, name: QueueName, limit: int) -> HoldsRecord:
@@ -85,7 +85,8 @@ def listed(tx: Tx, name: QueueName, limit: int) -> HoldsRecord:
     queue = tx.queue(name)
     if queue is None:
         return HoldsRecord()
-    return HoldsRecord(until_ms=until(tx, queue), keys=dict(tx.execute(SQL["held_keys"], (queue.qid, tx.now, limit)).fetchall()))
+    held = tx.execute(SQL["held_keys"], (queue.qid, tx.now, limit)).fetchall()
+    return HoldsRecord(until_ms=until(tx, queue), keys={key: until_ms - tx.ahead for key, until_ms in held})
 
 
 def tick(tx: Tx, limit: int) -> None:

@@ -52,7 +52,7 @@ def unblock(tx: Tx, job: Job, *, reason: str | None = None) -> None:
     options = unpack_options(job.options)
     due = tx.now
     if job.attempt == 0:
-        due = outcomes.due_ms(now_ms=tx.now, delay_ms=options.delay_ms, at_ms=options.at_ms)
+        due = outcomes.due_ms(now_ms=tx.now, delay_ms=options.delay_ms, at_ms=options.at_ms, ahead_ms=tx.ahead)
     if due > tx.now:
         later(tx, job, Kind.UNBLOCKED, due, reason=reason)
     else:

@@ -133,7 +133,7 @@ def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
     debounced = options.lock_mode == "debounce"
     if debounced:
         take(tx, job)
-        due = due_ms(now_ms=tx.now, delay_ms=spec.delay_ms, at_ms=spec.at_ms)
+        due = due_ms(now_ms=tx.now, delay_ms=spec.delay_ms, at_ms=spec.at_ms, ahead_ms=tx.ahead)
         if due > tx.now and job.state != BLOCKED:
             unknown.due_again(job)
             line.later(tx, job, Kind.CHANGED, due, reason="replaced")

@@ -161,7 +161,7 @@ def _put_plain(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], watch: Watch |
     """All at once; ids that were there already are found out only when the count says so."""
     qid, now = queue.qid, tx.now
     place = tx.places(qid, len(specs))
-    rows = [_row(qid, spec, place + n, now, watch) for n, spec in enumerate(specs)]
+    rows = [_row(qid, spec, place + n, now, tx.ahead, watch) for n, spec in enumerate(specs)]
     inserted = tx.change(HOT["insert_job"], rows[0]) if len(rows) == 1 else tx.change_many(HOT["insert_job"], rows)
     taken: set[str] = set()
     repeated = False
@@ -232,7 +232,7 @@ def _put_one(tx: Tx, queue: QueueRow, spec: JobSpec, watch: Watch | None, tied: 
 
 
 def _new(tx: Tx, qid: int, spec: JobSpec, life: int, watch: Watch | None, *, blocked: bool) -> Job:
-    row = list(_row(qid, spec, tx.places(qid), tx.now, watch, life))
+    row = list(_row(qid, spec, tx.places(qid), tx.now, tx.ahead, watch, life))
     if blocked:
         row[2], row[5], row[15] = BLOCKED, FOREVER, None
         row[8] = int(row[8]) | NOTED
@@ -242,9 +242,11 @@ def _new(tx: Tx, qid: int, spec: JobSpec, life: int, watch: Watch | None, *, blo
     return job
 
 
-def _row(qid: int, spec: JobSpec, place: int, now: int, watch: Watch | None, life: int = 0) -> tuple[Any, ...]:
-    """Parameters of `insert_job`: the columns behind pk, in order."""
-    due = now + spec.delay_ms if spec.at_ms is None else spec.at_ms
+def _row(
+    qid: int, spec: JobSpec, place: int, now: int, ahead: int, watch: Watch | None, life: int = 0
+) -> tuple[Any, ...]:
+    """Parameters of `insert_job`: the columns behind pk, in order. Runs for every job, so core.outcomes.due_ms is written out."""
+    due = now + spec.delay_ms if spec.at_ms is None else spec.at_ms + ahead
     state = DELAYED if due > now else WAITING
     due = max(due, now)
     flags = (GIVEN if spec.given_id else 0) | (LOCKING if spec.unique else 0)

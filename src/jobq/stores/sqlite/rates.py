@@ -14,7 +14,7 @@ import msgspec
 from jobq.core import limits
 from jobq.core.queues import Limits, RateData, Tokens, Window
 from jobq.stores.sqlite import keys
-from jobq.stores.sqlite.rows import ACTIVE, unpack_options
+from jobq.stores.sqlite.rows import ACTIVE, WAITING, unpack_options
 from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx
 
 _decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
@@ -105,6 +105,8 @@ def started(tx: Tx, queue: QueueRow, n: int) -> None:
         assert meter is not None
         for _ in range(n):
             meter.take(1)
+        if queue.counts[WAITING] > n and not meter.room():
+            meter.take(1)  # denied: workers with free slots learn when the window is over
         _keep(queue, meter)
 
 

@@ -58,12 +58,13 @@ def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool, actor: str | 
 def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> list[ScheduleRecord]:
     """The whole of `Store.list_schedules`."""
     if name is None:
-        rows = tx.execute(SQL["due"], (tx.now, limit)) if due else tx.execute(SQL["of_all"], (limit,))
+        rows = tx.execute(SQL["due"], (tx.now - tx.ahead, limit)) if due else tx.execute(SQL["of_all"], (limit,))
         return [_record(row) for row in rows]
     queue = tx.queue(name)
     if queue is None:
         return []
-    rows = tx.execute(SQL["due_of_queue"], (queue.qid, tx.now, limit)) if due else tx.execute(SQL["of_queue"], (queue.qid, limit))
+    clock = tx.now - tx.ahead  # times of day are the clock's
+    rows = tx.execute(SQL["due_of_queue"], (queue.qid, clock, limit)) if due else tx.execute(SQL["of_queue"], (queue.qid, limit))
     return [_record(row) for row in rows]
 
 
@@ -93,7 +94,7 @@ def _fire(tx: Tx, each: Fire) -> bool:
             tx.done_to(queue, QueueKind.MISSED, reason=job.id)
         if spec.after_complete and (elsewhere or answer.full is not None):
             # Another job holds the unique lock, or the queue is full: the schedule has fired, and no job of its own will end.
-            tx.execute(SQL["rearm"], {"now": tx.now, "qid": queue.qid, "id": each.schedule})
+            tx.execute(SQL["rearm"], {"now": tx.now - tx.ahead, "qid": queue.qid, "id": each.schedule})
     return True
 
 

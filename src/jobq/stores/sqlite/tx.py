@@ -124,10 +124,11 @@ class Memory:
 class Tx:
     """The request's connection, its time, and what it has done so far."""
 
-    def __init__(self, connection: apsw.Connection, now: int, memory: Memory) -> None:
+    def __init__(self, connection: apsw.Connection, now: int, memory: Memory, ahead: int = 0) -> None:
         self.connection = connection
         self.execute: Callable[..., Any] = connection.execute  # rows of any shape
         self.now = now
+        self.ahead = ahead  # of the clock, which was set back (core/clock.py); nearly always 0
         self.memory = memory
         self.notices: list[Notice] = []
         self._entries: dict[int, list[tuple[str | None, list[events.Item]]]] = {}

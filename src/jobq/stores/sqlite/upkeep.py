@@ -118,7 +118,12 @@ def _let_go(tx: Tx, queue: QueueRow, state: int, rows: list[tuple[int, int]]) ->
 
 
 def _promote(tx: Tx, queue: QueueRow, job: Job) -> None:
-    line.when_due(tx, job, Kind.PROMOTED)
+    at_ms = unpack_options(job.options).at_ms if tx.ahead else None
+    if outcomes.too_early(at_ms, attempt=job.attempt, now_ms=tx.now, ahead_ms=tx.ahead):
+        job.at_ms = outcomes.due_ms(now_ms=tx.now, at_ms=at_ms, ahead_ms=tx.ahead)
+        tx.save(job)
+    else:
+        line.when_due(tx, job, Kind.PROMOTED)
 
 
 def _expire(tx: Tx, queue: QueueRow, job: Job) -> None:

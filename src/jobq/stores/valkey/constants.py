@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jobq.core import defaults, limits, locks, verdicts
+from jobq.core import clock, defaults, limits, locks, verdicts
 from jobq.core.commands import APPLIES
 from jobq.core.events import KIND_CODES, STATE_CODES
 from jobq.core.failures import ERRORS, MAX_MESSAGE
@@ -58,6 +58,7 @@ def constants() -> str:
         "KIND": KIND_CODES,
         "DEFAULT": _DEFAULTS,
         "RATES": _RATES,
+        "CLOCK": {"jitter_ms": clock.JITTER_MS, "full_speed_ms": clock.FULL_SPEED_MS},
         "WORDS": _WORDS,
         "MEETINGS": locks.MEETINGS,
         "KEPT_WHEN_REPLACED": locks.KEPT_WHEN_REPLACED,

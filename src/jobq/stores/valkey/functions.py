@@ -16,7 +16,7 @@ VERSION = "jobq_v2"
 
 _FOLDER = Path(__file__).parent / "lua"
 FILES = (
-    "base", "counters", "log", "record", "stalls", "unknown", "verdicts", "line", "keyed", "holds", "rates", "move",
+    "base", "clock", "counters", "log", "record", "stalls", "unknown", "verdicts", "line", "keyed", "holds", "rates", "move",
     "unique", "bounds", "signals", "upkeep", "claim", "flow", "staging", "put", "alike", "settle", "alter", "reads",
     "queues", "schedules", "presence", "manifest",
 )  # fmt: skip

@@ -237,15 +237,18 @@ class Glance(NamedTuple):
 
 
 _waiting = Struct(">d").unpack_from
-_timers = Struct(">56xdd").unpack_from  # lua/counters.lua: the eighth and the ninth
+_timers = Struct(">56xdd16xd").unpack_from  # lua/counters.lua: timer, leases and seen: the eighth, the ninth, the twelfth
 
 
 def glance(data: bytes | None, now: int) -> Glance:
     """Counters, as far as a claim is concerned."""
     if data is None:
         return Glance(False, None)
-    (waiting,), times = _waiting(data), [int(t) for t in _timers(data) if t]
+    (waiting,), (*timers, seen) = _waiting(data), _timers(data)
+    times = [int(t) for t in timers if t]
     due = max(0, min(times) - now) if times else None
+    if now < seen:  # the clock was set back: only the server knows what is due
+        return Glance(True, due)
     return Glance(waiting > 0 or due == 0, due)
 
 

@@ -103,7 +103,7 @@ function COMMANDS.reprioritise(cx, job, c)
 end
 
 function COMMANDS.reschedule(cx, job, c)
-  local due = c.at or cx.now + c.delay
+  local due = J.due(cx, c)
   J.due_again(cx, job)
   if due > cx.now then
     J.to_delayed(cx, job, "changed", due, "rescheduled")

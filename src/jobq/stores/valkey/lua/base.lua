@@ -104,8 +104,13 @@ function J.stamp(ms)
   return second_text .. THREE[ms - 1000 * s]
 end
 
--- Open the context of one call. `now` is the caller's clock in ms, or "" for the server's.
-function J.open(prefix, now)
+local function tell_time(cx, now)
+  cx.now, cx.now_text, cx.now6, cx.minute = now, format("%.0f", now), spack(">I6", now), now - now % 60000
+end
+
+-- Open the context of one call. `now` is the caller's clock in ms, or "" for the server's. `reading`: the call may not write.
+-- The time of a queue never goes back: when its clock does, cx.ahead is how far it is behind (see clock.lua).
+function J.open(prefix, now, reading)
   local text = now
   if now == "" or now == nil then
     local time = call("TIME")
@@ -114,14 +119,23 @@ function J.open(prefix, now)
   else
     now = tonumber(now)
   end
-  return {
-    P = prefix, now = now, now_text = text, now6 = spack(">I6", now), logs = {}, woken = 0, minute = now - now % 60000, outbox = 0,
+  local cx = {
+    P = prefix, now = now, now_text = text, now6 = spack(">I6", now), logs = {}, woken = 0, minute = now - now % 60000, outbox = 0, ahead = 0,
   }
+  if prefix ~= "" then
+    local seen = J.counters(cx).seen
+    if now < seen or J.meta(cx).behind then
+      if now < seen then tell_time(cx, seen) end
+      tell_time(cx, J.steady(cx, now, seen, reading))
+      cx.ahead = cx.now - now
+    end
+  end
+  return cx
 end
 
 local META = {
   "mode", "paused", "limit", "rate", "key_limit", "key_rate", "held", "listened", "dead", "keep4", "keep5", "keep6", "count",
-  "parts", "partitions", "gone", "max_waiting", "event_meta",
+  "parts", "partitions", "gone", "max_waiting", "event_meta", "behind",
 }
 local known, known_n, KNOWN = {}, 0, 1000 -- texts taken apart before
 

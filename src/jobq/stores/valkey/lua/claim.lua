@@ -293,7 +293,11 @@ function J.claim(cx, want, worker, lease_ms, company)
     local figures = J.figures(cx)
     figures.started, figures.wait_ms = figures.started + tk.n, figures.wait_ms + tk.waited
   end
-  if tk.rate and tk.rate.dirty then call("HSET", cx.P .. "m", "rate_state", J.rate_state(tk.rate)) end
+  if tk.rate and tk.rate.dirty then
+    call("HSET", cx.P .. "m", "rate_state", J.rate_state(tk.rate))
+    local wait = tk.rate.kind == "w" and J.counters(cx).waiting > 0 and J.rate_wait(tk.rate, 1, cx.now) or 0
+    if wait > 0 then call("HSET", cx.P .. "m", "rate_until", cx.now + wait) end -- workers with free slots learn when the window is over
+  end
   return tk
 end
 

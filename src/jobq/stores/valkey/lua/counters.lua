@@ -3,7 +3,7 @@
 -- waiting: jobs in line · order, lifo, turn: the last places given · popped: entries taken off the head of the plain line
 -- · logged: events in the log · sweeps: completions, for when to sweep · timer, leases: no delayed job, ttl, wait or hold, and
 -- no lease ends before (0: there is none) · fronts, priorities: entries in front of lines, priorities above 0 in them
--- · minute, and its figures so far: a minute that is over moves to mm:<minute> · behind them, `meta`: see J.meta
+-- · seen: the time of the last call; its minute's figures follow, and move to mm:<minute> when it is over · behind them, `meta`: see J.meta
 local FIGURES = { "accepted", "started", "completed", "failed", "cancelled", "retried", "stalled", "wait_ms", "run_ms" }
 local FORMAT = ">" .. ("d"):rep(21)
 local NONE = spack(FORMAT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -32,12 +32,12 @@ function J.counters(cx)
       n.text, cx.n = false, n
       return n
     end
-    local waiting, order, lifo, turn, popped, logged, sweeps, timer, leases, fronts, priorities, minute, accepted, started, completed,
+    local waiting, order, lifo, turn, popped, logged, sweeps, timer, leases, fronts, priorities, seen, accepted, started, completed,
       failed, cancelled, retried, stalled, wait_ms, run_ms, after = sunpack(FORMAT, stored)
     -- By name and all at once: a table that grows is made anew five times.
     n = {
       waiting = waiting, order = order, lifo = lifo, turn = turn, popped = popped, logged = logged, sweeps = sweeps, timer = timer,
-      leases = leases, fronts = fronts, priorities = priorities, minute = minute, accepted = accepted, started = started,
+      leases = leases, fronts = fronts, priorities = priorities, seen = seen, minute = seen - seen % 60000, accepted = accepted, started = started,
       completed = completed, failed = failed, cancelled = cancelled, retried = retried, stalled = stalled, wait_ms = wait_ms,
       run_ms = run_ms, meta = stored:sub(after), text = false,
     }
@@ -50,8 +50,10 @@ end
 function J.save_counters(cx, last)
   local n = cx.n
   if not n then return end
+  if n.minute ~= cx.minute then J.figures(cx) end
+  n.seen = cx.now
   local text = spack(FORMAT, n.waiting, n.order, n.lifo, n.turn, n.popped, n.logged, n.sweeps, n.timer, n.leases, n.fronts,
-    n.priorities, n.minute, n.accepted, n.started, n.completed, n.failed, n.cancelled, n.retried, n.stalled, n.wait_ms, n.run_ms) .. n.meta
+    n.priorities, n.seen, n.accepted, n.started, n.completed, n.failed, n.cancelled, n.retried, n.stalled, n.wait_ms, n.run_ms) .. n.meta
   call("SET", cx.P .. "n", text)
   if last then
     leave(cx, n, text)

@@ -50,7 +50,7 @@ end
 function J.unblock(cx, job, reason)
   call("HDEL", cx.P .. "x:" .. job.id, "signal")
   local opts, due = J.options(job), cx.now
-  if job.attempt == 0 then due = opts.at or cx.now + (opts.delay or 0) end
+  if job.attempt == 0 then due = J.due(cx, opts) end
   if due > cx.now then
     J.to_delayed(cx, job, "unblocked", due, reason)
   else

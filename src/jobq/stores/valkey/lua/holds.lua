@@ -99,11 +99,19 @@ function J.release_hold(keys, args)
   return { lifted and 1 or 0, cx.outbox, cx.to_wake or 0 }
 end
 
+-- When, by the clock, the queue's hold ends; "": it is not held.
+function J.held_until(cx)
+  local held = tonumber(J.meta(cx).held or 0)
+  return held > cx.now and J.whole(held - cx.ahead) or ""
+end
+
 -- holds. KEYS 1 prefix. ARGS now, limit. RETURNS {when the queue's hold ends or "", key, when its hold ends, …}, those that end first
 function J.holds(keys, args)
-  local cx = J.open(keys[1], args[1])
-  local held = J.meta(cx).held
+  local cx = J.open(keys[1], args[1], true)
   local flat = call("ZRANGEBYSCORE", cx.P .. "hx", "(" .. J.whole(cx.now), "+inf", "WITHSCORES", "LIMIT", 0, args[2])
-  table.insert(flat, 1, held and tonumber(held) > cx.now and held or "")
+  if cx.ahead > 0 then -- told by the clock, which was set back
+    for i = 2, #flat, 2 do flat[i] = J.whole(tonumber(flat[i]) - cx.ahead) end
+  end
+  table.insert(flat, 1, J.held_until(cx))
   return flat
 end

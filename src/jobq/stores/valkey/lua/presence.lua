@@ -70,7 +70,8 @@ function J.lead(keys, args)
   local held = call("GET", keys[1])
   if held then
     local until_ms, holder = held:match("^(%d+)\n(.*)$")
-    if tonumber(until_ms) > now and holder ~= who then return 0 end
+    local left = tonumber(until_ms) - now
+    if left > 0 and left <= ttl and holder ~= who then return 0 end -- more than that: the clock was set back since
   end
   call("SET", keys[1], string.format("%.0f", now + ttl) .. "\n" .. who, "PX", ttl + 3600000)
   return 1

@@ -42,7 +42,7 @@ end
 -- A job with a priority, a time or a ttl. RETURNS its record, state and due time packed.
 local function with_options(cx, b, id, flags, body, nn, no)
   local opts = munpack(body:sub(7 + nn, 6 + nn + no))
-  local due = math.max(opts.at or cx.now + (opts.delay or 0), cx.now)
+  local due = J.due(cx, opts)
   local due6 = J.six(due)
   if due > cx.now then
     b.delayed[#b.delayed + 1] = { due, id }
@@ -159,7 +159,7 @@ end
 function J.birth(cx, id, body, life, blocked)
   local job = J.read(id, cx.now6 .. body)
   local opts = J.options(job)
-  local due = opts.at or cx.now + (opts.delay or 0)
+  local due = J.due(cx, opts)
   job.life = life
   if due > cx.now and not blocked then job.due, job.first_due = due, due end
   J.renew(job)

@@ -17,7 +17,7 @@ end
 
 -- get. KEYS 1 prefix. ARGS now, id, … RETURNS a job or 0 per id
 function J.get(keys, args)
-  local cx, answers = J.open(keys[1], args[1]), {}
+  local cx, answers = J.open(keys[1], args[1], true), {}
   for i = 2, #args do
     local job = J.look(cx, args[i])
     answers[i - 1] = job and J.view(cx, job, ALL_ERRORS) or 0
@@ -28,7 +28,7 @@ end
 -- logs. KEYS 1 prefix. ARGS now, id. RETURNS lines
 function J.logs(keys, args)
   local now, id = unpack(args)
-  local cx = J.open(keys[1], now)
+  local cx = J.open(keys[1], now, true)
   return J.look(cx, id) and call("LRANGE", cx.P .. "n:" .. id, 0, -1) or {}
 end
 
@@ -121,7 +121,7 @@ end
 -- RETURNS {cursor or "", job, …}
 function J.find(keys, args)
   local now, state, name, key, cursor, limit = unpack(args, 1, 6)
-  local cx, sections = J.open(keys[1], now), sections_of(state)
+  local cx, sections = J.open(keys[1], now, true), sections_of(state)
   limit = tonumber(limit)
   local number, position = cursor:match("^(%d+)|(.*)$")
   number, position = tonumber(number or 1), position or ""
@@ -176,18 +176,18 @@ end
 -- stats. KEYS 1 prefix. ARGS now. RETURNS {counts, paused, mode or "", oldest waiting ms or -1, next due ms or -1,
 --      when its hold ends or ""}
 function J.stats(keys, args)
-  local cx = J.open(keys[1], args[1])
+  local cx = J.open(keys[1], args[1], true)
   local meta = J.meta(cx)
   local due = call("ZRANGE", cx.P .. "d", 0, 0, "WITHSCORES")[2]
   return {
     counts(cx), meta.paused == "1" and 1 or 0, meta.mode or "", oldest(cx), due and math.max(0, math.floor(tonumber(due)) - cx.now) or -1,
-    meta.held and tonumber(meta.held) > cx.now and meta.held or "",
+    J.held_until(cx),
   }
 end
 
 -- metrics. KEYS 1 prefix. ARGS now, minutes. RETURNS minute, its figures flat, …
 function J.metrics(keys, args)
-  local cx, minutes = J.open(keys[1], args[1]), math.min(tonumber(args[2]), 1440)
+  local cx, minutes = J.open(keys[1], args[1], true), math.min(tonumber(args[2]), 1440)
   local this, answers = cx.now - cx.now % 60000, {}
   for n = minutes - 1, 0, -1 do
     local minute = this - n * 60000

@@ -67,11 +67,11 @@ end
 -- schedules. KEYS 1 prefix. ARGS now, "1" for due ones only, limit. RETURNS schedules
 function J.schedules(keys, args)
   local now, due, limit = unpack(args)
-  local cx = J.open(keys[1], now)
+  local cx = J.open(keys[1], now, true)
   limit = tonumber(limit)
   local answers, ids = {}
   if due == "1" then
-    ids = call("ZRANGEBYSCORE", cx.P .. "sd", "-inf", cx.now, "LIMIT", 0, limit)
+    ids = call("ZRANGEBYSCORE", cx.P .. "sd", "-inf", cx.now - cx.ahead, "LIMIT", 0, limit) -- times of day are the clock's
   else
     ids = call("HKEYS", cx.P .. "ss")
     table.sort(ids)
@@ -121,7 +121,7 @@ end
 function J.MAIL.rearm(cx, m)
   local state = state_of(cx.P, m.schedule)
   if not state or not state.after or state.next then return end
-  local following = cx.now + state.every
+  local following = cx.now - cx.ahead + state.every
   if (state.limit and state.fired >= state.limit) or (state.stop and following > state.stop) then return end
   state.next = following
   keep(cx.P, m.schedule, state)

@@ -177,7 +177,7 @@ end
 
 -- known: which of these ids have a record or are about to. KEYS 1 prefix. ARGS now, id, … RETURNS "1" or "0" per id
 function J.known(keys, args)
-  local cx, answers = J.open(keys[1], args[1]), {}
+  local cx, answers = J.open(keys[1], args[1], true), {}
   for i = 2, #args do answers[i - 1] = J.look(cx, args[i]) and 1 or 0 end
   return answers
 end

@@ -87,7 +87,7 @@ function J.replace(cx, job, opts, body)
   J.write(cx, job)
   if opts.lock_mode == "debounce" then
     take(cx, opts.lock, job.id, opts.lock_ttl)
-    local due = opts.at or cx.now + (opts.delay or 0)
+    local due = J.due(cx, opts)
     if due > cx.now and job.state ~= STATE.blocked then
       J.due_again(cx, job)
       J.to_delayed(cx, job, "changed", due, "replaced")

@@ -6,7 +6,9 @@ function J.promote(cx, limit)
   local ids = call("ZRANGEBYSCORE", cx.P .. "d", "-inf", "(" .. (cx.now + 1), "LIMIT", 0, limit)
   for i = 1, #ids do
     local job = J.load(cx, ids[i])
-    if job then
+    if job and J.too_early(cx, job) then
+      call("ZADD", cx.P .. "d", J.delay_score(cx, J.due(cx, J.options(job))), ids[i])
+    elseif job then
       J.to_waiting(cx, job, "promoted", J.place_when_due(cx, job))
     else
       call("ZREM", cx.P .. "d", ids[i])

@@ -1,0 +1,38 @@
+-- clock: the store's time when the server's (or the caller's) clock is set back. Copies core/clock.py: steady. Runs only then.
+-- m's behind: "<store's time>:<clock>", the moment at which the clock was found to be set back.
+local max, floor = math.max, math.floor
+local JITTER, FULL_SPEED = J.CLOCK.jitter_ms, J.CLOCK.full_speed_ms
+
+-- When a job with this time (`at`, by the clock) or delay is due. A time in the past is now. Copies core/outcomes.py: due_ms.
+function J.due(cx, opts)
+  return max(cx.now, opts.at and opts.at + cx.ahead or cx.now + (opts.delay or 0))
+end
+
+-- Whether a job that seems due waits for a time of day that the clock, which was set back, has not reached.
+function J.too_early(cx, job)
+  local at = cx.ahead > 0 and job.attempt == 0 and J.options(job).at
+  return at and at > cx.now - cx.ahead
+end
+
+local function advanced(elapsed) return elapsed - floor(max(0, elapsed - FULL_SPEED) / 2) end
+
+-- The time of a call whose clock is behind what an earlier call saw, or was lately. `reading`: the call may not write.
+function J.steady(cx, clock, seen, reading)
+  local store, anchored = (J.meta(cx).behind or ""):match("^(%d+):(%d+)$")
+  if store then
+    local now = tonumber(store) + advanced(clock - tonumber(anchored))
+    if now >= seen and now > clock then return now end
+  end
+  if clock >= seen then -- it has caught up
+    if not reading then
+      call("HDEL", cx.P .. "m", "behind")
+      J.meta_changed(cx)
+    end
+    return clock
+  end
+  if seen - clock >= JITTER and not reading then
+    call("HSET", cx.P .. "m", "behind", J.whole(seen) .. ":" .. J.whole(clock))
+    J.meta_changed(cx)
+  end
+  return seen
+end
