@@ -25,6 +25,15 @@ function J.tail(text, n)
   return text:sub(at)
 end
 
+-- A template filled in. string.format would end a text at its first zero byte.
+local function fill(template, ...)
+  local args, n = { ... }, 0
+  return (template:gsub("%%(%a)", function(kind)
+    n = n + 1
+    return kind == "s" and args[n] or string.format("%" .. kind, args[n])
+  end))
+end
+
 -- As core/failures.py: bounded.
 local function bounded(text)
   local most = J.DEFAULT.message_length
@@ -36,12 +45,12 @@ end
 function J.stalled_failure(job, max_stalls)
   return {
     run = true, reason = "stalled", type = "LeaseLost", fingerprint = "stalled", exhausted = job.stalls > max_stalls,
-    message = WORDS.stalled:format(job.attempt, job.stalls, max_stalls),
+    message = fill(WORDS.stalled, job.attempt, job.stalls, max_stalls),
   }
 end
 
 function J.expired_failure(ttl_ms)
-  return { reason = "expired", type = "Expired", message = WORDS.expired:format(ttl_ms / 1000), fingerprint = "expired" }
+  return { reason = "expired", type = "Expired", message = fill(WORDS.expired, ttl_ms / 1000), fingerprint = "expired" }
 end
 
 -- How a child ended comes as a message (see flow.lua): id, name, state, and `kept`, its failure in the form of er:<id>.
@@ -49,7 +58,7 @@ end
 function J.fails_parent(policy, state) return policy == "fail" and state ~= STATE.completed end
 
 local function not_done(m)
-  local message = m.name and WORDS.child_cancelled:format(m.id, m.name) or WORDS.child_gone:format(m.id)
+  local message = m.name and fill(WORDS.child_cancelled, m.id, m.name) or fill(WORDS.child_gone, m.id)
   return { reason = "child", type = "JobCancelled", message = message, fingerprint = "cancelled" }
 end
 
@@ -88,7 +97,7 @@ function J.parent_failure(m)
   if not m.kept then return not_done(m) end
   local _, _, _, blob = parts(m.kept)
   local failure = unpacked(blob)
-  if failure.reason ~= "child" then failure.message = bounded(WORDS.child_failed:format(m.id, m.name, failure.message)) end
+  if failure.reason ~= "child" then failure.message = bounded(fill(WORDS.child_failed, m.id, m.name, failure.message)) end
   failure.reason, failure.exhausted = "child", false
   return failure
 end
