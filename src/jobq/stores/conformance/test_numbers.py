@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from jobq.core.commands import Cancel, Remove, Rerun, SendSignal
-from jobq.core.records import UniqueSpec
+from jobq.core.records import Note, UniqueSpec
 from jobq.stores.conformance.kit import (
     SECOND,
     Desk,
@@ -14,6 +14,7 @@ from jobq.stores.conformance.kit import (
     fail,
     hold,
     read_log,
+    ref,
     release,
     retry,
     snooze,
@@ -126,3 +127,11 @@ async def test_a_command_that_fails_whole_uses_no_number(q: Desk) -> None:
     assert not await q.alter(Remove(job=q.key("a")))
     await q.put("b")
     assert await numbers(q) == [1, 2, 3]
+
+
+async def test_progress_and_log_lines_are_no_events(q: Desk) -> None:
+    await q.put("a")
+    lease = await q.take()
+    await q.store.note([Note(lease=ref(lease), progress=b"50", lines=("half done",))])
+    assert (await q.get("a")).progress == b"50"
+    assert await numbers(q) == [1, 2]
