@@ -11,7 +11,7 @@ JobqError
 ├── JobCancelled                   the job ended as cancelled
 ├── WaitTimeout (TimeoutError)     waited long enough; the job itself goes on
 ├── LeaseLost                      a run's lease went to another worker; its result was not stored
-├── CorruptStore                   what is stored about a queue cannot be read; its other queues are served
+├── CorruptStore                   what is stored about a queue cannot be read; other queues of the store are served
 └── StoreUnavailable (ConnectionError)   the store did not answer; whether it acted is unknown
 """
 

@@ -104,7 +104,7 @@ class HotStore(Protocol):
         the leases it granted) and does nothing. A call belongs to a lane, which its name may tell (`core.records.lane_of`).
         A worker has one exchange under way at a time in each lane, and the store remembers the last call of each lane.
         A worker that is told it is `asleep`, because there was nothing to claim, counts as such until its next exchange: work
-        that arrives wakes it (see `sleep`). An exchange of claims alone that finds nothing always says so.
+        that arrives wakes it (see `sleep`). If the call settles nothing and finds nothing to claim, `asleep` is True.
         """
         ...
 
