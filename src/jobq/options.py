@@ -153,8 +153,6 @@ def resolve_task(options: Mapping[str, Any]) -> tuple[Resolved, Mapping[str, Any
 
 def queue_config(*, limits_version: int, **declared: Any) -> QueueConfig | None:
     """What a queue declares. None if that is nothing: what is stored stands, and opening costs no call."""
-    if declared["mode"] is not None:
-        checks.check_choice(declared["mode"], "mode", ("plain", "keyed"), error=ConfigError)
     if all(value is None for value in declared.values()):
         return None
     return QueueConfig(limits_version=limits_version, **declared)

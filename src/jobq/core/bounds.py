@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jobq.job import Job
 
 COUNTED = (State.WAITING, State.DELAYED, State.BLOCKED)
+"""The states in which a job takes a place. lua/bounds.lua (J.room) adds up the same."""
 
 
 def share(max_waiting: int, partitions: int) -> int:

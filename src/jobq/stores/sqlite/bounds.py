@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobq.core import bounds
+from jobq.core.events import STATE_CODES
 from jobq.core.records import JobSpec, PutResult, QueueName
 from jobq.stores.sqlite import locks
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import BLOCKED, CANCELLED, DELAYED, ENDED, WAITING
+from jobq.stores.sqlite.rows import CANCELLED, ENDED
 from jobq.stores.sqlite.tx import QueueRow, Tx
 
 TIES = load("ties.sql")
+_COUNTED = tuple(STATE_CODES[state] for state in bounds.COUNTED)
 
 
 def room(queue: QueueRow) -> int | None:
@@ -21,8 +23,7 @@ def room(queue: QueueRow) -> int | None:
     most = queue.settings.effective.max_waiting
     if most is None:
         return None
-    counts = queue.counts
-    return bounds.free(most, counts[WAITING] + counts[DELAYED] + counts[BLOCKED], queue.reserved)
+    return bounds.free(most, sum(queue.counts[state] for state in _COUNTED), queue.reserved)
 
 
 def adds(tx: Tx, queue: QueueRow, spec: JobSpec) -> bool:
@@ -47,7 +48,7 @@ def refused(queue: QueueRow, spec: JobSpec) -> PutResult:
 # ── flows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def reserve(tx: Tx, flow: str, specs: Sequence[JobSpec]) -> list[bool]:
+def reserve(tx: Tx, specs: Sequence[JobSpec]) -> list[bool]:
     """Take a place for each of these new members that needs one; which of them do. QueueFull if they do not all fit."""
     by_queue: dict[QueueName, list[int]] = {}
     for n, spec in enumerate(specs):

@@ -125,7 +125,7 @@ def stage(tx: Tx, tenant: str, flow: str, specs: list[JobSpec]) -> bool:
     if tx.execute(TIES["flow"], (tenant, flow)).fetchone()[1]:
         return False
     new = [spec for spec in specs if not tx.execute(TIES["is_staged"], (tenant, flow, spec.queue.queue, spec.id)).fetchone()]
-    for spec, place in zip(new, bounds.reserve(tx, flow, new), strict=True):
+    for spec, place in zip(new, bounds.reserve(tx, new), strict=True):
         tx.execute(TIES["stage"], (tenant, flow, msgspec.msgpack.encode(spec), spec.queue.queue, spec.id, int(place)))
     return True
 

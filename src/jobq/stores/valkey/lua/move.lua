@@ -160,7 +160,7 @@ function J.after_end(cx, job, failure)
   if opts.lock then J.unlock(cx, job, opts) end
   if J.has(job.rflags, J.WANTED) then J.tell_parents(cx, job) end
   if opts.chan or J.has(job.rflags, J.WATCHED) then J.tell_end(cx, job, opts.chan) end
-  if opts.schedule then J.schedule_ended(cx, opts.schedule, job) end
+  if opts.schedule then J.schedule_ended(cx, opts.schedule) end
   if job.state == STATE.failed and J.meta(cx).dead then J.forward(cx, job, opts) end
 end
 

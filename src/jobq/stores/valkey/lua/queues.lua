@@ -3,7 +3,7 @@ local STATE = J.STATE
 local IN_FORCE = { "limit", "rate", "key_limit", "key_rate", "max_waiting" }
 
 -- Put the limits in force where claims and puts look. `texts` are those of IN_FORCE, "" for none. A change lifts what was held; a rate
--- that still allows nothing holds again. What its window or bucket has counted stays (core/limits.py: carried).
+-- that still allows nothing holds again. What its window or bucket has counted stays (core/limits.py: loaded).
 local function put_in_force(cx, texts)
   for i, field in ipairs(IN_FORCE) do
     if texts[i] == "" then call("HDEL", cx.P .. "m", field) else call("HSET", cx.P .. "m", field, texts[i]) end
