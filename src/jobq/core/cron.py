@@ -34,7 +34,9 @@ def next_after(spec: ScheduleSpec, after_ms: int, *, anchor_ms: int | None = Non
 
 
 def after_end(record: ScheduleRecord, ended_ms: int) -> int | None:
-    """The next time of an `after_complete` schedule whose job ended now; None: it is over."""
+    """The next time of an `after_complete` schedule whose job ended now; None: it is over.
+
+    Copied by lua/schedules.lua (J.MAIL.rearm)."""
     spec = record.spec
     if spec.every_ms is None or not spec.after_complete or _spent(record, 0):
         return None

@@ -9,6 +9,7 @@ from jobq.core.retention import kept_ms
 from jobq.core.states import Kind
 from jobq.stores.sqlite import locks
 from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rearm import rearm
 from jobq.stores.sqlite.rows import (
     CANCELLED,
     COMPLETED,
@@ -29,7 +30,6 @@ from jobq.stores.sqlite.settings import Settings
 from jobq.stores.sqlite.tx import QueueRow, Tx, as_json
 
 TIES = load("ties.sql")
-SCHEDULES = load("schedules.sql")
 
 
 def keep_until(
@@ -59,7 +59,7 @@ def end(tx: Tx, queue: QueueRow, job: Job, state: int, *, failure: Failure | Non
     if job.flags & WANTED:
         tx.wanted.append(job)  # its parents hear of it in flows.deliver: not from here, a chain of flows would nest
     if job.flags & SCHEDULED and options.schedule is not None:
-        tx.execute(SCHEDULES["rearm"], {"now": tx.now - tx.ahead, "qid": job.qid, "id": options.schedule})
+        rearm(tx, job.qid, options.schedule)
     if state == FAILED and queue.settings.dead_letters is not None:
         _forward(tx, queue, job)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -14,6 +12,7 @@ from jobq.core.records import QueueName
 from jobq.core.states import QueueKind
 from jobq.stores.sqlite import put
 from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rearm import as_record, rearm
 from jobq.stores.sqlite.tx import QueueRow, Tx
 
 SQL = load("schedules.sql")
@@ -26,11 +25,10 @@ def put_schedule(tx: Tx, spec: ScheduleSpec, next_ms: int | None, actor: str | N
     packed = msgspec.msgpack.encode(spec)
     row = tx.execute(SQL["schedule"], (qid, spec.id)).fetchone()
     if row is None or row[2] != packed:
-        meta = {"every_ms": spec.every_ms, "after_complete": spec.after_complete, "limit": spec.limit, "end_ms": spec.end_ms}
-        tx.execute(SQL["put_schedule"], (qid, spec.id, packed, json.dumps(meta), next_ms, tx.now))
+        tx.execute(SQL["put_schedule"], (qid, spec.id, packed, next_ms, tx.now))
         row = tx.execute(SQL["schedule"], (qid, spec.id)).fetchone()
         _changed(tx, queue, "put", spec.id, actor)
-    return _record(row)
+    return as_record(row)
 
 
 def drop_schedule(tx: Tx, name: QueueName, id: str, actor: str | None) -> bool:
@@ -48,7 +46,7 @@ def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool, actor: str | 
     row = None if queue is None else tx.execute(SQL["schedule"], (queue.qid, id)).fetchone()
     if queue is None or row is None:
         return "missing"
-    if _record(row).paused is paused:
+    if as_record(row).paused is paused:
         return "late"
     tx.execute(SQL["pause_schedule"], (int(paused), queue.qid, id))
     _changed(tx, queue, "paused" if paused else "resumed", id, actor)
@@ -59,13 +57,13 @@ def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> lis
     """The whole of `Store.list_schedules`."""
     if name is None:
         rows = tx.execute(SQL["due"], (tx.now - tx.ahead, limit)) if due else tx.execute(SQL["of_all"], (limit,))
-        return [_record(row) for row in rows]
+        return [as_record(row) for row in rows]
     queue = tx.queue(name)
     if queue is None:
         return []
     clock = tx.now - tx.ahead  # times of day are the clock's
     rows = tx.execute(SQL["due_of_queue"], (queue.qid, clock, limit)) if due else tx.execute(SQL["of_queue"], (queue.qid, limit))
-    return [_record(row) for row in rows]
+    return [as_record(row) for row in rows]
 
 
 def fire(tx: Tx, fires: Sequence[Fire]) -> list[bool]:
@@ -83,7 +81,7 @@ def _fire(tx: Tx, each: Fire) -> bool:
     if not tx.change(SQL["fired"], (each.next_ms, made, last, queue.qid, each.schedule, each.at_ms)):
         return False
     if made:
-        spec = _record(row).spec
+        spec = as_record(row).spec
         job = msgspec.structs.replace(
             spec.template, queue=each.queue, id=f"{each.schedule}@{each.at_ms}", given_id=False, delay_ms=0, at_ms=None,
             schedule=each.schedule,
@@ -94,17 +92,9 @@ def _fire(tx: Tx, each: Fire) -> bool:
             tx.done_to(queue, QueueKind.MISSED, reason=job.id)
         if spec.after_complete and (elsewhere or answer.full is not None):
             # Another job holds the unique lock, or the queue is full: the schedule has fired, and no job of its own will end.
-            tx.execute(SQL["rearm"], {"now": tx.now - tx.ahead, "qid": queue.qid, "id": each.schedule})
+            rearm(tx, queue.qid, each.schedule)
     return True
 
 
 def _changed(tx: Tx, queue: QueueRow, how: str, id: str, actor: str | None) -> None:
     tx.done_to(queue, QueueKind.SCHEDULE, reason=f"{how} {id}", actor=actor)
-
-
-def _record(row: Sequence[Any]) -> ScheduleRecord:
-    _, _, spec, _, next_ms, fired, last_ms, paused, created_ms = row
-    return ScheduleRecord(
-        spec=msgspec.msgpack.decode(spec, type=ScheduleSpec), next_ms=next_ms, fired=fired, last_ms=last_ms,
-        paused=bool(paused), created_ms=created_ms,
-    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from jobq.core import events, outcomes, verdicts
+from jobq.core.defaults import DAY_MS, METRICS_MS
 from jobq.core.states import Kind
 from jobq.stores.sqlite import chances, ending, errors, flows, holds, line, signals
 from jobq.stores.sqlite.queries import load
@@ -25,7 +26,6 @@ log = logging.getLogger("jobq")
 SQL = load("upkeep.sql")
 TIES = load("ties.sql")
 
-DAY_MS = 86_400_000
 LOG_EVENTS = 200_000
 """Events of a queue's log that are kept for readers who come later: some tens of megabytes."""
 LOG_CAP = 5_000_000
@@ -72,7 +72,8 @@ def tick(tx: Tx, limit: int) -> int:
             tx.execute(KEYED["idle_rates"], (queue.qid, tx.now, limit))
     holds.tick(tx, limit)
     steps += flows.sweep(tx, max(1, limit - steps))
-    for name in ("sweep_minutes", "sweep_workers", "sweep_calls"):
+    tx.execute(SQL["sweep_minutes"], (tx.now - METRICS_MS,))
+    for name in ("sweep_workers", "sweep_calls"):
         tx.execute(SQL[name], (tx.now - DAY_MS,))
     tx.execute(TIES["sweep_locks"], (tx.now, limit))
     signals.sweep(tx)

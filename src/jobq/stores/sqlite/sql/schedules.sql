@@ -1,15 +1,13 @@
 -- Jobs that come by the clock.
 
--- name: rearm: its job has ended: an after-complete schedule goes on from here
-UPDATE schedules SET next_ms = :now + json_extract(meta, '$.every_ms') WHERE qid = :qid AND id = :id AND next_ms IS NULL
-    AND json_extract(meta, '$.after_complete') AND (json_extract(meta, '$.limit') IS NULL OR fired < json_extract(meta, '$.limit'))
-    AND (json_extract(meta, '$.end_ms') IS NULL OR :now + json_extract(meta, '$.every_ms') <= json_extract(meta, '$.end_ms'));
+-- name: rearm: an after-complete schedule goes on
+UPDATE schedules SET next_ms = ? WHERE qid = ? AND id = ?;
 
 -- name: schedule: one of them
 SELECT * FROM schedules WHERE qid = ? AND id = ?;
 
--- name: put_schedule: new, or changed and so begun anew
-INSERT INTO schedules (qid, id, spec, meta, next_ms, fired, last_ms, paused, created_ms) VALUES (?, ?, ?, ?, ?, 0, NULL, 0, ?)
+-- name: put_schedule: new, or changed and so started over (meta: jobq 0.1 kept parts of the spec there)
+INSERT INTO schedules (qid, id, spec, meta, next_ms, fired, last_ms, paused, created_ms) VALUES (?, ?, ?, '{}', ?, 0, NULL, 0, ?)
 ON CONFLICT (qid, id) DO UPDATE SET spec = excluded.spec, meta = excluded.meta, next_ms = excluded.next_ms, fired = 0, last_ms = NULL,
     created_ms = excluded.created_ms;
 

@@ -117,7 +117,7 @@ function J.MAIL.put(cx, m)
   if answer[2] ~= m.id or answer[4] == -1 then J.post(cx, m.base, { type = "rearm", schedule = m.schedule }) end
 end
 
--- The job of an after-complete schedule has ended: it goes on from here.
+-- The job of an after-complete schedule has ended: it goes on from here. Copies core/cron.py: after_end.
 function J.MAIL.rearm(cx, m)
   local state = state_of(cx.P, m.schedule)
   if not state or not state.after or state.next then return end
