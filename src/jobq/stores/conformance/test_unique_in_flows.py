@@ -55,6 +55,14 @@ async def test_jobs_of_one_call_that_wait_for_each_other_are_refused_like_a_flow
     assert await q.counts() == {}
 
 
+@pytest.mark.parametrize("mode", ["simple", "throttle", "debounce", "keep_last"])
+async def test_a_job_with_the_lock_of_the_one_it_waits_for_is_refused_in_a_plain_call_too(q: Desk, mode: UniqueMode) -> None:
+    unique = UniqueSpec(lock="one", mode=mode, ttl_ms=SECOND if mode == "throttle" else None)
+    with pytest.raises(InvalidJob, match="same unique lock"):
+        await q.store.put([q.spec("a", unique=unique), q.spec("b", unique=unique, after=(q.edge("a"),))])
+    assert await q.states("a", "b") == [None, None]
+
+
 async def test_members_with_other_locks_or_in_other_queues_are_fine(q: Desk) -> None:
     beside = q.beside("other")
     await submit(q, q.spec("a", unique=lock()), q.spec("b", unique=lock(name="M")), beside.spec("c", unique=lock()))

@@ -79,8 +79,6 @@ def put(
     else:
         answers = _put_in_several(tx, specs, watch, tied, bounded)
     if tied:
-        if together(specs):  # a flow in all but name
-            check_locks(specs)
         _tie(tx, specs, answers, tied)
     return answers
 
@@ -91,7 +89,10 @@ def _put_in_several(
     by_queue: dict[QueueName, list[int]] = {}
     for n, spec in enumerate(specs):
         by_queue.setdefault(spec.queue, []).append(n)
-    if bounded and together(specs):
+    linked = together(specs)
+    if linked:  # a flow in all but name
+        check_locks(specs)
+    if bounded and linked:
         for name, places in by_queue.items():
             queue = tx.queue_made(name)
             room = bounds.room(queue)
@@ -136,6 +137,8 @@ def _put_in(
         return _put_bounded(tx, queue, specs, watch, tied, room)
     if all(spec.unique is None and not spec.after and spec.schedule is None for spec in specs):
         return _put_plain(tx, queue, specs, watch)
+    if together(specs):  # a flow in all but name
+        check_locks(specs)
     return [_put_one(tx, queue, spec, watch, tied) for spec in specs]
 
 
@@ -144,6 +147,7 @@ def _put_bounded(
 ) -> list[PutResult]:
     """More specs than there are places: each is judged for itself, unless they wait for each other."""
     if together(specs):
+        check_locks(specs)
         if bounds.needed(tx, queue, specs) > max(0, room):
             return [bounds.refused(queue, spec) for spec in specs]
         return [_put_one(tx, queue, spec, watch, tied) for spec in specs]
