@@ -279,3 +279,10 @@ async def test_a_parent_hears_of_a_child_of_another_queue_once(q: Desk) -> None:
     await q.settle(complete(await q.take()))
     await q.tick()
     assert [str(e.kind) for e in await read_log(q.store, q.queue)] == ["accepted", "unblocked", "started", "completed"]
+
+
+async def test_answers_are_in_the_order_of_the_last_call_however_its_members_were_staged(q: Desk) -> None:
+    await q.store.put([q.spec("b"), q.spec("a")], flow="f", last=False)
+    answers = await q.store.put([q.spec("a"), q.spec("c"), q.spec("b"), q.spec("a")], flow="f")
+    assert [answer.id for answer in answers] == ["a", "c", "b", "a"]
+    assert await q.counts() == {"waiting": 3}

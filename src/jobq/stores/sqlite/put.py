@@ -67,11 +67,11 @@ def put(
         staged = flows.stage(tx, tenant, flow, list(specs))
         if not last or not staged:
             return [_staged(tx, spec) for spec in specs]
-        mine = {(spec.queue, spec.id) for spec in specs}
         every = flows.unstage(tx, tenant, flow)
         check_locks(every)
         answers = put(tx, every, watch, bounded=False)
-        return [answer for spec, answer in zip(every, answers, strict=True) if (spec.queue, spec.id) in mine]
+        found = {(spec.queue, spec.id): answer for spec, answer in zip(every, answers, strict=True)}
+        return [found[spec.queue, spec.id] for spec in specs]
     tied: list[tuple[Job, JobSpec]] = []
     first = specs[0].queue if specs else None
     if all(spec.queue is first or spec.queue == first for spec in specs):
