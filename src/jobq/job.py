@@ -144,7 +144,7 @@ class Job(Generic[R_co]):
     async def reschedule(self, *, delay: Seconds | None = None, at: datetime | None = None) -> bool:
         """Another time for a job that has not started. False if it has."""
         if (delay is None) == (at is None):
-            raise InvalidJob(f"reschedule(delay={delay!r}, at={at!r}): give one of them")
+            raise InvalidJob(f"reschedule(delay={checks.shown(delay)}, at={checks.shown(at)}): give one of them")
         if at is not None:
             return await self._do(Reschedule(job=self.job_key, at_ms=checks.check_at(at)))
         return await self._do(Reschedule(job=self.job_key, delay_ms=checks.check_delay(delay)))

@@ -181,7 +181,7 @@ class Operations(ABC):
             async for records in self._pages(Filter(queue=self.qname, state=State.FAILED, name=name), CHUNK):
                 yield [JobKey(self.qname, record.id) for record in records]
             return
-        failed = await self._failed_of([checks.check_id(id) for id in dict.fromkeys(ids)], name)
+        failed = await self._failed_of(list(dict.fromkeys(checks.check_id(id) for id in ids)), name)
         for start in range(0, len(failed), CHUNK):
             yield failed[start : start + CHUNK]
 
@@ -199,6 +199,7 @@ class Operations(ABC):
         return failed
 
     async def _to_failed(self, ids: tuple[str, ...], name: str | None, command: Callable[[JobKey], AnyCommand]) -> int:
+        name = None if name is None else checks.check_task_name(name)
         store = await self.store()
         total = 0
         async for jobs in self._failed(ids, name):

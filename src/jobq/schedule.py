@@ -83,13 +83,14 @@ class Scheduling(ABC):
 
         The same schedule again keeps its count and its next time; another one under this id starts anew.
         """
+        id = check_schedule_id(id)
         if not isinstance(when, (Cron, Every)):
             raise ConfigError(f"schedule {id!r}: {shown(when)} is neither a Cron nor an Every")
         if not hasattr(task, "definition"):
             raise InvalidJob(f"schedule {id!r}: {shown(task)} is not a task: decorate a function with @queue.task")
         if task.queue.qname != self.qname:
             raise InvalidJob(f"schedule {id!r}: {task!r} belongs to another queue than {self.qname.queue!r}")
-        spec = when.spec(self.qname, check_schedule_id(id), template(task.spec(args, kwargs), id))
+        spec = when.spec(self.qname, id, template(task.spec(args, kwargs), id))
         await (await self._store()).put_schedule(spec, next_ms=cron.first_time(spec, self.now_ms()), actor=self.actor)
 
     async def unschedule(self, id: str) -> bool:
@@ -110,7 +111,8 @@ class Scheduling(ABC):
 
     async def run_schedule(self, id: str) -> Job[Any]:
         """Make its job now, beside its times: neither its count nor its next time changes. Raises JobNotFound."""
-        spec = (await self._schedule(check_schedule_id(id))).spec
+        id = check_schedule_id(id)
+        spec = (await self._schedule(id)).spec
         job = replace(
             spec.template,
             id=f"{id}@{new_id()}",

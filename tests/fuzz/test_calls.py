@@ -43,6 +43,8 @@ OPTIONS = {
     "meta": mostly({"a": "b"}),
 }
 
+LIMITS = ("limit", "rate", "key_limit", "key_rate", "key")  # not max_waiting: the neighbours would be refused, rightly
+
 
 def some_options(random: Random) -> dict[str, Any]:
     return {name: OPTIONS[name](random) for name in random.sample(sorted(OPTIONS), random.choice((0, 0, 1, 1, 2, 3)))}
@@ -121,7 +123,9 @@ class Calls:
             lambda: job.signal(self.any(), self.any()),
             lambda: job.wait(timeout=self.timeout()),
             lambda: job.result(timeout=self.timeout()),
+            lambda: job.reschedule(delay=self.any(), at=self.any()),
             lambda: job.cancel(cascade=self.any()),
+            lambda: job.as_actor(self.any()).cancel(),
         )
         await self.random.choice(operations)()
 
@@ -144,13 +148,19 @@ class Calls:
             ),
             lambda: queue.rerun(self.id()),
             lambda: queue.purge(self.id()),
+            lambda: queue.rerun(name=self.any()),
+            lambda: queue.purge(name=self.any()),
+            lambda: queue.as_actor(self.any()).pause(),
+            lambda: queue.hold(self.any(), mostly(None)(random)),
+            lambda: queue.release_hold(mostly(None)(random)),
             lambda: queue.flow_tree(self.id()),
-            lambda: queue.set_limits(**{mostly("limit", "rate", "key_limit", "key_rate")(Random(1)): self.any()}),
+            lambda: queue.set_limits(**{random.choice(LIMITS): self.any()}),
             lambda: queue.unschedule(self.any()),
             lambda: queue.pause_schedule(self.any()),
             lambda: queue.resume_schedule(self.any()),
             lambda: queue.run_schedule(self.any()),
             lambda: queue.schedule(self.any(), mostly(Every(60))(random), self.task, self.any()),
+            lambda: queue.schedule(self.any(), Every(60), self.any()),
         )
         await random.choice(operations)()
 
@@ -205,6 +215,8 @@ class Calls:
             "dead_letters": mostly("dead"),
             "codec": mostly("json"),
             "max_payload": mostly(100),
+            "max_waiting": mostly(5),
+            "event_meta": mostly(("a",)),
             "url": mostly("memory://", "sqlite://[::1", "valkey://h:x", "://", "sqlite:///"),
         }
         chosen = {name: options[name](self.random) for name in self.random.sample(sorted(options), 2)}
@@ -216,6 +228,7 @@ class Calls:
             concurrency=mostly(1)(self.random),
             lease=mostly(15)(self.random),
             drain=mostly(1)(self.random),
+            last_chance=mostly(60)(self.random),
             name=mostly(None)(self.random),
         )
 
