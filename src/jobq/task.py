@@ -327,7 +327,8 @@ def publish(
 ) -> Task[..., Any]:
     """Check the options, make the task and its handler, and register them with the queue."""
     resolved, of_worker = resolve_task(options)
-    name = checks.check_task_name(of_worker.get("name") or getattr(fn, "__name__", None), error=ConfigError)
+    given = of_worker.get("name")
+    name = checks.check_task_name(getattr(fn, "__name__", None) if given is None else given, error=ConfigError)
     definition = define(name, fn)
     assert definition.shape is not None
     if resolved.key_parameter is not None:

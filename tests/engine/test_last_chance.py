@@ -88,12 +88,22 @@ async def test_nothing_is_claimed_while_it_runs_and_all_is_afterwards(bench: Ben
     assert scene.beside == [set()]
 
 
-async def test_it_waits_for_other_runs_to_end_and_to_be_settled(bench: Bench, scene: Scene, line: Proxy) -> None:
+async def released(bench: Bench) -> None:
+    """The job on its last chance was claimed while others ran, and released."""
+
+    async def seen() -> bool:
+        return (await bench.kinds())["released"] == 1
+
+    await eventually(seen)
+
+
+async def test_it_waits_in_its_queue_for_other_runs_to_end_and_to_be_settled(bench: Bench, scene: Scene, line: Proxy) -> None:
     id = await frail(bench, "alone")
     other = await bench.add("other", priority=1)
     async with bench.through(line).worker(concurrency=10):
         await soon(scene.other)
-        await bench.all_in(State.ACTIVE, 2)  # it is claimed, and waits
+        await released(bench)  # if `other` kills the worker now, that is no stall of this job
+        assert (await bench.get(id)).state is State.WAITING
         settling, settle = asyncio.Event(), asyncio.Event()
 
         async def slowly(method: str, args: tuple[Any, ...]) -> None:
@@ -111,6 +121,37 @@ async def test_it_waits_for_other_runs_to_end_and_to_be_settled(bench: Bench, sc
         assert (await bench.get(other)).state is State.COMPLETED
         scene.end_alone.set()
         assert (await bench.ended(id)).state is State.COMPLETED
+    assert scene.beside == [set()]
+
+
+async def test_another_worker_that_is_alone_runs_it_meanwhile(bench: Bench, scene: Scene) -> None:
+    id = await frail(bench, "alone")
+    await bench.add("other", priority=1)
+    async with bench.worker(concurrency=10):
+        await soon(scene.other)
+        await released(bench)
+        async with bench.worker(concurrency=10):
+            await soon(scene.alone)
+            scene.end_alone.set()
+            assert (await bench.ended(id)).state is State.COMPLETED
+        scene.end_other.set()
+        after = await bench.add("other")
+        assert (await bench.ended(after)).state is State.COMPLETED
+
+
+async def test_a_job_of_another_store_that_kills_the_worker_is_no_stall_of_it(bench: Bench, scene: Scene) -> None:
+    async with open_store(f"memory://{uuid4().hex}") as elsewhere:
+        second = Bench(elsewhere, "second")
+        second.tasks = bench.tasks
+        await second.add("other")
+        async with worker_on(bench, second, concurrency=10):
+            await soon(scene.other)
+            id = await frail(bench, "alone")
+            await released(bench)
+            assert (await bench.get(id)).state is State.WAITING
+            scene.end_other.set()
+            scene.end_alone.set()
+            assert (await bench.ended(id)).state is State.COMPLETED
 
 
 async def test_after_one_lease_it_starts_beside_those_left_and_its_own_lease_is_kept(
@@ -298,7 +339,7 @@ async def test_plain_functions_wait_for_their_turn_as_well(bench: Bench, scene: 
     await bench.add("other", priority=1)
     async with bench.worker(concurrency=10):
         await soon(scene.other)
-        await bench.all_in(State.ACTIVE, 2)
+        await released(bench)
         scene.end_other.set()
         assert (await bench.ended(id)).state is State.COMPLETED
     assert seen == [set()]
@@ -324,56 +365,55 @@ async def test_a_job_in_a_process_of_its_own_need_not_be_alone(bench: Bench, sce
 # ── waiting in vain ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_worker_that_stops_releases_it_unstarted(bench: Bench, scene: Scene) -> None:
+async def test_a_worker_that_stops_while_others_run_leaves_it_unstarted(bench: Bench, scene: Scene) -> None:
     id = await frail(bench, "alone")
     await bench.add("other", priority=1)
     async with bench.worker(concurrency=10) as worker:
         await soon(scene.other)
-        await bench.all_in(State.ACTIVE, 2)
+        await released(bench)
         stopping = asyncio.create_task(worker.stop())
-        await bench.all_in(State.WAITING, 1)
         scene.end_other.set()
         await stopping
     record = await bench.get(id)
     assert (record.state, record.stalls, scene.beside) == (State.WAITING, 1, [])
 
 
-@pytest.mark.parametrize("kind", ["alone", "plain"])
-async def test_cancelled_while_it_waits_it_never_starts_and_the_worker_goes_on(
-    bench: Bench, scene: Scene, store: Store, kind: str
-) -> None:
-    ran: list[str] = []
-
-    @bench.task
-    def plain() -> None:
-        ran.append("plain")
-
-    id = await frail(bench, kind)
-    await bench.add("other", priority=1)
-    async with bench.worker(concurrency=10):
-        await soon(scene.other)
-        await bench.all_in(State.ACTIVE, 2)
-        await store.alter([Cancel(job=JobKey(bench.qname, id))])
-        assert (await bench.ended(id)).state is State.CANCELLED
-        scene.other.clear()
-        await bench.add("other")
-        await soon(scene.other)
-        scene.end_other.set()
-    assert (scene.beside, ran) == ([], [])
-
-
-async def test_a_lease_lost_while_it_waits_is_not_started_and_the_worker_goes_on(bench: Bench, scene: Scene) -> None:
+async def test_a_worker_that_stops_releases_it_unstarted(bench: Bench, scene: Scene, line: Proxy) -> None:
     id = await frail(bench, "alone")
-    await bench.add("other", priority=1)
-    async with bench.worker(concurrency=10) as worker:
-        await soon(scene.other)
-        await bench.all_in(State.ACTIVE, 2)
-        runner = worker._stations[0].runner
-        (run,) = [run for run in runner.held if run.lease.id == id]
-        runner.told(run, "lost")
-        scene.other.clear()
-        await bench.add("other")
-        await soon(scene.other)
-        scene.end_other.set()
-        assert run not in runner.held
+    for _ in range(2):
+        await bench.add("other", priority=1)
+    async with open_store(f"memory://{uuid4().hex}") as elsewhere:
+        two = Two(bench, scene, line, elsewhere)
+        async with two.worker:
+            await two.play()
+            stopping = asyncio.create_task(two.worker.stop())
+            await bench.all_in(State.WAITING, 1)
+            two.answer.set()
+            await stopping
+    record = await bench.get(id)
+    assert (record.state, record.stalls, scene.beside) == (State.WAITING, 1, [])
+
+
+@pytest.mark.parametrize("how", ["cancelled", "lost"])
+async def test_cancelled_or_lost_while_it_waits_it_never_starts_and_the_worker_goes_on(
+    bench: Bench, scene: Scene, line: Proxy, store: Store, how: str
+) -> None:
+    id = await frail(bench, "alone")
+    for _ in range(2):
+        await bench.add("other", priority=1)
+    async with open_store(f"memory://{uuid4().hex}") as elsewhere:
+        two = Two(bench, scene, line, elsewhere)
+        async with two.worker:
+            await two.play()
+            runner = two.worker._stations[0].runner
+            (run,) = [run for run in runner.held if run.lease.id == id]
+            if how == "lost":
+                runner.told(run, "lost")
+            else:
+                await store.alter([Cancel(job=JobKey(bench.qname, id))])
+                assert (await bench.ended(id)).state is State.CANCELLED
+            await eventually(lambda: run not in runner.held)
+            two.answer.set()
+            scene.end_other.set()
+            await two.second.ended("late")
     assert scene.beside == []

@@ -126,7 +126,7 @@ class Fetcher:
         if claimed:
             self._shortest_ms = 1
             await asyncio.sleep(0)  # handlers that end at once ride in the next exchange
-        elif self._asleep and not (self._runner.ended or self._paused or self._stopping or self._chance.closed):
+        elif self._asleep and not (self._runner.ended or self._paused or self._stopping or self._chance.bars(self._runner)):
             await self._sleep(settled.next_due_ms)
         return claimed
 
@@ -168,6 +168,8 @@ class Fetcher:
             log.log(_TRACE, "exchange of %.1f ms: %d settled, %d of %d claimed", ms, len(ended), len(leases), limit)
         self._slots.give(limit - len(leases))  # those it does not fill
         self._runner.start(leases, since)
+        if limit and self._chance.first is not None:
+            self._chance.asked(self._runner)
         return len(leases), settled
 
     def _take(self, most: int) -> list[Run]:
@@ -178,7 +180,7 @@ class Fetcher:
 
     def _claim(self, most: int) -> Claim | None:
         """As many as there are free slots, which are taken now."""
-        if self._stopping or self._paused or self._chance.closed:
+        if self._stopping or self._paused or self._chance.bars(self._runner):
             return None
         limit = self._slots.take(self._bell, most)
         if not limit:

@@ -126,8 +126,10 @@ class Runner:
         executor = self.executors[handler.executor]
         run.handler = handler
         if lease.last_chance and self._chance is not None and self._chance.concerns(run, handler):
-            self._chance.close(run)
-            run.task = self.loop.create_task(self._run_alone(run, self._chance, handler, executor))
+            if self._chance.close(run):
+                run.task = self.loop.create_task(self._run_alone(run, self._chance, handler, executor))
+            else:
+                self.close(run, self.decide(run, HandedBack(), handler.retry))
             return
         if self._journal.starts:
             self._journal.started(run)
