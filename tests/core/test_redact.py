@@ -17,6 +17,8 @@ SECRET = "hunter2"
         ("sqlite:///jobs.db", "sqlite:///jobs.db"),
         ("valkey://host:6379/0?wait=1", "valkey://host:6379/0?wait=1"),
         ("valkey://:hunter2@host", "valkey://:***@host"),
+        ("valkey://:12?34@host", "valkey://:***@host"),
+        ("valkey://me:12?34@host:6379/0", "valkey://me:***@host:6379/0"),
         ("valkey+cluster://me:hunter2@a:1,b:2?timeout=3", "valkey+cluster://me:***@a:1,b:2?timeout=3"),
         ("kafka://host:9092/topic?sasl.password=hunter2&acks=all", "kafka://host:9092/topic?sasl.password=***&acks=all"),
         ("kafka://host/t?a=1&SSL.KEY.PEM=hunter2", "kafka://host/t?a=1&SSL.KEY.PEM=***"),

@@ -21,7 +21,9 @@ def redacted_url(url: str) -> str:
     scheme, mark, rest = url.partition("://")
     if not mark:
         return url
-    plain = _PLACE.fullmatch(rest.partition("?")[0])
+    place, _, options = rest.partition("?")
+    # A password of digits with a ? in it looks like a port with options, but no option has an @ in its name (see `apart`).
+    plain = _PLACE.fullmatch(place) and "@" not in options.partition("=")[0]
     credentials, at, place = ("", "", rest) if plain else rest.rpartition("@")
     user, colon, _ = credentials.partition(":")
     hidden = f":{_HIDDEN}" if colon else ""
