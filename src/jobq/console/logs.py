@@ -6,12 +6,14 @@ and control characters of users' texts are escaped: a record begins where a line
 
 from __future__ import annotations
 
+import json
 import logging
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 
+from jobq.core.checks import shown
 from jobq.core.printable import json_text, lines
 from jobq.core.redact import redacted
 
@@ -65,10 +67,18 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": redacted(record.getMessage()),
         }
-        document |= {name: value for name, value in vars(record).items() if name not in _USUAL and name not in document}
+        document |= {
+            name: redacted(value) if isinstance(value, str) else value
+            for name, value in vars(record).items()
+            if name not in _USUAL and name not in document
+        }
         if record.exc_info and record.exc_info[1] is not None:
             document["error"] = {
                 "type": type(record.exc_info[1]).__name__,
                 "traceback": redacted(self.formatException(record.exc_info)),
             }
-        return json_text(msgspec.json.encode(document, enc_hook=str).decode())
+        try:
+            encoded = msgspec.json.encode(document, enc_hook=str).decode()
+        except Exception:  # a lone surrogate, as in file names that are no UTF-8; an attribute of a strange type
+            encoded = json.dumps(document, default=shown, skipkeys=True)
+        return json_text(encoded)
