@@ -214,7 +214,7 @@ ERRORS = Table(
     (
         *_WHO,
         _C("name", "string", "the task"),
-        _C("reason", "string", "error, timeout, stalled, expired, rejected, child, crashed"),
+        _C("reason", "string", "error, timeout, stalled, expired, rejected, child, crashed, unknown"),
         _C("fingerprint", "string", "the same for errors of one cause"),
         _C("count", "bigint", "how many"),
         _C("final", "bigint", "of them, those that ended their job as failed"),

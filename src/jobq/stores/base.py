@@ -99,6 +99,8 @@ class HotStore(Protocol):
         `then.limit` jobs: highest priority first, in line order, as limits allow; from keyed queues one per key in
         turn. A paused queue is promoted and repaired, not claimed from. Jobs past their ttl fail as `expired` instead.
         A claimed job is active: attempt+1, under a token of this claim, until `lease_ms` from now.
+        A job on its last chance (`core.stalls`) is the only lease of the whole reply, or the claim ends before it: `last_chance`.
+        If it is at the head of the first queue that has jobs to claim, it is claimed: no claim is empty because of it.
 
         `call` names the exchange, unique for the worker: repeated, it answers as the first time (the same stale ones,
         the leases it granted) and does nothing. A call belongs to a lane, which its name may tell (`core.records.lane_of`).
@@ -155,7 +157,8 @@ class OperatorStore(Protocol):
 
         ConfigError: another mode than stored; the same limits_version with other limits; other partitions. A lower
         limits_version is ignored; a higher one replaces the limits, also those changed at run time. A queue with
-        partitions has its mode from the start: plain, unless declared keyed.
+        partitions has its mode from the start: plain, unless declared keyed. `max_stalls` is merged into what is stored, and
+        holds for all jobs of those tasks that have none of their own, also those put before.
         """
         ...
 

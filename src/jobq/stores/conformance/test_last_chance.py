@@ -177,6 +177,15 @@ async def test_a_worker_that_takes_a_last_chance_leaves_the_rest_to_one_that_sle
     assert [await nap for nap in naps.values()] == [True, True]
 
 
+async def test_a_worker_with_a_last_chance_does_not_count_as_asleep(q: Desk) -> None:
+    await q.put_one("frail", max_stalls=1)
+    await stall(q, "frail")
+    assert [lease.id for lease in await q.claim(100, worker="busy")] == ["frail"]
+    assert (await q.exchange(worker="idle", then=q.claiming(1))).asleep
+    await q.put("a")
+    assert await q.store.sleep([q.queue], worker="idle", slots=1, timeout_ms=2000)
+
+
 # ── keyed ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -198,17 +207,22 @@ async def test_a_keyed_claim_has_a_last_chance_alone_or_not_at_all(q: Desk) -> N
         assert order == [f"{key}-0", f"{key}-1"]
 
 
-async def test_a_keyed_last_chance_comes_to_its_turn_however_many_keys_are_ready(q: Desk) -> None:
+async def test_a_keyed_last_chance_that_had_to_wait_is_the_next_to_be_claimed(q: Desk) -> None:
     await q.put_one("frail", key="k", max_stalls=1)
-    await stall(q, "frail")
-    for n in range(200):
-        await q.put_one(f"j{n}", key=f"k{n % 20}")
+    await q.claim(worker="dies", lease_ms=SECOND)
+    for n in range(40):
+        await q.put_one(f"j{n}", key=f"k{n % 10}")
+    q.clock.advance(2 * SECOND)
+    await q.tick()
+    cut = False
     for _ in range(6):
-        if any(lease.last_chance for lease in await q.claim(5)):
-            break
-        # What was claimed is left running: other keys are always ready.
-    else:
-        pytest.fail("it was never claimed")
+        together = await settle_next(q, 8)
+        if together == ["frail"]:
+            return
+        assert "frail" not in together
+        assert not cut, "a claim had ended before it, and yet other keys went first again"
+        cut = len(together) < 8
+    pytest.fail("it was never claimed")
 
 
 async def test_a_key_with_room_for_two_does_not_start_its_next_job_beside_a_last_chance(q: Desk) -> None:
