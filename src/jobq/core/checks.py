@@ -70,7 +70,7 @@ def to_ms(value: object, option: str, *, positive: bool = False, whole: bool = F
 
 def _whole(ms: float, value: object, option: str, whole: bool, error: Refusal) -> int:
     nearest = round(ms)
-    if abs(ms - nearest) <= 1e-6 + abs(ms) * 1e-12:  # 1.001 s is 1000.9999999999999 ms in floats
+    if abs(ms - nearest) <= 1e-6 + abs(ms) * 1e-15:  # 1.001 s is 1000.9999999999999 ms in floats, whose error is relative
         return nearest
     if whole:
         raise error(f"{option}={shown(value)} is not a whole number of milliseconds")

@@ -34,3 +34,8 @@ FLOW_MS = HOUR_MS
 """A flow that is not submitted within this time is swept."""
 METRICS_MS = DAY_MS
 """How long the figures of a minute are kept."""
+
+LOG_EVENTS = {"sqlite": 200_000, "valkey": 10_000}
+"""Events of a queue's log that are kept for readers who come later: tens of megabytes on a disk, some 600 kB in memory."""
+LOG_CAP = {"sqlite": 5_000_000, "valkey": 2_000_000}
+"""Events that are kept at most for a registered reader that lags. What is dropped beyond it is a `gap` to that reader."""

@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from jobq.core.checks import shown
 from jobq.core.records import EventRecord, QueueName
+from jobq.core.refusals import no_position
 from jobq.core.states import Kind, QueueKind, State
-from jobq.errors import ConfigError, InvalidJob
+from jobq.errors import ConfigError
 
 FORMAT = 2
 
@@ -192,8 +192,3 @@ def passed(position: str, end: str) -> bool:
 def order(place: str) -> tuple[int, ...]:
     """What places of one shard are ordered by."""
     return tuple(map(int, place.split("-")))
-
-
-def no_position(after: str) -> InvalidJob:
-    """What a reader is told whose position is not one of this log."""
-    return InvalidJob(f"{shown(after)} is not a position in an event log: use one that an event has, or '0' for the oldest kept")

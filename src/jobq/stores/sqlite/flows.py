@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from jobq.core import verdicts
+from jobq.core import refusals, verdicts
 from jobq.core.defaults import FLOW_MS
 from jobq.core.events import STATES
 from jobq.core.records import ChildPolicy, Edge, Input, JobKey, JobSpec, QueueName
 from jobq.core.verdicts import ChildEnd
-from jobq.errors import InvalidJob
 from jobq.stores.sqlite import bounds, line
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
@@ -56,8 +55,7 @@ def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, s
                 ordinal += 1
             continue
         if child is None:
-            there_is_none = f"{edge.job.id!r} of queue {edge.job.queue.queue!r}, which does not exist"
-            raise InvalidJob(f"job {parent.id!r} waits for {there_is_none}")
+            raise refusals.unknown_child(parent.id, edge.job)
         if (child.qid, edge.job.id) in there:
             continue
         there.add((child.qid, edge.job.id))

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from jobq.core import refusals
 from jobq.core.bounds import together
 from jobq.core.events import KIND_CODES, STATES, Item, with_meta
 from jobq.core.graph import check_locks
 from jobq.core.locks import meet
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
-from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.sqlite import bounds, ending, flows, line, locks, rates, signals
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import (
@@ -61,7 +61,7 @@ def put(
     """The whole of `Store.put`. Not `bounded`: none of these is refused because its queue is full."""
     if flow is not None:
         if not specs:
-            raise InvalidJob(f"flow {flow!r}: a call without jobs; the last members of a flow are what submits it")
+            raise refusals.empty_flow(flow)
         check_locks(specs)
         tenant = specs[0].queue.tenant
         staged = flows.stage(tx, tenant, flow, list(specs))
@@ -327,18 +327,10 @@ def _checked(queue: QueueRow, specs: Sequence[JobSpec]) -> QueueRow:
         queue.mode, queue.dirty = mode, True
     for spec in specs:
         if (spec.key is not None) != (mode == "keyed"):
-            raise _wrong_mode(queue, mode, spec)
+            raise refusals.wrong_mode(mode, spec)
     capacity = rates.lowest_capacity(queue.settings.effective) if queue.settings_blob is not None else None
     if capacity is not None:
         for spec in specs:
             if spec.cost > capacity:
-                bucket = f"the bucket of queue {queue.name!r} holds {capacity}"
-                raise InvalidJob(f"job {spec.id!r} costs {spec.cost}, and {bucket}: it could never start")
+                raise refusals.too_costly(spec, capacity)
     return queue
-
-
-def _wrong_mode(queue: QueueRow, mode: str, spec: JobSpec) -> ConfigError:
-    where = f"queue {queue.name!r} is {mode} and job {spec.id!r} ({spec.name}) has"
-    if mode == "keyed":
-        return ConfigError(f"{where} no key: give it one with key=…")
-    return ConfigError(f"{where} the key {spec.key!r}: use a queue with mode='keyed'")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core import events, stalls
+from jobq.core import events, refusals, stalls
 from jobq.core.events import STATE_CODES
 from jobq.core.queues import Limits, QueueConfig, limits_told
 from jobq.core.records import Mode, QueueName
 from jobq.core.states import QueueKind, State
-from jobq.errors import ConfigError
 from jobq.stores.sqlite import alter, ending, holds, keys, settings
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import ACTIVE, BLOCKED, CANCELLED, DELAYED, ENDED, WAITING, Job
@@ -23,10 +22,9 @@ def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
     """The whole of `Store.declare`."""
     queue = tx.queue_made(name)
     if config.mode is not None and queue.mode is not None and config.mode != queue.mode:
-        differ = f"is {queue.mode} in this store, and {config.mode} in this program"
-        raise ConfigError(f"queue {name.queue!r} {differ}: use another name, or obliterate it")
+        raise refusals.other_mode(name, queue.mode, config)
     if config.partitions not in (None, 1):
-        raise ConfigError(f"queue {name.queue!r}: partitions={config.partitions} is for Valkey; this store has one partition")
+        raise refusals.no_partitions(name, config.partitions)
     stored = _with_limits(name, queue.settings, config)
     if config.limits is not None and stored.version > queue.settings.version:
         tx.done_to(queue, QueueKind.LIMITS, reason=limits_told(config.limits, version=stored.version))
@@ -102,7 +100,7 @@ def clean(tx: Tx, name: QueueName, state: State, older_than_ms: int, limit: int,
     queue = tx.queue(name)
     code = STATE_CODES[state]
     if code not in ENDED:
-        raise ConfigError(f"clean removes ended jobs; {state} is not an ended state (completed, failed or cancelled is)")
+        raise refusals.not_ended(state)
     if queue is None:
         return 0
     cleaned = 0
@@ -123,7 +121,7 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | No
         return True
     active = queue.counts[ACTIVE]
     if active and not force:
-        raise ConfigError(f"queue {name.queue!r} has {active} active jobs: stop its workers first, or use force")
+        raise refusals.has_active_jobs(name.queue, active)
     if force and not tx.readable(queue):
         queue.settings_blob, queue.dirty = None, True
     rows = tx.execute(SQL["some_jobs"], (queue.qid, limit)).fetchall()
@@ -152,10 +150,7 @@ def _with_limits(name: QueueName, stored: settings.Settings, config: QueueConfig
         return stored
     if config.limits_version == stored.version:
         if config.limits != stored.limits:
-            raise ConfigError(
-                f"queue {name.queue!r} has other limits under limits_version={stored.version} (stored {stored.limits}, "
-                f"declared {config.limits}): raise limits_version to change them"
-            )
+            raise refusals.other_limits(name, stored.version, stored.limits, config.limits)
         return stored
     return msgspec.structs.replace(stored, limits=config.limits, version=config.limits_version, changed=None)
 

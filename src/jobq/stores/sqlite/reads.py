@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from jobq.core import events
+from jobq.core import events, refusals
 from jobq.core.events import STATE_CODES, STATES
 from jobq.core.queues import LimitsRecord, MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import EventPage, EventRecord, Failure, Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
-from jobq.errors import InvalidJob
 from jobq.stores.sqlite import errors, flows, holds, presence, settings
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.queues import overrides
@@ -112,7 +111,7 @@ def _parsed(cursor: str, sections: int) -> tuple[int, int | str, int]:
         if not 0 <= n < sections:
             raise ValueError(n)
     except (ValueError, TypeError):
-        raise InvalidJob(f"{cursor!r} is not a cursor of this listing: use the one the last page gave") from None
+        raise refusals.no_cursor(cursor) from None
     return n, a, b
 
 
@@ -191,7 +190,7 @@ def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: 
         return EventPage(events=(), position=str(queue.pos))
     for position in (after, until or "0"):
         if not events.places(position, 1)[0].isdigit():
-            raise events.no_position(position)
+            raise refusals.no_position(position)
     last = None if until is None else int(until)
     found: list[EventRecord] = []
     position = after

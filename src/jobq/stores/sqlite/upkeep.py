@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from jobq.core import events, outcomes, verdicts
+from jobq.core import defaults, events, outcomes, verdicts
 from jobq.core.defaults import DAY_MS, METRICS_MS
 from jobq.core.states import Kind
 from jobq.stores.sqlite import chances, ending, errors, flows, holds, line, signals
@@ -26,10 +26,7 @@ log = logging.getLogger("jobq")
 SQL = load("upkeep.sql")
 TIES = load("ties.sql")
 
-LOG_EVENTS = 200_000
-"""Events of a queue's log that are kept for readers who come later: some tens of megabytes."""
-LOG_CAP = 5_000_000
-"""Events kept at the most for a registered reader that has not come. Whoever reads from before what is kept is told of a gap."""
+LOG_EVENTS, LOG_CAP = defaults.LOG_EVENTS["sqlite"], defaults.LOG_CAP["sqlite"]
 
 
 def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:

@@ -26,6 +26,8 @@ _DEFAULTS = {
     "key_limit": defaults.KEY_LIMIT,
     "lines": defaults.LINES,
     "error_length": defaults.ERROR_LENGTH,
+    "log_events": defaults.LOG_EVENTS["valkey"],
+    "log_cap": defaults.LOG_CAP["valkey"],
     "message_length": MAX_MESSAGE,
     "id_length": MAX_ID_LENGTH,
 }

@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from jobq.core import refusals
 from jobq.core.defaults import FLOW_MS
 from jobq.core.events import STATE_CODES
 from jobq.core.graph import Lock, check_locks
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import State
-from jobq.errors import ConfigError, InvalidJob, JobqError, StoreUnavailable
+from jobq.errors import ConfigError, JobqError, StoreUnavailable
 from jobq.stores.valkey import keys, packing
 from jobq.stores.valkey.handle import Parted, Refused
 from jobq.stores.valkey.mail import Mail
@@ -64,7 +65,7 @@ class Flows(Mail):
     async def put_flow(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
         """Stage members, and with the last ones submit all of them."""
         if not specs:
-            raise InvalidJob(f"flow {flow!r}: a call without jobs; the last members of a flow are what submits it")
+            raise refusals.empty_flow(flow)
         try:
             return await self._put_flow(specs, flow, last)
         except Parted:
@@ -73,7 +74,7 @@ class Flows(Mail):
             return await self._put_flow(specs, flow, last)
         except Parted as e:
             await self._give_up(flow, specs[0].queue.tenant)
-            raise ConfigError(f"queue {e} was given partitions while flow {flow!r} was made: make the flow anew") from None
+            raise ConfigError(f"queue {e} was given partitions while flow {flow!r} was made: submit the flow again") from None
 
     async def _put_flow(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
         tenant = specs[0].queue.tenant
@@ -96,7 +97,7 @@ class Flows(Mail):
                 raise
         if state == b"swept":
             self._drafts.pop((tenant, flow), None)
-            raise InvalidJob(f"flow {flow!r} was begun more than an hour ago and is swept: make it anew")
+            raise refusals.swept_flow(flow)
         if not last:
             return [PutResult(id=s.id, life=0, state=State.BLOCKED if s.after else State.WAITING) for s in specs]
         answers = await self._bring_in(tenant, flow)
@@ -290,4 +291,4 @@ def _kinds(specs: Sequence[JobSpec]) -> tuple[int, int, int]:
 def _check_edge(id: str, tenant: str, child: JobKey, known: dict[JobKey, str]) -> None:
     """A job waits for jobs that exist, of its own tenant. Another tenant's do not exist as far as it may know."""
     if child not in known or child.queue.tenant != tenant:
-        raise InvalidJob(f"job {id!r} waits for {child.id!r} of queue {child.queue.queue!r}, which does not exist")
+        raise refusals.unknown_child(id, child)

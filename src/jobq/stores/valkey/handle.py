@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
+from jobq.core import refusals
 from jobq.core.pace import Pace
 from jobq.core.records import JobKey, JobRecord, QueueName
-from jobq.errors import ConfigError
 from jobq.stores.base import Clock
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.address import parse
@@ -108,9 +108,9 @@ def _raise(error: ServerError, queue: QueueName | None) -> NoReturn:
     name = queue.queue if queue else "?"
     _, word, *rest = text.split(" ", 3)
     if word == "ACTIVE":
-        raise ConfigError(f"queue {name!r} has {rest[0]} active jobs: stop its workers first, or use force")
-    if word == "DECLARE" and rest[0] == "partitions":
-        raise ConfigError(f"queue {name!r} has {rest[1]} partitions in this store: use another name, or obliterate it")
+        raise refusals.has_active_jobs(name, int(rest[0]))
+    if word == "DECLARE" and rest[0] == "partitions" and queue is not None:
+        raise refusals.other_partitions(queue, int(rest[1]))
     if word == "PARTED":
         raise Parted(name)
     raise Refused(word, rest)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any, NamedTuple, NoReturn
 
+from jobq.core import refusals
 from jobq.core.bounds import queue_full, together
 from jobq.core.events import STATES
 from jobq.core.graph import check_locks
@@ -29,7 +30,7 @@ from jobq.core.records import (
     Settled,
     lane_of,
 )
-from jobq.errors import ConfigError, CorruptStore, InvalidJob, QueueFull
+from jobq.errors import CorruptStore, QueueFull
 from jobq.stores.valkey import keys, packing, unpacking
 from jobq.stores.valkey.functions import function
 from jobq.stores.valkey.handle import Parted, Refused
@@ -218,15 +219,9 @@ class HotCalls(Sleep):
         if refused.word == "COST":
             capacity = int(float(refused.rest[0]))
             spec = next(s for s in specs if s.cost > capacity)
-            raise InvalidJob(
-                f"job {spec.id!r} costs {spec.cost}, and the bucket of queue {queue!r} holds {capacity}: it could never start"
-            )
+            raise refusals.too_costly(spec, capacity)
         spec = specs[int(refused.rest[1]) - 1]
-        if refused.rest[0] == "keyed":
-            raise ConfigError(f"queue {queue!r} is keyed and job {spec.id!r} ({spec.name}) has no key: give it one with key=…")
-        raise ConfigError(
-            f"queue {queue!r} is plain and job {spec.id!r} ({spec.name}) has the key {spec.key!r}: use a queue with mode='keyed'"
-        )
+        raise refusals.wrong_mode("keyed" if refused.rest[0] == "keyed" else "plain", spec)
 
     # ── settle and claim ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jobq.core import refusals
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.events import STATE_CODES
 from jobq.core.queues import Limits, QueueConfig, QueueRecord, limits_told
@@ -134,7 +135,7 @@ class Operators(Flows):
     ) -> int:
         """See OperatorStore."""
         if not state.ended:
-            raise ConfigError(f"clean removes ended jobs; {state} is not an ended state (completed, failed or cancelled is)")
+            raise refusals.not_ended(state)
         cleaned, home = 0, await self.home(queue)
         for prefix in await self.prefixes(queue):
             if cleaned < limit:
@@ -163,12 +164,6 @@ class Operators(Flows):
 def _declared_otherwise(queue: QueueName, config: QueueConfig, refused: Refused) -> ConfigError:
     what, stored = refused.rest[0], " ".join(refused.rest[1:])
     if what == "mode":
-        return ConfigError(
-            f"queue {queue.queue!r} is {stored} in this store, and {config.mode} in this program: "
-            "use another name, or obliterate it"
-        )
+        return refusals.other_mode(queue, "keyed" if stored == "keyed" else "plain", config)
     version, _, text = stored.partition(" ")
-    return ConfigError(
-        f"queue {queue.queue!r} has other limits under limits_version={version} (stored {text}, "
-        f"declared {config.limits}): raise limits_version to change them"
-    )
+    return refusals.other_limits(queue, int(version), text, config.limits)

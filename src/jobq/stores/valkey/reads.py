@@ -7,12 +7,11 @@ from typing import Any
 
 import msgspec
 
-from jobq.core import events
+from jobq.core import events, refusals
 from jobq.core.events import STATE_CODES, STATES
 from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import EventPage, EventRecord, Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
-from jobq.errors import InvalidJob
 from jobq.stores.valkey import keys, packing, unpacking
 from jobq.stores.valkey.presence import Presence
 
@@ -41,7 +40,7 @@ class Reads(Presence):
         prefixes = await self.prefixes(filter.queue)
         number, _, inner = (cursor or "0/").partition("/")
         if not number.isdigit() or int(number) >= len(prefixes):
-            raise InvalidJob(f"{cursor!r} is not a cursor of this listing: use the one the last page gave")
+            raise refusals.no_cursor(cursor or "")
         state = "" if filter.state is None else STATE_CODES[filter.state]
         name = b"" if filter.name is None else packing.encode(filter.name)
         reply = await self.fcall("find", prefixes[int(number)], self.now(), state, name, filter.key or "", inner, limit)

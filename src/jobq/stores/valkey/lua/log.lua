@@ -14,7 +14,7 @@ local function incarnation()
 end
 J.INCARNATION = incarnation()
 
-local SOFT, HARD = 10000, 2000000 -- events kept for readers to come; events kept at most for readers that lag
+local SOFT, HARD = J.DEFAULT.log_events, J.DEFAULT.log_cap
 local ROUNDS = 64 -- of up to 16 entries that one call drops at most
 
 -- The items of one worker (or of none) in this call. Another worker's begin a new entry: what happens to a job stays in order.
