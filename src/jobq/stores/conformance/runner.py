@@ -1,7 +1,8 @@
 """Runs the suite on one store, wherever it comes from, and says which roles the store has.
 
-Each test uses tenants of its own, so the store need not be empty. A store that must be emptied all the same gives a function
-that does it: `--empty package.module:function`, called with the URL before each test.
+Each test uses tenants of its own, so jobs of others do not disturb it. But the tests have a clock of their own, which begins in
+2023, and the time of a store never goes back: run the suite on a store that nobody else uses (a new file, a new `?prefix=`), or
+give a function that empties it: `--empty package.module:function`, called with the URL before each test.
 """
 
 from __future__ import annotations
