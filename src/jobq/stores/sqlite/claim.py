@@ -32,7 +32,7 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
     alone = False  # a last chance was claimed
     for name in wanted.queues:
         queue = tx.queue_made(name)
-        if not tx.readable(queue, needed=len(wanted.queues) == 1):
+        if queue.settings_blob is not None and not tx.readable(queue, needed=len(wanted.queues) == 1):
             continue
         seen.append(queue)
         upkeep.queue_due(tx, queue, UPKEEP)

@@ -99,6 +99,8 @@ def affordable(tx: Tx, queue: QueueRow, wanted: int) -> list[int]:
 
 def started(tx: Tx, queue: QueueRow, n: int) -> None:
     """Starts under a window are counted when they have happened (those under a bucket were paid for before)."""
+    if queue.settings_blob is None:
+        return
     rate = queue.settings.effective.rate
     if isinstance(rate, Window):
         meter = _meter(tx, queue)

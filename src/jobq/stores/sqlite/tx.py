@@ -72,6 +72,8 @@ class QueueRow(msgspec.Struct):
     @property
     def settings(self) -> settings.Settings:
         """What is stored with it. CorruptStore if that cannot be read."""
+        if self.settings_blob is None:  # nearly all queues, several times per exchange
+            return settings.DEFAULT
         try:
             return settings.unpack(self.settings_blob)
         except (msgspec.MsgspecError, TypeError) as error:
