@@ -152,7 +152,7 @@ async def test_a_flow_whose_queue_is_partitioned_meanwhile_is_refused_whole(
     await store.put([spec(queue, "a")], flow="f", last=False)
     async with open_store(server.url) as other:
         await other.declare(queue, QueueConfig(partitions=4))
-    with pytest.raises(ConfigError, match="make the flow anew"):
+    with pytest.raises(ConfigError, match="submit the flow again"):
         await store.put([spec(queue, "b")], flow="f")
     assert await counts(store, queue) == {}
     await store.put([spec(queue, "a"), spec(queue, "b")], flow="f")
