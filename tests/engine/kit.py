@@ -97,7 +97,7 @@ class Bench:
         """Disturbed like the first, if that is a Proxy."""
         if isinstance(self._store, Proxy):
             return self._store.another()  # type: ignore[no-any-return]
-        return open_store(self._store.url) if self._open is None else self._open()
+        return open_store(self._store.url, clock=getattr(self._store, "_clock", None)) if self._open is None else self._open()
 
     def through(self, store: Store) -> Bench:
         """The same queue and handlers, through another handle."""
@@ -197,7 +197,7 @@ class Proxy:
 
     def another(self) -> Any:
         """The keeper's handle is disturbed like this one, and counted with it."""
-        other = Proxy(open_store(self._real.url))
+        other = Proxy(open_store(self._real.url, clock=getattr(self._real, "_clock", None)))
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k != "_real"})
         other._parent = self  # type: ignore[attr-defined]
         return other
