@@ -25,11 +25,13 @@ test: check  ## everything CI runs: check, then the tests
 
 check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are current
 	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/layers.py
 	@if [ -f scripts/states_doc.py ]; then $(BIN)/python scripts/states_doc.py --check; fi
 
-format: $(STAMP)  ## let ruff sort imports and fix what it can
+format: $(STAMP)  ## let ruff format, sort imports and fix what it can
+	@$(BIN)/ruff format
 	@$(BIN)/ruff check --fix
 
 pairs: $(STAMP)  ## every two features of a job on every store, Redis, Cluster and Sentinel included (make test: memory, SQLite, one Valkey)

@@ -11,7 +11,13 @@ from tests.places import embedded, valkey  # noqa: F401 (importing them register
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--store NAME` (repeatable) chooses the stores of the contract suite; so does JQ_TEST_STORES=name,name."""
-    parser.addoption("--store", action="append", default=[], metavar="NAME", help="run the contract suite on this store only")
+    parser.addoption(
+        "--store",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="run the contract suite on this store only",
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from bench.drive import Failed, Unsupported
 from bench.measures import MEASURES, Measure, values
@@ -23,33 +30,73 @@ def _names(text: str | None) -> list[str]:
 
 
 @click.command(help=__doc__)
-@click.option("--suite", type=click.Choice(sorted(SUITES)), default="sqlite", show_default=True, help="Which contenders.")
-@click.option("--only", help="Contenders instead of the suite's, by name, with commas: " + ", ".join(CONTENDERS))
-@click.option("--without", help="Contenders to leave out.")
-@click.option("--url", multiple=True, help="Also measure jobq on the store at this URL (it is not emptied).")
-@click.option("--measure", "measures", help="Which measurements, with commas: " + ", ".join(MEASURES))
-@click.option("--runs", default=3, show_default=True, help="Counted runs; the table has their medians.")
-@click.option("--seconds", default=1.5, show_default=True, help="About how long one measurement should take.")
-@click.option("--baseline", help="Whom ratios are against. [default: the suite's first peer]")
-@click.option("--loop", type=click.Choice(["asyncio", "uvloop"]), help="Event loop of every asyncio library alike.")
 @click.option(
-    "--million/--no-million", default=None, help="The backlog of a million, for everyone or for no one. [default: jobq only]"
+    "--suite",
+    type=click.Choice(sorted(SUITES)),
+    default="sqlite",
+    show_default=True,
+    help="Which contenders.",
 )
 @click.option(
-    "--json", "path", type=click.Path(path_type=Path), help="Where to keep the numbers. [default: out/bench/SUITE.json]"
+    "--only",
+    help="Contenders instead of the suite's, by name, with commas: " + ", ".join(CONTENDERS),
+)
+@click.option("--without", help="Contenders to leave out.")
+@click.option(
+    "--url", multiple=True, help="Also measure jobq on the store at this URL (it is not emptied)."
+)
+@click.option(
+    "--measure", "measures", help="Which measurements, with commas: " + ", ".join(MEASURES)
+)
+@click.option(
+    "--runs", default=3, show_default=True, help="Counted runs; the table has their medians."
+)
+@click.option(
+    "--seconds", default=1.5, show_default=True, help="About how long one measurement should take."
+)
+@click.option("--baseline", help="Whom ratios are against. [default: the suite's first peer]")
+@click.option(
+    "--loop",
+    type=click.Choice(["asyncio", "uvloop"]),
+    help="Event loop of every asyncio library alike.",
+)
+@click.option(
+    "--million/--no-million",
+    default=None,
+    help="The backlog of a million, for everyone or for no one. [default: jobq only]",
+)
+@click.option(
+    "--json",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Where to keep the numbers. [default: out/bench/SUITE.json]",
 )
 def main(
-    suite: str, only: str | None, without: str | None, url: tuple[str, ...], measures: str | None, runs: int, seconds: float,
-    baseline: str | None, loop: str | None, million: bool | None, path: Path | None,
-) -> None:  # fmt: skip
+    suite: str,
+    only: str | None,
+    without: str | None,
+    url: tuple[str, ...],
+    measures: str | None,
+    runs: int,
+    seconds: float,
+    baseline: str | None,
+    loop: str | None,
+    million: bool | None,
+    path: Path | None,
+) -> None:
     console = Console()
     contenders = _contenders(suite, only, without, url)
     chosen = _measures(measures)
     results = Results(
-        suite="chosen" if only else suite, seconds=seconds, contenders=[contender.name for contender in contenders],
-        loop=loop or ("uvloop" if any(contender.place == "valkey" for contender in contenders) else "asyncio"),
+        suite="chosen" if only else suite,
+        seconds=seconds,
+        contenders=[contender.name for contender in contenders],
+        loop=loop
+        or (
+            "uvloop" if any(contender.place == "valkey" for contender in contenders) else "asyncio"
+        ),
         baseline=_baseline(baseline, contenders),
-    )  # fmt: skip
+    )
     _run(console, results, contenders, chosen, runs, million)
     path = path or Path("out/bench") / f"{results.suite}.json"
     results.save(path)
@@ -57,16 +104,24 @@ def main(
         console = Console(width=max(console.width, 40 + 18 * len(contenders)))
     console.print(table(results))
     console.print(f"kept in {path}")
-    sys.exit(1 if any((cell.note or "").startswith("failed") for cell in results.cells.values()) else 0)
+    sys.exit(
+        1 if any((cell.note or "").startswith("failed") for cell in results.cells.values()) else 0
+    )
 
 
-def _contenders(suite: str, only: str | None, without: str | None, urls: tuple[str, ...]) -> list[Contender]:
+def _contenders(
+    suite: str, only: str | None, without: str | None, urls: tuple[str, ...]
+) -> list[Contender]:
     names = _names(only) or list(SUITES[suite])
     unknown = [name for name in names + _names(without) if name not in CONTENDERS]
     if unknown:
-        raise click.ClickException(f"no contender {', '.join(unknown)}: there are {', '.join(CONTENDERS)}")
+        raise click.ClickException(
+            f"no contender {', '.join(unknown)}: there are {', '.join(CONTENDERS)}"
+        )
     contenders = [CONTENDERS[name] for name in names if name not in _names(without)]
-    contenders += [jobq(url, url, "memory" if url.startswith("memory:") else "theirs") for url in urls]
+    contenders += [
+        jobq(url, url, "memory" if url.startswith("memory:") else "theirs") for url in urls
+    ]
     for contender in contenders:
         try:
             contender.program()
@@ -78,7 +133,9 @@ def _contenders(suite: str, only: str | None, without: str | None, urls: tuple[s
 def _measures(text: str | None) -> list[Measure]:
     unknown = [name for name in _names(text) if name not in MEASURES]
     if unknown:
-        raise click.ClickException(f"no measurement {', '.join(unknown)}: there are {', '.join(MEASURES)}")
+        raise click.ClickException(
+            f"no measurement {', '.join(unknown)}: there are {', '.join(MEASURES)}"
+        )
     return [MEASURES[name] for name in _names(text) or MEASURES]
 
 
@@ -87,28 +144,49 @@ def _baseline(name: str | None, contenders: list[Contender]) -> str:
     if name is None:
         return next((name for name in names if not name.startswith("jobq")), names[0])
     if name not in names:
-        raise click.ClickException(f"the baseline {name} is not measured: there are {', '.join(names)}")
+        raise click.ClickException(
+            f"the baseline {name} is not measured: there are {', '.join(names)}"
+        )
     return name
 
 
 def _run(
-    console: Console, results: Results, contenders: list[Contender], measures: list[Measure], runs: int, million: bool | None
+    console: Console,
+    results: Results,
+    contenders: list[Contender],
+    measures: list[Measure],
+    runs: int,
+    million: bool | None,
 ) -> None:
     """Round after round, in each every measurement with every contender: what disturbs the machine disturbs all alike.
 
     Round 0 does not count: it shows that everything works and how many operations fill the time.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     sizes: dict[tuple[str, str], int] = {}
-    pairs = [(measure, contender) for measure in measures for contender in contenders if _wanted(measure, contender, million)]
+    pairs = [
+        (measure, contender)
+        for measure in measures
+        for contender in contenders
+        if _wanted(measure, contender, million)
+    ]
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("", total=(runs + 1) * len(pairs) - sum(measure.fixed for measure, _ in pairs))
+        bar = progress.add_task(
+            "", total=(runs + 1) * len(pairs) - sum(measure.fixed for measure, _ in pairs)
+        )
         for round in range(runs + 1):
             for measure, contender in pairs:
                 if round == 0 and measure.fixed:
                     continue
                 progress.update(
-                    bar, description=f"{'warm-up' if round == 0 else f'run {round}/{runs}'}: {measure.key} {contender.name}"
+                    bar,
+                    description=f"{'warm-up' if round == 0 else f'run {round}/{runs}'}: {measure.key} {contender.name}",
                 )
                 _measure(progress, results, measure, contender, sizes, counted=round > 0)
                 progress.advance(bar)
@@ -143,15 +221,21 @@ def _measure(
     except Failed as e:
         for cell in cells:
             cell.note = f"failed: {e}"
-        progress.console.print(f"[red]{measure.key} {contender.name} failed[/]: {e}", highlight=False)
+        progress.console.print(
+            f"[red]{measure.key} {contender.name} failed[/]: {e}", highlight=False
+        )
         return
     if not measure.fixed:
-        sizes[measure.key, contender.name] = int(min(max(taken[0][2] * results.seconds, measure.probe), measure.most))
+        sizes[measure.key, contender.name] = int(
+            min(max(taken[0][2] * results.seconds, measure.probe), measure.most)
+        )
     if counted:
         for cell, (_, _, value) in zip(cells, taken, strict=True):
             cell.values.append(value)
         said = ", ".join(number(value, unit) for _, unit, value in taken)
-        progress.console.print(f"[dim]{measure.key:>10} {contender.name:<14} {said}[/]", highlight=False)
+        progress.console.print(
+            f"[dim]{measure.key:>10} {contender.name:<14} {said}[/]", highlight=False
+        )
 
 
 if __name__ == "__main__":

@@ -169,7 +169,9 @@ class _AsyncProgram:
 
     async def timed(self, mode: str, n: int) -> dict[str, Any]:
         await self.adapter.enqueue()  # connections, scripts
-        way = {"one": self.one_by_one, "concurrent": self.concurrently, "bulk": self.adapter.bulk}[mode]
+        way = {"one": self.one_by_one, "concurrent": self.concurrently, "bulk": self.adapter.bulk}[
+            mode
+        ]
         started = time.perf_counter()
         await way(n)
         return {"n": n, "seconds": time.perf_counter() - started}
@@ -222,7 +224,9 @@ class _SyncProgram:
 
     def timed(self, mode: str, n: int) -> dict[str, Any]:
         self.adapter.enqueue()
-        way = {"one": self.one_by_one, "concurrent": self.concurrently, "bulk": self.adapter.bulk}[mode]
+        way = {"one": self.one_by_one, "concurrent": self.concurrently, "bulk": self.adapter.bulk}[
+            mode
+        ]
         started = time.perf_counter()
         way(n)
         return {"n": n, "seconds": time.perf_counter() - started}

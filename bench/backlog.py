@@ -56,13 +56,17 @@ def drained(few: int, many: int) -> Pair:
     """The first jobs of both lines, each on a server of its own."""
 
     def seconds(waiting: int) -> float:
-        ((_, _, rate),) = values(backlog(f"backlog{waiting}", waiting), OURS, n=1, loop="asyncio", versions={})
+        ((_, _, rate),) = values(
+            backlog(f"backlog{waiting}", waiting), OURS, n=1, loop="asyncio", versions={}
+        )
         return 1 / rate
 
     return Pair(seconds(few), seconds(many))
 
 
-async def inserted(kind: str, beside: str, waiting: int, inserts: int, pairs: int) -> tuple[list[Pair], list[Pair]]:
+async def inserted(
+    kind: str, beside: str, waiting: int, inserts: int, pairs: int
+) -> tuple[list[Pair], list[Pair]]:
     """Elapsed and CPU seconds per insert into an empty queue and beside so many jobs."""
     elapsed, cpu = [], []
     with place("valkey", "valkey://127.0.0.1:{port}") as where:
@@ -104,8 +108,12 @@ def main() -> None:
             progress.advance(steps)
         found.append((f"drain of the first {FIRST:,}", DRAIN, pairs))
         for kind, beside, bound in INSERTS:
-            elapsed, cpu = asyncio.run(inserted(kind, beside, given.waiting, given.inserts, 3 * given.pairs))
-            what = f"{kind} inserts" if beside == "waiting" else f"{kind} inserts beside {beside} jobs"
+            elapsed, cpu = asyncio.run(
+                inserted(kind, beside, given.waiting, given.inserts, 3 * given.pairs)
+            )
+            what = (
+                f"{kind} inserts" if beside == "waiting" else f"{kind} inserts beside {beside} jobs"
+            )
             found += [(what, bound, elapsed), (f"{what}, CPU", None, cpu)]
             progress.advance(steps)
     sys.exit(report(given.few, given.waiting, found))
@@ -113,7 +121,11 @@ def main() -> None:
 
 def slower(pairs: list[Pair]) -> float:
     """By how much it is slower with much waiting: of the medians."""
-    return statistics.median(pair.many for pair in pairs) / statistics.median(pair.few for pair in pairs) - 1
+    return (
+        statistics.median(pair.many for pair in pairs)
+        / statistics.median(pair.few for pair in pairs)
+        - 1
+    )
 
 
 def report(few: int, many: int, found: list[tuple[str, float | None, list[Pair]]]) -> int:
@@ -124,7 +136,9 @@ def report(few: int, many: int, found: list[tuple[str, float | None, list[Pair]]
     for what, bound, pairs in found:
         medians = [statistics.median(side) * 1e6 for side in zip(*pairs, strict=True)]
         limit = "" if bound is None else f"≤ {bound:.0%}"
-        table.add_row(what, f"{medians[0]:.1f}", f"{medians[1]:.1f}", f"{slower(pairs):+.0%}", limit)
+        table.add_row(
+            what, f"{medians[0]:.1f}", f"{medians[1]:.1f}", f"{slower(pairs):+.0%}", limit
+        )
     Console().print(table)
     return 0 if all(bound is None or slower(pairs) <= bound for _, bound, pairs in found) else 1
 

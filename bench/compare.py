@@ -45,7 +45,9 @@ def size(measure: Measure, contender: Contender, loop: str) -> int:
     return int(min(measure.most, max(measure.probe, rate * SECONDS)))
 
 
-def ratios(measure: Measure, before: Contender, after: Contender, pairs: int, loop: str) -> list[float]:
+def ratios(
+    measure: Measure, before: Contender, after: Contender, pairs: int, loop: str
+) -> list[float]:
     """After over before, pair by pair; who goes first alternates."""
     n, found = size(measure, before, loop), []
     for pair in range(pairs):
@@ -67,9 +69,13 @@ def main() -> None:
     if not (given.before / "src" / "jobq").is_dir():
         parser.error(f"{given.before} is not a checkout of jobq: it has no src/jobq")
     stores, keys = given.store or list(STORES), given.measure or list(HOT)
-    table = Table(title=f"this checkout over {given.before.name}, {given.pairs} pairs; above 1 is faster")
+    table = Table(
+        title=f"this checkout over {given.before.name}, {given.pairs} pairs; above 1 is faster"
+    )
     for column in ("store", "", "median", "lowest", "highest"):
-        table.add_column(column, justify="right" if column.endswith("t") or column == "median" else "left")
+        table.add_column(
+            column, justify="right" if column.endswith("t") or column == "median" else "left"
+        )
     slow = 0
     with Progress(transient=True) as progress:
         steps = progress.add_task("measuring", total=len(stores) * len(keys))
@@ -83,7 +89,9 @@ def main() -> None:
                 median = statistics.median(found)
                 slow += median < BOUND
                 mark = f"[red]{median:.2f}[/red]" if median < BOUND else f"{median:.2f}"
-                table.add_row(store, measure.rows[0][0], mark, f"{min(found):.2f}", f"{max(found):.2f}")
+                table.add_row(
+                    store, measure.rows[0][0], mark, f"{min(found):.2f}", f"{max(found):.2f}"
+                )
                 progress.advance(steps)
     Console().print(table)
     sys.exit(1 if slow else 0)

@@ -83,14 +83,21 @@ class Program:
 
 
 @contextmanager
-def started(contender: Contender, place: Place, command: dict[str, Any], *, loop: str) -> Iterator[Program]:
+def started(
+    contender: Contender, place: Place, command: dict[str, Any], *, loop: str
+) -> Iterator[Program]:
     """The contender's program, in a process group of its own, until the block is left."""
     argument = json.dumps({**command, **contender.extra, "url": place.url, "loop": loop})
     process = subprocess.Popen(
-        [*contender.program(), argument], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL, start_new_session=True,
+        [*contender.program(), argument],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
         env=os.environ | {"PYTHONPATH": contender.pythonpath(), "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
+    )
     program = Program(process, f"{contender.name} {command['do']}")
     try:
         yield program
@@ -98,7 +105,9 @@ def started(contender: Contender, place: Place, command: dict[str, Any], *, loop
         program.kill()
 
 
-def run(contender: Contender, place: Place, command: dict[str, Any], *, loop: str, timeout: float = 120) -> dict[str, Any]:
+def run(
+    contender: Contender, place: Place, command: dict[str, Any], *, loop: str, timeout: float = 120
+) -> dict[str, Any]:
     """The answer of a program that then ends by itself: what it closes is closed when this returns."""
     with started(contender, place, command, loop=loop) as program:
         answer = program.answer(timeout)

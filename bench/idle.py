@@ -35,7 +35,7 @@ _INSIDE = ("fcall", "blpop", "ping", "subscribe")
 """Commands that only clients send: what functions call on the server is counted apart."""
 
 
-# ── a process of the fleet ───────────────────────────────────────────────────────────────────────────────────────────
+# ── a process of the fleet ────────────────────────────────────────────────────────────────────────
 
 
 class Counter:
@@ -61,7 +61,9 @@ async def fleet(port: int, first: int, count: int) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     async with AsyncExitStack() as stack:
         for n in range(first, first + count):
-            queue = Queue(QUEUE, f"valkey://127.0.0.1:{port}?timeout={10 + n / 1e6:f}")  # a handle of its own
+            queue = Queue(
+                QUEUE, f"valkey://127.0.0.1:{port}?timeout={10 + n / 1e6:f}"
+            )  # a handle of its own
             queue.task(name="noop")(_noop)
             store = await (await stack.enter_async_context(queue)).store()
             store.sleep = counter.watch(store.sleep)  # type: ignore[method-assign, assignment]
@@ -79,7 +81,9 @@ class Process:
 
     def __init__(self, port: int, first: int, count: int) -> None:
         command = [sys.executable, "-m", "bench.idle", "--fleet", str(port), str(first), str(count)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def __enter__(self) -> Process:
         return self
@@ -104,7 +108,7 @@ class Process:
         return int(self.line())
 
 
-# ── what is measured ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is measured ──────────────────────────────────────────────────────────────────────────────
 
 
 def calls(port: int) -> dict[str, int]:
@@ -146,16 +150,27 @@ def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--workers", type=int, default=1000)
     options.add_argument("--processes", type=int, default=4)
-    options.add_argument("--seconds", type=float, default=30, help="how long the idle fleet is watched")
-    options.add_argument("--settle", type=float, default=40, help="how long before, from the start of the last worker")
-    options.add_argument("--fleet", type=int, nargs=3, metavar=("PORT", "FIRST", "COUNT"), help=argparse.SUPPRESS)
+    options.add_argument(
+        "--seconds", type=float, default=30, help="how long the idle fleet is watched"
+    )
+    options.add_argument(
+        "--settle",
+        type=float,
+        default=40,
+        help="how long before, from the start of the last worker",
+    )
+    options.add_argument(
+        "--fleet", type=int, nargs=3, metavar=("PORT", "FIRST", "COUNT"), help=argparse.SUPPRESS
+    )
     given = options.parse_args()
     if given.fleet:
         asyncio.run(fleet(*given.fleet))
         return
     each = given.workers // given.processes
     with valkey_server() as port, ExitStack() as stack:
-        processes = [stack.enter_context(Process(port, n * each, each)) for n in range(given.processes)]
+        processes = [
+            stack.enter_context(Process(port, n * each, each)) for n in range(given.processes)
+        ]
         for process in track(processes, description=f"starting {each * given.processes} workers"):
             process.line()
         time.sleep(given.settle)
@@ -171,7 +186,11 @@ def report(workers: int, clients: int, idle: dict[str, float], woken: list[int])
     table = Table(title=f"{workers:,} idle workers on one Valkey, {clients:,} connections")
     for column in ("", "found", "bound"):
         table.add_column(column, justify="right" if column else "left")
-    table.add_row("commands per worker and second, with those inside functions", f"{idle['all']:.2f}", f"≤ {OPS:g}")
+    table.add_row(
+        "commands per worker and second, with those inside functions",
+        f"{idle['all']:.2f}",
+        f"≤ {OPS:g}",
+    )
     table.add_row("of these sent by workers", f"{sent:.2f}", "")
     for name, rate in sorted(idle.items(), key=lambda item: -item[1]):
         if name != "all" and rate >= 0.005:

@@ -25,7 +25,11 @@ from bench.places import ask, place
 from jobq import Queue, Worker
 
 JOBS, KEYS, PAIRS = 100_000, 10_000, 5
-URLS = {"memory": "memory://bench-keyed", "sqlite": "sqlite:///{folder}/jobs.db", "valkey": "valkey://127.0.0.1:{port}"}
+URLS = {
+    "memory": "memory://bench-keyed",
+    "sqlite": "sqlite:///{folder}/jobs.db",
+    "valkey": "valkey://127.0.0.1:{port}",
+}
 
 
 async def drain(url: str, kind: str, server: int | None) -> tuple[float, float]:
@@ -62,7 +66,14 @@ def cpu_seconds(server: int | None) -> float:
 def measured(where: str, kind: str) -> tuple[float, float]:
     """One run in a process of its own, on a fresh place."""
     with place(where if where in URLS else "given", URLS.get(where, where)) as fresh:
-        command = [sys.executable, "-m", "bench.keyed", fresh.url, kind, str(getattr(fresh, "port", ""))]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.keyed",
+            fresh.url,
+            kind,
+            str(getattr(fresh, "port", "")),
+        ]
         answer = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     elapsed, cpu = json.loads(answer.stdout)
     return elapsed, cpu
@@ -77,20 +88,33 @@ def main() -> None:
     where = sys.argv[1] if len(sys.argv) > 1 else "memory"
     console = Console()
     table = Table(title=f"{JOBS:,} jobs over {KEYS:,} keys, concurrency 100, {where}")
-    for column in ("plain, s", "keyed, s", "keyed / plain", "plain, CPU s", "keyed, CPU s", "keyed / plain"):
+    for column in (
+        "plain, s",
+        "keyed, s",
+        "keyed / plain",
+        "plain, CPU s",
+        "keyed, CPU s",
+        "keyed / plain",
+    ):
         table.add_column(column, justify="right")
     pairs = []
     for n in track(range(PAIRS), "pairs", console=console, transient=True):
-        order = ("plain", "keyed") if n % 2 == 0 else ("keyed", "plain")  # neither is always the first of a pair
+        order = (
+            ("plain", "keyed") if n % 2 == 0 else ("keyed", "plain")
+        )  # neither is always the first of a pair
         run = {kind: measured(where, kind) for kind in order}
         figures = zip(run["plain"], run["keyed"], strict=True)
-        pairs.append([figure for plain, keyed in figures for figure in (plain, keyed, keyed / plain)])
+        pairs.append(
+            [figure for plain, keyed in figures for figure in (plain, keyed, keyed / plain)]
+        )
         table.add_row(*(f"{figure:.2f}" for figure in pairs[-1]))
     medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
     table.add_section()
     table.add_row(*(f"{figure:.2f}" for figure in medians), style="bold")
     console.print(table)
-    console.print(f"keyed / plain, median of {PAIRS} pairs: {medians[2]:.2f} elapsed, {medians[5]:.2f} CPU")
+    console.print(
+        f"keyed / plain, median of {PAIRS} pairs: {medians[2]:.2f} elapsed, {medians[5]:.2f} CPU"
+    )
 
 
 if __name__ == "__main__":

@@ -50,7 +50,12 @@ def _by_hand(jobs: int) -> float:
             send = queue.named(_TASK)
             began = time.monotonic()
             await send.enqueue_many(
-                {"order": n, "to": f"customer-{n % 5_000}@example.org", "amount": n % 10_000 / 100.0} for n in range(jobs)
+                {
+                    "order": n,
+                    "to": f"customer-{n % 5_000}@example.org",
+                    "amount": n % 10_000 / 100.0,
+                }
+                for n in range(jobs)
             )
             return time.monotonic() - began
 

@@ -49,12 +49,16 @@ def _enqueue(mode: str) -> Callable[[Session, Place], tuple[float, ...]]:
     return take
 
 
-def _drain(concurrency: int, backlog: int | None = None) -> Callable[[Session, Place], tuple[float, ...]]:
+def _drain(
+    concurrency: int, backlog: int | None = None
+) -> Callable[[Session, Place], tuple[float, ...]]:
     """Jobs per second of one worker process, from its first handler call on. With a backlog: over its first part."""
 
     def take(session: Session, where: Place) -> tuple[float, ...]:
         # A tenth more than is timed: the end of the line, with ever fewer jobs at once, is not what is measured.
-        fill, target = (backlog, FIRST) if backlog else (session.n + session.n // 10 + concurrency, session.n)
+        fill, target = (
+            (backlog, FIRST) if backlog else (session.n + session.n // 10 + concurrency, session.n)
+        )
         command = {"do": "work", "concurrency": concurrency, "target": target}
         if where.shared:
             _fill(session, where, fill)
@@ -101,14 +105,23 @@ def _bytes(session: Session, where: Place) -> tuple[float, ...]:
     return (((where.bytes_used() or 0) - before) / session.n,)
 
 
-def _rate(key: str, title: str, take: Callable[[Session, Place], tuple[float, ...]], *, probe: int, most: int) -> Measure:
+def _rate(
+    key: str,
+    title: str,
+    take: Callable[[Session, Place], tuple[float, ...]],
+    *,
+    probe: int,
+    most: int,
+) -> Measure:
     return Measure(key=key, rows=((title, "/s"),), take=take, probe=probe, most=most)
 
 
 def backlog(key: str, waiting: int) -> Measure:
     """The first part of a long line."""
     title = f"drain of the first {FIRST:,} of {waiting:,}"
-    return Measure(key=key, rows=((title, "/s"),), take=_drain(100, waiting), probe=1, most=1, fixed=True)
+    return Measure(
+        key=key, rows=((title, "/s"),), take=_drain(100, waiting), probe=1, most=1, fixed=True
+    )
 
 
 _ALL = (
@@ -128,7 +141,14 @@ _ALL = (
     ),
     backlog("backlog10k", 10_000),
     backlog("backlog1m", 1_000_000),
-    Measure(key="bytes", rows=(("memory or disk per waiting job", "B"),), take=_bytes, probe=20_000, most=20_000, fixed=True),
+    Measure(
+        key="bytes",
+        rows=(("memory or disk per waiting job", "B"),),
+        take=_bytes,
+        probe=20_000,
+        most=20_000,
+        fixed=True,
+    ),
 )
 
 MEASURES: dict[str, Measure] = {measure.key: measure for measure in _ALL}

@@ -11,7 +11,13 @@ from bench.report import number
 from bench.results import Results, load
 
 DOCS = Path("docs")
-PLOTTED = ("drain, concurrency 100", "drain, concurrency 10", "drain, concurrency 1", "enqueue concurrently", "enqueue in bulk")
+PLOTTED = (
+    "drain, concurrency 100",
+    "drain, concurrency 10",
+    "drain, concurrency 1",
+    "enqueue concurrently",
+    "enqueue in bulk",
+)
 WIDTH, BAR, GAP, NAMES, NUMBERS = 720, 18, 6, 120, 90
 
 STYLE = """
@@ -31,7 +37,12 @@ def page(runs: list[Results]) -> str:
         "×n means n times as good as the baseline; for ms and B, less is better. – means the library has no such thing.",
     ]
     for run in runs:
-        parts += [_head(run), f"![{run.suite}](benchmarks-{run.suite}.svg)", _table(run), _versions(run)]
+        parts += [
+            _head(run),
+            f"![{run.suite}](benchmarks-{run.suite}.svg)",
+            _table(run),
+            _versions(run),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -49,7 +60,11 @@ def _head(run: Results) -> str:
 def _table(run: Results) -> str:
     lines = ["| | " + " | ".join(run.contenders) + " |", "|---|" + "---:|" * len(run.contenders)]
     for row, unit in run.units.items():
-        lines.append(f"| {row} | " + " | ".join(_cell(run, row, unit, contender) for contender in run.contenders) + " |")
+        lines.append(
+            f"| {row} | "
+            + " | ".join(_cell(run, row, unit, contender) for contender in run.contenders)
+            + " |"
+        )
     return "\n".join(lines)
 
 
@@ -58,12 +73,18 @@ def _cell(run: Results, row: str, unit: str, contender: str) -> str:
     if value is None:
         note = (run.cells[row, contender].note or "") if (row, contender) in run.cells else ""
         return "failed" if note.startswith("failed") else "–"
-    return number(value, unit) if ratio is None or contender == run.baseline else f"{number(value, unit)} ×{ratio:.3g}"
+    return (
+        number(value, unit)
+        if ratio is None or contender == run.baseline
+        else f"{number(value, unit)} ×{ratio:.3g}"
+    )
 
 
 def _versions(run: Results) -> str:
     known = [
-        f"{name} ({', '.join(f'{p} {v}' for p, v in packages.items())})" for name, packages in run.versions.items() if packages
+        f"{name} ({', '.join(f'{p} {v}' for p, v in packages.items())})"
+        for name, packages in run.versions.items()
+        if packages
     ]
     return "Versions: " + "; ".join(known) + "."
 
@@ -72,7 +93,9 @@ def plot(run: Results) -> str:
     """Bars, one panel per row, best on top; readable in light and dark."""
     panels, y = [], 0
     for row in PLOTTED:
-        values = {name: value for name in run.contenders if (value := run.median(row, name)) is not None}
+        values = {
+            name: value for name in run.contenders if (value := run.median(row, name)) is not None
+        }
         if values:
             panels.append(_panel(row, values, run.units[row], y))
             y += 40 + len(values) * (BAR + GAP)

@@ -56,7 +56,10 @@ class Meter:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.2):
-            self.peak = max(self.peak, int((self.process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+            self.peak = max(
+                self.peak,
+                int((self.process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"),
+            )
 
     def _cpu(self) -> float:
         fields = (self.process / "stat").read_text().rsplit(") ", 1)[1].split()
@@ -68,10 +71,18 @@ class Meter:
         began, cpu = time.monotonic(), self._cpu()
         work()
         took, used = time.monotonic() - began, self._cpu() - cpu
-        return {"what": name, "events": events, "s": took, "cpu_s": used, "peak_mb": self.peak >> 20}
+        return {
+            "what": name,
+            "events": events,
+            "s": took,
+            "cpu_s": used,
+            "peak_mb": self.peak >> 20,
+        }
 
 
-def bench(spark: SparkSession, meter: Meter, source: str, folder: Path, events: int, rounds: int) -> list[Line]:
+def bench(
+    spark: SparkSession, meter: Meter, source: str, folder: Path, events: int, rounds: int
+) -> list[Line]:
     """All lines of one source: of several rounds, the medians."""
     opened = open_source(source)
     lake = folder / "lake"
@@ -83,7 +94,11 @@ def bench(spark: SparkSession, meter: Meter, source: str, folder: Path, events: 
         run.wait()
         assert into.state.totals.events == events, into.state.totals
 
-    works = {**_copies(spark, source, folder), "run --once": pipeline, "audit": lambda: _audited(Lake(spark, str(lake)))}
+    works = {
+        **_copies(spark, source, folder),
+        "run --once": pipeline,
+        "audit": lambda: _audited(Lake(spark, str(lake))),
+    }
     measured: dict[str, list[Line]] = {name: [] for name in works}
     for _ in range(rounds):
         shutil.rmtree(lake, ignore_errors=True)
@@ -105,12 +120,22 @@ def _copies(spark: SparkSession, source: str, folder: Path) -> dict[str, Callabl
     if source.startswith("kafka://"):
         servers, topic = source.removeprefix("kafka://").split("/")
         kafka = {"kafka.bootstrap.servers": servers, "subscribe": topic}
-        records = spark.read.format("kafka").options(**kafka).load().withColumn("value", F.col("value").cast("string"))
-        raw, parsed = records.select("key", "value", "partition", "offset", "timestamp"), from_json_lines(records)
+        records = (
+            spark.read.format("kafka")
+            .options(**kafka)
+            .load()
+            .withColumn("value", F.col("value").cast("string"))
+        )
+        raw, parsed = (
+            records.select("key", "value", "partition", "offset", "timestamp"),
+            from_json_lines(records),
+        )
     else:
         raw, parsed = spark.read.text(source), spark.read.schema(WIRE).json(source)
     return {
-        "copy (lines as they are)": lambda: raw.write.mode("overwrite").parquet(str(folder / "raw")),
+        "copy (lines as they are)": lambda: raw.write.mode("overwrite").parquet(
+            str(folder / "raw")
+        ),
         "copy (parsed)": lambda: parsed.write.mode("overwrite").parquet(str(folder / "parsed")),
     }
 
@@ -119,14 +144,23 @@ def to_kafka(address: str, topic: str, folder: Path) -> None:
     """The events of the folder, as the relay would send them."""
     from confluent_kafka import Producer
 
-    settings = {"enable.idempotence": True, "compression.type": "zstd", "linger.ms": 20, "queue.buffering.max.messages": 500_000}
+    settings = {
+        "enable.idempotence": True,
+        "compression.type": "zstd",
+        "linger.ms": 20,
+        "queue.buffering.max.messages": 500_000,
+    }
     producer = Producer({"bootstrap.servers": address, **settings})
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.open("rb"):
             event = json.loads(line)
             while True:
                 try:
-                    producer.produce(topic, value=line.rstrip(), key=f"{event['tenant']}/{event['queue']}/{event['job']}")
+                    producer.produce(
+                        topic,
+                        value=line.rstrip(),
+                        key=f"{event['tenant']}/{event['queue']}/{event['job']}",
+                    )
                     break
                 except BufferError:
                     producer.poll(0.05)
@@ -139,7 +173,9 @@ def show(lines: list[Line]) -> None:
     copies = [line for line in lines if line["what"].startswith("copy")]
     for line in lines:
         rate = int(line["events"] / line["s"])
-        figures = f"{line['s']:8.1f} s {line['cpu_s']:8.1f} cpu s {rate:>9,}/s {line['peak_mb']:>6,} MB"
+        figures = (
+            f"{line['s']:8.1f} s {line['cpu_s']:8.1f} cpu s {rate:>9,}/s {line['peak_mb']:>6,} MB"
+        )
         click.echo(f"{line['what']:26} {line['events']:>11,} events {figures}")
         for copy in copies if line["what"] == "run --once" else ():
             ratio, cpu = line["s"] / copy["s"], line["cpu_s"] / copy["cpu_s"]
@@ -150,13 +186,23 @@ def show(lines: list[Line]) -> None:
 def show_growth(lines: list[Line]) -> None:
     """Time per event of `run --once` and `audit` at each size, against the smallest."""
     for what in ("copy (parsed)", "run --once", "audit"):
-        sizes = sorted((line for line in lines if line["what"] == what), key=lambda line: line["events"])
-        each = [(line["events"], 1e6 * line["s"] / line["events"], 1e6 * line["cpu_s"] / line["events"]) for line in sizes]
-        steps = (f"{events:,}: {s:.1f} µs, {cpu:.1f} µs cpu (× {s / each[0][1]:.2f})" for events, s, cpu in each)
+        sizes = sorted(
+            (line for line in lines if line["what"] == what), key=lambda line: line["events"]
+        )
+        each = [
+            (line["events"], 1e6 * line["s"] / line["events"], 1e6 * line["cpu_s"] / line["events"])
+            for line in sizes
+        ]
+        steps = (
+            f"{events:,}: {s:.1f} µs, {cpu:.1f} µs cpu (× {s / each[0][1]:.2f})"
+            for events, s, cpu in each
+        )
         click.echo(f"{what:14} per event at " + "   ".join(steps))
 
 
-def through_kafka(spark: SparkSession, meter: Meter, made: str, work: Path, count: int, rounds: int) -> list[Line]:
+def through_kafka(
+    spark: SparkSession, meter: Meter, made: str, work: Path, count: int, rounds: int
+) -> list[Line]:
     """The same from a topic."""
     from tests.kafka import Kafka
 
@@ -174,17 +220,33 @@ def events_of(folder: Path, size: int) -> tuple[Path, int]:
     if not made.exists():
         beside = folder / f"making-{size}"
         shutil.rmtree(beside, ignore_errors=True)
-        write(Plan(jobs=int(size / EVENTS_PER_JOB), log=f"s{size}"), beside, files=max(4, size // 1_000_000))
+        write(
+            Plan(jobs=int(size / EVENTS_PER_JOB), log=f"s{size}"),
+            beside,
+            files=max(4, size // 1_000_000),
+        )
         beside.rename(made)
     return made, sum(1 for file in made.glob("*.jsonl") for _ in file.open("rb"))
 
 
 def main() -> None:
     """See the module."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--events", type=int, action="append", default=[], help="size; may be repeated")
-    options.add_argument("--load", type=int, action="append", default=[], help="jobs to load into Valkey; may be repeated")
-    options.add_argument("--rounds", type=int, default=1, help="of every measurement; medians are shown")
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "--events", type=int, action="append", default=[], help="size; may be repeated"
+    )
+    options.add_argument(
+        "--load",
+        type=int,
+        action="append",
+        default=[],
+        help="jobs to load into Valkey; may be repeated",
+    )
+    options.add_argument(
+        "--rounds", type=int, default=1, help="of every measurement; medians are shown"
+    )
     options.add_argument("--kafka", action="store_true", help="through a Kafka started here")
     options.add_argument("--stages", action="store_true", help="also what each stage took")
     options.add_argument("--master", default="local[*]")
@@ -213,7 +275,11 @@ def _run(given: argparse.Namespace, folder: Path, sizes: list[int]) -> list[Line
     if given.stages:
         shutil.rmtree(log, ignore_errors=True)
         log.mkdir(parents=True)
-        conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": log.as_uri(), "spark.eventLog.compress": "false"}
+        conf |= {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": log.as_uri(),
+            "spark.eventLog.compress": "false",
+        }
     spark = open_session("bench", master=given.master, conf=conf)
     meter, results, warm_until = Meter(spark), [], 0.0
     try:
@@ -222,7 +288,9 @@ def _run(given: argparse.Namespace, folder: Path, sizes: list[int]) -> list[Line
             work = folder / f"work-{size}"
             shutil.rmtree(work, ignore_errors=True)
             rounds = given.rounds if size != WARM_UP else 1
-            lines = (through_kafka if given.kafka else bench)(spark, meter, str(made), work, count, rounds)
+            lines = (through_kafka if given.kafka else bench)(
+                spark, meter, str(made), work, count, rounds
+            )
             shutil.rmtree(work, ignore_errors=True)
             if size == WARM_UP:
                 warm_until = time.time()

@@ -69,9 +69,22 @@ def valkey_server() -> Iterator[int]:
     """A valkey-server of our own on a free port, without persistence, as the peers' quick starts run it."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
-        flags = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
+        flags = [
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            folder,
+        ]
         server = subprocess.Popen(
-            [valkey_binary(), *flags, "--loglevel", "warning"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [valkey_binary(), *flags, "--loglevel", "warning"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             _until_it_answers(port)

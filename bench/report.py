@@ -30,7 +30,9 @@ def table(results: Results) -> Table:
     for contender in results.contenders:
         made.add_column(contender, justify="right")
     for row, unit in results.units.items():
-        made.add_row(row, *(_cell(results, row, unit, contender) for contender in results.contenders))
+        made.add_row(
+            row, *(_cell(results, row, unit, contender) for contender in results.contenders)
+        )
     return made
 
 

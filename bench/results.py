@@ -61,7 +61,14 @@ class Results:
         """Everything, every single value included."""
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = [
-            {"row": row, "unit": unit, "contender": contender, "median": cell.median, "values": cell.values, "note": cell.note}
+            {
+                "row": row,
+                "unit": unit,
+                "contender": contender,
+                "median": cell.median,
+                "values": cell.values,
+                "note": cell.note,
+            }
             for row, unit in self.units.items()
             for contender in self.contenders
             if (cell := self.cells.get((row, contender)))
@@ -70,7 +77,17 @@ class Results:
         path.write_text(json.dumps({**head, "rows": rows}, indent=2) + "\n")
 
 
-HEAD = ("suite", "began", "commit", "machine", "loop", "seconds", "contenders", "baseline", "versions")
+HEAD = (
+    "suite",
+    "began",
+    "commit",
+    "machine",
+    "loop",
+    "seconds",
+    "contenders",
+    "baseline",
+    "versions",
+)
 
 
 def load(path: Path) -> Results:
@@ -100,4 +117,7 @@ def _cpu() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )

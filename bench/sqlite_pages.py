@@ -59,7 +59,9 @@ def commits(page: int, checkpoint: int) -> float:
         def work() -> None:
             n = next(number)
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute("INSERT INTO a VALUES (NULL, ?, ?, ?)", (f"id{n:012d}", n, b"x" * 150))
+            connection.execute(
+                "INSERT INTO a VALUES (NULL, ?, ?, ?)", (f"id{n:012d}", n, b"x" * 150)
+            )
             connection.execute("INSERT INTO b VALUES (NULL, ?)", (b"x" * 90,))
             connection.execute("UPDATE c SET n = n + 1")
             connection.execute("COMMIT")
@@ -130,14 +132,32 @@ async def hop() -> tuple[float, float]:
 def main() -> None:
     """Measure and print."""
     console = Console()
-    pages = Table("page size", "checkpoints in the commit", "beside it", title="µs per commit of one job's pages")
-    for page in track((1024, 2048, 4096, 8192), "commits by page size", console=console, transient=True):
+    pages = Table(
+        "page size",
+        "checkpoints in the commit",
+        "beside it",
+        title="µs per commit of one job's pages",
+    )
+    for page in track(
+        (1024, 2048, 4096, 8192), "commits by page size", console=console, transient=True
+    ):
         pages.add_row(str(page), f"{commits(page, 1000):.0f}", f"{commits(page, 0):.0f}")
-    sizes = Table("jobs there are", "SQLite's :memory:", "a file that nobody syncs", title="µs to claim a hundred and commit")
+    sizes = Table(
+        "jobs there are",
+        "SQLite's :memory:",
+        "a file that nobody syncs",
+        title="µs to claim a hundred and commit",
+    )
     for count in track((20_000, 500_000), "commits by size", console=console, transient=True):
         with tempfile.TemporaryDirectory() as folder:
-            sizes.add_row(f"{count:,}", f"{large(':memory:', count):.0f}", f"{large(f'{folder}/large.db', count):.0f}")
-    drivers = Table("driver", "insert a job's row", "read a queue's row", title="µs per statement, in memory")
+            sizes.add_row(
+                f"{count:,}",
+                f"{large(':memory:', count):.0f}",
+                f"{large(f'{folder}/large.db', count):.0f}",
+            )
+    drivers = Table(
+        "driver", "insert a job's row", "read a queue's row", title="µs per statement, in memory"
+    )
     for name, connection in (
         (f"sqlite3 ({sqlite3.sqlite_version})", sqlite3.connect(":memory:", isolation_level=None)),
         (f"apsw ({apsw.sqlite_lib_version()})", apsw.Connection(":memory:")),

@@ -13,7 +13,9 @@ def show_stages(log: Path, *, since: float) -> None:
     """One line per stage that began after `since` (seconds since the epoch)."""
     stages, spent = {}, defaultdict[tuple[int, int], Counter[str]](Counter)
     jobs: dict[int, str | None] = {}
-    for file in sorted(path for path in log.rglob("*") if path.is_file() and path.name.startswith("events_")):
+    for file in sorted(
+        path for path in log.rglob("*") if path.is_file() and path.name.startswith("events_")
+    ):
         for line in file.open():
             event = json.loads(line)
             if event["Event"] == "SparkListenerStageCompleted":
@@ -25,14 +27,22 @@ def show_stages(log: Path, *, since: float) -> None:
                 sums["run"] += metrics.get("Executor Run Time", 0)
                 sums["cpu"] += metrics.get("Executor CPU Time", 0) // 1_000_000
                 sums["gc"] += metrics.get("JVM GC Time", 0)
-                sums["shuffled"] += metrics.get("Shuffle Write Metrics", {}).get("Shuffle Bytes Written", 0)
+                sums["shuffled"] += metrics.get("Shuffle Write Metrics", {}).get(
+                    "Shuffle Bytes Written", 0
+                )
                 sums["spilt"] += metrics.get("Disk Bytes Spilled", 0)
             elif event["Event"] == "SparkListenerJobStart":
                 named = (event.get("Properties") or {}).get("spark.job.description")
                 jobs.update(dict.fromkeys(event["Stage IDs"], named))
-    begun = {key: info["Submission Time"] for key, info in stages.items() if info["Submission Time"] >= since * 1000}
+    begun = {
+        key: info["Submission Time"]
+        for key, info in stages.items()
+        if info["Submission Time"] >= since * 1000
+    }
     first = min(begun.values(), default=0)
-    click.echo(f"{'at':>8} {'took':>7} {'tasks':>5} {'in tasks':>8} {'cpu':>7} {'gc':>5} {'shuffle':>9} {'spill':>7}")
+    click.echo(
+        f"{'at':>8} {'took':>7} {'tasks':>5} {'in tasks':>8} {'cpu':>7} {'gc':>5} {'shuffle':>9} {'spill':>7}"
+    )
     for key, at in sorted(begun.items(), key=lambda item: item[1]):
         info, sums = stages[key], spent[key]
         times = f"{(at - first) / 1000:8.2f} {(info['Completion Time'] - at) / 1000:7.2f} {info['Number of Tasks']:5d}"

@@ -18,7 +18,10 @@ class Document:
 @search.batch_task(size=100, linger=0.2, retry=0)
 async def index(documents: list[Document]) -> list[int | Exception]:
     calls.append(len(documents))
-    return [len(document.text.split()) or ValueError(f"document {document.id} is empty") for document in documents]
+    return [
+        len(document.text.split()) or ValueError(f"document {document.id} is empty")
+        for document in documents
+    ]
 
 
 async def main() -> None:

@@ -30,9 +30,11 @@ from rich.text import Text
 from jobq import Queue, Retry, current_job
 from jobq.info import Event
 
-# ── the application ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the application ───────────────────────────────────────────────────────────────────────────────
 
-FOLDER = Path(os.environ.get("DEMO_DIR") or tempfile.mkdtemp(prefix="jobq-demo-"))  # the workers are told which one
+FOLDER = Path(
+    os.environ.get("DEMO_DIR") or tempfile.mkdtemp(prefix="jobq-demo-")
+)  # the workers are told which one
 URL = f"sqlite:///{FOLDER}/jobs.db"
 shop = Queue("shop", URL)
 
@@ -92,12 +94,18 @@ async def film(title: str) -> None:
         await asyncio.sleep(0.1)
 
 
-# ── what is shown ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is shown ─────────────────────────────────────────────────────────────────────────────────
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 88)
 TASKS = ("resize", "checksum", "fetch", "remind", "urgent", "price", "invoice", "film")
 ENDS = ("completed", "failed", "cancelled")
-STYLES = {"completed": "green", "retried": "yellow", "stalled": "magenta", "failed": "red", "cancelled": "bright_black"}
+STYLES = {
+    "completed": "green",
+    "retried": "yellow",
+    "stalled": "magenta",
+    "failed": "red",
+    "cancelled": "bright_black",
+}
 
 
 class Tally:
@@ -117,7 +125,9 @@ class Tally:
         if event.previous is not None:
             self._states[event.name][str(event.previous)] -= 1
         if event.kind == "started" and event.attempt == 1 and event.started_at is not None:
-            self.waits[event.name].append((event.started_at - (event.due_at or event.created_at)).total_seconds())
+            self.waits[event.name].append(
+                (event.started_at - (event.due_at or event.created_at)).total_seconds()
+            )
         self._changed.set()
 
     def row(self, name: str) -> list[Text]:
@@ -155,27 +165,41 @@ def live_table(tally: Tally) -> RenderableType:
         grid.add_column(title, justify="right", min_width=5)
     for name in TASKS:
         if accepted := tally.kinds[name]["accepted"]:
-            bar = ProgressBar(total=accepted, completed=tally.ended(name), width=20, finished_style="green")
+            bar = ProgressBar(
+                total=accepted, completed=tally.ended(name), width=20, finished_style="green"
+            )
             grid.add_row(name, bar, f"{accepted:,}", *tally.row(name))
     seconds = time.monotonic() - tally.began
     return Group(
-        grid, Text(f"{tally.ended():,} of {tally.total('accepted'):,} jobs ended after {seconds:.1f} s", style="bright_black")
+        grid,
+        Text(
+            f"{tally.ended():,} of {tally.total('accepted'):,} jobs ended after {seconds:.1f} s",
+            style="bright_black",
+        ),
     )
 
 
 def final_table(tally: Tally) -> RenderableType:
     """What became of everything."""
     grid = Table(
-        title="What became of everything", title_justify="left", title_style="bold", header_style="bold", box=box.SIMPLE_HEAD,
-        show_edge=False, pad_edge=False, padding=(0, 2, 0, 0),
-    )  # fmt: skip
+        title="What became of everything",
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
     grid.add_column("task")
     for title in ("jobs", "runs", *STYLES, "waited"):
         grid.add_column(title, justify="right")
     for name in TASKS:
         kinds, waits = tally.kinds[name], tally.waits[name]
         waited = f"{median(waits) * 1000:,.0f} ms" if waits else "·"
-        grid.add_row(name, f"{kinds['accepted']:,}", f"{kinds['started']:,}", *tally.row(name), waited)
+        grid.add_row(
+            name, f"{kinds['accepted']:,}", f"{kinds['started']:,}", *tally.row(name), waited
+        )
     return grid
 
 
@@ -211,7 +235,7 @@ async def shown(tally: Tally) -> AsyncIterator[None]:
         console.print(live_table(tally))
 
 
-# ── the story ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the story ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def start_worker(name: str) -> subprocess.Popen[bytes]:
@@ -231,7 +255,11 @@ def start_worker(name: str) -> subprocess.Popen[bytes]:
     ]
     with open(FOLDER / f"{name}.log", "wb") as log:
         return subprocess.Popen(
-            command, cwd=Path(__file__).parent, env={**os.environ, "DEMO_DIR": str(FOLDER)}, stderr=log, stdout=log
+            command,
+            cwd=Path(__file__).parent,
+            env={**os.environ, "DEMO_DIR": str(FOLDER)},
+            stderr=log,
+            stdout=log,
         )
 
 
@@ -269,7 +297,9 @@ async def play(workers: list[subprocess.Popen[bytes]], tally: Tally) -> None:
         later = await film.options(delay=3600).enqueue("Never Shown")
         await send()
         await tally.until(lambda: tally.ended() > 1200)
-        workers[0].kill()  # SIGKILL: no goodbye; its leases run out and the other worker takes its jobs up
+        workers[
+            0
+        ].kill()  # SIGKILL: no goodbye; its leases run out and the other worker takes its jobs up
         killed_at = tally.ended()
         took = await ask(100)
         await later.cancel()  # had not started: cancelled at once
@@ -278,7 +308,9 @@ async def play(workers: list[subprocess.Popen[bytes]], tally: Tally) -> None:
     say(
         f"one worker was killed (kill -9) after {killed_at:,} jobs; the other took up the {tally.total('stalled')} it was running"
     )
-    say(f"100 calls that wait for their answer: {median(took) * 1000:.1f} ms each, {max(took) * 1000:.1f} ms at worst")
+    say(
+        f"100 calls that wait for their answer: {median(took) * 1000:.1f} ms each, {max(took) * 1000:.1f} ms at worst"
+    )
     await dead_letters()
 
 
@@ -287,7 +319,9 @@ async def dead_letters() -> None:
     dead = [job async for job in shop.find(state="failed")]
     first, why = dead[0], dead[0].failure
     assert why is not None
-    say(f"{len(dead)} dead letters, e.g. {first.name}({first.args[0]}) after {first.failures} tries: {why.type}: {why.message}")
+    say(
+        f"{len(dead)} dead letters, e.g. {first.name}({first.args[0]}) after {first.failures} tries: {why.type}: {why.message}"
+    )
     (FOLDER / "rates.txt").write_text("1.5")
     job = shop.job(first.id)
     await job.rerun()
@@ -296,7 +330,9 @@ async def dead_letters() -> None:
 
 def run_pipeline() -> None:
     """The same events through Spark, where it is installed: the audit's verdict and a report."""
-    pipeline = shutil.which("jq-pipeline", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    pipeline = shutil.which(
+        "jq-pipeline", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    )
     if pipeline is None or shutil.which("java") is None or os.environ.get("DEMO_PIPELINE") == "no":
         return
     lake = FOLDER / "lake"
@@ -304,7 +340,11 @@ def run_pipeline() -> None:
     then = ["--audit", "--report", str(page), "--conf", "spark.driver.memory=1g"]
     say("the same events through Spark: into a lake, audited against the store, and a report")
     with open(FOLDER / "pipeline.log", "wb") as log:
-        subprocess.run([pipeline, "run", "--source", URL, "--lake", str(lake), "--once", *then], check=True, stderr=log)
+        subprocess.run(
+            [pipeline, "run", "--source", URL, "--lake", str(lake), "--once", *then],
+            check=True,
+            stderr=log,
+        )
 
 
 async def tell() -> bool:
@@ -330,7 +370,10 @@ async def tell() -> bool:
     console.print()
     console.print(final_table(tally))
     accepted, held = tally.total("accepted"), sum(counts.values())
-    say(f"{accepted:,} accepted = {' + '.join(f'{counts[end]:,} {end}' for end in counts if counts[end])}", "bold")
+    say(
+        f"{accepted:,} accepted = {' + '.join(f'{counts[end]:,} {end}' for end in counts if counts[end])}",
+        "bold",
+    )
     return accepted == held == sum(counts[end] for end in counts if end.ended)
 
 
@@ -362,9 +405,21 @@ def main() -> int:
     finally:
         if not keep:
             shutil.rmtree(FOLDER, ignore_errors=True)
-    verdict = Text("every job is accounted for", style="green") if complete else Text("JOBS ARE MISSING", style="bold red")
-    console.print(Text("• ", style="cyan") + verdict + Text(f"; {time.monotonic() - began:.0f} seconds", style="bright_black"))
-    look = f"jq-ctl --url {URL} status" if keep else "DEMO_DIR=/tmp/demo make demo keeps the file, for a look around with jq-ctl"
+    verdict = (
+        Text("every job is accounted for", style="green")
+        if complete
+        else Text("JOBS ARE MISSING", style="bold red")
+    )
+    console.print(
+        Text("• ", style="cyan")
+        + verdict
+        + Text(f"; {time.monotonic() - began:.0f} seconds", style="bright_black")
+    )
+    look = (
+        f"jq-ctl --url {URL} status"
+        if keep
+        else "DEMO_DIR=/tmp/demo make demo keeps the file, for a look around with jq-ctl"
+    )
     console.print(Text(f"  {look}", style="bright_black"))
     return 0 if complete else 1
 

@@ -16,7 +16,9 @@ async def flaky() -> None:
 async def history(after: str) -> str:
     """What happened, up to the first completion; where a later reader goes on."""
     async for event in tracked.events(after=after):
-        print(f"{event.kind:<10} {event.previous or '-':>8} → {event.state:<10} attempt {event.attempt}")
+        print(
+            f"{event.kind:<10} {event.previous or '-':>8} → {event.state:<10} attempt {event.attempt}"
+        )
         if event.kind == "completed":
             return event.position
     raise AssertionError("events() has no end")

@@ -33,7 +33,11 @@ async def usual_shapes() -> None:
     last = await chain(price, double, double, first=("nut",))
     every = await group(price, [("nut",), ("bolt",)])
     summed = await chord(price, [("nut",), ("bolt",)], total)
-    print(await last.result(timeout=10), await every.result(timeout=10), await summed.result(timeout=10))
+    print(
+        await last.result(timeout=10),
+        await every.result(timeout=10),
+        await summed.result(timeout=10),
+    )
 
     print(await shop.flow_tree(summed.id))
 
@@ -42,7 +46,9 @@ async def main() -> None:
     async with shop, Worker(shop):
         async with shop.flow() as flow:
             prices = [flow.add(price, item) for item in ("nut", "bolt", "hammer")]
-            summed = flow.add(total, [p.ref for p in prices])  # an argument that is a job's result is an edge
+            summed = flow.add(
+                total, [p.ref for p in prices]
+            )  # an argument that is a job's result is an edge
             billed = flow.add(bill, "ada", summed.ref)
         print(await billed.result(timeout=10))
 

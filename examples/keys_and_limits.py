@@ -32,7 +32,9 @@ async def report(n: int) -> None:
 @calls.task
 async def call(n: int) -> int:
     if n == 0 and current_job().attempt == 1:
-        raise RateLimited(0.05)  # the other side said so: hold the queue, this job stays in front, at no cost
+        raise RateLimited(
+            0.05
+        )  # the other side said so: hold the queue, this job stays in front, at no cost
     return n
 
 
@@ -51,7 +53,14 @@ async def ended(jobs: Sequence[Job[object]]) -> None:
 
 
 async def main() -> None:
-    async with deliveries, reports, calls, exports, thumbnails, Worker(deliveries, reports, calls, exports):
+    async with (
+        deliveries,
+        reports,
+        calls,
+        exports,
+        thumbnails,
+        Worker(deliveries, reports, calls, exports),
+    ):
         await deliveries.pause()
         jobs = await deliver.enqueue_many([("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1)])
         await deliveries.resume()
@@ -69,7 +78,9 @@ async def main() -> None:
         try:
             await thumbnail.enqueue_many([(n,) for n in range(5)])
         except QueueFull as full:
-            print(f"{len(full.accepted)} accepted, {full.refused} refused: {full.max_waiting} may wait")
+            print(
+                f"{len(full.accepted)} accepted, {full.refused} refused: {full.max_waiting} may wait"
+            )
 
         await deliveries.set_limits(key_limit=5, key="a")  # at run time, for one key
         print((await deliveries.limits()).keys)

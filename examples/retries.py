@@ -54,11 +54,18 @@ async def main() -> None:
         print(await fetch.call(1))
         print(await polite.call())
         print(await poll.call())
-        for task, args in ((save, ("/etc/hosts",)), (call_out, ()), (slow, ()), (transfer, ("nobody",))):
+        for task, args in (
+            (save, ("/etc/hosts",)),
+            (call_out, ()),
+            (slow, ()),
+            (transfer, ("nobody",)),
+        ):
             try:
                 await task.call(*args)
             except JobFailed as error:
-                print(f"{task.name}: {error.failure.reason} after attempt {error.failure.attempt}: {error.failure.message}")
+                print(
+                    f"{task.name}: {error.failure.reason} after attempt {error.failure.attempt}: {error.failure.message}"
+                )
         print(await fetch.options(retry=Retry(2, base=0.01)).call(2))  # as data, for this call only
 
 

@@ -14,7 +14,9 @@ async def digest() -> str:
     return "good morning"
 
 
-@bank.task(schedule=Every(0.2, after_complete=True))  # from the end of the last job: runs never overlap
+@bank.task(
+    schedule=Every(0.2, after_complete=True)
+)  # from the end of the last job: runs never overlap
 async def fetch() -> None:
     fetched.release()
 
@@ -26,10 +28,16 @@ async def remind(customer: str) -> str:
 
 async def at_run_time() -> None:
     """Schedules with arguments, made and changed while it runs."""
-    await bank.schedule("remind-ada", Every(timedelta(days=7), limit=4, catch_up="one"), remind, "ada")
-    await bank.schedule("remind-ada", Every(timedelta(days=7), limit=4, catch_up="one"), remind, "ada")  # changes nothing
+    await bank.schedule(
+        "remind-ada", Every(timedelta(days=7), limit=4, catch_up="one"), remind, "ada"
+    )
+    await bank.schedule(
+        "remind-ada", Every(timedelta(days=7), limit=4, catch_up="one"), remind, "ada"
+    )  # changes nothing
     for info in await bank.schedules():
-        print(f"{info.id}: {info.name}{info.args}, {'waits for its job' if info.next_at is None else 'has a next time'}")
+        print(
+            f"{info.id}: {info.name}{info.args}, {'waits for its job' if info.next_at is None else 'has a next time'}"
+        )
 
     job = await bank.run_schedule("remind-ada")  # now, beside its times
     print(await job.result(timeout=10))

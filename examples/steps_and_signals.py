@@ -25,7 +25,9 @@ async def report(pages: int) -> int:
     job = current_job()
     for page in range(pages):
         await job.add(count_words, page)
-    words = await job.wait_for_children()  # ends this run; the next one starts from the top and finds them done
+    words = (
+        await job.wait_for_children()
+    )  # ends this run; the next one starts from the top and finds them done
     return sum(words.values())
 
 
@@ -40,7 +42,9 @@ async def order(item: str) -> str:
     try:
         approval = await job.wait_for_signal("approve", timeout=0.2)
     except WaitTimeout:
-        await remind.options(id=f"remind-{job.id}").enqueue(item)  # this line runs again in the next pass: once by its id
+        await remind.options(id=f"remind-{job.id}").enqueue(
+            item
+        )  # this line runs again in the next pass: once by its id
         approval = await job.wait_for_signal("approve")
     return f"{item}: approved by {approval['by']}"
 

@@ -56,7 +56,9 @@ async def given_ids() -> None:
 
 async def many() -> None:
     await resize.enqueue_many([("a.png",), ("b.png", 1024), {"picture": "c.png", "width": 64}])
-    await shop.enqueue_many([resize.bind("d.png"), charge.options(priority=1).bind(8, [Item("bolt", 2)])])
+    await shop.enqueue_many(
+        [resize.bind("d.png"), charge.options(priority=1).bind(8, [Item("bolt", 2)])]
+    )
 
 
 async def carried() -> None:

@@ -7,7 +7,9 @@ from datetime import timedelta
 
 from jobq import Queue, Retry, State, testing
 
-billing = Queue("billing", "valkey://queue.internal:6379")  # what production uses; no test will connect to it
+billing = Queue(
+    "billing", "valkey://queue.internal:6379"
+)  # what production uses; no test will connect to it
 declined = {13}
 
 

@@ -53,7 +53,9 @@ async def main() -> None:
             await sync.enqueue("acme", 2)
             follow_up = await sync.enqueue("acme", 3)
             go_on.set()
-            print(f"keep_last: {await running.result(timeout=10)}, then {await follow_up.result(timeout=10)}")
+            print(
+                f"keep_last: {await running.result(timeout=10)}, then {await follow_up.result(timeout=10)}"
+            )
 
 
 if __name__ == "__main__":

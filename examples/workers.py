@@ -26,7 +26,9 @@ async def endless() -> str:
 def crunch(pages: int) -> int:
     job = current_job()
     for page in range(pages):
-        if job.cancelled:  # a plain function has to look; an async one is interrupted at its next await
+        if (
+            job.cancelled
+        ):  # a plain function has to look; an async one is interrupted at its next await
             break
         job.sync.progress({"page": page + 1, "of": pages})
         job.sync.log(f"page {page + 1} done")
@@ -40,7 +42,9 @@ async def stopping() -> None:
         await running.wait()
     # Leaving the block stopped the worker: it let jobs end for 0.2 s and then handed back what was left.
     info = await job.info()
-    print(f"{info.state}, {info.failures} failures, {info.stalls} stalls: handing back costs nothing")
+    print(
+        f"{info.state}, {info.failures} failures, {info.stalls} stalls: handing back costs nothing"
+    )
     async with Worker(work):
         print(await job.result(timeout=10))
 

@@ -21,7 +21,9 @@ from typing import NamedTuple
 PACKAGE = "jobq"
 
 STORES = frozenset({"stores.sqlite", "stores.valkey", "stores.postgres", "stores.remote"})
-BELOW_PUBLIC = frozenset({"engine", "executors", "current", "stores", "stores.base", "core", "errors"})
+BELOW_PUBLIC = frozenset(
+    {"engine", "executors", "current", "stores", "stores.base", "core", "errors"}
+)
 
 # Unit → the units it may import, besides itself. A unit is the longest of these names that begins a module's name;
 # what has no entry (queue, task, job, worker, …, and `jobq` itself) is "public".
@@ -60,16 +62,38 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     "pyspark": (frozenset({"pipeline"}), "Spark"),
     "pyarrow": (frozenset({"pipeline"}), "Arrow"),
     "pandas": (frozenset({"pipeline"}), "pandas"),
-    "click": (frozenset({"cli", "console", "server", "relay", "pipeline"}), "a command-line library"),
+    "click": (
+        frozenset({"cli", "console", "server", "relay", "pipeline"}),
+        "a command-line library",
+    ),
     "rich": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
     "yaml": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
     "uvloop": (frozenset({"cli", "server"}), "an event loop, the process's choice"),
 }
 
-IMPURE = frozenset({
-    "asyncio", "concurrent", "http", "io", "logging", "multiprocessing", "os", "pathlib", "select", "selectors", "shutil",
-    "signal", "socket", "sqlite3", "ssl", "subprocess", "tempfile", "threading", "time",
-})  # fmt: skip
+IMPURE = frozenset(
+    {
+        "asyncio",
+        "concurrent",
+        "http",
+        "io",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "sqlite3",
+        "ssl",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "time",
+    }
+)
 CLOCK_READS = frozenset({"now", "utcnow", "today"})
 
 
@@ -156,9 +180,13 @@ def _clock_reads(tree: ast.AST) -> Iterator[tuple[int, str]]:
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in CLOCK_READS
-            and ast.unparse(node.func.value) in {"datetime", "date", "datetime.datetime", "datetime.date"}
+            and ast.unparse(node.func.value)
+            in {"datetime", "date", "datetime.datetime", "datetime.date"}
         ):
-            yield node.lineno, f"core reads no clock ({ast.unparse(node.func)}): take the time as an argument"
+            yield (
+                node.lineno,
+                f"core reads no clock ({ast.unparse(node.func)}): take the time as an argument",
+            )
 
 
 def check(src: Path) -> list[str]:
@@ -166,7 +194,9 @@ def check(src: Path) -> list[str]:
     files = {_module_name(path, src): path for path in sorted((src / PACKAGE).rglob("*.py"))}
     names = frozenset(files)
     return [
-        f"{path}:{line}: {message}" for module, path in files.items() for line, message in broken(module, path.read_text(), names)
+        f"{path}:{line}: {message}"
+        for module, path in files.items()
+        for line, message in broken(module, path.read_text(), names)
     ]
 
 

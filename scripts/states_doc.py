@@ -41,7 +41,9 @@ DONE_TO_QUEUES = {
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([*_head(), "", *_states(), "", *_diagram(), "", *_table(), "", *_done_to_queues(), ""])
+    return "\n".join(
+        [*_head(), "", *_states(), "", *_diagram(), "", *_table(), "", *_done_to_queues(), ""]
+    )
 
 
 def _head() -> Iterator[str]:
@@ -105,7 +107,10 @@ def main(arguments: list[str]) -> int:
         return 0
     if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{PAGE.name} is not what core/states.py says: run python scripts/states_doc.py", file=sys.stderr)
+    print(
+        f"{PAGE.name} is not what core/states.py says: run python scripts/states_doc.py",
+        file=sys.stderr,
+    )
     return 1
 
 

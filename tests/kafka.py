@@ -30,9 +30,13 @@ appender.out.layout.pattern = %d %p %c: %m%n
 
 def jars(*names: str) -> list[Path]:
     """The jars of scripts/jars/NAME.xml, fetched if need be; skips the test, loudly, where they cannot be had."""
-    done = subprocess.run([ROOT / "scripts" / "jars" / "fetch", *names], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [ROOT / "scripts" / "jars" / "fetch", *names], capture_output=True, text=True, timeout=600
+    )
     if done.returncode:
-        pytest.skip(f"SKIPPED FOR WANT OF JARS ({', '.join(names)}): {(done.stderr or done.stdout).strip()[-300:]}")
+        pytest.skip(
+            f"SKIPPED FOR WANT OF JARS ({', '.join(names)}): {(done.stderr or done.stdout).strip()[-300:]}"
+        )
     return [jar for name in names for jar in sorted((JARS / name).glob("*.jar"))]
 
 
@@ -64,7 +68,14 @@ class Kafka:
             "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\ngroup.initial.rebalance.delay.ms=0\n"
         )
         cluster = self._java("kafka.tools.StorageTool", "random-uuid").strip().splitlines()[-1]
-        self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.folder / "server.properties"))
+        self._java(
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            cluster,
+            "-c",
+            str(self.folder / "server.properties"),
+        )
 
     def _command(self, *args: str) -> list[str]:
         java = shutil.which("java") or "java"
@@ -72,13 +83,17 @@ class Kafka:
         return [java, "-Xmx512m", logging, "-cp", self._classpath, *args]
 
     def _java(self, *args: str) -> str:
-        return subprocess.run(self._command(*args), check=True, capture_output=True, text=True, timeout=120).stdout
+        return subprocess.run(
+            self._command(*args), check=True, capture_output=True, text=True, timeout=120
+        ).stdout
 
     def start(self) -> Kafka:
         """Start, and wait until it listens."""
         output = (self.folder / "output.txt").open("ab")
         self._process = subprocess.Popen(
-            self._command("kafka.Kafka", str(self.folder / "server.properties")), stdout=output, stderr=output
+            self._command("kafka.Kafka", str(self.folder / "server.properties")),
+            stdout=output,
+            stderr=output,
         )
         output.close()
         deadline = time.monotonic() + 90
@@ -90,7 +105,9 @@ class Kafka:
                     return self
             time.sleep(0.1)
         self.stop()
-        raise AssertionError(f"Kafka did not start: {(self.folder / 'output.txt').read_text()[-2000:]}")
+        raise AssertionError(
+            f"Kafka did not start: {(self.folder / 'output.txt').read_text()[-2000:]}"
+        )
 
     def stop(self, *, hard: bool = False) -> None:
         """Stop it; `hard`: as a crash would."""

@@ -39,7 +39,13 @@ class Arq(AsyncAdapter):
 
     async def work(self, concurrency: int) -> None:
         logging.getLogger("arq").setLevel(logging.WARNING)
-        worker = Worker(functions=[noop], redis_settings=self.settings, max_jobs=concurrency, poll_delay=0.001, log_results=False)
+        worker = Worker(
+            functions=[noop],
+            redis_settings=self.settings,
+            max_jobs=concurrency,
+            poll_delay=0.001,
+            log_results=False,
+        )
         await worker.async_run()
 
 

@@ -37,8 +37,21 @@ class CeleryPeer(SyncAdapter):
         return noop.delay(PAYLOAD).get(timeout=30)
 
     def work(self, concurrency: int) -> None:
-        pool = ["--pool=solo"] if concurrency == 1 else ["--pool=threads", f"--concurrency={concurrency}"]
-        app.worker_main(["worker", *pool, "--loglevel=WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"])
+        pool = (
+            ["--pool=solo"]
+            if concurrency == 1
+            else ["--pool=threads", f"--concurrency={concurrency}"]
+        )
+        app.worker_main(
+            [
+                "worker",
+                *pool,
+                "--loglevel=WARNING",
+                "--without-gossip",
+                "--without-mingle",
+                "--without-heartbeat",
+            ]
+        )
 
 
 if __name__ == "__main__":

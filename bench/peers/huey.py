@@ -38,7 +38,12 @@ class Huey(SyncAdapter):
 
     def work(self, concurrency: int) -> None:
         huey.create_consumer(
-            workers=concurrency, worker_type="thread", periodic=False, initial_delay=0.005, backoff=1.0, max_delay=0.005
+            workers=concurrency,
+            worker_type="thread",
+            periodic=False,
+            initial_delay=0.005,
+            backoff=1.0,
+            max_delay=0.005,
         ).run()
 
 

@@ -31,7 +31,9 @@ class Rq(SyncAdapter):
 
     def bulk(self, n: int) -> None:
         for size in chunks(n, 1000):
-            self.queue.enqueue_many([Queue.prepare_data(NOOP, args=(PAYLOAD,)) for _ in range(size)])
+            self.queue.enqueue_many(
+                [Queue.prepare_data(NOOP, args=(PAYLOAD,)) for _ in range(size)]
+            )
 
     def request(self) -> object:
         return self.queue.enqueue(NOOP, PAYLOAD).latest_result(timeout=30)
@@ -40,7 +42,9 @@ class Rq(SyncAdapter):
         if concurrency > 1 and counter.target:  # a drain; for request/response any worker will do
             raise Unsupported("one job at a time per process")
         logging.getLogger("rq").setLevel(logging.ERROR)
-        SimpleWorker([self.queue], connection=self.redis, serializer=JSONSerializer).work(logging_level="ERROR")
+        SimpleWorker([self.queue], connection=self.redis, serializer=JSONSerializer).work(
+            logging_level="ERROR"
+        )
 
 
 if __name__ == "__main__":

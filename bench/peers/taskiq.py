@@ -13,7 +13,11 @@ from bench.adapter import PAYLOAD, RESULT, AsyncAdapter, main, tick
 COMMAND = json.loads(sys.argv[1])
 URL = COMMAND["url"]
 # From "0": the default "$" would skip what was sent before the worker started.
-broker = ListQueueBroker(URL) if COMMAND.get("variant") == "list" else RedisStreamBroker(URL, consumer_id="0")
+broker = (
+    ListQueueBroker(URL)
+    if COMMAND.get("variant") == "list"
+    else RedisStreamBroker(URL, consumer_id="0")
+)
 broker = broker.with_result_backend(RedisAsyncResultBackend(URL, result_ex_time=3600))
 
 

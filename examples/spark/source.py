@@ -37,7 +37,9 @@ def main() -> None:
     register(spark)
     orders = spark.createDataFrame([(1, "ann"), (2, "bob"), (2, "bob")], "order int, to string")
 
-    orders.write.format("jobq").options(url=URL, queue="mail", task="send", id="order").mode("append").save()
+    orders.write.format("jobq").options(url=URL, queue="mail", task="send", id="order").mode(
+        "append"
+    ).save()
     jobs = spark.read.format("jobq").options(url=URL, queue="mail").load()
 
     asyncio.run(work())

@@ -67,9 +67,17 @@ def applied(record: JobRecord, task: TaskPolicy | None = None) -> AppliedOptions
     """The options of a job. `task`: its task's policy, if this process has it."""
     options = record.options
     return AppliedOptions(
-        retry=_policy(options.retry) if options.retry is not None else task.retry if task is not None else "worker",
+        retry=_policy(options.retry)
+        if options.retry is not None
+        else task.retry
+        if task is not None
+        else "worker",
         timeout=_timeout(options.timeout_ms, task),
-        max_stalls=options.max_stalls if options.max_stalls is not None else task.max_stalls if task is not None else "worker",
+        max_stalls=options.max_stalls
+        if options.max_stalls is not None
+        else task.max_stalls
+        if task is not None
+        else "worker",
         ttl=_span(options.ttl_ms),
         result_ttl=_span(options.result_ttl_ms),
         cost=options.cost,
@@ -92,11 +100,17 @@ def _timeout(own_ms: int | None, task: TaskPolicy | None) -> timedelta | ByWorke
 
 def _policy(data: RetryData) -> Retry:
     """A policy that came with a call, as users write it."""
-    delays = None if data.delays_ms is None else [timedelta(milliseconds=ms) for ms in data.delays_ms]
+    delays = (
+        None if data.delays_ms is None else [timedelta(milliseconds=ms) for ms in data.delays_ms]
+    )
     return Retry(
-        data.max_retries, base=timedelta(milliseconds=data.base_ms), factor=data.factor, cap=timedelta(milliseconds=data.cap_ms),
-        jitter=data.jitter, delays=delays,
-    )  # fmt: skip
+        data.max_retries,
+        base=timedelta(milliseconds=data.base_ms),
+        factor=data.factor,
+        cap=timedelta(milliseconds=data.cap_ms),
+        jitter=data.jitter,
+        delays=delays,
+    )
 
 
 def _lock(unique: UniqueSpec) -> UniqueLock:

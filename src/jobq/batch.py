@@ -99,7 +99,9 @@ class BatchHandler(TaskHandler):
         items = [*args, *(value for name, value in kwargs.items() if name == "item")]
         given = len(args) + len(kwargs)
         if len(items) != 1 or given != 1:
-            raise InvalidJob(f"a job of batch task {self.name} has one argument, its item; this one has {given}")
+            raise InvalidJob(
+                f"a job of batch task {self.name} has one argument, its item; this one has {given}"
+            )
         listed: list[Any] = [items]
         self._decoder.convert(listed, {})
         return listed[0], {}
@@ -112,5 +114,11 @@ def _one(item: Any) -> None:
 def _check_parameters(name: str, fn: Callable[..., Any]) -> None:
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(inspect.signature(fn).parameters.values())
-    if not parameters or parameters[0].kind not in places or any(p.default is p.empty for p in parameters[1:]):
-        raise ConfigError(f"batch task {name}: {shown(fn)} must take one argument, the list of items")
+    if (
+        not parameters
+        or parameters[0].kind not in places
+        or any(p.default is p.empty for p in parameters[1:])
+    ):
+        raise ConfigError(
+            f"batch task {name}: {shown(fn)} must take one argument, the list of items"
+        )

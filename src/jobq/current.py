@@ -36,7 +36,9 @@ class Running(Protocol):
     lease: Lease
     cancelled: bool
     task: asyncio.Task[None] | None
-    linger: asyncio.Future[None] | None  # set by an executor that was told to stop and cannot yet: the slot stays taken
+    linger: (
+        asyncio.Future[None] | None
+    )  # set by an executor that was told to stop and cannot yet: the slot stays taken
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -190,10 +192,14 @@ class CurrentJob:
         if child is None:
             session = await task.queue.session()
             self._check_place(task, session.store)
-            _, result = await asyncio.gather(self._note(ordinal, JobKey(spec.queue, spec.id)), session.sender.put(spec))
+            _, result = await asyncio.gather(
+                self._note(ordinal, JobKey(spec.queue, spec.id)), session.sender.put(spec)
+            )
             if result.full is not None:
                 raise queue_full(spec.queue.queue, result.full)
-            if result.id != spec.id:  # its unique lock is another's, which may be free when this handler comes by again
+            if (
+                result.id != spec.id
+            ):  # its unique lock is another's, which may be free when this handler comes by again
                 await self._note(ordinal, JobKey(spec.queue, result.id))
         else:
             result = PutResult(id=child.id, life=0, state=State.COMPLETED)
@@ -222,15 +228,23 @@ class CurrentJob:
         return SyncCurrentJob(self._run)
 
     def _signal(self, name: str, timeout: Seconds | None) -> Any:
-        return self._run.decode(self._run.inbox.take(name, None if timeout is None else to_ms(timeout, "timeout", positive=True)))
+        return self._run.decode(
+            self._run.inbox.take(
+                name, None if timeout is None else to_ms(timeout, "timeout", positive=True)
+            )
+        )
 
     def _check_place(self, task: Task[..., Any], store: Store) -> None:
         if task.queue.tenant != self.tenant or store.url != self._run.store.url:
-            raise InvalidJob(f"{task!r} is in another store or tenant than job {self.id} ({self.name}): it cannot be its child")
+            raise InvalidJob(
+                f"{task!r} is in another store or tenant than job {self.id} ({self.name}): it cannot be its child"
+            )
 
     async def _note(self, ordinal: int, child: JobKey) -> None:
         if not self._run.children.noted(ordinal, child):
-            await self._run.store.alter([child_note(JobKey(self._run.lease.queue, self.id), ordinal, child)])
+            await self._run.store.alter(
+                [child_note(JobKey(self._run.lease.queue, self.id), ordinal, child)]
+            )
 
 
 class SyncCurrentJob(CurrentJob):
@@ -266,7 +280,9 @@ class SyncCurrentJob(CurrentJob):
             here = None
         if here is loop:
             step.close()
-            raise RuntimeError("current_job().sync would block the worker's own event loop: use `await current_job().…` here")
+            raise RuntimeError(
+                "current_job().sync would block the worker's own event loop: use `await current_job().…` here"
+            )
         return asyncio.run_coroutine_threadsafe(step, loop).result()
 
 
@@ -274,5 +290,7 @@ def current_job() -> CurrentJob:
     """The job this code runs in. JobNotFound outside of one."""
     run = running.get(None)
     if run is None:
-        raise JobNotFound("current_job(): no job is running here; it works in a handler that a worker runs")
+        raise JobNotFound(
+            "current_job(): no job is running here; it works in a handler that a worker runs"
+        )
     return CurrentJob(run)

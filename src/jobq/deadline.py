@@ -17,8 +17,12 @@ class Deadline:
     def __init__(self, ms: int | None) -> None:
         self.seconds = None if ms is None else ms / 1000
         self.closed = False
-        self._at = None if self.seconds is None else asyncio.get_running_loop().time() + self.seconds
-        self.limit: asyncio.Timeout | None = None  # the timeout of a wait under way, which a close cuts short
+        self._at = (
+            None if self.seconds is None else asyncio.get_running_loop().time() + self.seconds
+        )
+        self.limit: asyncio.Timeout | None = (
+            None  # the timeout of a wait under way, which a close cuts short
+        )
 
     @property
     def left(self) -> float:

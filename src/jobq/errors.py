@@ -44,7 +44,12 @@ class QueueFull(JobqError):
     """
 
     def __init__(
-        self, message: str = "", queue: str = "", max_waiting: int = 0, accepted: Sequence[Job[Any]] = (), refused: int = 1
+        self,
+        message: str = "",
+        queue: str = "",
+        max_waiting: int = 0,
+        accepted: Sequence[Job[Any]] = (),
+        refused: int = 1,
     ) -> None:
         super().__init__(message)
         self.queue = queue

@@ -44,7 +44,9 @@ class Mark(NamedTuple):
             return cls(parts[0])
         if len(parts) == 3 and parts[2].isdecimal():
             return cls(parts[0], parts[1], int(parts[2]))
-        raise InvalidJob(f'after={shown(text)} is not a position: give the `position` of an event, or "0" for all that is kept')
+        raise InvalidJob(
+            f'after={shown(text)} is not a position: give the `position` of an event, or "0" for all that is kept'
+        )
 
 
 class EventStream(AsyncIterator[info.Event]):
@@ -59,7 +61,9 @@ class EventStream(AsyncIterator[info.Event]):
         self._mark = None if after is None else Mark.parse(after)
         self._follow = checks.check_bool(follow, "follow")
         if after is None and not follow:
-            raise InvalidJob('events(follow=False) reads up to now: give after="0" for all that is kept, or a position')
+            raise InvalidJob(
+                'events(follow=False) reads up to now: give after="0" for all that is kept, or a position'
+            )
         self._until: str | None = None
         self._ready: deque[info.Event] = deque()
 
@@ -68,7 +72,9 @@ class EventStream(AsyncIterator[info.Event]):
         await self._begin()
         return self
 
-    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         """Nothing is held between two events."""
 
     async def __anext__(self) -> info.Event:
@@ -92,7 +98,9 @@ class EventStream(AsyncIterator[info.Event]):
         """Fetch what has happened since; False if nothing has."""
         mark = await self._begin()
         store = await self._queue.store()
-        page = await store.read_events(self._queue.qname, after=mark.position, limit=_PAGE, until=self._until)
+        page = await store.read_events(
+            self._queue.qname, after=mark.position, limit=_PAGE, until=self._until
+        )
         self._ready.extend(_marked(page.events, mark))
         if page.events:
             self._mark = Mark(page.position)

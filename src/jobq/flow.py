@@ -58,10 +58,14 @@ class Flow:
     def take(self, task: Task[..., Any], spec: JobSpec, definition: Definition) -> Job[Any]:
         """A job of the flow, made elsewhere; it gets its id here unless it has one of the caller's."""
         if not spec.given_id:
-            spec = replace(spec, id=checks.check_id(f"{self.id}.{len(self._specs)}"), given_id=self._given)
+            spec = replace(
+                spec, id=checks.check_id(f"{self.id}.{len(self._specs)}"), given_id=self._given
+            )
         key = JobKey(spec.queue, spec.id)
         if key in self._specs:
-            raise InvalidJob(f"two jobs of the flow have the id {spec.id!r} in queue {spec.queue.queue!r}")
+            raise InvalidJob(
+                f"two jobs of the flow have the id {spec.id!r} in queue {spec.queue.queue!r}"
+            )
         self._queues[spec.queue] = task.queue
         self._specs[key] = spec
         self._jobs[key] = job = Job[Any](task.queue, spec.id, spec.name, None, definition)
@@ -71,7 +75,9 @@ class Flow:
         """Nothing is stored before the context is left."""
         return self
 
-    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         """Submit, unless an error came out of the context."""
         if t is None:
             await self.submit()
@@ -104,7 +110,9 @@ class Flow:
             name=GATHER,
             payload=task.queue.codec.encode_call((), {}),
             codec=task.queue.codec.name,
-            key=None if some is None or some.key is None else self.id,  # a keyed queue takes only jobs with a key
+            key=None
+            if some is None or some.key is None
+            else self.id,  # a keyed queue takes only jobs with a key
             after=tuple(Edge(member.job_key) for member in members),
             on_child_failure="fail" if some is None else some.on_child_failure,
             meta=None if some is None else some.meta,
@@ -114,10 +122,12 @@ class Flow:
         if self._submitted:
             raise InvalidJob(f"flow {self.id!r} is submitted: {task.name} cannot be added any more")
         if (task.queue.url, task.queue.tenant) != (self._queue.url, self._queue.tenant):
-            raise InvalidJob(f"{task!r} is in another store or tenant than the flow: a flow lives in one")
+            raise InvalidJob(
+                f"{task!r} is in another store or tenant than the flow: a flow lives in one"
+            )
 
 
-# ── the usual shapes ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the usual shapes ──────────────────────────────────────────────────────────────────────────────
 
 
 async def chain(*steps: Task[..., Any], first: tuple[Any, ...] = ()) -> Job[Any]:
@@ -144,7 +154,9 @@ async def group(task: Task[..., R], calls: Iterable[tuple[Any, ...]]) -> Job[lis
         return flow.take(task, flow.gathering(task, members), Gathered(task.definition))
 
 
-async def chord(task: Task[..., R], calls: Iterable[tuple[Any, ...]], then: Task[..., Any]) -> Job[Any]:
+async def chord(
+    task: Task[..., R], calls: Iterable[tuple[Any, ...]], then: Task[..., Any]
+) -> Job[Any]:
     """All at once, then `then` with the list of their results as its argument. Answers the handle of the latter.
 
     The policy for a failed call is that of `then`: `then.options(on_child_failure=…)`.

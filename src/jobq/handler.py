@@ -24,7 +24,12 @@ class TaskHandler:
     batch: BatchSize | None = None
 
     def __init__(
-        self, name: str, fn: Callable[..., Any], decoder: ArgumentDecoder, codec: Codec, options: Mapping[str, Any]
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        decoder: ArgumentDecoder,
+        codec: Codec,
+        options: Mapping[str, Any],
     ) -> None:
         self.name = name
         self.fn = fn
@@ -60,18 +65,23 @@ class TaskHandler:
 
 def runs_async(fn: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine: `async def`, also behind a partial or as `__call__` of an object."""
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - not whether it is callable
+    method = getattr(fn, "__call__", None)  # noqa: B004 - not whether it is callable
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(method)
 
 
 def _executor(name: str, fn: Callable[..., Any], asked: object) -> ExecutorName:
     if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
-        raise ConfigError(f"task {name}: {shown(fn)} is a generator function; a task returns its result")
+        raise ConfigError(
+            f"task {name}: {shown(fn)} is a generator function; a task returns its result"
+        )
     is_async = runs_async(fn)
     if asked is None:
         return "inline" if is_async else "thread"
     checks.check_choice(asked, "executor", EXECUTORS, error=ConfigError)
     if is_async and asked == "thread":
-        raise ConfigError(f"task {name}: executor='thread' is for plain functions, and this one is async: leave executor out")
+        raise ConfigError(
+            f"task {name}: executor='thread' is for plain functions, and this one is async: leave executor out"
+        )
     if not is_async and asked == "inline":
         raise ConfigError(
             f"task {name}: executor='inline' is for async functions; a plain one would hold up all others: leave executor out"
@@ -82,5 +92,7 @@ def _executor(name: str, fn: Callable[..., Any], asked: object) -> ExecutorName:
 def _instance(options: Mapping[str, Any], option: str, classes: tuple[type, ...]) -> Any:
     value = options.get(option)
     if value is not None and not isinstance(value, classes):
-        raise ConfigError(f"{option}={shown(value)} is not a {' or '.join(c.__name__ for c in classes)}")
+        raise ConfigError(
+            f"{option}={shown(value)} is not a {' or '.join(c.__name__ for c in classes)}"
+        )
     return value

@@ -16,8 +16,16 @@ from jobq.core.records import Failure, Mode
 from jobq.core.states import Kind, QueueKind, State
 
 __all__ = [
-    "Event", "Failure", "JobInfo", "JobRef", "MinuteMetrics", "QueueStats", "State", "Undecoded", "WorkerInfo",
-]  # fmt: skip
+    "Event",
+    "Failure",
+    "JobInfo",
+    "JobRef",
+    "MinuteMetrics",
+    "QueueStats",
+    "State",
+    "Undecoded",
+    "WorkerInfo",
+]
 
 Decode = Callable[[str, bytes], Any]
 """(codec name, data) → value; raises when it cannot."""
@@ -48,7 +56,9 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     result: Any
-    failure: Failure | None  # the last failed run of this life, also while it is being retried, or what ended the job
+    failure: (
+        Failure | None
+    )  # the last failed run of this life, also while it is being retried, or what ended the job
     priority: int
     key: str | None
     attempt: int
@@ -69,7 +79,9 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
     meta: Mapping[str, str] = {}  # the strings that travel with it
     options: AppliedOptions  # as they apply: given with the call, else by its task
-    errors: tuple[Failure, ...] = ()  # the last ten failed runs, oldest first, kept across reruns; empty in listings (`find`)
+    errors: tuple[
+        Failure, ...
+    ] = ()  # the last ten failed runs, oldest first, kept across reruns; empty in listings (`find`)
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +133,9 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     oldest_waiting: timedelta | None  # how long the next job in line has been waiting
     next_due: timedelta | None  # until the next delayed job is due
     workers: int
-    held_until: datetime | None = None  # nothing starts before: a hold of the queue, see `Queue.hold`
+    held_until: datetime | None = (
+        None  # nothing starts before: a hold of the queue, see `Queue.hold`
+    )
 
 
 class MinuteMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +168,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: datetime
 
 
-# ── from the store's records ─────────────────────────────────────────────────────────────────────────────────────────
+# ── from the store's records ──────────────────────────────────────────────────────────────────────
 
 
 def plain(codec: str, data: bytes) -> Any:
@@ -162,7 +176,9 @@ def plain(codec: str, data: bytes) -> Any:
     return get_codec(codec).decode(data)
 
 
-def job_info(record: records.JobRecord, decode_result: Decode | None = None, task: TaskPolicy | None = None) -> JobInfo:
+def job_info(
+    record: records.JobRecord, decode_result: Decode | None = None, task: TaskPolicy | None = None
+) -> JobInfo:
     """The snapshot of a record. What cannot be decoded appears as `Undecoded`: a listing never fails for one job.
 
     `task`: what its task decides for it, if this process has the task."""

@@ -12,7 +12,17 @@ from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds
 from jobq.core.codec import get_codec
-from jobq.core.commands import AnyCommand, Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, SendSignal, Update
+from jobq.core.commands import (
+    AnyCommand,
+    Cancel,
+    Promote,
+    Remove,
+    Reprioritise,
+    Rerun,
+    Reschedule,
+    SendSignal,
+    Update,
+)
 from jobq.core.records import JobKey, JobRecord, PutResult
 from jobq.core.refs import Ref
 from jobq.core.states import State
@@ -74,7 +84,7 @@ class Job(Generic[R_co]):
 
         return SyncJob(self)
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── looking ───────────────────────────────────────────────────────────────────────────────────
 
     async def info(self) -> JobInfo:
         """The job as it is now. Raises JobNotFound."""
@@ -99,7 +109,9 @@ class Job(Generic[R_co]):
     def outcome(self, record: JobRecord) -> R_co:
         """The result in the record of an ended job, or the error that stands for how it ended."""
         if record.state is State.FAILED:
-            why = record.failure or Failure(reason="error", type="unknown", message="no reason is on record")
+            why = record.failure or Failure(
+                reason="error", type="unknown", message="no reason is on record"
+            )
             last = ", with no retry left" if why.exhausted else ""
             told = f"{self._told(record)} failed ({why.reason}) in attempt {why.attempt}{last}"
             raise JobFailed(f"{told}: {why.type}: {why.message}", why)
@@ -108,21 +120,25 @@ class Job(Generic[R_co]):
         value: R_co = self._queue.decode_result(record, self._definition)
         return value
 
-    # ── acting ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── acting ────────────────────────────────────────────────────────────────────────────────────
 
     def as_actor(self, name: str) -> Job[R_co]:
         """A handle on the same job whose commands are recorded under this name: `await job.as_actor("ann").cancel()`.
 
         The events that result have it as their `actor`. After a rerun, the handle that ran it stands for the new life."""
         queue = self._queue.as_actor(name)
-        return Job(queue, self.id, self.name, self._life, self._definition, self.duplicate, self.snapshot)
+        return Job(
+            queue, self.id, self.name, self._life, self._definition, self.duplicate, self.snapshot
+        )
 
     async def cancel(self, *, cascade: bool = False) -> bool:
         """Not started: at once. Running: the handler is asked to stop. False if the job had already ended.
 
         With `cascade` the jobs it waits for are cancelled as well. Raises JobNotFound, as all of these do.
         """
-        return await self._do(Cancel(job=self.job_key, cascade=checks.check_bool(cascade, "cascade")))
+        return await self._do(
+            Cancel(job=self.job_key, cascade=checks.check_bool(cascade, "cascade"))
+        )
 
     async def rerun(self) -> bool:
         """Run an ended job again, from the start; this handle then stands for its new life.
@@ -139,12 +155,16 @@ class Job(Generic[R_co]):
 
     async def reprioritise(self, priority: int) -> bool:
         """Another priority, behind those that have it already. False if it has started."""
-        return await self._do(Reprioritise(job=self.job_key, priority=checks.check_priority(priority)))
+        return await self._do(
+            Reprioritise(job=self.job_key, priority=checks.check_priority(priority))
+        )
 
     async def reschedule(self, *, delay: Seconds | None = None, at: datetime | None = None) -> bool:
         """Another time for a job that has not started. False if it has."""
         if (delay is None) == (at is None):
-            raise InvalidJob(f"reschedule(delay={checks.shown(delay)}, at={checks.shown(at)}): give one of them")
+            raise InvalidJob(
+                f"reschedule(delay={checks.shown(delay)}, at={checks.shown(at)}): give one of them"
+            )
         if at is not None:
             return await self._do(Reschedule(job=self.job_key, at_ms=checks.check_at(at)))
         return await self._do(Reschedule(job=self.job_key, delay_ms=checks.check_delay(delay)))
@@ -152,7 +172,9 @@ class Job(Generic[R_co]):
     async def update(self, *args: Any, **kwargs: Any) -> bool:
         """New arguments for a job that has not started. False if it has."""
         payload = self._queue.encode_call(self._definition, self.name, args, kwargs)
-        return await self._do(Update(job=self.job_key, payload=payload, codec=self._queue.codec.name))
+        return await self._do(
+            Update(job=self.job_key, payload=payload, codec=self._queue.codec.name)
+        )
 
     async def remove(self) -> bool:
         """Forget an ended job; cancel one that has not started. False if it is running."""
@@ -162,10 +184,12 @@ class Job(Generic[R_co]):
         """Wake its `wait_for_signal(name)`, now or when it gets there. False if the job has ended."""
         checks.check_signal(name)
         codec = get_codec((await self._record()).codec)  # the one its handler reads with
-        data = checks.check_payload(codec.encode(value), self._queue.max_payload, f"the value of signal {name!r} takes")
+        data = checks.check_payload(
+            codec.encode(value), self._queue.max_payload, f"the value of signal {name!r} takes"
+        )
         return await self._do(SendSignal(job=self.job_key, name=name, value=data))
 
-    # ── in flows ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── in flows ──────────────────────────────────────────────────────────────────────────────────
 
     @property
     def ref(self) -> R_co:
@@ -180,7 +204,7 @@ class Job(Generic[R_co]):
         if result.found is not None:
             self.snapshot = self._info(result.found)
 
-    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────
 
     async def _do(self, command: AnyCommand) -> bool:
         if self._queue.actor is not None:
@@ -197,10 +221,14 @@ class Job(Generic[R_co]):
         return record
 
     def _missing(self) -> JobNotFound:
-        return JobNotFound(f"there is no job {self.id!r} in queue {self.queue!r}: it was removed, or its record has expired")
+        return JobNotFound(
+            f"there is no job {self.id!r} in queue {self.queue!r}: it was removed, or its record has expired"
+        )
 
     async def _ended(self, timeout: Seconds | None) -> JobRecord:
-        deadline = self._queue.deadlines.new(None if timeout is None else checks.to_ms(timeout, "timeout"))
+        deadline = self._queue.deadlines.new(
+            None if timeout is None else checks.to_ms(timeout, "timeout")
+        )
         return await waiting.ended(await self._queue.session(), self.job_key, self._life, deadline)
 
     def _info(self, record: JobRecord) -> JobInfo:

@@ -39,12 +39,16 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | Bucket | None
     key_limit: int | None  # of a keyed queue; None there: 1
     key_rate: Rate | Bucket | None
-    max_waiting: int | None  # jobs that are waiting, delayed or blocked; beyond it new ones are refused with QueueFull
+    max_waiting: (
+        int | None
+    )  # jobs that are waiting, delayed or blocked; beyond it new ones are refused with QueueFull
     version: int
     changed: bool
     keys: Mapping[str, KeyLimits]
     held_until: datetime | None = None  # nothing of the queue starts before: a hold
-    held_keys: Mapping[str, datetime] = {}  # the same for single keys; at most 100, those that end first
+    held_keys: Mapping[
+        str, datetime
+    ] = {}  # the same for single keys; at most 100, those that end first
 
 
 class Limiting(ABC):
@@ -80,21 +84,36 @@ class Limiting(ABC):
         number of jobs there are removes none of them: new ones are refused until enough have started. Two callers that change
         different limits in the same moment may undo each other: look with `limits()`.
         """
-        given = {"limit": limit, "rate": rate, "key_limit": key_limit, "key_rate": key_rate, "max_waiting": max_waiting}
+        given = {
+            "limit": limit,
+            "rate": rate,
+            "key_limit": key_limit,
+            "key_rate": key_rate,
+            "max_waiting": max_waiting,
+        }
         wanted = {name: _checked(name, value) for name, value in given.items() if value is not ...}
         if not wanted:
-            raise ConfigError("set_limits() names no limit; give limit, rate, key_limit, key_rate or max_waiting (or None)")
+            raise ConfigError(
+                "set_limits() names no limit; give limit, rate, key_limit, key_rate or max_waiting (or None)"
+            )
         record = await self._queue_record()
         stored = LimitsRecord() if record is None else record.limits
         store = await self.store()
         if key is None:
             if any(wanted.get(name) is not None for name in ("key_limit", "key_rate")):
                 self._check_has_keys(record)
-            await store.set_limits(self.qname, msgspec.structs.replace(stored.effective, **wanted), actor=self.actor)
+            await store.set_limits(
+                self.qname, msgspec.structs.replace(stored.effective, **wanted), actor=self.actor
+            )
             return
         self._check_key_limits(record, wanted)
         own = msgspec.structs.replace(stored.keys.get(checks.check_key(key), Limits()), **wanted)
-        await store.set_limits(self.qname, None if own == Limits() else own, key=checks.check_key(key), actor=self.actor)
+        await store.set_limits(
+            self.qname,
+            None if own == Limits() else own,
+            key=checks.check_key(key),
+            actor=self.actor,
+        )
 
     async def reset_limits(self, *, key: str | None = None) -> None:
         """Forget what was changed at run time: the declared limits hold again; with `key`, those of all keys hold for it.
@@ -103,7 +122,7 @@ class Limiting(ABC):
         key = None if key is None else checks.check_key(key)
         await (await self.store()).set_limits(self.qname, None, key=key, actor=self.actor)
 
-    # ── holds ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── holds ─────────────────────────────────────────────────────────────────────────────────────
 
     async def hold(self, seconds: Seconds, key: str | None = None) -> None:
         """Start nothing of the queue, or of one key, for so long: the service behind it is down, say.
@@ -112,24 +131,30 @@ class Limiting(ABC):
         one too. It ends by itself; `release_hold`, `resume` and `reset_limits` (or any change of limits) end it sooner.
         """
         ms = checks.to_ms(seconds, "seconds", positive=True)
-        await (await self.store()).hold(self.qname, ms, None if key is None else checks.check_key(key), actor=self.actor)
+        await (await self.store()).hold(
+            self.qname, ms, None if key is None else checks.check_key(key), actor=self.actor
+        )
 
     async def release_hold(self, key: str | None = None) -> bool:
         """Lift the hold of the queue, or of one key: jobs start at once. False if there is none."""
         key = None if key is None else checks.check_key(key)
         return await (await self.store()).release_hold(self.qname, key, actor=self.actor)
 
-    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────
 
     def _check_key_limits(self, record: QueueRecord | None, wanted: Mapping[str, Any]) -> None:
         for name in ("limit", "rate", "max_waiting"):
             if name in wanted:
-                raise ConfigError(f"set_limits(key=…): {name} is the queue's; a key has key_limit and key_rate")
+                raise ConfigError(
+                    f"set_limits(key=…): {name} is the queue's; a key has key_limit and key_rate"
+                )
         self._check_has_keys(record)
 
     def _check_has_keys(self, record: QueueRecord | None) -> None:
         if record is not None and record.mode == "plain":
-            raise ConfigError(f"queue {self.qname.queue!r} is plain: its jobs have no keys to limit")
+            raise ConfigError(
+                f"queue {self.qname.queue!r} is plain: its jobs have no keys to limit"
+            )
 
     async def _queue_record(self) -> QueueRecord | None:
         """What is stored about the queue. Looking makes no queue."""
@@ -137,7 +162,7 @@ class Limiting(ABC):
         return next((record for record in records if record.queue == self.qname), None)
 
 
-# ── between what users write and what stores keep ────────────────────────────────────────────────────────────────────
+# ── between what users write and what stores keep ─────────────────────────────────────────────────
 
 
 def declared_limits(**given: Any) -> Limits | None:
@@ -157,7 +182,10 @@ def queue_limits(record: LimitsRecord, held: HoldsRecord) -> QueueLimits:
         max_waiting=effective.max_waiting,
         version=record.version,
         changed=record.changed is not None,
-        keys={key: KeyLimits(key_limit=own.key_limit, key_rate=policy(own.key_rate)) for key, own in record.keys.items()},
+        keys={
+            key: KeyLimits(key_limit=own.key_limit, key_rate=policy(own.key_rate))
+            for key, own in record.keys.items()
+        },
         held_until=moment_or_none(held.until_ms),
         held_keys={key: moment(ends) for key, ends in held.keys.items()},
     )
@@ -172,7 +200,11 @@ def policy(data: RateData | None) -> Rate | Bucket | None:
 
 def whole(value: object, option: str) -> int | None:
     """A whole number from 1; None: none."""
-    return None if value is None else checks.check_int(value, option, low=1, high=MOST, error=ConfigError)
+    return (
+        None
+        if value is None
+        else checks.check_int(value, option, low=1, high=MOST, error=ConfigError)
+    )
 
 
 def _checked(name: str, value: Any) -> Any:

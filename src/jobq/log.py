@@ -58,5 +58,7 @@ class EventLog:
         await self.store.__aenter__()
         return self
 
-    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         await self.store.__aexit__(t, e, tb)

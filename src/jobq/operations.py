@@ -40,7 +40,7 @@ class Operations(ABC):
     def job_info(self, record: JobRecord) -> JobInfo:
         """A record as users see it."""
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── looking ───────────────────────────────────────────────────────────────────────────────────
 
     async def find(
         self,
@@ -77,11 +77,16 @@ class Operations(ABC):
     async def metrics(self, *, minutes: int = 60) -> list[MinuteMetrics]:
         """The last minutes, oldest first, with empty ones left out. A day is kept."""
         checks.check_int(minutes, "minutes", low=1)
-        return [info.minute_metrics(record) for record in await (await self.store()).metrics(self.qname, minutes=minutes)]
+        return [
+            info.minute_metrics(record)
+            for record in await (await self.store()).metrics(self.qname, minutes=minutes)
+        ]
 
     async def workers(self) -> list[WorkerInfo]:
         """Who works on this queue."""
-        return [info.worker_info(record) for record in await (await self.store()).workers(self.qname)]
+        return [
+            info.worker_info(record) for record in await (await self.store()).workers(self.qname)
+        ]
 
     async def flow_tree(self, id: str, *, limit: int = tree.MOST) -> FlowTree:
         """A job with all it waits for, and what those wait for, with their states; or a whole flow by its id.
@@ -89,10 +94,13 @@ class Operations(ABC):
         At most about `limit` jobs are read; what is left out is counted. Raises JobNotFound.
         """
         return await tree.read_tree(
-            await self.store(), self.qname, checks.check_id(id), limit=checks.check_int(limit, "limit", low=1)
+            await self.store(),
+            self.qname,
+            checks.check_id(id),
+            limit=checks.check_int(limit, "limit", low=1),
         )
 
-    # ── acting ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── acting ────────────────────────────────────────────────────────────────────────────────────
 
     def as_actor(self, name: str) -> Self:
         """The same queue, whose operations, and those of its job handles, are recorded under this name (256 characters at most).
@@ -102,7 +110,7 @@ class Operations(ABC):
         acting.actor = checks.check_actor(name)
         return acting
 
-    # ── holding ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── holding ───────────────────────────────────────────────────────────────────────────────────
 
     async def pause(self) -> None:
         """Nothing more starts; what runs goes on, and so does everything else."""
@@ -112,19 +120,26 @@ class Operations(ABC):
         """Jobs start again. Lifts a hold of the queue as well."""
         await (await self.store()).resume(self.qname, actor=self.actor)
 
-    # ── clearing up ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── clearing up ───────────────────────────────────────────────────────────────────────────────
 
     async def clear(self, *, delayed: bool = False) -> int:
         """Cancel what is waiting (with `delayed`, also what is delayed or blocked), as `removed`; how many it were."""
         store = await self.store()
         total = 0
         while True:
-            n = await store.clear(self.qname, delayed=checks.check_bool(delayed, "delayed"), limit=CHUNK, actor=self.actor)
+            n = await store.clear(
+                self.qname,
+                delayed=checks.check_bool(delayed, "delayed"),
+                limit=CHUNK,
+                actor=self.actor,
+            )
             total += n
             if n < CHUNK:
                 return total
 
-    async def clean(self, state: State | str, *, older_than: Seconds = 0, limit: int | None = None) -> int:
+    async def clean(
+        self, state: State | str, *, older_than: Seconds = 0, limit: int | None = None
+    ) -> int:
         """Forget completed, failed or cancelled jobs that ended at least `older_than` ago, oldest first; how many it were."""
         wanted = _state(state)
         if wanted not in ENDED:
@@ -137,7 +152,9 @@ class Operations(ABC):
         total = 0
         while left is None or left > total:
             most = CHUNK if left is None else min(CHUNK, left - total)
-            n = await store.clean(self.qname, wanted, older_than_ms=older_than_ms, limit=most, actor=self.actor)
+            n = await store.clean(
+                self.qname, wanted, older_than_ms=older_than_ms, limit=most, actor=self.actor
+            )
             total += n
             if n < most:
                 break
@@ -160,10 +177,12 @@ class Operations(ABC):
     async def obliterate(self, *, force: bool = False) -> None:
         """Remove everything of the queue. ConfigError if jobs are running, unless forced (their results are then lost)."""
         store = await self.store()
-        while not await store.obliterate(self.qname, force=checks.check_bool(force, "force"), limit=CHUNK, actor=self.actor):
+        while not await store.obliterate(
+            self.qname, force=checks.check_bool(force, "force"), limit=CHUNK, actor=self.actor
+        ):
             pass
 
-    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────
 
     async def _pages(self, wanted: Filter, size: int) -> AsyncIterator[tuple[JobRecord, ...]]:
         store = await self.store()
@@ -178,7 +197,9 @@ class Operations(ABC):
     async def _failed(self, ids: tuple[str, ...], name: str | None) -> AsyncIterator[list[JobKey]]:
         """The failed jobs among these ids, or all of them, in bounded lots."""
         if not ids:
-            async for records in self._pages(Filter(queue=self.qname, state=State.FAILED, name=name), CHUNK):
+            async for records in self._pages(
+                Filter(queue=self.qname, state=State.FAILED, name=name), CHUNK
+            ):
                 yield [JobKey(self.qname, record.id) for record in records]
             return
         failed = await self._failed_of(list(dict.fromkeys(checks.check_id(id) for id in ids)), name)
@@ -193,17 +214,23 @@ class Operations(ABC):
             keys = [JobKey(self.qname, id) for id in ids[start : start + CHUNK]]
             for key, record in zip(keys, await store.get(keys), strict=True):
                 if record is None:
-                    raise JobNotFound(f"there is no job {key.id!r} in queue {self.qname.queue!r}; no job was changed")
+                    raise JobNotFound(
+                        f"there is no job {key.id!r} in queue {self.qname.queue!r}; no job was changed"
+                    )
                 if record.state is State.FAILED and (name is None or record.name == name):
                     failed.append(key)
         return failed
 
-    async def _to_failed(self, ids: tuple[str, ...], name: str | None, command: Callable[[JobKey], AnyCommand]) -> int:
+    async def _to_failed(
+        self, ids: tuple[str, ...], name: str | None, command: Callable[[JobKey], AnyCommand]
+    ) -> int:
         name = None if name is None else checks.check_task_name(name)
         store = await self.store()
         total = 0
         async for jobs in self._failed(ids, name):
-            total += (await store.alter([command(job) for job in jobs])).count("done") if jobs else 0
+            total += (
+                (await store.alter([command(job) for job in jobs])).count("done") if jobs else 0
+            )
         return total
 
 

@@ -76,7 +76,9 @@ def _edges(value: object) -> tuple[Edge, ...]:
 def _job_key(job: Any) -> JobKey:
     key = getattr(job, "job_key", None)
     if not isinstance(key, JobKey):
-        raise InvalidJob(f"after: {shown(job)} is not a job: give the handles that enqueue returned")
+        raise InvalidJob(
+            f"after: {shown(job)} is not a job: give the handles that enqueue returned"
+        )
     return key
 
 
@@ -97,12 +99,16 @@ _TO_FIELDS: dict[str, Callable[[Any], Fields]] = {
     "key": lambda v: {"key": checks.check_key(v)},
     "meta": lambda v: {"meta": check_meta(v)},
     "on_child_failure": lambda v: {
-        "on_child_failure": checks.check_choice(v, "on_child_failure", ("fail", "ignore", "continue")),
+        "on_child_failure": checks.check_choice(
+            v, "on_child_failure", ("fail", "ignore", "continue")
+        ),
     },
-}  # fmt: skip
+}
 _OF_JOB = frozenset(_TO_FIELDS) | {"unique", "wait"}
 _OF_TASK = _OF_JOB | {"name", "schedule", "executor", "permissions"}
-_OF_WORKER = frozenset({"retry", "timeout", "max_stalls", "name", "schedule", "executor", "permissions"})
+_OF_WORKER = frozenset(
+    {"retry", "timeout", "max_stalls", "name", "schedule", "executor", "permissions"}
+)
 
 
 class Resolved:
@@ -110,7 +116,9 @@ class Resolved:
 
     __slots__ = ("fields", "key_parameter", "unique", "wait_ms")
 
-    def __init__(self, fields: Fields, unique: Unique | None, key_parameter: str | None, wait_ms: int) -> None:
+    def __init__(
+        self, fields: Fields, unique: Unique | None, key_parameter: str | None, wait_ms: int
+    ) -> None:
         self.fields = fields
         self.unique = unique
         self.key_parameter = key_parameter
@@ -122,7 +130,9 @@ class Resolved:
         fields = dict(self.fields)
         unique, key_parameter, wait_ms = self.unique, self.key_parameter, self.wait_ms
         if "delay" in options and "at" in options:
-            raise InvalidJob(f"delay={shown(options['delay'])} and at={shown(options['at'])}: give one of them")
+            raise InvalidJob(
+                f"delay={shown(options['delay'])} and at={shown(options['at'])}: give one of them"
+            )
         for name, value in options.items():
             if name == "unique":
                 unique = Unique.of(value)
@@ -141,14 +151,18 @@ def resolve_task(options: Mapping[str, Any]) -> tuple[Resolved, Mapping[str, Any
     checks.check_known(options, _OF_TASK)
     key = options.get("key")
     if "key" in options and not isinstance(key, str):
-        raise InvalidJob(f"key={shown(key)}: in @queue.task it is the name of the parameter that holds the key")
-    of_job = {name: value for name, value in options.items() if name not in _OF_WORKER and name != "key"}
+        raise InvalidJob(
+            f"key={shown(key)}: in @queue.task it is the name of the parameter that holds the key"
+        )
+    of_job = {
+        name: value for name, value in options.items() if name not in _OF_WORKER and name != "key"
+    }
     calls = NOTHING.with_options(of_job)
     resolved = Resolved(calls.fields, calls.unique, key, calls.wait_ms)
     return resolved, {name: value for name, value in options.items() if name in _OF_WORKER}
 
 
-# ── what Queue(…) declares ────────────────────────────────────────────────────────────────────────────────────
+# ── what Queue(…) declares ────────────────────────────────────────────────────────────────────────
 
 
 def queue_config(*, limits_version: int, **declared: Any) -> QueueConfig | None:

@@ -32,7 +32,9 @@ class Portal:
         """Run it to its end in the portal and answer with its result. An interrupt here cancels it there."""
         if asyncio._get_running_loop() is not None:
             coroutine.close()
-            raise RuntimeError("`.sync` blocks, and an event loop is running in this thread: use the async method, with `await`")
+            raise RuntimeError(
+                "`.sync` blocks, and an event loop is running in this thread: use the async method, with `await`"
+            )
         future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
         try:
             return future.result()
@@ -46,7 +48,9 @@ class Portal:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=loop.run_forever, name="jobq portal", daemon=True)
+                self._thread = threading.Thread(
+                    target=loop.run_forever, name="jobq portal", daemon=True
+                )
                 self._thread.start()
                 self._loop = loop
             return self._loop

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -86,26 +94,43 @@ class Queue(Operations, Limiting, Scheduling):
     ) -> None:
         self.name = checks.check_queue_name(name, "queue name", error=ConfigError)
         self.tenant = checks.check_tenant(
-            tenant if tenant is not None else os.environ.get("JQ_TENANT") or DEFAULT_TENANT, error=ConfigError
+            tenant if tenant is not None else os.environ.get("JQ_TENANT") or DEFAULT_TENANT,
+            error=ConfigError,
         )
         self.qname = QueueName(self.tenant, self.name)
         if url is not None and (not isinstance(url, str) or not url):
-            raise ConfigError(f"url={shown(url)} is not a store URL: give a string such as {DEFAULT_URL!r}")
+            raise ConfigError(
+                f"url={shown(url)} is not a store URL: give a string such as {DEFAULT_URL!r}"
+            )
         self._home = url or os.environ.get("JQ_URL") or DEFAULT_URL
-        self._place = _Place(self._home)  # shared with the views that as_actor makes, like all that can change
+        self._place = _Place(
+            self._home
+        )  # shared with the views that as_actor makes, like all that can change
         self.codec = get_codec(codec)
         self.max_payload = checks.check_int(max_payload, "max_payload", low=1, error=ConfigError)
         if mode is not None:
             checks.check_choice(mode, "mode", ("plain", "keyed"), error=ConfigError)
         if mode == "plain" and (key_limit is not None or key_rate is not None):
-            raise ConfigError(f"queue {name!r} is plain: its jobs have no keys to limit; use mode='keyed', or limit= and rate=")
+            raise ConfigError(
+                f"queue {name!r} is plain: its jobs have no keys to limit; use mode='keyed', or limit= and rate="
+            )
         self.config = queue_config(
             mode=mode,
-            limits=declared_limits(limit=limit, key_limit=key_limit, rate=rate, key_rate=key_rate, max_waiting=max_waiting),
-            limits_version=checks.check_int(limits_version, "limits_version", low=1, error=ConfigError),
+            limits=declared_limits(
+                limit=limit,
+                key_limit=key_limit,
+                rate=rate,
+                key_rate=key_rate,
+                max_waiting=max_waiting,
+            ),
+            limits_version=checks.check_int(
+                limits_version, "limits_version", low=1, error=ConfigError
+            ),
             partitions=None
             if partitions is None
-            else checks.check_int(partitions, "partitions", low=1, high=MOST_PARTITIONS, error=ConfigError),
+            else checks.check_int(
+                partitions, "partitions", low=1, high=MOST_PARTITIONS, error=ConfigError
+            ),
             retention=retention_data(retention),
             dead_letters=None
             if dead_letters is None
@@ -120,7 +145,9 @@ class Queue(Operations, Limiting, Scheduling):
         """Those of waits for its jobs; closing the queue ends them."""
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
         self._entered: dict[asyncio.AbstractEventLoop, int] = {}  # contexts, nested or side by side
-        self._loose: set[asyncio.AbstractEventLoop] = set()  # used before the first context: open until aclose()
+        self._loose: set[asyncio.AbstractEventLoop] = (
+            set()
+        )  # used before the first context: open until aclose()
         self._doors: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
 
     @property
@@ -136,7 +163,7 @@ class Queue(Operations, Limiting, Scheduling):
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} of tenant {self.tenant!r}>"
 
-    # ── opening and closing ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── opening and closing ───────────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
         """Open, and declare what the constructor was given."""
@@ -151,7 +178,9 @@ class Queue(Operations, Limiting, Scheduling):
             raise
         return self
 
-    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         """Close, if this is the outermost of nested contexts and nobody used the queue before it."""
         loop = asyncio.get_running_loop()
         self._entered[loop] = max(0, self._entered.get(loop, 0) - 1)
@@ -235,16 +264,20 @@ class Queue(Operations, Limiting, Scheduling):
             if loop is here:
                 await close_session(session)
             elif not loop.is_closed():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(close_session(session), loop))
+                await asyncio.wrap_future(
+                    asyncio.run_coroutine_threadsafe(close_session(session), loop)
+                )
 
     def _forget_closed_loops(self) -> None:
         for by_loop in (self._sessions, self._entered, self._doors):
-            for loop in list(by_loop):  # a copy made in one step: other threads open and close here as well
+            for loop in list(
+                by_loop
+            ):  # a copy made in one step: other threads open and close here as well
                 if loop.is_closed():
                     by_loop.pop(loop, None)
                     self._loose.discard(loop)
 
-    # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── tasks ─────────────────────────────────────────────────────────────────────────────────────
 
     @overload
     def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
@@ -252,7 +285,9 @@ class Queue(Operations, Limiting, Scheduling):
     def task(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
     @overload
     def task(self, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
-    def task(self, fn: Callable[..., Any] | None = None, **options: Any) -> Any:  # no `/`: mypy then sees a clash with options
+    def task(
+        self, fn: Callable[..., Any] | None = None, **options: Any
+    ) -> Any:  # no `/`: mypy then sees a clash with options
         """Make a task of a function: `@queue.task`, or `@queue.task(retry=5, timeout=30)`.
 
         `async def` runs in the worker's event loop, `def` in a thread.
@@ -260,7 +295,9 @@ class Queue(Operations, Limiting, Scheduling):
         given = cast("TaskOptions", options)
         return TaskDecorator(self, given) if fn is None else make_task(self, fn, given)
 
-    def batch_task(self, *, size: int, linger: Seconds = 0, **options: Unpack[TaskOptions]) -> BatchDecorator:
+    def batch_task(
+        self, *, size: int, linger: Seconds = 0, **options: Unpack[TaskOptions]
+    ) -> BatchDecorator:
         """Make a batch task of a function: one call for up to `size` jobs, which it waits for up to `linger`.
 
         The function takes the list of their items and answers a list with one result per item, where an exception fails
@@ -275,7 +312,9 @@ class Queue(Operations, Limiting, Scheduling):
     def register(self, handler: TaskHandler, schedule: ScheduleSpec | None = None) -> None:
         """Have workers of this queue run jobs of that name, and store its schedule. ConfigError if another function has it."""
         known = self.tasks.get(handler.name)
-        if known is not None and _place(known.fn) != _place(handler.fn):  # the same place again: a module was reloaded
+        if known is not None and _place(known.fn) != _place(
+            handler.fn
+        ):  # the same place again: a module was reloaded
             raise ConfigError(
                 f"queue {self.name!r} has a task {handler.name!r} already, {_place(known.fn)}: "
                 f"give {_place(handler.fn)} a name= of its own"
@@ -285,7 +324,7 @@ class Queue(Operations, Limiting, Scheduling):
         if schedule is not None:
             self.planned[handler.name] = schedule
 
-    # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
 
     def job(self, id: str) -> Job[Any]:
         """A handle on the job of that id. Nothing is asked yet, so it may not be there."""
@@ -312,7 +351,7 @@ class Queue(Operations, Limiting, Scheduling):
         """The same queue with blocking methods."""
         return SyncQueue(self)
 
-    # ── for tasks and handles ────────────────────────────────────────────────────────────────────────────────────────
+    # ── for tasks and handles ─────────────────────────────────────────────────────────────────────
 
     async def put(self, wanted: Iterable[Wanted]) -> list[Job[Any]]:
         """Put specs in bounded calls, reading `wanted` as it goes; a handle for each, in their order.
@@ -328,7 +367,9 @@ class Queue(Operations, Limiting, Scheduling):
         while chunk is not None:
             putting = asyncio.create_task(session.sender.put_many(specs))  # awaited below
             try:
-                await asyncio.sleep(0)  # it is on its way: while the store has it, the last gets its handles and the next is made
+                await asyncio.sleep(
+                    0
+                )  # it is on its way: while the store has it, the last gets its handles and the next is made
                 jobs += _handles(*accepted, refused)
                 following = next(chunks, None)
                 specs = _prepared(session, following)
@@ -348,12 +389,22 @@ class Queue(Operations, Limiting, Scheduling):
         """What `put` takes, from calls of this queue."""
         for n, call in enumerate(calls):
             if not isinstance(call, Call):
-                raise InvalidJob(f"call {n}: {shown(call)} is not a call: make one with task.bind(…)")
+                raise InvalidJob(
+                    f"call {n}: {shown(call)} is not a call: make one with task.bind(…)"
+                )
             if call.spec.queue != self.qname:
-                raise InvalidJob(f"call {n}: {call!r} belongs to queue {call.spec.queue.queue!r}, not to {self.name!r}")
+                raise InvalidJob(
+                    f"call {n}: {call!r} belongs to queue {call.spec.queue.queue!r}, not to {self.name!r}"
+                )
             yield call.task, call.spec
 
-    def encode_call(self, definition: Definition | None, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    def encode_call(
+        self,
+        definition: Definition | None,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> bytes:
         """Arguments as bytes, checked against the function where it is known, and for their size."""
         if definition is not None and definition.shape is not None:
             definition.shape.check(args, kwargs)
@@ -369,7 +420,9 @@ class Queue(Operations, Limiting, Scheduling):
 
     def job_info(self, record: JobRecord, definition: Definition | None = None) -> JobInfo:
         """A record as users see it; the result as the task's return annotation says, where it is known."""
-        return info.job_info(record, None if definition is None else definition.decode, self.tasks.get(record.name))
+        return info.job_info(
+            record, None if definition is None else definition.decode, self.tasks.get(record.name)
+        )
 
 
 def _prepared(session: Session, chunk: Sequence[Wanted] | None) -> Sequence[JobSpec]:
@@ -377,7 +430,9 @@ def _prepared(session: Session, chunk: Sequence[Wanted] | None) -> Sequence[JobS
     return specs if session.pipeline is None or not specs else session.pipeline.prepare(specs)
 
 
-def _handles(chunk: Sequence[Wanted], results: Sequence[PutResult], refused: list[int]) -> list[Job[Any]]:
+def _handles(
+    chunk: Sequence[Wanted], results: Sequence[PutResult], refused: list[int]
+) -> list[Job[Any]]:
     """The handles of what was accepted. For each job that was not, the queue's max_waiting is added to `refused`."""
     try:
         return [task.handle(result) for (task, _), result in zip(chunk, results, strict=True)]

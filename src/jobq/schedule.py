@@ -78,7 +78,9 @@ class Scheduling(ABC):
     def now_ms(self) -> int:
         """What time it is, as far as it is known here."""
 
-    async def schedule(self, id: str, when: Cron | Every, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
+    async def schedule(
+        self, id: str, when: Cron | Every, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         """Make a job of this call whenever it is time. Options through `task.options(…)`.
 
         The same schedule again keeps its count and its next time; another one under this id starts anew.
@@ -87,15 +89,23 @@ class Scheduling(ABC):
         if not isinstance(when, (Cron, Every)):
             raise ConfigError(f"schedule {id!r}: {shown(when)} is neither a Cron nor an Every")
         if not hasattr(task, "definition"):
-            raise InvalidJob(f"schedule {id!r}: {shown(task)} is not a task: decorate a function with @queue.task")
+            raise InvalidJob(
+                f"schedule {id!r}: {shown(task)} is not a task: decorate a function with @queue.task"
+            )
         if task.queue.qname != self.qname:
-            raise InvalidJob(f"schedule {id!r}: {task!r} belongs to another queue than {self.qname.queue!r}")
+            raise InvalidJob(
+                f"schedule {id!r}: {task!r} belongs to another queue than {self.qname.queue!r}"
+            )
         spec = when.spec(self.qname, id, template(task.spec(args, kwargs), id))
-        await (await self._store()).put_schedule(spec, next_ms=cron.first_time(spec, self.now_ms()), actor=self.actor)
+        await (await self._store()).put_schedule(
+            spec, next_ms=cron.first_time(spec, self.now_ms()), actor=self.actor
+        )
 
     async def unschedule(self, id: str) -> bool:
         """Forget a schedule; the jobs it made stay. Raises JobNotFound if there is none of that id."""
-        if not await (await self._store()).drop_schedule(self.qname, check_schedule_id(id), actor=self.actor):
+        if not await (await self._store()).drop_schedule(
+            self.qname, check_schedule_id(id), actor=self.actor
+        ):
             raise self._missing(id)
         return True
 
@@ -130,7 +140,9 @@ class Scheduling(ABC):
         return [schedule_info(record) for record in records]
 
     async def _set_paused(self, id: str, paused: bool) -> bool:
-        answer = await (await self._store()).pause_schedule(self.qname, id, paused=paused, actor=self.actor)
+        answer = await (await self._store()).pause_schedule(
+            self.qname, id, paused=paused, actor=self.actor
+        )
         if answer == "missing":
             raise self._missing(id)
         return answer == "done"
@@ -160,20 +172,28 @@ def template(spec: JobSpec, id: str) -> JobSpec:
     """What the jobs of a schedule are made like: nothing in it changes from one making to the next, or the schedule would
     be another one each time."""
     if spec.given_id:
-        raise InvalidJob(f"schedule {id!r}: id={spec.id!r} would be the id of all its jobs; theirs follow from their times")
+        raise InvalidJob(
+            f"schedule {id!r}: id={spec.id!r} would be the id of all its jobs; theirs follow from their times"
+        )
     if spec.delay_ms or spec.at_ms is not None:
         raise InvalidJob(f"schedule {id!r}: its times say when; leave out delay and at")
     if spec.after:
-        raise InvalidJob(f"schedule {id!r}: after= names jobs that have long ended the next time; add them in the handler")
+        raise InvalidJob(
+            f"schedule {id!r}: after= names jobs that have long ended the next time; add them in the handler"
+        )
     return replace(spec, id=id)
 
 
 def planned(when: Cron | Every, task: Task[..., Any]) -> ScheduleSpec:
     """The schedule of `@queue.task(schedule=…)`, under the task's name. ConfigError if the function needs arguments."""
     try:
-        return when.spec(task.queue.qname, check_schedule_id(task.name), template(task.spec((), {}), task.name))
+        return when.spec(
+            task.queue.qname, check_schedule_id(task.name), template(task.spec((), {}), task.name)
+        )
     except InvalidJob as error:
-        raise ConfigError(f"task {task.name} with a schedule is called without arguments: {error}") from None
+        raise ConfigError(
+            f"task {task.name} with a schedule is called without arguments: {error}"
+        ) from None
 
 
 def schedule_info(record: ScheduleRecord) -> ScheduleInfo:

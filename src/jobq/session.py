@@ -60,7 +60,9 @@ class Reader:
         try:
             while self._asked:
                 batch, self._asked = self._asked[: self.MOST], self._asked[self.MOST :]
-                await self._read_batch([(job, future) for job, future in batch if not future.done()])
+                await self._read_batch(
+                    [(job, future) for job, future in batch if not future.done()]
+                )
         finally:
             self._busy = False
             self._task = None
@@ -68,12 +70,16 @@ class Reader:
                 future.cancel()
             self._asked.clear()
 
-    async def _read_batch(self, batch: list[tuple[JobKey, asyncio.Future[JobRecord | None]]]) -> None:
+    async def _read_batch(
+        self, batch: list[tuple[JobKey, asyncio.Future[JobRecord | None]]]
+    ) -> None:
         try:
             records = await self._store.get([job for job, _ in batch]) if batch else []
         except Exception as error:
             for _, future in batch:
-                if not future.done():  # each its own copy: a shared one would collect all their tracebacks
+                if (
+                    not future.done()
+                ):  # each its own copy: a shared one would collect all their tracebacks
                     future.set_exception(copy.copy(error).with_traceback(error.__traceback__))
         except BaseException:
             for _, future in batch:
@@ -130,6 +136,8 @@ async def close_sessions_here() -> None:
 
 
 def _forget_closed_loops() -> None:
-    for key, session in list(_sessions.items()):  # a copy made in one step: other threads have sessions too
+    for key, session in list(
+        _sessions.items()
+    ):  # a copy made in one step: other threads have sessions too
         if session.loop.is_closed():
             _sessions.pop(key, None)

@@ -16,11 +16,20 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True):
 
     completed: tuple[JobRef, ...] = ()
     failed: tuple[JobRef, ...] = ()  # for good, or to be retried
-    released: tuple[JobRef, ...] = ()  # unfinished: another worker runs them, at no cost to their retries
-    left: tuple[JobRef, ...] = ()  # the store did not answer: another worker runs them when their leases have expired
+    released: tuple[
+        JobRef, ...
+    ] = ()  # unfinished: another worker runs them, at no cost to their retries
+    left: tuple[
+        JobRef, ...
+    ] = ()  # the store did not answer: another worker runs them when their leases have expired
 
 
-_KINDS: dict[type, str] = {Complete: "completed", Fail: "failed", RetryLater: "failed", Release: "released"}
+_KINDS: dict[type, str] = {
+    Complete: "completed",
+    Fail: "failed",
+    RetryLater: "failed",
+    Release: "released",
+}
 
 
 def stopped(parting: Iterable[tuple[Sequence[Run], Iterable[Run]]]) -> Stopped:

@@ -33,7 +33,18 @@ if TYPE_CHECKING:
     from jobq.task import Call, Task, Wanted
     from jobq.tree import FlowTree
 
-__all__ = ["Portal", "SyncFlow", "SyncJob", "SyncQueue", "SyncTask", "chain", "chord", "group", "portal", "run"]
+__all__ = [
+    "Portal",
+    "SyncFlow",
+    "SyncJob",
+    "SyncQueue",
+    "SyncTask",
+    "chain",
+    "chord",
+    "group",
+    "portal",
+    "run",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -175,7 +186,9 @@ class SyncTask(Generic[P, R]):
         """See `Task.enqueue`."""
         return SyncJob(run(self._task.enqueue(*args, **kwargs)))
 
-    def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[SyncJob[R]]:
+    def enqueue_many(
+        self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]
+    ) -> list[SyncJob[R]]:
         """See `Task.enqueue_many`. A generator is read in the caller's thread: it may use the caller's database connection."""
         return [SyncJob(job) for job in _put(self._task.queue, self._task.wanted(calls))]
 
@@ -187,7 +200,9 @@ class SyncTask(Generic[P, R]):
         """See `Task.bind`."""
         return self._task.bind(*args, **kwargs)
 
-    def broadcast(self, queues: Sequence[Queue], *args: P.args, **kwargs: P.kwargs) -> list[SyncJob[R]]:
+    def broadcast(
+        self, queues: Sequence[Queue], *args: P.args, **kwargs: P.kwargs
+    ) -> list[SyncJob[R]]:
         """See `Task.broadcast`."""
         return [SyncJob(job) for job in run(self._task.broadcast(queues, *args, **kwargs))]
 
@@ -213,7 +228,9 @@ class SyncFlow:
         """Nothing is stored before the context is left."""
         return self
 
-    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         """Submit, unless an error came out of the context."""
         if t is None:
             self.submit()
@@ -229,7 +246,9 @@ def group(task: Task[..., R], calls: Iterable[tuple[Any, ...]]) -> SyncJob[list[
     return SyncJob(run(flows.group(task, list(calls))))
 
 
-def chord(task: Task[..., R], calls: Iterable[tuple[Any, ...]], then: Task[..., Any]) -> SyncJob[Any]:
+def chord(
+    task: Task[..., R], calls: Iterable[tuple[Any, ...]], then: Task[..., Any]
+) -> SyncJob[Any]:
     """See `jobq.chord`. A generator is read in the caller's thread."""
     return SyncJob(run(flows.chord(task, list(calls), then)))
 
@@ -249,7 +268,9 @@ class SyncQueue:
         run(self._queue.__aenter__())
         return self
 
-    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         """Close."""
         run(self._queue.__aexit__(t, e, tb))
 
@@ -312,7 +333,9 @@ class SyncQueue:
         """See `Queue.workers`."""
         return run(self._queue.workers())
 
-    def schedule(self, id: str, when: Cron | Every, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def schedule(
+        self, id: str, when: Cron | Every, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         """See `Queue.schedule`."""
         run(self._queue.schedule(id, when, task, *args, **kwargs))
 
@@ -359,7 +382,13 @@ class SyncQueue:
         key: str | None = None,
     ) -> None:
         """See `Queue.set_limits`."""
-        given = {"limit": limit, "rate": rate, "key_limit": key_limit, "key_rate": key_rate, "max_waiting": max_waiting}
+        given = {
+            "limit": limit,
+            "rate": rate,
+            "key_limit": key_limit,
+            "key_rate": key_rate,
+            "max_waiting": max_waiting,
+        }
         run(self._queue.set_limits(**given, key=key))  # type: ignore[arg-type]  # each as it came
 
     def hold(self, seconds: Seconds, key: str | None = None) -> None:
@@ -378,7 +407,9 @@ class SyncQueue:
         """See `Queue.clear`."""
         return run(self._queue.clear(delayed=delayed))
 
-    def clean(self, state: State | str, *, older_than: Seconds = 0, limit: int | None = None) -> int:
+    def clean(
+        self, state: State | str, *, older_than: Seconds = 0, limit: int | None = None
+    ) -> int:
         """See `Queue.clean`."""
         return run(self._queue.clean(state, older_than=older_than, limit=limit))
 

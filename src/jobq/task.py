@@ -56,7 +56,9 @@ class Definition:
             return Any
         try:
             self.decoder.resolve()
-        except ConfigError:  # a parameter's annotation: the worker says so, reading results does not need it
+        except (
+            ConfigError
+        ):  # a parameter's annotation: the worker says so, reading results does not need it
             return Any
         return Any if is_plain(self.decoder.returns) else self.decoder.returns
 
@@ -80,7 +82,9 @@ class Gathered(Definition):
 
     def decode(self, codec: str, data: bytes) -> Any:
         """Each as the task's return annotation says; failed ones, by policy `continue`, as the Failure they were."""
-        return [unmarked(item, self._each.returns) for item in get_codec(codec).decode(data, list[Any])]
+        return [
+            unmarked(item, self._each.returns) for item in get_codec(codec).decode(data, list[Any])
+        ]
 
 
 Wanted = tuple["Task[..., Any]", JobSpec]
@@ -118,7 +122,12 @@ class Task(Generic[P, R]):
 
     def _use(self, options: Resolved) -> None:
         """Work out beforehand all of a spec that does not depend on the call."""
-        fields = {"queue": self.queue.qname, "name": self.name, "codec": self.queue.codec.name, **options.fields}
+        fields = {
+            "queue": self.queue.qname,
+            "name": self.name,
+            "codec": self.queue.codec.name,
+            **options.fields,
+        }
         self._options = options
         self._id: str | None = fields.pop("id", None)
         self._like = JobSpec(id="", payload=b"", **fields)
@@ -150,10 +159,14 @@ class Task(Generic[P, R]):
         """
         spec = self.spec(args, kwargs)
         session = await self.queue.session()
-        result, record = await waiting.put_and_wait(session, spec, self.queue.deadlines.new(self._options.wait_ms))
+        result, record = await waiting.put_and_wait(
+            session, spec, self.queue.deadlines.new(self._options.wait_ms)
+        )
         return self.handle(result).outcome(record)
 
-    async def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Job[R]]:
+    async def enqueue_many(
+        self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]
+    ) -> list[Job[R]]:
         """Accept many jobs, in chunks; each call is a tuple of arguments or a mapping of named ones.
 
         A generator is read as it goes. A call that is refused leaves the chunks before its own accepted; InvalidJob says
@@ -166,7 +179,9 @@ class Task(Generic[P, R]):
         """A call for `queue.enqueue_many`, which takes any mix of tasks and options."""
         return Call(self, self.spec(args, kwargs))
 
-    async def broadcast(self, queues: Sequence[Queue], *args: P.args, **kwargs: P.kwargs) -> list[Job[R]]:
+    async def broadcast(
+        self, queues: Sequence[Queue], *args: P.args, **kwargs: P.kwargs
+    ) -> list[Job[R]]:
         """The same call into several queues, each of which has a task of this name.
 
         Stored in one after the other: where a store refuses it, the queues before have theirs (QueueFull has their handles
@@ -176,7 +191,9 @@ class Task(Generic[P, R]):
             if not hasattr(queue, "qname"):
                 raise InvalidJob(f"broadcast to {shown(queue)}: it is not a Queue")
         copies = [Task[P, R](queue, self.definition, self._options) for queue in queues]
-        specs = [copy.spec(args, kwargs) for copy in copies]  # all are checked before the first is stored
+        specs = [
+            copy.spec(args, kwargs) for copy in copies
+        ]  # all are checked before the first is stored
         jobs: list[Job[R]] = []
         for copy, spec in zip(copies, specs, strict=True):
             try:
@@ -192,17 +209,26 @@ class Task(Generic[P, R]):
 
         return SyncTask(self)
 
-    # ── for queues ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── for queues ────────────────────────────────────────────────────────────────────────────────
 
     def wanted(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> Iterator[Wanted]:
         """What `Queue.put` takes, from the arguments of each call."""
         if not isinstance(calls, Iterable):
-            raise InvalidJob(f"enqueue_many({shown(calls)}): give a list of calls, each a tuple or a mapping of arguments")
+            raise InvalidJob(
+                f"enqueue_many({shown(calls)}): give a list of calls, each a tuple or a mapping of arguments"
+            )
         for n, call in enumerate(calls):
             if n == 1 and self._id is not None:
-                raise InvalidJob(f"id={self._id!r} with more than one call: they would all be the same job")
+                raise InvalidJob(
+                    f"id={self._id!r} with more than one call: they would all be the same job"
+                )
             try:
-                yield self, self.spec(call, _NO_NAMES) if type(call) is tuple else self.spec(*_arguments(call))
+                yield (
+                    self,
+                    self.spec(call, _NO_NAMES)
+                    if type(call) is tuple
+                    else self.spec(*_arguments(call)),
+                )
             except InvalidJob as error:
                 raise type(error)(f"call {n}: {error}") from error
 
@@ -215,7 +241,9 @@ class Task(Generic[P, R]):
         found = result.found
         if found is None:
             return Job(self.queue, result.id, self.name, result.life, self.definition, True)
-        definition = self.definition if found.name == self.name else None  # the id may be that of another task's job
+        definition = (
+            self.definition if found.name == self.name else None
+        )  # the id may be that of another task's job
         snapshot = self.queue.job_info(found, definition)
         return Job(self.queue, result.id, found.name, result.life, definition, True, snapshot)
 
@@ -231,10 +259,14 @@ class Task(Generic[P, R]):
             self._check(args, kwargs)
         payload = self._encode(args, kwargs)
         if len(payload) > self.queue.max_payload:
-            checks.check_payload(payload, self.queue.max_payload, f"the arguments of {self.name} take")
+            checks.check_payload(
+                payload, self.queue.max_payload, f"the arguments of {self.name} take"
+            )
         if self._plain:
             return replace(self._like, id=new_id(), payload=payload)
-        return replace(self._like, id=self._id or new_id(), payload=payload, **self._per_call(args, kwargs))
+        return replace(
+            self._like, id=self._id or new_id(), payload=payload, **self._per_call(args, kwargs)
+        )
 
     def linked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobSpec:
         """The same, where arguments may be other jobs' results (`job.ref`): each is an edge."""
@@ -244,18 +276,28 @@ class Task(Generic[P, R]):
             return spec
         edges = [Edge(JobKey(QueueName(self.queue.tenant, ref.queue), ref.id)) for ref in refs]
         carried = {edge.job for edge in edges}
-        return replace(spec, after=(*dict.fromkeys(edges), *(edge for edge in spec.after if edge.job not in carried)))
+        return replace(
+            spec,
+            after=(
+                *dict.fromkeys(edges),
+                *(edge for edge in spec.after if edge.job not in carried),
+            ),
+        )
 
-    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────
 
     def _per_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that follow from the arguments."""
         fields: dict[str, Any] = {}
         definition, options = self.definition, self._options
         if options.key_parameter is not None and definition.shape is not None:
-            fields["key"] = checks.check_key(definition.shape.argument(options.key_parameter, args, kwargs))
+            fields["key"] = checks.check_key(
+                definition.shape.argument(options.key_parameter, args, kwargs)
+            )
         if options.unique is not None:
-            fields["unique"] = unique_spec(options.unique, self.name, definition.bound(args, kwargs), self.queue.codec)
+            fields["unique"] = unique_spec(
+                options.unique, self.name, definition.bound(args, kwargs), self.queue.codec
+            )
             if (wait_ms := debounce_ms(options.unique)) and "delay_ms" not in options.fields:
                 fields["delay_ms"] = wait_ms
         return fields
@@ -314,7 +356,9 @@ def make_task(queue: Queue, fn: Callable[..., Any], options: TaskOptions) -> Tas
     def handler(name: str, codec: Codec, options: Mapping[str, Any]) -> TaskHandler:
         return TaskHandler(name, fn, ArgumentDecoder(fn, name), codec, options)
 
-    return publish(queue, fn, options, AsyncTask if runs_async(fn) else PlainTask, Definition, handler)
+    return publish(
+        queue, fn, options, AsyncTask if runs_async(fn) else PlainTask, Definition, handler
+    )
 
 
 def publish(
@@ -328,7 +372,9 @@ def publish(
     """Check the options, make the task and its handler, and register them with the queue."""
     resolved, of_worker = resolve_task(options)
     given = of_worker.get("name")
-    name = checks.check_task_name(getattr(fn, "__name__", None) if given is None else given, error=ConfigError)
+    name = checks.check_task_name(
+        getattr(fn, "__name__", None) if given is None else given, error=ConfigError
+    )
     definition = define(name, fn)
     assert definition.shape is not None
     if resolved.key_parameter is not None:

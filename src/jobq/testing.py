@@ -87,7 +87,9 @@ class Sandbox:
 
     def __init__(self, queues: tuple[Queue, ...], clock: FakeClock, url: str | None = None) -> None:
         if not queues:
-            raise ConfigError("testing.use() has no queue: name those that the code under test uses")
+            raise ConfigError(
+                "testing.use() has no queue: name those that the code under test uses"
+            )
         self.clock = clock
         self.queues = queues
         self._url = url or _fresh_url()
@@ -97,7 +99,9 @@ class Sandbox:
         """Move the queues in."""
         return self.__enter__()
 
-    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         """Move them back; what they held is gone."""
         for moved in self.queues:
             await moved.move_back()
@@ -108,7 +112,9 @@ class Sandbox:
             moved.move(self._url, self.clock)
         return self
 
-    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         """Move them back; what they held is gone."""
         sync.run(self.__aexit__(t, e, tb))
 
@@ -117,9 +123,11 @@ class Sandbox:
         """The same with blocking methods."""
         return SyncSandbox(self)
 
-    # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── running ───────────────────────────────────────────────────────────────────────────────────
 
-    async def drain(self, *, delayed: bool = False, concurrency: int = 1, most: int = 10_000) -> int:
+    async def drain(
+        self, *, delayed: bool = False, concurrency: int = 1, most: int = 10_000
+    ) -> int:
         """Run what is due, and what comes of it, until nothing is left; how many runs it took.
 
         Jobs fail, retry and time out as they would in a worker, and schedules whose time has come make theirs. With
@@ -127,7 +135,9 @@ class Sandbox:
         are an AssertionError: something never ends.
         """
         check_int(concurrency, "concurrency", low=1)
-        tasks: dict[QueueName, Mapping[str, Handler]] = {one.qname: one.tasks for one in self.queues}
+        tasks: dict[QueueName, Mapping[str, Handler]] = {
+            one.qname: one.tasks for one in self.queues
+        }
         store = await self.queues[0].store()
         for one in self.queues:  # as if a worker had started with the sandbox
             await put_planned(store, one.planned.values(), self._since_ms)
@@ -143,7 +153,7 @@ class Sandbox:
         finally:
             await drainer.aclose()
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── looking ───────────────────────────────────────────────────────────────────────────────────
 
     async def enqueued(self, task: Task[..., Any]) -> list[JobInfo]:
         """The jobs of a task, whatever became of them, oldest first."""
@@ -156,14 +166,18 @@ class Sandbox:
         found = [job for job in jobs if _fits(task, job, args, kwargs)]
         if not found:
             calls = "".join(f"\n  {_call(job.args, job.kwargs)}" for job in jobs) or " nothing"
-            raise AssertionError(f"{task.name}{_call(args, kwargs)} was not enqueued. Of {task.name} there is:{calls}")
+            raise AssertionError(
+                f"{task.name}{_call(args, kwargs)} was not enqueued. Of {task.name} there is:{calls}"
+            )
         return found[-1]
 
     async def assert_not_enqueued(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> None:
         """There is no job of this task with these arguments (none given: none at all)."""
         for job in await self.enqueued(task):
             if _fits(task, job, args, kwargs):
-                raise AssertionError(f"{task.name}{_call(job.args, job.kwargs)} was enqueued: job {job.id!r}, {job.state}")
+                raise AssertionError(
+                    f"{task.name}{_call(job.args, job.kwargs)} was enqueued: job {job.id!r}, {job.state}"
+                )
 
 
 class SyncSandbox:
@@ -190,11 +204,15 @@ class SyncSandbox:
         sync.run(self._sandbox.assert_not_enqueued(task, *args, **kwargs))
 
 
-def _fits(task: Task[..., Any], job: JobInfo, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def _fits(
+    task: Task[..., Any], job: JobInfo, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> bool:
     if not args and not kwargs:
         return True
     codec = task.queue.codec
-    wanted_args, wanted_kwargs = codec.decode_call(codec.encode_call(args, kwargs))  # as they look when they come back
+    wanted_args, wanted_kwargs = codec.decode_call(
+        codec.encode_call(args, kwargs)
+    )  # as they look when they come back
     bound = task.definition.bound
     return bound(job.args, job.kwargs) == bound(wanted_args, wanted_kwargs)
 
@@ -207,7 +225,13 @@ def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 class _Drainer:
     """A worker's runner without its loops: it stops when there is nothing to do."""
 
-    def __init__(self, store: Store, tasks: Mapping[QueueName, Mapping[str, Handler]], concurrency: int, most: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tasks: Mapping[QueueName, Mapping[str, Handler]],
+        concurrency: int,
+        most: int,
+    ) -> None:
         settings = Settings(concurrency=concurrency)
         self.runs = 0
         self._most = most
@@ -218,9 +242,16 @@ class _Drainer:
         self._executors = Executors()
         self._notes = Notes(store)
         self._runner = Runner(
-            tasks, executors=self._executors, slots=self._slots, bell=self._bell, notes=self._notes, settings=settings
+            tasks,
+            executors=self._executors,
+            slots=self._slots,
+            bell=self._bell,
+            notes=self._notes,
+            settings=settings,
         )
-        self._exchange = Exchange(store, worker=f"drain-{new_id()}", patience_ms=settings.patience_ms)
+        self._exchange = Exchange(
+            store, worker=f"drain-{new_id()}", patience_ms=settings.patience_ms
+        )
 
     async def run(self) -> int | None:
         """Until nothing is due; in how many ms something will be."""
@@ -228,7 +259,11 @@ class _Drainer:
         while True:
             ended, runner.ended = runner.ended, []
             taken = self._slots.take(self._bell, self._slots.total)
-            claim = Claim(queues=self._queues, limit=taken, lease_ms=self._settings.lease_ms) if taken else None
+            claim = (
+                Claim(queues=self._queues, limit=taken, lease_ms=self._settings.lease_ms)
+                if taken
+                else None
+            )
             since = time.monotonic()
             settled = await self._exchange.ask(ended, claim)
             runner.settled(ended)
@@ -239,7 +274,9 @@ class _Drainer:
                 runner.batches.flush()  # nothing more will come
             if runner.ended:
                 continue
-            if runner.open or claim is None:  # with room for more, look again soon: a run may wait for a job it enqueued
+            if (
+                runner.open or claim is None
+            ):  # with room for more, look again soon: a run may wait for a job it enqueued
                 await self._bell.wait(_LOOK_AGAIN if self._slots.free else None)
             elif not settled.leases:
                 return settled.next_due_ms
@@ -247,7 +284,9 @@ class _Drainer:
     def _count(self, more: int) -> None:
         self.runs += more
         if self.runs > self._most:
-            raise AssertionError(f"drain() has run {self.runs} jobs and there are more: something enqueues itself for ever")
+            raise AssertionError(
+                f"drain() has run {self.runs} jobs and there are more: something enqueues itself for ever"
+            )
 
     async def aclose(self) -> None:
         """Give back the threads, and interrupt what an error left running."""

@@ -32,9 +32,15 @@ class FlowNode(msgspec.Struct, frozen=True, kw_only=True):
     again: bool = False  # listed before: another job waits for it as well
 
     def __str__(self) -> str:
-        said = f": {self.failure.type}: {self.failure.message}" if self.failure and self.state is State.FAILED else ""
+        said = (
+            f": {self.failure.type}: {self.failure.message}"
+            if self.failure and self.state is State.FAILED
+            else ""
+        )
         state = "gone" if self.state is None else self.state.value
-        return f"{self.name or '?'} {self.id} ({self.queue}) {state}{said}{' ↑' if self.again else ''}"
+        return (
+            f"{self.name or '?'} {self.id} ({self.queue}) {state}{said}{' ↑' if self.again else ''}"
+        )
 
 
 class FlowTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +60,9 @@ class FlowTree(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts(self) -> Mapping[State, int]:
         """How many of the listed jobs stand where."""
-        return Counter(node.state for node in self.nodes if node.state is not None and not node.again)
+        return Counter(
+            node.state for node in self.nodes if node.state is not None and not node.again
+        )
 
     def __str__(self) -> str:
         return "\n".join(lines(self.nodes))
@@ -94,20 +102,26 @@ def _with_rest(nodes: Iterable[FlowNode]) -> list[tuple[int, str]]:
     return entries
 
 
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 async def read_tree(store: Store, queue: QueueName, id: str, *, limit: int = MOST) -> FlowTree:
     """The tree below a job, or of a whole flow by its id. Reads at most about `limit` jobs. JobNotFound if neither is there."""
     roots = await _roots(store, queue, id, limit)
-    known: dict[JobKey, JobRecord | None] = {JobKey(record.queue, record.id): record for record in roots}
+    known: dict[JobKey, JobRecord | None] = {
+        JobKey(record.queue, record.id): record for record in roots
+    }
     level = list(roots)
     while level and len(known) < limit:
-        wanted = dict.fromkeys(child for record in level for child in record.children if child not in known)
+        wanted = dict.fromkeys(
+            child for record in level for child in record.children if child not in known
+        )
         found = await _get(store, list(wanted)[: limit - len(known)])
         known.update(found)
         level = [record for record in found.values() if record is not None]
-    return FlowTree(id=id, nodes=tuple(_listed([JobKey(record.queue, record.id) for record in roots], known)))
+    return FlowTree(
+        id=id, nodes=tuple(_listed([JobKey(record.queue, record.id) for record in roots], known))
+    )
 
 
 async def _roots(store: Store, queue: QueueName, id: str, limit: int) -> list[JobRecord]:
@@ -118,11 +132,15 @@ async def _roots(store: Store, queue: QueueName, id: str, limit: int) -> list[Jo
     found = await _get(store, [JobKey(queue, f"{id}.{n}") for n in range(_MEMBERS)])
     level = [record for record in found.values() if record is not None]
     if not level:
-        raise JobNotFound(f"there is no job and no flow {id!r} in queue {queue.queue!r}: it was removed, or has expired")
+        raise JobNotFound(
+            f"there is no job and no flow {id!r} in queue {queue.queue!r}: it was removed, or has expired"
+        )
     seen = {JobKey(record.queue, record.id) for record in level}
     roots: dict[JobKey, JobRecord] = {}
     while level:
-        roots.update({JobKey(record.queue, record.id): record for record in level if not record.parents})
+        roots.update(
+            {JobKey(record.queue, record.id): record for record in level if not record.parents}
+        )
         above = [parent for record in level for parent in record.parents if parent not in seen]
         seen.update(above)
         climbed = await _get(store, list(dict.fromkeys(above))) if len(seen) < limit else {}
@@ -147,11 +165,20 @@ def _listed(roots: list[JobKey], known: Mapping[JobKey, JobRecord | None]) -> It
         again, record = key in seen, known[key]
         seen.add(key)
         if record is None:
-            yield FlowNode(depth=depth, queue=key.queue.queue, id=key.id, name="", state=None, again=again)
+            yield FlowNode(
+                depth=depth, queue=key.queue.queue, id=key.id, name="", state=None, again=again
+            )
             continue
         children = [] if again else [child for child in record.children if child in known]
         yield FlowNode(
-            depth=depth, queue=key.queue.queue, id=key.id, name=record.name, state=record.state, failure=record.failure,
-            children=len(record.children), hidden=0 if again else len(record.children) - len(children), again=again,
-        )  # fmt: skip
+            depth=depth,
+            queue=key.queue.queue,
+            id=key.id,
+            name=record.name,
+            state=record.state,
+            failure=record.failure,
+            children=len(record.children),
+            hidden=0 if again else len(record.children) - len(children),
+            again=again,
+        )
         todo += [(child, depth + 1) for child in reversed(children)]

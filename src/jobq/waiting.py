@@ -34,7 +34,9 @@ async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadl
             raise _over(job, deadline)
 
 
-async def put_and_wait(session: Session, spec: JobSpec, deadline: Deadline) -> tuple[PutResult, JobRecord]:
+async def put_and_wait(
+    session: Session, spec: JobSpec, deadline: Deadline
+) -> tuple[PutResult, JobRecord]:
     """Put a job and wait for its end: without a call to register for it, where the store can do so."""
     job = JobKey(spec.queue, spec.id)
     if session.pipeline is None:
@@ -61,7 +63,9 @@ Heard = AsyncIterator[Signal] | AsyncIterator[JobRecord | None]
 """What says that a job has ended; it may come with the record."""
 
 
-async def _told(session: Session, job: JobKey, life: int, signals: Heard, deadline: Deadline) -> JobRecord | None:
+async def _told(
+    session: Session, job: JobKey, life: int, signals: Heard, deadline: Deadline
+) -> JobRecord | None:
     """The ended record once a signal has come; None when it is time to look again or the wait is over.
 
     A generator whose wait is cut short is finished for good, so this is called once per subscription.
@@ -100,7 +104,9 @@ async def closing(signals: Heard) -> AsyncIterator[None]:
 async def _look(session: Session, job: JobKey, life: int | None) -> JobRecord:
     record = await session.reader.get(job)
     if record is None:
-        raise JobNotFound(f"there is no job {job.id!r} in queue {job.queue.queue!r}: it was removed, or its record has expired")
+        raise JobNotFound(
+            f"there is no job {job.id!r} in queue {job.queue.queue!r}: it was removed, or its record has expired"
+        )
     if life is not None and record.life > life:
         raise JobNotFound(
             f"job {job.id!r} of queue {job.queue.queue!r} was begun anew (life {record.life}): what became of life {life} "
@@ -131,6 +137,8 @@ class _Noticing:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         if isinstance(error, Exception) and self._deadline.closed:
             raise _over(self._job, self._deadline) from error

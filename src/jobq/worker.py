@@ -40,9 +40,11 @@ from jobq.stores.base import Store
 log = logging.getLogger("jobq")
 
 _WISHES: dict[Wish, str] = {
-    "drain": "finish what it runs and claim nothing more", "resume": "claim jobs again",
-    "shutdown": "finish what it runs and stop", "shutdown-now": "release what it runs and stop",
-}  # fmt: skip
+    "drain": "finish what it runs and claim nothing more",
+    "resume": "claim jobs again",
+    "shutdown": "finish what it runs and stop",
+    "shutdown-now": "release what it runs and stop",
+}
 
 Places = list[tuple[Store, Source, Mapping[QueueName, Mapping[str, Handler]]]]
 """Stores, each with a queue that opened it, and with its queues and their tasks."""
@@ -90,14 +92,22 @@ class Worker:
             raise ConfigError("Worker() has no queue to work on: Worker(queue, …)")
         for queue in queues:
             if not isinstance(getattr(queue, "qname", None), QueueName):
-                raise ConfigError(f"Worker({shown(queue)}): give it Queue objects, as in Worker(Queue('emails'))")
+                raise ConfigError(
+                    f"Worker({shown(queue)}): give it Queue objects, as in Worker(Queue('emails'))"
+                )
         self.settings = Settings(
-            concurrency=check_int(concurrency, "concurrency", low=1, high=100_000, error=ConfigError),
+            concurrency=check_int(
+                concurrency, "concurrency", low=1, high=100_000, error=ConfigError
+            ),
             lease_ms=to_ms(lease, "lease", positive=True, error=ConfigError),
             drain_ms=to_ms(drain, "drain", error=ConfigError),
             last_chance_ms=to_ms(last_chance, "last_chance", error=ConfigError),
         )
-        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}" if name is None else check_id(name, "name")
+        self.name = (
+            f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+            if name is None
+            else check_id(name, "name")
+        )
         self._queues = queues
         self._stations: list[Station] = []
         self._executors = Executors()
@@ -126,7 +136,9 @@ class Worker:
         self._serving = True
         with caught(self._on_signal, last=self.ends_process):
             try:
-                await self._start(patience=Patience(f"worker {self.name} waits for its store", wait_s))
+                await self._start(
+                    patience=Patience(f"worker {self.name} waits for its store", wait_s)
+                )
                 assert self._done is not None
                 await self._done.wait()
             except asyncio.CancelledError:  # whoever ran it has no time: hand back, then go
@@ -137,7 +149,9 @@ class Worker:
         await self._start()
         return self
 
-    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         await self.stop(drain=None if t is None else 0)
 
     async def stop(self, *, drain: Seconds | None = None) -> Stopped:
@@ -146,9 +160,13 @@ class Worker:
         Returns what became of the jobs that it held. Called again, a `drain` of 0 ends the waiting of the first call."""
         if self._done is None or self._hurry is None:
             return Stopped()
-        drain_s = (self.settings.drain_ms if drain is None else to_ms(drain, "drain", error=ConfigError)) / 1000
+        drain_s = (
+            self.settings.drain_ms if drain is None else to_ms(drain, "drain", error=ConfigError)
+        ) / 1000
         if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._end(drain_s), name="jobq stop")
+            self._ending = asyncio.get_running_loop().create_task(
+                self._end(drain_s), name="jobq stop"
+            )
         elif drain_s == 0:
             self._hurry.set()
         return await asyncio.shield(self._ending)
@@ -171,7 +189,9 @@ class Worker:
 
     async def _start(self, patience: Patience | None = None) -> None:
         if self._done is not None:
-            raise ConfigError(f"worker {self.name} was started before: a Worker works once, make another")
+            raise ConfigError(
+                f"worker {self.name} was started before: a Worker works once, make another"
+            )
         self._done = asyncio.Event()
         self._hurry = asyncio.Event()
         try:
@@ -192,17 +212,31 @@ class Worker:
         chance = LastChance(slots, self.settings)
         self._stations = [
             Station(
-                store, tasks, open=source.another_handle, identity=self._identity, slots=slots, executors=self._executors,
-                settings=self.settings, chance=chance, wish=self._wished, displaced=self._displaced,
-                interrupted=self._interrupted, clock=self._queues[0].clock,
+                store,
+                tasks,
+                open=source.another_handle,
+                identity=self._identity,
+                slots=slots,
+                executors=self._executors,
+                settings=self.settings,
+                chance=chance,
+                wish=self._wished,
+                displaced=self._displaced,
+                interrupted=self._interrupted,
+                clock=self._queues[0].clock,
             )
             for store, source, tasks in places
-        ]  # fmt: skip
+        ]
         self._hold()
         for station in self._stations:
             station.start()
         for store, _, tasks in places:
-            log.info("worker %s works on %s in %s", self.name, ", ".join(name.queue for name in tasks), store.url)
+            log.info(
+                "worker %s works on %s in %s",
+                self.name,
+                ", ".join(name.queue for name in tasks),
+                store.url,
+            )
 
     async def _await_stores(self, patience: Patience) -> Places:
         """The stores, when they have answered; none if the worker is stopped before."""
@@ -240,7 +274,9 @@ class Worker:
             tasks[queue.qname] = queue.tasks if known is None else _Either(known, queue.tasks)
         self._named.clear()  # of an earlier try
         for store, _, tasks in places:
-            record = self._identity.record(tuple(tasks), self.settings.concurrency, paused=self._paused)
+            record = self._identity.record(
+                tuple(tasks), self.settings.concurrency, paused=self._paused
+            )
             await take_name(store, record, ttl_ms=ttl_ms(self.settings, Pace()))
             self._named.append(store)
         return list(places)
@@ -275,7 +311,9 @@ class Worker:
         hurry = asyncio.ensure_future(self._hurry.wait())
         settled = asyncio.ensure_future(_all(fetching))
         try:
-            await asyncio.wait([settled, hurry], timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [settled, hurry], timeout=drain_s, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             hurry.cancel()
             settled.cancel()
@@ -296,7 +334,9 @@ class Worker:
     def _displaced(self) -> None:
         """Another worker took the name while this one was silent."""
         if self._ending is None:
-            log.error("worker %s stops: another worker has taken its name while it was silent", self.name)
+            log.error(
+                "worker %s stops: another worker has taken its name while it was silent", self.name
+            )
             self._stop_soon(drain=None)
 
     def _stop_soon(self, drain: Seconds | None) -> None:
@@ -306,7 +346,9 @@ class Worker:
     # ── signals ──
 
     def _on_signal(self, number: signal.Signals) -> None:
-        again = self._signalled or self._ending is not None  # two may come before the first has begun to stop anything
+        again = (
+            self._signalled or self._ending is not None
+        )  # two may come before the first has begun to stop anything
         self._signalled = True
         if again:
             log.info("worker %s: %s, releasing running jobs", self.name, number.name)
@@ -323,7 +365,9 @@ class Worker:
         if self._signalled or self._ending is not None:
             return
         self._on_signal(signal.SIGINT)
-        if not self._serving:  # it works beside the program's own code, which must hear of the interrupt too
+        if (
+            not self._serving
+        ):  # it works beside the program's own code, which must hear of the interrupt too
             self._stopping.add_done_callback(_interrupt)
 
 

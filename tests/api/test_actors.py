@@ -36,10 +36,21 @@ async def test_operations_on_a_queue_are_recorded_under_the_name(queue: Queue) -
     assert await ann.clean("cancelled") == 1
     await ann.obliterate()
     assert await told(queue) == [
-        ("paused", "ann"), ("resumed", "ann"), ("paused", None), ("limits", "ann"), ("limits", "ann"), ("schedule", "ann"),
-        ("schedule", "ann"), ("schedule", "ann"), ("schedule", "ann"), ("accepted", None), ("cancelled", "ann"),
-        ("cleared", "ann"), ("purged", "ann"), ("obliterated", "ann"),
-    ]  # fmt: skip
+        ("paused", "ann"),
+        ("resumed", "ann"),
+        ("paused", None),
+        ("limits", "ann"),
+        ("limits", "ann"),
+        ("schedule", "ann"),
+        ("schedule", "ann"),
+        ("schedule", "ann"),
+        ("schedule", "ann"),
+        ("accepted", None),
+        ("cancelled", "ann"),
+        ("cleared", "ann"),
+        ("purged", "ann"),
+        ("obliterated", "ann"),
+    ]
 
 
 async def test_commands_on_jobs_are_recorded_under_the_name(queue: Queue) -> None:
@@ -53,8 +64,12 @@ async def test_commands_on_jobs_are_recorded_under_the_name(queue: Queue) -> Non
     assert (await bob.info()).life == 1
     await job.as_actor("dan").remove()
     assert (await told(queue))[1:] == [
-        ("promoted", "ann"), ("changed", "bob"), ("cancelled", "cat"), ("rerun", "bob"), ("cancelled", "dan"),
-    ]  # fmt: skip
+        ("promoted", "ann"),
+        ("changed", "bob"),
+        ("cancelled", "cat"),
+        ("rerun", "bob"),
+        ("cancelled", "dan"),
+    ]
 
 
 async def test_an_update_may_have_an_argument_called_actor(queue: Queue) -> None:
@@ -70,7 +85,11 @@ async def test_failed_jobs_are_run_again_and_purged_under_the_name(queue: Queue)
     for call in ("1", "2"):
         claim = Claim(queues=(queue.qname,), limit=1, lease_ms=60_000)
         (lease,) = (await store.settle([], worker="w", call=f"claim {call}", then=claim)).leases
-        await store.settle([Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=why)], worker="w", call=call)
+        await store.settle(
+            [Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=why)],
+            worker="w",
+            call=call,
+        )
         if call == "1":
             assert await queue.as_actor("ann").rerun(job.id) == 1
     assert await queue.as_actor("bob").purge(job.id) == 1
@@ -78,7 +97,9 @@ async def test_failed_jobs_are_run_again_and_purged_under_the_name(queue: Queue)
     assert operators == [("rerun", "ann"), ("purged", "bob")]
 
 
-async def test_a_view_shares_the_queues_store_also_after_it_moved(queue: Queue, tmp_path: object) -> None:
+async def test_a_view_shares_the_queues_store_also_after_it_moved(
+    queue: Queue, tmp_path: object
+) -> None:
     ann = queue.as_actor("ann")
     assert (ann.name, ann.url, ann.actor, queue.actor) == (queue.name, queue.url, "ann", None)
     async with queue:
@@ -133,6 +154,13 @@ async def test_the_blocking_twins_do_the_same(queue: Queue) -> None:
         job.as_actor("ann").cancel()
         queue.sync.as_actor("bob").pause()
         queue.as_actor("cat").sync.resume()
-        return [(str(event.kind), event.actor) for event in queue.sync.events(after="0", follow=False)]
+        return [
+            (str(event.kind), event.actor) for event in queue.sync.events(after="0", follow=False)
+        ]
 
-    assert await asyncio.to_thread(work) == [("accepted", None), ("cancelled", "ann"), ("paused", "bob"), ("resumed", "cat")]
+    assert await asyncio.to_thread(work) == [
+        ("accepted", None),
+        ("cancelled", "ann"),
+        ("paused", "bob"),
+        ("resumed", "cat"),
+    ]

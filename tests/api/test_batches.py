@@ -41,7 +41,10 @@ class Index:
         @queue.batch_task(size=10, retry=0, **options)
         async def index(documents: list[Document]) -> list[int | Exception]:
             self.calls.append(documents)
-            return [len(document.text) if document.text else ValueError("it is empty") for document in documents]
+            return [
+                len(document.text) if document.text else ValueError("it is empty")
+                for document in documents
+            ]
 
         self.index: BatchTask[Document] = index
 
@@ -71,7 +74,10 @@ async def test_an_item_that_does_not_fit_its_annotation_fails_alone(queue: Queue
     strange = await queue.named("index").enqueue(1, 2)
     async with Worker(queue):
         assert await good.result(timeout=10) == 4
-        for job, said in ((bad, "argument documents of index"), (strange, "has one argument, its item; this one has 2")):
+        for job, said in (
+            (bad, "argument documents of index"),
+            (strange, "has one argument, its item; this one has 2"),
+        ):
             with pytest.raises(JobFailed, match=said):
                 await job.result(timeout=10)
 
@@ -85,7 +91,12 @@ async def test_items_may_steer_their_own_job(jobs: Sandbox, clocked: Queue) -> N
     made = {item: await steer.enqueue(item) for item in ("snooze", "reject", "fine", "again")}
     assert await jobs.drain(concurrency=10) == 4
     infos = {item: await job.info() for item, job in made.items()}
-    assert [infos[item].state for item in made] == [State.DELAYED, State.FAILED, State.COMPLETED, State.DELAYED]
+    assert [infos[item].state for item in made] == [
+        State.DELAYED,
+        State.FAILED,
+        State.COMPLETED,
+        State.DELAYED,
+    ]
     assert [infos[item].failures for item in made] == [0, 1, 0, 1]
 
 
@@ -101,7 +112,9 @@ async def test_all_fail_when_the_call_does(queue: Queue) -> None:
                 await job.result(timeout=10)
 
 
-async def test_a_call_that_meets_a_limit_puts_all_back_at_no_cost(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_call_that_meets_a_limit_puts_all_back_at_no_cost(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     limited = True
 
     @clocked.batch_task(size=10, retry=0)
@@ -188,7 +201,11 @@ async def test_what_makes_no_sense_is_refused(queue: Queue) -> None:
     async def two(items: list[int], more: int) -> list[int]:
         return items
 
-    for options, said in (({"size": 0}, "size=0"), ({"size": 10, "linger": -1}, "linger=-1"), ({"size": 99_999}, "size=99999")):
+    for options, said in (
+        ({"size": 0}, "size=0"),
+        ({"size": 10, "linger": -1}, "linger=-1"),
+        ({"size": 99_999}, "size=99999"),
+    ):
         with pytest.raises(ConfigError, match=said):
             queue.batch_task(**options)(fine)  # type: ignore[arg-type]
     for fn in (nothing, two):

@@ -64,7 +64,9 @@ def book(queue: Queue) -> Book:
     return Book(queue)
 
 
-async def test_a_job_waits_for_children_it_adds_and_begins_again_with_their_results(queue: Queue, book: Book) -> None:
+async def test_a_job_waits_for_children_it_adds_and_begins_again_with_their_results(
+    queue: Queue, book: Book
+) -> None:
     job = await book.book.enqueue([1, 2, 3])
     async with Worker(queue):
         assert await job.result(timeout=10) == 600
@@ -172,7 +174,10 @@ async def test_children_may_be_in_other_queues(queue: Queue, url: str) -> None:
 
 
 async def test_a_child_of_another_store_or_tenant_is_refused(queue: Queue, url: str) -> None:
-    async with Queue("api", f"memory://elsewhere-{id(queue)}") as elsewhere, Queue("api", url, tenant="theirs") as theirs:
+    async with (
+        Queue("api", f"memory://elsewhere-{id(queue)}") as elsewhere,
+        Queue("api", url, tenant="theirs") as theirs,
+    ):
 
         @queue.task(retry=0)
         async def parent(which: int) -> None:
@@ -216,10 +221,12 @@ async def test_many_children_ride_together(queue: Queue) -> None:
         assert await parent.options(wait=60).call(500) == sum(range(500))
 
 
-# ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── failures ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_by_default_a_failed_child_fails_the_job_that_waits_for_it(queue: Queue, book: Book) -> None:
+async def test_by_default_a_failed_child_fails_the_job_that_waits_for_it(
+    queue: Queue, book: Book
+) -> None:
     job = await book.book.enqueue([1, -1])
     async with Worker(queue):
         with pytest.raises(JobFailed, match="no such page") as caught:
@@ -228,7 +235,9 @@ async def test_by_default_a_failed_child_fails_the_job_that_waits_for_it(queue: 
     assert book.runs["book"] == 1
 
 
-async def test_it_may_ignore_failed_children_or_see_their_failures(queue: Queue, book: Book) -> None:
+async def test_it_may_ignore_failed_children_or_see_their_failures(
+    queue: Queue, book: Book
+) -> None:
     async with Worker(queue):
         ignoring = await book.book.options(on_child_failure="ignore").enqueue([1, -1])
         assert await ignoring.result(timeout=10) == 100
@@ -250,7 +259,9 @@ async def test_a_rerun_begins_with_children_of_its_own(queue: Queue, book: Book)
     assert (await queue.job(f"{job.id}~1:0").info()).state is State.COMPLETED
 
 
-async def test_a_run_that_fails_after_its_wait_adds_nothing_when_it_is_retried(queue: Queue) -> None:
+async def test_a_run_that_fails_after_its_wait_adds_nothing_when_it_is_retried(
+    queue: Queue,
+) -> None:
     runs: Counter[str] = Counter()
 
     @queue.task
@@ -272,7 +283,9 @@ async def test_a_run_that_fails_after_its_wait_adds_nothing_when_it_is_retried(q
     assert runs == {"parent": 4, "child": 1}
 
 
-async def test_a_child_that_finds_its_unique_lock_held_is_the_holder_in_every_pass(queue: Queue) -> None:
+async def test_a_child_that_finds_its_unique_lock_held_is_the_holder_in_every_pass(
+    queue: Queue,
+) -> None:
     runs: Counter[str] = Counter()
 
     @queue.task(unique=Unique("what"))

@@ -36,7 +36,9 @@ async def test_a_wait_ends_at_once_when_its_queue_is_closed(queue: Queue, how: s
     async with asyncio.timeout(2):
         with pytest.raises(QueueClosed, match="was closed while job"):
             await waiting
-    assert (await queue.counts())["waiting"] == asked  # nothing was cancelled, and the next use opens the queue again
+    assert (await queue.counts())[
+        "waiting"
+    ] == asked  # nothing was cancelled, and the next use opens the queue again
 
 
 async def test_a_wait_ends_at_once_also_where_a_worker_keeps_the_store_open(queue: Queue) -> None:

@@ -8,7 +8,10 @@ from jobq import ConfigError, InvalidJob, Queue, Reject, State, Worker, current_
 
 
 async def test_a_failed_job_is_copied_and_tells_where_it_comes_from(url: str) -> None:
-    async with Queue("orders", url, dead_letters="graves") as orders, Queue("graves", url) as graves:
+    async with (
+        Queue("orders", url, dead_letters="graves") as orders,
+        Queue("graves", url) as graves,
+    ):
 
         @orders.task
         async def ship(order: int) -> None:
@@ -19,12 +22,20 @@ async def test_a_failed_job_is_copied_and_tells_where_it_comes_from(url: str) ->
             await job.wait(timeout=10)
         assert await job.state() is State.FAILED
         (copy,) = [info async for info in graves.find()]
-        assert (copy.name, copy.args, copy.origin, copy.state) == ("ship", (7,), f"orders/{job.id}", State.WAITING)
+        assert (copy.name, copy.args, copy.origin, copy.state) == (
+            "ship",
+            (7,),
+            f"orders/{job.id}",
+            State.WAITING,
+        )
         assert copy.id == f"orders/{job.id}/0"
 
 
 async def test_a_worker_of_the_other_queue_takes_care_of_them(url: str) -> None:
-    async with Queue("orders", url, dead_letters="graves") as orders, Queue("graves", url) as graves:
+    async with (
+        Queue("orders", url, dead_letters="graves") as orders,
+        Queue("graves", url) as graves,
+    ):
 
         @orders.task(retry=0)
         async def ship(order: int) -> None:
@@ -36,14 +47,19 @@ async def test_a_worker_of_the_other_queue_takes_care_of_them(url: str) -> None:
 
         async with Worker(orders, graves):
             job = await ship.enqueue(7)
-            async for event in graves.events(after="0"):  # where queues are apart, the letter is there a moment after the end
+            async for event in graves.events(
+                after="0"
+            ):  # where queues are apart, the letter is there a moment after the end
                 if event.kind == "completed":
                     break
             assert await graves.job(f"orders/{job.id}/0").result(timeout=10) == "orders 7"
 
 
 async def test_each_life_that_fails_leaves_a_letter_of_its_own(url: str) -> None:
-    async with Queue("orders", url, dead_letters="graves") as orders, Queue("graves", url) as graves:
+    async with (
+        Queue("orders", url, dead_letters="graves") as orders,
+        Queue("graves", url) as graves,
+    ):
 
         @orders.task
         async def ship() -> None:
@@ -62,7 +78,7 @@ def test_the_name_of_the_other_queue_is_checked() -> None:
         Queue("orders", "memory://", dead_letters="")
 
 
-# ── broadcast ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── broadcast ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_call_can_go_to_several_queues(url: str) -> None:
@@ -81,7 +97,10 @@ async def test_a_call_can_go_to_several_queues(url: str) -> None:
             return f"audit {article}"
 
         jobs = await published.options(priority=3).broadcast([mail, audit], 7)
-        assert [(job.queue, (await job.info()).priority) for job in jobs] == [("mail", 3), ("audit", 3)]
+        assert [(job.queue, (await job.info()).priority) for job in jobs] == [
+            ("mail", 3),
+            ("audit", 3),
+        ]
         async with Worker(mail, audit):
             assert [await job.result(timeout=10) for job in jobs] == ["mail 7", "audit 7"]
         assert sum((await news.counts()).values()) == 0

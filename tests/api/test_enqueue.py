@@ -25,7 +25,12 @@ def charge(queue: Queue) -> Task[[str, int], str]:
 async def test_a_job_is_stored_as_it_was_called(charge: Task[..., str]) -> None:
     job = await charge.enqueue("acme", invoice=7)
     info = await job.info()
-    assert (info.name, info.args, dict(info.kwargs), info.state) == ("charge", ("acme",), {"invoice": 7}, State.WAITING)
+    assert (info.name, info.args, dict(info.kwargs), info.state) == (
+        "charge",
+        ("acme",),
+        {"invoice": 7},
+        State.WAITING,
+    )
     assert not job.duplicate
     assert job.snapshot is None
 
@@ -49,7 +54,9 @@ async def test_options_leave_the_task_itself_alone(charge: Task[[str, int], str]
     assert (await (await urgent.options(delay=5).enqueue("acme", 2)).info()).priority == 9
 
 
-async def test_a_time_replaces_a_delay_and_the_other_way_round(charge: Task[[str, int], str]) -> None:
+async def test_a_time_replaces_a_delay_and_the_other_way_round(
+    charge: Task[[str, int], str],
+) -> None:
     later = datetime(2100, 1, 1, tzinfo=UTC)
     info = await (await charge.options(delay=5).options(at=later).enqueue("acme", 1)).info()
     assert info.due_at == later
@@ -57,7 +64,9 @@ async def test_a_time_replaces_a_delay_and_the_other_way_round(charge: Task[[str
     assert info.state is State.WAITING
 
 
-async def test_an_id_in_use_is_a_duplicate_with_the_job_as_it_is(queue: Queue, charge: Task[[str, int], str]) -> None:
+async def test_an_id_in_use_is_a_duplicate_with_the_job_as_it_is(
+    queue: Queue, charge: Task[[str, int], str]
+) -> None:
     first = await charge.options(id="inv-1").enqueue("acme", 1)
     again = await charge.options(id="inv-1").enqueue("acme", 999)
     assert (again.id, again.duplicate) == (first.id, True)
@@ -70,7 +79,9 @@ async def test_an_id_in_use_is_a_duplicate_with_the_job_as_it_is(queue: Queue, c
     assert (done.snapshot.state, done.snapshot.result) == (State.COMPLETED, "acme-1")
 
 
-async def test_a_duplicate_may_be_the_job_of_another_task(queue: Queue, charge: Task[[str, int], str]) -> None:
+async def test_a_duplicate_may_be_the_job_of_another_task(
+    queue: Queue, charge: Task[[str, int], str]
+) -> None:
     await queue.named("other").options(id="x").enqueue(1)
     job = await charge.options(id="x").enqueue("acme", 1)
     assert (job.duplicate, job.name) == (True, "other")
@@ -105,21 +116,29 @@ async def test_a_key_is_a_parameter_of_the_task_or_given_by_the_call(queue: Queu
     assert (await (await per_tenant.options(key="other").enqueue("acme")).info()).key == "other"
 
 
-async def test_jobs_enqueued_at_once_are_all_there(queue: Queue, charge: Task[[str, int], str]) -> None:
+async def test_jobs_enqueued_at_once_are_all_there(
+    queue: Queue, charge: Task[[str, int], str]
+) -> None:
     jobs = await asyncio.gather(*(charge.enqueue("acme", n) for n in range(300)))
     assert len({job.id for job in jobs}) == 300
     assert (await queue.counts())[State.WAITING] == 300
 
 
-async def test_many_calls_may_come_from_a_generator(queue: Queue, charge: Task[[str, int], str]) -> None:
-    jobs = await charge.enqueue_many(("acme", n) if n % 2 else {"tenant": "acme", "invoice": n} for n in range(2500))
+async def test_many_calls_may_come_from_a_generator(
+    queue: Queue, charge: Task[[str, int], str]
+) -> None:
+    jobs = await charge.enqueue_many(
+        ("acme", n) if n % 2 else {"tenant": "acme", "invoice": n} for n in range(2500)
+    )
     assert len({job.id for job in jobs}) == 2500
     assert (await queue.counts())[State.WAITING] == 2500
     info = await jobs[2400].info()
     assert info.kwargs == {"tenant": "acme", "invoice": 2400}
 
 
-async def test_a_generator_is_read_as_its_jobs_are_stored(queue: Queue, charge: Task[[str, int], str]) -> None:
+async def test_a_generator_is_read_as_its_jobs_are_stored(
+    queue: Queue, charge: Task[[str, int], str]
+) -> None:
     read = 0
 
     def calls() -> Any:
@@ -133,12 +152,18 @@ async def test_a_generator_is_read_as_its_jobs_are_stored(queue: Queue, charge: 
     assert (await queue.counts())[State.WAITING] == 1000
 
 
-async def test_calls_of_several_tasks_and_options_go_together(queue: Queue, charge: Task[[str, int], str]) -> None:
+async def test_calls_of_several_tasks_and_options_go_together(
+    queue: Queue, charge: Task[[str, int], str]
+) -> None:
     @queue.task
     def refund(invoice: int) -> int:
         return -invoice
 
-    calls = [charge.bind("acme", 1), refund.options(priority=3).bind(2), charge.options(id="x").bind("acme", 3)]
+    calls = [
+        charge.bind("acme", 1),
+        refund.options(priority=3).bind(2),
+        charge.options(id="x").bind("acme", 3),
+    ]
     jobs = await queue.enqueue_many(calls)
     assert [job.name for job in jobs] == ["charge", "refund", "charge"]
     assert jobs[2].id == "x"
@@ -147,7 +172,9 @@ async def test_calls_of_several_tasks_and_options_go_together(queue: Queue, char
     assert all(job.duplicate for job in again)
 
 
-async def test_a_call_of_another_queue_is_refused(queue: Queue, url: str, charge: Task[[str, int], str]) -> None:
+async def test_a_call_of_another_queue_is_refused(
+    queue: Queue, url: str, charge: Task[[str, int], str]
+) -> None:
     other = Queue("other", url)
     with pytest.raises(InvalidJob, match="belongs to queue 'other'"):
         await queue.enqueue_many([charge.bind("acme", 1), other.named("charge").bind(1)])
@@ -156,7 +183,9 @@ async def test_a_call_of_another_queue_is_refused(queue: Queue, url: str, charge
     assert sum((await queue.counts()).values()) == 0
 
 
-async def test_one_call_can_go_to_several_queues(queue: Queue, url: str, charge: Task[[str, int], str]) -> None:
+async def test_one_call_can_go_to_several_queues(
+    queue: Queue, url: str, charge: Task[[str, int], str]
+) -> None:
     async with Queue("left", url) as left, Queue("right", url) as right:
         jobs = await charge.broadcast([left, right], "acme", 1)
         assert [job.queue for job in jobs] == ["left", "right"]
@@ -166,10 +195,18 @@ async def test_one_call_can_go_to_several_queues(queue: Queue, url: str, charge:
 async def test_a_task_known_by_name_only_takes_any_arguments(queue: Queue) -> None:
     job = await queue.named("elsewhere", priority=4, key="k").enqueue(1, two=2)
     info = await job.info()
-    assert (info.name, info.args, info.kwargs, info.priority, info.key) == ("elsewhere", (1,), {"two": 2}, 4, "k")
+    assert (info.name, info.args, info.kwargs, info.priority, info.key) == (
+        "elsewhere",
+        (1,),
+        {"two": 2},
+        4,
+        "k",
+    )
 
 
-async def test_calling_a_task_runs_the_function_here(queue: Queue, charge: Task[[str, int], str]) -> None:
+async def test_calling_a_task_runs_the_function_here(
+    queue: Queue, charge: Task[[str, int], str]
+) -> None:
     @queue.task
     def double(n: int) -> int:
         """Twice."""
@@ -190,7 +227,10 @@ def _options(**options: Any) -> Callable[[Task[..., Any]], Any]:
 
 
 REFUSALS: dict[str, tuple[Callable[[Task[..., Any]], Any], str]] = {
-    "an argument that cannot be encoded": (lambda t: t.enqueue("a", Odd([1, {"x": object()}])), r"args\[1\]\.items\[1\]\['x'\]"),
+    "an argument that cannot be encoded": (
+        lambda t: t.enqueue("a", Odd([1, {"x": object()}])),
+        r"args\[1\]\.items\[1\]\['x'\]",
+    ),
     "NaN": (lambda t: t.enqueue("acme", float("nan")), r"args\[1\]: nan"),
     "infinity": (lambda t: t.enqueue("acme", [1, float("inf")]), r"args\[1\]\[1\]: inf"),
     "a missing argument": (lambda t: t.enqueue("acme"), "invoice"),
@@ -204,7 +244,10 @@ REFUSALS: dict[str, tuple[Callable[[Task[..., Any]], Any], str]] = {
     "a negative delay": (_options(delay=-1), "delay=-1"),
     "a delay that is no time": (_options(delay="soon"), "delay='soon'"),
     "a time without zone": (_options(at=datetime(2030, 1, 1)), "no time zone"),
-    "a delay and a time": (_options(delay=1, at=datetime(2030, 1, 1, tzinfo=UTC)), "give one of them"),
+    "a delay and a time": (
+        _options(delay=1, at=datetime(2030, 1, 1, tzinfo=UTC)),
+        "give one of them",
+    ),
     "a priority below 0": (_options(priority=-1), "priority=-1"),
     "a priority above the range": (_options(priority=2**21), "priority=2097152"),
     "a priority that is no number": (_options(priority="high"), "priority='high'"),
@@ -224,7 +267,7 @@ REFUSALS: dict[str, tuple[Callable[[Task[..., Any]], Any], str]] = {
     "jobs to wait for that are none": (_options(after=["id"]), "'id' is not a job"),
     "a strange child policy": (_options(on_child_failure="panic"), "panic"),
     "lifo that is no bool": (_options(lifo=1), "lifo=1"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSALS)
@@ -239,12 +282,16 @@ async def test_bad_input_is_refused_by_name_before_anything_is_stored(
 
 async def test_a_payload_over_the_limit_is_refused_with_both_numbers(url: str) -> None:
     async with Queue("small", url, max_payload=100) as queue:
-        with pytest.raises(PayloadTooLarge, match=r"of store take .* bytes encoded, more than the 100"):
+        with pytest.raises(
+            PayloadTooLarge, match=r"of store take .* bytes encoded, more than the 100"
+        ):
             await queue.named("store").enqueue("x" * 200)
         assert sum((await queue.counts()).values()) == 0
 
 
-async def test_one_id_for_many_calls_is_refused(queue: Queue, charge: Task[[str, int], str]) -> None:
+async def test_one_id_for_many_calls_is_refused(
+    queue: Queue, charge: Task[[str, int], str]
+) -> None:
     with pytest.raises(InvalidJob, match="id='x'"):
         await charge.options(id="x").enqueue_many([("a", 1), ("a", 2)])
     with pytest.raises(InvalidJob, match="neither a tuple"):

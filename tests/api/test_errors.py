@@ -30,7 +30,9 @@ async def test_a_job_tells_its_failed_runs(jobs: testing.Sandbox, clocked: Queue
     assert (listed.failure, listed.errors) == (info.failure, ())
 
 
-async def test_an_error_says_whether_the_retries_ran_out(jobs: testing.Sandbox, clocked: Queue) -> None:
+async def test_an_error_says_whether_the_retries_ran_out(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
     @clocked.task(retry=0)
     async def tried() -> None:
         raise ValueError("no such card")
@@ -41,9 +43,14 @@ async def test_an_error_says_whether_the_retries_ran_out(jobs: testing.Sandbox, 
 
     ran_out, rejected = await tried.enqueue(), await refused.enqueue()
     await jobs.drain()
-    with pytest.raises(JobFailed, match=r"failed \(error\) in attempt 1, with no retry left: ValueError: no such card") as caught:
+    with pytest.raises(
+        JobFailed,
+        match=r"failed \(error\) in attempt 1, with no retry left: ValueError: no such card",
+    ) as caught:
         await ran_out.result()
     assert caught.value.failure.exhausted
-    with pytest.raises(JobFailed, match=r"failed \(rejected\) in attempt 1: .*Reject: no such card") as caught:
+    with pytest.raises(
+        JobFailed, match=r"failed \(rejected\) in attempt 1: .*Reject: no such card"
+    ) as caught:
         await rejected.result()
     assert not caught.value.failure.exhausted

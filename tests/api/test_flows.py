@@ -136,13 +136,17 @@ async def test_a_failed_child_fails_its_parent(queue: Queue) -> None:
     assert caught.value.failure.reason == "child"
 
 
-# ── what cannot be ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what cannot be ────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_cycle_is_named_and_nothing_is_stored(queue: Queue) -> None:
     a, b, c = (queue.named(name, id=name) for name in "abc")
-    with pytest.raises(InvalidJob, match=r"the flow has a cycle: . \(.\) waits for . \(.\) waits for . \(.\)"):
-        await _submit(queue, a.options(after=[queue.job("b")]), b.options(after=[queue.job("a")]), c)
+    with pytest.raises(
+        InvalidJob, match=r"the flow has a cycle: . \(.\) waits for . \(.\) waits for . \(.\)"
+    ):
+        await _submit(
+            queue, a.options(after=[queue.job("b")]), b.options(after=[queue.job("a")]), c
+        )
     assert sum((await queue.counts()).values()) == 0
 
 
@@ -162,7 +166,12 @@ async def test_a_reference_outside_of_a_flow_is_refused(queue: Queue) -> None:
 async def test_a_flow_over_queues_is_refused_whole(queue: Queue, url: str) -> None:
     async with Queue("other", url) as other:
         with pytest.raises(InvalidJob, match="does not exist"):
-            await _submit(queue, queue.named("a"), other.named("b"), other.named("c", after=[queue.job("nowhere")]))
+            await _submit(
+                queue,
+                queue.named("a"),
+                other.named("b"),
+                other.named("c", after=[queue.job("nowhere")]),
+            )
         assert sum((await queue.counts()).values()) + sum((await other.counts()).values()) == 0
 
 
@@ -173,7 +182,7 @@ async def test_a_flow_holds_to_what_its_queues_declare(queue: Queue, url: str) -
         assert sum((await queue.counts()).values()) == 0
 
 
-# ── references and results ───────────────────────────────────────────────────────────────────────────────────────────
+# ── references and results ────────────────────────────────────────────────────────────────────────
 
 
 async def test_references_stand_at_any_depth_and_in_every_codec(url: str) -> None:
@@ -248,7 +257,7 @@ async def test_a_member_whose_unique_lock_is_held_stands_for_its_holder(queue: Q
         assert await job.result(timeout=10) == 1
 
 
-# ── failures and cancels ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── failures and cancels ──────────────────────────────────────────────────────────────────────────
 
 
 class Mixed:
@@ -269,17 +278,27 @@ class Mixed:
 
         self.good, self.bad, self.parent = good, bad, parent
 
-    async def submit(self, queue: Queue, policy: Literal["fail", "ignore", "continue"]) -> Job[list[str]]:
+    async def submit(
+        self, queue: Queue, policy: Literal["fail", "ignore", "continue"]
+    ) -> Job[list[str]]:
         async with queue.flow() as flow:
             children = [flow.add(self.good), flow.add(self.bad)]
-            return flow.add(self.parent.options(on_child_failure=policy), [child.ref for child in children])
+            return flow.add(
+                self.parent.options(on_child_failure=policy), [child.ref for child in children]
+            )
 
 
 async def test_the_policy_for_a_failed_child_is_the_parents(queue: Queue) -> None:
     mixed = Mixed(queue)
     async with Worker(queue):
-        assert await (await mixed.submit(queue, "ignore")).result(timeout=10) == ["Receipt", "NoneType"]
-        assert await (await mixed.submit(queue, "continue")).result(timeout=10) == ["Receipt", "Failure"]
+        assert await (await mixed.submit(queue, "ignore")).result(timeout=10) == [
+            "Receipt",
+            "NoneType",
+        ]
+        assert await (await mixed.submit(queue, "continue")).result(timeout=10) == [
+            "Receipt",
+            "Failure",
+        ]
         with pytest.raises(JobFailed, match="which this job waits for, failed: no"):
             await (await mixed.submit(queue, "fail")).result(timeout=10)
 
@@ -298,7 +317,9 @@ async def test_cancelling_a_parent_cascades_on_request(queue: Queue) -> None:
     assert (await child.state(), await parent.state()) == (State.CANCELLED, State.CANCELLED)
 
 
-async def test_cancelling_or_removing_the_last_open_child_settles_the_parent_by_its_policy(queue: Queue) -> None:
+async def test_cancelling_or_removing_the_last_open_child_settles_the_parent_by_its_policy(
+    queue: Queue,
+) -> None:
     for act in (Job.cancel, Job.remove):
         for policy, state in (("fail", State.FAILED), ("ignore", State.WAITING)):
             async with queue.flow() as flow:
@@ -308,7 +329,9 @@ async def test_cancelling_or_removing_the_last_open_child_settles_the_parent_by_
             assert await parent.state() is state
 
 
-async def test_the_delay_of_a_job_that_waits_begins_when_it_need_not_wait_any_more(jobs: testing.Sandbox, clocked: Queue) -> None:
+async def test_the_delay_of_a_job_that_waits_begins_when_it_need_not_wait_any_more(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
     @clocked.task
     async def step() -> None: ...
 
@@ -320,7 +343,7 @@ async def test_the_delay_of_a_job_that_waits_begins_when_it_need_not_wait_any_mo
     assert (await second.info()).due_at == jobs.clock.now() + timedelta(seconds=10)
 
 
-# ── chain, group, chord ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── chain, group, chord ───────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_chain_hands_each_result_to_the_next(queue: Queue) -> None:
@@ -364,8 +387,12 @@ async def test_a_group_with_failures_holds_to_the_policy(queue: Queue) -> None:
     async with Worker(queue):
         with pytest.raises(JobFailed, match="failed: no"):
             await (await group(receipt, calls)).result(timeout=10)
-        assert await (await group(receipt.options(on_child_failure="ignore"), calls)).result(timeout=10) == [Receipt(0, 0), None]
-        seen = await (await group(receipt.options(on_child_failure="continue"), calls)).result(timeout=10)
+        assert await (await group(receipt.options(on_child_failure="ignore"), calls)).result(
+            timeout=10
+        ) == [Receipt(0, 0), None]
+        seen = await (await group(receipt.options(on_child_failure="continue"), calls)).result(
+            timeout=10
+        )
         assert seen[0] == Receipt(0, 0)
         assert isinstance(seen[1], Failure)
         assert (seen[1].reason, seen[1].message) == ("rejected", "no")
@@ -383,7 +410,10 @@ async def test_a_chord_gives_all_results_to_one_more_job(queue: Queue, url: str)
             return sum(receipt.cents for receipt in receipts)
 
         async with Worker(queue, other):
-            assert await (await chord(receipt, [(n,) for n in range(10)], total)).result(timeout=10) == 45
+            assert (
+                await (await chord(receipt, [(n,) for n in range(10)], total)).result(timeout=10)
+                == 45
+            )
 
 
 async def test_groups_work_in_keyed_queues_and_in_other_codecs(url: str) -> None:
@@ -394,10 +424,15 @@ async def test_groups_work_in_keyed_queues_and_in_other_codecs(url: str) -> None
             return b"\xfe" * n
 
         async with Worker(queue):
-            assert await (await group(blob, [("a", 1), ("b", 2)])).result(timeout=10) == [b"\xfe", b"\xfe\xfe"]
+            assert await (await group(blob, [("a", 1), ("b", 2)])).result(timeout=10) == [
+                b"\xfe",
+                b"\xfe\xfe",
+            ]
 
 
-async def test_ten_thousand_children_go_in_by_bounded_calls_and_finish(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ten_thousand_children_go_in_by_bounded_calls_and_finish(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @queue.task
     async def child(n: int) -> int:
         return n

@@ -52,7 +52,12 @@ async def test_a_job_can_be_given_another_priority_time_and_arguments(queue: Que
     assert await job.reschedule(at=later)
     assert await job.update("acme", invoice=8)
     info = await job.info()
-    assert (info.priority, info.due_at, info.args, info.kwargs) == (9, later, ("acme",), {"invoice": 8})
+    assert (info.priority, info.due_at, info.args, info.kwargs) == (
+        9,
+        later,
+        ("acme",),
+        {"invoice": 8},
+    )
     assert await job.reschedule(delay=timedelta(minutes=1))
     assert (await job.info()).due_at != later
 
@@ -146,7 +151,9 @@ async def test_an_operation_on_an_unknown_job_raises_and_one_that_comes_too_late
 
 
 @pytest.mark.parametrize("operation", ["rerun", "purge"])
-async def test_an_unknown_id_among_others_changes_none_of_them(queue: Queue, operation: str) -> None:
+async def test_an_unknown_id_among_others_changes_none_of_them(
+    queue: Queue, operation: str
+) -> None:
     @queue.task
     async def breaks() -> None:
         raise Reject("no")

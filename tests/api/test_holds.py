@@ -25,7 +25,9 @@ async def test_a_held_queue_goes_on_by_itself(jobs: Sandbox, clocked: Queue) -> 
     assert await jobs.drain() == 1
 
 
-async def test_a_limit_met_by_a_handler_shows_and_can_be_lifted(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_limit_met_by_a_handler_shows_and_can_be_lifted(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     ran = 0
 
     @clocked.task
@@ -72,7 +74,11 @@ async def test_lifting_a_hold_wakes_a_sleeping_worker(url: str, how: str) -> Non
         await queue.hold(3600)
         job = await work.enqueue()
         async with Worker(queue):
-            lift = {"release": queue.release_hold, "resume": queue.resume, "reset": queue.reset_limits}[how]
+            lift = {
+                "release": queue.release_hold,
+                "resume": queue.resume,
+                "reset": queue.reset_limits,
+            }[how]
             await lift()
             await job.wait(timeout=10)
         assert (await queue.limits()).held_until is None
@@ -91,7 +97,10 @@ async def test_holds_that_make_no_sense_are_refused(url: str) -> None:
 
 
 def test_holds_have_their_blocking_twins() -> None:
-    with testing.use(Queue("q", "memory://nowhere", mode="keyed"), clock=FakeClock()) as jobs, jobs.queues[0].sync as queue:
+    with (
+        testing.use(Queue("q", "memory://nowhere", mode="keyed"), clock=FakeClock()) as jobs,
+        jobs.queues[0].sync as queue,
+    ):
         queue.hold(60)
         queue.hold(60, key="a")
         assert queue.stats().held_until == jobs.clock.now() + timedelta(minutes=1)

@@ -15,7 +15,11 @@ async def test_the_key_is_a_parameter_of_the_task(queue: Queue) -> None:
     async def charge(invoice: int, tenant: str = "acme") -> str | None:
         return current_job().key
 
-    jobs = [await charge.enqueue(1), await charge.enqueue(2, "globex"), await charge.enqueue(3, tenant="initech")]
+    jobs = [
+        await charge.enqueue(1),
+        await charge.enqueue(2, "globex"),
+        await charge.enqueue(3, tenant="initech"),
+    ]
     assert [(await job.info()).key for job in jobs] == ["acme", "globex", "initech"]
     async with Worker(queue):
         assert [await job.result(timeout=10) for job in jobs] == ["acme", "globex", "initech"]
@@ -64,7 +68,9 @@ async def test_inside_a_key_order_is_strict_at_any_concurrency(queue: Queue) -> 
     assert most == {"a": 1, "b": 1, "c": 1}
 
 
-async def test_a_key_with_many_jobs_does_not_hold_up_another(jobs: testing.Sandbox, clocked: Queue) -> None:
+async def test_a_key_with_many_jobs_does_not_hold_up_another(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
     order: list[str] = []
 
     @clocked.task(key="key")
@@ -125,12 +131,22 @@ async def test_the_first_job_fixes_an_unset_mode(queue: Queue) -> None:
 async def test_a_refused_job_does_not_spoil_those_enqueued_beside_it(queue: Queue) -> None:
     plain, keyed = queue.named("nobody"), queue.named("nobody", key="k")
     await plain.enqueue()
-    results = await asyncio.gather(*(task.enqueue() for task in (plain, keyed, plain, keyed, plain)), return_exceptions=True)
-    assert [isinstance(result, ConfigError) for result in results] == [False, True, False, True, False]
+    results = await asyncio.gather(
+        *(task.enqueue() for task in (plain, keyed, plain, keyed, plain)), return_exceptions=True
+    )
+    assert [isinstance(result, ConfigError) for result in results] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
     assert (await queue.counts())[State.WAITING] == 4
 
 
-async def test_a_limit_met_elsewhere_holds_the_key_and_nobody_else(jobs: testing.Sandbox, clocked: Queue) -> None:
+async def test_a_limit_met_elsewhere_holds_the_key_and_nobody_else(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
     order: list[str] = []
     limited = True
 
@@ -153,7 +169,9 @@ async def test_a_limit_met_elsewhere_holds_the_key_and_nobody_else(jobs: testing
     assert (info.state, info.failures, info.stalls, info.attempt) == (State.COMPLETED, 0, 0, 2)
 
 
-async def test_a_retry_with_a_delay_does_not_hold_its_key(jobs: testing.Sandbox, clocked: Queue) -> None:
+async def test_a_retry_with_a_delay_does_not_hold_its_key(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
     order: list[str] = []
 
     @clocked.task(key="key", retry=1)

@@ -7,7 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from jobq import Bucket, ConfigError, InvalidJob, KeyLimits, Queue, Rate, RateLimited, Retry, State, Worker, testing
+from jobq import (
+    Bucket,
+    ConfigError,
+    InvalidJob,
+    KeyLimits,
+    Queue,
+    Rate,
+    RateLimited,
+    Retry,
+    State,
+    Worker,
+    testing,
+)
 from jobq.testing import FakeClock, Sandbox
 
 
@@ -34,10 +46,23 @@ async def test_no_more_jobs_run_than_the_queue_allows(url: str) -> None:
 
 
 async def test_what_is_declared_can_be_read_back(url: str) -> None:
-    declared = Queue("q", url, mode="keyed", limit=9, rate=Rate(100, per=60), key_limit=2, key_rate=Bucket(5, refill=0.5))
+    declared = Queue(
+        "q",
+        url,
+        mode="keyed",
+        limit=9,
+        rate=Rate(100, per=60),
+        key_limit=2,
+        key_rate=Bucket(5, refill=0.5),
+    )
     async with declared as queue:
         limits = await queue.limits()
-        assert (limits.limit, limits.rate, limits.key_limit, limits.key_rate) == (9, Rate(100, per=60), 2, Bucket(5, refill=0.5))
+        assert (limits.limit, limits.rate, limits.key_limit, limits.key_rate) == (
+            9,
+            Rate(100, per=60),
+            2,
+            Bucket(5, refill=0.5),
+        )
         assert (limits.version, limits.changed, limits.keys) == (1, False, {})
 
 
@@ -54,7 +79,9 @@ async def test_another_limit_needs_a_higher_version(url: str) -> None:
             await Worker(Queue("q", url, limit=3)).run()
         async with Queue("q", url, limit=3, limits_version=2) as raised:
             assert (await raised.limits()).limit == 3
-            async with Queue("q", url, limit=2) as older:  # during a deploy: the old code goes on with the new limit
+            async with Queue(
+                "q", url, limit=2
+            ) as older:  # during a deploy: the old code goes on with the new limit
                 assert (await older.limits()).limit == 3
 
 
@@ -78,9 +105,13 @@ async def test_a_key_can_have_limits_of_its_own(url: str) -> None:
     async with Queue("q", url, mode="keyed", key_limit=1) as queue:
         await queue.set_limits(key="vip", key_limit=5)
         await queue.set_limits(key="vip", key_rate=Rate(10, per=1))
-        assert (await queue.limits()).keys == {"vip": KeyLimits(key_limit=5, key_rate=Rate(10, per=1))}
+        assert (await queue.limits()).keys == {
+            "vip": KeyLimits(key_limit=5, key_rate=Rate(10, per=1))
+        }
         await queue.set_limits(key="vip", key_limit=None)
-        assert (await queue.limits()).keys == {"vip": KeyLimits(key_limit=None, key_rate=Rate(10, per=1))}
+        assert (await queue.limits()).keys == {
+            "vip": KeyLimits(key_limit=None, key_rate=Rate(10, per=1))
+        }
         await queue.set_limits(key="vip", key_rate=None)
         assert (await queue.limits()).keys == {}
         await queue.set_limits(key="slow", key_rate=Rate(1, per=60))
@@ -156,7 +187,9 @@ async def test_a_bucket_pays_for_each_job_by_its_cost(jobs: Sandbox, clocked: Qu
         await work.options(cost=11).enqueue(11)
 
 
-async def test_a_limit_met_elsewhere_puts_the_job_back_in_front(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_limit_met_elsewhere_puts_the_job_back_in_front(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     order: list[int] = []
 
     @clocked.task(retry=0)
@@ -198,7 +231,10 @@ async def test_a_worker_wakes_by_itself_when_the_rate_allows_more(queue: Queue) 
 
 
 def test_limits_have_their_blocking_twins() -> None:
-    with testing.use(Queue("q", "memory://nowhere"), clock=FakeClock()) as jobs, jobs.queues[0].sync as queue:
+    with (
+        testing.use(Queue("q", "memory://nowhere"), clock=FakeClock()) as jobs,
+        jobs.queues[0].sync as queue,
+    ):
         queue.set_limits(limit=3)
         assert queue.limits().limit == 3
         queue.reset_limits()

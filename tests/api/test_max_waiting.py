@@ -7,7 +7,20 @@ import copy
 
 import pytest
 
-from jobq import ConfigError, Every, Queue, QueueFull, RetryAfter, State, SyncJob, Unique, Worker, current_job, sync, testing
+from jobq import (
+    ConfigError,
+    Every,
+    Queue,
+    QueueFull,
+    RetryAfter,
+    State,
+    SyncJob,
+    Unique,
+    Worker,
+    current_job,
+    sync,
+    testing,
+)
 from jobq.core.bounds import share
 from jobq.testing import FakeClock, Sandbox
 
@@ -22,18 +35,31 @@ async def test_a_full_queue_refuses_with_the_number_and_the_way_out(url: str) ->
             "queue 'q' is full: max_waiting=1 limits how many jobs may be waiting, delayed or blocked. "
             "Enqueue again when workers have caught up, or raise the limit with queue.set_limits(max_waiting=…)"
         )
-        assert (error.value.queue, error.value.max_waiting, error.value.accepted, error.value.refused) == ("q", 1, [], 1)
+        assert (
+            error.value.queue,
+            error.value.max_waiting,
+            error.value.accepted,
+            error.value.refused,
+        ) == ("q", 1, [], 1)
         assert str(copy.copy(error.value)) == str(error.value)
 
 
 async def test_a_bulk_is_judged_job_by_job_over_all_its_calls(url: str) -> None:
     async with Queue("q", url, max_waiting=2_500) as queue:
         task = queue.named("work")
-        with pytest.raises(QueueFull, match=r"Accepted: 2,500 jobs \(see `error.accepted`\), refused: 701\.") as error:
+        with pytest.raises(
+            QueueFull, match=r"Accepted: 2,500 jobs \(see `error.accepted`\), refused: 701\."
+        ) as error:
             await task.enqueue_many((n,) for n in range(3_201))
         accepted = error.value.accepted
         assert (len(accepted), error.value.refused) == (2_500, 701)
-        assert [(await job.info()).args for job in accepted[::500]] == [(0,), (500,), (1_000,), (1_500,), (2_000,)]
+        assert [(await job.info()).args for job in accepted[::500]] == [
+            (0,),
+            (500,),
+            (1_000,),
+            (1_500,),
+            (2_000,),
+        ]
         assert (await queue.counts())[State.WAITING] == 2_500
 
 
@@ -43,7 +69,10 @@ async def test_a_bulk_goes_on_behind_what_was_refused(url: str) -> None:
         first = await task.options(id="a").enqueue()
         with pytest.raises(QueueFull) as error:
             await queue.enqueue_many([task.options(id=id).bind() for id in ("b", "c", "a", "d")])
-        assert [(job.id, job.duplicate) for job in error.value.accepted] == [("b", False), ("a", True)]
+        assert [(job.id, job.duplicate) for job in error.value.accepted] == [
+            ("b", False),
+            ("a", True),
+        ]
         assert error.value.refused == 2
         assert (await first.state()) is State.WAITING
 
@@ -51,7 +80,9 @@ async def test_a_bulk_goes_on_behind_what_was_refused(url: str) -> None:
 async def test_callers_that_ride_together_are_refused_one_by_one(url: str) -> None:
     async with Queue("small", url, max_waiting=3) as small, Queue("large", url) as large:
         tasks = [small.named("work"), large.named("work")]
-        results = await asyncio.gather(*(tasks[n % 2].enqueue(n) for n in range(20)), return_exceptions=True)
+        results = await asyncio.gather(
+            *(tasks[n % 2].enqueue(n) for n in range(20)), return_exceptions=True
+        )
         assert [type(result) for result in results[::2]].count(QueueFull) == 7
         assert not any(isinstance(result, BaseException) for result in results[1::2])
         assert (await small.counts())[State.WAITING] == 3
@@ -210,7 +241,9 @@ def test_the_blocking_twins_tell_the_same() -> None:
         assert queue.sync.limits().max_waiting == 1_500
 
 
-@pytest.mark.parametrize(("whole", "partitions", "each"), [(10, 1, 10), (10, 4, 3), (8, 4, 2), (1, 16, 1), (17, 16, 2)])
+@pytest.mark.parametrize(
+    ("whole", "partitions", "each"), [(10, 1, 10), (10, 4, 3), (8, 4, 2), (1, 16, 1), (17, 16, 2)]
+)
 def test_partitions_share_the_number_evenly(whole: int, partitions: int, each: int) -> None:
     assert share(whole, partitions) == each
     assert share(whole, partitions) * partitions >= whole

@@ -9,7 +9,9 @@ import pytest
 from jobq import ConfigError, Every, InvalidJob, Queue, current_job, group, testing
 
 
-async def test_a_handler_and_a_reader_see_the_meta_of_a_call(jobs: testing.Sandbox, clocked: Queue) -> None:
+async def test_a_handler_and_a_reader_see_the_meta_of_a_call(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
     @clocked.task
     async def work() -> dict[str, str]:
         return dict(current_job().meta)
@@ -21,7 +23,9 @@ async def test_a_handler_and_a_reader_see_the_meta_of_a_call(jobs: testing.Sandb
     assert (await bare.result(), (await bare.info()).meta) == ({}, {})
 
 
-async def test_the_meta_of_a_running_job_cannot_be_changed(jobs: testing.Sandbox, clocked: Queue) -> None:
+async def test_the_meta_of_a_running_job_cannot_be_changed(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
     @clocked.task(retry=0)
     async def work() -> str:
         meta: Any = current_job().meta
@@ -49,10 +53,19 @@ async def test_bulk_flow_and_schedule_take_meta(jobs: testing.Sandbox, clocked: 
     await jobs.drain()
     jobs.clock.advance(60)
     await jobs.drain()
-    assert dict(seen) == {"a": "bulk", "b": "bulk", "c": "bound", "d": None, "e": "flow", "f": "schedule"}
+    assert dict(seen) == {
+        "a": "bulk",
+        "b": "bulk",
+        "c": "bound",
+        "d": None,
+        "e": "flow",
+        "f": "schedule",
+    }
 
 
-async def test_a_group_gives_its_meta_to_the_job_that_gathers(jobs: testing.Sandbox, clocked: Queue) -> None:
+async def test_a_group_gives_its_meta_to_the_job_that_gathers(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
     @clocked.task
     async def work(n: int) -> int:
         return n
@@ -63,7 +76,9 @@ async def test_a_group_gives_its_meta_to_the_job_that_gathers(jobs: testing.Sand
     assert (await gathered.info()).meta == {"trace": "t1"}
 
 
-async def test_children_inherit_the_meta_of_their_parent(jobs: testing.Sandbox, clocked: Queue) -> None:
+async def test_children_inherit_the_meta_of_their_parent(
+    jobs: testing.Sandbox, clocked: Queue
+) -> None:
     @clocked.task
     async def child() -> dict[str, str]:
         return dict(current_job().meta)

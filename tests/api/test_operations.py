@@ -25,7 +25,9 @@ async def _finish(queue: Queue, *, good: int = 0, bad: int = 0, worse: int = 0) 
         raise Reject("never")
 
     jobs = await queue.enqueue_many(
-        [fine.bind(n) for n in range(good)] + [broken.bind(n) for n in range(bad)] + [worst.bind(n) for n in range(worse)]
+        [fine.bind(n) for n in range(good)]
+        + [broken.bind(n) for n in range(bad)]
+        + [worst.bind(n) for n in range(worse)]
     )
     async with Worker(queue):
         for job in jobs:
@@ -174,7 +176,9 @@ async def test_a_queue_with_running_jobs_is_obliterated_only_by_force(queue: Que
 
     await queue.named("nobody").enqueue()
     store = await queue.store()
-    await store.settle([], worker="w", call="1", then=Claim(queues=(queue.qname,), limit=1, lease_ms=60_000))
+    await store.settle(
+        [], worker="w", call="1", then=Claim(queues=(queue.qname,), limit=1, lease_ms=60_000)
+    )
     with pytest.raises(ConfigError):
         await queue.obliterate()
     await queue.obliterate(force=True)

@@ -10,23 +10,48 @@ from jobq import AppliedOptions, Queue, Retry, Unique
 async def test_what_the_call_gave_applies(queue: Queue) -> None:
     task = queue.named("work")
     given = task.options(
-        retry=Retry(5, base=2, factor=3, cap=60, jitter=0.5), timeout=90, max_stalls=1, ttl=10, result_ttl=3600, cost=2,
-        unique=Unique(ttl=30, mode="throttle"), priority=7, lifo=True, delay=5, on_child_failure="ignore",
-    )  # fmt: skip
+        retry=Retry(5, base=2, factor=3, cap=60, jitter=0.5),
+        timeout=90,
+        max_stalls=1,
+        ttl=10,
+        result_ttl=3600,
+        cost=2,
+        unique=Unique(ttl=30, mode="throttle"),
+        priority=7,
+        lifo=True,
+        delay=5,
+        on_child_failure="ignore",
+    )
     options = (await (await given.enqueue(1)).info()).options
     assert options.unique is not None
     assert (options.unique.mode, options.unique.ttl) == ("throttle", timedelta(seconds=30))
     assert options == AppliedOptions(
-        retry=Retry(5, base=2, factor=3, cap=60, jitter=0.5), timeout=timedelta(seconds=90), max_stalls=1,
-        ttl=timedelta(seconds=10), result_ttl=timedelta(hours=1), cost=2, unique=options.unique, key=None, priority=7, lifo=True,
-        delay=timedelta(seconds=5), at=None, on_child_failure="ignore",
-    )  # fmt: skip
+        retry=Retry(5, base=2, factor=3, cap=60, jitter=0.5),
+        timeout=timedelta(seconds=90),
+        max_stalls=1,
+        ttl=timedelta(seconds=10),
+        result_ttl=timedelta(hours=1),
+        cost=2,
+        unique=options.unique,
+        key=None,
+        priority=7,
+        lifo=True,
+        delay=timedelta(seconds=5),
+        at=None,
+        on_child_failure="ignore",
+    )
 
 
 async def test_what_the_call_left_open_the_worker_decides(queue: Queue) -> None:
     options = (await (await queue.named("elsewhere").enqueue()).info()).options
     assert (options.retry, options.timeout, options.max_stalls) == ("worker", "worker", "worker")
-    assert (options.ttl, options.result_ttl, options.cost, options.unique, options.delay) == (None, None, 1, None, None)
+    assert (options.ttl, options.result_ttl, options.cost, options.unique, options.delay) == (
+        None,
+        None,
+        1,
+        None,
+        None,
+    )
 
 
 async def test_a_task_of_this_process_tells_its_policy(queue: Queue) -> None:
@@ -37,7 +62,11 @@ async def test_a_task_of_this_process_tells_its_policy(queue: Queue) -> None:
     async def plain() -> None: ...
 
     own = (await (await work.enqueue()).info()).options
-    assert (own.retry, own.timeout, own.max_stalls) == (Retry(8, give_up_on=KeyError), timedelta(seconds=30), 5)
+    assert (own.retry, own.timeout, own.max_stalls) == (
+        Retry(8, give_up_on=KeyError),
+        timedelta(seconds=30),
+        5,
+    )
     (found,) = [info async for info in queue.find(name="work")]
     assert found.options == own
     called = (await (await work.options(retry=1, timeout=None).enqueue()).info()).options
@@ -48,5 +77,7 @@ async def test_a_task_of_this_process_tells_its_policy(queue: Queue) -> None:
 
 async def test_a_time_and_listed_delays_are_told(queue: Queue) -> None:
     at = datetime(2040, 1, 1, tzinfo=UTC)
-    options = (await (await queue.named("work", at=at, retry=Retry(2, delays=[1, 60])).enqueue()).info()).options
+    options = (
+        await (await queue.named("work", at=at, retry=Retry(2, delays=[1, 60])).enqueue()).info()
+    ).options
     assert (options.at, options.delay, options.retry) == (at, None, Retry(2, delays=[1, 60]))

@@ -17,7 +17,11 @@ from jobq.engine import handles
 def test_the_environment_says_where_jobs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JQ_URL", raising=False)
     monkeypatch.delenv("JQ_TENANT", raising=False)
-    assert (Queue().name, Queue().url, Queue().tenant) == ("default", "sqlite:///jobq.db", "default")
+    assert (Queue().name, Queue().url, Queue().tenant) == (
+        "default",
+        "sqlite:///jobq.db",
+        "default",
+    )
     monkeypatch.setenv("JQ_URL", "memory://env")
     monkeypatch.setenv("JQ_TENANT", "acme")
     assert (Queue().url, Queue().tenant) == ("memory://env", "acme")
@@ -25,10 +29,23 @@ def test_the_environment_says_where_jobs_are_kept(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_declared_becomes_the_configuration() -> None:
-    queue = Queue("q", "memory://", mode="keyed", limit=5, key_limit=2, rate=Rate(10, per=60), key_rate=Bucket(5, refill=1))
+    queue = Queue(
+        "q",
+        "memory://",
+        mode="keyed",
+        limit=5,
+        key_limit=2,
+        rate=Rate(10, per=60),
+        key_rate=Bucket(5, refill=1),
+    )
     assert queue.config == QueueConfig(
         mode="keyed",
-        limits=Limits(limit=5, key_limit=2, rate=Window(limit=10, per_ms=60_000), key_rate=Tokens(capacity=5, refill=1.0)),
+        limits=Limits(
+            limit=5,
+            key_limit=2,
+            rate=Window(limit=10, per_ms=60_000),
+            key_rate=Tokens(capacity=5, refill=1.0),
+        ),
     )
     assert Queue("q", "memory://").config is None
     retained = Queue("q", "memory://", retention=Retention(completed=60)).config
@@ -228,7 +245,11 @@ async def test_options_of_the_task_are_the_workers_and_those_of_a_call_travel(qu
         raise ValueError("no")
 
     handler = queue.tasks["fails"]
-    assert (handler.retry.max_retries, handler.timeout_ms, handler.executor) == (0, 30_000, "inline")
+    assert (handler.retry.max_retries, handler.timeout_ms, handler.executor) == (
+        0,
+        30_000,
+        "inline",
+    )
     async with Worker(queue):
         await (await fails.enqueue(1)).wait(timeout=10)
         from jobq import Retry
@@ -250,5 +271,7 @@ async def test_plain_functions_run_in_threads(queue: Queue) -> None:
 def test_importing_jobq_loads_no_driver_and_no_command_line() -> None:
     heavy = {"sqlite3", "redis", "click", "rich", "yaml", "pydantic", "uvloop"}
     code = f"import sys, jobq; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "[]\n"

@@ -72,7 +72,9 @@ async def test_hundreds_of_calls_at_once_each_get_their_own_answer(queue: Queue)
         return 2 * n
 
     async with working(queue):
-        assert await asyncio.gather(*(double.call(n) for n in range(300))) == [2 * n for n in range(300)]
+        assert await asyncio.gather(*(double.call(n) for n in range(300))) == [
+            2 * n for n in range(300)
+        ]
 
 
 async def test_a_job_that_fails_raises_with_its_failure(queue: Queue) -> None:
@@ -81,7 +83,10 @@ async def test_a_job_that_fails_raises_with_its_failure(queue: Queue) -> None:
         raise Reject(f"no invoice {invoice}")
 
     async with working(queue):
-        with pytest.raises(JobFailed, match=r"job '.*' \(charge\) of queue 'api' failed \(rejected\) .*no invoice 7") as caught:
+        with pytest.raises(
+            JobFailed,
+            match=r"job '.*' \(charge\) of queue 'api' failed \(rejected\) .*no invoice 7",
+        ) as caught:
             await charge.call(7)
     failure = caught.value.failure
     assert (failure.reason, failure.message, failure.attempt) == ("rejected", "no invoice 7", 1)
@@ -136,7 +141,9 @@ async def test_a_wait_outlasts_lost_signals(queue: Queue, monkeypatch: pytest.Mo
         monkeypatch.undo()
 
 
-async def test_nobody_hangs_on_a_record_that_is_gone(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_hangs_on_a_record_that_is_gone(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("jobq.deadline.LOOK_AGAIN", 0.05)
     job = await queue.named("nobody").enqueue()
     waiter = asyncio.create_task(job.result())
@@ -183,7 +190,9 @@ async def test_a_rerun_moves_the_handle_on_to_the_new_life(queue: Queue) -> None
         assert await job.result(timeout=10) == 2
 
 
-async def test_a_call_that_meets_a_running_duplicate_waits_for_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_meets_a_running_duplicate_waits_for_it(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go, met = asyncio.Event(), asyncio.Event()
     sender = (await queue.session()).sender
     put = sender.put
@@ -265,7 +274,10 @@ async def test_any_codec_carries_arguments_and_results(url: str, codec: str | Co
 
 
 async def test_jobs_of_before_a_change_of_codec_are_understood(url: str) -> None:
-    async with Queue("coded", url, codec="json") as before, Queue("coded", url, codec="msgpack") as after:
+    async with (
+        Queue("coded", url, codec="json") as before,
+        Queue("coded", url, codec="msgpack") as after,
+    ):
 
         @after.task
         async def greet(name: str) -> str:

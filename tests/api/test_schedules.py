@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from jobq import ConfigError, Cron, Every, InvalidJob, JobNotFound, Queue, Rate, State, Unique, Worker, current_job, testing
+from jobq import (
+    ConfigError,
+    Cron,
+    Every,
+    InvalidJob,
+    JobNotFound,
+    Queue,
+    Rate,
+    State,
+    Unique,
+    Worker,
+    current_job,
+    testing,
+)
 from jobq.testing import Sandbox
 
 
@@ -32,22 +45,36 @@ def work(clocked: Queue) -> Clockwork:
     return Clockwork(clocked)
 
 
-# ── storing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── storing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_schedule_can_be_read_back(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
-    await clocked.schedule("report", Cron("0 6 * * *", tz="Europe/Zurich", limit=3, catch_up="one"), work.note, "daily")
+    await clocked.schedule(
+        "report", Cron("0 6 * * *", tz="Europe/Zurich", limit=3, catch_up="one"), work.note, "daily"
+    )
     later = jobs.clock.now() + timedelta(hours=1)
     await clocked.schedule("ping", Every(90, start=later), work.note.options(priority=5), what="p")
     ping, report = await clocked.schedules()
-    assert (report.id, report.queue, report.name, report.args) == ("report", "api", "note", ("daily",))
-    assert (report.cron, report.tz, report.limit, report.catch_up) == ("0 6 * * *", "Europe/Zurich", 3, "one")
+    assert (report.id, report.queue, report.name, report.args) == (
+        "report",
+        "api",
+        "note",
+        ("daily",),
+    )
+    assert (report.cron, report.tz, report.limit, report.catch_up) == (
+        "0 6 * * *",
+        "Europe/Zurich",
+        3,
+        "one",
+    )
     assert report.next_at == datetime(2026, 3, 3, 5, tzinfo=UTC)
     assert (ping.every, ping.kwargs, ping.next_at) == (timedelta(seconds=90), {"what": "p"}, later)
     assert (ping.fired, ping.last_at, ping.paused) == (0, None, False)
 
 
-async def test_the_same_schedule_again_goes_on_and_another_begins_anew(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
+async def test_the_same_schedule_again_goes_on_and_another_begins_anew(
+    jobs: Sandbox, clocked: Queue, work: Clockwork
+) -> None:
     await clocked.schedule("s", Every(60), work.note)
     jobs.clock.advance(60)
     assert await jobs.drain() == 1
@@ -60,7 +87,9 @@ async def test_the_same_schedule_again_goes_on_and_another_begins_anew(jobs: San
     assert (info.fired, info.next_at) == (0, jobs.clock.now() + timedelta(seconds=60))
 
 
-async def test_a_schedule_can_be_forgotten_and_its_jobs_stay(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
+async def test_a_schedule_can_be_forgotten_and_its_jobs_stay(
+    jobs: Sandbox, clocked: Queue, work: Clockwork
+) -> None:
     await clocked.schedule("s", Every(60), work.note)
     jobs.clock.advance(60)
     await jobs.drain()
@@ -73,13 +102,41 @@ async def test_a_schedule_can_be_forgotten_and_its_jobs_stay(jobs: Sandbox, cloc
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
-    "no time": (lambda q, t: q.schedule("s", "daily", t), ConfigError, "'daily' is neither a Cron nor an Every"),
-    "a bad id": (lambda q, t: q.schedule("a" * 201, Every(60), t), InvalidJob, "schedule id=.* too long"),
-    "another queue's task": (lambda q, t: q.schedule("s", Every(60), Queue("x").named("t")), InvalidJob, "another queue"),
-    "arguments that do not fit": (lambda q, t: q.schedule("s", Every(60), t, wat=1), InvalidJob, "did you mean 'what'"),
-    "an id for all its jobs": (lambda q, t: q.schedule("s", Every(60), t.options(id="x")), InvalidJob, "id of all its jobs"),
-    "a delay": (lambda q, t: q.schedule("s", Every(60), t.options(delay=5)), InvalidJob, "leave out delay"),
-    "jobs to wait for": (lambda q, t: q.schedule("s", Every(60), t.options(after=[q.job("x")])), InvalidJob, "after="),
+    "no time": (
+        lambda q, t: q.schedule("s", "daily", t),
+        ConfigError,
+        "'daily' is neither a Cron nor an Every",
+    ),
+    "a bad id": (
+        lambda q, t: q.schedule("a" * 201, Every(60), t),
+        InvalidJob,
+        "schedule id=.* too long",
+    ),
+    "another queue's task": (
+        lambda q, t: q.schedule("s", Every(60), Queue("x").named("t")),
+        InvalidJob,
+        "another queue",
+    ),
+    "arguments that do not fit": (
+        lambda q, t: q.schedule("s", Every(60), t, wat=1),
+        InvalidJob,
+        "did you mean 'what'",
+    ),
+    "an id for all its jobs": (
+        lambda q, t: q.schedule("s", Every(60), t.options(id="x")),
+        InvalidJob,
+        "id of all its jobs",
+    ),
+    "a delay": (
+        lambda q, t: q.schedule("s", Every(60), t.options(delay=5)),
+        InvalidJob,
+        "leave out delay",
+    ),
+    "jobs to wait for": (
+        lambda q, t: q.schedule("s", Every(60), t.options(after=[q.job("x")])),
+        InvalidJob,
+        "after=",
+    ),
 }
 
 
@@ -98,10 +155,12 @@ def test_a_mistake_in_an_expression_is_shown_where_it_is() -> None:
         Cron("0 6 * * *", tz="Europe/Zürich")
 
 
-# ── firing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── firing ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_each_time_makes_one_job_that_says_where_it_comes_from(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
+async def test_each_time_makes_one_job_that_says_where_it_comes_from(
+    jobs: Sandbox, clocked: Queue, work: Clockwork
+) -> None:
     await clocked.schedule("s", Every(60), work.note, "x")
     at = jobs.clock.advance(60)
     assert [await jobs.drain(), await jobs.drain()] == [1, 0]
@@ -132,7 +191,9 @@ async def test_times_that_passed_are_made_up_for_by_policy(
 
 async def test_a_limit_and_an_end_are_held(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
     await clocked.schedule("limited", Every(60, limit=2), work.note, "limited")
-    await clocked.schedule("ending", Every(60, end=jobs.clock.now() + timedelta(seconds=190)), work.note, "ending")
+    await clocked.schedule(
+        "ending", Every(60, end=jobs.clock.now() + timedelta(seconds=190)), work.note, "ending"
+    )
     for _ in range(6):
         jobs.clock.advance(60)
         await jobs.drain()
@@ -140,7 +201,9 @@ async def test_a_limit_and_an_end_are_held(jobs: Sandbox, clocked: Queue, work: 
     assert [info.next_at for info in await clocked.schedules()] == [None, None]
 
 
-async def test_a_paused_schedule_makes_nothing_until_it_is_resumed(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
+async def test_a_paused_schedule_makes_nothing_until_it_is_resumed(
+    jobs: Sandbox, clocked: Queue, work: Clockwork
+) -> None:
     await clocked.schedule("s", Every(60), work.note)
     assert await clocked.pause_schedule("s")
     assert not await clocked.pause_schedule("s")
@@ -153,13 +216,17 @@ async def test_a_paused_schedule_makes_nothing_until_it_is_resumed(jobs: Sandbox
     assert await jobs.drain() == 1
 
 
-@pytest.mark.parametrize("operation", ["unschedule", "pause_schedule", "resume_schedule", "run_schedule"])
+@pytest.mark.parametrize(
+    "operation", ["unschedule", "pause_schedule", "resume_schedule", "run_schedule"]
+)
 async def test_an_unknown_schedule_is_not_found(clocked: Queue, operation: str) -> None:
     with pytest.raises(JobNotFound, match="no schedule 'nobody' in queue"):
         await getattr(clocked, operation)("nobody")
 
 
-async def test_a_schedule_can_be_run_now_beside_its_times(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
+async def test_a_schedule_can_be_run_now_beside_its_times(
+    jobs: Sandbox, clocked: Queue, work: Clockwork
+) -> None:
     await clocked.schedule("s", Every(60), work.note, "x")
     job = await clocked.run_schedule("s")
     assert await jobs.drain() == 1
@@ -169,7 +236,9 @@ async def test_a_schedule_can_be_run_now_beside_its_times(jobs: Sandbox, clocked
     assert (info.fired, info.next_at) == (0, jobs.clock.now() + timedelta(seconds=60))
 
 
-async def test_after_complete_counts_from_the_end_and_never_overlaps(jobs: Sandbox, clocked: Queue) -> None:
+async def test_after_complete_counts_from_the_end_and_never_overlaps(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     @clocked.task(retry=1)
     async def slow() -> None:
         if current_job().attempt == 1:
@@ -178,7 +247,9 @@ async def test_after_complete_counts_from_the_end_and_never_overlaps(jobs: Sandb
     await clocked.schedule("s", Every(60, after_complete=True), slow)
     jobs.clock.advance(60)
     assert await jobs.drain() == 1
-    jobs.clock.advance(0.5)  # its retry is not due yet, and while it is unfinished nothing more comes
+    jobs.clock.advance(
+        0.5
+    )  # its retry is not due yet, and while it is unfinished nothing more comes
     assert (await clocked.schedules())[0].next_at is None
     extra = await clocked.run_schedule("s")  # beside: its end is not the one that is waited for
     await extra.cancel()
@@ -200,7 +271,9 @@ async def test_a_unique_hit_counts_as_fired(jobs: Sandbox, clocked: Queue) -> No
     assert [job.id for job in await jobs.enqueued(rare)] == [held.id]
 
 
-async def test_schedules_go_on_while_the_queue_is_paused_or_limited(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
+async def test_schedules_go_on_while_the_queue_is_paused_or_limited(
+    jobs: Sandbox, clocked: Queue, work: Clockwork
+) -> None:
     await clocked.schedule("s", Every(60), work.note)
     await clocked.pause()
     jobs.clock.advance(60)
@@ -213,7 +286,7 @@ async def test_schedules_go_on_while_the_queue_is_paused_or_limited(jobs: Sandbo
     assert (await clocked.counts())[State.WAITING] == 1
 
 
-# ── declared with the task, fired by workers ─────────────────────────────────────────────────────────────────────────
+# ── declared with the task, fired by workers ──────────────────────────────────────────────────────
 
 
 async def test_a_task_can_have_a_schedule_that_every_worker_stores(queue: Queue) -> None:
@@ -238,7 +311,9 @@ async def test_a_task_can_have_a_schedule_that_every_worker_stores(queue: Queue)
 
 
 async def test_a_scheduled_task_needs_no_arguments(queue: Queue) -> None:
-    with pytest.raises(ConfigError, match=r"task beat with a schedule is called without arguments: .*missing.*'n'"):
+    with pytest.raises(
+        ConfigError, match=r"task beat with a schedule is called without arguments: .*missing.*'n'"
+    ):
 
         @queue.task(schedule=Every(60))
         async def beat(n: int) -> None: ...
@@ -265,11 +340,15 @@ async def test_a_sandbox_fires_the_schedules_of_tasks() -> None:
     def digest() -> None:
         ran.append(current_job().attempt)
 
-    async with testing.use(shop, clock=testing.FakeClock(datetime(2026, 3, 2, 5, 30, tzinfo=UTC))) as jobs:
+    async with testing.use(
+        shop, clock=testing.FakeClock(datetime(2026, 3, 2, 5, 30, tzinfo=UTC))
+    ) as jobs:
         assert await jobs.drain() == 0
         jobs.clock.advance(1800)
         assert await jobs.drain() == 1
-    async with testing.use(shop, clock=testing.FakeClock(datetime(2026, 3, 2, 5, 30, tzinfo=UTC))) as jobs:
+    async with testing.use(
+        shop, clock=testing.FakeClock(datetime(2026, 3, 2, 5, 30, tzinfo=UTC))
+    ) as jobs:
         jobs.clock.advance(1800)  # before the first drain
         assert await jobs.drain() == 1
 

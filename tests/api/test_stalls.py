@@ -9,11 +9,15 @@ from jobq import InvalidJob, Queue, Worker
 
 async def stored(queue: Queue) -> dict[str, int]:
     """What the store knows of the queue's tasks."""
-    (record,) = [r for r in await (await queue.store()).queues(queue.tenant) if r.queue == queue.qname]
+    (record,) = [
+        r for r in await (await queue.store()).queues(queue.tenant) if r.queue == queue.qname
+    ]
     return record.max_stalls
 
 
-async def test_the_limit_of_a_task_stays_with_its_workers_and_one_per_call_goes_with_the_job(queue: Queue) -> None:
+async def test_the_limit_of_a_task_stays_with_its_workers_and_one_per_call_goes_with_the_job(
+    queue: Queue,
+) -> None:
     @queue.task(max_stalls=1)
     async def brittle() -> None: ...
 
@@ -23,7 +27,9 @@ async def test_the_limit_of_a_task_stays_with_its_workers_and_one_per_call_goes_
     assert queue.named("brittle", max_stalls=0).bind().spec.max_stalls == 0
 
 
-async def test_a_worker_declares_the_limits_of_its_tasks_where_they_are_not_the_default(queue: Queue) -> None:
+async def test_a_worker_declares_the_limits_of_its_tasks_where_they_are_not_the_default(
+    queue: Queue,
+) -> None:
     @queue.task(max_stalls=1)
     async def brittle() -> None: ...
 
@@ -38,7 +44,9 @@ async def test_a_worker_declares_the_limits_of_its_tasks_where_they_are_not_the_
         assert await stored(queue) == {"brittle": 1, "never": 0}
 
 
-async def test_a_task_that_is_back_at_the_default_has_no_limit_stored(queue: Queue, url: str) -> None:
+async def test_a_task_that_is_back_at_the_default_has_no_limit_stored(
+    queue: Queue, url: str
+) -> None:
     @queue.task(name="work", max_stalls=1)
     async def before() -> None: ...
 

@@ -23,7 +23,7 @@ from jobq import (
 )
 from jobq.testing import Sandbox
 
-# ── snooze ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── snooze ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_job_in_steps_keeps_its_place_at_no_cost(jobs: Sandbox, clocked: Queue) -> None:
@@ -45,7 +45,9 @@ async def test_a_job_in_steps_keeps_its_place_at_no_cost(jobs: Sandbox, clocked:
     assert (info.attempt, info.failures, info.stalls) == (4, 0, 0)
 
 
-async def test_what_is_saved_survives_a_failure_and_can_be_forgotten(jobs: Sandbox, clocked: Queue) -> None:
+async def test_what_is_saved_survives_a_failure_and_can_be_forgotten(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     seen: list[Any] = []
 
     @clocked.task(retry=Retry(1, base=0))
@@ -74,7 +76,7 @@ async def test_what_cannot_be_saved_is_the_handlers_mistake(queue: Queue) -> Non
             await step.call()
 
 
-# ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── signals ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class Approval:
@@ -94,7 +96,9 @@ class Approval:
         self.order = order
 
 
-async def test_a_job_waits_for_signals_and_goes_on_with_their_values(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_job_waits_for_signals_and_goes_on_with_their_values(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     approval = Approval(clocked)
     job = await approval.order.enqueue("desk")
     assert await jobs.drain() == 1
@@ -127,7 +131,10 @@ async def test_a_signal_larger_than_the_queue_allows_is_refused_and_not_kept(url
             return str(await current_job().wait_for_signal("approve"))
 
         job = await approve.enqueue()
-        with pytest.raises(PayloadTooLarge, match="the value of signal 'approve' takes 202 bytes encoded, more than the 100"):
+        with pytest.raises(
+            PayloadTooLarge,
+            match="the value of signal 'approve' takes 202 bytes encoded, more than the 100",
+        ):
             await job.signal("approve", "x" * 200)
         await job.signal("approve", "yes")
         async with Worker(queue):
@@ -143,7 +150,9 @@ async def test_signals_of_other_names_do_not_wake_it(jobs: Sandbox, clocked: Que
     assert await job.state() is State.BLOCKED
 
 
-async def test_a_wait_that_takes_too_long_raises_in_the_handler(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_wait_that_takes_too_long_raises_in_the_handler(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     waited: list[str] = []
 
     @clocked.task(retry=0)
@@ -166,7 +175,9 @@ async def test_a_wait_that_takes_too_long_raises_in_the_handler(jobs: Sandbox, c
     assert "signal 'approve'" in waited[0]
 
 
-async def test_a_timeout_that_is_not_caught_is_a_failure_like_any_other(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_timeout_that_is_not_caught_is_a_failure_like_any_other(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     @clocked.task(retry=0)
     async def order() -> None:
         await current_job().wait_for_signal("approve", timeout=60)
@@ -177,7 +188,9 @@ async def test_a_timeout_that_is_not_caught_is_a_failure_like_any_other(jobs: Sa
         await job.result()
 
 
-async def test_a_timeout_is_kept_by_workers_of_other_queues(jobs: Sandbox, clocked: Queue, url: str) -> None:
+async def test_a_timeout_is_kept_by_workers_of_other_queues(
+    jobs: Sandbox, clocked: Queue, url: str
+) -> None:
     @clocked.task
     async def order() -> None:
         await current_job().wait_for_signal("approve", timeout=60)
@@ -265,7 +278,9 @@ async def test_a_rerun_waits_anew(jobs: Sandbox, clocked: Queue) -> None:
     assert await job.state() is State.COMPLETED
 
 
-async def test_a_handler_that_catches_exceptions_still_lets_the_wait_pass(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_handler_that_catches_exceptions_still_lets_the_wait_pass(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     @clocked.task(retry=0)
     async def careful() -> str:
         try:

@@ -48,7 +48,10 @@ def test_a_worker_elsewhere_answers_a_blocking_call(blocking: Queue) -> None:
         assert double.sync.call(4) == 8
         assert double.sync.enqueue(5).result(timeout=10) == 10
         assert double.sync.options(priority=3).enqueue(6).result(timeout=10) == 12
-        assert [job.result(timeout=10) for job in double.sync.enqueue_many([(1,), {"n": 2}])] == [2, 4]
+        assert [job.result(timeout=10) for job in double.sync.enqueue_many([(1,), {"n": 2}])] == [
+            2,
+            4,
+        ]
     finally:
         sync.run(worker.stop())
 
@@ -78,7 +81,9 @@ def test_a_queue_is_operated(blocking: Queue) -> None:
     assert len(jobs) == 1100
     assert blocking.sync.counts()[State.WAITING] == 1100
     assert len(list(blocking.sync.find(state="waiting"))) == 1100
-    assert [event.job for event, _ in zip(blocking.sync.events(after="0"), range(3), strict=False)] == [j.id for j in jobs[:3]]
+    assert [
+        event.job for event, _ in zip(blocking.sync.events(after="0"), range(3), strict=False)
+    ] == [j.id for j in jobs[:3]]
     blocking.sync.pause()
     assert blocking.sync.stats().paused
     blocking.sync.resume()
@@ -105,7 +110,9 @@ def test_a_generator_of_calls_is_read_in_the_callers_thread(blocking: Queue) -> 
 
 def test_many_threads_use_it_at_once(blocking: Queue) -> None:
     nobody = blocking.sync.named("nobody")
-    threads = [threading.Thread(target=lambda: [nobody.enqueue(n) for n in range(20)]) for _ in range(10)]
+    threads = [
+        threading.Thread(target=lambda: [nobody.enqueue(n) for n in range(20)]) for _ in range(10)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -119,17 +126,29 @@ async def test_in_an_event_loop_it_says_what_to_do_instead(queue: Queue) -> None
 
 
 @pytest.mark.parametrize(
-    ("face", "twin"), [(Job, sync.SyncJob), (Task, sync.SyncTask), (Queue, sync.SyncQueue)], ids=lambda c: c.__name__
+    ("face", "twin"),
+    [(Job, sync.SyncJob), (Task, sync.SyncTask), (Queue, sync.SyncQueue)],
+    ids=lambda c: c.__name__,
 )
 def test_every_async_operation_has_a_blocking_twin(face: type, twin: type) -> None:
     inside = {"store", "session", "put", "move_back", "aclose"}  # aclose's twin is close
-    public = {name: fn for name, fn in inspect.getmembers(face, inspect.isfunction) if not name.startswith("_")}
-    wanted = {name for name, fn in public.items() if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)} - inside
+    public = {
+        name: fn
+        for name, fn in inspect.getmembers(face, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    wanted = {
+        name
+        for name, fn in public.items()
+        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
+    } - inside
     assert wanted
     for name in wanted:
         ours = list(inspect.signature(getattr(face, name)).parameters.values())
         theirs = list(inspect.signature(getattr(twin, name)).parameters.values())
-        assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs], name
+        assert [(p.name, p.kind, p.default) for p in ours] == [
+            (p.name, p.kind, p.default) for p in theirs
+        ], name
 
 
 FORKING = """
@@ -151,6 +170,10 @@ print("ok")
 def test_a_forked_child_gets_a_portal_of_its_own(tmp_path: object) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKING, f"sqlite:///{tmp_path}/jobs.db"],
-        capture_output=True, text=True, timeout=60, env=dict(os.environ), check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=dict(os.environ),
+        check=False,
+    )
     assert (done.stdout, done.stderr) == ("ok\n", "")

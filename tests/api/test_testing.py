@@ -75,7 +75,9 @@ async def test_assertions_compare_calls_however_they_were_written(jobs: testing.
     assert (await jobs.assert_enqueued(charge, "globex", 2, fails=0)).priority == 5
     assert [job.args[0] for job in await jobs.enqueued(charge)] == ["acme", "globex"]
     await jobs.assert_not_enqueued(charge, "acme", 2)
-    with pytest.raises(AssertionError, match=r"charge\('acme', 3\) was not enqueued.*\n.*'acme', invoice=1") as caught:
+    with pytest.raises(
+        AssertionError, match=r"charge\('acme', 3\) was not enqueued.*\n.*'acme', invoice=1"
+    ) as caught:
         await jobs.assert_enqueued(charge, "acme", 3)
     assert "globex" in str(caught.value)
     with pytest.raises(AssertionError, match="was enqueued"):

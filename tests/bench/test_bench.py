@@ -19,7 +19,13 @@ from bench.roster import CONTENDERS, Contender
 
 @pytest.fixture
 def results() -> Results:
-    made = Results(suite="sqlite", loop="asyncio", seconds=1, contenders=["huey", "jobq-sqlite"], baseline="huey")
+    made = Results(
+        suite="sqlite",
+        loop="asyncio",
+        seconds=1,
+        contenders=["huey", "jobq-sqlite"],
+        baseline="huey",
+    )
     for row, unit, theirs, ours in (
         ("drain, concurrency 100", "/s", [4000.0, 5000.0, 9000.0], [30000.0, 40000.0, 50000.0]),
         ("request/response p50", "ms", [4.0], [2.0]),
@@ -75,7 +81,9 @@ def test_work_is_divided_without_a_rest(n: int, parts: int) -> None:
     assert sum(chunks(n, 10)) == n
 
 
-def test_the_counter_answers_once_when_the_target_is_reached(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_counter_answers_once_when_the_target_is_reached(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     counter = Counter()
     counter.target = 3
     for _ in range(5):
@@ -88,7 +96,9 @@ def test_the_counter_answers_once_when_the_target_is_reached(capfd: pytest.Captu
 @pytest.mark.parametrize("key", ["one", "concurrent", "drain10", "request"])
 def test_a_measurement_runs_for_real(key: str, contender: str) -> None:
     versions: dict[str, str] = {}
-    taken = list(values(MEASURES[key], CONTENDERS[contender], n=20, loop="asyncio", versions=versions))
+    taken = list(
+        values(MEASURES[key], CONTENDERS[contender], n=20, loop="asyncio", versions=versions)
+    )
     assert [value > 0 for _, _, value in taken] == [True] * len(MEASURES[key].rows)
 
 

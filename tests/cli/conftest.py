@@ -73,7 +73,10 @@ def work(url: str) -> Callable[[], None]:
         async with queue, Worker(queue, name="here"):
             async with asyncio.timeout(PATIENCE):
                 async for info in queue.find(state="waiting"):
-                    await queue.job(info.id).wait() if info.name not in ("flaky", "approval") else None
+                    await queue.job(info.id).wait() if info.name not in (
+                        "flaky",
+                        "approval",
+                    ) else None
                 while (counts := await queue.counts())["waiting"] or counts["active"]:
                     await asyncio.sleep(0.01)
 
@@ -85,7 +88,9 @@ def start_worker(url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start jq-worker processes on the shop; those left over are killed."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*args: str, app: str | None = "shopapp:shop", **environment: str) -> subprocess.Popen[str]:
+    def start(
+        *args: str, app: str | None = "shopapp:shop", **environment: str
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "jobq.cli.worker", *(["--app", app] if app else []), *args],
             cwd=APPS,

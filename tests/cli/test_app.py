@@ -98,6 +98,16 @@ def test_a_queue_is_named_with_or_without_the_option(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("jobq.cli.worker.load", loaded)
     monkeypatch.setenv("JQ_APP", "from.the:environment")
-    for args in (["shopapp:shop"], ["--app", "shopapp:shop"], ["shopapp:shop", "--app", "shopapp:emails"], []):
+    for args in (
+        ["shopapp:shop"],
+        ["--app", "shopapp:shop"],
+        ["shopapp:shop", "--app", "shopapp:emails"],
+        [],
+    ):
         CliRunner().invoke(main, args)
-    assert named == [["shopapp:shop"], ["shopapp:shop"], ["shopapp:shop", "shopapp:emails"], ["from.the:environment"]]
+    assert named == [
+        ["shopapp:shop"],
+        ["shopapp:shop"],
+        ["shopapp:shop", "shopapp:emails"],
+        ["from.the:environment"],
+    ]

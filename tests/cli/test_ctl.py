@@ -33,11 +33,17 @@ def test_every_command_has_help_that_says_what_it_does(path: tuple[str, ...]) ->
 
 def test_global_options_stand_anywhere_and_the_last_one_wins(ctl) -> None:
     ctl("queue", "create", "shop")
-    for args in (["-o", "json", "queue", "list"], ["queue", "-o", "json", "list"], ["-o", "yaml", "queue", "list", "-o", "json"]):
+    for args in (
+        ["-o", "json", "queue", "list"],
+        ["queue", "-o", "json", "list"],
+        ["-o", "yaml", "queue", "list", "-o", "json"],
+    ):
         assert json.loads(ctl(*args).stdout)[0]["queue"] == "shop"
 
 
-def test_options_come_from_the_environment_unless_typed(ctl, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_come_from_the_environment_unless_typed(
+    ctl, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ctl("queue", "create", "shop")
     monkeypatch.setenv("JQ_URL", url)
     monkeypatch.setenv("JQ_OUTPUT", "json")
@@ -87,7 +93,9 @@ def test_version_needs_no_store() -> None:
 
 def test_a_reader_that_leaves_early_is_no_traceback(ctl, url: str) -> None:
     ctl("job", "submit", "add", "--lines", "-", input="[1, 2]\n" * 2000)
-    command = f"{sys.executable} -m jobq.cli.ctl --url {url} job list --limit 2000 -o yaml | head -1"
+    command = (
+        f"{sys.executable} -m jobq.cli.ctl --url {url} job list --limit 2000 -o yaml | head -1"
+    )
     result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in result.stderr
     assert result.stdout.startswith("- tenant")

@@ -13,7 +13,14 @@ Work = Callable[[], None]
 @pytest.fixture
 def dead(ctl, work: Work) -> None:
     """Seven failed jobs of two kinds, and a completed one."""
-    lines = [{"name": "boom", "id": f"bad-{n}", "args": ["no such tenant" if n < 5 else f"bad invoice {n}"]} for n in range(7)]
+    lines = [
+        {
+            "name": "boom",
+            "id": f"bad-{n}",
+            "args": ["no such tenant" if n < 5 else f"bad invoice {n}"],
+        }
+        for n in range(7)
+    ]
     lines.append({"name": "add", "id": "good", "args": [1, 1]})
     ctl("job", "submit", "-q", "shop", "--lines", "-", input="\n".join(map(json.dumps, lines)))
     work()
@@ -31,7 +38,10 @@ def test_dead_letters_are_listed_with_their_errors(ctl) -> None:
 def test_dead_letters_are_counted_by_cause(ctl) -> None:
     groups = ctl.json("dead", "list", "--by-error")
     assert sum(group["jobs"] for group in groups) == 7
-    assert all(group["name"] == "boom" and group["latest"]["failure"]["type"] == "ValueError" for group in groups)
+    assert all(
+        group["name"] == "boom" and group["latest"]["failure"]["type"] == "ValueError"
+        for group in groups
+    )
     assert "EXAMPLE" in ctl("dead", "list", "--by-error").stdout
 
 
@@ -54,8 +64,14 @@ def test_a_job_that_did_not_fail_is_left_alone(ctl) -> None:
 
 @pytest.mark.usefixtures("dead")
 def test_dead_letters_are_purged_by_age(ctl) -> None:
-    assert ctl.json("dead", "purge", "--all", "--older-than", "1h", "--yes") == {"matched": 0, "purged": 0}
-    assert ctl.json("dead", "purge", "--all", "--name", "other", "--yes") == {"matched": 0, "purged": 0}
+    assert ctl.json("dead", "purge", "--all", "--older-than", "1h", "--yes") == {
+        "matched": 0,
+        "purged": 0,
+    }
+    assert ctl.json("dead", "purge", "--all", "--name", "other", "--yes") == {
+        "matched": 0,
+        "purged": 0,
+    }
     assert ctl.json("dead", "purge", "--all", "--yes") == {"matched": 7, "purged": 7}
     assert "no failed jobs" in ctl("dead", "list").stderr
 

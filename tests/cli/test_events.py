@@ -32,17 +32,42 @@ def test_the_last_ones_are_shown_and_a_position_goes_on_from_there(ctl) -> None:
     last = ctl.json("events", "-n", "2")
     assert [event["job"] for event in last] == ["job-3", "job-4"]
     position = ctl.json("events", "--all")[1]["position"]
-    assert [e["job"] for e in ctl.json("events", "-q", "shop", "--after", position)] == ["job-2", "job-3", "job-4"]
-    assert [e["job"] for e in ctl.json("events", "-q", "shop", "--after", position, "-n", "1")] == ["job-2"]
+    assert [e["job"] for e in ctl.json("events", "-q", "shop", "--after", position)] == [
+        "job-2",
+        "job-3",
+        "job-4",
+    ]
+    assert [e["job"] for e in ctl.json("events", "-q", "shop", "--after", position, "-n", "1")] == [
+        "job-2"
+    ]
     ctl("job", "submit", "add", "-q", "aaa", "--id", "elsewhere")
-    assert [event["job"] for event in ctl.json("events", "-n", "3")] == ["job-3", "job-4", "elsewhere"]
-    assert "that is no position" in ctl("events", "-q", "shop", "--after", "nonsense", code=2).stderr
+    assert [event["job"] for event in ctl.json("events", "-n", "3")] == [
+        "job-3",
+        "job-4",
+        "elsewhere",
+    ]
+    assert (
+        "that is no position" in ctl("events", "-q", "shop", "--after", "nonsense", code=2).stderr
+    )
     assert "give that --queue too" in ctl("events", "--after", position, code=2).stderr
 
 
 def test_following_prints_what_comes_one_document_per_line(ctl, url: str) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "before")
-    command = [sys.executable, "-m", "jobq.cli.ctl", "--url", url, "events", "--follow", "--all", "-n", "3", "-o", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "jobq.cli.ctl",
+        "--url",
+        url,
+        "events",
+        "--follow",
+        "--all",
+        "-n",
+        "3",
+        "-o",
+        "json",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -71,11 +96,26 @@ def test_what_an_operator_does_is_told_with_the_users_name(ctl) -> None:
     ctl("queue", "resume", "shop")
     told = [(event["kind"], event["actor"]) for event in ctl.json("events", "--all", "--no-follow")]
     assert told == [
-        ("accepted", None), ("paused", user), ("promoted", user), ("limits", user), ("schedule", user), ("schedule", user),
-        ("accepted", None), ("cancelled", user), ("cancelled", user), ("cleared", user), ("purged", user), ("resumed", user),
-    ]  # fmt: skip
+        ("accepted", None),
+        ("paused", user),
+        ("promoted", user),
+        ("limits", user),
+        ("schedule", user),
+        ("schedule", user),
+        ("accepted", None),
+        ("cancelled", user),
+        ("cancelled", user),
+        ("cleared", user),
+        ("purged", user),
+        ("resumed", user),
+    ]
     (purged,) = ctl.json("events", "--kind", "purged")
-    assert (purged["job"], purged["state"], purged["reason"], purged["shard"]) == ("", None, "2 cancelled jobs", 0)
+    assert (purged["job"], purged["state"], purged["reason"], purged["shard"]) == (
+        "",
+        None,
+        "2 cancelled jobs",
+        0,
+    )
     numbers = [event["number"] for event in ctl.json("events", "--all")]
     assert numbers == list(range(1, 13))
     lines = ctl("events").stdout.splitlines()
@@ -87,4 +127,9 @@ def test_an_obliterated_queue_is_told_of_with_the_users_name(ctl) -> None:
     ctl("queue", "obliterate", "shop", "--yes")
     ctl("job", "submit", "add", "-q", "shop", "--id", "a")
     told = [(event["kind"], event["actor"] is not None) for event in ctl.json("events", "--all")]
-    assert told == [("accepted", False), ("cancelled", True), ("obliterated", True), ("accepted", False)]
+    assert told == [
+        ("accepted", False),
+        ("cancelled", True),
+        ("obliterated", True),
+        ("accepted", False),
+    ]

@@ -25,7 +25,12 @@ def flow(url: str) -> None:
 
 @pytest.mark.usefixtures("flow")
 def test_a_flow_is_shown_as_a_tree(ctl) -> None:
-    expected = ["add top (shop) blocked", "├─ add sum.0 (shop) waiting", "└─ add sum.1 (shop) waiting", "1 blocked, 2 waiting"]
+    expected = [
+        "add top (shop) blocked",
+        "├─ add sum.0 (shop) waiting",
+        "└─ add sum.1 (shop) waiting",
+        "1 blocked, 2 waiting",
+    ]
     for id in ("top", "sum"):
         assert ctl("flow", "show", id).stdout.splitlines() == expected
     document = ctl.json("flow", "show", "top", "-q", "shop")

@@ -12,13 +12,47 @@ Work = Callable[[], None]
 
 
 def test_a_job_is_shown_whole(ctl, work: Work) -> None:
-    ctl("job", "submit", "add", "-q", "shop", "--payload", "[2, 3]", "--id", "sum", "--priority", "4")
+    ctl(
+        "job",
+        "submit",
+        "add",
+        "-q",
+        "shop",
+        "--payload",
+        "[2, 3]",
+        "--id",
+        "sum",
+        "--priority",
+        "4",
+    )
     work()
     job = ctl.json("job", "status", "sum")
-    assert {k: job[k] for k in ("tenant", "queue", "id", "name", "state", "args", "kwargs", "result", "priority", "attempt")} == {
-        "tenant": "default", "queue": "shop", "id": "sum", "name": "add", "state": "completed", "args": [2, 3], "kwargs": {},
-        "result": 5, "priority": 4, "attempt": 1,
-    }  # fmt: skip
+    assert {
+        k: job[k]
+        for k in (
+            "tenant",
+            "queue",
+            "id",
+            "name",
+            "state",
+            "args",
+            "kwargs",
+            "result",
+            "priority",
+            "attempt",
+        )
+    } == {
+        "tenant": "default",
+        "queue": "shop",
+        "id": "sum",
+        "name": "add",
+        "state": "completed",
+        "args": [2, 3],
+        "kwargs": {},
+        "result": 5,
+        "priority": 4,
+        "attempt": 1,
+    }
     assert job["created_at"].endswith("Z")
     assert job["finished_at"] >= job["started_at"] >= job["created_at"]
     assert yaml.safe_load(ctl("job", "status", "sum", "-o", "yaml").stdout) == job
@@ -28,17 +62,51 @@ def test_a_job_is_shown_whole(ctl, work: Work) -> None:
 
 
 def test_the_options_of_a_job_are_shown_as_they_apply(ctl) -> None:
-    given = ("--max-retries", "2", "--run-timeout", "90", "--ttl", "1h", "--delay", "30s", "--priority", "4")
+    given = (
+        "--max-retries",
+        "2",
+        "--run-timeout",
+        "90",
+        "--ttl",
+        "1h",
+        "--delay",
+        "30s",
+        "--priority",
+        "4",
+    )
     ctl("job", "submit", "add", "-q", "shop", "--payload", "[2, 3]", "--id", "given", *given)
     ctl("job", "submit", "add", "-q", "shop", "--payload", "[2, 3]", "--id", "bare")
     options = ctl.json("job", "status", "given")["options"]
     assert options["retry"]["max_retries"] == 2
-    assert {k: options[k] for k in ("timeout_ms", "ttl_ms", "delay_ms", "priority", "max_stalls", "cost", "unique", "key")} == {
-        "timeout_ms": 90_000, "ttl_ms": 3_600_000, "delay_ms": 30_000, "priority": 4, "max_stalls": "worker", "cost": 1,
-        "unique": None, "key": None,
-    }  # fmt: skip
+    assert {
+        k: options[k]
+        for k in (
+            "timeout_ms",
+            "ttl_ms",
+            "delay_ms",
+            "priority",
+            "max_stalls",
+            "cost",
+            "unique",
+            "key",
+        )
+    } == {
+        "timeout_ms": 90_000,
+        "ttl_ms": 3_600_000,
+        "delay_ms": 30_000,
+        "priority": 4,
+        "max_stalls": "worker",
+        "cost": 1,
+        "unique": None,
+        "key": None,
+    }
     bare = ctl.json("job", "status", "bare")["options"]
-    assert (bare["retry"], bare["timeout_ms"], bare["max_stalls"], bare["ttl_ms"]) == ("worker", "worker", "worker", None)
+    assert (bare["retry"], bare["timeout_ms"], bare["max_stalls"], bare["ttl_ms"]) == (
+        "worker",
+        "worker",
+        "worker",
+        None,
+    )
     table = ctl("job", "status", "given").stdout
     assert "up to 2, after 1.0s, then 2 times longer, up to 1h" in table
     assert ctl("job", "status", "bare").stdout.count("the worker's task decides") == 3
@@ -51,8 +119,9 @@ def test_a_job_that_failed_often_lists_its_failed_runs(ctl, work: Work) -> None:
     work()
     errors = ctl.json("job", "status", "bad")["errors"]
     assert [(error["attempt"], error["message"], error["exhausted"]) for error in errors] == [
-        (1, "no such tenant", True), (2, "no such tenant", True),
-    ]  # fmt: skip
+        (1, "no such tenant", True),
+        (2, "no such tenant", True),
+    ]
     assert all(error["worker"] for error in errors)
     assert "Failed runs" in ctl("job", "status", "bad").stdout
 
@@ -64,7 +133,11 @@ def test_a_failed_job_shows_its_traceback(ctl, work: Work) -> None:
     assert "error: ValueError: no such tenant" in shown
     assert "Traceback" in shown
     failure = ctl.json("job", "status", "bad")["failure"]
-    assert (failure["reason"], failure["type"], failure["message"]) == ("error", "ValueError", "no such tenant")
+    assert (failure["reason"], failure["type"], failure["message"]) == (
+        "error",
+        "ValueError",
+        "no such tenant",
+    )
 
 
 def test_an_unknown_job_is_one_line_and_exit_code_1(ctl) -> None:
@@ -72,13 +145,18 @@ def test_an_unknown_job_is_one_line_and_exit_code_1(ctl) -> None:
     result = ctl("job", "status", "ghost", code=1)
     assert result.stderr.startswith("Error: no job ghost in any queue of")
     assert len(result.stderr.splitlines()) == 1
-    assert "no job ghost in queue 'shop'" in ctl("job", "status", "ghost", "-q", "shop", code=1).stderr
+    assert (
+        "no job ghost in queue 'shop'" in ctl("job", "status", "ghost", "-q", "shop", code=1).stderr
+    )
 
 
 def test_an_id_in_two_queues_asks_which(ctl) -> None:
     for queue in ("left", "right"):
         ctl("job", "submit", "add", "-q", queue, "--id", "twin", "--payload", "[1, 1]")
-    assert "several queues (left, right): say which with --queue" in ctl("job", "status", "twin", code=1).stderr
+    assert (
+        "several queues (left, right): say which with --queue"
+        in ctl("job", "status", "twin", code=1).stderr
+    )
     assert ctl.json("job", "status", "twin", "-q", "right")["queue"] == "right"
 
 
@@ -118,8 +196,12 @@ def test_waiting_jobs_are_cancelled_at_once_and_ended_ones_not(ctl) -> None:
     assert "a cancelled" in ctl("job", "cancel", "a").stdout
     assert ctl.json("job", "status", "a")["state"] == "cancelled"
     result = ctl("job", "cancel", "a", code=1)
-    assert "a not cancelled: it is cancelled; only unfinished jobs can be cancelled" in result.stdout
-    assert ctl.json("job", "cancel", "a", code=1) == [{"queue": "shop", "id": "a", "applied": False, "state": "cancelled"}]
+    assert (
+        "a not cancelled: it is cancelled; only unfinished jobs can be cancelled" in result.stdout
+    )
+    assert ctl.json("job", "cancel", "a", code=1) == [
+        {"queue": "shop", "id": "a", "applied": False, "state": "cancelled"}
+    ]
 
 
 def test_an_ended_job_runs_again_by_rerun_and_by_its_other_name(ctl, work: Work) -> None:
@@ -134,7 +216,19 @@ def test_an_ended_job_runs_again_by_rerun_and_by_its_other_name(ctl, work: Work)
 
 
 def test_a_delayed_job_is_promoted(ctl) -> None:
-    ctl("job", "submit", "add", "-q", "shop", "--id", "later", "--delay", "1h", "--payload", "[1, 1]")
+    ctl(
+        "job",
+        "submit",
+        "add",
+        "-q",
+        "shop",
+        "--id",
+        "later",
+        "--delay",
+        "1h",
+        "--payload",
+        "[1, 1]",
+    )
     assert ctl.json("job", "status", "later")["state"] == "delayed"
     assert "now waiting" in ctl("job", "promote", "later").stdout
     assert "only delayed jobs" in ctl("job", "promote", "later", code=1).stdout
@@ -144,19 +238,29 @@ def test_a_waiting_job_gets_another_priority(ctl) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--payload", "[1, 1]")
     ctl("job", "reprioritise", "a", "--priority", "9")
     assert ctl.json("job", "status", "a")["priority"] == 9
-    assert "priority=-1 is out of range" in ctl("job", "reprioritise", "a", "--priority", "-1", code=2).stderr
+    assert (
+        "priority=-1 is out of range"
+        in ctl("job", "reprioritise", "a", "--priority", "-1", code=2).stderr
+    )
 
 
 def test_a_job_gets_a_signal_before_it_runs_and_while_it_waits(ctl, work: Work) -> None:
     ctl("job", "submit", "approval", "-q", "shop", "--id", "early")
     assert ctl.json("job", "signal", "early", "approved", '{"by": "ada"}') == {
-        "queue": "shop", "id": "early", "signal": "approved", "applied": True, "state": "waiting",
-    }  # fmt: skip
+        "queue": "shop",
+        "id": "early",
+        "signal": "approved",
+        "applied": True,
+        "state": "waiting",
+    }
     ctl("job", "submit", "approval", "-q", "shop", "--id", "late")
     work()
     assert ctl.json("job", "status", "early")["result"] == {"by": "ada"}
     assert ctl.json("job", "status", "late")["state"] == "blocked"
-    assert ctl("job", "signal", "late", "approved", "plain text", "-q", "shop").stdout == "late got approved, waiting\n"
+    assert (
+        ctl("job", "signal", "late", "approved", "plain text", "-q", "shop").stdout
+        == "late got approved, waiting\n"
+    )
     work()
     assert ctl.json("job", "status", "late")["result"] == "plain text"
 
@@ -167,7 +271,10 @@ def test_a_signal_without_data_is_nothing_and_an_ended_job_takes_none(ctl, work:
     work()
     assert ctl.json("job", "status", "one")["result"] is None
     refused = ctl("job", "signal", "one", "approved", code=1).stdout
-    assert refused == "one did not get approved: only unfinished jobs take signals, and it is completed\n"
+    assert (
+        refused
+        == "one did not get approved: only unfinished jobs take signals, and it is completed\n"
+    )
     ctl("job", "submit", "approval", "-q", "shop", "--id", "two")
     assert "jobq's own" in ctl("job", "signal", "two", "$jobq.child 0", "x", code=2).stderr
 
@@ -185,7 +292,9 @@ def test_waiting_for_jobs_tells_by_the_exit_code_how_they_ended(ctl, work: Work)
     ctl("job", "submit", "add", "-q", "shop", "--id", "good", "--payload", "[1, 1]")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
     work()
-    ctl("job", "submit", "add", "-q", "shop", "--id", "late", "--delay", "1h", "--payload", "[1, 1]")
+    ctl(
+        "job", "submit", "add", "-q", "shop", "--id", "late", "--delay", "1h", "--payload", "[1, 1]"
+    )
     ctl("job", "wait", "good")
     ctl("job", "wait", "good", "bad", code=1)
     assert "still unfinished: late" in ctl("job", "wait", "late", "--for", "50ms", code=1).stderr
@@ -207,7 +316,17 @@ def test_a_followed_log_that_drops_its_oldest_lines_prints_each_line_once() -> N
 
 
 def test_what_users_stored_is_no_markup_and_no_escape(ctl) -> None:
-    ctl("job", "submit", "add", "-q", "shop", "--id", "[red]x[/red]", "--payload", '["[bold]\\u001b[31m", 1]')
+    ctl(
+        "job",
+        "submit",
+        "add",
+        "-q",
+        "shop",
+        "--id",
+        "[red]x[/red]",
+        "--payload",
+        '["[bold]\\u001b[31m", 1]',
+    )
     assert "[red]x[/red]" in (shown := ctl("job", "list").stdout)
     assert "\x1b" not in shown
     assert "[bold]" in shown

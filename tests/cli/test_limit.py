@@ -12,8 +12,14 @@ def shop(ctl) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_limits_are_set_shown_and_removed(ctl) -> None:
-    limits = ctl.json("limit", "set", "shop", "--limit", "20", "--rate", "100/1m", "--key-rate", "10+0.5/s")
-    assert (limits["limit"], limits["rate"], limits["key_limit"]) == (20, {"limit": 100, "per_ms": 60_000}, None)
+    limits = ctl.json(
+        "limit", "set", "shop", "--limit", "20", "--rate", "100/1m", "--key-rate", "10+0.5/s"
+    )
+    assert (limits["limit"], limits["rate"], limits["key_limit"]) == (
+        20,
+        {"limit": 100, "per_ms": 60_000},
+        None,
+    )
     assert limits["key_rate"] == {"capacity": 10, "refill": 0.5}
     assert limits["changed"] is True
     shown = ctl("limit", "show", "shop").stdout
@@ -54,7 +60,10 @@ def test_mistakes_are_named(ctl) -> None:
     assert "which limit?" in ctl("limit", "set", "shop", code=2).stderr
     assert "write 100/1m" in ctl("limit", "set", "shop", "--rate", "fast", code=2).stderr
     assert "0" in ctl("limit", "set", "shop", "--rate", "0/1m", code=2).stderr
-    assert "limit is the queue's" in ctl("limit", "set", "shop", "--key", "k", "--limit", "5", code=1).stderr
+    assert (
+        "limit is the queue's"
+        in ctl("limit", "set", "shop", "--key", "k", "--limit", "5", code=1).stderr
+    )
     assert "no queue 'ghost'" in ctl("limit", "set", "ghost", "--limit", "5", code=1).stderr
 
 

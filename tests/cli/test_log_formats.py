@@ -20,7 +20,9 @@ class Mute:
 
 
 def logged(message: str, **attributes: Any) -> dict[str, Any]:
-    record = logging.makeLogRecord({"name": "app", "levelname": "WARNING", "msg": message, **attributes})
+    record = logging.makeLogRecord(
+        {"name": "app", "levelname": "WARNING", "msg": message, **attributes}
+    )
     line = JsonFormatter().format(record)
     assert "\n" not in line
     document: dict[str, Any] = json.loads(line)

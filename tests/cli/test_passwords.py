@@ -21,7 +21,9 @@ SECRET = "hunter2/?"
 QUOTED = "hunter2%2F%3F"
 
 
-def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def leaves(
+    command: click.Command, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command of the tree, with the words that lead to it."""
     if isinstance(command, click.Group):
         for name, below in command.commands.items():
@@ -39,7 +41,10 @@ def words(command: click.Command) -> list[str]:
         elif isinstance(param, click.Option):
             name = max(param.opts, key=len)
             if param.required:
-                given += [name, param.type.choices[0] if isinstance(param.type, click.Choice) else "1"]
+                given += [
+                    name,
+                    param.type.choices[0] if isinstance(param.type, click.Choice) else "1",
+                ]
             elif name in ("--yes", "--once", "--all"):
                 given.append(name)
             elif name in ("--wait", "--for"):
@@ -55,9 +60,17 @@ COMMANDS = [(path, words(command)) for path, command in leaves(ctl)]
 def everything_said(*args: str) -> str:
     """What jq-ctl prints and what its error says, with and without arguments that are in the way."""
     said = ""
-    for more in ((), ("-o", "json"), ("-o", "yaml"), ("--no-such-option",), ("an", "argument", "too", "many")):
+    for more in (
+        (),
+        ("-o", "json"),
+        ("-o", "yaml"),
+        ("--no-such-option",),
+        ("an", "argument", "too", "many"),
+    ):
         result = CliRunner().invoke(ctl, [*args, *more], input="")
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        assert result.exception is None or isinstance(result.exception, SystemExit), (
+            result.exception
+        )
         said += result.output
     return said
 
@@ -65,7 +78,9 @@ def everything_said(*args: str) -> str:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that wants the password, and its address with it."""
-    server = servers.Server(servers.valkey_or_skip(), tmp_path_factory.mktemp("guarded"), "--requirepass", SECRET)
+    server = servers.Server(
+        servers.valkey_or_skip(), tmp_path_factory.mktemp("guarded"), "--requirepass", SECRET
+    )
     server.start()
     yield server.url.replace("valkey://", f"valkey://:{QUOTED}@")
     server.kill()
@@ -81,8 +96,12 @@ def test_no_command_of_jq_ctl_shows_the_password_of_a_store_that_answers(
 
 
 @pytest.mark.parametrize(("path", "given"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
-def test_no_command_of_jq_ctl_shows_the_password_of_a_store_that_does_not(path: tuple[str, ...], given: list[str]) -> None:
-    said = everything_said("--url", f"valkey://me:{QUOTED}@127.0.0.1:1", "--timeout", "50ms", *path, *given)
+def test_no_command_of_jq_ctl_shows_the_password_of_a_store_that_does_not(
+    path: tuple[str, ...], given: list[str]
+) -> None:
+    said = everything_said(
+        "--url", f"valkey://me:{QUOTED}@127.0.0.1:1", "--timeout", "50ms", *path, *given
+    )
     assert "hunter2" not in said
 
 
@@ -104,7 +123,10 @@ def test_no_wrong_url_is_quoted_with_its_password(url: str) -> None:
         result = CliRunner().invoke(ctl, ["--url", url, *command])
         assert result.exit_code != 0
         assert "hunter2" not in result.output
-    assert "hunter2" not in CliRunner().invoke(relay, ["--url", url, "--to", "files:///tmp/x", "--once"]).output
+    assert (
+        "hunter2"
+        not in CliRunner().invoke(relay, ["--url", url, "--to", "files:///tmp/x", "--once"]).output
+    )
     if "://" in url and " " not in url:  # a URL in the wrong place is still seen to be one
         assert "hunter2" not in CliRunner().invoke(ctl, [url]).output
         assert "hunter2" not in CliRunner().invoke(relay, [url]).output
@@ -121,37 +143,63 @@ def test_no_wrong_url_is_quoted_with_its_password(url: str) -> None:
     ],
 )
 def test_the_relay_does_not_show_the_password_of_its_target(tmp_path: Path, target: str) -> None:
-    result = CliRunner().invoke(relay, ["--url", f"sqlite:///{tmp_path}/jobs.db", "--to", target, "--once"])
+    result = CliRunner().invoke(
+        relay, ["--url", f"sqlite:///{tmp_path}/jobs.db", "--to", target, "--once"]
+    )
     assert result.exit_code != 0
     assert isinstance(result.exception, SystemExit)
     assert "hunter2" not in result.output
 
 
-def test_kafkas_credentials_come_from_the_environment_and_stay_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafkas_credentials_come_from_the_environment_and_stay_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from jobq.relay.kafka import KafkaTarget
 
     monkeypatch.setenv("JQ_KAFKA_SASL_USERNAME", "me")
     monkeypatch.setenv("JQ_KAFKA_SASL_MECHANISM", "SCRAM-SHA-256")
-    said = CliRunner().invoke(relay, ["--url", f"sqlite:///{tmp_path}/jobs.db", "--to", "kafka://host:9092/topic", "--once"])
+    said = CliRunner().invoke(
+        relay,
+        ["--url", f"sqlite:///{tmp_path}/jobs.db", "--to", "kafka://host:9092/topic", "--once"],
+    )
     assert said.exit_code == 1
     assert "JQ_KAFKA_SASL_PASSWORD is not set" in said.output
     monkeypatch.setenv("JQ_KAFKA_SASL_PASSWORD", "hunter2")
     target = KafkaTarget("kafka://host:9092/topic")
-    assert {name: target.config[name] for name in ("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password")} == {
-        "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "me", "sasl.password": "hunter2",
-    }  # fmt: skip
-    assert KafkaTarget("kafka://host:9092/topic?security.protocol=SASL_PLAINTEXT").config["security.protocol"] == "SASL_PLAINTEXT"
+    assert {
+        name: target.config[name]
+        for name in ("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password")
+    } == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "me",
+        "sasl.password": "hunter2",
+    }
+    assert (
+        KafkaTarget("kafka://host:9092/topic?security.protocol=SASL_PLAINTEXT").config[
+            "security.protocol"
+        ]
+        == "SASL_PLAINTEXT"
+    )
     assert "hunter2" not in target.name
 
 
 def test_a_worker_does_not_show_the_password_of_its_store() -> None:
     apps = Path(__file__).parent / "apps"
     url = f"valkey://me:{QUOTED}@127.0.0.1:1"
-    for args in (["shopapp:shop", "--wait", "200ms"], ["shopapp:shop", "--wait", "200ms", "--log-format", "json"], ["--no-such"]):
+    for args in (
+        ["shopapp:shop", "--wait", "200ms"],
+        ["shopapp:shop", "--wait", "200ms", "--log-format", "json"],
+        ["--no-such"],
+    ):
         process = subprocess.run(
             [sys.executable, "-m", "jobq.cli.worker", "--url", url, "--log-level", "trace", *args],
-            cwd=apps, env={**os.environ, "JQ_URL": url}, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+            cwd=apps,
+            env={**os.environ, "JQ_URL": url},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert process.returncode != 0
         assert "hunter2" not in process.stdout + process.stderr
     assert "hunter2" not in CliRunner().invoke(worker, [url]).output

@@ -24,7 +24,9 @@ def counts(ctl, queue: str = "shop") -> dict[str, int]:
 def test_queues_are_listed_with_their_counts(ctl) -> None:
     fill(ctl, 3)
     fill(ctl, 2, "later", "--delay", "1h")
-    assert {q["queue"]: {s: n for s, n in q["counts"].items() if n} for q in ctl.json("queue", "list")} == {
+    assert {
+        q["queue"]: {s: n for s, n in q["counts"].items() if n} for q in ctl.json("queue", "list")
+    } == {
         "shop": {"waiting": 3},
         "later": {"delayed": 2},
     }
@@ -52,10 +54,21 @@ def test_the_stats_of_a_queue_show_its_last_minutes(ctl, work: Work) -> None:
 
 
 def test_a_created_queue_keeps_what_it_was_told_and_can_be_changed(ctl) -> None:
-    made = ctl.json("queue", "create", "shop", "--mode", "keyed", "--keep-completed", "7d", "--keep-count", "10")
-    assert (made["mode"], made["retention"]["completed_ms"], made["retention"]["count"]) == ("keyed", 604_800_000, 10)
+    made = ctl.json(
+        "queue", "create", "shop", "--mode", "keyed", "--keep-completed", "7d", "--keep-count", "10"
+    )
+    assert (made["mode"], made["retention"]["completed_ms"], made["retention"]["count"]) == (
+        "keyed",
+        604_800_000,
+        10,
+    )
     changed = ctl.json("queue", "create", "shop", "--keep-failed", "1d")
-    assert changed["retention"] == {"completed_ms": 604_800_000, "failed_ms": 86_400_000, "cancelled_ms": 86_400_000, "count": 10}
+    assert changed["retention"] == {
+        "completed_ms": 604_800_000,
+        "failed_ms": 86_400_000,
+        "cancelled_ms": 86_400_000,
+        "count": 10,
+    }
     ctl("queue", "create", "shop", "--mode", "plain", code=1)
 
 
@@ -83,8 +96,16 @@ def test_clearing_cancels_what_waits_and_with_a_word_what_is_delayed(ctl) -> Non
 def test_cleaning_removes_ended_jobs_by_state_age_and_number(ctl) -> None:
     fill(ctl, 1200)
     ctl("queue", "clear", "shop", "--yes")
-    assert ctl.json("queue", "clean", "shop", "--state", "cancelled", "--older-than", "1h", "--yes")["removed"] == 0
-    assert ctl.json("queue", "clean", "shop", "--state", "cancelled", "-n", "150", "--yes")["removed"] == 150
+    assert (
+        ctl.json("queue", "clean", "shop", "--state", "cancelled", "--older-than", "1h", "--yes")[
+            "removed"
+        ]
+        == 0
+    )
+    assert (
+        ctl.json("queue", "clean", "shop", "--state", "cancelled", "-n", "150", "--yes")["removed"]
+        == 150
+    )
     assert ctl.json("queue", "clean", "shop", "--state", "cancelled", "--yes")["removed"] == 1050
     ctl("queue", "clean", "shop", "--state", "waiting", code=2)
 
@@ -110,7 +131,14 @@ def test_readers_of_the_event_logs_are_listed_and_can_be_forgotten(ctl) -> None:
     assert "no readers" in ctl("queue", "readers").stderr
     asyncio.run(register(ctl.url, "trial"))
     assert ctl.json("queue", "readers") == [{"queue": "shop", "reader": "trial", "position": "0"}]
-    assert ctl("queue", "readers", "shop").stdout.split() == ["QUEUE", "READER", "POSITION", "shop", "trial", "0"]
+    assert ctl("queue", "readers", "shop").stdout.split() == [
+        "QUEUE",
+        "READER",
+        "POSITION",
+        "shop",
+        "trial",
+        "0",
+    ]
     assert "trial forgotten in 1 queue" in ctl("queue", "forget-reader", "trial", "--yes").stdout
     assert ctl.json("queue", "readers") == []
     refused = ctl("queue", "forget-reader", "trial", "--yes", code=1)

@@ -10,16 +10,38 @@ Work = Callable[[], None]
 
 
 def nightly(ctl, *more: str):
-    return ctl.json("schedule", "set", "nightly", "add", "-q", "shop", "--cron", "0 3 * * *", "--tz", "Europe/Zurich",
-                    "--payload", "[1, 2]", *more)  # fmt: skip
+    return ctl.json(
+        "schedule",
+        "set",
+        "nightly",
+        "add",
+        "-q",
+        "shop",
+        "--cron",
+        "0 3 * * *",
+        "--tz",
+        "Europe/Zurich",
+        "--payload",
+        "[1, 2]",
+        *more,
+    )
 
 
 def test_a_schedule_is_made_and_shown(ctl) -> None:
     made = nightly(ctl, "--limit", "3", "--catch-up", "one")
-    assert (made["id"], made["queue"], made["name"], made["args"]) == ("nightly", "shop", "add", [1, 2])
+    assert (made["id"], made["queue"], made["name"], made["args"]) == (
+        "nightly",
+        "shop",
+        "add",
+        [1, 2],
+    )
     assert (made["cron"], made["tz"], made["limit"], made["catch_up"], made["every_ms"]) == (
-        "0 3 * * *", "Europe/Zurich", 3, "one", None,
-    )  # fmt: skip
+        "0 3 * * *",
+        "Europe/Zurich",
+        3,
+        "one",
+        None,
+    )
     shown = ctl("schedule", "show", "nightly").stdout
     assert "add(1, 2)" in shown
     assert "0 of 3" in shown
@@ -28,7 +50,21 @@ def test_a_schedule_is_made_and_shown(ctl) -> None:
 
 def test_schedules_are_listed_with_their_next_times(ctl) -> None:
     nightly(ctl)
-    ctl("schedule", "set", "poll", "add", "-q", "mail", "--every", "5m", "--after-complete", "-a", "a=1", "-a", "b=2")
+    ctl(
+        "schedule",
+        "set",
+        "poll",
+        "add",
+        "-q",
+        "mail",
+        "--every",
+        "5m",
+        "--after-complete",
+        "-a",
+        "a=1",
+        "-a",
+        "b=2",
+    )
     lines = ctl("schedule", "list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["ID", "poll", "nightly"]
     assert "5m after the last has ended" in lines[1]
@@ -51,7 +87,10 @@ def test_a_schedule_can_be_held_and_go_on(ctl) -> None:
     ctl("schedule", "pause", "nightly")
     assert ctl.json("schedule", "show", "nightly")["paused"] is True
     assert "paused" in ctl("schedule", "list").stdout
-    assert ctl("schedule", "pause", "nightly", code=1).stdout == "nightly was not changed: it had been paused before\n"
+    assert (
+        ctl("schedule", "pause", "nightly", code=1).stdout
+        == "nightly was not changed: it had been paused before\n"
+    )
     ctl("schedule", "resume", "nightly", "-q", "shop")
     assert ctl.json("schedule", "show", "nightly")["paused"] is False
 

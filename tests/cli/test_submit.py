@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 
 def test_arguments_come_as_an_array_an_object_a_file_or_one_by_one(ctl, tmp_path: Path) -> None:
     (tmp_path / "args.json").write_text('{"invoice": 7}')
-    submit = lambda *args, input=None: ctl.json("job", "submit", "charge", "-q", "shop", *args, input=input)  # noqa: E731
+
+    def submit(*args: str, input: str | None = None) -> Any:
+        return ctl.json("job", "submit", "charge", "-q", "shop", *args, input=input)
+
     assert submit("--payload", '["acme", 7]')["args"] == ["acme", 7]
     assert submit("--payload", '{"invoice": 7}')["kwargs"] == {"invoice": 7}
     assert submit("--payload", f"@{tmp_path}/args.json")["kwargs"] == {"invoice": 7}
@@ -38,7 +42,9 @@ def test_arguments_come_as_an_array_an_object_a_file_or_one_by_one(ctl, tmp_path
         (["--delay", "1s", "--at", "2030-01-01T00:00"], "give one of"),
     ],
 )
-def test_bad_input_is_wrong_usage_named_in_one_line_and_stores_nothing(ctl, args: list[str], said: str) -> None:
+def test_bad_input_is_wrong_usage_named_in_one_line_and_stores_nothing(
+    ctl, args: list[str], said: str
+) -> None:
     ctl("queue", "create", "shop")
     result = ctl("job", "submit", "charge", "-q", "shop", *args, code=2)
     assert said in result.stderr
@@ -52,7 +58,10 @@ def test_a_job_without_a_task_is_wrong_usage(ctl) -> None:
 def test_the_same_id_twice_is_one_job(ctl) -> None:
     assert ctl.json("job", "submit", "charge", "-q", "shop", "--id", "inv-7")["duplicate"] is False
     assert ctl.json("job", "submit", "charge", "-q", "shop", "--id", "inv-7")["duplicate"] is True
-    assert "was there already: nothing changed" in ctl("job", "submit", "charge", "-q", "shop", "--id", "inv-7").stderr
+    assert (
+        "was there already: nothing changed"
+        in ctl("job", "submit", "charge", "-q", "shop", "--id", "inv-7").stderr
+    )
 
 
 def test_a_time_may_have_an_offset(ctl) -> None:
@@ -68,18 +77,35 @@ def test_lines_bring_names_arguments_and_options(ctl, tmp_path: Path) -> None:
         '{"args": [10], "id": "inv-10", "at": "2099-01-01T00:00:00+00:00"}',
     ]
     (tmp_path / "jobs.jsonl").write_text("\n".join(lines))
-    submit = ["job", "submit", "charge", "-q", "shop", "--priority", "2", "--lines", f"{tmp_path}/jobs.jsonl"]
+    submit = [
+        "job",
+        "submit",
+        "charge",
+        "-q",
+        "shop",
+        "--priority",
+        "2",
+        "--lines",
+        f"{tmp_path}/jobs.jsonl",
+    ]
     assert ctl.json(*submit) == {"queue": "shop", "accepted": 3, "duplicates": 0}
     first = ctl.json("job", "status", "inv-8")
     assert (first["kwargs"], first["priority"]) == ({"invoice": 8}, 5)
     assert ctl.json("job", "status", "inv-10")["due_at"] == "2099-01-01T00:00:00.000Z"
-    assert {tuple(job["args"]): job["priority"] for job in ctl.json("job", "list")} == {(): 5, ("acme", 9): 2, (10,): 2}
+    assert {tuple(job["args"]): job["priority"] for job in ctl.json("job", "list")} == {
+        (): 5,
+        ("acme", 9): 2,
+        (10,): 2,
+    }
     assert "1 job accepted in shop, 2 were there already" in ctl(*submit).stdout
 
 
 def test_thousands_of_lines_go_in_batches(ctl) -> None:
     lines = "\n".join(json.dumps({"args": [n], "id": f"job-{n}"}) for n in range(2500))
-    assert ctl.json("job", "submit", "charge", "-q", "shop", "--lines", "-", input=lines)["accepted"] == 2500
+    assert (
+        ctl.json("job", "submit", "charge", "-q", "shop", "--lines", "-", input=lines)["accepted"]
+        == 2500
+    )
     assert ctl.json("queue", "stats", "shop")["counts"]["waiting"] == 2500
 
 
@@ -103,20 +129,48 @@ def test_a_bad_line_is_named_with_what_was_done_before_it(ctl, line: str, said: 
 
 
 def test_lines_without_a_task_are_refused(ctl) -> None:
-    assert "line 1 names no task" in ctl("job", "submit", "-q", "shop", "--lines", "-", input="[1]", code=2).stderr
+    assert (
+        "line 1 names no task"
+        in ctl("job", "submit", "-q", "shop", "--lines", "-", input="[1]", code=2).stderr
+    )
 
 
 def test_lines_and_arguments_do_not_go_together(ctl) -> None:
-    assert "--lines brings its own" in ctl("job", "submit", "x", "--lines", "-", "--payload", "[]", input="", code=2).stderr
+    assert (
+        "--lines brings its own"
+        in ctl("job", "submit", "x", "--lines", "-", "--payload", "[]", input="", code=2).stderr
+    )
 
 
 def test_meta_comes_from_the_command_line_and_from_lines(ctl, tmp_path) -> None:
-    ctl("job", "submit", "add", "-q", "shop", "--payload", "[1, 2]", "--id", "one", "--meta", "trace=t1", "--meta", "who=a=b")
+    ctl(
+        "job",
+        "submit",
+        "add",
+        "-q",
+        "shop",
+        "--payload",
+        "[1, 2]",
+        "--id",
+        "one",
+        "--meta",
+        "trace=t1",
+        "--meta",
+        "who=a=b",
+    )
     assert ctl.json("job", "status", "one")["meta"] == {"trace": "t1", "who": "a=b"}
     assert "trace=t1, who=a=b" in ctl("job", "status", "one").stdout
     lines = tmp_path / "jobs.jsonl"
-    lines.write_text('{"name": "add", "args": [1, 2], "id": "two", "meta": {"trace": "t2"}}\n{"name": "add", "id": "three"}\n')
+    lines.write_text(
+        '{"name": "add", "args": [1, 2], "id": "two", "meta": {"trace": "t2"}}\n{"name": "add", "id": "three"}\n'
+    )
     ctl("job", "submit", "-q", "shop", "--lines", str(lines), "--meta", "trace=t0")
-    assert [ctl.json("job", "status", id)["meta"] for id in ("two", "three")] == [{"trace": "t2"}, {"trace": "t0"}]
-    assert "--meta 'trace' must look like name=text" in ctl("job", "submit", "add", "--meta", "trace", code=2).stderr
+    assert [ctl.json("job", "status", id)["meta"] for id in ("two", "three")] == [
+        {"trace": "t2"},
+        {"trace": "t0"},
+    ]
+    assert (
+        "--meta 'trace' must look like name=text"
+        in ctl("job", "submit", "add", "--meta", "trace", code=2).stderr
+    )
     assert "is too long" in ctl("job", "submit", "add", "--meta", f"{'n' * 65}=x", code=2).stderr

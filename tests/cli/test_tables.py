@@ -12,7 +12,12 @@ from jobq.cli.output import SafeConsole
 from jobq.cli.tables import Column, table
 from jobq.core.printable import is_harmless
 
-COLUMNS = (Column("NAME"), Column("SIZE", right=True, spare=1), Column("HOST", spare=2), Column("ABOUT", shrinks=True))
+COLUMNS = (
+    Column("NAME"),
+    Column("SIZE", right=True, spare=1),
+    Column("HOST", spare=2),
+    Column("ABOUT", shrinks=True),
+)
 ROW = ("n" * 20, "1", "h" * 20, "a" * 60)
 
 
@@ -46,14 +51,29 @@ def test_no_title_is_ever_missing(width: int) -> None:
     assert all(column.title in drawn(width) for column in COLUMNS)
 
 
-def test_every_list_names_all_its_columns_in_80_columns(ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_list_names_all_its_columns_in_80_columns(
+    ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ctl("job", "submit", "add", "-q", "a-queue-with-a-rather-long-name", "--id", "x" * 40)
     monkeypatch.setattr("jobq.cli.output._PIPE_WIDTH", 80)
     jobs = ctl("job", "list", "-q", "a-queue-with-a-rather-long-name").stdout
-    assert all(title in jobs for title in ("ID", "QUEUE", "NAME", "STATE", "PRIO", "RUNS", "WHEN", "ABOUT"))
+    assert all(
+        title in jobs for title in ("ID", "QUEUE", "NAME", "STATE", "PRIO", "RUNS", "WHEN", "ABOUT")
+    )
     assert "x" * 40 in jobs
     queues = ctl("queue", "list").stdout
-    titles = ("QUEUE", "STATUS", "WAITING", "ACTIVE", "DELAYED", "BLOCKED", "COMPLETED", "FAILED", "CANCELLED", "WORKERS")
+    titles = (
+        "QUEUE",
+        "STATUS",
+        "WAITING",
+        "ACTIVE",
+        "DELAYED",
+        "BLOCKED",
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+        "WORKERS",
+    )
     assert all(title in queues for title in titles)
 
 
@@ -63,17 +83,45 @@ HOSTILE = "a\x1b[2J\x9b2J\x85\u2028\u202eb\x7f\x07c"
 
 
 @pytest.mark.parametrize("format", ["table", "json", "yaml"])
-@pytest.mark.parametrize("command", [("job", "status", "h"), ("job", "list", "-q", "shop"), ("events", "--all", "-q", "shop")])
-def test_what_users_stored_cannot_reach_the_terminal(ctl, format: str, command: tuple[str, ...]) -> None:
-    ctl("job", "submit", "add", "-q", "shop", "--id", "h", "--payload", json.dumps([HOSTILE, {HOSTILE: HOSTILE}]))
+@pytest.mark.parametrize(
+    "command",
+    [("job", "status", "h"), ("job", "list", "-q", "shop"), ("events", "--all", "-q", "shop")],
+)
+def test_what_users_stored_cannot_reach_the_terminal(
+    ctl, format: str, command: tuple[str, ...]
+) -> None:
+    ctl(
+        "job",
+        "submit",
+        "add",
+        "-q",
+        "shop",
+        "--id",
+        "h",
+        "--payload",
+        json.dumps([HOSTILE, {HOSTILE: HOSTILE}]),
+    )
     said = ctl(*command, "-o", format).stdout
     assert is_harmless(said)
 
 
 def test_documents_still_mean_what_was_stored(ctl) -> None:
-    ctl("job", "submit", "add", "-q", "shop", "--id", "h", "--payload", json.dumps([HOSTILE, {HOSTILE: HOSTILE}]))
+    ctl(
+        "job",
+        "submit",
+        "add",
+        "-q",
+        "shop",
+        "--id",
+        "h",
+        "--payload",
+        json.dumps([HOSTILE, {HOSTILE: HOSTILE}]),
+    )
     assert ctl.json("job", "status", "h")["args"] == [HOSTILE, {HOSTILE: HOSTILE}]
-    assert yaml.safe_load(ctl("job", "status", "h", "-o", "yaml").stdout)["args"] == [HOSTILE, {HOSTILE: HOSTILE}]
+    assert yaml.safe_load(ctl("job", "status", "h", "-o", "yaml").stdout)["args"] == [
+        HOSTILE,
+        {HOSTILE: HOSTILE},
+    ]
 
 
 def test_an_error_cannot_reach_the_terminal_either(ctl) -> None:

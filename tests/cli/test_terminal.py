@@ -14,7 +14,9 @@ def on_a_terminal(url: str, *args: str) -> tuple[str, str]:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "jobq.cli.ctl", "--url", url, *args]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, stdin=subprocess.DEVNULL, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, stdin=subprocess.DEVNULL, env=environment
+    )
     os.close(theirs)
     shown = b""
     try:
@@ -29,7 +31,9 @@ def on_a_terminal(url: str, *args: str) -> tuple[str, str]:
     return stdout.decode(), shown.decode()
 
 
-def test_long_work_shows_its_progress_on_the_terminal_and_never_in_the_answer(ctl, url: str, tmp_path: Path) -> None:
+def test_long_work_shows_its_progress_on_the_terminal_and_never_in_the_answer(
+    ctl, url: str, tmp_path: Path
+) -> None:
     (tmp_path / "jobs.jsonl").write_text("[1, 2]\n" * 3000)
     answer, shown = on_a_terminal(url, "job", "submit", "add", "--lines", f"{tmp_path}/jobs.jsonl")
     assert answer == "3,000 jobs accepted in default\n"

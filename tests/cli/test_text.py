@@ -9,13 +9,24 @@ from jobq.cli import text
 
 @pytest.mark.parametrize(
     ("written", "seconds"),
-    [("90", 90), ("1.5", 1.5), ("500ms", 0.5), ("90s", 90), ("15m", 900), ("1h30m", 5400), ("7d", 604800), ("0", 0)],
+    [
+        ("90", 90),
+        ("1.5", 1.5),
+        ("500ms", 0.5),
+        ("90s", 90),
+        ("15m", 900),
+        ("1h30m", 5400),
+        ("7d", 604800),
+        ("0", 0),
+    ],
 )
 def test_a_duration_is_read(written: str, seconds: float) -> None:
     assert text.parse_duration(written) == seconds
 
 
-@pytest.mark.parametrize("written", ["", "soon", "5 minutes", "5x", "-1", "1h-2m", "nan", "inf", "m5"])
+@pytest.mark.parametrize(
+    "written", ["", "soon", "5 minutes", "5x", "-1", "1h-2m", "nan", "inf", "m5"]
+)
 def test_what_is_no_duration_is_refused_with_what_was_written(written: str) -> None:
     with pytest.raises(ValueError, match="is no duration"):
         text.parse_duration(written)
@@ -23,9 +34,17 @@ def test_what_is_no_duration_is_refused_with_what_was_written(written: str) -> N
 
 @pytest.mark.parametrize(
     ("ms", "written"),
-    [(None, "-"), (0, "0ms"), (340, "340ms"), (9400, "9.4s"), (45_000, "45s"), (245_000, "4m05s"),
-     (11_520_000, "3h12m"), (439_200_000, "5d02h")],
-)  # fmt: skip
+    [
+        (None, "-"),
+        (0, "0ms"),
+        (340, "340ms"),
+        (9400, "9.4s"),
+        (45_000, "45s"),
+        (245_000, "4m05s"),
+        (11_520_000, "3h12m"),
+        (439_200_000, "5d02h"),
+    ],
+)
 def test_a_duration_is_written_in_two_figures(ms: int | None, written: str) -> None:
     assert text.duration(ms) == written
 

@@ -26,10 +26,14 @@ def stopped(worker: subprocess.Popen[str]) -> list[str]:
     return output.split("\n")[:-1]
 
 
-def test_the_stored_traceback_is_the_handlers_alone(ctl, tmp_path: Path, start_worker: Start) -> None:
+def test_the_stored_traceback_is_the_handlers_alone(
+    ctl, tmp_path: Path, start_worker: Start
+) -> None:
     (tmp_path / "uvloop.py").write_text("raise ImportError('as on a machine without it')")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "b")
-    start_worker(PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    start_worker(
+        PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
     ctl("job", "wait", "b", "--for", "30s", code=1)
     traceback = ctl.json("job", "status", "b")["failure"]["traceback"]
     assert traceback.count("Traceback (most recent call last)") == 1
@@ -37,14 +41,20 @@ def test_the_stored_traceback_is_the_handlers_alone(ctl, tmp_path: Path, start_w
     assert traceback.endswith("ValueError: no such tenant\n")
 
 
-def test_the_log_tells_of_every_job_in_lines_that_nobody_can_forge(ctl, start_worker: Start) -> None:
+def test_the_log_tells_of_every_job_in_lines_that_nobody_can_forge(
+    ctl, start_worker: Start
+) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "b", "--payload", json.dumps([FORGED]))
     worker = start_worker()
     ctl("job", "wait", "sum", "b", "--for", "30s", code=1)
     log = stopped(worker)
     assert any("INFO    job sum (add) of queue shop completed after 0." in line for line in log)
-    (failed,) = (n for n, line in enumerate(log) if "ERROR" in line and "job b (boom) of queue shop failed for good" in line)
+    (failed,) = (
+        n
+        for n, line in enumerate(log)
+        if "ERROR" in line and "job b (boom) of queue shop failed for good" in line
+    )
     assert r"ValueError: no\n2026-01-01" in log[failed]
     assert "    Traceback (most recent call last):" in log[failed:]
     assert all(line.startswith(("20", "    ")) for line in log)
@@ -52,7 +62,9 @@ def test_the_log_tells_of_every_job_in_lines_that_nobody_can_forge(ctl, start_wo
     assert not any(set("\x1b\x9b\u2028") & set(line) for line in log)
 
 
-def test_json_logs_are_an_object_per_line_with_the_facts_of_the_job(ctl, start_worker: Start) -> None:
+def test_json_logs_are_an_object_per_line_with_the_facts_of_the_job(
+    ctl, start_worker: Start
+) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "b", "--payload", json.dumps([FORGED]))
     worker = start_worker("--log-format", "json", "--log-level", "trace")
@@ -63,7 +75,12 @@ def test_json_logs_are_an_object_per_line_with_the_facts_of_the_job(ctl, start_w
     about = {(r["job_id"], r["level"]): r for r in records if "job_id" in r}
     assert set(about) == {("sum", "debug"), ("sum", "info"), ("b", "debug"), ("b", "error")}
     end = about["sum", "info"]
-    assert (end["queue"], end["task"], end["attempt"], end["outcome"]) == ("shop", "add", 1, "completed")
+    assert (end["queue"], end["task"], end["attempt"], end["outcome"]) == (
+        "shop",
+        "add",
+        1,
+        "completed",
+    )
     assert end["duration_ms"] > 0
     assert about["b", "error"]["error"]["type"] == "ValueError"
     assert "in boom" in about["b", "error"]["error"]["traceback"]
@@ -78,7 +95,10 @@ def test_an_application_that_configures_logging_keeps_its_format(
     worker = start_worker("loggingapp:shop", *args, "--log-format", "json", app=None)
     ctl("job", "wait", "sum", "--for", "30s")
     log = stopped(worker)
-    assert any(line.startswith("OURS INFO job sum (add) of queue shop completed") for line in log) is told
+    assert (
+        any(line.startswith("OURS INFO job sum (add) of queue shop completed") for line in log)
+        is told
+    )
     assert all(line.startswith("OURS ") for line in log)
 
 
@@ -86,7 +106,10 @@ def test_a_signal_that_comes_while_the_process_ends_does_not_kill_it(
     ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     worker = start_worker(app="slowexitapp:shop", JQ_TEST_FOLDER=str(tmp_path))
-    until(lambda: (tmp_path / "jobs.db").exists() and ctl.json("worker", "list"), "the worker to be there")
+    until(
+        lambda: (tmp_path / "jobs.db").exists() and ctl.json("worker", "list"),
+        "the worker to be there",
+    )
     worker.send_signal(signal.SIGTERM)
     until((tmp_path / "ending").exists, "the process to end")
     worker.send_signal(signal.SIGTERM)

@@ -33,7 +33,9 @@ def all_started(tmp_path: Path, ids: list[str]) -> bool:
     return all((tmp_path / f"{id}.started").exists() for id in ids)
 
 
-def test_a_worker_runs_jobs_and_drains_on_sigterm(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+def test_a_worker_runs_jobs_and_drains_on_sigterm(
+    ctl, tmp_path: Path, start_worker: Start, until: Until
+) -> None:
     ids = hold(ctl, tmp_path, 3)
     worker = start_worker("--concurrency", "2", "--name", "w1")
     until(lambda: all_started(tmp_path, ids[:2]), "two jobs to run")
@@ -48,13 +50,18 @@ def test_a_worker_runs_jobs_and_drains_on_sigterm(ctl, tmp_path: Path, start_wor
     assert "Traceback" not in output
 
 
-def test_a_second_signal_hands_back_at_once_and_at_no_cost(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+def test_a_second_signal_hands_back_at_once_and_at_no_cost(
+    ctl, tmp_path: Path, start_worker: Start, until: Until
+) -> None:
     (id,) = hold(ctl, tmp_path, 1)
     worker = start_worker("--drain", "1h")
     until(lambda: all_started(tmp_path, [id]), "the job to run")
     worker.send_signal(signal.SIGTERM)
     assert worker.stdout is not None
-    until(lambda: "finishing running jobs" in worker.stdout.readline(), "the worker to hear of the first")
+    until(
+        lambda: "finishing running jobs" in worker.stdout.readline(),
+        "the worker to hear of the first",
+    )
     worker.send_signal(signal.SIGINT)
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0, output
@@ -62,7 +69,9 @@ def test_a_second_signal_hands_back_at_once_and_at_no_cost(ctl, tmp_path: Path, 
     assert (job["state"], job["failures"], job["stalls"]) == ("waiting", 0, 0)
 
 
-def test_jobs_of_a_killed_worker_are_taken_up_by_another(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+def test_jobs_of_a_killed_worker_are_taken_up_by_another(
+    ctl, tmp_path: Path, start_worker: Start, until: Until
+) -> None:
     ids = hold(ctl, tmp_path, 20)
     first = start_worker("--lease", "2s", "--name", "first")
     until(lambda: all_started(tmp_path, ids), "all jobs to run")
@@ -73,7 +82,10 @@ def test_jobs_of_a_killed_worker_are_taken_up_by_another(ctl, tmp_path: Path, st
     ctl("job", "wait", *ids, "--for", "30s")
     jobs = ctl.json("job", "list", "-q", "shop", "--state", "completed")
     assert {job["id"] for job in jobs} == set(ids)
-    assert all(job["stalls"] >= 1 and job["attempt"] == job["stalls"] + 1 and job["failures"] == 0 for job in jobs)
+    assert all(
+        job["stalls"] >= 1 and job["attempt"] == job["stalls"] + 1 and job["failures"] == 0
+        for job in jobs
+    )
     assert {job["worker"] for job in jobs} == {"second"}
     events = ctl.json("events", "--all")
     assert sum(event["kind"] == "completed" for event in events) == len(ids)
@@ -86,8 +98,14 @@ def test_an_operator_shuts_down_one_worker_gracefully_and_another_at_once(
     ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     ids = hold(ctl, tmp_path, 1)
-    idle, busy = start_worker("--name", "idle", "--queues", "emails", app="shopapp"), start_worker("--name", "busy")
-    until(lambda: all_started(tmp_path, ids) and len(ctl.json("worker", "list")) == 2, "the workers to be there")
+    idle, busy = (
+        start_worker("--name", "idle", "--queues", "emails", app="shopapp"),
+        start_worker("--name", "busy"),
+    )
+    until(
+        lambda: all_started(tmp_path, ids) and len(ctl.json("worker", "list")) == 2,
+        "the workers to be there",
+    )
     assert [(w["name"], w["pid"], w["concurrency"]) for w in ctl.json("worker", "list")] == [
         ("busy", busy.pid, 100),
         ("idle", idle.pid, 100),
@@ -105,7 +123,9 @@ def test_an_operator_shuts_down_one_worker_gracefully_and_another_at_once(
     assert "no workers: start one with" in ctl("worker", "list").stderr
 
 
-def test_a_drained_worker_stays_and_can_be_resumed(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
+def test_a_drained_worker_stays_and_can_be_resumed(
+    ctl, tmp_path: Path, start_worker: Start, until: Until
+) -> None:
     (first,) = hold(ctl, tmp_path, 1)
     worker = start_worker("--name", "w")
     until(lambda: all_started(tmp_path, [first]), "the job to run")
@@ -127,7 +147,10 @@ def test_a_second_worker_of_a_name_is_refused_and_that_of_a_dead_one_is_not(
     ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     first = start_worker("--name", "w")
-    until(lambda: (tmp_path / "jobs.db").exists() and ctl.json("worker", "list"), "the worker to be there")
+    until(
+        lambda: (tmp_path / "jobs.db").exists() and ctl.json("worker", "list"),
+        "the worker to be there",
+    )
     second = start_worker("--name", "w")
     output, _ = second.communicate(timeout=30)
     assert second.returncode == 2
@@ -137,26 +160,52 @@ def test_a_second_worker_of_a_name_is_refused_and_that_of_a_dead_one_is_not(
     first.kill()
     first.wait()
     third = start_worker("--name", "w")
-    until(lambda: [w["pid"] for w in ctl.json("worker", "list")] == [third.pid], "another to take the name")
+    until(
+        lambda: [w["pid"] for w in ctl.json("worker", "list")] == [third.pid],
+        "another to take the name",
+    )
 
 
-def test_the_environment_and_a_file_configure_a_worker(ctl, tmp_path: Path, start_worker: Start, until: Until) -> None:
-    (tmp_path / "worker.yaml").write_text("concurrency: 3\nworker-id: from-the-file\nqueues: [shop]\n")
-    start_worker("--config", f"{tmp_path}/worker.yaml", "--concurrency", "4", app="shopapp", JQ_WORKER_ID="from-the-environment")
-    until(lambda: (tmp_path / "jobs.db").exists() and ctl.json("worker", "list"), "the worker to be there")
+def test_the_environment_and_a_file_configure_a_worker(
+    ctl, tmp_path: Path, start_worker: Start, until: Until
+) -> None:
+    (tmp_path / "worker.yaml").write_text(
+        "concurrency: 3\nworker-id: from-the-file\nqueues: [shop]\n"
+    )
+    start_worker(
+        "--config",
+        f"{tmp_path}/worker.yaml",
+        "--concurrency",
+        "4",
+        app="shopapp",
+        JQ_WORKER_ID="from-the-environment",
+    )
+    until(
+        lambda: (tmp_path / "jobs.db").exists() and ctl.json("worker", "list"),
+        "the worker to be there",
+    )
     (seen,) = ctl.json("worker", "list")
     assert (seen["name"], seen["concurrency"]) == ("from-the-environment", 4)
     assert [queue["queue"] for queue in seen["queues"]] == ["shop"]
 
 
-def test_a_url_given_to_the_worker_wins_over_the_apps(ctl, url: str, tmp_path: Path, start_worker: Start) -> None:
+def test_a_url_given_to_the_worker_wins_over_the_apps(
+    ctl, url: str, tmp_path: Path, start_worker: Start
+) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
-    start_worker("--url", url, JQ_URL=f"sqlite:///{tmp_path}/other.db", JQ_TEST_SHOP=f"sqlite:///{tmp_path}/apps-own.db")
+    start_worker(
+        "--url",
+        url,
+        JQ_URL=f"sqlite:///{tmp_path}/other.db",
+        JQ_TEST_SHOP=f"sqlite:///{tmp_path}/apps-own.db",
+    )
     ctl("job", "wait", "sum", "--for", "30s")
     assert ctl.json("job", "status", "sum")["result"] == 5
 
 
-def test_the_url_an_app_names_wins_over_the_environments(ctl, url: str, tmp_path: Path, start_worker: Start) -> None:
+def test_the_url_an_app_names_wins_over_the_environments(
+    ctl, url: str, tmp_path: Path, start_worker: Start
+) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     start_worker(JQ_URL=f"sqlite:///{tmp_path}/other.db", JQ_TEST_SHOP=url)
     ctl("job", "wait", "sum", "--for", "30s")
@@ -168,17 +217,28 @@ def test_an_unknown_task_is_put_off_and_the_worker_goes_on(ctl, start_worker: St
     start_worker()
     ctl("job", "wait", "sum", "--for", "30s")
     strange = ctl.json("job", "status", "strange")
-    assert (strange["state"], strange["failures"]) in {("delayed", 0), ("waiting", 0), ("active", 0)}
-    assert "unknown" in [event["reason"] for event in ctl.json("events", "--all") if event["job"] == "strange"]
+    assert (strange["state"], strange["failures"]) in {
+        ("delayed", 0),
+        ("waiting", 0),
+        ("active", 0),
+    }
+    assert "unknown" in [
+        event["reason"] for event in ctl.json("events", "--all") if event["job"] == "strange"
+    ]
 
 
 def test_submitting_can_wait_for_the_answer(ctl, start_worker: Start) -> None:
     start_worker()
-    assert ctl.json("job", "submit", "add", "-q", "shop", "--payload", "[2, 40]", "--wait", "30s")["result"] == 42
+    assert (
+        ctl.json("job", "submit", "add", "-q", "shop", "--payload", "[2, 40]", "--wait", "30s")[
+            "result"
+        ]
+        == 42
+    )
     ctl("job", "submit", "boom", "-q", "shop", "--wait", "30s", code=1)
 
 
-# ── a store that is away at the start ────────────────────────────────────────────────────────────────────────────────
+# ── a store that is away at the start ─────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -187,14 +247,28 @@ def away(tmp_path: Path) -> servers.Server:
     return servers.Server(servers.valkey_or_skip(), tmp_path)
 
 
-def test_a_worker_waits_for_a_store_that_comes_later(ctl, away: servers.Server, start_worker: Start, until: Until) -> None:
+def test_a_worker_waits_for_a_store_that_comes_later(
+    ctl, away: servers.Server, start_worker: Start, until: Until
+) -> None:
     worker = start_worker("--url", away.url)
     assert worker.stdout is not None
     until(lambda: "waits for its store" in worker.stdout.readline(), "the worker to say so")
     away.start()
     try:
         ctl.url = away.url
-        ctl("job", "submit", "add", "-q", "shop", "--payload", "[2, 3]", "--id", "sum", "--wait", "20s")
+        ctl(
+            "job",
+            "submit",
+            "add",
+            "-q",
+            "shop",
+            "--payload",
+            "[2, 3]",
+            "--id",
+            "sum",
+            "--wait",
+            "20s",
+        )
         assert ctl.json("job", "status", "sum")["result"] == 5
         worker.send_signal(signal.SIGTERM)
         output, _ = worker.communicate(timeout=30)
@@ -205,7 +279,9 @@ def test_a_worker_waits_for_a_store_that_comes_later(ctl, away: servers.Server, 
     assert "Traceback" not in output
 
 
-def test_a_worker_that_waits_for_its_store_can_be_stopped(away: servers.Server, start_worker: Start, until: Until) -> None:
+def test_a_worker_that_waits_for_its_store_can_be_stopped(
+    away: servers.Server, start_worker: Start, until: Until
+) -> None:
     worker = start_worker("--url", away.url)
     assert worker.stdout is not None
     until(lambda: "waits for its store" in worker.stdout.readline(), "the worker to say so")
@@ -215,7 +291,9 @@ def test_a_worker_that_waits_for_its_store_can_be_stopped(away: servers.Server, 
     assert "Traceback" not in output
 
 
-def test_a_worker_waits_no_longer_than_it_is_told_to(away: servers.Server, start_worker: Start) -> None:
+def test_a_worker_waits_no_longer_than_it_is_told_to(
+    away: servers.Server, start_worker: Start
+) -> None:
     worker = start_worker("--url", away.url, "--wait", "200ms")
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 1, output

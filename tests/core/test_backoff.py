@@ -67,7 +67,9 @@ chances = st.floats(0, 1, exclude_max=True)
 
 
 @given(policies, st.integers(1, 10_000), chances)
-def test_a_computed_wait_is_never_negative_nor_above_the_cap(policy: RetryData, n: int, chance: float) -> None:
+def test_a_computed_wait_is_never_negative_nor_above_the_cap(
+    policy: RetryData, n: int, chance: float
+) -> None:
     wait = delay_ms(policy, n, ERROR, lambda: chance)
     assert wait is not None
     assert 0 <= wait <= policy.cap_ms
@@ -87,9 +89,18 @@ def test_without_jitter_a_later_retry_never_waits_less(policy: RetryData, n: int
     assert first <= second
 
 
-@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=5), st.integers(1, 10_000), st.floats(0, 1), chances)
-def test_listed_waits_stay_within_their_jitter(delays: list[int], n: int, jitter: float, chance: float) -> None:
-    wait = delay_ms(RetryData(delays_ms=tuple(delays), jitter=jitter, cap_ms=1), n, ERROR, lambda: chance)
+@given(
+    st.lists(st.integers(0, 10**9), min_size=1, max_size=5),
+    st.integers(1, 10_000),
+    st.floats(0, 1),
+    chances,
+)
+def test_listed_waits_stay_within_their_jitter(
+    delays: list[int], n: int, jitter: float, chance: float
+) -> None:
+    wait = delay_ms(
+        RetryData(delays_ms=tuple(delays), jitter=jitter, cap_ms=1), n, ERROR, lambda: chance
+    )
     listed = delays[min(n, len(delays)) - 1]
     assert wait is not None
     assert listed * (1 - jitter) - 1 <= wait <= listed * (1 + jitter) + 1

@@ -41,15 +41,22 @@ def nothing() -> None: ...
 FUNCTIONS: list[Callable[..., Any]] = [charge, only_places, anything, nothing, lambda a, b=1: None]
 
 
-# ── does a call fit ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── does a call fit ───────────────────────────────────────────────────────────────────────────────
 
 
 @given(
     st.sampled_from(FUNCTIONS),
     st.lists(st.integers(), max_size=4),
-    st.dictionaries(st.sampled_from(["a", "b", "tenant", "invoice", "note", "urgent", "first", "flag", "other"]), st.integers()),
+    st.dictionaries(
+        st.sampled_from(
+            ["a", "b", "tenant", "invoice", "note", "urgent", "first", "flag", "other"]
+        ),
+        st.integers(),
+    ),
 )
-def test_a_call_fits_when_python_says_so(fn: Callable[..., Any], args: list[int], kwargs: dict[str, int]) -> None:
+def test_a_call_fits_when_python_says_so(
+    fn: Callable[..., Any], args: list[int], kwargs: dict[str, int]
+) -> None:
     shape = CallShape(fn)
     try:
         expected = inspect.signature(fn).bind(*args, **kwargs)
@@ -74,12 +81,26 @@ def test_a_call_fits_when_python_says_so(fn: Callable[..., Any], args: list[int]
         (("acme",), {}, "missing a required argument: 'invoice'"),
         (("acme", 1, 2), {}, "too many positional arguments"),
         (("acme",), {"tenant": "x", "invoice": 1}, "multiple values for argument 'tenant'"),
-        (("acme", 1), {"nite": "x"}, r"unexpected keyword argument 'nite' \(did you mean 'note'\?\)"),
-        (("acme",), {"invoise": 1}, r"unexpected keyword argument 'invoise' \(did you mean 'invoice'\?\)"),
-        (("acme", 1), {"delay": 5}, r"delay is an option: charge\.options\(delay=…\)\.enqueue\(…\)"),
+        (
+            ("acme", 1),
+            {"nite": "x"},
+            r"unexpected keyword argument 'nite' \(did you mean 'note'\?\)",
+        ),
+        (
+            ("acme",),
+            {"invoise": 1},
+            r"unexpected keyword argument 'invoise' \(did you mean 'invoice'\?\)",
+        ),
+        (
+            ("acme", 1),
+            {"delay": 5},
+            r"delay is an option: charge\.options\(delay=…\)\.enqueue\(…\)",
+        ),
     ],
 )
-def test_a_call_that_does_not_fit_is_refused_by_the_argument(args: Any, kwargs: Any, words: str) -> None:
+def test_a_call_that_does_not_fit_is_refused_by_the_argument(
+    args: Any, kwargs: Any, words: str
+) -> None:
     with pytest.raises(InvalidJob, match=words):
         CallShape(charge).check(args, kwargs)
 
@@ -87,11 +108,14 @@ def test_a_call_that_does_not_fit_is_refused_by_the_argument(args: Any, kwargs: 
 def test_an_option_that_names_a_parameter_must_name_one_there_is() -> None:
     shape = CallShape(charge)
     assert shape.check_parameter("tenant", "key") == "tenant"
-    with pytest.raises(InvalidJob, match=r"key='tennant': charge.* has no such parameter \(did you mean 'tenant'\?\)"):
+    with pytest.raises(
+        InvalidJob,
+        match=r"key='tennant': charge.* has no such parameter \(did you mean 'tenant'\?\)",
+    ):
         shape.check_parameter("tennant", "key")
 
 
-# ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── decoding ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -118,7 +142,14 @@ BOTH = pytest.mark.parametrize("codec", [JSON, MSGPACK], ids=lambda codec: codec
 @BOTH
 def test_arguments_come_as_their_annotations_say(codec: Codec) -> None:
     def handler(
-        r: Receipt, e: Event, a: Address, c: Customer, many: list[Receipt], n: int, *, maybe: Receipt | None = None
+        r: Receipt,
+        e: Event,
+        a: Address,
+        c: Customer,
+        many: list[Receipt],
+        n: int,
+        *,
+        maybe: Receipt | None = None,
     ) -> None: ...
 
     at = datetime(2030, 1, 1, tzinfo=UTC)
@@ -136,14 +167,18 @@ def test_arguments_by_name_are_converted_too(codec: Codec) -> None:
     decoder = ArgumentDecoder(handler)
     args, kwargs = decoder.decode(codec.encode_call((), {"r": Receipt(1), "x": Receipt(2)}), codec)
     assert (list(args), kwargs) == ([], {"r": Receipt(1), "x": Receipt(2)})
-    args, kwargs = decoder.decode(codec.encode_call((Receipt(1), Receipt(2), Receipt(3)), {}), codec)
+    args, kwargs = decoder.decode(
+        codec.encode_call((Receipt(1), Receipt(2), Receipt(3)), {}), codec
+    )
     assert list(args) == [Receipt(1), Receipt(2), Receipt(3)]
 
 
 def test_an_argument_that_does_not_fit_is_refused_by_its_name() -> None:
     def handler(receipt: Receipt) -> None: ...
 
-    with pytest.raises(InvalidJob, match=r"argument receipt of pay: Expected `int`, got `str` - at `\$\.invoice`"):
+    with pytest.raises(
+        InvalidJob, match=r"argument receipt of pay: Expected `int`, got `str` - at `\$\.invoice`"
+    ):
         ArgumentDecoder(handler, "pay").decode(b'[[{"invoice":"x"}],{}]', JSON)
 
 
@@ -164,10 +199,25 @@ def test_plain_and_unannotated_parameters_are_left_alone() -> None:
 @pytest.mark.parametrize(
     "annotation",
     [
-        str, int, float, bool, None, Any, object, list, dict, list[int], dict[str, float], int | None, Union[int, str],  # noqa: UP007
-        Sequence[str],        Mapping[str, list[int]], Literal["a", "b"], T,
+        str,
+        int,
+        float,
+        bool,
+        None,
+        Any,
+        object,
+        list,
+        dict,
+        list[int],
+        dict[str, float],
+        int | None,
+        Union[int, str],  # noqa: UP007
+        Sequence[str],
+        Mapping[str, list[int]],
+        Literal["a", "b"],
+        T,
     ],
-)  # fmt: skip
+)
 def test_what_a_codec_gives_already_needs_no_conversion(annotation: Any) -> None:
     assert is_plain(annotation)
 
@@ -175,10 +225,21 @@ def test_what_a_codec_gives_already_needs_no_conversion(annotation: Any) -> None
 @pytest.mark.parametrize(
     "annotation",
     [
-        bytes, datetime, tuple, set, tuple[int, ...], dict[int, str], Receipt, list[Receipt], Receipt | None, Customer, Address,
-        Annotated[int, msgspec.Meta(ge=0)], Literal[b"x"],
+        bytes,
+        datetime,
+        tuple,
+        set,
+        tuple[int, ...],
+        dict[int, str],
+        Receipt,
+        list[Receipt],
+        Receipt | None,
+        Customer,
+        Address,
+        Annotated[int, msgspec.Meta(ge=0)],
+        Literal[b"x"],
     ],
-)  # fmt: skip
+)
 def test_everything_else_is_converted(annotation: Any) -> None:
     assert not is_plain(annotation)
 
@@ -220,7 +281,10 @@ def test_a_class_local_to_a_function_is_found_in_its_names() -> None:
 def test_an_annotation_that_cannot_be_looked_up_says_what_to_do() -> None:
     def handler(value: Fraction) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"annotation 'Fraction' of parameter value cannot be looked up.*TYPE_CHECKING"):
+    with pytest.raises(
+        ConfigError,
+        match=r"annotation 'Fraction' of parameter value cannot be looked up.*TYPE_CHECKING",
+    ):
         ArgumentDecoder(handler).resolve()
 
 
@@ -234,7 +298,9 @@ def test_common_names_imported_for_type_checkers_only_are_known() -> None:
 def test_an_annotation_that_nothing_can_be_decoded_to_is_a_config_error() -> None:
     def handler(value: Receipt | Event | Later) -> None: ...
 
-    with pytest.raises(ConfigError, match="parameter value has an annotation nothing can be decoded to"):
+    with pytest.raises(
+        ConfigError, match="parameter value has an annotation nothing can be decoded to"
+    ):
         ArgumentDecoder(handler).resolve()
 
 

@@ -60,7 +60,9 @@ from jobq.errors import ConfigError, InvalidJob, PayloadTooLarge
         (checks.check_tenant, "\x7f", "tenant="),
     ],
 )
-def test_bad_values_are_refused_by_name(check: Callable[[Any], Any], value: Any, words: str) -> None:
+def test_bad_values_are_refused_by_name(
+    check: Callable[[Any], Any], value: Any, words: str
+) -> None:
     with pytest.raises(InvalidJob, match=words):
         check(value)
 
@@ -86,7 +88,9 @@ def test_bad_values_are_refused_by_name(check: Callable[[Any], Any], value: Any,
         (checks.check_max_stalls, 0, 0),
     ],
 )
-def test_good_values_come_out_as_the_store_keeps_them(check: Callable[[Any], Any], value: Any, checked: Any) -> None:
+def test_good_values_come_out_as_the_store_keeps_them(
+    check: Callable[[Any], Any], value: Any, checked: Any
+) -> None:
     assert check(value) == checked
 
 
@@ -114,7 +118,10 @@ def test_an_id_is_either_kept_as_it_is_or_refused(text: str) -> None:
     try:
         assert checks.check_id(text) == text
     except InvalidJob:
-        unsafe = any(c in "{}" or ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in text)
+        unsafe = any(
+            c in "{}" or ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000
+            for c in text
+        )
         assert unsafe or not 0 < len(text) <= 256
 
 
@@ -125,7 +132,9 @@ def test_the_caller_chooses_the_error_of_the_tree() -> None:
 
 def test_a_payload_over_the_limit_names_size_and_limit() -> None:
     assert checks.check_payload(b"x" * 10, 10, "charge") == b"x" * 10
-    with pytest.raises(PayloadTooLarge, match="charge take 1,025 bytes encoded, more than the 1,024 allowed"):
+    with pytest.raises(
+        PayloadTooLarge, match="charge take 1,025 bytes encoded, more than the 1,024 allowed"
+    ):
         checks.check_payload(b"x" * 1025, 1024, "the arguments of charge take")
 
 

@@ -68,7 +68,9 @@ class Strict(pydantic.BaseModel, strict=True):
     full: str = pydantic.Field(alias="Full Name")
 
 
-STRICT = Strict.model_validate_json('{"at": "2030-01-01T00:00:00Z", "site": "https://x.org/", "blob": "hi", "Full Name": "A"}')
+STRICT = Strict.model_validate_json(
+    '{"at": "2030-01-01T00:00:00Z", "site": "https://x.org/", "blob": "hi", "Full Name": "A"}'
+)
 
 texts = st.text(max_size=20)
 integers = st.integers(-(2**63), 2**64 - 1)
@@ -77,9 +79,24 @@ plain = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=20,
 )
-moments = st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(2200, 1, 1), timezones=st.just(UTC))
-items = st.builds(Item, texts, integers, st.decimals(allow_nan=False, allow_infinity=False), st.frozensets(texts, max_size=3))
-orders = st.builds(Order, st.uuids(), moments, st.lists(items, max_size=3), st.sampled_from(Colour), st.binary(max_size=20))
+moments = st.datetimes(
+    min_value=datetime(1970, 1, 1), max_value=datetime(2200, 1, 1), timezones=st.just(UTC)
+)
+items = st.builds(
+    Item,
+    texts,
+    integers,
+    st.decimals(allow_nan=False, allow_infinity=False),
+    st.frozensets(texts, max_size=3),
+)
+orders = st.builds(
+    Order,
+    st.uuids(),
+    moments,
+    st.lists(items, max_size=3),
+    st.sampled_from(Colour),
+    st.binary(max_size=20),
+)
 
 
 @BOTH
@@ -90,7 +107,9 @@ def test_plain_values_come_back_equal(codec: Codec, value: Any) -> None:
 
 @BOTH
 @given(st.lists(plain, max_size=3), st.dictionaries(texts, plain, max_size=3))
-def test_a_call_comes_back_as_its_arguments(codec: Codec, args: list[Any], kwargs: dict[str, Any]) -> None:
+def test_a_call_comes_back_as_its_arguments(
+    codec: Codec, args: list[Any], kwargs: dict[str, Any]
+) -> None:
     assert codec.decode_call(codec.encode_call(args, kwargs)) == (args, kwargs)
     assert codec.decode(codec.encode_call(tuple(args), kwargs)) == [args, kwargs]
 
@@ -122,15 +141,24 @@ def test_typed_values_come_back_by_annotation(codec: Codec, order: Order) -> Non
         ({"a": [STRICT]}, dict[str, list[Strict]]),
     ],
 )
-def test_many_kinds_of_values_come_back_by_annotation(codec: Codec, value: Any, annotation: Any) -> None:
+def test_many_kinds_of_values_come_back_by_annotation(
+    codec: Codec, value: Any, annotation: Any
+) -> None:
     assert codec.decode(codec.encode(value), annotation) == value
     assert convert(codec.decode(codec.encode(value)), annotation) == value
 
 
 @BOTH
 @given(plain, st.sampled_from([math.nan, math.inf, -math.inf]))
-def test_nan_and_infinity_are_refused_wherever_they_are(codec: Codec, around: Any, bad: float) -> None:
-    for value in (bad, [around, bad], {"a": around, "b": {"c": [bad]}}, Item("x", 1, bad, frozenset())):  # type: ignore[arg-type]
+def test_nan_and_infinity_are_refused_wherever_they_are(
+    codec: Codec, around: Any, bad: float
+) -> None:
+    for value in (
+        bad,
+        [around, bad],
+        {"a": around, "b": {"c": [bad]}},
+        Item("x", 1, bad, frozenset()),
+    ):  # type: ignore[arg-type]
         with pytest.raises(InvalidJob, match="is not a number that can be stored"):
             codec.encode(value)
 
@@ -140,18 +168,32 @@ def test_nan_and_infinity_are_refused_wherever_they_are(codec: Codec, around: An
     ("args", "kwargs", "place"),
     [
         ((object(),), {}, r"args\[0\]: a object"),
-        ((1, {"items": [1, 2, {"when": 1j}]}), {}, r"args\[1\]\['items'\]\[2\]\['when'\]: a complex"),
+        (
+            (1, {"items": [1, 2, {"when": 1j}]}),
+            {},
+            r"args\[1\]\['items'\]\[2\]\['when'\]: a complex",
+        ),
         ((), {"when": [open]}, r"kwargs\['when'\]\[0\]: a builtin_function"),
         ((Item("a", 1, Decimal(1), [lambda: 0]),), {}, r"args\[0\]\.tags\[0\]: a function"),  # type: ignore[arg-type]
         ((), {"c": Customer.model_construct(name=object())}, r"kwargs\['c'\]\.name: a object"),
-        ((), {"c": Strict.model_construct(site=STRICT.site, blob=object())}, r"kwargs\['c'\]\.blob: a object"),
+        (
+            (),
+            {"c": Strict.model_construct(site=STRICT.site, blob=object())},
+            r"kwargs\['c'\]\.blob: a object",
+        ),
         (("\ud800",), {}, r"args\[0\]: .*surrogates"),
         ((float("nan"),), {}, r"args\[0\]: nan"),
         ((), {"x": {"y": (1, float("inf"))}}, r"kwargs\['x'\]\['y'\]\[1\]: inf"),
-        ((Customer(name="x", born=datetime(2000, 1, 1, tzinfo=UTC), score=math.nan),), {}, r"args\[0\]\.score: nan"),
+        (
+            (Customer(name="x", born=datetime(2000, 1, 1, tzinfo=UTC), score=math.nan),),
+            {},
+            r"args\[0\]\.score: nan",
+        ),
     ],
 )
-def test_what_cannot_be_encoded_is_refused_with_its_place(codec: Codec, args: Any, kwargs: Any, place: str) -> None:
+def test_what_cannot_be_encoded_is_refused_with_its_place(
+    codec: Codec, args: Any, kwargs: Any, place: str
+) -> None:
     with pytest.raises(InvalidJob, match=place):
         codec.encode_call(args, kwargs)
 

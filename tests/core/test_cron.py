@@ -36,7 +36,7 @@ def made(fires: list[Fire]) -> list[int]:
     return [fire.at_ms for fire in fires if not fire.skipped]
 
 
-# ── the first and the next ───────────────────────────────────────────────────────────────────────────────────────────
+# ── the first and the next ────────────────────────────────────────────────────────────────────────
 
 
 def test_every_begins_one_interval_from_now() -> None:
@@ -72,7 +72,7 @@ def test_the_next_time_lies_on_the_grid_of_the_start() -> None:
     assert next_after(every(5000, start_ms=50_000), 12_345) == 50_000
 
 
-# ── plans ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── plans ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_what_is_due_fires_and_moves_on_without_drift() -> None:
@@ -91,7 +91,9 @@ def test_a_paused_schedule_does_not_fire() -> None:
 
 
 def test_skip_lets_missed_times_go() -> None:
-    (fire,) = plan(record(cron("0 * * * *"), NOW // HOUR * HOUR - 3 * HOUR), NOW // HOUR * HOUR + 2 * MINUTE)
+    (fire,) = plan(
+        record(cron("0 * * * *"), NOW // HOUR * HOUR - 3 * HOUR), NOW // HOUR * HOUR + 2 * MINUTE
+    )
     assert fire.skipped
     assert fire.next_ms == NOW // HOUR * HOUR + HOUR
 
@@ -147,7 +149,10 @@ def test_after_complete_waits_for_its_job_to_end() -> None:
 
 def test_after_complete_ends_by_limit_and_by_end() -> None:
     assert after_end(record(every(HOUR, after_complete=True, limit=1), None, fired=1), NOW) is None
-    assert after_end(record(every(HOUR, after_complete=True, end_ms=NOW + 1), None, fired=1), NOW) is None
+    assert (
+        after_end(record(every(HOUR, after_complete=True, end_ms=NOW + 1), None, fired=1), NOW)
+        is None
+    )
     assert after_end(record(every(HOUR), None), NOW) is None
 
 
@@ -158,10 +163,24 @@ def test_a_month_of_missed_seconds_costs_two_fires() -> None:
 
 
 specs = st.one_of(
-    st.builds(every, st.integers(1, DAY), catch_up=st.sampled_from(["skip", "one", "all"]), limit=st.none() | st.integers(1, 5)),
+    st.builds(
+        every,
+        st.integers(1, DAY),
+        catch_up=st.sampled_from(["skip", "one", "all"]),
+        limit=st.none() | st.integers(1, 5),
+    ),
     st.builds(
         cron,
-        st.sampled_from(["* * * * *", "*/7 * * * *", "30 2 * * *", "0 0 1 * *", "0 9-17 * * 1-5", "*/20 * * * * *"]),
+        st.sampled_from(
+            [
+                "* * * * *",
+                "*/7 * * * *",
+                "30 2 * * *",
+                "0 0 1 * *",
+                "0 9-17 * * 1-5",
+                "*/20 * * * * *",
+            ]
+        ),
         tz=st.sampled_from(["UTC", "Europe/Zurich", "Australia/Lord_Howe"]),
         catch_up=st.sampled_from(["skip", "one", "all"]),
         limit=st.none() | st.integers(1, 5),
@@ -170,7 +189,9 @@ specs = st.one_of(
 
 
 @given(specs, st.integers(NOW, NOW + 400 * DAY), st.integers(0, 3 * DAY))
-def test_fires_follow_each_other_and_leave_nothing_due_behind(spec: ScheduleSpec, made_ms: int, late: int) -> None:
+def test_fires_follow_each_other_and_leave_nothing_due_behind(
+    spec: ScheduleSpec, made_ms: int, late: int
+) -> None:
     due = first_time(spec, made_ms)
     assert due is not None
     now = due + late
@@ -188,7 +209,9 @@ def test_fires_follow_each_other_and_leave_nothing_due_behind(spec: ScheduleSpec
 
 
 @given(specs, st.integers(NOW, NOW + 400 * DAY), st.lists(st.integers(0, 2 * HOUR), max_size=20))
-def test_ticks_that_come_late_shift_nothing(spec: ScheduleSpec, made_ms: int, lates: list[int]) -> None:
+def test_ticks_that_come_late_shift_nothing(
+    spec: ScheduleSpec, made_ms: int, lates: list[int]
+) -> None:
     due = first_time(spec, made_ms)
     for late in lates:
         if due is None:
@@ -209,7 +232,11 @@ def test_the_policies_agree_on_the_last_time(spec: ScheduleSpec, made_ms: int, l
     unlimited = msgspec.structs.replace(spec, limit=None)
 
     def fires(catch_up: CatchUp) -> list[Fire]:
-        return plan(record(msgspec.structs.replace(unlimited, catch_up=catch_up), due), due + late, most=10**6)
+        return plan(
+            record(msgspec.structs.replace(unlimited, catch_up=catch_up), due),
+            due + late,
+            most=10**6,
+        )
 
     if spec.every_ms is not None and spec.every_ms < 1000:  # a day of milliseconds is a long list
         return

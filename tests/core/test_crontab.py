@@ -29,12 +29,17 @@ def times(expression: str, tz: str, start: str, count: int) -> list[str]:
         assert at is not None
         at = next_time(expression, tz, at)
         assert at is not None
-        shown.append((EPOCH + timedelta(milliseconds=at)).astimezone(zone).isoformat(timespec="minutes"))
+        shown.append(
+            (EPOCH + timedelta(milliseconds=at)).astimezone(zone).isoformat(timespec="minutes")
+        )
     return shown
 
 
 def test_a_time_in_the_gap_comes_once_when_the_gap_ends() -> None:
-    assert times("30 2 * * *", "Europe/Zurich", "2026-03-28T12:00", 2) == ["2026-03-29T03:00+02:00", "2026-03-30T02:30+02:00"]
+    assert times("30 2 * * *", "Europe/Zurich", "2026-03-28T12:00", 2) == [
+        "2026-03-29T03:00+02:00",
+        "2026-03-30T02:30+02:00",
+    ]
 
 
 def test_several_times_in_the_gap_come_as_one() -> None:
@@ -45,25 +50,41 @@ def test_several_times_in_the_gap_come_as_one() -> None:
 
 
 def test_a_time_in_the_gap_and_the_one_at_its_end_come_as_one() -> None:
-    assert times("0 2,3 * * *", "Europe/Zurich", "2026-03-29T00:00", 2) == ["2026-03-29T03:00+02:00", "2026-03-30T02:00+02:00"]
+    assert times("0 2,3 * * *", "Europe/Zurich", "2026-03-29T00:00", 2) == [
+        "2026-03-29T03:00+02:00",
+        "2026-03-30T02:00+02:00",
+    ]
 
 
 def test_a_time_in_the_overlap_comes_once() -> None:
-    assert times("30 2 * * *", "Europe/Zurich", "2026-10-24T12:00", 2) == ["2026-10-25T02:30+02:00", "2026-10-26T02:30+01:00"]
+    assert times("30 2 * * *", "Europe/Zurich", "2026-10-24T12:00", 2) == [
+        "2026-10-25T02:30+02:00",
+        "2026-10-26T02:30+01:00",
+    ]
 
 
 def test_asked_in_the_second_hour_of_the_overlap_what_has_been_does_not_come_again() -> None:
     second = ms(datetime(2026, 10, 25, 2, 10, tzinfo=ZoneInfo("Europe/Zurich"), fold=1))
-    assert next_time("30 2 * * *", "Europe/Zurich", second) == ms(datetime(2026, 10, 26, 1, 30, tzinfo=UTC))
+    assert next_time("30 2 * * *", "Europe/Zurich", second) == ms(
+        datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
+    )
 
 
 def test_seconds_change_nothing_about_it() -> None:
-    assert times("0 30 2 * * *", "Europe/Zurich", "2026-03-28T12:00", 1) == ["2026-03-29T03:00+02:00"]
-    assert times("0 30 2 * * *", "Europe/Zurich", "2026-10-24T12:00", 2) == ["2026-10-25T02:30+02:00", "2026-10-26T02:30+01:00"]
+    assert times("0 30 2 * * *", "Europe/Zurich", "2026-03-28T12:00", 1) == [
+        "2026-03-29T03:00+02:00"
+    ]
+    assert times("0 30 2 * * *", "Europe/Zurich", "2026-10-24T12:00", 2) == [
+        "2026-10-25T02:30+02:00",
+        "2026-10-26T02:30+01:00",
+    ]
 
 
 def test_every_second_hour_goes_by_the_wall_clock() -> None:
-    assert times("0 */2 * * *", "Europe/Zurich", "2026-10-25T01:00", 2) == ["2026-10-25T02:00+02:00", "2026-10-25T04:00+01:00"]
+    assert times("0 */2 * * *", "Europe/Zurich", "2026-10-25T01:00", 2) == [
+        "2026-10-25T02:00+02:00",
+        "2026-10-25T04:00+01:00",
+    ]
 
 
 def test_every_half_hour_goes_by_elapsed_time() -> None:
@@ -73,11 +94,17 @@ def test_every_half_hour_goes_by_elapsed_time() -> None:
         "2026-10-25T02:30+01:00",
         "2026-10-25T03:00+01:00",
     ]
-    assert times("*/30 * * * *", "Europe/Zurich", "2026-03-29T01:00", 2) == ["2026-03-29T01:30+01:00", "2026-03-29T03:00+02:00"]
+    assert times("*/30 * * * *", "Europe/Zurich", "2026-03-29T01:00", 2) == [
+        "2026-03-29T01:30+01:00",
+        "2026-03-29T03:00+02:00",
+    ]
 
 
 def test_a_midnight_that_does_not_exist_comes_when_the_day_begins() -> None:
-    assert times("0 0 * * *", "America/Santiago", "2026-09-05T12:00", 2) == ["2026-09-06T01:00-03:00", "2026-09-07T00:00-03:00"]
+    assert times("0 0 * * *", "America/Santiago", "2026-09-05T12:00", 2) == [
+        "2026-09-06T01:00-03:00",
+        "2026-09-07T00:00-03:00",
+    ]
 
 
 def test_a_day_that_does_not_exist_is_made_up_for_when_the_next_begins() -> None:
@@ -95,19 +122,30 @@ def test_half_an_hour_of_daylight_saving_is_no_trouble() -> None:
 
 
 def test_the_last_day_of_february_comes_in_leap_years() -> None:
-    assert times("0 0 29 2 *", "UTC", "2026-01-01T00:00", 2) == ["2028-02-29T00:00+00:00", "2032-02-29T00:00+00:00"]
+    assert times("0 0 29 2 *", "UTC", "2026-01-01T00:00", 2) == [
+        "2028-02-29T00:00+00:00",
+        "2032-02-29T00:00+00:00",
+    ]
 
 
 def test_after_the_last_year_there_is_no_next_time() -> None:
     assert next_time("0 0 1 1 *", "UTC", ms(datetime(9999, 6, 1, tzinfo=UTC))) is None
 
 
-# ── properties ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── properties ────────────────────────────────────────────────────────────────────────────────────
 
 ZONES = [
-    "UTC", "Europe/Zurich", "America/New_York", "America/Santiago", "Australia/Lord_Howe", "Asia/Kolkata", "Africa/Casablanca",
-    "Pacific/Apia", "America/St_Johns", "Antarctica/Troll",
-]  # fmt: skip
+    "UTC",
+    "Europe/Zurich",
+    "America/New_York",
+    "America/Santiago",
+    "Australia/Lord_Howe",
+    "Asia/Kolkata",
+    "Africa/Casablanca",
+    "Pacific/Apia",
+    "America/St_Johns",
+    "Antarctica/Troll",
+]
 
 
 def field(low: int, high: int) -> st.SearchStrategy[str]:
@@ -120,9 +158,13 @@ def field(low: int, high: int) -> st.SearchStrategy[str]:
     )
 
 
-expressions = st.tuples(field(0, 59), field(0, 23), st.just("*") | field(1, 28), st.just("*"), st.just("*") | field(0, 6)).map(
-    " ".join
-)
+expressions = st.tuples(
+    field(0, 59),
+    field(0, 23),
+    st.just("*") | field(1, 28),
+    st.just("*"),
+    st.just("*") | field(0, 6),
+).map(" ".join)
 # Around the changes of 2026, and anywhere.
 moments = st.one_of(
     st.datetimes(datetime(2026, 3, 7), datetime(2026, 3, 30)),
@@ -132,16 +174,23 @@ moments = st.one_of(
 
 
 @given(expressions, st.sampled_from(ZONES), moments)
-def test_the_next_time_is_later_and_nothing_lies_between(expression: str, tz: str, after: int) -> None:
+def test_the_next_time_is_later_and_nothing_lies_between(
+    expression: str, tz: str, after: int
+) -> None:
     found = next_time(expression, tz, after)
     assert found is not None
     assert found > after
     assert next_time(expression, tz, found - 1) == found
-    assert next_time(expression, tz, (after + found) // 2) in (found, next_time(expression, tz, found))
+    assert next_time(expression, tz, (after + found) // 2) in (
+        found,
+        next_time(expression, tz, found),
+    )
 
 
 @given(expressions, st.sampled_from(ZONES), moments, st.integers(0, 10**9))
-def test_asking_later_never_gives_an_earlier_time(expression: str, tz: str, after: int, more: int) -> None:
+def test_asking_later_never_gives_an_earlier_time(
+    expression: str, tz: str, after: int, more: int
+) -> None:
     first, second = next_time(expression, tz, after), next_time(expression, tz, after + more)
     assert first is not None
     assert second is not None
@@ -150,7 +199,9 @@ def test_asking_later_never_gives_an_earlier_time(expression: str, tz: str, afte
 
 @settings(max_examples=50)
 @given(field(0, 59), st.sampled_from(ZONES), moments)
-def test_schedules_of_every_hour_match_each_minute_that_passes(minute: str, tz: str, after: int) -> None:
+def test_schedules_of_every_hour_match_each_minute_that_passes(
+    minute: str, tz: str, after: int
+) -> None:
     zone, expression = ZoneInfo(tz), f"{minute} * * * *"
     minutes = CronSim(expression, datetime(2000, 1, 1)).minutes
     moment = EPOCH + timedelta(minutes=after // 60_000 + 1)
@@ -173,7 +224,7 @@ def test_a_daily_job_comes_once_a_day_all_year(minute: int, hour: int, tz: str, 
     assert days == [days[0] + timedelta(days=n) for n in range(365)]
 
 
-# ── mistakes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── mistakes ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -217,7 +268,9 @@ def test_aliases_and_spaces_are_written_out() -> None:
     assert check_expression("  0   6 * *  mon ") == "0 6 * * mon"
 
 
-@pytest.mark.parametrize("tz", ["", "Europe", "../etc/passwd", "/etc/passwd", "Mars/Olympus", None, 7])
+@pytest.mark.parametrize(
+    "tz", ["", "Europe", "../etc/passwd", "/etc/passwd", "Mars/Olympus", None, 7]
+)
 def test_a_zone_there_is_not_is_refused(tz: str) -> None:
     with pytest.raises(ConfigError, match="tz="):
         check_zone(tz)

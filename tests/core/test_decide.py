@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from jobq.core import verdicts
-from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze, WaitForChildren, WaitForSignal
+from jobq.core.control import (
+    RateLimited,
+    Reject,
+    RetryAfter,
+    Snooze,
+    WaitForChildren,
+    WaitForSignal,
+)
 from jobq.core.decide import Crashed, End, HandedBack, Raised, Returned, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
 from jobq.core.records import (
@@ -31,9 +38,20 @@ from jobq.errors import InvalidJob
 
 QUEUE = QueueName("t", "q")
 LEASE = Lease(
-    queue=QUEUE, id="7", token="tok", life=0, name="charge", payload=b"[[],{}]", codec="json", attempt=2, failures=0,
-    stalls=0, created_ms=0, started_ms=0, expires_ms=1000,
-)  # fmt: skip
+    queue=QUEUE,
+    id="7",
+    token="tok",
+    life=0,
+    name="charge",
+    payload=b"[[],{}]",
+    codec="json",
+    attempt=2,
+    failures=0,
+    stalls=0,
+    created_ms=0,
+    started_ms=0,
+    expires_ms=1000,
+)
 
 
 def decided(end: End, task: Retry | None = None, **changes: Any) -> AnyOutcome:
@@ -97,7 +115,9 @@ def test_a_delay_function_that_fails_itself_costs_a_note_and_not_the_job() -> No
     outcome = raised(ValueError("bad"), Retry(base=3, delays=broken))
     assert isinstance(outcome, RetryLater)
     assert outcome.delay_ms == 3000
-    assert outcome.failure.message.startswith("bad (and Retry(delays=…) failed itself: ZeroDivisionError")
+    assert outcome.failure.message.startswith(
+        "bad (and Retry(delays=…) failed itself: ZeroDivisionError"
+    )
 
 
 def test_retry_after_is_a_failure_with_a_chosen_delay() -> None:
@@ -109,7 +129,9 @@ def test_retry_after_is_a_failure_with_a_chosen_delay() -> None:
 
 
 def test_retry_after_is_retried_whatever_classes_the_policy_names() -> None:
-    assert isinstance(raised(Retry.after(1), Retry(on=ValueError, give_up_on=RetryAfter)), RetryLater)
+    assert isinstance(
+        raised(Retry.after(1), Retry(on=ValueError, give_up_on=RetryAfter)), RetryLater
+    )
 
 
 def test_retry_after_keeps_what_made_the_handler_ask_for_it() -> None:
@@ -174,9 +196,19 @@ def test_handing_back_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("since_ms", "delay_ms"), [(None, 1000), (5000, 1000), (4000, 2000), (2000, 4000), (-10_000, 16_000), (-3_594_999, 30_000)]
+    ("since_ms", "delay_ms"),
+    [
+        (None, 1000),
+        (5000, 1000),
+        (4000, 2000),
+        (2000, 4000),
+        (-10_000, 16_000),
+        (-3_594_999, 30_000),
+    ],
 )
-def test_an_unknown_task_is_put_off_by_a_second_that_doubles_up_to_thirty(since_ms: int | None, delay_ms: int) -> None:
+def test_an_unknown_task_is_put_off_by_a_second_that_doubles_up_to_thirty(
+    since_ms: int | None, delay_ms: int
+) -> None:
     outcome = decided(Unknown("chrage"), Retry(0), failures=3, unknown_ms=since_ms)
     assert isinstance(outcome, Defer)
     assert outcome.delay_ms == delay_ms
@@ -201,7 +233,9 @@ def test_a_task_that_nobody_has_known_for_an_hour_fails_its_job() -> None:
         (ValueError("x"), Retry(2, delays=lambda n, error: None), 1, False),
     ],
 )
-def test_a_failure_says_whether_the_retries_ran_out(error: Exception, retry: Retry, failures: int, exhausted: bool) -> None:
+def test_a_failure_says_whether_the_retries_ran_out(
+    error: Exception, retry: Retry, failures: int, exhausted: bool
+) -> None:
     outcome = raised(error, retry, failures=failures)
     assert isinstance(outcome, Fail)
     assert outcome.failure.exhausted is exhausted
@@ -214,10 +248,19 @@ def test_a_failure_that_is_retried_is_not_exhausted() -> None:
         assert not outcome.failure.exhausted
 
 
-@pytest.mark.parametrize(("stalls", "allowed", "exhausted"), [(1, 3, False), (3, 3, False), (4, 3, True), (1, 0, True)])
+@pytest.mark.parametrize(
+    ("stalls", "allowed", "exhausted"), [(1, 3, False), (3, 3, False), (4, 3, True), (1, 0, True)]
+)
 def test_a_stall_past_the_limit_is_exhausted(stalls: int, allowed: int, exhausted: bool) -> None:
-    failure = verdicts.stalled(attempt=7, stalls=stalls, max_stalls=allowed, worker="w1", now_ms=5000)
-    assert (failure.reason, failure.attempt, failure.worker, failure.at_ms) == ("stalled", 7, "w1", 5000)
+    failure = verdicts.stalled(
+        attempt=7, stalls=stalls, max_stalls=allowed, worker="w1", now_ms=5000
+    )
+    assert (failure.reason, failure.attempt, failure.worker, failure.at_ms) == (
+        "stalled",
+        7,
+        "w1",
+        5000,
+    )
     assert failure.exhausted is exhausted
 
 

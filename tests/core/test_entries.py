@@ -12,10 +12,25 @@ from jobq.errors import ConfigError
 QUEUE = QueueName("default", "work")
 
 DAMAGED = [
-    None, 5, "text", b"bytes", {}, {"a": 1}, [], [FORMAT], [FORMAT, 1], [1], [0, 0, None, []], ["2", 1],
-    [FORMAT, 1, "i", 0, None, 5], [FORMAT, 1, "i", 0, None, []], [FORMAT, 1, "i", 0, None, "accepted", "task"],
-    [FORMAT, 1, "i", 0, None, [[1, 2]]], [FORMAT, "1", "i", 0, None, [[0] * 17]], [FORMAT, 1, "i", 0, None, [[999] * 17]],
-]  # fmt: skip
+    None,
+    5,
+    "text",
+    b"bytes",
+    {},
+    {"a": 1},
+    [],
+    [FORMAT],
+    [FORMAT, 1],
+    [1],
+    [0, 0, None, []],
+    ["2", 1],
+    [FORMAT, 1, "i", 0, None, 5],
+    [FORMAT, 1, "i", 0, None, []],
+    [FORMAT, 1, "i", 0, None, "accepted", "task"],
+    [FORMAT, 1, "i", 0, None, [[1, 2]]],
+    [FORMAT, "1", "i", 0, None, [[0] * 17]],
+    [FORMAT, 1, "i", 0, None, [[999] * 17]],
+]
 
 
 @pytest.mark.parametrize("content", DAMAGED, ids=str)

@@ -134,7 +134,9 @@ def test_the_innermost_frame_of_the_users_own_code_counts_and_not_the_librarys()
 
     short, long = caught(lambda: load("{")), caught(lambda: load('{"a": {"b":'))
     assert short.__traceback__ is not None
-    assert normalised(str(short)) != normalised(str(long)) or fingerprint(short) == fingerprint(long)
+    assert normalised(str(short)) != normalised(str(long)) or fingerprint(short) == fingerprint(
+        long
+    )
     assert fingerprint(caught(lambda: load("[1,,"))) == fingerprint(caught(lambda: load("[1, 2,,")))
 
 

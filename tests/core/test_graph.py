@@ -42,7 +42,9 @@ def test_a_job_that_waits_for_itself_is_a_cycle() -> None:
 
 
 def test_a_repeated_id_is_refused() -> None:
-    with pytest.raises(InvalidJob, match="two jobs of the flow have the id 'a' in queue 'q': charge and email"):
+    with pytest.raises(
+        InvalidJob, match="two jobs of the flow have the id 'a' in queue 'q': charge and email"
+    ):
         check_flow([job("a", name="charge"), job("a", name="email")])
 
 
@@ -54,7 +56,9 @@ def test_an_edge_to_nowhere_is_refused_when_what_exists_is_known() -> None:
     flow = [job("a", "stored")]
     assert check_flow(flow) == flow
     assert check_flow(flow, known={JobKey(QUEUE, "stored")}) == flow
-    with pytest.raises(InvalidJob, match=r"job a \(step\) waits for 'stored' in queue 'q', which is neither"):
+    with pytest.raises(
+        InvalidJob, match=r"job a \(step\) waits for 'stored' in queue 'q', which is neither"
+    ):
         check_flow(flow, known=())
 
 
@@ -62,7 +66,17 @@ def test_a_flow_lives_in_one_tenant() -> None:
     with pytest.raises(InvalidJob, match="two tenants, 't' and 'u'"):
         check_flow([job("a"), job("b", queue=QueueName("u", "q"))])
     with pytest.raises(InvalidJob, match="waits for a job of another tenant"):
-        check_flow([JobSpec(queue=QueueName("u", "q"), id="x", name="n", payload=b"", after=(Edge(JobKey(QUEUE, "a")),))])
+        check_flow(
+            [
+                JobSpec(
+                    queue=QueueName("u", "q"),
+                    id="x",
+                    name="n",
+                    payload=b"",
+                    after=(Edge(JobKey(QUEUE, "a")),),
+                )
+            ]
+        )
 
 
 def test_a_flow_of_nothing_is_fine() -> None:
@@ -93,9 +107,15 @@ def _has_cycle(count: int, edges: set[tuple[int, int]]) -> bool:
 
 
 @given(
-    st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))))
+    st.integers(1, 12).flatmap(
+        lambda n: st.tuples(
+            st.just(n), st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))
+        )
+    )
 )
-def test_any_graph_is_either_ordered_or_has_a_cycle(graph: tuple[int, set[tuple[int, int]]]) -> None:
+def test_any_graph_is_either_ordered_or_has_a_cycle(
+    graph: tuple[int, set[tuple[int, int]]],
+) -> None:
     count, edges = graph
     flow = [job(str(n), *(str(b) for a, b in edges if a == n)) for n in range(count)]
     if _has_cycle(count, edges):

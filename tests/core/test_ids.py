@@ -13,8 +13,14 @@ from jobq.core.ids import IdMaker
 from jobq.engine.ids import new_id
 
 
-@given(st.lists(st.integers(0, 2**48 - 1), min_size=2, max_size=50), st.integers(0, 2**40 - 1), st.integers(0, 2**32))
-def test_ids_of_one_maker_ascend_whatever_the_clock_does(times: list[int], chance: int, count: int) -> None:
+@given(
+    st.lists(st.integers(0, 2**48 - 1), min_size=2, max_size=50),
+    st.integers(0, 2**40 - 1),
+    st.integers(0, 2**32),
+)
+def test_ids_of_one_maker_ascend_whatever_the_clock_does(
+    times: list[int], chance: int, count: int
+) -> None:
     maker = IdMaker(chance=chance, count=count)
     made = [maker.next(at_ms) for at_ms in times]
     assert made == sorted(set(made))

@@ -80,7 +80,9 @@ def test_the_wait_that_was_told_suffices(rate: RateData, steps: list[tuple[int, 
 
 
 @given(windows, steps)
-def test_no_window_sees_more_starts_than_its_limit(rate: Window, steps: list[tuple[int, int]]) -> None:
+def test_no_window_sees_more_starts_than_its_limit(
+    rate: Window, steps: list[tuple[int, int]]
+) -> None:
     state, now, opened, count = None, 0, None, 0
     for wait, _ in steps:
         now += wait
@@ -95,7 +97,9 @@ def test_no_window_sees_more_starts_than_its_limit(rate: Window, steps: list[tup
 
 
 @given(buckets, steps)
-def test_a_bucket_never_gives_more_than_was_ever_in_it(rate: Tokens, steps: list[tuple[int, int]]) -> None:
+def test_a_bucket_never_gives_more_than_was_ever_in_it(
+    rate: Tokens, steps: list[tuple[int, int]]
+) -> None:
     state, now, given_out = None, 0, 0
     for wait, cost in steps:
         now += wait
@@ -108,12 +112,16 @@ def test_a_bucket_never_gives_more_than_was_ever_in_it(rate: Tokens, steps: list
 
 
 @given(buckets, st.lists(st.integers(-5000, 5000), max_size=60))
-def test_a_clock_that_goes_back_and_forth_refills_no_more_than_one_that_does_not(rate: Tokens, moves: list[int]) -> None:
+def test_a_clock_that_goes_back_and_forth_refills_no_more_than_one_that_does_not(
+    rate: Tokens, moves: list[int]
+) -> None:
     now = latest = 1_000_000
     taken = take(rate, None, now)
     given_out = 1
     for move in moves:
-        now = max(now + move, latest - int(rate.capacity * 1000 / rate.refill))  # not further back than a refill takes
+        now = max(
+            now + move, latest - int(rate.capacity * 1000 / rate.refill)
+        )  # not further back than a refill takes
         latest = max(latest, now)
         taken = take(rate, taken.state, now)
         given_out += taken.allowed
@@ -130,7 +138,9 @@ def test_a_clock_set_far_back_holds_nothing_for_long(rate: RateData, back: int) 
 
 
 @given(rates, steps, st.integers(0, 10**9))
-def test_a_state_that_is_idle_may_be_forgotten(rate: RateData, steps: list[tuple[int, int]], later: int) -> None:
+def test_a_state_that_is_idle_may_be_forgotten(
+    rate: RateData, steps: list[tuple[int, int]], later: int
+) -> None:
     state, now = None, 0
     for wait, cost in steps:
         now += wait

@@ -47,7 +47,9 @@ def test_a_child_inherits_and_its_own_names_win() -> None:
     assert inherited({"a": "1"}, None) == {"a": "1"}
     assert inherited(None, {"a": "1"}) == {"a": "1"}
     assert inherited({"a": "1", "b": "1"}, {"b": "2"}) == {"a": "1", "b": "2"}
-    with pytest.raises(InvalidJob, match=r"meta \(with what the child inherits from its parent\) takes 6,002 bytes"):
+    with pytest.raises(
+        InvalidJob, match=r"meta \(with what the child inherits from its parent\) takes 6,002 bytes"
+    ):
         inherited({"a": "x" * 3000}, {"b": "x" * 3000})
 
 
@@ -57,7 +59,9 @@ def test_events_tell_allowed_names_only() -> None:
     assert told(None, ("b",)) is None
 
 
-@pytest.mark.parametrize("value", ["trace", 7, ["a", 1], [""], ["n" * 65], [str(n) for n in range(17)]])
+@pytest.mark.parametrize(
+    "value", ["trace", 7, ["a", 1], [""], ["n" * 65], [str(n) for n in range(17)]]
+)
 def test_names_for_events_are_checked(value: object) -> None:
     with pytest.raises(ConfigError, match="event_meta"):
         check_event_names(value)

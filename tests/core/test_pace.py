@@ -7,7 +7,9 @@ import pytest
 from jobq.core.pace import Pace, stretch
 
 
-@pytest.mark.parametrize(("workers", "times"), [(0, 1), (1, 1), (100, 1), (150, 1.5), (600, 6), (1000, 6), (10**6, 6)])
+@pytest.mark.parametrize(
+    ("workers", "times"), [(0, 1), (1, 1), (100, 1), (150, 1.5), (600, 6), (1000, 6), (10**6, 6)]
+)
 def test_each_does_less_often_what_many_do(workers: int, times: float) -> None:
     assert stretch(workers) == times
 

@@ -62,7 +62,11 @@ def test_a_bad_job_policy_is_an_invalid_job(make: Callable[[], Any], words: str)
         (lambda: Cron("0 25 * * *"), "bad hour '25' at position 2"),
         (lambda: Cron("0 6 * * *", tz="Europe/Zurch"), "did you mean 'Europe/Zurich'"),
         (
-            lambda: Cron("0 6 * * *", start=datetime(2030, 1, 2, tzinfo=UTC), end=datetime(2030, 1, 1, tzinfo=UTC)),
+            lambda: Cron(
+                "0 6 * * *",
+                start=datetime(2030, 1, 2, tzinfo=UTC),
+                end=datetime(2030, 1, 1, tzinfo=UTC),
+            ),
             "is before start",
         ),
         (lambda: Retention(completed=-1), "Retention completed=-1"),
@@ -96,7 +100,9 @@ def test_a_retry_as_data_keeps_all_that_data_can_say() -> None:
     )
 
 
-@pytest.mark.parametrize("retry", [Retry(delays=lambda n, error: 1), Retry(on=ValueError), Retry(give_up_on=(KeyError,))])
+@pytest.mark.parametrize(
+    "retry", [Retry(delays=lambda n, error: 1), Retry(on=ValueError), Retry(give_up_on=(KeyError,))]
+)
 def test_what_only_code_can_say_does_not_travel_with_a_call(retry: Retry) -> None:
     with pytest.raises(InvalidJob, match="a call can only carry data"):
         _ = retry.data
@@ -125,7 +131,9 @@ def test_unique_true_means_all_arguments() -> None:
 
 def test_schedules_become_specs() -> None:
     start = datetime(2030, 1, 1, tzinfo=UTC)
-    cron = Cron("@daily", tz="Europe/Zurich", start=start, limit=3, catch_up="one").spec(QUEUE, "d", TEMPLATE)
+    cron = Cron("@daily", tz="Europe/Zurich", start=start, limit=3, catch_up="one").spec(
+        QUEUE, "d", TEMPLATE
+    )
     assert (cron.cron, cron.tz, cron.start_ms, cron.limit, cron.catch_up) == (
         "0 0 * * *",
         "Europe/Zurich",

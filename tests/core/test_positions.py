@@ -10,14 +10,23 @@ from jobq.errors import InvalidJob
 
 @pytest.mark.parametrize(
     ("position", "each"),
-    [("0", ["0"]), ("17", ["17"]), ("1700-3", ["1700-3"]), ("1-0,0,2-5", ["1-0", "0", "2-5"]), ("0", ["0", "0"])],
+    [
+        ("0", ["0"]),
+        ("17", ["17"]),
+        ("1700-3", ["1700-3"]),
+        ("1-0,0,2-5", ["1-0", "0", "2-5"]),
+        ("0", ["0", "0"]),
+    ],
 )
 def test_a_position_has_a_place_in_every_shard(position: str, each: list[str]) -> None:
     assert places(position, len(each)) == each
     assert joined(each) == position or position == "0"
 
 
-@pytest.mark.parametrize(("position", "shards"), [("", 1), ("1", 2), ("1,2", 1), ("1,", 2), ("[1]", 1), ("-1", 1), ("1-2-3", 1)])
+@pytest.mark.parametrize(
+    ("position", "shards"),
+    [("", 1), ("1", 2), ("1,2", 1), ("1,", 2), ("[1]", 1), ("-1", 1), ("1-2-3", 1)],
+)
 def test_anything_else_is_refused(position: str, shards: int) -> None:
     with pytest.raises(InvalidJob, match="not a position"):
         places(position, shards)
@@ -36,5 +45,7 @@ def test_anything_else_is_refused(position: str, shards: int) -> None:
         ("0", "5,1", False),
     ],
 )
-def test_a_position_is_past_another_when_every_shard_is(position: str, end: str, there: bool) -> None:
+def test_a_position_is_past_another_when_every_shard_is(
+    position: str, end: str, there: bool
+) -> None:
     assert passed(position, end) is there

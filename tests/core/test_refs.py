@@ -31,7 +31,9 @@ def given(id: str, **how: Any) -> Input:
 def test_results_arrive_in_the_place_of_references_and_by_annotation(codec: Codec) -> None:
     def handler(receipts: list[Receipt], by_name: dict[str, Receipt], plain: int) -> None: ...
 
-    args, kwargs, refs = mark(([Ref("q", "1"), Ref("q", "2")], {"a": Ref("q", "1")}), {"plain": Ref("q", "3")})
+    args, kwargs, refs = mark(
+        ([Ref("q", "1"), Ref("q", "2")], {"a": Ref("q", "1")}), {"plain": Ref("q", "3")}
+    )
     assert [ref.id for ref in refs] == ["1", "2", "1", "3"]
     inputs = [
         given("1", result=codec.encode(Receipt(10)), codec=codec.name),

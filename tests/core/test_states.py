@@ -41,5 +41,11 @@ def test_the_event_log_has_a_code_for_each_state_and_kind() -> None:
 
 
 def test_the_page_of_states_is_up_to_date() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), "--check"], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr

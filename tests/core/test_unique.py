@@ -41,7 +41,9 @@ def test_however_arguments_are_given_the_same_call_is_the_same() -> None:
 def test_only_the_chosen_fields_count() -> None:
     assert lock_of(Unique("invoice"), "acme", 7) == lock_of(Unique("invoice"), "globex", 7)
     assert lock_of(Unique("invoice"), "acme", 7) != lock_of(Unique("invoice"), "acme", 8)
-    assert lock_of(Unique("invoice", "tenant"), "acme", 7) == lock_of(Unique("tenant", "invoice"), "acme", 7)
+    assert lock_of(Unique("invoice", "tenant"), "acme", 7) == lock_of(
+        Unique("tenant", "invoice"), "acme", 7
+    )
 
 
 def test_values_of_different_kinds_are_different() -> None:
@@ -54,7 +56,10 @@ def test_another_task_has_other_locks() -> None:
 
 
 def test_a_field_that_is_no_argument_is_refused() -> None:
-    with pytest.raises(InvalidJob, match=r"Unique field 'invoce' is not an argument of charge \(did you mean 'invoice'\?\)"):
+    with pytest.raises(
+        InvalidJob,
+        match=r"Unique field 'invoce' is not an argument of charge \(did you mean 'invoice'\?\)",
+    ):
         lock_of(Unique("invoce"), "acme", 7)
 
 
@@ -81,7 +86,11 @@ def test_a_set_has_the_same_lock_in_every_process() -> None:
     code = "from jobq.core.unique import lock; print(lock((), 't', {'tags': {f'w{n}' for n in range(50)}}))"
     locks = {
         subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True, timeout=60
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            timeout=60,
         ).stdout
         for seed in ("1", "2")
     }

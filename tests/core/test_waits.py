@@ -14,16 +14,27 @@ from jobq.errors import InvalidJob, WaitTimeout
 
 HERE, ELSEWHERE = QueueName("t", "here"), QueueName("t", "elsewhere")
 LEASE = Lease(
-    queue=HERE, id="boss", token="1", life=0, name="boss", payload=b"[[],{}]", codec="json", attempt=1, failures=0, stalls=0,
-    created_ms=0, started_ms=0, expires_ms=0,
-)  # fmt: skip
+    queue=HERE,
+    id="boss",
+    token="1",
+    life=0,
+    name="boss",
+    payload=b"[[],{}]",
+    codec="json",
+    attempt=1,
+    failures=0,
+    stalls=0,
+    created_ms=0,
+    started_ms=0,
+    expires_ms=0,
+)
 
 
 def lease(**fields: Any) -> Lease:
     return msgspec.structs.replace(LEASE, **fields)
 
 
-# ── children ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── children ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_id_of_a_child_follows_from_its_parent_and_its_number() -> None:
@@ -33,13 +44,17 @@ def test_the_id_of_a_child_follows_from_its_parent_and_its_number() -> None:
 
 def test_children_of_other_queues_lives_and_jobs_have_other_ids() -> None:
     parents = [LEASE, lease(life=1), lease(id="boss:0"), lease(queue=ELSEWHERE), lease(id="boss~1")]
-    ids = {(queue, child_id(parent, queue, 0)) for parent in parents[:4] for queue in (HERE, ELSEWHERE)}
+    ids = {
+        (queue, child_id(parent, queue, 0)) for parent in parents[:4] for queue in (HERE, ELSEWHERE)
+    }
     assert len(ids) == 8
 
 
 def test_a_child_of_a_very_long_id_still_has_one() -> None:
     long = lease(id="x" * MAX_ID_LENGTH)
-    ids = {child_id(long, HERE, n) for n in range(10)} | {child_id(lease(id="y" * MAX_ID_LENGTH), HERE, 0)}
+    ids = {child_id(long, HERE, n) for n in range(10)} | {
+        child_id(lease(id="y" * MAX_ID_LENGTH), HERE, 0)
+    }
     assert len(ids) == 11
     assert max(map(len, ids)) <= MAX_ID_LENGTH
     assert child_id(long, HERE, 3) == child_id(long, HERE, 3)
@@ -61,7 +76,9 @@ def test_a_run_whose_children_have_not_ended_waits_for_all_of_them() -> None:
 def test_results_come_by_id_in_the_order_the_children_were_added() -> None:
     failure = Failure(reason="error", type="ValueError", message="no")
     inputs = (
-        Input(job=JobKey(HERE, "earlier"), result=b"0"),  # the job waited for it before it ran: not one of these
+        Input(
+            job=JobKey(HERE, "earlier"), result=b"0"
+        ),  # the job waited for it before it ran: not one of these
         Input(job=JobKey(HERE, "boss:1"), failure=failure),
         Input(job=JobKey(HERE, "boss:2")),
         Input(job=JobKey(ELSEWHERE, "boss:0"), result=b"[1,2]"),
@@ -70,7 +87,11 @@ def test_results_come_by_id_in_the_order_the_children_were_added() -> None:
     children.add(2, JobKey(HERE, "boss:2"), Any)  # accepted in another order
     children.add(0, JobKey(ELSEWHERE, "boss:0"), tuple[int, int])
     children.add(1, JobKey(HERE, "boss:1"), Any)
-    assert list(children.results().items()) == [("boss:0", (1, 2)), ("boss:1", failure), ("boss:2", None)]
+    assert list(children.results().items()) == [
+        ("boss:0", (1, 2)),
+        ("boss:1", failure),
+        ("boss:2", None),
+    ]
 
 
 def test_a_child_that_ended_need_not_be_added_again() -> None:
@@ -103,12 +124,16 @@ def test_two_children_of_one_id_are_refused() -> None:
         children.add(1, JobKey(ELSEWHERE, "x"), Any)
 
 
-# ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── signals ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_signals_are_taken_once_each_oldest_first_by_name() -> None:
     inbox = Inbox(lease(signals=(("a", b"1"), ("b", b"2"), ("a", b"3"))))
-    assert [inbox.take("a", None), inbox.take("a", None), inbox.take("b", None)] == [b"1", b"3", b"2"]
+    assert [inbox.take("a", None), inbox.take("a", None), inbox.take("b", None)] == [
+        b"1",
+        b"3",
+        b"2",
+    ]
 
 
 def test_a_signal_that_is_not_there_ends_the_run_and_says_how_many_were_taken() -> None:

@@ -17,7 +17,9 @@ from .kit import Bench, Proxy
 @pytest.fixture(params=["memory", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where the jobs of this test are kept."""
-    return f"memory://{uuid4().hex}" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+    return (
+        f"memory://{uuid4().hex}" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+    )
 
 
 @pytest.fixture

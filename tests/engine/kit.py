@@ -73,7 +73,9 @@ class Handled:
 class Bench:
     """A queue with handlers, as a worker sees it, and the few words a test needs to use it."""
 
-    def __init__(self, store: Store, name: str = "work", open: Callable[[], Store] | None = None) -> None:
+    def __init__(
+        self, store: Store, name: str = "work", open: Callable[[], Store] | None = None
+    ) -> None:
         self.qname = QueueName(f"t{uuid4().hex[:8]}", name)
         self.config: QueueConfig | None = None
         self.planned: dict[str, ScheduleSpec] = {}
@@ -97,7 +99,11 @@ class Bench:
         """Disturbed like the first, if that is a Proxy."""
         if isinstance(self._store, Proxy):
             return self._store.another()  # type: ignore[no-any-return]
-        return open_store(self._store.url, clock=getattr(self._store, "_clock", None)) if self._open is None else self._open()
+        return (
+            open_store(self._store.url, clock=getattr(self._store, "_clock", None))
+            if self._open is None
+            else self._open()
+        )
 
     def through(self, store: Store) -> Bench:
         """The same queue and handlers, through another handle."""
@@ -251,6 +257,13 @@ class Proxy:
         return [(len(args[0]), kwargs.get("then")) for args, kwargs in self.of("settle")]
 
 
-async def steal(store: Store, queue: QueueName, *, worker: str = "thief", limit: int = 1) -> Settled:
+async def steal(
+    store: Store, queue: QueueName, *, worker: str = "thief", limit: int = 1
+) -> Settled:
     """Claim as another worker would."""
-    return await store.settle([], worker=worker, call=uuid4().hex, then=Claim(queues=(queue,), limit=limit, lease_ms=60_000))
+    return await store.settle(
+        [],
+        worker=worker,
+        call=uuid4().hex,
+        then=Claim(queues=(queue,), limit=limit, lease_ms=60_000),
+    )

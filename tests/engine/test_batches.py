@@ -123,7 +123,7 @@ async def test_batches_of_two_tasks_do_not_mix(bench: Bench) -> None:
     assert (work.calls, seen) == ([[0, 2, 4]], [[0, 1, 2]])
 
 
-# ── failing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── failing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,9 @@ async def test_batches_of_two_tasks_do_not_mix(bench: Bench) -> None:
         (lambda items: dict(enumerate(items)), "returned dict"),
     ],
 )
-async def test_what_is_no_answer_for_each_fails_all(bench: Bench, answer: Callable[[Any], Any], said: str) -> None:
+async def test_what_is_no_answer_for_each_fails_all(
+    bench: Bench, answer: Callable[[Any], Any], said: str
+) -> None:
     async def work(items: list[int]) -> Any:
         return answer(items)
 
@@ -148,19 +150,23 @@ async def test_what_is_no_answer_for_each_fails_all(bench: Bench, answer: Callab
             assert said in record.failure.message
 
 
-async def test_an_item_that_cannot_be_bound_or_a_result_that_cannot_be_encoded_fails_alone(bench: Bench) -> None:
+async def test_an_item_that_cannot_be_bound_or_a_result_that_cannot_be_encoded_fails_alone(
+    bench: Bench,
+) -> None:
     async def work(items: list[int]) -> list[Any]:
         return [object() if item == 1 else item for item in items]
 
     bench.task(work, batch=BatchSize(10), retry=Retry(0))
     ids = await bench.add_many("work", 3)
-    bad = (await bench._store.put([bench.spec("work", 1, 2)]))[0].id  # two arguments: no single item
+    bad = (await bench._store.put([bench.spec("work", 1, 2)]))[
+        0
+    ].id  # two arguments: no single item
     async with bench.worker():
         states = [(await bench.ended(id)).state for id in (*ids, bad)]
     assert states == [State.COMPLETED, State.FAILED, State.COMPLETED, State.FAILED]
 
 
-# ── stopping ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── stopping ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_timeout_ends_the_call_and_fails_all(bench: Bench) -> None:
@@ -189,7 +195,9 @@ async def test_a_job_with_a_shorter_timeout_of_its_own_ends_alone(bench: Bench) 
     assert not work.interrupted
 
 
-async def test_cancelling_one_job_of_a_call_leaves_the_others_to_it(bench: Bench, store: Store) -> None:
+async def test_cancelling_one_job_of_a_call_leaves_the_others_to_it(
+    bench: Bench, store: Store
+) -> None:
     work = Collector(bench, 10, retry=Retry(0))
     work.go.clear()
     odd, even = [await bench.add("work", n) for n in (1, 2)]
@@ -215,7 +223,9 @@ async def test_a_call_that_nobody_wants_any_more_is_interrupted(bench: Bench, st
     assert work.interrupted
 
 
-async def test_a_job_cancelled_while_its_batch_waits_for_more_is_not_in_it(bench: Bench, store: Store) -> None:
+async def test_a_job_cancelled_while_its_batch_waits_for_more_is_not_in_it(
+    bench: Bench, store: Store
+) -> None:
     work = Collector(bench, 2, LONG)
     async with bench.worker():
         unwanted = await bench.add("work", 0)
@@ -227,7 +237,9 @@ async def test_a_job_cancelled_while_its_batch_waits_for_more_is_not_in_it(bench
     assert work.calls == [[2, 4]]
 
 
-async def test_a_stopping_worker_runs_what_has_gathered_and_hands_back_nothing(bench: Bench) -> None:
+async def test_a_stopping_worker_runs_what_has_gathered_and_hands_back_nothing(
+    bench: Bench,
+) -> None:
     work = Collector(bench, 10, LONG)
     id = await bench.add("work", 0)
     async with bench.worker() as worker:
@@ -262,7 +274,9 @@ async def test_a_lost_lease_costs_the_others_nothing(bench: Bench, line: Proxy) 
         runner.told(run, "lost")  # what the keeper says when it hears so
         work.go.set()
         assert (await bench.ended(other)).state is State.COMPLETED
-        assert (await bench.get(lost)).state is State.ACTIVE  # nothing was settled under a lease that is another's
+        assert (
+            await bench.get(lost)
+        ).state is State.ACTIVE  # nothing was settled under a lease that is another's
     assert not work.interrupted
 
 
@@ -296,7 +310,9 @@ async def test_retries_of_a_batch_join_later_batches(bench: Bench) -> None:
     assert seen == [[1, 2], [1]]
 
 
-async def test_leases_of_a_long_call_and_of_a_gathering_batch_are_kept(bench: Bench, line: Proxy) -> None:
+async def test_leases_of_a_long_call_and_of_a_gathering_batch_are_kept(
+    bench: Bench, line: Proxy
+) -> None:
     work = Collector(bench, 3, LONG)
     work.go.clear()
     ids = await bench.add_many("work", 4)  # three run, one waits for more

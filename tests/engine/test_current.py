@@ -25,8 +25,16 @@ async def test_a_handler_finds_its_job(bench: Bench) -> None:
     @bench.task
     async def work() -> dict[str, Any]:
         job = current_job()
-        return {"id": job.id, "name": job.name, "queue": job.queue, "tenant": job.tenant, "attempt": job.attempt, "key": job.key,
-                "saved": job.saved, "cancelled": job.cancelled}  # fmt: skip
+        return {
+            "id": job.id,
+            "name": job.name,
+            "queue": job.queue,
+            "tenant": job.tenant,
+            "attempt": job.attempt,
+            "key": job.key,
+            "saved": job.saved,
+            "cancelled": job.cancelled,
+        }
 
     await bench.add("work", id="seven")
     async with bench.worker():
@@ -46,7 +54,10 @@ async def test_a_handler_knows_how_often_it_failed_and_may_fail(bench: Bench) ->
         seen.append((current_job().failures, current_job().max_retries))
         raise ValueError("again")
 
-    created = [await bench.add("work"), await bench.add("work", retry=RetryData(max_retries=1, base_ms=0))]
+    created = [
+        await bench.add("work"),
+        await bench.add("work", retry=RetryData(max_retries=1, base_ms=0)),
+    ]
     async with bench.worker(concurrency=1):
         for id in created:
             await bench.ended(id)
@@ -164,7 +175,9 @@ async def test_notes_wait_for_a_store_that_is_away(bench: Bench, line: Proxy, st
     assert len(line.of("note")) == 3
 
 
-async def test_a_note_under_a_lost_lease_stops_the_run(bench: Bench, line: Proxy, store: Store) -> None:
+async def test_a_note_under_a_lost_lease_stops_the_run(
+    bench: Bench, line: Proxy, store: Store
+) -> None:
     line.lose = lambda method: method == "extend"  # no renewal tells of the loss: only the note can
     running, go, stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -205,7 +218,9 @@ async def test_the_current_job_follows_into_tasks_and_threads(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_a_context_variable_set_by_one_run_is_not_seen_by_another(bench: Bench, kind: str) -> None:
+async def test_a_context_variable_set_by_one_run_is_not_seen_by_another(
+    bench: Bench, kind: str
+) -> None:
     seen: list[str] = []
     mine: ContextVar[str] = ContextVar("mine", default="untouched")
 

@@ -109,7 +109,9 @@ async def test_there_is_never_more_than_one_exchange_in_flight(bench: Bench, lin
     assert most == 1
 
 
-async def test_a_run_that_ends_while_the_worker_sleeps_is_settled_at_once(bench: Bench, line: Proxy) -> None:
+async def test_a_run_that_ends_while_the_worker_sleeps_is_settled_at_once(
+    bench: Bench, line: Proxy
+) -> None:
     gate = Gate()
 
     @bench.task
@@ -174,7 +176,9 @@ async def test_lost_replies_cost_neither_a_job_nor_a_run_nor_a_slot(
     assert "lost its lease" not in caplog.text
 
 
-async def test_a_repeated_exchange_has_the_same_name_and_the_same_arguments(bench: Bench, line: Proxy) -> None:
+async def test_a_repeated_exchange_has_the_same_name_and_the_same_arguments(
+    bench: Bench, line: Proxy
+) -> None:
     losses = iter([True, True, True])
     line.lose = lambda method: method == "settle" and next(losses, False)
 
@@ -242,14 +246,18 @@ async def test_queues_take_turns_in_being_asked_first(store: Store, line: Proxy)
     @first.task
     async def work() -> None: ...
 
-    async with worker_on(first.through(line), second.through(line), third.through(line), settings={"poll_ms": 10}):
+    async with worker_on(
+        first.through(line), second.through(line), third.through(line), settings={"poll_ms": 10}
+    ):
         await eventually(lambda: len(line.settles()) >= 6)
     orders = [claim.queues for _, claim in line.settles() if claim is not None]
     assert {order[0] for order in orders} == {first.qname, second.qname, third.qname}
     assert all(set(order) == {first.qname, second.qname, third.qname} for order in orders)
 
 
-async def test_an_outcome_that_comes_too_late_is_reported_with_its_job(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outcome_that_comes_too_late_is_reported_with_its_job(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     gate = Gate()
 
     @bench.task
@@ -265,7 +273,9 @@ async def test_an_outcome_that_comes_too_late_is_reported_with_its_job(bench: Be
     assert f"job {id} (work) of queue work" in caplog.text
 
 
-async def test_an_unknown_task_is_put_off_and_the_worker_goes_on(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unknown_task_is_put_off_and_the_worker_goes_on(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     @bench.task
     async def known() -> str:
         return "done"
@@ -275,7 +285,9 @@ async def test_an_unknown_task_is_put_off_and_the_worker_goes_on(bench: Bench, c
     async with bench.worker(concurrency=1):
         assert (await bench.ended(id)).result == b'"done"'
         records = [await bench.get(each) for each in strange]
-    assert [(r.state, r.failures, r.stalls, r.started_ms) for r in records] == [(State.DELAYED, 0, 0, None)] * 3
+    assert [(r.state, r.failures, r.stalls, r.started_ms) for r in records] == [
+        (State.DELAYED, 0, 0, None)
+    ] * 3
     assert caplog.text.count("has jobs of task strange, which this worker does not have") == 1
 
 
@@ -305,10 +317,14 @@ async def test_a_payload_that_does_not_fit_fails_its_job_only(bench: Bench) -> N
     assert (record.failures, record.attempt) == (4, 4)
 
 
-async def test_an_outcome_the_store_refuses_fails_its_job_and_holds_up_no_other(bench: Bench, line: Proxy) -> None:
+async def test_an_outcome_the_store_refuses_fails_its_job_and_holds_up_no_other(
+    bench: Bench, line: Proxy
+) -> None:
     async def before(method: str, args: tuple[object, ...]) -> None:
         outcomes = args[0]
-        if method == "settle" and any(isinstance(o, Complete) and o.result == b'"poison"' for o in outcomes):  # type: ignore[attr-defined]
+        if method == "settle" and any(
+            isinstance(o, Complete) and o.result == b'"poison"' for o in outcomes
+        ):  # type: ignore[attr-defined]
             raise InvalidJob("result='poison' is not for this store")
 
     line.before = before
@@ -328,7 +344,9 @@ async def test_an_outcome_the_store_refuses_fails_its_job_and_holds_up_no_other(
     assert "not for this store" in record.failure.message
 
 
-async def test_a_paused_worker_claims_nothing_until_it_is_resumed(bench: Bench, line: Proxy) -> None:
+async def test_a_paused_worker_claims_nothing_until_it_is_resumed(
+    bench: Bench, line: Proxy
+) -> None:
     gate = Gate()
 
     @bench.task

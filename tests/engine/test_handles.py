@@ -57,7 +57,9 @@ async def test_another_event_loop_means_another_handle(url: str) -> None:
     await release(here)
 
 
-async def test_a_place_that_cannot_be_opened_fails_everybody_and_is_tried_anew(tmp_path: Path) -> None:
+async def test_a_place_that_cannot_be_opened_fails_everybody_and_is_tried_anew(
+    tmp_path: Path,
+) -> None:
     url = f"sqlite:///{tmp_path}/missing/jobs.db"
     results = await asyncio.gather(handle(url), handle(url), return_exceptions=True)
     assert all(isinstance(result, ConfigError) for result in results)
@@ -71,7 +73,9 @@ async def test_handles_of_many_threads_come_and_go_at_once(url: str) -> None:
             await release(await handle(url))
 
     keep = await handle(url)
-    await asyncio.gather(*(asyncio.to_thread(lambda: asyncio.run(open_and_close(20))) for _ in range(4)))
+    await asyncio.gather(
+        *(asyncio.to_thread(lambda: asyncio.run(open_and_close(20))) for _ in range(4))
+    )
     assert await handle(url) is keep
     for store in (keep, keep):
         await release(store)

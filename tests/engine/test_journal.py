@@ -17,7 +17,9 @@ def about(caplog: pytest.LogCaptureFixture, id: str) -> list[logging.LogRecord]:
     return [record for record in caplog.records if getattr(record, "job_id", None) == id]
 
 
-async def test_a_run_is_logged_when_it_starts_and_when_it_ends(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_run_is_logged_when_it_starts_and_when_it_ends(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "jobq.job")
 
     @bench.task
@@ -32,7 +34,12 @@ async def test_a_run_is_logged_when_it_starts_and_when_it_ends(bench: Bench, cap
     assert start.getMessage() == f"job {id} (work) of queue work started (attempt 1)"
     assert end.getMessage().startswith(f"job {id} (work) of queue work completed after 0.")
     facts = vars(end)
-    assert (facts["queue"], facts["task"], facts["attempt"], facts["outcome"]) == ("work", "work", 1, "completed")
+    assert (facts["queue"], facts["task"], facts["attempt"], facts["outcome"]) == (
+        "work",
+        "work",
+        1,
+        "completed",
+    )
     assert facts["duration_ms"] >= 0
 
 
@@ -58,7 +65,9 @@ async def test_a_retry_is_a_warning_and_a_final_failure_an_error_with_its_traceb
     assert "in work" in caplog.text  # the handler's own frame
 
 
-async def test_an_error_cannot_forge_a_log_line(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_cannot_forge_a_log_line(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     @bench.task(retry=Retry(1, base=0))
     async def work() -> None:
         raise ValueError("bad\n2026-01-01 INFO all is well\x1b[2J\x9b2J")
@@ -87,6 +96,8 @@ async def test_runs_that_nobody_wants_to_read_of_are_not_written_down(
     async with bench.worker():
         await bench.ended(id)
         assert told == []
-        caplog.set_level(logging.DEBUG, "jobq.job")  # a level that changes is noticed with the next claim
+        caplog.set_level(
+            logging.DEBUG, "jobq.job"
+        )  # a level that changes is noticed with the next claim
         await bench.ended(await bench.add("work"))
     assert len(told) == 2

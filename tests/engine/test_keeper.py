@@ -48,7 +48,9 @@ class Thief:
                 await asyncio.sleep(0.02)
 
 
-async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(bench: Bench, store: Store) -> None:
+async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
+    bench: Bench, store: Store
+) -> None:
     thief = Thief(bench)
 
     @bench.task
@@ -65,7 +67,9 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(bench: Bench
     assert thief.taken == []
 
 
-async def test_a_handler_that_computes_without_a_pause_keeps_its_lease(bench: Bench, store: Store) -> None:
+async def test_a_handler_that_computes_without_a_pause_keeps_its_lease(
+    bench: Bench, store: Store
+) -> None:
     thief = Thief(bench)
 
     @bench.task
@@ -121,7 +125,12 @@ async def test_a_run_whose_lease_was_lost_is_interrupted_and_stores_nothing(
         (lease,) = (await steal(store, bench.qname)).leases
         await soon(interrupted)
         record = await bench.get(id)
-        assert (record.state, record.worker, record.attempt, record.stalls) == (State.ACTIVE, "thief", 2, 1)
+        assert (record.state, record.worker, record.attempt, record.stalls) == (
+            State.ACTIVE,
+            "thief",
+            2,
+            1,
+        )
         assert lease.id == id
     assert f"job {id} (work) of queue work (attempt 1) lost its lease" in caplog.text
     assert (await bench.get(id)).worker == "thief"
@@ -149,7 +158,9 @@ async def test_a_cancelled_job_is_interrupted_promptly_and_ends_cancelled(bench:
     assert asked == [True]
 
 
-async def test_a_cancel_whose_signal_was_lost_is_heard_with_the_renewal(bench: Bench, line: Proxy) -> None:
+async def test_a_cancel_whose_signal_was_lost_is_heard_with_the_renewal(
+    bench: Bench, line: Proxy
+) -> None:
     begun = asyncio.Event()
     line.lose = lambda method: method == "listen"
 
@@ -205,7 +216,9 @@ async def test_a_plain_function_sees_that_it_was_cancelled(bench: Bench) -> None
     assert (record.state, record.attempt) == (State.CANCELLED, 1)
 
 
-async def test_a_job_cancelled_while_its_lease_is_on_the_way_does_not_start(bench: Bench, line: Proxy) -> None:
+async def test_a_job_cancelled_while_its_lease_is_on_the_way_does_not_start(
+    bench: Bench, line: Proxy
+) -> None:
     ran = False
     store = await bench.store()
     id = await bench.add("work")
@@ -215,7 +228,9 @@ async def test_a_job_cancelled_while_its_lease_is_on_the_way_does_not_start(benc
             line.after = None
             heard = len(line.of("beat"))
             await store.alter([Cancel(job=JobKey(bench.qname, id))])
-            await asyncio.sleep(0)  # the signal goes through the keeper's thread, ahead of this answer
+            await asyncio.sleep(
+                0
+            )  # the signal goes through the keeper's thread, ahead of this answer
             await eventually(lambda: len(line.of("beat")) > heard)
 
     @bench.task
@@ -271,7 +286,9 @@ async def test_the_renewals_go_on_after_an_outage(bench: Bench, line: Proxy) -> 
     assert (record.state, record.stalls) == (State.COMPLETED, 0)
 
 
-async def test_leases_are_renewed_until_timeout_and_grace_and_no_longer(bench: Bench, store: Store, line: Proxy) -> None:
+async def test_leases_are_renewed_until_timeout_and_grace_and_no_longer(
+    bench: Bench, store: Store, line: Proxy
+) -> None:
     await bench.add_many("work", 3)
     endless, over, young = (
         Run(lease, None, time.monotonic() - 100)  # type: ignore[arg-type]
@@ -280,7 +297,9 @@ async def test_leases_are_renewed_until_timeout_and_grace_and_no_longer(bench: B
     over.until = time.monotonic() - 1
     young.since = time.monotonic()
     told: list[tuple[Run, LeaseState]] = []
-    renewer = Renewer(line, {endless, over, young}, lease_ms=60_000, tell=lambda *what: told.append(what))  # type: ignore[arg-type]
+    renewer = Renewer(
+        line, {endless, over, young}, lease_ms=60_000, tell=lambda *what: told.append(what)
+    )  # type: ignore[arg-type]
     assert 0 < await renewer.tick() <= 20
     assert [args[0] for args, _ in line.of("extend")] == [[endless.ref]]
     assert told == []
@@ -289,7 +308,9 @@ async def test_leases_are_renewed_until_timeout_and_grace_and_no_longer(bench: B
     assert told == [(endless, "lost")]
 
 
-async def test_the_worker_is_listed_while_it_works_and_gone_when_it_stopped(bench: Bench, store: Store) -> None:
+async def test_the_worker_is_listed_while_it_works_and_gone_when_it_stopped(
+    bench: Bench, store: Store
+) -> None:
     name = f"w-{uuid4().hex[:6]}"
 
     async def listed() -> list[str]:

@@ -34,7 +34,9 @@ async def jobs(bench: Bench) -> Bench:
     return bench
 
 
-async def test_a_store_that_works_by_itself_is_given_two_exchanges_at_a_time(jobs: Bench, line: Proxy) -> None:
+async def test_a_store_that_works_by_itself_is_given_two_exchanges_at_a_time(
+    jobs: Bench, line: Proxy
+) -> None:
     in_flight: set[int] = set()
     together = 0
     met = asyncio.Event()
@@ -60,7 +62,9 @@ async def test_a_store_that_works_by_itself_is_given_two_exchanges_at_a_time(job
 
 
 @pytest.mark.parametrize("concurrency", [48, 128])
-async def test_two_lanes_lose_nothing_when_replies_are_lost(bench: Bench, line: Proxy, concurrency: int) -> None:
+async def test_two_lanes_lose_nothing_when_replies_are_lost(
+    bench: Bench, line: Proxy, concurrency: int
+) -> None:
     ran: list[int] = []
     settles = count(1)
     line.lose = lambda method: method == "settle" and next(settles) % 3 == 0
@@ -79,7 +83,9 @@ async def test_two_lanes_lose_nothing_when_replies_are_lost(bench: Bench, line: 
     assert {lane_of(kwargs["call"]) for _, kwargs in line.of("settle")} == {0, 1}
 
 
-async def test_a_worker_stopped_with_two_exchanges_in_flight_settles_both(jobs: Bench, line: Proxy) -> None:
+async def test_a_worker_stopped_with_two_exchanges_in_flight_settles_both(
+    jobs: Bench, line: Proxy
+) -> None:
     both, held = asyncio.Event(), 0
     opened = asyncio.Event()
 
@@ -104,7 +110,9 @@ async def test_a_worker_stopped_with_two_exchanges_in_flight_settles_both(jobs: 
     assert (completed >= 64, completed + waiting) == (True, 400)
 
 
-async def test_a_worker_that_finds_nothing_sleeps_while_its_other_lane_waits_for_an_answer(jobs: Bench, line: Proxy) -> None:
+async def test_a_worker_that_finds_nothing_sleeps_while_its_other_lane_waits_for_an_answer(
+    jobs: Bench, line: Proxy
+) -> None:
     opened = asyncio.Event()
 
     async def hold(method: str, args: tuple[object, ...]) -> None:

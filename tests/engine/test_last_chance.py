@@ -27,7 +27,12 @@ async def frail(bench: Bench, name: str, *args: Any) -> str:
     id = await bench.add(name, *args, max_stalls=1)
     store = await bench.store()
     (lease,) = (
-        await store.settle([], worker="dies", call=uuid4().hex, then=Claim(queues=(bench.qname,), limit=1, lease_ms=1))
+        await store.settle(
+            [],
+            worker="dies",
+            call=uuid4().hex,
+            then=Claim(queues=(bench.qname,), limit=1, lease_ms=1),
+        )
     ).leases
     assert lease.id == id
 
@@ -72,14 +77,18 @@ def scene(bench: Bench) -> Scene:
     return Scene(bench)
 
 
-async def test_nothing_is_claimed_while_it_runs_and_all_is_afterwards(bench: Bench, scene: Scene, line: Proxy) -> None:
+async def test_nothing_is_claimed_while_it_runs_and_all_is_afterwards(
+    bench: Bench, scene: Scene, line: Proxy
+) -> None:
     id = await frail(bench, "alone")
     others = [await bench.add("other") for _ in range(3)]
     async with bench.through(line).worker(concurrency=10, lease=0.3):
         await soon(scene.alone)
         others.append(await bench.add("other"))
         seen = len(line.of("extend"))
-        await eventually(lambda: len(line.of("extend")) > seen + 2)  # for longer than a lease, which is renewed
+        await eventually(
+            lambda: len(line.of("extend")) > seen + 2
+        )  # for longer than a lease, which is renewed
         assert (await bench.count(State.ACTIVE), await bench.count(State.WAITING)) == (1, 4)
         scene.end_other.set()
         scene.end_alone.set()
@@ -97,7 +106,9 @@ async def released(bench: Bench) -> None:
     await eventually(seen)
 
 
-async def test_it_waits_in_its_queue_for_other_runs_to_end_and_to_be_settled(bench: Bench, scene: Scene, line: Proxy) -> None:
+async def test_it_waits_in_its_queue_for_other_runs_to_end_and_to_be_settled(
+    bench: Bench, scene: Scene, line: Proxy
+) -> None:
     id = await frail(bench, "alone")
     other = await bench.add("other", priority=1)
     async with bench.through(line).worker(concurrency=10):
@@ -139,7 +150,9 @@ async def test_another_worker_that_is_alone_runs_it_meanwhile(bench: Bench, scen
         assert (await bench.ended(after)).state is State.COMPLETED
 
 
-async def test_a_job_of_another_store_that_kills_the_worker_is_no_stall_of_it(bench: Bench, scene: Scene) -> None:
+async def test_a_job_of_another_store_that_kills_the_worker_is_no_stall_of_it(
+    bench: Bench, scene: Scene
+) -> None:
     async with open_store(f"memory://{uuid4().hex}") as elsewhere:
         second = Bench(elsewhere, "second")
         second.tasks = bench.tasks
@@ -165,7 +178,10 @@ async def test_after_one_lease_it_starts_beside_those_left_and_its_own_lease_is_
         scene.end_alone.set()
         scene.end_other.set()
         records = [await bench.ended(each) for each in (id, other)]
-    assert [(record.state, record.stalls) for record in records] == [(State.COMPLETED, 1), (State.COMPLETED, 0)]
+    assert [(record.state, record.stalls) for record in records] == [
+        (State.COMPLETED, 1),
+        (State.COMPLETED, 0),
+    ]
     assert "starts beside others" in caplog.text
 
 
@@ -205,7 +221,9 @@ async def test_last_chances_run_one_after_the_other(bench: Bench) -> None:
     assert (await bench.kinds())["started"] == 40
 
 
-async def test_a_queue_in_another_store_is_not_claimed_from_either(bench: Bench, scene: Scene) -> None:
+async def test_a_queue_in_another_store_is_not_claimed_from_either(
+    bench: Bench, scene: Scene
+) -> None:
     id = await frail(bench, "alone")
     async with open_store(f"memory://{uuid4().hex}") as elsewhere:
         second = Bench(elsewhere, "second")
@@ -213,9 +231,15 @@ async def test_a_queue_in_another_store_is_not_claimed_from_either(bench: Bench,
         async with worker_on(bench, second, concurrency=10):
             await soon(scene.alone)
             other = await second.add("other")
-            found = await eventually(lambda: steal(elsewhere, second.qname))  # it is there for other workers to take
+            found = await eventually(
+                lambda: steal(elsewhere, second.qname)
+            )  # it is there for other workers to take
             assert [lease.id for lease in found.leases] == [other]
-            await elsewhere.settle([Release(queue=second.qname, id=other, token=found.leases[0].token)], worker="thief", call="x")
+            await elsewhere.settle(
+                [Release(queue=second.qname, id=other, token=found.leases[0].token)],
+                worker="thief",
+                call="x",
+            )
             assert scene.running == {"alone"}
             scene.end_other.set()
             scene.end_alone.set()
@@ -227,7 +251,9 @@ class Two:
     """A worker of two slots on two stores. A job on its last chance arrives from the first store while the answer of the second,
     which brings the job `late`, is on its way: it comes when `answer` is set."""
 
-    def __init__(self, bench: Bench, scene: Scene, line: Proxy, elsewhere: Store, **options: Any) -> None:
+    def __init__(
+        self, bench: Bench, scene: Scene, line: Proxy, elsewhere: Store, **options: Any
+    ) -> None:
         self.store, self.bench, self.scene = elsewhere, bench, scene
         self.second_line = Proxy(elsewhere)
         self.second = Bench(self.second_line, "second")  # type: ignore[arg-type]
@@ -247,7 +273,9 @@ class Two:
 
     async def play(self) -> None:
         """Until the job waits for its turn."""
-        await self.bench.all_in(State.ACTIVE, 2)  # both stations wait for a slot, and will share what comes free
+        await self.bench.all_in(
+            State.ACTIVE, 2
+        )  # both stations wait for a slot, and will share what comes free
         await self.store.put([self.second.spec("other", id="late")])
         self.scene.end_other.set()
         await soon(self.under_way)
@@ -278,7 +306,9 @@ async def test_what_another_exchange_brings_meanwhile_is_released_before_it_star
             await two.second.ended("late")
 
 
-async def test_a_store_that_does_not_answer_holds_it_up_for_one_lease_only(bench: Bench, scene: Scene, line: Proxy) -> None:
+async def test_a_store_that_does_not_answer_holds_it_up_for_one_lease_only(
+    bench: Bench, scene: Scene, line: Proxy
+) -> None:
     await frail(bench, "alone")
     for _ in range(2):
         await bench.add("other", priority=1)
@@ -346,7 +376,9 @@ async def test_plain_functions_wait_for_their_turn_as_well(bench: Bench, scene: 
 
 
 @pytest.mark.parametrize("executor", ["process", "command"])
-async def test_a_job_in_a_process_of_its_own_need_not_be_alone(bench: Bench, scene: Scene, executor: str) -> None:
+async def test_a_job_in_a_process_of_its_own_need_not_be_alone(
+    bench: Bench, scene: Scene, executor: str
+) -> None:
     await frail(bench, "alone")
     await bench.add("other", priority=1)
     bench.tasks["alone"].executor = executor
@@ -362,10 +394,12 @@ async def test_a_job_in_a_process_of_its_own_need_not_be_alone(bench: Bench, sce
         await bench.all_in(State.COMPLETED, 2)
 
 
-# ── waiting in vain ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── waiting in vain ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_worker_that_stops_while_others_run_leaves_it_unstarted(bench: Bench, scene: Scene) -> None:
+async def test_a_worker_that_stops_while_others_run_leaves_it_unstarted(
+    bench: Bench, scene: Scene
+) -> None:
     id = await frail(bench, "alone")
     await bench.add("other", priority=1)
     async with bench.worker(concurrency=10) as worker:
@@ -378,7 +412,9 @@ async def test_a_worker_that_stops_while_others_run_leaves_it_unstarted(bench: B
     assert (record.state, record.stalls, scene.beside) == (State.WAITING, 1, [])
 
 
-async def test_a_worker_that_stops_releases_it_unstarted(bench: Bench, scene: Scene, line: Proxy) -> None:
+async def test_a_worker_that_stops_releases_it_unstarted(
+    bench: Bench, scene: Scene, line: Proxy
+) -> None:
     id = await frail(bench, "alone")
     for _ in range(2):
         await bench.add("other", priority=1)

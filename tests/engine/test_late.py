@@ -75,8 +75,12 @@ async def test_what_was_claimed_before_a_freeze_is_neither_started_nor_settled(
         await eventually(lambda: worker._stations[0].runner.open == 0)
         assert ran == []
         assert worker._stations[0].runner.held == set()
-        assert [(await bench.get(id)).state for id in ids] == [State.ACTIVE] * 3  # until another worker finds that they expired
-        await eventually(lambda: worker._stations[0].runner._slots.free == 10)  # none of their slots is lost
+        assert [(await bench.get(id)).state for id in ids] == [
+            State.ACTIVE
+        ] * 3  # until another worker finds that they expired
+        await eventually(
+            lambda: worker._stations[0].runner._slots.free == 10
+        )  # none of their slots is lost
     assert not [outcomes for outcomes, _ in line.settles() if outcomes]
     assert caplog.text.count("was not started: its lease ended before its turn came") == 3
 
@@ -118,7 +122,9 @@ async def test_a_lease_that_was_renewed_meanwhile_is_started(bench: Bench, line:
     assert (record.state, record.attempt, calls) == (State.COMPLETED, 1, [[1]])
 
 
-async def test_a_batch_whose_keeper_was_cut_off_starts_only_those_that_are_in_time(bench: Bench, line: Proxy) -> None:
+async def test_a_batch_whose_keeper_was_cut_off_starts_only_those_that_are_in_time(
+    bench: Bench, line: Proxy
+) -> None:
     calls: list[list[int]] = []
 
     async def work(items: list[int]) -> list[int]:
@@ -164,7 +170,9 @@ asyncio.run(main())
 """
 
 
-async def test_a_worker_that_wakes_from_a_freeze_starts_nothing_that_others_have_completed(tmp_path: Path) -> None:
+async def test_a_worker_that_wakes_from_a_freeze_starts_nothing_that_others_have_completed(
+    tmp_path: Path,
+) -> None:
     app, started = tmp_path / "app.py", tmp_path / "started"
     app.write_text(_APP)
     # On a server: a process frozen inside a transaction of SQLite holds the file's lock.
@@ -185,8 +193,14 @@ async def _wakes(url: str, app: Path, started: Path) -> None:
             completed = 0
             while completed < 11:  # as another worker does, once the leases have expired
                 claim = Claim(queues=(bench.qname,), limit=20, lease_ms=60_000)
-                leases = (await store.settle([], worker="other", call=f"c{time.monotonic_ns()}", then=claim)).leases
-                outcomes = [Complete(queue=bench.qname, id=lease.id, token=lease.token) for lease in leases]
+                leases = (
+                    await store.settle(
+                        [], worker="other", call=f"c{time.monotonic_ns()}", then=claim
+                    )
+                ).leases
+                outcomes = [
+                    Complete(queue=bench.qname, id=lease.id, token=lease.token) for lease in leases
+                ]
                 await store.settle(outcomes, worker="other", call=f"s{time.monotonic_ns()}")
                 completed += len(leases)
                 await asyncio.sleep(0.02)

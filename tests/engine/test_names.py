@@ -28,14 +28,18 @@ async def listed(store: Store, bench: Bench) -> WorkerRecord:
 async def test_a_second_live_worker_of_a_name_is_refused(bench: Bench, store: Store) -> None:
     async with bench.worker(name="w"):
         before = await listed(store, bench)
-        with pytest.raises(ConfigError, match=rf"a worker named 'w' is alive \(process {os.getpid()} on"):
+        with pytest.raises(
+            ConfigError, match=rf"a worker named 'w' is alive \(process {os.getpid()} on"
+        ):
             await bench.worker(name="w").run()
         assert (await listed(store, bench)).incarnation == before.incarnation
     async with bench.worker(name="w"):  # it has signed off
         assert (await listed(store, bench)).incarnation != before.incarnation
 
 
-async def test_a_worker_that_does_not_start_leaves_its_name_nowhere(bench: Bench, store: Store) -> None:
+async def test_a_worker_that_does_not_start_leaves_its_name_nowhere(
+    bench: Bench, store: Store
+) -> None:
     async with open_store("memory://elsewhere") as elsewhere:
         beside = Bench(elsewhere)
         async with bench.worker(name="w"):
@@ -66,7 +70,9 @@ async def test_a_displaced_worker_is_told_at_its_next_beat_and_stops(
     assert (await listed(store, bench)).incarnation == "another"
 
 
-async def test_a_drained_worker_finishes_what_it_runs_and_stays_until_it_is_resumed(bench: Bench, store: Store) -> None:
+async def test_a_drained_worker_finishes_what_it_runs_and_stays_until_it_is_resumed(
+    bench: Bench, store: Store
+) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     @bench.task
@@ -115,10 +121,14 @@ def test_a_process_that_has_ended_is_gone_and_one_that_lives_is_not() -> None:
 
 def test_an_earlier_process_with_this_ones_number_is_gone() -> None:
     machine, _, token = Identity("w").incarnation.split(".")
-    record = msgspec.structs.replace(Identity("w").record((), 1), incarnation=f"{machine}.00000000.{token}")
+    record = msgspec.structs.replace(
+        Identity("w").record((), 1), incarnation=f"{machine}.00000000.{token}"
+    )
     assert is_gone(record)
 
 
 def test_of_another_machine_nobody_knows() -> None:
-    record = msgspec.structs.replace(Identity("w").record((), 1), incarnation="ffffffff.00000000.1", pid=2**22 + 1)
+    record = msgspec.structs.replace(
+        Identity("w").record((), 1), incarnation="ffffffff.00000000.1", pid=2**22 + 1
+    )
     assert not is_gone(record)

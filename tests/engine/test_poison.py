@@ -52,9 +52,18 @@ class Fleet:
         self.deaths = 0
         self._folder = folder
         self._command = (
-            sys.executable, "-c", "from jobq.cli.worker import main; main()", "--app", "poisonapp:work,more",
-            "--lease", f"{lease}s", "--concurrency", str(concurrency), "--log-level", "warning",
-        )  # fmt: skip
+            sys.executable,
+            "-c",
+            "from jobq.cli.worker import main; main()",
+            "--app",
+            "poisonapp:work,more",
+            "--lease",
+            f"{lease}s",
+            "--concurrency",
+            str(concurrency),
+            "--log-level",
+            "warning",
+        )
 
     async def until_done(self, queues: list[Queue], total: int, seconds: float) -> None:
         """Until so many jobs have ended."""
@@ -95,11 +104,21 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 async def play(
-    folder: Path, url: str, *, healthy: int, poison: int, after: float = 0.0, mode: str = "plain", queues: int = 1,
-    concurrency: int = 100, seconds: float,
-) -> Fleet:  # fmt: skip
+    folder: Path,
+    url: str,
+    *,
+    healthy: int,
+    poison: int,
+    after: float = 0.0,
+    mode: str = "plain",
+    queues: int = 1,
+    concurrency: int = 100,
+    seconds: float,
+) -> Fleet:
     """Mix them, let a worker loose on them, and see that every healthy job completed and every other failed, with its reason."""
-    fleet = Fleet(folder, url, mode, concurrency, lease=4 if after else 1)  # others are waited for as long as a lease
+    fleet = Fleet(
+        folder, url, mode, concurrency, lease=4 if after else 1
+    )  # others are waited for as long as a lease
     names = ["work", "more"][:queues]
     opened = [Queue(name, url, mode=mode) for name in names]  # type: ignore[arg-type]
     async with ExitStackOf(opened):
@@ -162,12 +181,19 @@ async def test_a_job_that_kills_its_worker_takes_nobody_along(tmp_path: Path, ur
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("after", [0.0, 2.0])
 @pytest.mark.parametrize(("mode", "queues"), [("plain", 1), ("keyed", 1), ("plain", 2)])
-async def test_five_poison_jobs_among_three_hundred(tmp_path: Path, url: str, mode: str, queues: int, after: float) -> None:
-    await play(tmp_path, url, healthy=300, poison=5, after=after, mode=mode, queues=queues, seconds=380)
+async def test_five_poison_jobs_among_three_hundred(
+    tmp_path: Path, url: str, mode: str, queues: int, after: float
+) -> None:
+    await play(
+        tmp_path, url, healthy=300, poison=5, after=after, mode=mode, queues=queues, seconds=380
+    )
 
 
 async def test_a_last_chance_of_an_hour_leaves_other_queues_served(tmp_path: Path) -> None:
-    async with Queue("slow", f"sqlite:///{tmp_path}/jobs.db") as slow, Queue("other", f"sqlite:///{tmp_path}/jobs.db") as other:
+    async with (
+        Queue("slow", f"sqlite:///{tmp_path}/jobs.db") as slow,
+        Queue("other", f"sqlite:///{tmp_path}/jobs.db") as other,
+    ):
         begun = asyncio.Event()
 
         @slow.task(max_stalls=1)

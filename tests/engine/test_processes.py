@@ -42,7 +42,9 @@ class Process:
         self._command = (sys.executable, str(app), bench.url, bench.qname.tenant)
 
     async def __aenter__(self) -> asyncio.subprocess.Process:
-        self._process = await asyncio.create_subprocess_exec(*self._command, stdout=asyncio.subprocess.PIPE)
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, stdout=asyncio.subprocess.PIPE
+        )
         assert self._process.stdout is not None
         assert await asyncio.wait_for(self._process.stdout.readline(), 20) == b"ready\n"
         return self._process
@@ -60,7 +62,9 @@ def app(tmp_path: Path) -> Path:
     return path
 
 
-async def test_what_a_killed_worker_held_is_run_by_another_and_nothing_ends_twice(tmp_path: Path, app: Path) -> None:
+async def test_what_a_killed_worker_held_is_run_by_another_and_nothing_ends_twice(
+    tmp_path: Path, app: Path
+) -> None:
     async with open_store(f"sqlite:///{tmp_path}/jobs.db") as store:
         bench = Bench(store)
         ids = await bench.add_many("work", 2000)

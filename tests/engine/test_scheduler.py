@@ -42,10 +42,14 @@ async def store(url: str, time: Time) -> Store:  # type: ignore[misc]
 
 
 def every(bench: Bench, id: str, ms: int = SECOND, **fields: object) -> ScheduleSpec:
-    return ScheduleSpec(queue=bench.qname, id=id, template=bench.spec("work", id=id), every_ms=ms, **fields)  # type: ignore[arg-type]
+    return ScheduleSpec(
+        queue=bench.qname, id=id, template=bench.spec("work", id=id), every_ms=ms, **fields
+    )  # type: ignore[arg-type]
 
 
-async def test_each_time_fires_once_among_many_schedulers(bench: Bench, store: Store, url: str, time: Time) -> None:
+async def test_each_time_fires_once_among_many_schedulers(
+    bench: Bench, store: Store, url: str, time: Time
+) -> None:
     await put_planned(store, [every(bench, f"s{n}", catch_up="all") for n in range(5)], time())
     others = [open_store(url, clock=time) for _ in range(3)]
     for other in others:
@@ -65,14 +69,19 @@ async def test_only_the_one_in_office_fires(bench: Bench, store: Store, time: Ti
     await put_planned(store, [every(bench, "s")], time())
     time.now_ms += SECOND
     settings = Settings()
-    first, second = (Scheduler(store, Leader(store, "upkeep", who=who, ttl_ms=60_000), settings, clock=time) for who in "ab")
+    first, second = (
+        Scheduler(store, Leader(store, "upkeep", who=who, ttl_ms=60_000), settings, clock=time)
+        for who in "ab"
+    )
     assert await first.tick() == 0.0  # there may be more
     time.now_ms += SECOND
     assert await second.tick() == settings.schedule_ms / 1000
     assert await bench.count(State.WAITING) == 1
 
 
-async def test_a_clock_that_is_behind_holds_up_nothing(bench: Bench, store: Store, time: Time) -> None:
+async def test_a_clock_that_is_behind_holds_up_nothing(
+    bench: Bench, store: Store, time: Time
+) -> None:
     await put_planned(store, [every(bench, "s")], time())
     time.now_ms += SECOND
     assert await fire_due(store, time() - 10 * SECOND) == 1
@@ -95,7 +104,12 @@ async def test_a_refused_job_costs_its_time_and_nobody_elses(
 async def test_a_schedule_that_cannot_be_worked_out_holds_up_no_other(
     bench: Bench, store: Store, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = ScheduleSpec(queue=bench.qname, id="broken", template=bench.spec("work", id="b"), cron="from a later version")
+    broken = ScheduleSpec(
+        queue=bench.qname,
+        id="broken",
+        template=bench.spec("work", id="b"),
+        cron="from a later version",
+    )
     await store.put_schedule(broken, next_ms=time() + SECOND)
     await put_planned(store, [every(bench, "good")], time())
     time.now_ms += SECOND
@@ -117,7 +131,9 @@ async def test_a_store_that_is_away_is_tried_again_and_each_time_still_fires_onc
     assert await bench.count(State.WAITING) == 1
 
 
-async def test_long_catching_up_goes_in_bounded_calls(bench: Bench, store: Store, line: Proxy, time: Time) -> None:
+async def test_long_catching_up_goes_in_bounded_calls(
+    bench: Bench, store: Store, line: Proxy, time: Time
+) -> None:
     await put_planned(store, [every(bench, f"s{n}", catch_up="all") for n in range(12)], time())
     time.now_ms += 250 * SECOND
     while await fire_due(line, time()):  # type: ignore[arg-type]
@@ -126,7 +142,9 @@ async def test_long_catching_up_goes_in_bounded_calls(bench: Bench, store: Store
     assert await bench.count(State.WAITING) == 12 * 250
 
 
-async def test_storing_again_what_is_stored_changes_nothing(bench: Bench, store: Store, time: Time) -> None:
+async def test_storing_again_what_is_stored_changes_nothing(
+    bench: Bench, store: Store, time: Time
+) -> None:
     spec = every(bench, "s")
     await put_planned(store, [spec], time())
     time.now_ms += 500

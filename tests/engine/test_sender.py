@@ -17,7 +17,9 @@ def sizes(line: Proxy) -> list[int]:
     return [len(args[0]) for args, _ in line.of("put")]
 
 
-async def test_a_task_that_puts_one_job_after_another_has_each_sent_at_once(bench: Bench, line: Proxy) -> None:
+async def test_a_task_that_puts_one_job_after_another_has_each_sent_at_once(
+    bench: Bench, line: Proxy
+) -> None:
     sender = Sender(line)  # type: ignore[arg-type]
     await sender.put(bench.spec("work", 1))
     before = asyncio.all_tasks()
@@ -27,7 +29,9 @@ async def test_a_task_that_puts_one_job_after_another_has_each_sent_at_once(benc
     assert asyncio.all_tasks() <= before
 
 
-async def test_puts_of_tasks_that_are_ready_at_the_same_time_ride_together(bench: Bench, line: Proxy) -> None:
+async def test_puts_of_tasks_that_are_ready_at_the_same_time_ride_together(
+    bench: Bench, line: Proxy
+) -> None:
     sender = Sender(line)  # type: ignore[arg-type]
     specs = [bench.spec("work", n) for n in range(100)]
     results = await asyncio.gather(*(sender.put(spec) for spec in specs))
@@ -53,7 +57,9 @@ async def test_puts_made_while_one_is_in_flight_ride_in_the_next(bench: Bench, l
     assert sizes(line) == [1, 9]
 
 
-async def test_there_is_one_put_in_flight_and_none_is_larger_than_allowed(bench: Bench, line: Proxy) -> None:
+async def test_there_is_one_put_in_flight_and_none_is_larger_than_allowed(
+    bench: Bench, line: Proxy
+) -> None:
     in_flight = most = 0
 
     async def before(method: str, args: object) -> None:
@@ -75,7 +81,9 @@ async def test_there_is_one_put_in_flight_and_none_is_larger_than_allowed(bench:
     assert max(sizes(line)) == 10
 
 
-async def test_a_store_that_works_by_itself_is_sent_many_callers_in_two_halves(bench: Bench, line: Proxy) -> None:
+async def test_a_store_that_works_by_itself_is_sent_many_callers_in_two_halves(
+    bench: Bench, line: Proxy
+) -> None:
     line.lanes = 2
     in_flight, both = 0, asyncio.Event()
 
@@ -93,10 +101,14 @@ async def test_a_store_that_works_by_itself_is_sent_many_callers_in_two_halves(b
     results = await asyncio.gather(*(sender.put(spec) for spec in specs))
     assert [result.id for result in results] == [spec.id for spec in specs]
     assert sizes(line) == [50, 50]
-    assert [spec.id for args, _ in line.of("put") for spec in args[0]] == [spec.id for spec in specs]
+    assert [spec.id for args, _ in line.of("put") for spec in args[0]] == [
+        spec.id for spec in specs
+    ]
 
 
-async def test_many_callers_that_put_again_and_again_are_all_answered_whatever_the_store_does(bench: Bench, line: Proxy) -> None:
+async def test_many_callers_that_put_again_and_again_are_all_answered_whatever_the_store_does(
+    bench: Bench, line: Proxy
+) -> None:
     line.lanes = 2
     puts = count()
     line.lose = lambda method: method == "put" and next(puts) % 5 == 4
@@ -140,17 +152,23 @@ async def test_a_refused_spec_fails_its_own_caller_only(bench: Bench, line: Prox
     assert not any(result.duplicate for result in results if not isinstance(result, BaseException))
 
 
-async def test_a_store_that_is_away_is_told_to_every_caller_and_forgotten(bench: Bench, line: Proxy) -> None:
+async def test_a_store_that_is_away_is_told_to_every_caller_and_forgotten(
+    bench: Bench, line: Proxy
+) -> None:
     sender = Sender(line)  # type: ignore[arg-type]
     line.down = True
-    results = await asyncio.gather(*(sender.put(bench.spec("work", n)) for n in range(5)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(sender.put(bench.spec("work", n)) for n in range(5)), return_exceptions=True
+    )
     assert [type(result) for result in results] == [StoreUnavailable] * 5
     assert len({id(result) for result in results}) == 5
     line.down = False
     assert (await sender.put(bench.spec("work", 1))).state is State.WAITING
 
 
-async def test_a_caller_that_gave_up_before_its_turn_puts_nothing(bench: Bench, line: Proxy) -> None:
+async def test_a_caller_that_gave_up_before_its_turn_puts_nothing(
+    bench: Bench, line: Proxy
+) -> None:
     go = asyncio.Event()
 
     async def before(method: str, args: object) -> None:
@@ -169,7 +187,9 @@ async def test_a_caller_that_gave_up_before_its_turn_puts_nothing(bench: Bench, 
     assert await bench.count(State.WAITING) == 2
 
 
-async def test_a_caller_cancelled_while_its_put_is_in_flight_holds_up_no_other(bench: Bench, line: Proxy) -> None:
+async def test_a_caller_cancelled_while_its_put_is_in_flight_holds_up_no_other(
+    bench: Bench, line: Proxy
+) -> None:
     go = asyncio.Event()
 
     async def before(method: str, args: object) -> None:

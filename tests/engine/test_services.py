@@ -40,7 +40,9 @@ class Flaky(Service):
         return 0.001
 
 
-async def test_a_service_goes_on_after_an_outage_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_service_goes_on_after_an_outage_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "jobq")
     service = Flaky(3)
     running = asyncio.ensure_future(service.run())
@@ -104,7 +106,12 @@ async def test_a_due_schedule_fires_once_whoever_looks(url: str) -> None:
         spec = ScheduleSpec(queue=bench.qname, id="minutely", template=template, every_ms=60_000)
         await store.put_schedule(spec, next_ms=now[0] + 60_000)
         schedulers = [
-            Scheduler(store, Leader(store, f"office {n}", who=f"w{n}", ttl_ms=1000), Settings(), clock=lambda: now[0])
+            Scheduler(
+                store,
+                Leader(store, f"office {n}", who=f"w{n}", ttl_ms=1000),
+                Settings(),
+                clock=lambda: now[0],
+            )
             for n in range(3)
         ]
         await asyncio.gather(*(scheduler.tick() for scheduler in schedulers))

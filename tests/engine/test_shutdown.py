@@ -55,14 +55,21 @@ async def test_a_stopping_worker_lets_its_runs_end(bench: Bench, stage: Stage) -
     assert (await bench.get(other)).state is State.WAITING
 
 
-async def test_what_does_not_end_in_time_is_handed_back_at_no_cost(bench: Bench, stage: Stage) -> None:
+async def test_what_does_not_end_in_time_is_handed_back_at_no_cost(
+    bench: Bench, stage: Stage
+) -> None:
     id = await bench.add("work")
     async with bench.worker() as worker:
         await soon(stage.begun)
         await worker.stop(drain=0.05)
     record = await bench.get(id)
     assert stage.interrupted
-    assert (record.state, record.failures, record.stalls, record.attempt) == (State.WAITING, 0, 0, 1)
+    assert (record.state, record.failures, record.stalls, record.attempt) == (
+        State.WAITING,
+        0,
+        0,
+        1,
+    )
     assert (await bench.kinds())["released"] == 1
 
 
@@ -133,7 +140,9 @@ async def test_a_second_stop_ends_the_waiting_of_the_first(bench: Bench, stage: 
     assert (await bench.get(id)).state is State.WAITING
 
 
-async def test_a_job_that_arrives_in_an_exchange_under_way_is_handed_back(bench: Bench, line: Proxy, stage: Stage) -> None:
+async def test_a_job_that_arrives_in_an_exchange_under_way_is_handed_back(
+    bench: Bench, line: Proxy, stage: Stage
+) -> None:
     claimed, answer_now = asyncio.Event(), asyncio.Event()
 
     async def after(method: str, answer: object) -> None:
@@ -154,7 +163,9 @@ async def test_a_job_that_arrives_in_an_exchange_under_way_is_handed_back(bench:
     assert (record.state, record.stalls) == (State.WAITING, 0)
 
 
-async def test_leases_of_a_lost_reply_are_handed_back_at_the_stop(bench: Bench, line: Proxy, stage: Stage) -> None:
+async def test_leases_of_a_lost_reply_are_handed_back_at_the_stop(
+    bench: Bench, line: Proxy, stage: Stage
+) -> None:
     losing = True
     line.lose = lambda method: method == "settle" and losing
     id = await bench.add("work")
@@ -193,7 +204,9 @@ async def test_one_signal_drains(bench: Bench, stage: Stage, number: signal.Sign
     assert (await bench.get(id)).state is State.COMPLETED
 
 
-async def test_a_second_signal_hands_back_at_once(bench: Bench, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_second_signal_hands_back_at_once(
+    bench: Bench, stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "jobq")
     id = await bench.add("work")
     running = asyncio.ensure_future(bench.worker(drain=600).run())
@@ -206,11 +219,15 @@ async def test_a_second_signal_hands_back_at_once(bench: Bench, stage: Stage, ca
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-async def test_two_signals_that_arrive_together_are_two(bench: Bench, stage: Stage, second: signal.Signals) -> None:
+async def test_two_signals_that_arrive_together_are_two(
+    bench: Bench, stage: Stage, second: signal.Signals
+) -> None:
     id = await bench.add("work")
     running = asyncio.ensure_future(bench.worker(drain=600).run())
     await soon(stage.begun)
-    os.kill(os.getpid(), signal.SIGTERM)  # nothing is awaited between the two: the loop hears of both in one turn
+    os.kill(
+        os.getpid(), signal.SIGTERM
+    )  # nothing is awaited between the two: the loop hears of both in one turn
     os.kill(os.getpid(), second)
     await asyncio.wait_for(running, 10)
     assert (await bench.get(id)).state is State.WAITING
@@ -226,8 +243,12 @@ async def test_a_cancelled_run_hands_back_before_it_goes(bench: Bench, stage: St
     assert (await bench.get(id)).state is State.WAITING
 
 
-@pytest.mark.parametrize(("wish", "state"), [("shutdown", State.COMPLETED), ("shutdown-now", State.WAITING)])
-async def test_a_worker_does_what_an_operator_wishes(bench: Bench, store: Store, stage: Stage, wish: str, state: State) -> None:
+@pytest.mark.parametrize(
+    ("wish", "state"), [("shutdown", State.COMPLETED), ("shutdown-now", State.WAITING)]
+)
+async def test_a_worker_does_what_an_operator_wishes(
+    bench: Bench, store: Store, stage: Stage, wish: str, state: State
+) -> None:
     id = await bench.add("work")
     worker = bench.worker(name="w1", settings={"beat_ms": 20})
     running = asyncio.ensure_future(worker.run())

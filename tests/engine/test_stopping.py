@@ -48,7 +48,9 @@ async def test_a_stop_tells_what_was_completed_and_what_was_released(bench: Benc
     assert told == Stopped(completed=job["short"], failed=job["broken"], released=job["long"])
 
 
-async def test_a_stop_without_an_answering_store_tells_what_was_left(bench: Bench, store: object) -> None:
+async def test_a_stop_without_an_answering_store_tells_what_was_left(
+    bench: Bench, store: object
+) -> None:
     line = Proxy(store)  # type: ignore[arg-type]
     begun = asyncio.Event()
 
@@ -72,7 +74,9 @@ async def test_a_worker_that_never_started_has_nothing_to_tell(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("kind", ["inline", "thread", "batch"])
-async def test_a_keyboard_interrupt_in_a_handler_releases_its_job_and_stops_the_worker(bench: Bench, kind: str) -> None:
+async def test_a_keyboard_interrupt_in_a_handler_releases_its_job_and_stops_the_worker(
+    bench: Bench, kind: str
+) -> None:
     beside_begun, beside_go = asyncio.Event(), asyncio.Event()
 
     @bench.task
@@ -93,6 +97,7 @@ async def test_a_keyboard_interrupt_in_a_handler_releases_its_job_and_stops_the_
             raise KeyboardInterrupt
 
     else:
+
         @bench.task(batch=BatchSize(size=10, linger_ms=0))
         async def work(items: list[object]) -> None:
             raise KeyboardInterrupt
@@ -113,7 +118,9 @@ async def test_a_keyboard_interrupt_in_a_handler_releases_its_job_and_stops_the_
     assert (await bench.get(other)).state is State.COMPLETED
 
 
-def test_a_program_with_a_worker_beside_it_hears_of_the_interrupt_when_the_job_is_released() -> None:
+def test_a_program_with_a_worker_beside_it_hears_of_the_interrupt_when_the_job_is_released() -> (
+    None
+):
     states: list[State] = []
 
     async def main() -> None:

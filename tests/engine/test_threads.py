@@ -99,9 +99,14 @@ async def test_a_thread_that_overran_does_not_hold_up_the_end_of_the_worker(benc
     async with bench.worker():
         await bench.ended(id)
     assert begun.is_set()
-    assert any(thread.name.startswith("jobq thread") and thread.daemon for thread in threading.enumerate())
+    assert any(
+        thread.name.startswith("jobq thread") and thread.daemon for thread in threading.enumerate()
+    )
     go.set()
     end = time.monotonic() + 10
-    while any(thread.name.startswith("jobq thread") for thread in threading.enumerate()) and time.monotonic() < end:
+    while (
+        any(thread.name.startswith("jobq thread") for thread in threading.enumerate())
+        and time.monotonic() < end
+    ):
         time.sleep(0.01)
     assert not any(thread.name.startswith("jobq thread") for thread in threading.enumerate())

@@ -83,7 +83,9 @@ async def test_a_cancellation_of_the_handlers_own_making_is_a_failure(bench: Ben
     assert (record.state, record.failure.reason) == (State.FAILED, "error")
 
 
-async def test_a_handler_that_ignores_its_interruption_is_settled_and_keeps_its_slot(bench: Bench) -> None:
+async def test_a_handler_that_ignores_its_interruption_is_settled_and_keeps_its_slot(
+    bench: Bench,
+) -> None:
     stubborn_may_end = asyncio.Event()
     ran = []
 
@@ -112,7 +114,9 @@ async def test_a_handler_that_ignores_its_interruption_is_settled_and_keeps_its_
     assert (await bench.kinds())["failed"] == 1
 
 
-async def test_a_thread_past_its_timeout_is_settled_at_once_and_keeps_its_slot(bench: Bench) -> None:
+async def test_a_thread_past_its_timeout_is_settled_at_once_and_keeps_its_slot(
+    bench: Bench,
+) -> None:
     may_end, begun = threading.Event(), threading.Event()
     ran = []
 

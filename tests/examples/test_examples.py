@@ -12,9 +12,13 @@ from textwrap import dedent, indent
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "demo.py")  # tests/cli runs the demo
+EXAMPLES = sorted(
+    path for path in (ROOT / "examples").glob("*.py") if path.name != "demo.py"
+)  # tests/cli runs the demo
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-EXCERPT = re.compile(r'^```python title="(?P<file>[^"]+)"\n(?P<code>.*?)^```$', re.MULTILINE | re.DOTALL)
+EXCERPT = re.compile(
+    r'^```python title="(?P<file>[^"]+)"\n(?P<code>.*?)^```$', re.MULTILINE | re.DOTALL
+)
 LINK = re.compile(r"\]\((?!https?://|#)(?P<target>[^)#\s]+)")
 
 
@@ -22,7 +26,12 @@ LINK = re.compile(r"\]\((?!https?://|#)(?P<target>[^)#\s]+)")
 def test_an_example_runs_by_itself(example: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JQ_")}
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(example)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", str(example)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout, "an example shows something"
@@ -35,19 +44,31 @@ def excerpts() -> list[tuple[Path, str, str]]:
         (page, match["file"], match["code"])
         for page in PAGES
         for match in EXCERPT.finditer(page.read_text())
-    ]  # fmt: skip
+    ]
 
 
-@pytest.mark.parametrize(("page", "file", "code"), excerpts(), ids=lambda value: value.stem if isinstance(value, Path) else None)
+@pytest.mark.parametrize(
+    ("page", "file", "code"),
+    excerpts(),
+    ids=lambda value: value.stem if isinstance(value, Path) else None,
+)
 def test_an_excerpt_is_word_for_word_out_of_its_example(page: Path, file: str, code: str) -> None:
     source = (ROOT / file).read_text()
-    pieces = [piece.strip("\n") for piece in re.split(r"^\s*# …$", dedent(code), flags=re.MULTILINE)]
+    pieces = [
+        piece.strip("\n") for piece in re.split(r"^\s*# …$", dedent(code), flags=re.MULTILINE)
+    ]
     for piece in pieces:
-        assert any(indent(piece, " " * depth) in source for depth in (0, 4, 8, 12)), f"not in {file}:\n{piece}"
+        assert any(indent(piece, " " * depth) in source for depth in (0, 4, 8, 12)), (
+            f"not in {file}:\n{piece}"
+        )
 
 
 def test_every_python_block_of_the_guide_names_its_example() -> None:
-    loose = [str(page.relative_to(ROOT)) for page in PAGES if re.search(r"^```python$", page.read_text(), re.MULTILINE)]
+    loose = [
+        str(page.relative_to(ROOT))
+        for page in PAGES
+        if re.search(r"^```python$", page.read_text(), re.MULTILINE)
+    ]
     assert loose == [], 'begin the block with ```python title="examples/….py"'
 
 
@@ -64,6 +85,11 @@ def test_the_first_block_of_a_first_page_runs_when_it_is_pasted(page: str, tmp_p
     (tmp_path / "quickstart.py").write_text(block["code"])
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JQ_")}
     done = subprocess.run(
-        [sys.executable, "quickstart.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "quickstart.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "sent 'Hello' to ada@example.org\n"), done.stderr

@@ -28,16 +28,27 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """A session with Delta in it."""
-    conf = {"spark.jars": spark_jars("spark-delta"), "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    conf = {
+        "spark.jars": spark_jars("spark-delta"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+    }
     session = open_session("delta", master="local[2]", format="delta", conf=conf)
     yield session
     session.stop()
 
 
-def test_a_delta_lake_holds_the_same(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = synthetic.Plan(jobs=150, start_ms=History.START + 23 * 3_600_000 + 1_800_000, hours=1)  # over midnight
+def test_a_delta_lake_holds_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = synthetic.Plan(
+        jobs=150, start_ms=History.START + 23 * 3_600_000 + 1_800_000, hours=1
+    )  # over midnight
     lines: list[Any] = list(synthetic.lines(plan))
-    delta, plain = Lake(spark, str(tmp_path / "delta"), format="delta"), Lake(spark, str(tmp_path / "plain"))
+    delta, plain = (
+        Lake(spark, str(tmp_path / "delta"), format="delta"),
+        Lake(spark, str(tmp_path / "plain")),
+    )
     take_in(plain, [*lines, "nonsense"])
     half = len(lines) // 2
     take_in(delta, lines[:half], number=0)
@@ -58,7 +69,9 @@ def test_a_delta_lake_holds_the_same(spark: SparkSession, tmp_path: Path, monkey
         derive(lake, DEFAULTS)
     for table in (EVENTS, QUARANTINE, ATTEMPTS, QUEUE_MINUTE):
         columns = [name for name in table.columns if table is not QUARANTINE or name == "problem"]
-        found, wanted = (sorted(map(str, lake.read(table).select(*columns).collect())) for lake in (again, plain))
+        found, wanted = (
+            sorted(map(str, lake.read(table).select(*columns).collect())) for lake in (again, plain)
+        )
         assert found == wanted, table.name
     assert audit(again).verdict == "proved"
     assert compact(again)

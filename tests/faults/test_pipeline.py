@@ -45,14 +45,26 @@ def test_the_books_balance_after_many_crashes_of_everything(drill: Drill) -> Non
         if "kafka" in victims:
             drill.kafka.start()
         for name in ("worker", "relay", "pipeline"):
-            if parts[name].poll() is not None:  # killed by us, or a stream that gave up while Kafka was away
+            if (
+                parts[name].poll() is not None
+            ):  # killed by us, or a stream that gave up while Kafka was away
                 parts[name] = getattr(drill, name)()
     every = 2 * (ROUNDS + 1) * JOBS
     drill.wait_until(lambda: drill.ended() == every, watch=[parts["worker"]], seconds=300)
     drill.wait_until(drill.shipped, watch=[parts["relay"]])
     drill.kill(parts["pipeline"])
     assert drill.pipeline("--once", "--max-events", "100000").wait(300) == 0, drill.last_words()
-    verdict = drill.start("audit", "jobq.pipeline", "audit", "--lake", drill.lake, "--store", drill.url, "--master", "local[2]")
+    verdict = drill.start(
+        "audit",
+        "jobq.pipeline",
+        "audit",
+        "--lake",
+        drill.lake,
+        "--store",
+        drill.url,
+        "--master",
+        "local[2]",
+    )
     assert verdict.wait(300) == 0, drill.last_words()
     said = (drill.folder / "audit.txt").read_text()
     assert "verdict: proved" in said

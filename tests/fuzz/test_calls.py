@@ -43,11 +43,20 @@ OPTIONS = {
     "meta": mostly({"a": "b"}),
 }
 
-LIMITS = ("limit", "rate", "key_limit", "key_rate", "key")  # not max_waiting: the neighbours would be refused, rightly
+LIMITS = (
+    "limit",
+    "rate",
+    "key_limit",
+    "key_rate",
+    "key",
+)  # not max_waiting: the neighbours would be refused, rightly
 
 
 def some_options(random: Random) -> dict[str, Any]:
-    return {name: OPTIONS[name](random) for name in random.sample(sorted(OPTIONS), random.choice((0, 0, 1, 1, 2, 3)))}
+    return {
+        name: OPTIONS[name](random)
+        for name in random.sample(sorted(OPTIONS), random.choice((0, 0, 1, 1, 2, 3)))
+    }
 
 
 class Calls:
@@ -87,7 +96,9 @@ class Calls:
 
     async def call_enqueue_many(self) -> None:
         calls = [(n, self.any()) for n in range(self.random.randrange(4))]
-        await self.task.options(**some_options(self.random)).enqueue_many(calls if self.random.random() < 0.8 else self.any())
+        await self.task.options(**some_options(self.random)).enqueue_many(
+            calls if self.random.random() < 0.8 else self.any()
+        )
 
     async def call_enqueue_bound(self) -> None:
         bound = [self.task.options(**some_options(self.random)).bind(self.any()) for _ in range(3)]
@@ -144,7 +155,9 @@ class Calls:
             lambda: queue.metrics(minutes=mostly(1, 60)(random)),
             lambda: queue.clear(delayed=self.any()),
             lambda: queue.clean(
-                mostly("completed", "failed")(random), older_than=mostly(0)(random), limit=mostly(None, 5)(random)
+                mostly("completed", "failed")(random),
+                older_than=mostly(0)(random),
+                limit=mostly(None, 5)(random),
             ),
             lambda: queue.rerun(self.id()),
             lambda: queue.purge(self.id()),
@@ -219,7 +232,9 @@ class Calls:
             "event_meta": mostly(("a",)),
             "url": mostly("memory://", "sqlite://[::1", "valkey://h:x", "://", "sqlite:///"),
         }
-        chosen = {name: options[name](self.random) for name in self.random.sample(sorted(options), 2)}
+        chosen = {
+            name: options[name](self.random) for name in self.random.sample(sorted(options), 2)
+        }
         Queue(mostly("q")(self.random), **chosen)
 
     def call_worker_constructor(self) -> None:
@@ -233,8 +248,15 @@ class Calls:
         )
 
     def call_task_decorator(self) -> None:
-        options = {"name": mostly("other"), "executor": mostly("thread"), "schedule": mostly(None), **OPTIONS}
-        chosen = {name: options[name](self.random) for name in self.random.sample(sorted(options), 2)}
+        options = {
+            "name": mostly("other"),
+            "executor": mostly("thread"),
+            "schedule": mostly(None),
+            **OPTIONS,
+        }
+        chosen = {
+            name: options[name](self.random) for name in self.random.sample(sorted(options), 2)
+        }
         Queue("decorated", "memory://").task(**chosen)(_plain)
 
 
@@ -251,7 +273,11 @@ async def test_a_fuzzed_call_succeeds_or_is_refused_and_harms_no_other(url: str)
         for round in range(-(-CALLS // ROUND)):
             neighbours = [task.options(id=f"good-{round}-{n}").enqueue(n) for n in range(5)]
             strange = [calls.one() for _ in range(ROUND)]
-            together: list[Awaitable[Any]] = [*strange[: ROUND // 2], *neighbours, *strange[ROUND // 2 :]]
+            together: list[Awaitable[Any]] = [
+                *strange[: ROUND // 2],
+                *neighbours,
+                *strange[ROUND // 2 :],
+            ]
             for done in await asyncio.gather(*together, return_exceptions=True):
                 if isinstance(done, BaseException):
                     raise AssertionError(f"round {round}: {done!r}") from done

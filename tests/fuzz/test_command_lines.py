@@ -77,7 +77,9 @@ WORDS = (
 )
 
 
-def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands(
+    command: click.Command, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command that does something, with the words that name it."""
     if isinstance(command, click.Group):
         for name, part in command.commands.items():
@@ -92,7 +94,11 @@ def line(random: Random, path: tuple[str, ...], command: click.Command) -> list[
     for parameter in command.params:
         if isinstance(parameter, click.Argument):
             words += [random.choice(WORDS) for _ in range(random.choice((1, 1, 1, 0, 2)))]
-        elif isinstance(parameter, click.Option) and random.random() < 0.3 and not FOLLOWING & set(parameter.opts):
+        elif (
+            isinstance(parameter, click.Option)
+            and random.random() < 0.3
+            and not FOLLOWING & set(parameter.opts)
+        ):
             words.append(random.choice(parameter.opts))
             if not parameter.is_flag and not parameter.count:
                 words.append(random.choice(WORDS))
@@ -113,7 +119,11 @@ def test_a_fuzzed_command_line_ends_with_an_exit_code_and_no_traceback(tmp_path:
         path, command = random.choice(known)
         words = line(random, path, command)
         result = runner.invoke(main, ["--url", url, *words], input="")
-        assert result.exception is None or isinstance(result.exception, SystemExit), (n, words, result.exc_info)
+        assert result.exception is None or isinstance(result.exception, SystemExit), (
+            n,
+            words,
+            result.exc_info,
+        )
         assert result.exit_code in (0, 1, 2), (n, words, result.output)
         assert "Traceback" not in result.output, (n, words)
         assert result.exit_code == 0 or result.output.strip(), (n, words, "said nothing")

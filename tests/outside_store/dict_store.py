@@ -39,7 +39,9 @@ class Place:
         self.jobs: dict[JobKey, JobRecord] = {}
         self.waiting: dict[QueueName, deque[JobKey]] = {}
         self.tokens: dict[str, JobKey] = {}  # of the leases that are held
-        self.calls: dict[tuple[str, int], tuple[str, Settled]] = {}  # the last of each worker and lane
+        self.calls: dict[
+            tuple[str, int], tuple[str, Settled]
+        ] = {}  # the last of each worker and lane
         self.numbers = count(1)
 
 
@@ -66,13 +68,25 @@ class DictStore:
         await self.migrate()
         return self
 
-    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         await self.aclose()
 
-    async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
+    async def put(
+        self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
+    ) -> list[PutResult]:
         """Accept jobs; an id that is stored already is a duplicate."""
         for spec in specs:
-            if flow or spec.after or spec.unique or spec.key or spec.delay_ms or spec.at_ms or spec.priority:
+            if (
+                flow
+                or spec.after
+                or spec.unique
+                or spec.key
+                or spec.delay_ms
+                or spec.at_ms
+                or spec.priority
+            ):
                 raise InvalidJob(f"job {spec.id!r}: a dict store keeps plain jobs only")
         return [self._put(spec) for spec in specs]
 
@@ -80,15 +94,25 @@ class DictStore:
         key = JobKey(spec.queue, spec.id)
         found = self._place.jobs.get(key)
         if found is not None:
-            return PutResult(id=spec.id, life=found.life, state=found.state, duplicate=True, found=found)
+            return PutResult(
+                id=spec.id, life=found.life, state=found.state, duplicate=True, found=found
+            )
         self._place.jobs[key] = JobRecord(
-            queue=spec.queue, id=spec.id, name=spec.name, state=State.WAITING, payload=spec.payload, codec=spec.codec,
-            created_ms=self._now(), due_ms=self._now(),
-        )  # fmt: skip
+            queue=spec.queue,
+            id=spec.id,
+            name=spec.name,
+            state=State.WAITING,
+            payload=spec.payload,
+            codec=spec.codec,
+            created_ms=self._now(),
+            due_ms=self._now(),
+        )
         self._place.waiting.setdefault(spec.queue, deque()).append(key)
         return PutResult(id=spec.id, life=0, state=State.WAITING)
 
-    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
+    ) -> Settled:
         """End runs, then claim more. A repeated call answers as the first time."""
         lane = (worker, lane_of(call))
         last_call, answer = self._place.calls.get(lane, ("", Settled()))
@@ -109,8 +133,12 @@ class DictStore:
                 job = replace(job, state=State.COMPLETED, result=result, finished_ms=self._now())
             case Fail(failure=failure):
                 job = replace(
-                    job, state=State.FAILED, failure=failure, failures=job.failures + 1, finished_ms=self._now()
-                )  # fmt: skip
+                    job,
+                    state=State.FAILED,
+                    failure=failure,
+                    failures=job.failures + 1,
+                    finished_ms=self._now(),
+                )
             case RetryLater(failure=failure):
                 job = replace(job, state=State.WAITING, failure=failure, failures=job.failures + 1)
                 line.append(key)
@@ -118,7 +146,9 @@ class DictStore:
                 job = replace(job, state=State.WAITING)
                 line.appendleft(key)
             case _:
-                raise InvalidJob(f"job {outcome.id!r}: a dict store does not know the outcome {type(outcome).__name__}")
+                raise InvalidJob(
+                    f"job {outcome.id!r}: a dict store does not know the outcome {type(outcome).__name__}"
+                )
         del self._place.tokens[outcome.token]
         self._place.jobs[key] = job
         return True
@@ -126,18 +156,33 @@ class DictStore:
     def _claim(self, claim: Claim, worker: str) -> list[Lease]:
         lines = [self._place.waiting.get(queue, deque[JobKey]()) for queue in claim.queues]
         ready = (line.popleft() for line in lines for _ in range(len(line)))
-        return [self._start(key, worker, claim.lease_ms) for _, key in zip(range(claim.limit), ready, strict=False)]
+        return [
+            self._start(key, worker, claim.lease_ms)
+            for _, key in zip(range(claim.limit), ready, strict=False)
+        ]
 
     def _start(self, key: JobKey, worker: str, lease_ms: int) -> Lease:
         now, token = self._now(), f"t{next(self._place.numbers)}"
         found = self._place.jobs[key]
-        job = replace(found, state=State.ACTIVE, attempt=found.attempt + 1, started_ms=now, worker=worker)
+        job = replace(
+            found, state=State.ACTIVE, attempt=found.attempt + 1, started_ms=now, worker=worker
+        )
         self._place.jobs[key], self._place.tokens[token] = job, key
         return Lease(
-            queue=job.queue, id=job.id, token=token, life=job.life, name=job.name, payload=job.payload, codec=job.codec,
-            attempt=job.attempt, failures=job.failures, stalls=job.stalls, created_ms=job.created_ms, started_ms=now,
+            queue=job.queue,
+            id=job.id,
+            token=token,
+            life=job.life,
+            name=job.name,
+            payload=job.payload,
+            codec=job.codec,
+            attempt=job.attempt,
+            failures=job.failures,
+            stalls=job.stalls,
+            created_ms=job.created_ms,
+            started_ms=now,
             expires_ms=now + lease_ms,
-        )  # fmt: skip
+        )
 
     async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
         """The jobs as they are now."""

@@ -12,7 +12,9 @@ from jobq.core.records import EventRecord
 from jobq.core.states import Kind, State
 from tests.pairs.scene import Scene
 
-IN_FRONT = frozenset({Kind.STALLED, Kind.RELEASED, Kind.LIMITED})  # such a job returns to the place it had
+IN_FRONT = frozenset(
+    {Kind.STALLED, Kind.RELEASED, Kind.LIMITED}
+)  # such a job returns to the place it had
 
 
 @dataclass
@@ -30,9 +32,13 @@ def check_order(scene: Scene) -> None:
     for n, event in enumerate(scene.events, 1):
         if event.kind is Kind.STARTED:
             _check_start(scene, event, waiting.pop(event.job), waiting)
-        elif event.state is State.WAITING and not (event.kind is Kind.CHANGED and event.previous is State.WAITING):
+        elif event.state is State.WAITING and not (
+            event.kind is Kind.CHANGED and event.previous is State.WAITING
+        ):
             places[event.job] = _place(scene, event, n, places.get(event.job, n))
-            waiting[event.job] = Stand((event.key, scene.specs[event.job].priority), places[event.job])
+            waiting[event.job] = Stand(
+                (event.key, scene.specs[event.job].priority), places[event.job]
+            )
         elif event.state is not State.WAITING:
             waiting.pop(event.job, None)
 
@@ -53,7 +59,9 @@ def _check_start(scene: Scene, event: EventRecord, stand: Stand, waiting: dict[s
             continue
         told = f"{scene.short(event.job)} started before {scene.short(job)}"
         assert other.line[1] <= priority, f"{told}, which has a higher priority"
-        assert other.line[1] < priority or other.place > stand.place, f"{told}, which was in front of it"
+        assert other.line[1] < priority or other.place > stand.place, (
+            f"{told}, which was in front of it"
+        )
 
 
 def check_limits(scene: Scene) -> None:
@@ -63,9 +71,13 @@ def check_limits(scene: Scene) -> None:
         if event.state is State.ACTIVE:
             active[event.job] = event.key
             if scene.limits.limit is not None:
-                assert len(active) <= scene.limits.limit, f"{scene.short(event.job)} is one too many"
+                assert len(active) <= scene.limits.limit, (
+                    f"{scene.short(event.job)} is one too many"
+                )
             if event.key is not None and scene.limits.key_limit is not None:
-                assert Counter(active.values())[event.key] <= scene.limits.key_limit, f"{scene.short(event.job)}: its key is full"
+                assert Counter(active.values())[event.key] <= scene.limits.key_limit, (
+                    f"{scene.short(event.job)}: its key is full"
+                )
         else:
             active.pop(event.job, None)
 
@@ -83,7 +95,9 @@ def _check_rate(scene: Scene, rate: RateData, *, per_key: bool) -> None:
         if event.kind is Kind.STARTED:
             key = event.key if per_key else None
             taken = limits.take(rate, states.get(key), event.at_ms, scene.specs[event.job].cost)
-            assert taken.allowed, f"{scene.short(event.job)} started {taken.retry_in_ms} ms too early for {rate}"
+            assert taken.allowed, (
+                f"{scene.short(event.job)} started {taken.retry_in_ms} ms too early for {rate}"
+            )
             states[key] = taken.state
 
 
@@ -91,7 +105,9 @@ def check_counters(scene: Scene) -> None:
     """attempt goes up by one with each start, in all lives; only a failed run counts as a failure."""
     starts = [e.attempt for e in scene.of_subject() if e.kind is Kind.STARTED]
     assert starts == list(range(1, len(starts) + 1)), f"attempts: {starts}"
-    assert [lease.attempt for lease in scene.leases] == starts, "leases and the log disagree about starts"
+    assert [lease.attempt for lease in scene.leases] == starts, (
+        "leases and the log disagree about starts"
+    )
 
 
 def check_everything(scene: Scene) -> None:

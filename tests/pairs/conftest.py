@@ -45,7 +45,11 @@ class Stage:
         assert self._store is not None
         scene = Scene(self._store, self.clock, scenario.kind, scenario.features)
         try:
-            story = await self._refusal(scene, scenario.refused) if scenario.refused is not None else await scene.play()
+            story = (
+                await self._refusal(scene, scenario.refused)
+                if scenario.refused is not None
+                else await scene.play()
+            )
         except BaseException:
             self._scenes = 0  # what a failed scene leaves behind must not disturb the next one
             raise
@@ -75,15 +79,23 @@ class Stage:
 
 def chosen(config: pytest.Config) -> list[str]:
     """The stores named by --store or JQ_TEST_STORES; memory, SQLite and one Valkey if none is."""
-    named = config.getoption("--store") or [n for n in os.environ.get("JQ_TEST_STORES", "").split(",") if n] or DEFAULT
+    named = (
+        config.getoption("--store")
+        or [n for n in os.environ.get("JQ_TEST_STORES", "").split(",") if n]
+        or DEFAULT
+    )
     for name in named:
         if name not in PLACES:
-            raise pytest.UsageError(f"the pair matrix knows no store {name!r}; it knows {', '.join(sorted(PLACES))}")
+            raise pytest.UsageError(
+                f"the pair matrix knows no store {name!r}; it knows {', '.join(sorted(PLACES))}"
+            )
     return list(named)
 
 
 @pytest.fixture(scope="session")
-def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Stage]]:
+def stages(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Stage]]:
     """The chosen stores, memory first: the story there is what the others are compared with."""
     names = sorted(chosen(request.config), key=lambda name: (name != "memory", name))
     with ExitStack() as stack:
@@ -91,7 +103,9 @@ def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         opened: list[Stage] = []
         for name in names:
             try:
-                fresh = stack.enter_context(contextmanager(PLACES[name])(tmp_path_factory.mktemp(name)))
+                fresh = stack.enter_context(
+                    contextmanager(PLACES[name])(tmp_path_factory.mktemp(name))
+                )
             except Unavailable as missing:
                 pytest.skip(f"there is no {name} on this machine: {missing}")
             opened.append(Stage(name, fresh, runner))
@@ -106,7 +120,11 @@ def play(stages: list[Stage]) -> Callable[[Scenario], None]:
     def everywhere(scenario: Scenario) -> None:
         stories = {}
         for stage in stages:
-            if scenario.kind.startswith("partitioned") and stage.name == "sqlite" and len(stages) > 1:
+            if (
+                scenario.kind.startswith("partitioned")
+                and stage.name == "sqlite"
+                and len(stages) > 1
+            ):
                 continue  # one store without partitions is enough to compare with
             try:
                 stories[stage.name] = stage.play(scenario)
@@ -115,12 +133,16 @@ def play(stages: list[Stage]) -> Callable[[Scenario], None]:
                 raise
         first, *others = stories
         for name in others:
-            assert stories[name] == stories[first], f"{scenario.name}: {name} tells another story than {first}"
+            assert stories[name] == stories[first], (
+                f"{scenario.name}: {name} tells another story than {first}"
+            )
 
     return everywhere
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """How large the matrix is, and where it ran."""
     found = pairs()
     refused = sum(scenario.refused is not None for scenario in found)

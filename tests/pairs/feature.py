@@ -58,5 +58,9 @@ class Feature:
 
     def phases(self) -> frozenset[str]:
         """The phases in which the feature acts: two features that share one are played in both orders."""
-        acting = {name for name in ("before", "pending", "ripe", "running", "between", "after") if getattr(self, name)}
+        acting = {
+            name
+            for name in ("before", "pending", "ripe", "running", "between", "after")
+            if getattr(self, name)
+        }
         return frozenset(acting | ({"runs"} if self.runs else set()))

@@ -25,7 +25,7 @@ BUCKET = Tokens(capacity=5, refill=1.0)
 RETENTION = RetentionData(completed_ms=10 * SECOND, failed_ms=12 * SECOND, cancelled_ms=8 * SECOND)
 
 
-# ── when it starts ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── when it starts ────────────────────────────────────────────────────────────────────────────────
 
 
 def _waited(scene: Scene) -> None:
@@ -35,7 +35,9 @@ def _waited(scene: Scene) -> None:
         return
     delays = [e for e in scene.of_subject() if e.state is State.DELAYED and e.attempt == 0]
     assert delays, "it was never delayed"
-    assert start.at_ms >= delays[-1].at_ms + scene.options["delay_ms"], "it started before its delay was over"
+    assert start.at_ms >= delays[-1].at_ms + scene.options["delay_ms"], (
+        "it started before its delay was over"
+    )
 
 
 def _started_in_time(scene: Scene) -> None:
@@ -47,7 +49,9 @@ def _started_in_time(scene: Scene) -> None:
         assert start.at_ms < start.due_ms + ttl_ms, "it started past its ttl"
     for event in scene.of_subject():
         if event.reason == "expired":
-            assert (event.attempt, event.previous) == (0, State.WAITING), "a job that has started cannot expire"
+            assert (event.attempt, event.previous) == (0, State.WAITING), (
+                "a job that has started cannot expire"
+            )
             assert event.due_ms is not None
             assert event.at_ms >= event.due_ms + ttl_ms, "it expired too early"
 
@@ -56,7 +60,9 @@ async def _blocked_past_its_ttl(scene: Scene) -> None:
     record = await scene.look()
     if record is not None and record.state is State.BLOCKED:
         await scene.pass_time(SHORT_TTL_MS + TTL_MS)
-        assert (await scene.desk.get(scene.subject)).state is State.BLOCKED, "ttl counts from unblocked"
+        assert (await scene.desk.get(scene.subject)).state is State.BLOCKED, (
+            "ttl counts from unblocked"
+        )
 
 
 async def _not_started_in_time(scene: Scene) -> None:
@@ -68,7 +74,9 @@ async def _not_started_in_time(scene: Scene) -> None:
         left = record.due_ms + scene.options["ttl_ms"] - scene.clock.now_ms
         if left > 1:
             await scene.pass_time(left - 1)
-            assert (await scene.desk.get(scene.subject)).state is State.WAITING, "it expired too early"
+            assert (await scene.desk.get(scene.subject)).state is State.WAITING, (
+                "it expired too early"
+            )
         await scene.pass_time(2)
         record = await scene.desk.get(scene.subject)
         assert (record.state, record.failure and record.failure.reason) == (State.FAILED, "expired")
@@ -89,7 +97,7 @@ async def _put_mates_of_its_key(scene: Scene) -> None:
     await scene.note_put(await scene.store.put([other]))
 
 
-# ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── limits ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _one_at_a_time(kind: Kind) -> Mapping[str, Any]:
@@ -135,7 +143,7 @@ async def _not_now(scene: Scene, why: str) -> None:
         await scene.desk.settle(complete(lease))
 
 
-# ── flows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── flows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _wait_for(scene: Scene, name: str, child: Any) -> None:
@@ -166,7 +174,9 @@ async def _far_one_fails(scene: Scene) -> None:
 
 def _had_its_member(scene: Scene) -> None:
     for lease in scene.leases:
-        assert (scene.memory["flow child"].id, b"7") in [(i.job.id, i.result) for i in lease.inputs], "the result was lost"
+        assert (scene.memory["flow child"].id, b"7") in [
+            (i.job.id, i.result) for i in lease.inputs
+        ], "the result was lost"
 
 
 def _had_the_failure(scene: Scene) -> None:
@@ -176,7 +186,7 @@ def _had_the_failure(scene: Scene) -> None:
         assert failure.message.endswith("far away")
 
 
-# ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── operators ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _cancel_it(scene: Scene) -> None:
@@ -184,14 +194,18 @@ async def _cancel_it(scene: Scene) -> None:
     assert await scene.command(Cancel(job=scene.key)) == ("late" if over else "done")
     if not over:
         record = await scene.desk.get(scene.subject)
-        assert (record.state, record.reason) == (State.CANCELLED, "cancelled"), "a job that has not started is cancelled at once"
+        assert (record.state, record.reason) == (State.CANCELLED, "cancelled"), (
+            "a job that has not started is cancelled at once"
+        )
 
 
 async def _ask_it_to_stop(scene: Scene, lease: Lease) -> None:
     if scene.memory.get("asked"):
         return
     assert await scene.command(Cancel(job=scene.key)) == "done"
-    assert await scene.store.extend([ref(lease)], lease_ms=lease.expires_ms - scene.clock.now_ms) == ["cancel"]
+    assert await scene.store.extend(
+        [ref(lease)], lease_ms=lease.expires_ms - scene.clock.now_ms
+    ) == ["cancel"]
     scene.memory["asked"] = True
 
 
@@ -234,7 +248,9 @@ async def _second_life(scene: Scene) -> None:
         record = await scene.desk.get(scene.subject)
         assert (record.attempt, record.failure and record.failure.reason) == (0, "expired")
         return
-    assert (lease.failures, lease.stalls, lease.saved, lease.signals) == (0, 0, None, ()), "its last life shows"
+    assert (lease.failures, lease.stalls, lease.saved, lease.signals) == (0, 0, None, ()), (
+        "its last life shows"
+    )
     await scene.desk.settle(complete(lease), *map(complete, scene.mates))
     scene.mates = []
     assert (await scene.desk.get(scene.subject)).state is State.COMPLETED
@@ -248,7 +264,9 @@ async def _update_it(scene: Scene) -> None:
     assert record is not None
     if record.life == 0:
         fresh = not record.state.ended and record.attempt == 0
-        assert answer == ("done" if fresh else "late"), f"update of a job that is {record.state}, attempt {record.attempt}"
+        assert answer == ("done" if fresh else "late"), (
+            f"update of a job that is {record.state}, attempt {record.attempt}"
+        )
     if answer == "done":
         scene.payload = payload
 
@@ -262,7 +280,11 @@ async def _let_it_go(scene: Scene) -> None:
     record = await scene.look()
     if record is None or record.finished_ms is None:
         return
-    age = {State.COMPLETED: RETENTION.completed_ms, State.FAILED: RETENTION.failed_ms, State.CANCELLED: RETENTION.cancelled_ms}
+    age = {
+        State.COMPLETED: RETENTION.completed_ms,
+        State.FAILED: RETENTION.failed_ms,
+        State.CANCELLED: RETENTION.cancelled_ms,
+    }
     until = record.finished_ms + (age[record.state] or 0)
     if until - 1 > scene.clock.now_ms:
         await scene.pass_time(until - 1 - scene.clock.now_ms)
@@ -273,7 +295,7 @@ async def _let_it_go(scene: Scene) -> None:
     assert await scene.look() is None
 
 
-# ── batches, schedules ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── batches, schedules ────────────────────────────────────────────────────────────────────────────
 
 
 async def _join_a_batch(scene: Scene) -> None:
@@ -286,12 +308,16 @@ async def _join_a_batch(scene: Scene) -> None:
 def _mates_completed(scene: Scene) -> None:
     for mate in ("batch-a", "batch-b"):
         kinds = [e.kind for e in scene.events if scene.short(e.job) == mate]
-        assert not kinds or kinds == [Happened.ACCEPTED, Happened.STARTED, Happened.COMPLETED], f"{mate}: {kinds}"
+        assert not kinds or kinds == [Happened.ACCEPTED, Happened.STARTED, Happened.COMPLETED], (
+            f"{mate}: {kinds}"
+        )
 
 
 def _came_by_the_clock(scene: Scene) -> None:
     first = scene.of_subject()[0]
-    assert (first.kind, first.state) == (Happened.ACCEPTED, State.WAITING), "a scheduled job is made when it fires, never delayed"
+    assert (first.kind, first.state) == (Happened.ACCEPTED, State.WAITING), (
+        "a scheduled job is made when it fires, never delayed"
+    )
     assert scene.told[0] == "fired [True]" or "fired [True]" in scene.told
 
 
@@ -301,20 +327,47 @@ FEATURES: tuple[Feature, ...] = (
     Feature(name="delay", options={"delay_ms": DELAY_MS}, holds=_waited),
     Feature(name="priority", options={"priority": 5}, before=_put_low),
     Feature(name="lifo", options={"lifo": True}, before=_put_older),
-    Feature(name="ttl", options={"ttl_ms": TTL_MS}, pending=_blocked_past_its_ttl, holds=_started_in_time),
-    Feature(name="expired", options={"ttl_ms": SHORT_TTL_MS}, ripe=_not_started_in_time, holds=_started_in_time),
-    Feature(name="key", options={"key": "k"}, limits=lambda kind: {"key_limit": 1}, ripe=_put_mates_of_its_key),
+    Feature(
+        name="ttl",
+        options={"ttl_ms": TTL_MS},
+        pending=_blocked_past_its_ttl,
+        holds=_started_in_time,
+    ),
+    Feature(
+        name="expired",
+        options={"ttl_ms": SHORT_TTL_MS},
+        ripe=_not_started_in_time,
+        holds=_started_in_time,
+    ),
+    Feature(
+        name="key",
+        options={"key": "k"},
+        limits=lambda kind: {"key_limit": 1},
+        ripe=_put_mates_of_its_key,
+    ),
     Feature(name="limits", limits=_one_at_a_time, ripe=_taken),
     Feature(name="rate", limits=_rated, ripe=_used_up),
     Feature(name="cost", options={"cost": 4}, limits=_paid, ripe=_spent),
-    Feature(name="flow", before=_after_one_of_its_queue, pending=_member_completes, holds=_had_its_member),
-    Feature(name="flow-across", options={"on_child_failure": "continue"}, before=_after_one_elsewhere, pending=_far_one_fails,
-            holds=_had_the_failure),
+    Feature(
+        name="flow",
+        before=_after_one_of_its_queue,
+        pending=_member_completes,
+        holds=_had_its_member,
+    ),
+    Feature(
+        name="flow-across",
+        options={"on_child_failure": "continue"},
+        before=_after_one_elsewhere,
+        pending=_far_one_fails,
+        holds=_had_the_failure,
+    ),
     Feature(name="batch", ripe=_join_a_batch, holds=_mates_completed),
     Feature(name="schedule", holds=_came_by_the_clock),
     Feature(name="cancel", pending=_cancel_it),
     Feature(name="cancel-running", running=_ask_it_to_stop, holds=_stopped),
     Feature(name="rerun", after=_rerun_it),
-    Feature(name="update", pending=_update_it, running=_update_it_while_running, between=_update_it),
+    Feature(
+        name="update", pending=_update_it, running=_update_it_while_running, between=_update_it
+    ),
     Feature(name="retention", retention=RETENTION, after=_let_it_go),
-)  # fmt: skip
+)

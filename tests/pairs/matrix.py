@@ -45,6 +45,8 @@ def pairs(kinds: Sequence[Kind] = KINDS) -> list[Scenario]:
     for kind in kinds:
         for first, second in combinations(FEATURES, 2):
             found.append(Scenario(kind, (first, second)))
-            if first.phases() & second.phases() or ("unique" in first.options and "unique" in second.options):
+            if first.phases() & second.phases() or (
+                "unique" in first.options and "unique" in second.options
+            ):
                 found.append(Scenario(kind, (second, first)))
     return found

@@ -32,7 +32,7 @@ def reached(scene: Scene, feature: str, lease: Lease) -> None:
     scene.memory[f"ran {feature}"] = not scene.memory.get("asked")
 
 
-# ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── failures ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _raises(scene: Scene, lease: Lease) -> AnyOutcome:
@@ -48,8 +48,17 @@ def _was_retried(scene: Scene) -> None:
         assert retried.kind is Kind.FAILED, "it had no retries left"
         return
     assert (retried.kind, retried.state) == (Kind.RETRIED, State.DELAYED)
-    again = next((e for e in scene.of_subject() if e.kind is Kind.STARTED and e.attempt == retried.attempt + 1), None)
-    assert again is None or again.at_ms >= retried.at_ms + BACKOFF_MS, "the retry came before its backoff was over"
+    again = next(
+        (
+            e
+            for e in scene.of_subject()
+            if e.kind is Kind.STARTED and e.attempt == retried.attempt + 1
+        ),
+        None,
+    )
+    assert again is None or again.at_ms >= retried.at_ms + BACKOFF_MS, (
+        "the retry came before its backoff was over"
+    )
 
 
 async def _times_out(scene: Scene, lease: Lease) -> AnyOutcome:
@@ -59,7 +68,9 @@ async def _times_out(scene: Scene, lease: Lease) -> AnyOutcome:
 
 
 def _timed_out(scene: Scene) -> None:
-    assert all(lease.timeout_ms == TIMEOUT_MS for lease in scene.leases), "the timeout was lost on the way"
+    assert all(lease.timeout_ms == TIMEOUT_MS for lease in scene.leases), (
+        "the timeout was lost on the way"
+    )
     if ran(scene, "timeout"):
         assert [e.reason for e in scene.of_subject() if e.reason == "timeout"] == ["timeout"]
 
@@ -75,7 +86,7 @@ def _failed_for_good(scene: Scene) -> None:
         assert (last.kind, last.reason) == (Kind.FAILED, "rejected")
 
 
-# ── going on later ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── going on later ────────────────────────────────────────────────────────────────────────────────
 
 
 async def _snoozes(scene: Scene, lease: Lease) -> AnyOutcome:
@@ -89,7 +100,9 @@ def _was_snoozed(scene: Scene) -> None:
         return
     snoozed = next(e for e in scene.of_subject() if e.kind is Kind.SNOOZED)
     before = next(lease for lease in scene.leases if lease.attempt == snoozed.attempt)
-    assert (snoozed.failures, snoozed.stalls) == (before.failures, before.stalls), "a snooze costs nothing"
+    assert (snoozed.failures, snoozed.stalls) == (before.failures, before.stalls), (
+        "a snooze costs nothing"
+    )
     for lease in scene.leases:
         if lease.attempt == snoozed.attempt + 1 and lease.life == 0:
             assert lease.saved == b'{"step":2}', "what the snooze saved was lost"
@@ -151,7 +164,7 @@ async def work_off(scene: Scene, id: str) -> None:
     raise AssertionError(f"{id} is never claimed")
 
 
-# ── limits met and leases lost ───────────────────────────────────────────────────────────────────────────────────────
+# ── limits met and leases lost ────────────────────────────────────────────────────────────────────
 
 
 async def _meets_a_limit(scene: Scene, lease: Lease) -> AnyOutcome:
@@ -165,9 +178,16 @@ def _was_held(scene: Scene) -> None:
         assert not ran(scene, "hold")
         return
     for event in scene.events:
-        if event.kind is Kind.STARTED and event.key == limited.key and event.at_ms >= limited.at_ms and event is not limited:
+        if (
+            event.kind is Kind.STARTED
+            and event.key == limited.key
+            and event.at_ms >= limited.at_ms
+            and event is not limited
+        ):
             after = scene.events.index(event) > scene.events.index(limited)
-            assert not after or event.at_ms >= limited.at_ms + HOLD_MS, f"{scene.short(event.job)} started during the hold"
+            assert not after or event.at_ms >= limited.at_ms + HOLD_MS, (
+                f"{scene.short(event.job)} started during the hold"
+            )
 
 
 async def _loses_its_lease(scene: Scene, lease: Lease) -> None:
@@ -184,13 +204,26 @@ def _stalled_once(scene: Scene) -> None:
 
 
 RUNS = (
-    Feature(name="retry", options={"retry": RetryData(max_retries=RETRIES, base_ms=BACKOFF_MS, factor=1.0)},
-            runs=(Run(end=_raises),), holds=_was_retried),
-    Feature(name="timeout", options={"timeout_ms": TIMEOUT_MS}, runs=(Run(end=_times_out),), holds=_timed_out),
+    Feature(
+        name="retry",
+        options={"retry": RetryData(max_retries=RETRIES, base_ms=BACKOFF_MS, factor=1.0)},
+        runs=(Run(end=_raises),),
+        holds=_was_retried,
+    ),
+    Feature(
+        name="timeout",
+        options={"timeout_ms": TIMEOUT_MS},
+        runs=(Run(end=_times_out),),
+        holds=_timed_out,
+    ),
     Feature(name="reject", runs=(Run(end=_rejects),), holds=_failed_for_good),
     Feature(name="snooze", runs=(Run(end=_snoozes),), holds=_was_snoozed),
     Feature(name="signal", runs=(Run(end=_waits_for_signal, then=_signals),), holds=_was_signalled),
-    Feature(name="children", runs=(Run(end=_waits_for_child, then=_child_completes),), holds=_had_its_child),
+    Feature(
+        name="children",
+        runs=(Run(end=_waits_for_child, then=_child_completes),),
+        holds=_had_its_child,
+    ),
     Feature(name="hold", runs=(Run(end=_meets_a_limit),), holds=_was_held),
     Feature(name="stall", runs=(Run(end=_loses_its_lease),), holds=_stalled_once),
-)  # fmt: skip
+)

@@ -9,7 +9,16 @@ from jobq.core.commands import Altered, AnyCommand
 from jobq.core.decide import End, decide
 from jobq.core.policies import Retry
 from jobq.core.queues import Fire, Limits, QueueConfig, RetentionData, ScheduleSpec
-from jobq.core.records import MAX_PRIORITY, AnyOutcome, EventRecord, JobKey, JobRecord, JobSpec, Lease, PutResult
+from jobq.core.records import (
+    MAX_PRIORITY,
+    AnyOutcome,
+    EventRecord,
+    JobKey,
+    JobRecord,
+    JobSpec,
+    Lease,
+    PutResult,
+)
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.schedule import template
@@ -22,7 +31,9 @@ from tests.pairs.feature import Feature, Kind, Run
 PARTITIONS = 4
 KEY = "k"
 KEY_LIMIT = 4  # of keyed queues, unless a feature sets another: enough for a batch of one key
-PATIENCE = 90  # seconds of the fake clock that a scene waits for its subject before it calls it stuck
+PATIENCE = (
+    90  # seconds of the fake clock that a scene waits for its subject before it calls it stuck
+)
 POLICY = Retry(3, base=1, factor=1)  # the retry policy of the subject's task
 
 
@@ -33,7 +44,9 @@ class Stuck(AssertionError):
 class Scene:
     """The subject, its queue, and what the features of a scene need to act on them."""
 
-    def __init__(self, store: Store, clock: FakeClock, kind: Kind, features: Sequence[Feature]) -> None:
+    def __init__(
+        self, store: Store, clock: FakeClock, kind: Kind, features: Sequence[Feature]
+    ) -> None:
         self.store, self.clock, self.kind, self.features = store, clock, kind, tuple(features)
         self.desk = Desk(store, fresh_queue(), clock)
         self.desks = [self.desk]  # of the queues that the scene uses
@@ -65,7 +78,7 @@ class Scene:
             merged = {**merged, **feature.limits(self.kind)}
         return Limits(**merged)
 
-    # ── the play ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the play ──────────────────────────────────────────────────────────────────────────────────
 
     async def play(self) -> list[str]:
         """The whole scene. Returns the story, which must be the same on every store."""
@@ -97,12 +110,18 @@ class Scene:
 
     async def declare(self) -> None:
         """The queue as its kind and the features want it."""
-        retention = next((f.retention for f in self.features if f.retention is not None), RetentionData())
-        config = QueueConfig(mode="keyed" if self.keyed else "plain", limits=self.limits, retention=retention)
+        retention = next(
+            (f.retention for f in self.features if f.retention is not None), RetentionData()
+        )
+        config = QueueConfig(
+            mode="keyed" if self.keyed else "plain", limits=self.limits, retention=retention
+        )
         if not self.kind.startswith("partitioned"):
             await self.store.declare(self.desk.queue, config)
             return
-        parted = QueueConfig(mode=config.mode, limits=config.limits, retention=retention, partitions=PARTITIONS)
+        parted = QueueConfig(
+            mode=config.mode, limits=config.limits, retention=retention, partitions=PARTITIONS
+        )
         try:
             await self.store.declare(self.desk.queue, parted)
         except ConfigError as refused:
@@ -116,15 +135,26 @@ class Scene:
         if self.scheduled:
             await self._fire(spec)
         elif spec.after:
-            await self.note_put(await self.store.put([*self.memory["children"], spec], flow=f"flow-{self.desk.queue.tenant}"))
+            await self.note_put(
+                await self.store.put(
+                    [*self.memory["children"], spec], flow=f"flow-{self.desk.queue.tenant}"
+                )
+            )
         else:
             await self.note_put(await self.store.put([spec]))
 
     async def _fire(self, spec: JobSpec) -> None:
         at = self.clock.now_ms
-        planned = ScheduleSpec(queue=self.desk.queue, id="nightly", template=template(spec, "nightly"), every_ms=3_600 * SECOND)
+        planned = ScheduleSpec(
+            queue=self.desk.queue,
+            id="nightly",
+            template=template(spec, "nightly"),
+            every_ms=3_600 * SECOND,
+        )
         await self.store.put_schedule(planned, next_ms=at)
-        fired = await self.store.fire([Fire(queue=self.desk.queue, schedule="nightly", at_ms=at, next_ms=at + 3_600 * SECOND)])
+        fired = await self.store.fire(
+            [Fire(queue=self.desk.queue, schedule="nightly", at_ms=at, next_ms=at + 3_600 * SECOND)]
+        )
         self.told.append(f"fired {fired}")
 
     async def live(self) -> None:
@@ -167,7 +197,7 @@ class Scene:
                 await self.pass_time(SECOND)
         raise Stuck(f"jobs are left that cannot be claimed: {await self.desk.counts()}")
 
-    # ── time and claims ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── time and claims ───────────────────────────────────────────────────────────────────────────
 
     async def pass_time(self, ms: int) -> None:
         """Let time pass, and have upkeep notice."""
@@ -182,7 +212,9 @@ class Scene:
                 return False
             if record.state is State.WAITING:
                 return True
-            assert record.state is State.DELAYED, f"nothing will bring the subject on: it is {record.state}"
+            assert record.state is State.DELAYED, (
+                f"nothing will bring the subject on: it is {record.state}"
+            )
             await self.pass_time(SECOND)
         raise Stuck("the subject stays delayed")
 
@@ -191,7 +223,9 @@ class Scene:
         leases = await self.desk.claim(n)
         for lease in leases:
             if lease.id == self.subject:
-                assert lease.payload == self.payload, f"the subject ran with {lease.payload!r}, not {self.payload!r}"
+                assert lease.payload == self.payload, (
+                    f"the subject ran with {lease.payload!r}, not {self.payload!r}"
+                )
                 self.leases.append(lease)
         return leases
 
@@ -208,9 +242,15 @@ class Scene:
                     found = lease
             others = [lease for lease in settled.leases if lease is not found]
             if found is not None:
-                assert promised is not None, "a worker asleep would have missed the subject: next_due_ms was None"
-                assert promised <= self.clock.now_ms, f"next_due_ms promised work {promised - self.clock.now_ms} ms too late"
-                assert found.payload == self.payload, f"the subject ran with {found.payload!r}, not {self.payload!r}"
+                assert promised is not None, (
+                    "a worker asleep would have missed the subject: next_due_ms was None"
+                )
+                assert promised <= self.clock.now_ms, (
+                    f"next_due_ms promised work {promised - self.clock.now_ms} ms too late"
+                )
+                assert found.payload == self.payload, (
+                    f"the subject ran with {found.payload!r}, not {self.payload!r}"
+                )
                 self.leases.append(found)
                 self.mates = others
                 return found
@@ -229,7 +269,9 @@ class Scene:
         for _ in range(PATIENCE):
             leases = await self.claim(1)
             for lease in leases:
-                assert lease.id != self.subject, f"the subject started before {name}, which has the highest priority"
+                assert lease.id != self.subject, (
+                    f"the subject started before {name}, which has the highest priority"
+                )
                 if lease.id == id:
                     return lease
                 await self.desk.settle(complete(lease))
@@ -237,7 +279,7 @@ class Scene:
                 self.clock.advance(SECOND)
         raise Stuck(f"{name} is never claimed")
 
-    # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────────
 
     def elsewhere(self) -> Desk:
         """Another queue, on another node of a cluster perhaps. It has one partition."""
@@ -248,7 +290,9 @@ class Scene:
     def name(self, name: str) -> str:
         """An id of that name in the subject's partition: locks and order hold inside a partition."""
         home = partition_of(None, self.subject, PARTITIONS)
-        return next(id for n in range(1000) if partition_of(None, id := f"{name}~{n}", PARTITIONS) == home)
+        return next(
+            id for n in range(1000) if partition_of(None, id := f"{name}~{n}", PARTITIONS) == home
+        )
 
     def spec(self, id: str, **options: Any) -> JobSpec:
         """A job of the subject's queue, under the subject's key unless another is given."""
@@ -265,7 +309,9 @@ class Scene:
     async def note_put(self, results: Sequence[PutResult]) -> None:
         """What a put answered belongs to the story."""
         for result in results:
-            self.told.append(f"put: {self.short(result.id)} {result.state} {'duplicate' if result.duplicate else 'new'}")
+            self.told.append(
+                f"put: {self.short(result.id)} {result.state} {'duplicate' if result.duplicate else 'new'}"
+            )
 
     async def command(self, command: AnyCommand) -> Altered:
         """What an operator does to a job, and what the store answered."""
@@ -277,7 +323,7 @@ class Scene:
         """What the engine makes of a run that ended like this: the same pure function, with the task's policy."""
         return decide(lease, end, retry=POLICY, now_ms=self.clock.now_ms, random=lambda: 0.5)
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── looking ───────────────────────────────────────────────────────────────────────────────────
 
     @property
     def key(self) -> JobKey:
@@ -305,7 +351,10 @@ class Scene:
         """What must not differ between stores: answers, what runs were given, and each job's events and end."""
         lines = list(self.told)
         for n, lease in enumerate(self.leases, 1):
-            given = [(self.short(i.job.id), i.result, i.failure and (i.failure.reason, i.failure.type)) for i in lease.inputs]
+            given = [
+                (self.short(i.job.id), i.result, i.failure and (i.failure.reason, i.failure.type))
+                for i in lease.inputs
+            ]
             lines.append(
                 f"run {n}: attempt {lease.attempt} failures {lease.failures} stalls {lease.stalls} life {lease.life} "
                 f"{lease.payload!r} saved {lease.saved!r} inputs {given} signals {lease.signals} asked {lease.cancel_asked}"
@@ -343,5 +392,9 @@ def _told(event: EventRecord) -> str:
 def _kept(record: JobRecord | None) -> str:
     if record is None:
         return "gone"
-    failure = record.failure and (record.failure.reason, record.failure.type, record.failure.attempt)
+    failure = record.failure and (
+        record.failure.reason,
+        record.failure.type,
+        record.failure.attempt,
+    )
     return f"kept as {record.state}, result {record.result!r}, failure {failure}, reason {record.reason}, saved {record.saved!r}"

@@ -10,5 +10,7 @@ from tests.pairs.matrix import Scenario, pairs
 
 
 @pytest.mark.parametrize("scenario", pairs(), ids=lambda scenario: scenario.name)
-def test_two_features_keep_their_promises_together(scenario: Scenario, play: Callable[[Scenario], None]) -> None:
+def test_two_features_keep_their_promises_together(
+    scenario: Scenario, play: Callable[[Scenario], None]
+) -> None:
     play(scenario)

@@ -46,7 +46,9 @@ async def _holder(scene: Scene, lock: Lock) -> tuple[bool, JobRecord | None]:
     """Whether the lock is held, and the record of its holder."""
     record = None if lock.holder is None else await scene.desk.look(lock.holder)
     cancelled = record is not None and record.state is State.CANCELLED
-    if lock.until_ms is not None:  # a throttle holds for its time whatever happens, except that a cancel releases it
+    if (
+        lock.until_ms is not None
+    ):  # a throttle holds for its time whatever happens, except that a cancel releases it
         if scene.clock.now_ms < lock.until_ms and not cancelled:
             return True, record
     elif record is not None and not record.state.ended:
@@ -54,7 +56,9 @@ async def _holder(scene: Scene, lock: Lock) -> tuple[bool, JobRecord | None]:
     lock.holder, lock.follower, lock.until_ms = lock.follower, None, None
     if lock.holder is None:
         return False, None
-    assert (await scene.desk.get(lock.holder)).state is not State.BLOCKED, "the job it follows has ended, and it stays blocked"
+    assert (await scene.desk.get(lock.holder)).state is not State.BLOCKED, (
+        "the job it follows has ended, and it stays blocked"
+    )
     return await _holder(scene, lock)
 
 
@@ -71,12 +75,23 @@ async def knock(scene: Scene) -> None:
     held, holder = await _holder(scene, lock)
     lock.knocks += 1
     mode = newcomer_mode(scene)
-    unique = msgspec.structs.replace(scene.options["unique"], mode=mode, ttl_ms=THROTTLE_MS if mode == "throttle" else None)
-    options: dict[str, Any] = {**scene.options, "unique": unique, "after": (), "payload": f'["twin {lock.knocks}"]'.encode()}
+    unique = msgspec.structs.replace(
+        scene.options["unique"], mode=mode, ttl_ms=THROTTLE_MS if mode == "throttle" else None
+    )
+    options: dict[str, Any] = {
+        **scene.options,
+        "unique": unique,
+        "after": (),
+        "payload": f'["twin {lock.knocks}"]'.encode(),
+    }
     id = scene.name(f"twin{lock.knocks}")
     (result,) = await scene.store.put([scene.spec(id, **options)])
     await scene.note_put([result])
-    expected = _expected(mode, held, holder, await _alive(scene, lock.follower)) if one_mode(scene) else None
+    expected = (
+        _expected(mode, held, holder, await _alive(scene, lock.follower))
+        if one_mode(scene)
+        else None
+    )
     met = holder and (holder.id, holder.state, holder.attempt)
     told = f"{mode} met {met}: {result.id} {result.state}, duplicate={result.duplicate}"
     if expected is None:  # the rules leave this open: the stores must agree all the same
@@ -87,12 +102,18 @@ async def knock(scene: Scene) -> None:
             assert (result.id, result.duplicate) == (id, False), f"should be accepted: {told}"
             lock.holder, lock.follower, lock.until_ms = id, None, _until(scene, unique)
         case "follows":
-            assert (result.id, result.duplicate, result.state) == (id, False, State.BLOCKED), f"should follow: {told}"
+            assert (result.id, result.duplicate, result.state) == (id, False, State.BLOCKED), (
+                f"should follow: {told}"
+            )
             lock.follower = id
         case "follower replaced":
-            assert (result.id, result.duplicate) == (lock.follower, True), f"should replace the follow-up: {told}"
+            assert (result.id, result.duplicate) == (lock.follower, True), (
+                f"should replace the follow-up: {told}"
+            )
         case "duplicate" | "replaced":
-            assert (result.id, result.duplicate) == (lock.holder, True), f"should be a duplicate: {told}"
+            assert (result.id, result.duplicate) == (lock.holder, True), (
+                f"should be a duplicate: {told}"
+            )
     await _check_data(scene, expected, result.id, options["payload"])
 
 
@@ -102,7 +123,11 @@ async def _adopt(scene: Scene, lock: Lock, id: str, result: PutResult) -> None:
         if result.state is State.BLOCKED and not scene.options.get("after"):
             lock.follower = id
         else:
-            lock.holder, lock.follower, lock.until_ms = id, None, _until(scene, scene.specs[id].unique)
+            lock.holder, lock.follower, lock.until_ms = (
+                id,
+                None,
+                _until(scene, scene.specs[id].unique),
+            )
     record = await scene.look()
     if record is not None:
         scene.payload = record.payload
@@ -133,11 +158,15 @@ def one_mode(scene: Scene) -> bool:
 def newcomer_mode(scene: Scene) -> UniqueMode:
     """The mode of those who knock. With two unique features the subject has the last one's; those who knock once it has
     started have the first one's, as after a deploy that changed the mode."""
-    modes: list[UniqueMode] = [f.options["unique"].mode for f in scene.features if "unique" in f.options]
+    modes: list[UniqueMode] = [
+        f.options["unique"].mode for f in scene.features if "unique" in f.options
+    ]
     return modes[0] if scene.leases else modes[-1]
 
 
-def _expected(mode: UniqueMode, held: bool, holder: JobRecord | None, has_follower: bool) -> str | None:
+def _expected(
+    mode: UniqueMode, held: bool, holder: JobRecord | None, has_follower: bool
+) -> str | None:
     if not held:
         return "accepted"
     if mode in ("simple", "throttle"):
@@ -170,9 +199,18 @@ async def _knock_after(scene: Scene) -> None:
 def _unique(mode: UniqueMode, **options: Any) -> Feature:
     spec = UniqueSpec(lock=LOCK, mode=mode, ttl_ms=THROTTLE_MS if mode == "throttle" else None)
     return Feature(
-        name=mode, options={"unique": spec, **options},
-        pending=knock, running=_knock_while_running, between=knock, after=_knock_after,
-    )  # fmt: skip
+        name=mode,
+        options={"unique": spec, **options},
+        pending=knock,
+        running=_knock_while_running,
+        between=knock,
+        after=_knock_after,
+    )
 
 
-UNIQUE = (_unique("simple"), _unique("throttle"), _unique("debounce", delay_ms=DEBOUNCE_MS), _unique("keep_last"))
+UNIQUE = (
+    _unique("simple"),
+    _unique("throttle"),
+    _unique("debounce", delay_ms=DEBOUNCE_MS),
+    _unique("keep_last"),
+)

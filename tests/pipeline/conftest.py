@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the pipeline's tests need pyspark: pip install 'jobq[spark]'")
+pytest.importorskip(
+    "pyspark", reason="the pipeline's tests need pyspark: pip install 'jobq[spark]'"
+)
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -72,9 +74,20 @@ class History:
         self._jobs: dict[tuple[str, str, str], dict[str, Any]] = {}
 
     def event(
-        self, kind: str, job: str, state: str, *, at: float = 0, tenant: str = "acme", queue: str = "mail", **more: Any
+        self,
+        kind: str,
+        job: str,
+        state: str,
+        *,
+        at: float = 0,
+        tenant: str = "acme",
+        queue: str = "mail",
+        **more: Any,
     ) -> History:
-        known = self._jobs.setdefault((tenant, queue, job), {"life": 0, "attempt": 0, "failures": 0, "stalls": 0, "state": None})
+        known = self._jobs.setdefault(
+            (tenant, queue, job),
+            {"life": 0, "attempt": 0, "failures": 0, "stalls": 0, "state": None},
+        )
         at_ms = self.START + int(at * 1000)
         if kind == "accepted":
             known |= {"created_ms": at_ms, "due_ms": at_ms}
@@ -88,27 +101,62 @@ class History:
             known |= {"failures": known["failures"] + 1}
         previous = None if kind == "accepted" else known["state"]
         line = {
-            "v": 1, "id": f"log-{len(self.lines) + 1}-0", "kind": kind, "at_ms": at_ms, "tenant": tenant, "queue": queue,
-            "job": job, "name": "send", "previous": previous, **known, "state": state, **more,
-        }  # fmt: skip
+            "v": 1,
+            "id": f"log-{len(self.lines) + 1}-0",
+            "kind": kind,
+            "at_ms": at_ms,
+            "tenant": tenant,
+            "queue": queue,
+            "job": job,
+            "name": "send",
+            "previous": previous,
+            **known,
+            "state": state,
+            **more,
+        }
         known["state"] = state
         self.lines.append({name: value for name, value in line.items() if value is not None})
         return self
 
-    def life(self, job: str, *, at: float = 0, wait: float = 1, run: float = 2, end: str = "completed", **more: Any) -> History:
+    def life(
+        self,
+        job: str,
+        *,
+        at: float = 0,
+        wait: float = 1,
+        run: float = 2,
+        end: str = "completed",
+        **more: Any,
+    ) -> History:
         """Accepted, started, ended."""
         self.event("accepted", job, "waiting", at=at, **more)
         self.event("started", job, "active", at=at + wait, worker="w-1", **more)
         return self.event(end, job, end, at=at + wait + run, worker="w-1", **more)
 
-    def done(self, kind: str, reason: str | None = None, actor: str | None = None, *, at: float = 0) -> History:
+    def done(
+        self, kind: str, reason: str | None = None, actor: str | None = None, *, at: float = 0
+    ) -> History:
         """Something was done to the queue."""
         at_ms = self.START + int(at * 1000)
         line = {
-            "v": 1, "id": f"log-{len(self.lines) + 1}-0-f00dcafe", "number": len(self.lines) + 1, "shard": 0, "kind": kind,
-            "at_ms": at_ms, "tenant": "acme", "queue": "mail", "job": "", "life": 0, "name": "", "attempt": 0, "failures": 0,
-            "stalls": 0, "created_ms": at_ms, "reason": reason, "actor": actor,
-        }  # fmt: skip
+            "v": 1,
+            "id": f"log-{len(self.lines) + 1}-0-f00dcafe",
+            "number": len(self.lines) + 1,
+            "shard": 0,
+            "kind": kind,
+            "at_ms": at_ms,
+            "tenant": "acme",
+            "queue": "mail",
+            "job": "",
+            "life": 0,
+            "name": "",
+            "attempt": 0,
+            "failures": 0,
+            "stalls": 0,
+            "created_ms": at_ms,
+            "reason": reason,
+            "actor": actor,
+        }
         self.lines.append({name: value for name, value in line.items() if value is not None})
         return self
 
@@ -117,11 +165,22 @@ class History:
         at_ms = self.START + int(at * 1000)
         self.lines.append(
             {
-                "v": 1, "id": f"log-{len(self.lines) + 1}-0", "kind": "gap", "at_ms": at_ms, "tenant": "acme", "queue": "mail",
-                "job": "", "life": 0, "name": "", "attempt": 0, "failures": 0, "stalls": 0,
-                "created_ms": at_ms, "reason": "3 entries dropped",
+                "v": 1,
+                "id": f"log-{len(self.lines) + 1}-0",
+                "kind": "gap",
+                "at_ms": at_ms,
+                "tenant": "acme",
+                "queue": "mail",
+                "job": "",
+                "life": 0,
+                "name": "",
+                "attempt": 0,
+                "failures": 0,
+                "stalls": 0,
+                "created_ms": at_ms,
+                "reason": "3 entries dropped",
             }
-        )  # fmt: skip
+        )
         return self
 
 

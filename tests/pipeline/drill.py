@@ -41,7 +41,11 @@ class Drill:
         """A Python module as a process; what it says goes to NAME.txt."""
         with (self.folder / f"{name}.txt").open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", *args], env=self._env, stdout=output, stderr=output, cwd=self.folder
+                [sys.executable, "-m", *args],
+                env=self._env,
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
             )
         self._running.append(process)
         return process
@@ -53,8 +57,27 @@ class Drill:
         return self.start("relay", "jobq.relay", "--url", self.url, "--to", self.topic, *more)
 
     def pipeline(self, *more: str) -> subprocess.Popen[bytes]:
-        small = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g")
-        run = ("run", "--source", self.topic, "--lake", self.lake, "--every", "1", "--derive-every", "5", "--max-events", "400")
+        small = (
+            "--master",
+            "local[2]",
+            "--conf",
+            "spark.sql.shuffle.partitions=2",
+            "--conf",
+            "spark.driver.memory=1g",
+        )
+        run = (
+            "run",
+            "--source",
+            self.topic,
+            "--lake",
+            self.lake,
+            "--every",
+            "1",
+            "--derive-every",
+            "5",
+            "--max-events",
+            "400",
+        )
         return self.start("pipeline", "jobq.pipeline", *run, *small, *more)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
@@ -62,7 +85,9 @@ class Drill:
         process.kill()
         process.wait(30)
 
-    def wait_until(self, reached: Any, *, watch: Sequence[subprocess.Popen[bytes]] = (), seconds: float = 180) -> None:
+    def wait_until(
+        self, reached: Any, *, watch: Sequence[subprocess.Popen[bytes]] = (), seconds: float = 180
+    ) -> None:
         """Until `reached()` is true. A watched process that ends, or the time running out, fails the test with its last words."""
         deadline = time.monotonic() + seconds
         while not reached():
@@ -73,7 +98,8 @@ class Drill:
 
     def last_words(self) -> str:
         return "\n".join(
-            f"── {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in sorted(self.folder.glob("*.txt"))
+            f"── {path.name}\n{path.read_text(errors='replace')[-1500:]}"
+            for path in sorted(self.folder.glob("*.txt"))
         )
 
     def enqueue(self, first: int, last: int) -> None:
@@ -104,7 +130,12 @@ class Drill:
 
         async def go() -> bool:
             async with EventLog(self.url) as log:
-                return all([await log.position(queue, "relay") == await log.end(queue) for queue in await log.queues()])
+                return all(
+                    [
+                        await log.position(queue, "relay") == await log.end(queue)
+                        for queue in await log.queues()
+                    ]
+                )
 
         return asyncio.run(go())
 

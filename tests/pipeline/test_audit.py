@@ -31,15 +31,19 @@ def everything(history: History) -> Lines:
     h.event("accepted", "retried", "delayed").event("promoted", "retried", "waiting", at=1).event(
         "started", "retried", "active", at=2
     )
-    h.event("retried", "retried", "delayed", at=3).event("promoted", "retried", "waiting", at=4).event(
-        "started", "retried", "active", at=5
+    h.event("retried", "retried", "delayed", at=3).event(
+        "promoted", "retried", "waiting", at=4
+    ).event("started", "retried", "active", at=5)
+    h.event("stalled", "retried", "waiting", at=6).event(
+        "started", "retried", "active", at=7
+    ).event("completed", "retried", "completed", at=8)
+    h.life("again", end="failed").event("rerun", "again", "waiting", at=9).event(
+        "started", "again", "active", at=10
     )
-    h.event("stalled", "retried", "waiting", at=6).event("started", "retried", "active", at=7).event(
-        "completed", "retried", "completed", at=8
-    )
-    h.life("again", end="failed").event("rerun", "again", "waiting", at=9).event("started", "again", "active", at=10)
     h.event("completed", "again", "completed", at=11)
-    h.life("reused", end="cancelled").event("accepted", "reused", "waiting", at=12, life=1, attempt=0)
+    h.life("reused", end="cancelled").event(
+        "accepted", "reused", "waiting", at=12, life=1, attempt=0
+    )
     h.event("accepted", "held", "blocked")
     return h.lines
 
@@ -59,7 +63,14 @@ def test_what_went_right_is_proved(lake: Lake, history: History) -> None:
     queue = only(found)
     assert queue.problems == []
     assert (found.verdict, found.exit_code) == ("proved", 0)
-    assert (queue.accepted, queue.rerun, queue.completed, queue.failed, queue.cancelled, queue.held) == (8, 1, 3, 2, 2, 2)
+    assert (
+        queue.accepted,
+        queue.rerun,
+        queue.completed,
+        queue.failed,
+        queue.cancelled,
+        queue.held,
+    ) == (8, 1, 3, 2, 2, 2)
     assert queue.held_by_state == {"delayed": 0, "blocked": 1, "waiting": 1, "active": 0}
 
 
@@ -82,7 +93,10 @@ def repeated(kind: str, job: str) -> Callable[[Lines], Lines]:
 def more(**event: Any) -> Callable[[Lines], Lines]:
     def add(lines: Lines) -> Lines:
         last = [line for line in lines if line["job"] == event["job"]][-1]
-        return [*lines, {**last, "id": f"log-{len(lines) + 100}-0", "at_ms": last["at_ms"] + 60_000, **event}]
+        return [
+            *lines,
+            {**last, "id": f"log-{len(lines) + 100}-0", "at_ms": last["at_ms"] + 60_000, **event},
+        ]
 
     return add
 
@@ -95,11 +109,20 @@ def more(**event: Any) -> Callable[[Lines], Lines]:
         ("broken chain", without("promoted", "retried")),
         ("run not explained", without("stalled", "retried")),
         ("two ends in one life", repeated("completed", "plain")),
-        ("two ends in one life", more(job="plain", kind="failed", previous="active", state="failed")),
+        (
+            "two ends in one life",
+            more(job="plain", kind="failed", previous="active", state="failed"),
+        ),
         ("resurrected", more(job="plain", kind="started", previous="waiting", state="active")),
         ("resurrected", without("rerun", "again")),
-        ("illegal transition", more(job="held", kind="completed", previous="blocked", state="completed")),
-        ("attempt miscounted", more(job="reused", kind="started", previous="waiting", state="active", attempt=7)),
+        (
+            "illegal transition",
+            more(job="held", kind="completed", previous="blocked", state="completed"),
+        ),
+        (
+            "attempt miscounted",
+            more(job="reused", kind="started", previous="waiting", state="active", attempt=7),
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -109,7 +132,11 @@ def test_a_seeded_fault_is_found_and_shown(
     found = audited(lake, seed(everything(history)), examples=str(tmp_path / "examples"))
     assert (found.verdict, found.exit_code) == ("violated", 1)
     assert only(found).faults[fault] >= 1, only(found).problems
-    shown = [json.loads(line) for path in (tmp_path / "examples").glob("*.json") for line in path.read_text().splitlines()]
+    shown = [
+        json.loads(line)
+        for path in (tmp_path / "examples").glob("*.json")
+        for line in path.read_text().splitlines()
+    ]
     assert fault in {example["fault"] for example in shown}
 
 
@@ -122,9 +149,21 @@ def test_a_run_begun_twice_is_not_explained(lake: Lake, history: History) -> Non
 
 def test_a_dropped_last_event_shows_against_the_store(history: History) -> None:
     queue = QueueAudit(
-        tenant="acme", queue="mail", events=2, jobs=1, accepted=1, rerun=0, carried=0, completed=0, failed=0, cancelled=0, held=1,
-        held_by_state={"active": 1}, faults={}, store=StoreView(counts={"completed": 1}),
-    )  # fmt: skip
+        tenant="acme",
+        queue="mail",
+        events=2,
+        jobs=1,
+        accepted=1,
+        rerun=0,
+        carried=0,
+        completed=0,
+        failed=0,
+        cancelled=0,
+        held=1,
+        held_by_state={"active": 1},
+        faults={},
+        store=StoreView(counts={"completed": 1}),
+    )
     assert queue.verdict == "violated"
     assert queue.problems == ["active: 1 in the lake, 0 in the store"]
 
@@ -134,7 +173,11 @@ def test_a_gap_makes_faults_unprovable_but_not_illegal_steps(lake: Lake, history
     found = audited(lake, [*lines, *history.gap(at=5).lines[-1:]])
     assert (found.verdict, found.exit_code) == ("unprovable", 2)
     assert only(found).gaps == 1
-    take_in(lake, more(job="held", kind="completed", previous="blocked", state="completed")(lines)[-1:], number=1)
+    take_in(
+        lake,
+        more(job="held", kind="completed", previous="blocked", state="completed")(lines)[-1:],
+        number=1,
+    )
     assert audit(lake).verdict == "violated"
 
 
@@ -144,8 +187,13 @@ def test_jobs_older_than_retention_need_no_beginning(lake: Lake, history: Histor
     from jobq.pipeline.jobs.upkeep import retain
 
     history.event("accepted", "old", "waiting", at=86_000)
-    history.event("started", "old", "active", at=86_500).event("completed", "old", "completed", at=86_500)
-    lines = [*history.lines[:1], *({**line, "at_ms": line["at_ms"] + 86_400_000} for line in history.lines[1:])]
+    history.event("started", "old", "active", at=86_500).event(
+        "completed", "old", "completed", at=86_500
+    )
+    lines = [
+        *history.lines[:1],
+        *({**line, "at_ms": line["at_ms"] + 86_400_000} for line in history.lines[1:]),
+    ]
     take_in(lake, lines)
     assert retain(lake, keep_days=1, today=date(2025, 11, 17))["events"] == 1
     queue = only(audit(lake))
@@ -153,9 +201,17 @@ def test_jobs_older_than_retention_need_no_beginning(lake: Lake, history: Histor
 
 
 def test_what_was_done_to_a_queue_has_no_part_in_the_balance(lake: Lake, history: History) -> None:
-    history.done("paused").life("a").done("limits", '{"limit":3}').event("accepted", "b", "waiting", at=5).done("purged", "1 job")
+    history.done("paused").life("a").done("limits", '{"limit":3}').event(
+        "accepted", "b", "waiting", at=5
+    ).done("purged", "1 job")
     queue = only(audited(lake, history.lines))
-    assert (queue.verdict, queue.jobs, queue.accepted, queue.held, queue.gaps) == ("proved", 2, 2, 1, 0)
+    assert (queue.verdict, queue.jobs, queue.accepted, queue.held, queue.gaps) == (
+        "proved",
+        2,
+        2,
+        1,
+        0,
+    )
     assert queue.events == 7
 
 
@@ -174,7 +230,9 @@ def test_synthetic_events_are_legal_and_in_the_wire_format(lake: Lake, spark: Sp
     assert sum(queue.events for queue in found.queues) == len(lines)
 
 
-def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(lake: Lake, tmp_path: Path) -> None:
+def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(
+    lake: Lake, tmp_path: Path
+) -> None:
     from jobq.core import wire
     from jobq.log import BEGINNING, EventLog
 
@@ -185,7 +243,10 @@ def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(lake
             await queue.named("send").enqueue_many([(n,) for n in range(count)])
         async with EventLog(url) as log:
             (name,) = await log.queues()
-            return [wire.encode(event).decode() for event in (await log.page(name, BEGINNING, 1000)).events]
+            return [
+                wire.encode(event).decode()
+                for event in (await log.page(name, BEGINNING, 1000)).events
+            ]
 
     take_in(lake, asyncio.run(put(3)))
     assert only(audit(lake, store=url)).verdict == "proved"
@@ -194,12 +255,17 @@ def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(lake
     assert (queue.verdict, queue.behind, queue.differs) == ("unprovable", True, {"waiting": (3, 5)})
     take_in(lake, lines[:3] + lines[4:], number=1)  # one is lost on the way, but the last has come
     queue = only(audit(lake, store=url))
-    assert (queue.verdict, queue.problems) == ("violated", ["waiting: 4 in the lake, 5 in the store"])
+    assert (queue.verdict, queue.problems) == (
+        "violated",
+        ["waiting: 4 in the lake, 5 in the store"],
+    )
     take_in(lake, lines, number=2)
     assert audit(lake, store=url).verdict == "proved"
 
 
-def test_a_queue_that_never_reached_the_lake_is_not_overlooked(lake: Lake, history: History, tmp_path: Path) -> None:
+def test_a_queue_that_never_reached_the_lake_is_not_overlooked(
+    lake: Lake, history: History, tmp_path: Path
+) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
 
     async def put() -> None:
@@ -224,15 +290,31 @@ def test_where_there_is_no_queue_nothing_is_proved() -> None:
     assert _remarks(found) == ["there is no queue to audit: nothing has reached the lake"]
 
 
-def test_a_folder_that_is_no_lake_is_refused_and_not_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_lake_is_refused_and_not_made(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="there is no lake in"):
         audit(Lake(spark, f"{tmp_path}/typo"))
     assert not (tmp_path / "typo").exists()
 
 
 def test_the_audits_table_is_readable_at_80_columns() -> None:
-    books = {"accepted": 12_345_678, "rerun": 123_456, "completed": 12_345_678, "failed": 123_456, "cancelled": 12_345, "held": 0}
-    fields = {"tenant": "umbrella", "queue": "thumbnails-large", "events": 1, "jobs": 1, "carried": 0, "held_by_state": {}}
+    books = {
+        "accepted": 12_345_678,
+        "rerun": 123_456,
+        "completed": 12_345_678,
+        "failed": 123_456,
+        "cancelled": 12_345,
+        "held": 0,
+    }
+    fields = {
+        "tenant": "umbrella",
+        "queue": "thumbnails-large",
+        "events": 1,
+        "jobs": 1,
+        "carried": 0,
+        "held_by_state": {},
+    }
     found = Audit(queues=(QueueAudit(**fields, **books, faults={"resurrected": 2}),))  # type: ignore[arg-type]
     console = Console(width=80, file=StringIO())
     console.print(_audit_grid(found))

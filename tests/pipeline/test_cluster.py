@@ -18,9 +18,13 @@ from scripts.ports import free_port
 
 SPARK = Path(pyspark.__file__).parent
 ENVIRONMENT = {
-    **os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(SPARK), "PYSPARK_PYTHON": sys.executable, "JQ_SPARK_JARS": "",
+    **os.environ,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "SPARK_HOME": str(SPARK),
+    "PYSPARK_PYTHON": sys.executable,
+    "JQ_SPARK_JARS": "",
     "SPARK_DAEMON_MEMORY": "256m",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -28,8 +32,27 @@ def cluster(tmp_path: Path) -> Iterator[str]:
     """The address of a master with two workers of one core each."""
     port, page = free_port(), free_port()
     address = f"spark://127.0.0.1:{port}"
-    master = ["master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
-    worker = ["worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", address]
+    master = [
+        "master.Master",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--webui-port",
+        str(page),
+    ]
+    worker = [
+        "worker.Worker",
+        "--host",
+        "127.0.0.1",
+        "--cores",
+        "1",
+        "--memory",
+        "1g",
+        "--webui-port",
+        "0",
+        address,
+    ]
     output = (tmp_path / "cluster.txt").open("wb")
     processes = []
     for n, (kind, *args) in enumerate((master, worker, worker)):
@@ -38,7 +61,14 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             command[2:2] = ["--work-dir", str(tmp_path / f"work-{n}")]
         processes.append(subprocess.Popen(command, env=ENVIRONMENT, stdout=output, stderr=output))
     deadline = time.monotonic() + 60
-    while len(re.findall("Successfully registered with master", (tmp_path / "cluster.txt").read_text())) < 2:
+    while (
+        len(
+            re.findall(
+                "Successfully registered with master", (tmp_path / "cluster.txt").read_text()
+            )
+        )
+        < 2
+    ):
         assert time.monotonic() < deadline, (tmp_path / "cluster.txt").read_text()[-2000:]
         time.sleep(0.1)
     yield address
@@ -51,7 +81,9 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.timeout(300)
 def test_run_and_audit_on_two_workers(cluster: str, tmp_path: Path) -> None:
-    count = synthetic.write(synthetic.Plan(jobs=300, hours=1), tmp_path / "events", files=2, processes=1)
+    count = synthetic.write(
+        synthetic.Plan(jobs=300, hours=1), tmp_path / "events", files=2, processes=1
+    )
     small = [
         "--conf",
         "spark.executor.memory=512m",
@@ -61,10 +93,26 @@ def test_run_and_audit_on_two_workers(cluster: str, tmp_path: Path) -> None:
         "spark.driver.memory=512m",
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "jobq.pipeline", "run", "--source", str(tmp_path / "events"), "--lake", str(tmp_path / "lake"),
-         "--once", "--audit", "--master", cluster, *small],
-        env=ENVIRONMENT, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "jobq.pipeline",
+            "run",
+            "--source",
+            str(tmp_path / "events"),
+            "--lake",
+            str(tmp_path / "lake"),
+            "--once",
+            "--audit",
+            "--master",
+            cluster,
+            *small,
+        ],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"{count:,} new events" in done.stdout
     assert "verdict: proved" in done.stdout

@@ -23,7 +23,9 @@ def url(spark: SparkSession, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/jobs.db"
 
 
-def with_queue(url: str, work: Callable[[Queue], Coroutine[Any, Any, Any]], name: str = "mail") -> Any:
+def with_queue(
+    url: str, work: Callable[[Queue], Coroutine[Any, Any, Any]], name: str = "mail"
+) -> Any:
     async def go() -> Any:
         async with Queue(name, url) as queue:
             return await work(queue)
@@ -32,16 +34,24 @@ def with_queue(url: str, work: Callable[[Queue], Coroutine[Any, Any, Any]], name
 
 
 def write(frame: DataFrame, url: str, **options: str) -> None:
-    frame.write.format("jobq").options(url=url, queue="mail", task="send", **options).mode("append").save()
+    frame.write.format("jobq").options(url=url, queue="mail", task="send", **options).mode(
+        "append"
+    ).save()
 
 
 async def everything(queue: Queue) -> dict[str, Any]:
     return {job.id: job async for job in queue.find()}
 
 
-def test_rows_become_jobs_with_ids_arguments_and_options(spark: SparkSession, url: str, tmp_path: Path) -> None:
+def test_rows_become_jobs_with_ids_arguments_and_options(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
     rows = [("i-1", "ann", 5, None), ("i-2", "bob", None, 3600.0)]
-    write(spark.createDataFrame(rows, "invoice string, name string, _priority int, _delay double"), url, id="invoice")
+    write(
+        spark.createDataFrame(rows, "invoice string, name string, _priority int, _delay double"),
+        url,
+        id="invoice",
+    )
     jobs = with_queue(url, everything)
     assert {id: (job.kwargs, job.priority, job.state) for id, job in jobs.items()} == {
         "i-1": ({"invoice": "i-1", "name": "ann"}, 5, State.WAITING),
@@ -60,7 +70,9 @@ def test_written_twice_is_enqueued_once(spark: SparkSession, url: str, tmp_path:
     assert with_queue(url, Queue.counts)[State.WAITING] == 1000
 
 
-def test_rows_that_are_no_jobs_are_reported_and_the_others_accepted(spark: SparkSession, url: str, tmp_path: Path) -> None:
+def test_rows_that_are_no_jobs_are_reported_and_the_others_accepted(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
     frame = spark.createDataFrame([(1, 1), (2, -7), (3, None)], "n int, _priority int").coalesce(1)
     write(frame, url, rejected=str(tmp_path / "rejected"), report=str(tmp_path / "report.json"))
     assert json.loads((tmp_path / "report.json").read_text())["rejected"] == 1
@@ -73,7 +85,9 @@ def test_rows_that_are_no_jobs_are_reported_and_the_others_accepted(spark: Spark
         write(frame, url, failOnRejected="true")
 
 
-def test_jobs_are_read_with_results_and_filters_go_to_the_store(spark: SparkSession, url: str) -> None:
+def test_jobs_are_read_with_results_and_filters_go_to_the_store(
+    spark: SparkSession, url: str
+) -> None:
     async def make(queue: Queue) -> None:
         @queue.task
         async def double(n: int) -> int:
@@ -95,18 +109,26 @@ def test_jobs_are_read_with_results_and_filters_go_to_the_store(spark: SparkSess
     jobs = load()
     done = jobs.where("state = 'completed'").selectExpr("int(result)", "args").collect()
     assert sorted(map(tuple, done)) == [(0, "[0]"), (2, "[1]"), (4, "[2]"), (8, "[4]")]
-    failed = jobs.where("state = 'failed' AND attempt = 1").select("error_type", "error_message", "reason").collect()
+    failed = (
+        jobs.where("state = 'failed' AND attempt = 1")
+        .select("error_type", "error_message", "reason")
+        .collect()
+    )
     assert [tuple(row) for row in failed] == [("ValueError", "three is too many", "error")]
     assert [row.state for row in jobs.where("id IN ('later', 'nobody')").collect()] == ["delayed"]
     assert jobs.count() == 6
     assert load(state="failed,delayed").count() == 2
     assert load(id="later").first()["kwargs"] == "{}"
-    pushed = load(pushdown="true").where("state = 'completed' AND name = 'double' AND int(result) > 2")
+    pushed = load(pushdown="true").where(
+        "state = 'completed' AND name = 'double' AND int(result) > 2"
+    )
     assert pushed.count() == 2
     assert "= completed" not in pushed._jdf.queryExecution().executedPlan().toString()
 
 
-def test_events_are_streamed_from_the_log_and_acknowledged(spark: SparkSession, url: str, tmp_path: Path) -> None:
+def test_events_are_streamed_from_the_log_and_acknowledged(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
     async def make(queue: Queue) -> None:
         @queue.task
         async def nothing(n: int) -> None: ...
@@ -118,10 +140,18 @@ def test_events_are_streamed_from_the_log_and_acknowledged(spark: SparkSession, 
 
     def read(name: str, **options: str) -> int:
         stream = spark.readStream.format("jobq").options(url=url, read="events", **options).load()
-        writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / name / "checkpoint"))
-        query = writer.option("path", str(tmp_path / name / "events")).trigger(availableNow=True).start()
+        writer = stream.writeStream.format("parquet").option(
+            "checkpointLocation", str(tmp_path / name / "checkpoint")
+        )
+        query = (
+            writer.option("path", str(tmp_path / name / "events"))
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination()
-        batches = {progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]}
+        batches = {
+            progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]
+        }
         return len(batches)
 
     with_queue(url, make)
@@ -136,7 +166,12 @@ def test_events_are_streamed_from_the_log_and_acknowledged(spark: SparkSession, 
     kinds = {row.kind: row["count"] for row in events.groupBy("kind").count().collect()}
     assert kinds == {"accepted": 40, "started": 40, "completed": 40}
     source = open_source(url)
-    lines = source.stream(spark).writeStream.format("memory").queryName("lines").trigger(availableNow=True)
+    lines = (
+        source.stream(spark)
+        .writeStream.format("memory")
+        .queryName("lines")
+        .trigger(availableNow=True)
+    )
     lines.option("checkpointLocation", str(tmp_path / "lines")).start().awaitTermination()
     assert spark.table("lines").where("_corrupt IS NULL AND v = 1").count() == 120
     assert set(wire.FIELDS) < set(spark.table("lines").columns)
@@ -146,7 +181,11 @@ def test_a_stream_becomes_jobs(spark: SparkSession, url: str, tmp_path: Path) ->
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text('{"n": 1}\n{"n": 2}\n')
     stream = spark.readStream.schema("n int").json(str(tmp_path / "in"))
-    writer = stream.writeStream.format("jobq").options(url=url, queue="mail", task="send").trigger(availableNow=True)
+    writer = (
+        stream.writeStream.format("jobq")
+        .options(url=url, queue="mail", task="send")
+        .trigger(availableNow=True)
+    )
     writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
     assert {job.kwargs["n"] for job in with_queue(url, everything).values()} == {1, 2}
 

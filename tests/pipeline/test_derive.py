@@ -14,7 +14,16 @@ from jobq.pipeline.jobs.derive import derive
 from jobq.pipeline.jobs.upkeep import compact, rebuild
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.slo import DEFAULTS, Target, load_targets
-from jobq.pipeline.tables import ATTEMPTS, ERRORS, EVENTS, QUEUE_MINUTE, SLO, TABLES, TENANT_DAY, WORKER_MINUTE
+from jobq.pipeline.tables import (
+    ATTEMPTS,
+    ERRORS,
+    EVENTS,
+    QUEUE_MINUTE,
+    SLO,
+    TABLES,
+    TENANT_DAY,
+    WORKER_MINUTE,
+)
 from tests.pipeline.conftest import History, take_in
 
 
@@ -43,7 +52,9 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     )
     h.event("promoted", "c", "waiting", at=64, due_ms=h.START + 64_000)
     h.event("started", "c", "active", at=65, worker="w-3", due_ms=h.START + 64_000)
-    h.event("stalled", "c", "waiting", at=80, worker="w-1", reason="stalled")  # the worker that noticed, not the one that ran it
+    h.event(
+        "stalled", "c", "waiting", at=80, worker="w-1", reason="stalled"
+    )  # the worker that noticed, not the one that ran it
     h.event("accepted", "d", "delayed", at=90)
     h.life("e", at=3 * 3600 - 10, wait=5, run=10)  # ends in the next hour
     lake = Lake(spark, str(tmp_path_factory.mktemp("made") / "lake"))
@@ -58,7 +69,16 @@ def test_every_table_has_its_declared_schema(made: Lake) -> None:
 
 
 def test_an_attempt_is_a_run_that_ended(made: Lake) -> None:
-    assert rows(made.read(ATTEMPTS), "job", "attempt", "worker", "outcome", "wait_ms", "run_ms", "fingerprint") == [
+    assert rows(
+        made.read(ATTEMPTS),
+        "job",
+        "attempt",
+        "worker",
+        "outcome",
+        "wait_ms",
+        "run_ms",
+        "fingerprint",
+    ) == [
         ("a", 1, "w-1", "completed", 1000, 2000, None),
         ("b", 1, "w-1", "completed", 3000, 40_000, None),
         ("c", 1, "w-2", "retried", 11_000, 1000, "f1"),
@@ -104,9 +124,16 @@ def test_a_worker_is_busy_in_every_minute_its_runs_touch(made: Lake) -> None:
 
 
 def test_errors_are_grouped_by_cause_with_an_example(made: Lake) -> None:
-    assert rows(made.read(ERRORS), "name", "reason", "fingerprint", "count", "final", "example", "example_job") == [
-        ("send", "error", "f1", 1, 0, "KeyError: 'x'", "c")
-    ]
+    assert rows(
+        made.read(ERRORS),
+        "name",
+        "reason",
+        "fingerprint",
+        "count",
+        "final",
+        "example",
+        "example_job",
+    ) == [("send", "error", "f1", 1, 0, "KeyError: 'x'", "c")]
 
 
 def test_attainment_is_counted_against_each_target(made: Lake) -> None:
@@ -131,12 +158,16 @@ def test_bit_by_bit_and_at_once_give_the_same_tables(spark: Any, tmp_path: Path)
         derive(bits, DEFAULTS)
     assert bits.state.totals.duplicates == 2 * len(late)
     for table in (EVENTS, ATTEMPTS, QUEUE_MINUTE, TENANT_DAY, WORKER_MINUTE, SLO):
-        assert rows(bits.read(table), *table.columns) == rows(once.read(table), *table.columns), table.name
+        assert rows(bits.read(table), *table.columns) == rows(once.read(table), *table.columns), (
+            table.name
+        )
     assert derive(bits, DEFAULTS) == []
     assert compact(bits)["events"][0] > compact(bits).get("events", (0, 0))[0]
     assert rebuild(bits, DEFAULTS, since="2025-11-16")
     for table in (EVENTS, ATTEMPTS, TENANT_DAY):
-        assert rows(bits.read(table), *table.columns) == rows(once.read(table), *table.columns), table.name
+        assert rows(bits.read(table), *table.columns) == rows(once.read(table), *table.columns), (
+            table.name
+        )
 
 
 def test_without_targets_there_is_nothing_to_attain(lake: Lake, history: History) -> None:
@@ -150,7 +181,9 @@ def test_targets_that_say_nothing_are_refused(tmp_path: Path) -> None:
     file.write_text("targets:\n  - {name: odd, objective: 0.9}\n")
     with pytest.raises(ConfigError, match="must have one of start_within"):
         load_targets(str(file))
-    file.write_text("targets:\n  - {name: fast, queue: mail, start_within: 250ms, objective: 0.9}\n")
+    file.write_text(
+        "targets:\n  - {name: fast, queue: mail, start_within: 250ms, objective: 0.9}\n"
+    )
     assert load_targets(str(file))[0].within_ms == 250
     file.write_text("targets:\n  - {name: fast, start_within: soon, objective: 0.9}\n")
     with pytest.raises(ConfigError, match="not a duration"):

@@ -25,7 +25,9 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
 
 
 @pytest.mark.timeout(400)
-def test_whatever_is_killed_the_lake_agrees_with_the_store(drill: Drill, spark: SparkSession) -> None:
+def test_whatever_is_killed_the_lake_agrees_with_the_store(
+    drill: Drill, spark: SparkSession
+) -> None:
     drill.enqueue(0, 200)
     worker, relay = drill.worker(), drill.relay()
     drill.wait_until(lambda: drill.ended() >= 50, watch=[worker, relay])
@@ -45,7 +47,9 @@ def test_whatever_is_killed_the_lake_agrees_with_the_store(drill: Drill, spark: 
 
     lake = Lake(spark, drill.lake)
     found = audit(lake, store=drill.url)
-    assert found.verdict == "proved", [(queue.queue, queue.problems, queue.behind) for queue in found.queues]
+    assert found.verdict == "proved", [
+        (queue.queue, queue.problems, queue.behind) for queue in found.queues
+    ]
     store = drill.counts()
     assert sum(queue.completed for queue in found.queues) == store[State.COMPLETED]
     assert sum(queue.failed for queue in found.queues) == store[State.FAILED] == 6

@@ -30,7 +30,9 @@ def test_an_event_arrives_with_its_declared_types(lake: Lake, history: History) 
     rows = lake.read(EVENTS)
     assert rows.schema == EVENTS.schema
     found = (
-        rows.where("kind = 'completed'").selectExpr("job", "unix_millis(at)", "string(day)", "hour", "state", "previous").first()
+        rows.where("kind = 'completed'")
+        .selectExpr("job", "unix_millis(at)", "string(day)", "hour", "state", "previous")
+        .first()
     )
     assert tuple(found) == ("a", History.START + 3_603_250, "2025-11-15", 1, "completed", "active")
 
@@ -44,11 +46,24 @@ def test_an_event_keeps_its_number_its_shard_and_its_actor(lake: Lake, history: 
 
 
 def test_what_was_done_to_a_queue_is_an_event_without_a_job(lake: Lake, history: History) -> None:
-    take_in(lake, history.done("paused", actor="ann").done("cleared", "2 jobs", "ann").done("schedule", "put nightly").lines)
-    rows = lake.read(EVENTS).orderBy("number").select("kind", "job", "state", "reason", "actor").collect()
+    take_in(
+        lake,
+        history.done("paused", actor="ann")
+        .done("cleared", "2 jobs", "ann")
+        .done("schedule", "put nightly")
+        .lines,
+    )
+    rows = (
+        lake.read(EVENTS)
+        .orderBy("number")
+        .select("kind", "job", "state", "reason", "actor")
+        .collect()
+    )
     assert [tuple(row) for row in rows] == [
-        ("paused", "", None, None, "ann"), ("cleared", "", None, "2 jobs", "ann"), ("schedule", "", None, "put nightly", None),
-    ]  # fmt: skip
+        ("paused", "", None, None, "ann"),
+        ("cleared", "", None, "2 jobs", "ann"),
+        ("schedule", "", None, "put nightly", None),
+    ]
     assert lake.read(QUARANTINE).count() == 0
 
 
@@ -57,7 +72,13 @@ def test_two_events_under_one_number_are_both_kept(lake: Lake, history: History)
     history.event("accepted", "b", "waiting", number=1, shard=0, id="log-1-0-bbbbbbbb")
     take_in(lake, [*history.lines, *history.lines])
     assert ids(lake) == ["log-1-0-aaaaaaaa", "log-1-0-bbbbbbbb"]
-    forks = lake.read(EVENTS).groupBy("tenant", "queue", "shard", "number").count().where("count > 1").collect()
+    forks = (
+        lake.read(EVENTS)
+        .groupBy("tenant", "queue", "shard", "number")
+        .count()
+        .where("count > 1")
+        .collect()
+    )
     assert len(forks) == 1
 
 
@@ -66,7 +87,9 @@ def test_a_lake_without_the_newer_columns_is_read_and_goes_on(lake: Lake, histor
     newer = ("number", "shard", "actor")
     old = lake.read(EVENTS).drop(*newer).localCheckpoint()
     lake.space.replace(EVENTS, old, lake.space.parts(EVENTS))
-    assert lake.read(EVENTS).where("number IS NULL AND shard IS NULL AND actor IS NULL").count() == 3
+    assert (
+        lake.read(EVENTS).where("number IS NULL AND shard IS NULL AND actor IS NULL").count() == 3
+    )
     take_in(lake, history.done("paused", actor="ann").lines[3:], number=1)
     assert [row.actor for row in lake.read(EVENTS).where("number > 0").collect()] == ["ann"]
     assert len(ids(lake)) == 4
@@ -139,7 +162,9 @@ def test_a_batch_broken_off_is_repaired_by_its_repetition(
     assert anew.state.totals.events == 9
 
 
-def test_bad_records_go_to_quarantine_with_the_reason_and_stop_nothing(lake: Lake, history: History) -> None:
+def test_bad_records_go_to_quarantine_with_the_reason_and_stop_nothing(
+    lake: Lake, history: History
+) -> None:
     good = history.life("a").lines
     bad: list[object] = [
         "not json at all",
@@ -159,16 +184,24 @@ def test_bad_records_go_to_quarantine_with_the_reason_and_stop_nothing(lake: Lak
     assert (totals.events, totals.quarantined, totals.read) == (3, 12, 15)
     found = {row.problem: row.raw for row in lake.read(QUARANTINE).collect()}
     assert set(found) == {
-        "not JSON of the event's shape", "unknown version 2", "queue is missing", "unknown kind evaporated",
-        "unknown state floating", "at_ms is not a time of this century", "created_ms is not a time from 1970 to 9999",
-        "due_ms is not a time from 1970 to 9999", "started_ms is not a time from 1970 to 9999",
+        "not JSON of the event's shape",
+        "unknown version 2",
+        "queue is missing",
+        "unknown kind evaporated",
+        "unknown state floating",
+        "at_ms is not a time of this century",
+        "created_ms is not a time from 1970 to 9999",
+        "due_ms is not a time from 1970 to 9999",
+        "started_ms is not a time from 1970 to 9999",
         "finished_ms is not a time from 1970 to 9999",
-    }  # fmt: skip
+    }
     assert json.loads(found["unknown kind evaporated"])["kind"] == "evaporated"
     assert len(ids(lake)) == 3
 
 
-def test_a_time_that_no_timestamp_can_hold_stops_no_compiled_plan_either(lake: Lake, history: History) -> None:
+def test_a_time_that_no_timestamp_can_hold_stops_no_compiled_plan_either(
+    lake: Lake, history: History
+) -> None:
     """The other tests run without code generation, and what is computed when is its affair."""
     settings = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
     before = {name: lake.spark.conf.get(name) for name in settings}
@@ -176,7 +209,10 @@ def test_a_time_that_no_timestamp_can_hold_stops_no_compiled_plan_either(lake: L
     try:
         for name, value in settings.items():
             lake.spark.conf.set(name, value)
-        totals = take_in(lake, [*({**good[0], name: 2**63 - 1} for name in ("at_ms", "created_ms", "due_ms")), *good])
+        totals = take_in(
+            lake,
+            [*({**good[0], name: 2**63 - 1} for name in ("at_ms", "created_ms", "due_ms")), *good],
+        )
     finally:
         for name, value in before.items():
             lake.spark.conf.set(name, value)
@@ -193,12 +229,16 @@ def test_a_record_is_kept_as_it_came(lake: Lake, history: History) -> None:
     assert sorted(row.raw for row in lake.read(QUARANTINE).collect()) == ["[ ]", text]
 
 
-def test_bytes_that_are_no_text_do_not_spoil_the_table_for_its_readers(lake: Lake, history: History, tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_do_not_spoil_the_table_for_its_readers(
+    lake: Lake, history: History, tmp_path: Path
+) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     folder = tmp_path / "lines"
     folder.mkdir()
     good = [json.dumps(line).encode() for line in history.life("a").lines]
-    (folder / "a.jsonl").write_bytes(b"\n".join([b"\xff\xfe nonsense", good[0].replace(b"acme", b"ac\xffme"), *good]))
+    (folder / "a.jsonl").write_bytes(
+        b"\n".join([b"\xff\xfe nonsense", good[0].replace(b"acme", b"ac\xffme"), *good])
+    )
     job = Run(lake, open_source(f"files://{folder}"), load_targets(None))
     job.start(lake.spark, once=True)
     job.wait()
@@ -208,11 +248,20 @@ def test_bytes_that_are_no_text_do_not_spoil_the_table_for_its_readers(lake: Lak
     assert "\ufffd\ufffd nonsense" in {row.raw for row in lake.read(QUARANTINE).collect()}
 
 
-def test_bytes_of_a_topic_that_are_no_text_do_not_spoil_it_either(lake: Lake, history: History) -> None:
+def test_bytes_of_a_topic_that_are_no_text_do_not_spoil_it_either(
+    lake: Lake, history: History
+) -> None:
     bad = [bytearray(b"\xff\xfe nonsense"), bytearray(b'{"v":1,"kind":"\xff"}')]
     records = lake.spark.createDataFrame([(value,) for value in bad], "value binary")
-    ingest(lake, from_json_lines(records.withColumn("value", records.value.cast("string"))), Batch(run="test", number=0))
-    assert {row.raw for row in lake.read(QUARANTINE).collect()} == {"\ufffd\ufffd nonsense", '{"v":1,"kind":"\ufffd"}'}
+    ingest(
+        lake,
+        from_json_lines(records.withColumn("value", records.value.cast("string"))),
+        Batch(run="test", number=0),
+    )
+    assert {row.raw for row in lake.read(QUARANTINE).collect()} == {
+        "\ufffd\ufffd nonsense",
+        '{"v":1,"kind":"\ufffd"}',
+    }
 
 
 def test_a_batch_of_bad_records_only_is_a_batch(lake: Lake) -> None:
@@ -220,15 +269,22 @@ def test_a_batch_of_bad_records_only_is_a_batch(lake: Lake) -> None:
     assert ids(lake) == []
 
 
-def test_a_lake_is_not_opened_in_another_format(lake: Lake, history: History, spark: SparkSession) -> None:
+def test_a_lake_is_not_opened_in_another_format(
+    lake: Lake, history: History, spark: SparkSession
+) -> None:
     take_in(lake, history.life("a").lines)
     with pytest.raises(ConfigError, match="is kept as parquet"):
         Lake(spark, lake.root, format="delta")
 
 
-def test_the_state_of_a_lake_is_read_back_as_it_was_written(lake: Lake, history: History, spark: SparkSession) -> None:
+def test_the_state_of_a_lake_is_read_back_as_it_was_written(
+    lake: Lake, history: History, spark: SparkSession
+) -> None:
     take_in(lake, history.life("a", at=3600).lines)
     again = Lake(spark, lake.root)
     assert again.state == lake.state
     assert again.state.dirty == ("day=2025-11-15/hour=1",)
-    assert msgspec.json.decode(Path(lake.root, "_jobq/state.json").read_text())["totals"]["events"] == 3
+    assert (
+        msgspec.json.decode(Path(lake.root, "_jobq/state.json").read_text())["totals"]["events"]
+        == 3
+    )

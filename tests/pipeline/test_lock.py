@@ -25,11 +25,15 @@ def claim(lake: Lake) -> Path:
 def altered(lake: Lake, **changes: object) -> None:
     """The claim on the lake, with other facts."""
     found = msgspec.json.decode(claim(lake).read_bytes(), type=Claim)
-    lake.files.write(str(claim(lake)), msgspec.json.encode(msgspec.structs.replace(found, **changes)).decode())
+    lake.files.write(
+        str(claim(lake)), msgspec.json.encode(msgspec.structs.replace(found, **changes)).decode()
+    )
 
 
 def test_a_second_writer_is_refused_until_the_first_has_ended(lake: Lake) -> None:
-    refused = pytest.raises(LakeInUse, match=rf"jq-pipeline run.*process {os.getpid()} .*is writing to this lake")
+    refused = pytest.raises(
+        LakeInUse, match=rf"jq-pipeline run.*process {os.getpid()} .*is writing to this lake"
+    )
     with lake.writing("run"), refused:
         lake.writing("compact").acquire()
     assert not claim(lake).exists()
@@ -57,7 +61,9 @@ def test_a_claim_from_another_machine_ends_when_it_is_not_renewed(lake: Lake) ->
             pass
 
 
-def test_a_writer_that_was_taken_for_dead_finds_out_and_leaves_the_claim_to_its_successor(lake: Lake) -> None:
+def test_a_writer_that_was_taken_for_dead_finds_out_and_leaves_the_claim_to_its_successor(
+    lake: Lake,
+) -> None:
     with lake.writing("run") as first:
         altered(lake, owner="another")
         with pytest.raises(LakeInUse):
@@ -65,17 +71,23 @@ def test_a_writer_that_was_taken_for_dead_finds_out_and_leaves_the_claim_to_its_
     assert claim(lake).exists()
 
 
-def test_a_run_holds_the_lake_and_sweeps_what_others_left_half_written(lake: Lake, history: History, tmp_path: Path) -> None:
+def test_a_run_holds_the_lake_and_sweeps_what_others_left_half_written(
+    lake: Lake, history: History, tmp_path: Path
+) -> None:
     folder = tmp_path / "source"
     folder.mkdir()
-    (folder / "events.jsonl").write_bytes(b"\n".join(msgspec.json.encode(line) for line in history.life("a").lines))
+    (folder / "events.jsonl").write_bytes(
+        b"\n".join(msgspec.json.encode(line) for line in history.life("a").lines)
+    )
     left = Path(lake.root, "_staging", "earlier", "batch")
     left.mkdir(parents=True)
     (left / "half.parquet").touch()
     run = Run(lake, open_source(str(folder)), DEFAULTS)
     run.start(lake.spark, once=True)
     with pytest.raises(LakeInUse):
-        Run(Lake(lake.spark, lake.root), open_source(str(folder)), DEFAULTS).start(lake.spark, once=True)
+        Run(Lake(lake.spark, lake.root), open_source(str(folder)), DEFAULTS).start(
+            lake.spark, once=True
+        )
     run.wait()
     assert run.brought.events == 3
     assert not left.parent.exists()

@@ -58,11 +58,19 @@ def test_an_empty_lake_has_no_story(lake: Lake, tmp_path: Path) -> None:
 
 def test_numbers_are_written_as_people_say_them() -> None:
     assert [number(n) for n in (0, 7, 999, 12_345, 2_500_000)] == ["0", "7", "999", "12.3k", "2.5M"]
-    assert [duration(ms) for ms in (5, 1500, 100_000, 600_000, 10_800_000)] == ["5 ms", "1.5 s", "100 s", "10 min", "3 h"]
+    assert [duration(ms) for ms in (5, 1500, 100_000, 600_000, 10_800_000)] == [
+        "5 ms",
+        "1.5 s",
+        "100 s",
+        "10 min",
+        "3 h",
+    ]
     assert percent(0.98765) == "98.77 %"
 
 
-@pytest.mark.parametrize("values", [[0.0, 0.0], [None, None], [None, 3.0, None], [9.4, 0.01], [1e9, 1.0]])
+@pytest.mark.parametrize(
+    "values", [[0.0, 0.0], [None, None], [None, 3.0, None], [9.4, 0.01], [1e9, 1.0]]
+)
 @pytest.mark.parametrize("log", [False, True])
 def test_any_numbers_make_a_chart(values: list[float | None], log: bool) -> None:
     chart = line_chart([60_000 * n for n in range(len(values))], {"a & b": values}, log=log)

@@ -23,12 +23,18 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 async def put(store: Store, *ids: str, queue: QueueName = QUEUE) -> None:
     """Accept jobs: one event each."""
-    await store.put([JobSpec(queue=queue, id=id, name="send", payload=b"[[],{}]", given_id=True) for id in ids])
+    await store.put(
+        [JobSpec(queue=queue, id=id, name="send", payload=b"[[],{}]", given_id=True) for id in ids]
+    )
 
 
 async def work(store: Store, queue: QueueName = QUEUE) -> int:
     """Start and complete everything that waits: two events each."""
     claim = Claim(queues=(queue,), limit=1000, lease_ms=60_000)
     leases = (await store.settle([], worker="w-1", call="1", then=claim)).leases
-    await store.settle([Complete(queue=lease.queue, id=lease.id, token=lease.token) for lease in leases], worker="w-1", call="2")
+    await store.settle(
+        [Complete(queue=lease.queue, id=lease.id, token=lease.token) for lease in leases],
+        worker="w-1",
+        call="2",
+    )
     return len(leases)

@@ -27,7 +27,11 @@ from tests.relay.conftest import QUEUE, put, work
 
 def events_in(folder: Path) -> list[EventRecord]:
     """Everything a reader of the folder sees."""
-    return [wire.decode(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    return [
+        wire.decode(line)
+        for path in sorted(folder.glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
 
 
 async def test_a_file_appears_when_it_is_finished(store: Store, tmp_path: Path) -> None:
@@ -56,12 +60,16 @@ async def test_a_large_file_is_followed_by_another(store: Store, tmp_path: Path)
     await target.aclose()
 
 
-async def test_what_a_killed_relay_left_is_finished_by_the_next_without_its_torn_line(store: Store, tmp_path: Path) -> None:
+async def test_what_a_killed_relay_left_is_finished_by_the_next_without_its_torn_line(
+    store: Store, tmp_path: Path
+) -> None:
     folder = tmp_path / "events"
     folder.mkdir()
     await put(store, "a", "b")
     one, two = (await store.read_events(QUEUE, after="0")).events
-    (folder / ".growing-20250101T000000-gone-1-000001").write_bytes(wire.encode(one) + b"\n" + wire.encode(two)[:40])
+    (folder / ".growing-20250101T000000-gone-1-000001").write_bytes(
+        wire.encode(one) + b"\n" + wire.encode(two)[:40]
+    )
     (folder / ".growing-20250101T000000-gone-2-000001").write_bytes(b"")
     target = open_target(f"files://{folder}")
     await target.open()
@@ -70,9 +78,14 @@ async def test_what_a_killed_relay_left_is_finished_by_the_next_without_its_torn
     await target.aclose()
 
 
-async def test_the_growing_file_of_a_living_relay_is_left_alone(store: Store, tmp_path: Path) -> None:
+async def test_the_growing_file_of_a_living_relay_is_left_alone(
+    store: Store, tmp_path: Path
+) -> None:
     folder = tmp_path / "events"
-    living, other = open_target(f"files://{folder}?max_seconds=3600"), open_target(f"files://{folder}")
+    living, other = (
+        open_target(f"files://{folder}?max_seconds=3600"),
+        open_target(f"files://{folder}"),
+    )
     await put(store, "a")
     await living.open()
     await living.send((await store.read_events(QUEUE, after="0")).events)
@@ -120,7 +133,9 @@ async def test_two_relays_may_finish_the_same_abandoned_file(store: Store, tmp_p
     assert [event.job for event in events_in(folder)] == ["a"]
 
 
-async def test_a_file_that_cannot_be_published_stops_nothing_and_is_published_later(store: Store, tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_published_stops_nothing_and_is_published_later(
+    store: Store, tmp_path: Path
+) -> None:
     folder, away = tmp_path / "events", tmp_path / "away"
     target = open_target(f"files://{folder}?max_seconds=3600")
     relay = Relay(store, target)
@@ -140,7 +155,9 @@ async def test_a_file_that_cannot_be_published_stops_nothing_and_is_published_la
     await target.aclose()
 
 
-async def test_nothing_is_acknowledged_into_a_file_that_was_removed(store: Store, tmp_path: Path) -> None:
+async def test_nothing_is_acknowledged_into_a_file_that_was_removed(
+    store: Store, tmp_path: Path
+) -> None:
     folder = tmp_path / "events"
     target = open_target(f"files://{folder}?max_seconds=3600")
     relay = Relay(store, target)
@@ -161,20 +178,44 @@ async def test_the_command_ships_what_is_there_and_ends(store: Store, tmp_path: 
     await put(store, "a")
     await work(store)
     shipped = subprocess.run(
-        [sys.executable, "-m", "jobq.relay", "--url", f"sqlite:///{tmp_path}/jobs.db", "--to", f"files://{tmp_path}/out",
-         "--once"],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "jobq.relay",
+            "--url",
+            f"sqlite:///{tmp_path}/jobs.db",
+            "--to",
+            f"files://{tmp_path}/out",
+            "--once",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert "3 events shipped" in shipped.stdout
-    assert [event.kind for event in events_in(tmp_path / "out")] == ["accepted", "started", "completed"]
+    assert [event.kind for event in events_in(tmp_path / "out")] == [
+        "accepted",
+        "started",
+        "completed",
+    ]
 
 
-async def test_the_command_stops_on_a_signal_and_publishes_what_it_has(store: Store, tmp_path: Path) -> None:
+async def test_the_command_stops_on_a_signal_and_publishes_what_it_has(
+    store: Store, tmp_path: Path
+) -> None:
     await put(store, "a")
     process = subprocess.Popen(
-        [sys.executable, "-m", "jobq.relay", "--url", f"sqlite:///{tmp_path}/jobs.db", "--to",
-         f"files://{tmp_path}/out?max_seconds=0"],
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "jobq.relay",
+            "--url",
+            f"sqlite:///{tmp_path}/jobs.db",
+            "--to",
+            f"files://{tmp_path}/out?max_seconds=0",
+        ],
+    )
     try:
         while not events_in(tmp_path / "out"):
             assert process.poll() is None
@@ -205,11 +246,16 @@ def test_an_address_that_is_none_is_refused_with_what_to_type() -> None:
         (["--to", "ftp://somewhere"], "no target for"),
         (["--to", "files://{file}"], "is not a folder"),
         (["--to", "files://{file}/below"], "is not a folder"),
-        (["--to", "files://{folder}", "--metrics-port", "99999999"], "99999999 is not in the range"),
+        (
+            ["--to", "files://{folder}", "--metrics-port", "99999999"],
+            "99999999 is not in the range",
+        ),
         (["--to", "files://{folder}", "--metrics-port", "{port}"], "--metrics-port {port}: "),
     ],
 )
-def test_what_the_command_cannot_do_it_says_in_one_line(tmp_path: Path, arguments: list[str], says: str) -> None:
+def test_what_the_command_cannot_do_it_says_in_one_line(
+    tmp_path: Path, arguments: list[str], says: str
+) -> None:
     file = tmp_path / "file"
     file.touch()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -219,4 +265,6 @@ def test_what_the_command_cannot_do_it_says_in_one_line(tmp_path: Path, argument
     assert done.exit_code in (1, 2)
     assert isinstance(done.exception, SystemExit)
     assert says.format(**names) in done.output
-    assert [line for line in done.output.splitlines() if line.startswith("Error: ")] == done.output.splitlines()[-1:]
+    assert [
+        line for line in done.output.splitlines() if line.startswith("Error: ")
+    ] == done.output.splitlines()[-1:]

@@ -36,7 +36,10 @@ def read(kafka: Kafka, topic: str, count: int) -> list[EventRecord]:
     while len({event.id for event in found}) < count:
         message = consumer.poll(30) if time.monotonic() < until else None
         assert message is not None, f"only {len(found)} of {count} events came"
-        if message.error() is not None and message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        if (
+            message.error() is not None
+            and message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        ):
             continue  # the first event makes the topic, and is on its way
         assert message.error() is None
         assert message.key() == wire.key(wire.decode(message.value()))
@@ -56,10 +59,16 @@ async def test_one_jobs_events_arrive_in_order(store: Store, kafka: Kafka) -> No
     arrived = await asyncio.to_thread(read, kafka, "in-order", 150)
     assert len(arrived) == 150
     for id in ids:
-        assert [event.kind for event in arrived if event.job == id] == ["accepted", "started", "completed"]
+        assert [event.kind for event in arrived if event.job == id] == [
+            "accepted",
+            "started",
+            "completed",
+        ]
 
 
-async def test_while_kafka_is_down_jobs_go_on_and_events_follow_in_order(store: Store, kafka: Kafka) -> None:
+async def test_while_kafka_is_down_jobs_go_on_and_events_follow_in_order(
+    store: Store, kafka: Kafka
+) -> None:
     target = open_target(f"kafka://{kafka.address}/outage")
     relay = Relay(store, target, lease=1.5)
     running = asyncio.ensure_future(relay.run())
@@ -75,12 +84,19 @@ async def test_while_kafka_is_down_jobs_go_on_and_events_follow_in_order(store: 
     relay.stop()
     await running
     for id in ("before", "during"):
-        kinds = [event.kind for event in {event.id: event for event in arrived if event.job == id}.values()]
+        kinds = [
+            event.kind
+            for event in {event.id: event for event in arrived if event.job == id}.values()
+        ]
         assert kinds == ["accepted", "started", "completed"]
 
 
-async def test_an_event_too_large_for_the_broker_is_kept_apart(store: Store, kafka: Kafka, tmp_path: Path) -> None:
-    target = open_target(f"kafka://{kafka.address}/small?message.max.bytes=1000&compression.type=none")
+async def test_an_event_too_large_for_the_broker_is_kept_apart(
+    store: Store, kafka: Kafka, tmp_path: Path
+) -> None:
+    target = open_target(
+        f"kafka://{kafka.address}/small?message.max.bytes=1000&compression.type=none"
+    )
     relay = Relay(store, target, outcasts=tmp_path / "refused.jsonl")
     long_name = JobSpec(queue=QUEUE, id="long", name="x" * 2000, payload=b"[[],{}]", given_id=True)
     await store.put([long_name])

@@ -65,18 +65,26 @@ def relay(store: Store, shelf: Shelf, tmp_path: Path) -> Relay:
     return Relay(store, shelf, outcasts=tmp_path / "refused.jsonl")
 
 
-async def test_events_of_all_queues_are_shipped_in_order(store: Store, relay: Relay, shelf: Shelf) -> None:
+async def test_events_of_all_queues_are_shipped_in_order(
+    store: Store, relay: Relay, shelf: Shelf
+) -> None:
     other = QueueName("globex", "default")
     await put(store, "a", "b")
     await put(store, "c", queue=other)
     await work(store)
     assert await relay.drain() == 7
-    assert [event.kind for event in shelf.taken if event.job == "a"] == ["accepted", "started", "completed"]
+    assert [event.kind for event in shelf.taken if event.job == "a"] == [
+        "accepted",
+        "started",
+        "completed",
+    ]
     assert [event.queue for event in shelf.taken if event.job == "c"] == [other]
     assert len(set(shelf.ids)) == 7
 
 
-async def test_a_restarted_relay_goes_on_where_the_last_one_was(store: Store, relay: Relay, shelf: Shelf, tmp_path: Path) -> None:
+async def test_a_restarted_relay_goes_on_where_the_last_one_was(
+    store: Store, relay: Relay, shelf: Shelf, tmp_path: Path
+) -> None:
     await put(store, "a")
     await relay.drain()
     await put(store, "b")
@@ -85,7 +93,9 @@ async def test_a_restarted_relay_goes_on_where_the_last_one_was(store: Store, re
     assert [event.job for event in shelf.taken] == ["a", "b"]
 
 
-async def test_while_the_target_is_down_events_wait_and_then_follow_in_order(store: Store, relay: Relay, shelf: Shelf) -> None:
+async def test_while_the_target_is_down_events_wait_and_then_follow_in_order(
+    store: Store, relay: Relay, shelf: Shelf
+) -> None:
     await put(store, "a")
     shelf.down = True
     assert await relay.tick() == 0
@@ -98,7 +108,9 @@ async def test_while_the_target_is_down_events_wait_and_then_follow_in_order(sto
     assert relay.status.queues[0].problem is None
 
 
-async def test_a_page_not_acknowledged_is_sent_again(store: Store, relay: Relay, shelf: Shelf, tmp_path: Path) -> None:
+async def test_a_page_not_acknowledged_is_sent_again(
+    store: Store, relay: Relay, shelf: Shelf, tmp_path: Path
+) -> None:
     await put(store, "a")
     shelf.gate.clear()
     pass_under_way = asyncio.ensure_future(relay.tick())
@@ -107,11 +119,15 @@ async def test_a_page_not_acknowledged_is_sent_again(store: Store, relay: Relay,
     with pytest.raises(asyncio.CancelledError):
         await pass_under_way
     shelf.gate.set()
-    assert await Relay(store, shelf, who=relay.who, outcasts=tmp_path / "refused.jsonl").drain() == 1
+    assert (
+        await Relay(store, shelf, who=relay.who, outcasts=tmp_path / "refused.jsonl").drain() == 1
+    )
     assert [event.job for event in shelf.taken] == ["a"]
 
 
-async def test_a_queue_is_shipped_by_one_instance_and_inherited_when_it_goes(store: Store, shelf: Shelf, tmp_path: Path) -> None:
+async def test_a_queue_is_shipped_by_one_instance_and_inherited_when_it_goes(
+    store: Store, shelf: Shelf, tmp_path: Path
+) -> None:
     now = 1_000_000
     async with open_store(f"sqlite:///{tmp_path}/jobs.db", clock=lambda: now) as one:
         first = Relay(one, shelf, who="first", lease=15)
@@ -127,7 +143,9 @@ async def test_a_queue_is_shipped_by_one_instance_and_inherited_when_it_goes(sto
     assert [event.job for event in shelf.taken] == ["a", "b"]
 
 
-async def test_an_event_the_target_will_never_take_is_kept_and_counted(store: Store, relay: Relay, shelf: Shelf) -> None:
+async def test_an_event_the_target_will_never_take_is_kept_and_counted(
+    store: Store, relay: Relay, shelf: Shelf
+) -> None:
     await put(store, "small", "huge", "last")
     shelf.refuses = {"huge"}
     await relay.drain()
@@ -138,7 +156,9 @@ async def test_an_event_the_target_will_never_take_is_kept_and_counted(store: St
     assert relay.status.queues[0].refused == 1
 
 
-async def test_the_lag_is_the_age_of_the_oldest_event_not_shipped(store: Store, shelf: Shelf, tmp_path: Path) -> None:
+async def test_the_lag_is_the_age_of_the_oldest_event_not_shipped(
+    store: Store, shelf: Shelf, tmp_path: Path
+) -> None:
     await put(store, "a")
     at = (await store.read_events(QUEUE, after="0")).events[0].at_ms
     relay = Relay(store, shelf, clock=lambda: at + 90_000)
@@ -162,7 +182,9 @@ async def test_there_is_a_lag_for_as_long_as_pages_wait(store: Store, shelf: She
     assert relay.status.lag_ms == 0
 
 
-async def test_a_target_that_fails_at_its_chores_goes_on_being_served(store: Store, relay: Relay, shelf: Shelf) -> None:
+async def test_a_target_that_fails_at_its_chores_goes_on_being_served(
+    store: Store, relay: Relay, shelf: Shelf
+) -> None:
     shelf.broken = True
     await put(store, "a")
     assert await relay.tick() == 1
@@ -174,7 +196,9 @@ async def test_a_target_that_fails_at_its_chores_goes_on_being_served(store: Sto
     assert [event.job for event in shelf.taken] == ["a", "b"]
 
 
-async def test_a_pass_that_fails_for_one_queue_ends_when_it_has_ended_for_all(store: Store, relay: Relay, shelf: Shelf) -> None:
+async def test_a_pass_that_fails_for_one_queue_ends_when_it_has_ended_for_all(
+    store: Store, relay: Relay, shelf: Shelf
+) -> None:
     """Otherwise the next pass would send the same page beside it."""
     await put(store, "a")
     await put(store, "b", queue=QueueName("globex", "default"))
@@ -194,7 +218,9 @@ async def test_a_pass_that_fails_for_one_queue_ends_when_it_has_ended_for_all(st
     assert await relay.drain() == 1
 
 
-async def test_refused_events_that_cannot_be_kept_are_not_passed_over(store: Store, shelf: Shelf, tmp_path: Path) -> None:
+async def test_refused_events_that_cannot_be_kept_are_not_passed_over(
+    store: Store, shelf: Shelf, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     relay = Relay(store, shelf, outcasts=tmp_path / "file" / "refused.jsonl")
     await put(store, "huge")
@@ -206,7 +232,9 @@ async def test_refused_events_that_cannot_be_kept_are_not_passed_over(store: Sto
     assert relay.status.queues[0].refused == 1
 
 
-async def test_stop_does_not_wait_for_a_target_that_says_nothing(store: Store, relay: Relay, shelf: Shelf) -> None:
+async def test_stop_does_not_wait_for_a_target_that_says_nothing(
+    store: Store, relay: Relay, shelf: Shelf
+) -> None:
     await put(store, "a")
     shelf.gate.clear()
     running = asyncio.ensure_future(relay.run())

@@ -12,17 +12,59 @@ from jobq.core.records import EventRecord, QueueName
 from jobq.core.states import Kind, QueueKind, State
 
 EVENT = EventRecord(
-    id="log-12-0-f00dcafe", number=40, shard=3, position="12", kind=Kind.STARTED, at_ms=1_763_211_600_123,
-    queue=QueueName("acme", "mail"), job="j", life=0, name="send", key=None, attempt=1, failures=0, stalls=0,
-    state=State.ACTIVE, previous=State.WAITING, worker="w-1",
-    actor="ann", reason=None, error=None, fingerprint=None, created_ms=1, due_ms=2, started_ms=3, finished_ms=None,
-)  # fmt: skip
+    id="log-12-0-f00dcafe",
+    number=40,
+    shard=3,
+    position="12",
+    kind=Kind.STARTED,
+    at_ms=1_763_211_600_123,
+    queue=QueueName("acme", "mail"),
+    job="j",
+    life=0,
+    name="send",
+    key=None,
+    attempt=1,
+    failures=0,
+    stalls=0,
+    state=State.ACTIVE,
+    previous=State.WAITING,
+    worker="w-1",
+    actor="ann",
+    reason=None,
+    error=None,
+    fingerprint=None,
+    created_ms=1,
+    due_ms=2,
+    started_ms=3,
+    finished_ms=None,
+)
 GAP = EventRecord(
-    id="log-13-0-f00dcafe", number=42, shard=0, position="13", kind="gap", at_ms=5, queue=QueueName("acme", "mail"),
-    job="", life=0, name="", key=None,
-    attempt=0, failures=0, stalls=0, state=None, previous=None, worker=None, actor=None, reason="3 entries dropped", error=None,
-    fingerprint=None, created_ms=5, due_ms=None, started_ms=None, finished_ms=None,
-)  # fmt: skip
+    id="log-13-0-f00dcafe",
+    number=42,
+    shard=0,
+    position="13",
+    kind="gap",
+    at_ms=5,
+    queue=QueueName("acme", "mail"),
+    job="",
+    life=0,
+    name="",
+    key=None,
+    attempt=0,
+    failures=0,
+    stalls=0,
+    state=None,
+    previous=None,
+    worker=None,
+    actor=None,
+    reason="3 entries dropped",
+    error=None,
+    fingerprint=None,
+    created_ms=5,
+    due_ms=None,
+    started_ms=None,
+    finished_ms=None,
+)
 
 
 PAUSED = msgspec.structs.replace(GAP, kind=QueueKind.PAUSED, actor="ann@host", reason=None)
@@ -35,11 +77,28 @@ def test_a_line_holds_the_whole_event(event: EventRecord) -> None:
 
 def test_the_format_is_this_one() -> None:
     assert json.loads(wire.encode(EVENT)) == {
-        "v": 1, "id": "log-12-0-f00dcafe", "number": 40, "shard": 3, "kind": "started", "at_ms": 1_763_211_600_123,
-        "tenant": "acme", "queue": "mail", "job": "j", "actor": "ann",
-        "life": 0, "name": "send", "attempt": 1, "failures": 0, "stalls": 0, "state": "active", "previous": "waiting",
-        "worker": "w-1", "created_ms": 1, "due_ms": 2, "started_ms": 3,
-    }  # fmt: skip
+        "v": 1,
+        "id": "log-12-0-f00dcafe",
+        "number": 40,
+        "shard": 3,
+        "kind": "started",
+        "at_ms": 1_763_211_600_123,
+        "tenant": "acme",
+        "queue": "mail",
+        "job": "j",
+        "actor": "ann",
+        "life": 0,
+        "name": "send",
+        "attempt": 1,
+        "failures": 0,
+        "stalls": 0,
+        "state": "active",
+        "previous": "waiting",
+        "worker": "w-1",
+        "created_ms": 1,
+        "due_ms": 2,
+        "started_ms": 3,
+    }
     assert wire.key(EVENT) == b"acme/mail/j"
 
 

@@ -20,9 +20,13 @@ def examples(n: int) -> settings:
     """This many examples, unless a longer search is asked for."""
     phases = [Phase.explicit, Phase.generate, Phase.shrink]
     return settings(
-        max_examples=EXAMPLES or n, deadline=None, database=None, derandomize=not EXAMPLES, phases=phases,
+        max_examples=EXAMPLES or n,
+        deadline=None,
+        database=None,
+        derandomize=not EXAMPLES,
+        phases=phases,
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
 
 
 class Table:

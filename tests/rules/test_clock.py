@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from jobq.stores.conformance.kit import HOUR, MINUTE, SECOND, Desk
 from tests.rules.kit import StoreTime, Table, examples
 
-moves = st.sampled_from([1, 999, SECOND, MINUTE, 11 * MINUTE, 2 * HOUR, -1, -999, -SECOND, -MINUTE, -HOUR, -25 * HOUR])
+moves = st.sampled_from(
+    [1, 999, SECOND, MINUTE, 11 * MINUTE, 2 * HOUR, -1, -999, -SECOND, -MINUTE, -HOUR, -25 * HOUR]
+)
 
 
 @examples(40)
@@ -28,7 +30,10 @@ def test_the_time_of_a_store_is_what_core_says(table: Table, script: list[int]) 
 
 
 @examples(40)
-@given(delay=st.sampled_from([SECOND, 15 * SECOND, 10 * MINUTE, HOUR]), script=st.lists(moves, min_size=1, max_size=20))
+@given(
+    delay=st.sampled_from([SECOND, 15 * SECOND, 10 * MINUTE, HOUR]),
+    script=st.lists(moves, min_size=1, max_size=20),
+)
 def test_a_delay_ends_at_the_stores_time(table: Table, delay: int, script: list[int]) -> None:
     async def play(q: Desk) -> None:
         time = StoreTime(q.clock)

@@ -11,7 +11,17 @@ from jobq.core.commands import Cancel, Remove, Rerun
 from jobq.core.locks import meet, releases, standing
 from jobq.core.records import AnyOutcome, JobRecord, Lease, UniqueMode, UniqueSpec
 from jobq.core.states import State
-from jobq.stores.conformance.kit import LEASE, SECOND, Desk, block, complete, fail, release, retry, snooze
+from jobq.stores.conformance.kit import (
+    LEASE,
+    SECOND,
+    Desk,
+    block,
+    complete,
+    fail,
+    release,
+    retry,
+    snooze,
+)
 from tests.rules.kit import Table, examples
 
 TTL = 20 * SECOND
@@ -47,9 +57,14 @@ step = st.one_of(
 
 def ended(kind: str, lease: Lease) -> AnyOutcome:
     made: dict[str, AnyOutcome] = {
-        "complete": complete(lease), "fail": fail(lease), "retry": retry(lease), "retry later": retry(lease, 5 * SECOND),
-        "snooze": snooze(lease, SECOND), "release": release(lease), "block": block(lease, signal="go"),
-    }  # fmt: skip
+        "complete": complete(lease),
+        "fail": fail(lease),
+        "retry": retry(lease),
+        "retry later": retry(lease, 5 * SECOND),
+        "snooze": snooze(lease, SECOND),
+        "release": release(lease),
+        "block": block(lease, signal="go"),
+    }
     return made[kind]
 
 
@@ -95,11 +110,16 @@ class Script:
     async def put(self, step: Put) -> None:
         self.n += 1
         id, payload = f"j{self.n}", f"{self.n}".encode()
-        unique = UniqueSpec(lock="L", mode=step.mode, ttl_ms=TTL if step.mode == "throttle" else None)
+        unique = UniqueSpec(
+            lock="L", mode=step.mode, ttl_ms=TTL if step.mode == "throttle" else None
+        )
         holder = None if self.lock is None else await self.q.look(self.lock.id)
         meeting = "accept"
         if self.lock is not None:
-            meeting = meet(step.mode, standing(None, 0) if holder is None else standing(holder.state, holder.attempt))
+            meeting = meet(
+                step.mode,
+                standing(None, 0) if holder is None else standing(holder.state, holder.attempt),
+            )
         result = await self.q.put_one(id, unique=unique, delay_ms=step.delay_ms, payload=payload)
         if meeting == "follow" and self.follower is not None:
             await self.replaced(self.follower, payload)
@@ -171,9 +191,45 @@ class Script:
 @examples(120)
 @given(steps=st.lists(step, min_size=3, max_size=16))
 @example([Put("debounce"), Work("block"), Put("debounce"), Put("debounce")])
-@example([Put("debounce"), Work("retry later"), Put("debounce", 5 * SECOND), Do("wait"), Work("complete"), Put("debounce")])
-@example([Put("keep_last"), Work("none"), Put("keep_last"), Put("keep_last"), Work("complete"), Put("keep_last")])
-@example([Put("throttle"), Work("complete"), Put("throttle"), Put("simple"), Put("debounce"), Put("keep_last")])
-@example([Put("simple"), Put("debounce"), Put("keep_last"), Work("snooze"), Put("debounce"), Put("keep_last")])
+@example(
+    [
+        Put("debounce"),
+        Work("retry later"),
+        Put("debounce", 5 * SECOND),
+        Do("wait"),
+        Work("complete"),
+        Put("debounce"),
+    ]
+)
+@example(
+    [
+        Put("keep_last"),
+        Work("none"),
+        Put("keep_last"),
+        Put("keep_last"),
+        Work("complete"),
+        Put("keep_last"),
+    ]
+)
+@example(
+    [
+        Put("throttle"),
+        Work("complete"),
+        Put("throttle"),
+        Put("simple"),
+        Put("debounce"),
+        Put("keep_last"),
+    ]
+)
+@example(
+    [
+        Put("simple"),
+        Put("debounce"),
+        Put("keep_last"),
+        Work("snooze"),
+        Put("debounce"),
+        Put("keep_last"),
+    ]
+)
 def test_a_held_lock_means_what_core_says(table: Table, steps: list[Step]) -> None:
     table.play(lambda q: Script(q).play(steps))

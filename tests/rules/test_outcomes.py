@@ -23,18 +23,36 @@ from jobq.core.commands import (
 )
 from jobq.core.records import AnyOutcome, JobKey, Lease
 from jobq.core.states import State
-from jobq.stores.conformance.kit import LEASE, SECOND, Desk, block, complete, fail, hold, release, retry, snooze
+from jobq.stores.conformance.kit import (
+    LEASE,
+    SECOND,
+    Desk,
+    block,
+    complete,
+    fail,
+    hold,
+    release,
+    retry,
+    snooze,
+)
 from tests.rules.kit import Table, examples
 
-KINDS = sorted(outcomes.EFFECTS.keys() - {"defer"})  # how long a job is put off is not its outcome's choice: core/unknown.py
+KINDS = sorted(
+    outcomes.EFFECTS.keys() - {"defer"}
+)  # how long a job is put off is not its outcome's choice: core/unknown.py
 DELAYS = st.sampled_from([0, SECOND])
 
 
 def outcome(kind: str, lease: Lease, delay_ms: int) -> AnyOutcome:
     made: dict[str, AnyOutcome] = {
-        "complete": complete(lease), "fail": fail(lease), "retry": retry(lease, delay_ms), "snooze": snooze(lease, delay_ms),
-        "release": release(lease), "hold": hold(lease, delay_ms), "block": block(lease, signal="go"),
-    }  # fmt: skip
+        "complete": complete(lease),
+        "fail": fail(lease),
+        "retry": retry(lease, delay_ms),
+        "snooze": snooze(lease, delay_ms),
+        "release": release(lease),
+        "hold": hold(lease, delay_ms),
+        "block": block(lease, signal="go"),
+    }
     return made[kind]
 
 
@@ -61,8 +79,16 @@ EXPECTED_ORDER = {"front": ["j", "a", "b"], "back": ["a", "b", "j"], "first": ["
 
 
 @examples(60)
-@given(kind=st.sampled_from(KINDS), delay=DELAYS, asked=st.booleans(), keyed=st.booleans(), lifo=st.booleans())
-def test_an_outcome_does_what_core_says(table: Table, kind: str, delay: int, asked: bool, keyed: bool, lifo: bool) -> None:
+@given(
+    kind=st.sampled_from(KINDS),
+    delay=DELAYS,
+    asked=st.booleans(),
+    keyed=st.booleans(),
+    lifo=st.booleans(),
+)
+def test_an_outcome_does_what_core_says(
+    table: Table, kind: str, delay: int, asked: bool, keyed: bool, lifo: bool
+) -> None:
     async def play(q: Desk) -> None:
         lease = await line_up(q, keyed, lifo)
         if asked:
@@ -70,13 +96,26 @@ def test_an_outcome_does_what_core_says(table: Table, kind: str, delay: int, ask
         await q.settle(outcome(kind, lease, delay))
         effect = outcomes.effect(kind, delay_ms=delay, cancel_asked=asked)
         record = await q.get("j")
-        assert (record.state, record.failures, record.stalls, record.attempt) == (effect.state, int(effect.failed), 0, 1)
+        assert (record.state, record.failures, record.stalls, record.attempt) == (
+            effect.state,
+            int(effect.failed),
+            0,
+            1,
+        )
         event = await q.last_event("j")
-        assert (event.kind, event.state, event.previous) == (effect.kind, effect.state, State.ACTIVE)
+        assert (event.kind, event.state, event.previous) == (
+            effect.kind,
+            effect.state,
+            State.ACTIVE,
+        )
         if effect.state in (State.WAITING, State.DELAYED):
             q.clock.advance(delay)
             await q.tick()
-            place = "front" if effect.returns else outcomes.place_when_due("keyed" if keyed else "plain", started=True, lifo=lifo)
+            place = (
+                "front"
+                if effect.returns
+                else outcomes.place_when_due("keyed" if keyed else "plain", started=True, lifo=lifo)
+            )
             assert await order(q) == EXPECTED_ORDER[place]
 
     table.play(play)
@@ -106,7 +145,9 @@ def test_expired_leases_do_what_core_says(table: Table, max_stalls: int, asked_a
 
 @examples(25)
 @given(delay=DELAYS, lifo=st.booleans(), keyed=st.booleans(), blocked=st.booleans())
-def test_a_job_that_becomes_due_goes_where_core_says(table: Table, delay: int, lifo: bool, keyed: bool, blocked: bool) -> None:
+def test_a_job_that_becomes_due_goes_where_core_says(
+    table: Table, delay: int, lifo: bool, keyed: bool, blocked: bool
+) -> None:
     async def play(q: Desk) -> None:
         key = "k" if keyed else None
         child: dict[str, Any] = {}
@@ -131,19 +172,34 @@ def test_a_job_that_becomes_due_goes_where_core_says(table: Table, delay: int, l
     table.play(play)
 
 
-# ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────
 
 WAYS = [
-    "delayed", "blocked", "waiting", "active", "completed", "failed", "cancelled", "retried", "retried later", "snoozed",
-    "released", "blocked again", "rerun",
-]  # fmt: skip
+    "delayed",
+    "blocked",
+    "waiting",
+    "active",
+    "completed",
+    "failed",
+    "cancelled",
+    "retried",
+    "retried later",
+    "snoozed",
+    "released",
+    "blocked again",
+    "rerun",
+]
 
 
 async def bring(q: Desk, way: str) -> None:
     """A job that stands where `way` says."""
     if way == "blocked":
         await q.put_one("child", delay_ms=SECOND)
-    await q.put_one("j", delay_ms=SECOND if way == "delayed" else 0, after=(q.edge("child"),) if way == "blocked" else ())
+    await q.put_one(
+        "j",
+        delay_ms=SECOND if way == "delayed" else 0,
+        after=(q.edge("child"),) if way == "blocked" else (),
+    )
     if way in ("delayed", "blocked", "waiting"):
         return
     if way == "cancelled":
@@ -151,10 +207,15 @@ async def bring(q: Desk, way: str) -> None:
         return
     lease = await q.take()
     ends: dict[str, AnyOutcome] = {
-        "completed": complete(lease), "rerun": complete(lease), "failed": fail(lease), "retried": retry(lease),
-        "retried later": retry(lease, SECOND), "snoozed": snooze(lease, SECOND), "released": release(lease),
+        "completed": complete(lease),
+        "rerun": complete(lease),
+        "failed": fail(lease),
+        "retried": retry(lease),
+        "retried later": retry(lease, SECOND),
+        "snoozed": snooze(lease, SECOND),
+        "released": release(lease),
         "blocked again": block(lease, signal="go"),
-    }  # fmt: skip
+    }
     if way in ends:
         await q.settle(ends[way])
     if way == "rerun":
@@ -163,10 +224,15 @@ async def bring(q: Desk, way: str) -> None:
 
 def command(tag: str, key: JobKey) -> AnyCommand:
     made: dict[str, AnyCommand] = {
-        "cancel": Cancel(job=key), "rerun": Rerun(job=key), "promote": Promote(job=key),
-        "reprioritise": Reprioritise(job=key, priority=3), "reschedule": Reschedule(job=key, delay_ms=SECOND),
-        "update": Update(job=key, payload=b"new"), "remove": Remove(job=key), "signal": SendSignal(job=key, name="x"),
-    }  # fmt: skip
+        "cancel": Cancel(job=key),
+        "rerun": Rerun(job=key),
+        "promote": Promote(job=key),
+        "reprioritise": Reprioritise(job=key, priority=3),
+        "reschedule": Reschedule(job=key, delay_ms=SECOND),
+        "update": Update(job=key, payload=b"new"),
+        "remove": Remove(job=key),
+        "signal": SendSignal(job=key, name="x"),
+    }
     return made[tag]
 
 

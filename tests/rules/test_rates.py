@@ -35,12 +35,19 @@ class Change(NamedTuple):
 
 
 Step = Put | Claim | Advance | Change
-windows = st.builds(Window, limit=st.integers(1, 4), per_ms=st.sampled_from([1, 500, 1_000, 7_001, 60_000]))
-buckets = st.builds(Tokens, capacity=st.integers(1, 6), refill=st.sampled_from([0.1, 0.37, 1.0, 3.0, 250.0]))
+windows = st.builds(
+    Window, limit=st.integers(1, 4), per_ms=st.sampled_from([1, 500, 1_000, 7_001, 60_000])
+)
+buckets = st.builds(
+    Tokens, capacity=st.integers(1, 6), refill=st.sampled_from([0.1, 0.37, 1.0, 3.0, 250.0])
+)
 rates = windows | buckets
 moves = st.sampled_from([1, 499, 500, 999, 1_000, 3_333, 7_000, 7_001, 60_000, -200, -1_500, -HOUR])
 step = st.one_of(
-    st.builds(Put, st.integers(1, 6)), st.builds(Claim, st.integers(1, 4)), st.builds(Advance, moves), st.builds(Change, rates)
+    st.builds(Put, st.integers(1, 6)),
+    st.builds(Claim, st.integers(1, 4)),
+    st.builds(Advance, moves),
+    st.builds(Change, rates),
 )
 steps = st.lists(step, min_size=4, max_size=25)
 LOWERED = [Put(6), Change(Tokens(capacity=2, refill=1.0)), Claim(1), Advance(2_000), Claim(1)]
@@ -83,8 +90,14 @@ def in_force(of: str, rate: RateData) -> Limits:
 @example("key", Tokens(capacity=6, refill=1.0), LOWERED)
 @example("queue", Window(limit=1, per_ms=1_000), SET_BACK)
 @example("key", Window(limit=1, per_ms=1_000), SET_BACK)
-@example("queue", Window(limit=1, per_ms=1_000), [Put(1), Put(1), Claim(2), Advance(999), Claim(1), Advance(1), Claim(1)])
-def test_starts_are_what_core_allows(table: Table, of: Literal["queue", "key"], rate: RateData, script: list[Step]) -> None:
+@example(
+    "queue",
+    Window(limit=1, per_ms=1_000),
+    [Put(1), Put(1), Claim(2), Advance(999), Claim(1), Advance(1), Claim(1)],
+)
+def test_starts_are_what_core_allows(
+    table: Table, of: Literal["queue", "key"], rate: RateData, script: list[Step]
+) -> None:
     async def play(q: Desk) -> None:
         time, oracle = StoreTime(q.clock), Oracle(rate)
         key = None if of == "queue" else "k"
@@ -107,7 +120,9 @@ def test_starts_are_what_core_allows(table: Table, of: Literal["queue", "key"], 
                     assert [lease.id for lease in settled.leases] == started
                     if retry_in is not None:
                         assert settled.next_due_ms is not None
-                        assert abs(settled.next_due_ms - retry_in) <= 1  # floats, added up in another order
+                        assert (
+                            abs(settled.next_due_ms - retry_in) <= 1
+                        )  # floats, added up in another order
                 case Change(changed):
                     await q.store.set_limits(q.queue, in_force(of, changed))
                     oracle.change(changed)
@@ -137,5 +152,3 @@ def test_the_wait_that_is_told_suffices(table: Table, rate: RateData, costs: lis
         assert started == [f"j{n}" for n in range(len(costs))]
 
     table.play(play)
-
-

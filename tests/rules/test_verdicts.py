@@ -23,7 +23,11 @@ from tests.rules.kit import Table, examples
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=80) | st.sampled_from(
     ["ä" * 1_999, "𝄞" * 700, "e" * 493 + "üü", "x" * 2_000, "%s %d %", ""]
 )
-ids = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="{}"), min_size=1, max_size=256)
+ids = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="{}"),
+    min_size=1,
+    max_size=256,
+)
 policies: st.SearchStrategy[ChildPolicy] = st.sampled_from(["fail", "ignore", "continue"])
 
 
@@ -32,10 +36,17 @@ async def own_failure(q: Desk, id: str) -> Failure | None:
 
 
 @examples(60)
-@given(end=st.sampled_from(["completed", "failed", "cancelled", "stalled", "expired"]), policy=policies, message=texts, id=ids)
+@given(
+    end=st.sampled_from(["completed", "failed", "cancelled", "stalled", "expired"]),
+    policy=policies,
+    message=texts,
+    id=ids,
+)
 @example("failed", "fail", "𝄞" * 700, "ü" * 256)
 @example("failed", "continue", "%s %d", "a")
-def test_a_childs_end_is_handed_on_as_core_says(table: Table, end: str, policy: ChildPolicy, message: str, id: str) -> None:
+def test_a_childs_end_is_handed_on_as_core_says(
+    table: Table, end: str, policy: ChildPolicy, message: str, id: str
+) -> None:
     async def play(q: Desk) -> None:
         parent = "p" if id != "p" else "q"
         child = q.spec(id, max_stalls=0, ttl_ms=SECOND if end == "expired" else None)
@@ -48,18 +59,24 @@ def test_a_childs_end_is_handed_on_as_core_says(table: Table, end: str, policy: 
             lease = await q.take(lease_ms=LEASE)
             q.clock.advance(LEASE if end == "stalled" else 7)
             if end != "stalled":
-                await q.settle(complete(lease, b"1") if end == "completed" else fail(lease, message))
+                await q.settle(
+                    complete(lease, b"1") if end == "completed" else fail(lease, message)
+                )
         await q.tick()
         record = await q.get(id)
-        told = ChildEnd(id, record.name, record.state, record.failure, record.attempt, record.finished_ms or 0)
+        told = ChildEnd(
+            id, record.name, record.state, record.failure, record.attempt, record.finished_ms or 0
+        )
         if verdicts.fails_parent(policy, record.state):
             expected = verdicts.parent_failure(told, attempt=0, now_ms=q.clock.now_ms)
             assert await q.state(parent) is State.FAILED
             assert await own_failure(q, parent) == expected
             event = await q.last_event(parent)
             assert (event.reason, event.error, event.fingerprint) == (
-                "child", verdicts.error_text(expected), expected.fingerprint,
-            )  # fmt: skip
+                "child",
+                verdicts.error_text(expected),
+                expected.fingerprint,
+            )
         else:
             (given_,) = (await q.take()).inputs
             assert given_.failure == verdicts.handed_on(policy, told)
@@ -71,7 +88,9 @@ def test_a_childs_end_is_handed_on_as_core_says(table: Table, end: str, policy: 
 @examples(40)
 @given(id=ids, mode=st.sampled_from([None, "plain", "keyed"]), keyed=st.booleans(), message=texts)
 @example("ü" * 256, None, False, "𝄞" * 700)
-def test_a_dead_letter_is_what_core_says(table: Table, id: str, mode: Mode | None, keyed: bool, message: str) -> None:
+def test_a_dead_letter_is_what_core_says(
+    table: Table, id: str, mode: Mode | None, keyed: bool, message: str
+) -> None:
     async def play(q: Desk) -> None:
         graves = q.beside("graves")
         await q.store.declare(q.queue, QueueConfig(dead_letters="graves"))
@@ -97,9 +116,12 @@ spans = st.sampled_from([None, 0, 1, 30 * SECOND, HOUR])
 
 @examples(60)
 @given(
-    end=st.sampled_from([State.COMPLETED, State.FAILED, State.CANCELLED]), keep=spans,
-    result_ttl=st.sampled_from([None, 1, 90 * SECOND]), watched=st.booleans(), swept=st.booleans(),
-)  # fmt: skip
+    end=st.sampled_from([State.COMPLETED, State.FAILED, State.CANCELLED]),
+    keep=spans,
+    result_ttl=st.sampled_from([None, 1, 90 * SECOND]),
+    watched=st.booleans(),
+    swept=st.booleans(),
+)
 def test_a_record_is_kept_as_long_as_core_says(
     table: Table, end: State, keep: int | None, result_ttl: int | None, watched: bool, swept: bool
 ) -> None:
@@ -120,7 +142,9 @@ def test_a_record_is_kept_as_long_as_core_says(
         else:
             await finish(q)
         kept = kept_ms(retention, end, result_ttl_ms=result_ttl, watched=watched)
-        for ms, there in ((1_000 * HOUR, True),) if kept is None else ((kept - 1, True), (1, False)):
+        for ms, there in (
+            ((1_000 * HOUR, True),) if kept is None else ((kept - 1, True), (1, False))
+        ):
             if ms >= 0:
                 q.clock.advance(ms)
                 if swept:
@@ -131,7 +155,11 @@ def test_a_record_is_kept_as_long_as_core_says(
 
 
 @examples(60)
-@given(locks=st.lists(st.sampled_from([None, "L", "M"]), min_size=2, max_size=5), waits=st.booleans(), held=st.booleans())
+@given(
+    locks=st.lists(st.sampled_from([None, "L", "M"]), min_size=2, max_size=5),
+    waits=st.booleans(),
+    held=st.booleans(),
+)
 @example(["L", "L"], True, False)
 @example(["L", "M"], True, True)
 def test_a_flow_with_unique_members_is_refused_or_runs_to_its_end(
@@ -142,7 +170,9 @@ def test_a_flow_with_unique_members_is_refused_or_runs_to_its_end(
             return None if lock is None else UniqueSpec(lock=lock)
 
         def member(n: int, lock: str | None) -> JobSpec:
-            return q.spec(f"m{n}", unique=unique(lock), after=(q.edge(f"m{n - 1}"),) if waits and n else ())
+            return q.spec(
+                f"m{n}", unique=unique(lock), after=(q.edge(f"m{n - 1}"),) if waits and n else ()
+            )
 
         refused = True
         if held:

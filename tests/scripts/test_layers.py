@@ -52,8 +52,12 @@ def test_the_right_way_is_free(tmp_path: Path) -> None:
 
 
 def test_the_engine_may_not_import_the_public_api(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, {"engine/fetcher.py": "\nfrom jobq.queue import Queue", "queue.py": ""})
-    assert problem.startswith("engine/fetcher.py:2: engine may not import jobq.queue (public); it may import core, ")
+    (problem,) = problems(
+        tmp_path, {"engine/fetcher.py": "\nfrom jobq.queue import Queue", "queue.py": ""}
+    )
+    assert problem.startswith(
+        "engine/fetcher.py:2: engine may not import jobq.queue (public); it may import core, "
+    )
 
 
 def test_an_import_inside_a_function_counts(tmp_path: Path) -> None:
@@ -66,28 +70,43 @@ def test_an_import_for_type_checking_does_not_count(tmp_path: Path) -> None:
 
 
 def test_a_module_imported_from_its_package_is_the_module(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, {"stores/__init__.py": "from jobq.stores import sqlite", "stores/sqlite.py": ""})
+    (problem,) = problems(
+        tmp_path, {"stores/__init__.py": "from jobq.stores import sqlite", "stores/sqlite.py": ""}
+    )
     assert "stores may not import jobq.stores.sqlite" in problem
 
 
 def test_a_store_imports_no_other_store(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, {"stores/valkey/store.py": "from jobq.stores.sqlite.store import SqliteStore"})
+    (problem,) = problems(
+        tmp_path, {"stores/valkey/store.py": "from jobq.stores.sqlite.store import SqliteStore"}
+    )
     assert "a store imports no other store" in problem
 
 
 def test_a_driver_stays_in_its_package(tmp_path: Path) -> None:
-    files = {"stores/valkey/store.py": "import redis.asyncio", "engine/fetcher.py": "from redis import Redis"}
+    files = {
+        "stores/valkey/store.py": "import redis.asyncio",
+        "engine/fetcher.py": "from redis import Redis",
+    }
     (problem,) = problems(tmp_path, files)
-    assert problem == "engine/fetcher.py:1: redis is the Valkey driver and belongs in stores.valkey, not in engine"
+    assert (
+        problem
+        == "engine/fetcher.py:1: redis is the Valkey driver and belongs in stores.valkey, not in engine"
+    )
 
 
-@pytest.mark.parametrize("source", ["import asyncio", "import time", "from os import urandom", "import concurrent.futures"])
+@pytest.mark.parametrize(
+    "source",
+    ["import asyncio", "import time", "from os import urandom", "import concurrent.futures"],
+)
 def test_core_imports_nothing_that_waits_or_reads_the_world(tmp_path: Path, source: str) -> None:
     (problem,) = problems(tmp_path, {"core/decide.py": source})
     assert "core is pure" in problem
 
 
-@pytest.mark.parametrize("source", ["datetime.now(UTC)", "datetime.datetime.utcnow()", "date.today()"])
+@pytest.mark.parametrize(
+    "source", ["datetime.now(UTC)", "datetime.datetime.utcnow()", "date.today()"]
+)
 def test_core_reads_no_clock(tmp_path: Path, source: str) -> None:
     (problem,) = problems(tmp_path, {"core/cron.py": source})
     assert "core reads no clock" in problem
@@ -95,7 +114,15 @@ def test_core_reads_no_clock(tmp_path: Path, source: str) -> None:
 
 @pytest.mark.parametrize("unit", ["pipeline", "server", "cli"])
 def test_nothing_imports_pipeline_server_or_cli(tmp_path: Path, unit: str) -> None:
-    assert len(problems(tmp_path, {"worker.py": f"import jobq.{unit}", "relay/run.py": f"from jobq.{unit} import x"})) == 2
+    assert (
+        len(
+            problems(
+                tmp_path,
+                {"worker.py": f"import jobq.{unit}", "relay/run.py": f"from jobq.{unit} import x"},
+            )
+        )
+        == 2
+    )
 
 
 def test_this_repository_keeps_its_layers() -> None:

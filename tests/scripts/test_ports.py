@@ -20,7 +20,9 @@ def test_a_port_is_given_once() -> None:
 def test_another_process_does_not_get_a_port_that_is_taken() -> None:
     mine = ports.free_port()
     code = f"from scripts import ports; print(ports._take({mine}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "False"
 
 

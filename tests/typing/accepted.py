@@ -46,7 +46,9 @@ class Receipt:
     cents: int
 
 
-@billing.task(retry=Retry(8, base=1, cap=300, jitter=0.2), timeout=30, unique=Unique("invoice"), key="tenant")
+@billing.task(
+    retry=Retry(8, base=1, cap=300, jitter=0.2), timeout=30, unique=Unique("invoice"), key="tenant"
+)
 async def charge(tenant: str, invoice: int) -> Receipt:
     if invoice < 0:
         raise Retry.after(30)
@@ -68,7 +70,9 @@ def email(receipts: list[Receipt], *, subject: str = "") -> int:
 async def main() -> None:
     async with billing:
         job = await charge.enqueue("acme", invoice=7)
-        job = await charge.options(id="inv-8", delay=timedelta(hours=1), priority=5).enqueue("acme", 8)
+        job = await charge.options(id="inv-8", delay=timedelta(hours=1), priority=5).enqueue(
+            "acme", 8
+        )
         receipt = await charge.options(wait=30).call("acme", 9)
         jobs = await charge.enqueue_many([("acme", n) for n in range(10_000)])
         async with billing.flow() as flow:
@@ -100,7 +104,9 @@ async def calling() -> None:
 
 async def operating() -> None:
     try:
-        many = await billing.enqueue_many([charge.bind("acme", 1), email.options(priority=3).bind([])])
+        many = await billing.enqueue_many(
+            [charge.bind("acme", 1), email.options(priority=3).bind([])]
+        )
     except QueueFull as full:
         assert_type(full.accepted, list[Job[Any]])
         assert_type((full.queue, full.max_waiting, full.refused), tuple[str, int, int])
@@ -122,7 +128,10 @@ async def operating() -> None:
         assert_type(info.errors, tuple[Failure, ...])
         assert_type(info.options.retry, Retry | Literal["worker"])
         assert_type(info.options.timeout, timedelta | Literal["worker"] | None)
-        assert_type([(error.worker, error.exhausted) for error in info.errors], list[tuple[str | None, bool]])
+        assert_type(
+            [(error.worker, error.exhausted) for error in info.errors],
+            list[tuple[str | None, bool]],
+        )
     async for event in billing.events(after="0"):
         assert_type(event, Event)
         assert_type(event.meta, Mapping[str, str])
@@ -144,7 +153,7 @@ def blocking() -> None:
         jobs.sync.assert_enqueued(charge, "acme", 7)
 
 
-# ── flows, schedules, limits, batches ────────────────────────────────────────────────────────────────────────────────
+# ── flows, schedules, limits, batches ─────────────────────────────────────────────────────────────
 
 
 @billing.task
@@ -187,13 +196,17 @@ async def flows() -> None:
     assert_type(await billing.flow_tree("x"), FlowTree)
     async with billing.flow(id="nightly") as flow:
         first = flow.add(charge, tenant="acme", invoice=1)
-        flow.add(email.options(after=[first], on_child_failure="continue"), [first.ref], subject="hi")
+        flow.add(
+            email.options(after=[first], on_child_failure="continue"), [first.ref], subject="hi"
+        )
     with billing.sync.flow() as blocking_flow:
         assert_type(blocking_flow.add(charge, "acme", 7), SyncJob[Receipt])
 
 
 async def schedules() -> None:
-    await billing.schedule("nightly", Cron("0 3 * * *", tz="Europe/Zurich", catch_up="one"), charge, "acme", invoice=7)
+    await billing.schedule(
+        "nightly", Cron("0 3 * * *", tz="Europe/Zurich", catch_up="one"), charge, "acme", invoice=7
+    )
     await billing.schedule("poll", Every(timedelta(minutes=5), after_complete=True), digest)
     assert_type(await billing.schedules(), list[ScheduleInfo])
     assert_type(await billing.run_schedule("nightly"), Job[Any])
@@ -202,7 +215,15 @@ async def schedules() -> None:
 
 
 async def limits() -> None:
-    Queue("keyed", mode="keyed", limit=10, key_limit=2, rate=Rate(100, per=60), key_rate=Bucket(10, refill=0.5), limits_version=2)
+    Queue(
+        "keyed",
+        mode="keyed",
+        limit=10,
+        key_limit=2,
+        rate=Rate(100, per=60),
+        key_rate=Bucket(10, refill=0.5),
+        limits_version=2,
+    )
     await billing.set_limits(limit=5, rate=None)
     await billing.set_limits(key="acme", key_limit=3, key_rate=Rate(1, per=timedelta(seconds=1)))
     found = await billing.limits()

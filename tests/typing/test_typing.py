@@ -13,7 +13,9 @@ IGNORED = re.compile(r"  # type: ignore\[([a-z-]+)\]")
 
 def _mypy(*files: Path) -> str:
     """What it says; nothing if it is content."""
-    out, err, status = api.run(["--strict", "--no-error-summary", "--hide-error-context", *map(str, files)])
+    out, err, status = api.run(
+        ["--strict", "--no-error-summary", "--hide-error-context", *map(str, files)]
+    )
     assert not err
     assert status in (0, 1)
     return out
@@ -25,10 +27,19 @@ def test_mypy_accepts_the_example_of_the_design() -> None:
 
 def test_mypy_rejects_each_misuse_with_the_error_it_is_marked_with(tmp_path: Path) -> None:
     text = (HERE / "rejected.py").read_text()
-    expected = {n: found[1] for n, line in enumerate(text.splitlines(), 1) if (found := IGNORED.search(line))}
+    expected = {
+        n: found[1]
+        for n, line in enumerate(text.splitlines(), 1)
+        if (found := IGNORED.search(line))
+    }
     assert expected
     bare = tmp_path / "rejected.py"
     bare.write_text(IGNORED.sub("", text))
     (tmp_path / "accepted.py").write_text((HERE / "accepted.py").read_text())
-    told = {int(n): code for n, code in re.findall(r"rejected\.py:(\d+): error: .*\[([a-z-]+)\]$", _mypy(bare), re.MULTILINE)}
+    told = {
+        int(n): code
+        for n, code in re.findall(
+            r"rejected\.py:(\d+): error: .*\[([a-z-]+)\]$", _mypy(bare), re.MULTILINE
+        )
+    }
     assert told == expected

@@ -42,10 +42,14 @@ def chosen(queues: list[Queue], names: Iterable[str]) -> list[Queue]:
 
 def _load(spec: str) -> list[Queue]:
     if "://" in spec:
-        raise ConfigError(f"{redacted_url(spec)!r} is the URL of a store, which --url takes; the app is module:queue")
+        raise ConfigError(
+            f"{redacted_url(spec)!r} is the URL of a store, which --url takes; the app is module:queue"
+        )
     module_name, colon, attributes = spec.partition(":")
     if not module_name or (colon and not attributes):
-        raise ConfigError(f"--app {spec!r} must look like module:queue, e.g. --app shop.jobs:billing")
+        raise ConfigError(
+            f"--app {spec!r} must look like module:queue, e.g. --app shop.jobs:billing"
+        )
     module = _import(module_name, spec)
     if not colon:
         queues = [value for value in vars(module).values() if isinstance(value, Queue)]
@@ -60,10 +64,16 @@ def _import(name: str, spec: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as e:
         if e.name is not None and (name == e.name or name.startswith(e.name + ".")):
-            raise ConfigError(f"--app {spec}: no module {e.name!r} in {os.getcwd()} or among the installed packages") from e
-        raise ConfigError(f"--app {spec}: {name} needs a module that is not installed: {e.name}{_line_of(e)}") from e
+            raise ConfigError(
+                f"--app {spec}: no module {e.name!r} in {os.getcwd()} or among the installed packages"
+            ) from e
+        raise ConfigError(
+            f"--app {spec}: {name} needs a module that is not installed: {e.name}{_line_of(e)}"
+        ) from e
     except Exception as e:
-        raise ConfigError(f"--app {spec}: importing {name} failed: {type(e).__name__}: {e}{_line_of(e)}") from e
+        raise ConfigError(
+            f"--app {spec}: importing {name} failed: {type(e).__name__}: {e}{_line_of(e)}"
+        ) from e
 
 
 def _attribute(module: ModuleType, path: str, spec: str) -> Queue:
@@ -72,10 +82,14 @@ def _attribute(module: ModuleType, path: str, spec: str) -> Queue:
         if not hasattr(value, part):
             queues = [name for name, v in vars(module).items() if isinstance(v, Queue)]
             have = f"; its queues are {', '.join(queues)}" if queues else "; it has no queues"
-            raise ConfigError(f"--app {spec}: {_where(module)} has no {path!r}{have}{did_you_mean(path, queues)}")
+            raise ConfigError(
+                f"--app {spec}: {_where(module)} has no {path!r}{have}{did_you_mean(path, queues)}"
+            )
         value = getattr(value, part)
     if not isinstance(value, Queue):
-        raise ConfigError(f"--app {spec}: {path!r} in {_where(module)} is a {type(value).__name__}, not a jobq Queue")
+        raise ConfigError(
+            f"--app {spec}: {path!r} in {_where(module)} is a {type(value).__name__}, not a jobq Queue"
+        )
     return value
 
 
@@ -85,5 +99,9 @@ def _where(module: ModuleType) -> str:
 
 def _line_of(error: BaseException) -> str:
     """Where in the app it happened: the innermost line that is not Python's own import machinery."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename and f.filename != __file__]
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in f.filename and f.filename != __file__
+    ]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -71,7 +71,9 @@ class Backend:
             async with asyncio.timeout(self.timeout):
                 return await answer
         except TimeoutError as e:
-            raise StoreUnavailable(f"{self.shown} did not answer within {self.timeout:g} s; --timeout gives it longer") from e
+            raise StoreUnavailable(
+                f"{self.shown} did not answer within {self.timeout:g} s; --timeout gives it longer"
+            ) from e
 
     async def queue(self, name: str, **declared: Any) -> Queue:
         """A queue of the public API, open until the command ends."""
@@ -80,7 +82,9 @@ class Backend:
 
     async def alter(self, commands: Iterable[AnyCommand]) -> list[Altered]:
         """Carry out commands on single jobs, in the user's name."""
-        return await self.within(self.store.alter([msgspec.structs.replace(each, actor=self.actor) for each in commands]))
+        return await self.within(
+            self.store.alter([msgspec.structs.replace(each, actor=self.actor) for each in commands])
+        )
 
     def name(self, queue: str) -> QueueName:
         """The queue's whole name."""
@@ -100,7 +104,11 @@ class Backend:
 
     async def locate(self, ids: Sequence[str], queue: str | None = None) -> list[JobRecord]:
         """The jobs with these ids, in order, wherever they are. JobNotFound names those that are nowhere."""
-        names = [self.name(queue)] if queue is not None else [record.queue for record in await self.queues()]
+        names = (
+            [self.name(queue)]
+            if queue is not None
+            else [record.queue for record in await self.queues()]
+        )
         keys = [JobKey(name, id) for id in ids for name in names]
         found: dict[str, list[JobRecord]] = {id: [] for id in ids}
         for record in await self.within(self.store.get(keys)):
@@ -108,18 +116,28 @@ class Backend:
                 found[record.id].append(record)
         if missing := [id for id, records in found.items() if not records]:
             where = f"queue {queue!r}" if queue is not None else f"any queue of {self.shown}"
-            raise JobNotFound(f"no job {', '.join(missing)} in {where}: the id is wrong, or retention has removed it")
+            raise JobNotFound(
+                f"no job {', '.join(missing)} in {where}: the id is wrong, or retention has removed it"
+            )
         for id, records in found.items():
             if len(records) > 1:
                 places = ", ".join(record.queue.queue for record in records)
-                raise ConfigError(f"job {id} is in several queues ({places}): say which with --queue")
+                raise ConfigError(
+                    f"job {id} is in several queues ({places}): say which with --queue"
+                )
         return [found[id][0] for id in ids]
 
-    async def pages(self, filter: Filter, *, limit: int | None = None) -> AsyncIterator[list[JobRecord]]:
+    async def pages(
+        self, filter: Filter, *, limit: int | None = None
+    ) -> AsyncIterator[list[JobRecord]]:
         """What the filter finds, page by page, up to `limit` jobs."""
         cursor, left = None, limit
         while left is None or left > 0:
-            page = await self.within(self.store.find(filter, cursor=cursor, limit=PAGE if left is None else min(PAGE, left)))
+            page = await self.within(
+                self.store.find(
+                    filter, cursor=cursor, limit=PAGE if left is None else min(PAGE, left)
+                )
+            )
             if page.records:
                 records = list(page.records if left is None else page.records[:left])
                 left = None if left is None else left - len(records)
@@ -155,4 +173,6 @@ def _must_exist(url: str) -> None:
         return
     path = Path(parts.path.removeprefix("/"))
     if not path.exists():
-        raise WrongAddress(f"no jobs at {redacted_url(url)}: there is no file {path.absolute()}. Give --url or set JQ_URL")
+        raise WrongAddress(
+            f"no jobs at {redacted_url(url)}: there is no file {path.absolute()}. Give --url or set JQ_URL"
+        )

@@ -16,7 +16,18 @@ from jobq.cli.schedule import schedule
 from jobq.cli.system import status, version
 from jobq.cli.workers import worker
 
-NOUNS: tuple[click.Command, ...] = (job, queue, dead, flow, schedule, limit, worker, events, status, version)
+NOUNS: tuple[click.Command, ...] = (
+    job,
+    queue,
+    dead,
+    flow,
+    schedule,
+    limit,
+    worker,
+    events,
+    status,
+    version,
+)
 
 main = Root(
     "jq-ctl",

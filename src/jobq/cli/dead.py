@@ -18,13 +18,23 @@ from jobq.core.commands import AnyCommand, Remove, Rerun
 from jobq.core.records import Filter, JobKey, JobRecord
 from jobq.core.states import State
 
-dead = noun("dead", "Dead letters: jobs that failed for good. Look at them, run them again, or let go of them.")
+dead = noun(
+    "dead",
+    "Dead letters: jobs that failed for good. Look at them, run them again, or let go of them.",
+)
 
 _queues_option = click.option(
-    "-q", "--queue", "queues", metavar="NAME", multiple=True, help="Only this queue (may be given several times)."
+    "-q",
+    "--queue",
+    "queues",
+    metavar="NAME",
+    multiple=True,
+    help="Only this queue (may be given several times).",
 )
 _name_option = click.option("--name", help="Only jobs of the task with this name.")
-_all_option = click.option("--all", "every", is_flag=True, help="All failed jobs that match, instead of ids.")
+_all_option = click.option(
+    "--all", "every", is_flag=True, help="All failed jobs that match, instead of ids."
+)
 
 
 @dead.command(
@@ -36,17 +46,30 @@ _all_option = click.option("--all", "every", is_flag=True, help="All failed jobs
 )
 @_queues_option
 @_name_option
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many per queue.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="At most so many per queue.",
+)
 @click.option("--by-error", is_flag=True, help="Group them all by task and kind of error.")
 @on_store
-async def list_(ctl: Ctl, queues: tuple[str, ...], name: str | None, limit: int, by_error: bool) -> None:
+async def list_(
+    ctl: Ctl, queues: tuple[str, ...], name: str | None, limit: int, by_error: bool
+) -> None:
     """List failed jobs with what went wrong, latest first."""
     if by_error:
         await _by_error(ctl, queues, name)
         return
     records = [r async for r in _failed(ctl, queues, name, limit=limit)]
     ctl.out.show([documents.job(r) for r in records], lambda: _table(records))
-    ctl.out.note("jq-ctl job status ID shows the traceback; jq-ctl dead rerun ID runs it again" if records else "no failed jobs")
+    ctl.out.note(
+        "jq-ctl job status ID shows the traceback; jq-ctl dead rerun ID runs it again"
+        if records
+        else "no failed jobs"
+    )
 
 
 @dead.command(
@@ -61,9 +84,18 @@ async def list_(ctl: Ctl, queues: tuple[str, ...], name: str | None, limit: int,
 @_all_option
 @yes_option
 @on_store
-async def rerun(ctl: Ctl, ids: tuple[str, ...], queues: tuple[str, ...], name: str | None, every: bool, yes: bool) -> int:
+async def rerun(
+    ctl: Ctl,
+    ids: tuple[str, ...],
+    queues: tuple[str, ...],
+    name: str | None,
+    every: bool,
+    yes: bool,
+) -> int:
     """Run failed jobs again from the start (alias: retry)."""
-    return await _each(ctl, ids, queues, name, every, yes, "rerun", "Run {n} again?", lambda key: Rerun(job=key))
+    return await _each(
+        ctl, ids, queues, name, every, yes, "rerun", "Run {n} again?", lambda key: Rerun(job=key)
+    )
 
 
 @dead.command(
@@ -76,31 +108,68 @@ async def rerun(ctl: Ctl, ids: tuple[str, ...], queues: tuple[str, ...], name: s
 @_queues_option
 @_name_option
 @_all_option
-@click.option("--older-than", type=DURATION, metavar="TIME", default=0.0, help="With --all: only those that failed so long ago.")
+@click.option(
+    "--older-than",
+    type=DURATION,
+    metavar="TIME",
+    default=0.0,
+    help="With --all: only those that failed so long ago.",
+)
 @yes_option
 @on_store
 async def purge(
-    ctl: Ctl, ids: tuple[str, ...], queues: tuple[str, ...], name: str | None, every: bool, older_than: float, yes: bool
+    ctl: Ctl,
+    ids: tuple[str, ...],
+    queues: tuple[str, ...],
+    name: str | None,
+    every: bool,
+    older_than: float,
+    yes: bool,
 ) -> int:
     """Remove failed jobs for good."""
     return await _each(
-        ctl, ids, queues, name, every, yes, "purged", "Remove {n} for good?", lambda key: Remove(job=key), older_than=older_than
+        ctl,
+        ids,
+        queues,
+        name,
+        every,
+        yes,
+        "purged",
+        "Remove {n} for good?",
+        lambda key: Remove(job=key),
+        older_than=older_than,
     )
 
 
 async def _each(
-    ctl: Ctl, ids: Sequence[str], queues: Sequence[str], name: str | None, every: bool, yes: bool, did: str, question: str,
-    command: Callable[[JobKey], AnyCommand], *, older_than: float = 0,
-) -> int:  # fmt: skip
+    ctl: Ctl,
+    ids: Sequence[str],
+    queues: Sequence[str],
+    name: str | None,
+    every: bool,
+    yes: bool,
+    did: str,
+    question: str,
+    command: Callable[[JobKey], AnyCommand],
+    *,
+    older_than: float = 0,
+) -> int:
     """One command for every failed job that is meant; how many there were, and how many it applied to."""
     if every == bool(ids):
         raise click.UsageError("give the ids of failed jobs, or --all")
     before = int((time.time() - older_than) * 1000)
     if every:
-        meant = [r async for r in _failed(ctl, queues, name) if not older_than or (r.finished_ms or 0) <= before]
+        meant = [
+            r
+            async for r in _failed(ctl, queues, name)
+            if not older_than or (r.finished_ms or 0) <= before
+        ]
     else:
         meant = await ctl.backend.locate(ids, queues[0] if queues else None)
-    confirm(question.format(n=text.plural(len(meant), "failed job")), yes=yes or (bool(ids) and did == "rerun") or not meant)
+    confirm(
+        question.format(n=text.plural(len(meant), "failed job")),
+        yes=yes or (bool(ids) and did == "rerun") or not meant,
+    )
     failed = [JobKey(r.queue, r.id) for r in meant if r.state is State.FAILED]
     done = 0
     with bar(did, len(failed)) as advance:
@@ -108,15 +177,22 @@ async def _each(
             answers = await ctl.backend.alter(command(key) for key in failed[start : start + 500])
             done += answers.count("done")
             advance(len(answers))
-    ctl.out.show({"matched": len(meant), did: done}, lambda: f"{did}: {done:,} of {text.plural(len(meant), 'failed job')}")
+    ctl.out.show(
+        {"matched": len(meant), did: done},
+        lambda: f"{did}: {done:,} of {text.plural(len(meant), 'failed job')}",
+    )
     if skipped := [r.id for r in meant if r.state is not State.FAILED]:
         ctl.out.note(f"not failed, left alone: {', '.join(skipped)}")
     return 0 if done == len(meant) else FAILED
 
 
-async def _failed(ctl: Ctl, queues: Sequence[str], name: str | None, *, limit: int | None = None) -> AsyncIterator[JobRecord]:
+async def _failed(
+    ctl: Ctl, queues: Sequence[str], name: str | None, *, limit: int | None = None
+) -> AsyncIterator[JobRecord]:
     for queue in await ctl.backend.known(queues):
-        async for page in ctl.backend.pages(Filter(queue=queue.queue, state=State.FAILED, name=name), limit=limit):
+        async for page in ctl.backend.pages(
+            Filter(queue=queue.queue, state=State.FAILED, name=name), limit=limit
+        ):
             for record in page:
                 yield record
 
@@ -132,10 +208,21 @@ def _table(records: Sequence[JobRecord]) -> RenderableType:
         Column("REASON", spare=1),
         Column("ERROR", shrinks=True),
     )
-    return table(columns, [
-        [r.id, r.queue.queue, r.name, r.attempt, text.relative(r.finished_ms, now), _reason(r), error(r)]
-        for r in records
-    ])  # fmt: skip
+    return table(
+        columns,
+        [
+            [
+                r.id,
+                r.queue.queue,
+                r.name,
+                r.attempt,
+                text.relative(r.finished_ms, now),
+                _reason(r),
+                error(r),
+            ]
+            for r in records
+        ],
+    )
 
 
 def _reason(record: JobRecord) -> str | None:
@@ -165,12 +252,29 @@ async def _by_error(ctl: Ctl, queues: Sequence[str], name: str | None) -> None:
     )
     ctl.out.show(
         [
-            {"jobs": n, "queue": q, "name": task, "fingerprint": cause, "latest": documents.job(latest[(q, task, cause)])}
+            {
+                "jobs": n,
+                "queue": q,
+                "name": task,
+                "fingerprint": cause,
+                "latest": documents.job(latest[(q, task, cause)]),
+            }
             for (q, task, cause), n in groups
         ],
-        lambda: table(columns, [
-            [n, g[0], g[1], text.relative(latest[g].finished_ms, now), latest[g].id, error(latest[g])] for g, n in groups
-        ]),
-    )  # fmt: skip
+        lambda: table(
+            columns,
+            [
+                [
+                    n,
+                    g[0],
+                    g[1],
+                    text.relative(latest[g].finished_ms, now),
+                    latest[g].id,
+                    error(latest[g]),
+                ]
+                for g, n in groups
+            ],
+        ),
+    )
     if not groups:
         ctl.out.note("no failed jobs")

@@ -80,7 +80,9 @@ def options(record: JobRecord) -> Document:
     """Its options as they apply. "worker": the worker's task decides."""
     found, stored = applied(record), record.options
     return {
-        "retry": found.retry if stored.retry is None else plain(msgspec.structs.asdict(stored.retry)),
+        "retry": found.retry
+        if stored.retry is None
+        else plain(msgspec.structs.asdict(stored.retry)),
         "timeout_ms": found.timeout if found.timeout == "worker" else stored.timeout_ms or None,
         "max_stalls": found.max_stalls,
         "ttl_ms": stored.ttl_ms,

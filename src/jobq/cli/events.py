@@ -19,9 +19,15 @@ from jobq.core.records import EventRecord, QueueName, Topic
 from jobq.core.states import Kind, QueueKind
 
 _KIND_STYLES = {
-    "accepted": "cyan", "started": "yellow", "completed": "green", "failed": "bold red", "retried": "red", "stalled": "magenta",
-    "cancelled": "bright_black", "gap": "bold red",
-}  # fmt: skip
+    "accepted": "cyan",
+    "started": "yellow",
+    "completed": "green",
+    "failed": "bold red",
+    "retried": "red",
+    "stalled": "magenta",
+    "cancelled": "bright_black",
+    "gap": "bold red",
+}
 _KINDS = [*(kind.value for kind in Kind), *(kind.value for kind in QueueKind), "gap"]
 Entries = AsyncIterator[list[EventRecord]]
 Wanted = Callable[[EventRecord], bool]
@@ -37,7 +43,14 @@ _LOOK = 1.0  # signals can be lost, and new queues have none yet: look this ofte
     jq-ctl events -q billing --after 1042 -o json
     """,
 )
-@click.option("-q", "--queue", "queues", metavar="NAME", multiple=True, help="Only this queue (may be given several times).")
+@click.option(
+    "-q",
+    "--queue",
+    "queues",
+    metavar="NAME",
+    multiple=True,
+    help="Only this queue (may be given several times).",
+)
 @click.option(
     "-f",
     "--follow/--no-follow",
@@ -45,7 +58,9 @@ _LOOK = 1.0  # signals can be lost, and new queues have none yet: look this ofte
 )
 @click.option("--job", "job", metavar="ID", help="Only this job.")
 @click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, help="Only these kinds.")
-@click.option("--after", metavar="POSITION", help="Those after this position of a queue's log, oldest first.")
+@click.option(
+    "--after", metavar="POSITION", help="Those after this position of a queue's log, oldest first."
+)
 @click.option("--all", "everything", is_flag=True, help="All that are kept.")
 @click.option(
     "-n",
@@ -55,16 +70,24 @@ _LOOK = 1.0  # signals can be lost, and new queues have none yet: look this ofte
 )
 @on_store
 async def events(
-    ctl: Ctl, queues: tuple[str, ...], follow: bool, job: str | None, kinds: tuple[str, ...], after: str | None, everything: bool,
+    ctl: Ctl,
+    queues: tuple[str, ...],
+    follow: bool,
+    job: str | None,
+    kinds: tuple[str, ...],
+    after: str | None,
+    everything: bool,
     limit: int | None,
-) -> None:  # fmt: skip
+) -> None:
     """Print lifecycle events: the latest, all that are kept, or those that come."""
     if after is not None and len(queues) != 1:
         raise click.UsageError("--after is a position in one queue's log: give that --queue too")
     if after is not None:
         await _check_position(ctl, queues[0], after)
     wanted = partial(_wanted, job=job, kinds=frozenset(kinds))
-    async with aclosing(_entries(ctl, queues, follow=follow, after=after, everything=everything)) as entries:
+    async with aclosing(
+        _entries(ctl, queues, follow=follow, after=after, everything=everything)
+    ) as entries:
         if follow:
             await _print_as_they_come(ctl, entries, wanted, limit)
             return
@@ -72,7 +95,10 @@ async def events(
             kept = await _first(entries, wanted, limit)
         else:
             kept = await _last(entries, wanted, limit or 50)
-    ctl.out.show([documents.event(e) for e in kept], lambda: Text("\n").join(line(e) for e in kept) if kept else None)
+    ctl.out.show(
+        [documents.event(e) for e in kept],
+        lambda: Text("\n").join(line(e) for e in kept) if kept else None,
+    )
     if not kept:
         ctl.out.note("no such events")
 
@@ -80,7 +106,9 @@ async def events(
 async def _check_position(ctl: Ctl, queue: str, position: str) -> None:
     """Positions are the store's own, so only it can tell what is none."""
     try:
-        await ctl.backend.within(ctl.backend.store.read_events(ctl.backend.name(queue), after=position, limit=1))
+        await ctl.backend.within(
+            ctl.backend.store.read_events(ctl.backend.name(queue), after=position, limit=1)
+        )
     except ValueError as e:
         raise click.UsageError(
             f"--after {position}: that is no position; take one from an event, or 0 for the oldest kept"
@@ -91,7 +119,9 @@ def _wanted(event: EventRecord, *, job: str | None, kinds: frozenset[str]) -> bo
     return (job is None or event.job == job) and (not kinds or str(event.kind) in kinds)
 
 
-async def _print_as_they_come(ctl: Ctl, entries: Entries, wanted: Wanted, limit: int | None) -> None:
+async def _print_as_they_come(
+    ctl: Ctl, entries: Entries, wanted: Wanted, limit: int | None
+) -> None:
     printed = 0
     async for entry in entries:
         for event in filter(wanted, entry):
@@ -120,7 +150,9 @@ async def _last(entries: Entries, wanted: Wanted, limit: int) -> list[EventRecor
 
 
 def _by_time(events: Iterable[EventRecord]) -> list[EventRecord]:
-    return sorted(events, key=lambda e: e.at_ms)  # stable: within one queue the log's own order stays
+    return sorted(
+        events, key=lambda e: e.at_ms
+    )  # stable: within one queue the log's own order stays
 
 
 async def _entries(
@@ -133,7 +165,9 @@ async def _entries(
     for record in await ctl.backend.known(queues):
         positions[record.queue] = start
         if start is None:
-            positions[record.queue] = (await ctl.backend.within(ctl.backend.store.read_events(record.queue))).position
+            positions[record.queue] = (
+                await ctl.backend.within(ctl.backend.store.read_events(record.queue))
+            ).position
     while True:
         topics = [Topic("log", queue, None) for queue in positions]
         async with ctl.backend.store.listen(topics) as signals:
@@ -149,13 +183,19 @@ async def _entries(
 
 async def _drain(
     ctl: Ctl, positions: dict[QueueName, str | None], *, to_the_end: bool
-) -> AsyncIterator[list[EventRecord]]:  # fmt: skip
+) -> AsyncIterator[list[EventRecord]]:
     """What is there. `to_the_end`: and nothing that is written while it is read, or a busy queue would never be done with."""
     read = ctl.backend.store.read_events
-    ends = {queue: (await ctl.backend.within(read(queue))).position for queue in positions} if to_the_end else {}
+    ends = (
+        {queue: (await ctl.backend.within(read(queue))).position for queue in positions}
+        if to_the_end
+        else {}
+    )
     for queue in positions:
         while True:
-            page = await ctl.backend.within(read(queue, after=positions[queue] or "0", until=ends.get(queue)))
+            page = await ctl.backend.within(
+                read(queue, after=positions[queue] or "0", until=ends.get(queue))
+            )
             for _, entry in groupby(page.events, key=attrgetter("position")):
                 yield list(entry)
             if page.position == positions[queue]:

@@ -19,16 +19,30 @@ flow = noun("flow", "Look at jobs that wait for other jobs, and stop them togeth
 id_argument = click.argument("id")
 
 
-@flow.command(examples="jq-ctl flow show nightly\njq-ctl flow show 01m7fva5dg03p2g3 -q billing -o json")
+@flow.command(
+    examples="jq-ctl flow show nightly\njq-ctl flow show 01m7fva5dg03p2g3 -q billing -o json"
+)
 @id_argument
 @queue_option
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=MOST, show_default=True, help="Read about so many jobs.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=MOST,
+    show_default=True,
+    help="Read about so many jobs.",
+)
 @on_store
 async def show(ctl: Ctl, id: str, queue: str | None, limit: int) -> None:
     """Show a job with all it waits for, or a whole flow by its id, as a tree with states."""
     tree = await _tree(ctl, id, queue, limit)
     counts = {state.value: n for state, n in tree.counts.items()}
-    document = {"id": tree.id, "complete": tree.complete, "counts": counts, "jobs": [_document(node) for node in tree]}
+    document = {
+        "id": tree.id,
+        "complete": tree.complete,
+        "counts": counts,
+        "jobs": [_document(node) for node in tree],
+    }
     ctl.out.show(document, lambda: _shown(tree))
 
 
@@ -42,7 +56,9 @@ async def cancel(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
     tree = await _tree(ctl, id, queue, MOST)
     unfinished = sum(n for state, n in tree.counts.items() if not state.ended)
     if not unfinished and tree.complete:
-        ctl.out.show({"id": id, "cancelled": []}, lambda: Text(f"{id}: nothing of it is unfinished"))
+        ctl.out.show(
+            {"id": id, "cancelled": []}, lambda: Text(f"{id}: nothing of it is unfinished")
+        )
         return FAILED
     more = "" if tree.complete else " at least"
     confirm(f"Cancel{more} {text.plural(unfinished, 'unfinished job')}?", yes=yes)
@@ -56,14 +72,22 @@ async def cancel(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
 
 async def _tree(ctl: Ctl, id: str, queue: str | None, limit: int) -> FlowTree:
     """In the queue named, or in the first that knows it."""
-    names = [queue] if queue is not None else [record.queue.queue for record in await ctl.backend.queues()]
+    names = (
+        [queue]
+        if queue is not None
+        else [record.queue.queue for record in await ctl.backend.queues()]
+    )
     for name in names:
         try:
-            return await ctl.backend.within((await ctl.backend.queue(name)).flow_tree(id, limit=limit))
+            return await ctl.backend.within(
+                (await ctl.backend.queue(name)).flow_tree(id, limit=limit)
+            )
         except JobNotFound:
             continue
     where = f"queue {queue!r}" if queue is not None else f"any queue of {ctl.backend.shown}"
-    raise JobNotFound(f"no job and no flow {id} in {where}: the id is wrong, or retention has removed it")
+    raise JobNotFound(
+        f"no job and no flow {id} in {where}: the id is wrong, or retention has removed it"
+    )
 
 
 def _document(node: FlowNode) -> dict[str, Any]:
@@ -81,7 +105,9 @@ def _document(node: FlowNode) -> dict[str, Any]:
 
 
 def _shown(tree: FlowTree) -> Group:
-    summary = Text(", ".join(f"{n:,} {state.value}" for state, n in tree.counts.items()), style="bright_black")
+    summary = Text(
+        ", ".join(f"{n:,} {state.value}" for state, n in tree.counts.items()), style="bright_black"
+    )
     return Group(*(Text(_clean(line)) for line in lines(tree)), summary)
 
 

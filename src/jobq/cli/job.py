@@ -26,7 +26,7 @@ job.add_command(submit)
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 
 
-# ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── looking ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @job.command(
@@ -37,18 +37,43 @@ ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
     jq-ctl job list --state waiting -o json | jq -r '.[].id'
     """,
 )
-@click.option("-q", "--queue", "queues", metavar="NAME", multiple=True, help="Only this queue (may be given several times).")
-@click.option("--state", type=click.Choice([s.value for s in State]), help="Only jobs in this state.")
+@click.option(
+    "-q",
+    "--queue",
+    "queues",
+    metavar="NAME",
+    multiple=True,
+    help="Only this queue (may be given several times).",
+)
+@click.option(
+    "--state", type=click.Choice([s.value for s in State]), help="Only jobs in this state."
+)
 @click.option("--name", help="Only jobs of the task with this name.")
 @click.option("--key", help="Only jobs with this key.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many per queue.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="At most so many per queue.",
+)
 @on_store
-async def list_(ctl: Ctl, queues: tuple[str, ...], state: str | None, name: str | None, key: str | None, limit: int) -> None:
+async def list_(
+    ctl: Ctl,
+    queues: tuple[str, ...],
+    state: str | None,
+    name: str | None,
+    key: str | None,
+    limit: int,
+) -> None:
     """List jobs, newest first."""
     records: list[JobRecord] = []
     full: list[str] = []
     for queue in await ctl.backend.known(queues):
-        filter = Filter(queue=queue.queue, state=None if state is None else State(state), name=name, key=key)
+        filter = Filter(
+            queue=queue.queue, state=None if state is None else State(state), name=name, key=key
+        )
         found = [record async for page in ctl.backend.pages(filter, limit=limit) for record in page]
         if len(found) == limit:
             full.append(queue.queue.queue)
@@ -99,7 +124,9 @@ async def _follow(ctl: Ctl, key: JobKey) -> None:
         if record is None or record.state.ended:
             return
         shown = lines
-        await asyncio.sleep(0.5)  # stores signal transitions, not log lines: a person's pace is enough
+        await asyncio.sleep(
+            0.5
+        )  # stores signal transitions, not log lines: a person's pace is enough
 
 
 @job.command(
@@ -110,7 +137,13 @@ async def _follow(ctl: Ctl, key: JobKey) -> None:
 )
 @ids_argument
 @queue_option
-@click.option("--for", "patience", type=DURATION, metavar="TIME", help="How long to wait. Default: until they end.")
+@click.option(
+    "--for",
+    "patience",
+    type=DURATION,
+    metavar="TIME",
+    help="How long to wait. Default: until they end.",
+)
 @on_store
 async def wait(ctl: Ctl, ids: tuple[str, ...], queue: str | None, patience: float | None) -> int:
     """Wait until jobs end. Exit code 0 if all completed, 1 otherwise."""
@@ -130,11 +163,16 @@ async def wait(ctl: Ctl, ids: tuple[str, ...], queue: str | None, patience: floa
     return 0 if all(record.state is State.COMPLETED for record in now) else FAILED
 
 
-# ── acting ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── acting ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def alter(
-    ctl: Ctl, ids: Sequence[str], queue: str | None, command: Callable[[JobKey], AnyCommand], did: str, why_not: str
+    ctl: Ctl,
+    ids: Sequence[str],
+    queue: str | None,
+    command: Callable[[JobKey], AnyCommand],
+    did: str,
+    why_not: str,
 ) -> int:
     """Carry out one command per job and say what became of each; exit code 1 if one did not apply."""
     found = await ctl.backend.locate(list(dict.fromkeys(ids)), queue)
@@ -143,7 +181,12 @@ async def alter(
     now = await ctl.backend.within(ctl.backend.store.get(keys))
     states = [None if record is None else record.state for record in now]
     outcome = [
-        {"queue": k.queue.queue, "id": k.id, "applied": answer == "done", "state": None if state is None else state.value}
+        {
+            "queue": k.queue.queue,
+            "id": k.id,
+            "applied": answer == "done",
+            "state": None if state is None else state.value,
+        }
         for k, answer, state in zip(keys, answers, states, strict=True)
     ]
 
@@ -151,7 +194,9 @@ async def alter(
         lines = []
         for key, answer, before, state in zip(keys, answers, found, states, strict=True):
             applied = answer == "done"
-            line = Text(f"{key.id} ") + Text(did if applied else f"not {did}", style="green" if applied else "red")
+            line = Text(f"{key.id} ") + Text(
+                did if applied else f"not {did}", style="green" if applied else "red"
+            )
             if answer == "missing":
                 line += Text(": it has been removed meanwhile")
             elif not applied:
@@ -175,18 +220,30 @@ async def alter(
 async def cancel(ctl: Ctl, ids: tuple[str, ...], queue: str | None, cascade: bool) -> int:
     """Cancel jobs: at once if they have not started, otherwise the handler is asked to stop."""
     return await alter(
-        ctl, ids, queue, lambda key: Cancel(job=key, cascade=cascade), "cancelled", "only unfinished jobs can be cancelled"
+        ctl,
+        ids,
+        queue,
+        lambda key: Cancel(job=key, cascade=cascade),
+        "cancelled",
+        "only unfinished jobs can be cancelled",
     )
 
 
-@job.command(examples="jq-ctl job rerun inv-8\njq-ctl dead rerun --all -q billing     # every failed job")
+@job.command(
+    examples="jq-ctl job rerun inv-8\njq-ctl dead rerun --all -q billing     # every failed job"
+)
 @ids_argument
 @queue_option
 @on_store
 async def rerun(ctl: Ctl, ids: tuple[str, ...], queue: str | None) -> int:
     """Run ended jobs again from the start (alias: retry)."""
     return await alter(
-        ctl, ids, queue, lambda key: Rerun(job=key), "set to run again", "only ended jobs, whose unique lock is free, run again"
+        ctl,
+        ids,
+        queue,
+        lambda key: Rerun(job=key),
+        "set to run again",
+        "only ended jobs, whose unique lock is free, run again",
     )
 
 
@@ -196,7 +253,14 @@ async def rerun(ctl: Ctl, ids: tuple[str, ...], queue: str | None) -> int:
 @on_store
 async def promote(ctl: Ctl, ids: tuple[str, ...], queue: str | None) -> int:
     """Make delayed jobs due now."""
-    return await alter(ctl, ids, queue, lambda key: Promote(job=key), "promoted", "only delayed jobs can be promoted")
+    return await alter(
+        ctl,
+        ids,
+        queue,
+        lambda key: Promote(job=key),
+        "promoted",
+        "only delayed jobs can be promoted",
+    )
 
 
 @job.command(examples="jq-ctl job reprioritise inv-8 --priority 9")
@@ -237,8 +301,18 @@ async def signal(ctl: Ctl, id: str, name: str, data: str | None, queue: str | No
     handle = (await ctl.backend.queue(record.queue.queue)).job(record.id)
     sent = await ctl.backend.within(handle.signal(name, None if data is None else value_of(data)))
     (now,) = await ctl.backend.locate([id], record.queue.queue)
-    outcome = {"queue": now.queue.queue, "id": id, "signal": name, "applied": sent, "state": now.state.value}
-    told = f"{id} got {name}, " if sent else f"{id} did not get {name}: only unfinished jobs take signals, and it is "
+    outcome = {
+        "queue": now.queue.queue,
+        "id": id,
+        "signal": name,
+        "applied": sent,
+        "state": now.state.value,
+    }
+    told = (
+        f"{id} got {name}, "
+        if sent
+        else f"{id} did not get {name}: only unfinished jobs take signals, and it is "
+    )
     ctl.out.show(outcome, lambda: Text(told) + text.state(now.state))
     return 0 if sent else FAILED
 
@@ -251,7 +325,14 @@ async def signal(ctl: Ctl, id: str, name: str, data: str | None, queue: str | No
 async def remove(ctl: Ctl, ids: tuple[str, ...], queue: str | None, yes: bool) -> int:
     """Remove jobs: the record of an ended one, an unfinished one is cancelled."""
     ask(f"Remove {text.plural(len(ids), 'job')}?", yes=yes)
-    return await alter(ctl, ids, queue, lambda key: Remove(job=key), "removed", "a running job must be cancelled first")
+    return await alter(
+        ctl,
+        ids,
+        queue,
+        lambda key: Remove(job=key),
+        "removed",
+        "a running job must be cancelled first",
+    )
 
 
 def unseen(shown: Sequence[str], lines: Sequence[str]) -> Sequence[str]:

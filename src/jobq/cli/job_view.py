@@ -15,13 +15,25 @@ from jobq.core.records import Failure, JobRecord, RetryData
 from jobq.core.states import State
 
 _COLUMNS = (
-    Column("ID"), Column("QUEUE"), Column("NAME"), Column("STATE"), Column("PRIO", right=True, spare=2),
-    Column("RUNS", right=True, spare=1), Column("WHEN"), Column("ABOUT", shrinks=True),
-)  # fmt: skip
+    Column("ID"),
+    Column("QUEUE"),
+    Column("NAME"),
+    Column("STATE"),
+    Column("PRIO", right=True, spare=2),
+    Column("RUNS", right=True, spare=1),
+    Column("WHEN"),
+    Column("ABOUT", shrinks=True),
+)
 
 
 _BY_WORKER = "the worker's task decides"
-_ERRORS = (Column("RUN", right=True), Column("WHEN"), Column("WORKER"), Column("REASON"), Column("ERROR", shrinks=True))
+_ERRORS = (
+    Column("RUN", right=True),
+    Column("WHEN"),
+    Column("WORKER"),
+    Column("REASON"),
+    Column("ERROR", shrinks=True),
+)
 
 
 def job_table(records: Sequence[JobRecord]) -> RenderableType:
@@ -32,9 +44,15 @@ def job_table(records: Sequence[JobRecord]) -> RenderableType:
 
 def _row(record: JobRecord, now: int) -> list[Cell]:
     return [
-        record.id, record.queue.queue, record.name, text.state(record.state), text.count(record.priority),
-        text.count(record.attempt), _when(record, now), about(record),
-    ]  # fmt: skip
+        record.id,
+        record.queue.queue,
+        record.name,
+        text.state(record.state),
+        text.count(record.priority),
+        text.count(record.attempt),
+        _when(record, now),
+        about(record),
+    ]
 
 
 def _when(record: JobRecord, now: int) -> str:
@@ -60,8 +78,14 @@ def about(record: JobRecord) -> Cell:
         case State.CANCELLED:
             return record.reason
         case State.ACTIVE:
-            progress = "" if record.progress is None else f" · {brief(documents.decode(record.progress, record.codec))}"
-            return f"on {record.worker}{progress}{' · asked to stop' if record.cancel_asked else ''}"
+            progress = (
+                ""
+                if record.progress is None
+                else f" · {brief(documents.decode(record.progress, record.codec))}"
+            )
+            return (
+                f"on {record.worker}{progress}{' · asked to stop' if record.cancel_asked else ''}"
+            )
         case _ if record.failure is not None:
             return Text(f"last: {error(record)}", style="yellow")
         case _:
@@ -70,7 +94,11 @@ def about(record: JobRecord) -> Cell:
 
 def error(record: JobRecord) -> str:
     """`ValueError: no such tenant`."""
-    return "" if record.failure is None else text.clean(f"{record.failure.type}: {record.failure.message}")
+    return (
+        ""
+        if record.failure is None
+        else text.clean(f"{record.failure.type}: {record.failure.message}")
+    )
 
 
 def call(record: JobRecord) -> str:
@@ -98,43 +126,82 @@ def job_details(record: JobRecord) -> RenderableType:
     if record.started_ms and record.finished_ms:
         ran = text.duration(record.finished_ms - record.started_ms)
     parts: list[RenderableType] = [
-        details([
-            ("Job", record.id),
-            ("Queue", record.queue.queue),
-            ("Task", record.name),
-            ("State", text.state(record.state)),
-            ("Reason", record.reason),
-            ("Arguments", call(record) or "none"),
-            ("Result", brief(documents.decode(record.result, record.codec)) if record.result is not None else None),
-            ("Progress", brief(documents.decode(record.progress, record.codec)) if record.progress is not None else None),
-            ("Priority", record.priority),
-            ("Key", record.key),
-            *_options(record),
-            ("Runs", f"{record.attempt} ({text.plural(record.failures, 'failure')}, {text.plural(record.stalls, 'stall')})"),
-            ("Life", record.life if record.life > 1 else None),
-            ("Created", moment(record.created_ms)),
-            ("Due", moment(record.due_ms)),
-            ("Started", moment(record.started_ms)),
-            ("Finished", moment(record.finished_ms)),
-            ("Ran for", ran),
-            ("Worker", record.worker),
-            ("Meta", ", ".join(f"{name}={value}" for name, value in record.meta.items()) if record.meta else None),
-            ("Schedule", record.schedule),
-            ("Copy of", record.origin),
-            ("Asked to stop", "yes" if record.cancel_asked and not record.state.ended else None),
-            ("Waits for", ", ".join(k.id for k in record.children) or None),
-            ("Needed by", ", ".join(k.id for k in record.parents) or None),
-            ("Failure", Text(f"{record.failure.reason}: {error(record)}", style="red") if record.failure else None),
-            ("Retries left", "no" if record.failure and record.failure.exhausted else None),
-        ])
-    ]  # fmt: skip
+        details(
+            [
+                ("Job", record.id),
+                ("Queue", record.queue.queue),
+                ("Task", record.name),
+                ("State", text.state(record.state)),
+                ("Reason", record.reason),
+                ("Arguments", call(record) or "none"),
+                (
+                    "Result",
+                    brief(documents.decode(record.result, record.codec))
+                    if record.result is not None
+                    else None,
+                ),
+                (
+                    "Progress",
+                    brief(documents.decode(record.progress, record.codec))
+                    if record.progress is not None
+                    else None,
+                ),
+                ("Priority", record.priority),
+                ("Key", record.key),
+                *_options(record),
+                (
+                    "Runs",
+                    f"{record.attempt} ({text.plural(record.failures, 'failure')}, {text.plural(record.stalls, 'stall')})",
+                ),
+                ("Life", record.life if record.life > 1 else None),
+                ("Created", moment(record.created_ms)),
+                ("Due", moment(record.due_ms)),
+                ("Started", moment(record.started_ms)),
+                ("Finished", moment(record.finished_ms)),
+                ("Ran for", ran),
+                ("Worker", record.worker),
+                (
+                    "Meta",
+                    ", ".join(f"{name}={value}" for name, value in record.meta.items())
+                    if record.meta
+                    else None,
+                ),
+                ("Schedule", record.schedule),
+                ("Copy of", record.origin),
+                (
+                    "Asked to stop",
+                    "yes" if record.cancel_asked and not record.state.ended else None,
+                ),
+                ("Waits for", ", ".join(k.id for k in record.children) or None),
+                ("Needed by", ", ".join(k.id for k in record.parents) or None),
+                (
+                    "Failure",
+                    Text(f"{record.failure.reason}: {error(record)}", style="red")
+                    if record.failure
+                    else None,
+                ),
+                ("Retries left", "no" if record.failure and record.failure.exhausted else None),
+            ]
+        )
+    ]
     if record.failure is not None and record.failure.traceback:
-        from rich.syntax import Syntax  # brings a highlighter that only this needs: every other command starts faster
+        from rich.syntax import (
+            Syntax,
+        )  # brings a highlighter that only this needs: every other command starts faster
 
         traceback = text.clean_lines(record.failure.traceback.rstrip())
-        parts += [Text(), Syntax(traceback, "pytb", theme="ansi_dark", background_color="default", word_wrap=True)]
+        parts += [
+            Text(),
+            Syntax(
+                traceback, "pytb", theme="ansi_dark", background_color="default", word_wrap=True
+            ),
+        ]
     if len(record.errors) > 1:
-        parts += [Text(), Text("Failed runs"), table(_ERRORS, [_error_row(failed, now) for failed in record.errors])]
+        parts += [
+            Text(),
+            Text("Failed runs"),
+            table(_ERRORS, [_error_row(failed, now) for failed in record.errors]),
+        ]
     return Group(*parts)
 
 
@@ -144,15 +211,26 @@ def _options(record: JobRecord) -> list[tuple[str, str | int | None]]:
     retry, unique = stored.retry, stored.unique
     return [
         ("Retries", _BY_WORKER if retry is None else f"up to {retry.max_retries}, {_waits(retry)}"),
-        ("Timeout", _BY_WORKER if stored.timeout_ms is None else _span(stored.timeout_ms) or "none"),
+        (
+            "Timeout",
+            _BY_WORKER if stored.timeout_ms is None else _span(stored.timeout_ms) or "none",
+        ),
         ("Stalls allowed", _BY_WORKER if stored.max_stalls is None else stored.max_stalls),
         ("Start within", _span(stored.ttl_ms)),
         ("Record kept for", _span(stored.result_ttl_ms)),
         ("Cost", stored.cost if stored.cost != 1 else None),
-        ("Unique", None if unique is None else f"{unique.mode}, for {_span(unique.ttl_ms) or 'as long as the job lives'}"),
+        (
+            "Unique",
+            None
+            if unique is None
+            else f"{unique.mode}, for {_span(unique.ttl_ms) or 'as long as the job lives'}",
+        ),
         ("Delay", _span(stored.delay_ms)),
         ("In front", "yes" if stored.lifo else None),
-        ("If a child fails", stored.on_child_failure if stored.on_child_failure != "fail" else None),
+        (
+            "If a child fails",
+            stored.on_child_failure if stored.on_child_failure != "fail" else None,
+        ),
     ]
 
 
@@ -168,4 +246,10 @@ def _waits(retry: RetryData) -> str:
 
 def _error_row(failed: Failure, now: int) -> list[Cell]:
     words = text.clean(f"{failed.type}: {failed.message}")
-    return [text.count(failed.attempt), text.relative(failed.at_ms, now), failed.worker, failed.reason, words]
+    return [
+        text.count(failed.attempt),
+        text.relative(failed.at_ms, now),
+        failed.worker,
+        failed.reason,
+        words,
+    ]

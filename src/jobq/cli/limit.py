@@ -35,7 +35,9 @@ class RateParam(_Policy):
 
     name = "rate"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Rate | Bucket:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Rate | Bucket:
         """The policy."""
         try:
             if bucket := _BUCKET.fullmatch(value):
@@ -44,7 +46,11 @@ class RateParam(_Policy):
                 return Rate(int(window[1]), per=parse_duration(window[2]))
         except (ConfigError, ValueError) as e:
             self.fail(str(e), param, ctx)
-        self.fail(f"{value!r} is no rate: write 100/1m for a window, or 10+0.5/s for a bucket and its refill", param, ctx)
+        self.fail(
+            f"{value!r} is no rate: write 100/1m for a window, or 10+0.5/s for a bucket and its refill",
+            param,
+            ctx,
+        )
 
 
 RATE = RateParam()
@@ -55,7 +61,10 @@ RATE = RateParam()
 @on_store
 async def show(ctl: Ctl, names: tuple[str, ...]) -> None:
     """Show the limits in force, also those of single keys."""
-    found = [(record.queue.queue, await _limits(ctl, record.queue.queue)) for record in await ctl.backend.known(names)]
+    found = [
+        (record.queue.queue, await _limits(ctl, record.queue.queue))
+        for record in await ctl.backend.known(names)
+    ]
     ctl.out.show([_document(name, limits) for name, limits in found], lambda: _shown(found))
 
 
@@ -73,17 +82,35 @@ async def show(ctl: Ctl, names: tuple[str, ...]) -> None:
 @click.option("--rate", type=RATE, metavar="RATE", help="Starts: 100/1m, or a bucket 10+0.5/s.")
 @click.option("--key-limit", type=click.IntRange(min=1), help="Jobs of one key that run at a time.")
 @click.option("--key-rate", type=RATE, metavar="RATE", help="Starts per key.")
-@click.option("--max-waiting", type=click.IntRange(min=1), help="Jobs that wait to start. Beyond it, new ones are refused.")
+@click.option(
+    "--max-waiting",
+    type=click.IntRange(min=1),
+    help="Jobs that wait to start. Beyond it, new ones are refused.",
+)
 @on_store
 async def set_(
-    ctl: Ctl, name: str, key: str | None, most: int | None, rate: Rate | Bucket | None, key_limit: int | None,
-    key_rate: Rate | Bucket | None, max_waiting: int | None,
-) -> None:  # fmt: skip
+    ctl: Ctl,
+    name: str,
+    key: str | None,
+    most: int | None,
+    rate: Rate | Bucket | None,
+    key_limit: int | None,
+    key_rate: Rate | Bucket | None,
+    max_waiting: int | None,
+) -> None:
     """Change limits now, for all workers. What is not named stays. It holds until a higher limits_version is declared."""
-    given = {"limit": most, "rate": rate, "key_limit": key_limit, "key_rate": key_rate, "max_waiting": max_waiting}
+    given = {
+        "limit": most,
+        "rate": rate,
+        "key_limit": key_limit,
+        "key_rate": key_rate,
+        "max_waiting": max_waiting,
+    }
     changes = {option: value for option, value in given.items() if value is not None}
     if not changes:
-        raise click.UsageError("which limit? Give --limit, --rate, --key-limit, --key-rate or --max-waiting")
+        raise click.UsageError(
+            "which limit? Give --limit, --rate, --key-limit, --key-rate or --max-waiting"
+        )
     await _change(ctl, name, key, changes)
 
 
@@ -103,17 +130,32 @@ async def set_(
 @click.option("--max-waiting", is_flag=True, help="Accept any number of jobs.")
 @on_store
 async def remove(
-    ctl: Ctl, name: str, key: str | None, limit_: bool, rate: bool, key_limit: bool, key_rate: bool, max_waiting: bool
+    ctl: Ctl,
+    name: str,
+    key: str | None,
+    limit_: bool,
+    rate: bool,
+    key_limit: bool,
+    key_rate: bool,
+    max_waiting: bool,
 ) -> None:
     """Remove limits: those named; none named, all of the queue that were changed at run time. Single keys keep theirs."""
-    given = {"limit": limit_, "rate": rate, "key_limit": key_limit, "key_rate": key_rate, "max_waiting": max_waiting}
+    given = {
+        "limit": limit_,
+        "rate": rate,
+        "key_limit": key_limit,
+        "key_rate": key_rate,
+        "max_waiting": max_waiting,
+    }
     await _change(ctl, name, key, {option: None for option, named in given.items() if named})
 
 
 async def _change(ctl: Ctl, name: str, key: str | None, changes: dict[str, Any]) -> None:
     await ctl.backend.known([name])
     queue = await ctl.backend.queue(name)
-    await ctl.backend.within(queue.set_limits(key=key, **changes) if changes else queue.reset_limits(key=key))
+    await ctl.backend.within(
+        queue.set_limits(key=key, **changes) if changes else queue.reset_limits(key=key)
+    )
     limits = await _limits(ctl, name)
     ctl.out.show(_document(name, limits), lambda: _shown([(name, limits)]))
 
@@ -122,7 +164,7 @@ async def _limits(ctl: Ctl, name: str) -> QueueLimits:
     return await ctl.backend.within((await ctl.backend.queue(name)).limits())
 
 
-# ── how it looks ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── how it looks ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _document(name: str, limits: QueueLimits) -> dict[str, Any]:
@@ -135,7 +177,10 @@ def _document(name: str, limits: QueueLimits) -> dict[str, Any]:
         "max_waiting": limits.max_waiting,
         "version": limits.version,
         "changed": limits.changed,
-        "keys": {key: {"key_limit": own.key_limit, "key_rate": _rate_document(own.key_rate)} for key, own in limits.keys.items()},
+        "keys": {
+            key: {"key_limit": own.key_limit, "key_rate": _rate_document(own.key_rate)}
+            for key, own in limits.keys.items()
+        },
         "held_until": _time(limits.held_until),
         "held_keys": {key: _time(until) for key, until in limits.held_keys.items()},
     }
@@ -156,22 +201,38 @@ def _rate_document(rate: Rate | Bucket | None) -> dict[str, Any] | None:
 def _shown(found: Sequence[tuple[str, QueueLimits]]) -> RenderableType:
     parts: list[RenderableType] = []
     for name, limits in found:
-        where = "changed at run time" if limits.changed else f"declared, version {limits.version}" if limits.version else None
+        where = (
+            "changed at run time"
+            if limits.changed
+            else f"declared, version {limits.version}"
+            if limits.version
+            else None
+        )
         parts.append(
-            details([
-                ("Queue", name),
-                ("Running", _number(limits.limit)),
-                ("Starts", _words(limits.rate)),
-                ("Running per key", _number(limits.key_limit)),
-                ("Starts per key", _words(limits.key_rate)),
-                ("Waiting", _number(limits.max_waiting)),
-                ("From", where),
-                ("Held until", _time(limits.held_until)),
-            ])
-        )  # fmt: skip
+            details(
+                [
+                    ("Queue", name),
+                    ("Running", _number(limits.limit)),
+                    ("Starts", _words(limits.rate)),
+                    ("Running per key", _number(limits.key_limit)),
+                    ("Starts per key", _words(limits.key_rate)),
+                    ("Waiting", _number(limits.max_waiting)),
+                    ("From", where),
+                    ("Held until", _time(limits.held_until)),
+                ]
+            )
+        )
         if limits.keys:
-            rows = [[key, _number(own.key_limit) or "-", _words(own.key_rate) or "-"] for key, own in sorted(limits.keys.items())]
-            parts.append(table((Column("KEY", shrinks=True), Column("RUNNING", right=True), Column("STARTS")), rows))
+            rows = [
+                [key, _number(own.key_limit) or "-", _words(own.key_rate) or "-"]
+                for key, own in sorted(limits.keys.items())
+            ]
+            parts.append(
+                table(
+                    (Column("KEY", shrinks=True), Column("RUNNING", right=True), Column("STARTS")),
+                    rows,
+                )
+            )
         if limits.held_keys:
             held = [[key, _time(until) or "-"] for key, until in limits.held_keys.items()]
             parts.append(table((Column("KEY", shrinks=True), Column("HELD UNTIL")), held))

@@ -20,7 +20,7 @@ P = ParamSpec("P")
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 
-# ── parameter types ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── parameter types ───────────────────────────────────────────────────────────────────────────────
 
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ class Duration(_Seconds):
 
     name = "duration"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         """A number of seconds."""
         if isinstance(value, (int, float)):
             return float(value)
@@ -46,11 +48,13 @@ class Duration(_Seconds):
 
 DURATION = Duration()
 
-queue_option = click.option("-q", "--queue", metavar="NAME", help="The queue. Without it: looked for in all of them.")
+queue_option = click.option(
+    "-q", "--queue", metavar="NAME", help="The queue. Without it: looked for in all of them."
+)
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
-# ── commands that take the global options anywhere ───────────────────────────────────────────────────────────────────
+# ── commands that take the global options anywhere ────────────────────────────────────────────────
 
 
 class GlobalOption(click.Option):
@@ -61,7 +65,12 @@ def _global_options(*, env: bool) -> list[click.Parameter]:
     # Only the root reads the environment: a leaf doing so would override what was typed before it.
     def option(names: list[str], variable: str, **attrs: Any) -> GlobalOption:
         return GlobalOption(
-            names, expose_value=False, callback=_remember, envvar=variable if env else None, show_envvar=env, **attrs
+            names,
+            expose_value=False,
+            callback=_remember,
+            envvar=variable if env else None,
+            show_envvar=env,
+            **attrs,
         )
 
     return [
@@ -104,7 +113,9 @@ class _Helped(Discreet):
         own: list[tuple[str, str]] = []
         shared: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None and not isinstance(param, click.Argument):
+            if (record := param.get_help_record(ctx)) is not None and not isinstance(
+                param, click.Argument
+            ):
                 (shared if isinstance(param, GlobalOption) else own).append(record)
         for title, records in (("Options", own), ("Global options", shared)):
             if records:
@@ -138,7 +149,9 @@ class Noun(_Helped, DiscreetGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """By its name, or by an alias of it."""
-        return super().get_command(ctx, cmd_name) or super().get_command(ctx, self.aliases.get(cmd_name, cmd_name))
+        return super().get_command(ctx, cmd_name) or super().get_command(
+            ctx, self.aliases.get(cmd_name, cmd_name)
+        )
 
 
 class Root(Noun):
@@ -152,7 +165,7 @@ def noun(name: str, help: str, examples: str | None = None) -> Noun:
     return Noun(name, help=help, examples=examples)
 
 
-# ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── running ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class Ctl:
@@ -161,7 +174,9 @@ class Ctl:
     def __init__(self, ctx: click.Context) -> None:
         given: Callable[[str], Any] = lambda name: ctx.meta.get(f"jobq.{name}")  # noqa: E731 - read four times, here only
         self.out = Output(cast(Format, given("output") or "table"))
-        self.backend = Backend(given("url") or default_url(), tenant=given("tenant"), timeout=given("timeout") or 10.0)
+        self.backend = Backend(
+            given("url") or default_url(), tenant=given("tenant"), timeout=given("timeout") or 10.0
+        )
 
 
 def on_store(

@@ -43,7 +43,12 @@ class Output:
             if (renderable := render()) is not None:
                 self.console.print(renderable)
         elif self.format == "json":
-            self._write(json_text(msgspec.json.format(msgspec.json.encode(plain(document)), indent=2).decode()) + "\n")
+            self._write(
+                json_text(
+                    msgspec.json.format(msgspec.json.encode(plain(document)), indent=2).decode()
+                )
+                + "\n"
+            )
         else:
             self._write(_yaml(document))
 
@@ -109,14 +114,18 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_harmless(text) else '"')
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=None if is_harmless(text) else '"'
+    )
 
 
 _Dumper.add_representer(str, _quoted)
 
 
 def _yaml(document: Any) -> str:
-    text: str = yaml.dump(plain(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    text: str = yaml.dump(
+        plain(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120
+    )
     # What is left are marks that reorder text. YAML allows them unescaped only inside quotes, where this is their escape.
     return json_text(text)
 
@@ -124,7 +133,9 @@ def _yaml(document: Any) -> str:
 class SafeConsole(Console):
     """A console that escapes control characters in what it is given to print. Its own colours come later, and stay."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
         """The renderable's segments, made harmless."""
         for segment in super().render(renderable, options):
             text, style, control = segment

@@ -30,40 +30,67 @@ key_option = click.option("--key", metavar="KEY", help="Of this key only (keyed 
 _STEP = 1000
 
 
-# ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── looking ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@queue.command("list", examples="jq-ctl queue list\njq-ctl queue list -o json | jq '.[] | {queue, counts}'")
+@queue.command(
+    "list", examples="jq-ctl queue list\njq-ctl queue list -o json | jq '.[] | {queue, counts}'"
+)
 @on_store
 async def list_(ctl: Ctl) -> None:
     """List the queues with how many jobs stand where."""
     queues = await _glances(ctl, ())
     ctl.out.show([g.document for g in queues], lambda: queue_table(queues))
     if not queues:
-        ctl.out.note("no queues yet: a queue is there from its first job on, or by jq-ctl queue create")
+        ctl.out.note(
+            "no queues yet: a queue is there from its first job on, or by jq-ctl queue create"
+        )
 
 
-@queue.command(examples="jq-ctl queue stats billing\njq-ctl queue stats billing --minutes 240 -o json")
+@queue.command(
+    examples="jq-ctl queue stats billing\njq-ctl queue stats billing --minutes 240 -o json"
+)
 @name_argument
-@click.option("--minutes", type=click.IntRange(1, 1440), default=60, show_default=True, help="How far back the rates go.")
+@click.option(
+    "--minutes",
+    type=click.IntRange(1, 1440),
+    default=60,
+    show_default=True,
+    help="How far back the rates go.",
+)
 @on_store
 async def stats(ctl: Ctl, name: str, minutes: int) -> None:
     """Show one queue: counts, limits, retention, and its last minutes."""
     (seen,) = await _glances(ctl, [name])
-    metrics = await ctl.backend.within(ctl.backend.store.metrics(seen.record.queue, minutes=minutes))
+    metrics = await ctl.backend.within(
+        ctl.backend.store.metrics(seen.record.queue, minutes=minutes)
+    )
     document = {**seen.document, "minutes": [documents.minute(m) for m in metrics]}
     ctl.out.show(document, lambda: queue_details(seen, metrics, minutes))
 
 
 @queue.command(examples="jq-ctl queue watch\njq-ctl queue watch billing emails --every 5s")
 @click.argument("names", metavar="[NAME...]", nargs=-1)
-@click.option("--every", type=DURATION, default=1.0, show_default=True, metavar="TIME", help="How often to look.")
-@click.option("--times", type=click.IntRange(min=1), help="Stop after so many looks. Default: until interrupted")
+@click.option(
+    "--every",
+    type=DURATION,
+    default=1.0,
+    show_default=True,
+    metavar="TIME",
+    help="How often to look.",
+)
+@click.option(
+    "--times",
+    type=click.IntRange(min=1),
+    help="Stop after so many looks. Default: until interrupted",
+)
 @on_store
 async def watch(ctl: Ctl, names: tuple[str, ...], every: float, times: int | None) -> None:
     """Show queues as they change: how fast jobs come and end. Ctrl-C ends it."""
     screen = (
-        Live(console=ctl.out.console, auto_refresh=False) if ctl.out.format == "table" and ctl.out.console.is_terminal else None
+        Live(console=ctl.out.console, auto_refresh=False)
+        if ctl.out.format == "table" and ctl.out.console.is_terminal
+        else None
     )
     before: list[Glance] | None = None
     looks = 0
@@ -86,30 +113,62 @@ async def _glances(ctl: Ctl, names: Sequence[str]) -> list[Glance]:
     return [glance(record, s) for record, s in zip(records, stats, strict=True)]
 
 
-# ── making and unmaking ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── making and unmaking ───────────────────────────────────────────────────────────────────────────
 
 
 @queue.command(
     examples="jq-ctl queue create billing --keep-completed 7d --keep-failed 90d\njq-ctl queue create imports --mode keyed"
 )
 @name_argument
-@click.option("--mode", type=click.Choice(["plain", "keyed"]), help="Whether its jobs have keys. Default: its first job decides")
-@click.option("--keep-completed", type=DURATION, metavar="TIME", help="How long completed jobs are kept. Default: 1d")
-@click.option("--keep-failed", type=DURATION, metavar="TIME", help="The same for failed ones. Default: 30d")
-@click.option("--keep-cancelled", type=DURATION, metavar="TIME", help="The same for cancelled ones. Default: 1d")
-@click.option("--keep-count", type=click.IntRange(min=0), help="At most so many of each. Default: 100000")
+@click.option(
+    "--mode",
+    type=click.Choice(["plain", "keyed"]),
+    help="Whether its jobs have keys. Default: its first job decides",
+)
+@click.option(
+    "--keep-completed",
+    type=DURATION,
+    metavar="TIME",
+    help="How long completed jobs are kept. Default: 1d",
+)
+@click.option(
+    "--keep-failed", type=DURATION, metavar="TIME", help="The same for failed ones. Default: 30d"
+)
+@click.option(
+    "--keep-cancelled",
+    type=DURATION,
+    metavar="TIME",
+    help="The same for cancelled ones. Default: 1d",
+)
+@click.option(
+    "--keep-count", type=click.IntRange(min=0), help="At most so many of each. Default: 100000"
+)
 @on_store(create=True)
 async def create(
-    ctl: Ctl, name: str, mode: str | None, keep_completed: float | None, keep_failed: float | None, keep_cancelled: float | None,
+    ctl: Ctl,
+    name: str,
+    mode: str | None,
+    keep_completed: float | None,
+    keep_failed: float | None,
+    keep_cancelled: float | None,
     keep_count: int | None,
-) -> None:  # fmt: skip
+) -> None:
     """Create a queue, or change what is kept about it. (A first job creates its queue as well.)"""
-    kept = {"completed_ms": keep_completed, "failed_ms": keep_failed, "cancelled_ms": keep_cancelled}
-    given: dict[str, int] = {field: round(seconds * 1000) for field, seconds in kept.items() if seconds is not None}
+    kept = {
+        "completed_ms": keep_completed,
+        "failed_ms": keep_failed,
+        "cancelled_ms": keep_cancelled,
+    }
+    given: dict[str, int] = {
+        field: round(seconds * 1000) for field, seconds in kept.items() if seconds is not None
+    }
     if keep_count is not None:
         given["count"] = keep_count
     queue = ctl.backend.name(check_queue_name(name))
-    config = QueueConfig(mode=cast(Mode | None, mode), retention=await _retention(ctl, queue, given) if given else None)
+    config = QueueConfig(
+        mode=cast(Mode | None, mode),
+        retention=await _retention(ctl, queue, given) if given else None,
+    )
     await ctl.backend.within(ctl.backend.store.declare(queue, config))
     (seen,) = await _glances(ctl, [name])
     ctl.out.show(seen.document, lambda: queue_details(seen, [], 0))
@@ -129,13 +188,19 @@ async def delete(ctl: Ctl, name: str, yes: bool) -> None:
     """Delete a queue that has nothing left to do, with the records of its ended jobs."""
     (seen,) = await _glances(ctl, [name])
     if open_ := sum(n for state, n in seen.stats.counts.items() if state not in ENDED):
-        fail(f"queue {name!r} has {text.plural(open_, 'unfinished job')}: let them end, or use jq-ctl queue obliterate {name}")
+        fail(
+            f"queue {name!r} has {text.plural(open_, 'unfinished job')}: let them end, or use jq-ctl queue obliterate {name}"
+        )
     await _obliterate(ctl, seen, yes=yes, force=False, did="deleted")
 
 
-@queue.command(examples="jq-ctl queue obliterate tests --yes\njq-ctl queue obliterate stuck --force")
+@queue.command(
+    examples="jq-ctl queue obliterate tests --yes\njq-ctl queue obliterate stuck --force"
+)
 @name_argument
-@click.option("--force", is_flag=True, help="Also with jobs running: what they do is then for nothing.")
+@click.option(
+    "--force", is_flag=True, help="Also with jobs running: what they do is then for nothing."
+)
 @yes_option
 @on_store
 async def obliterate(ctl: Ctl, name: str, force: bool, yes: bool) -> None:
@@ -155,10 +220,13 @@ async def _obliterate(ctl: Ctl, seen: Glance, *, yes: bool, force: bool, did: st
             now = sum((await ctl.backend.within(ctl.backend.store.count(name))).values())
             advance(max(0, left - now))
             left = now
-    ctl.out.show({"queue": name.queue, "removed": total}, lambda: f"{name.queue} {did}, with {text.plural(total, 'job')}")
+    ctl.out.show(
+        {"queue": name.queue, "removed": total},
+        lambda: f"{name.queue} {did}, with {text.plural(total, 'job')}",
+    )
 
 
-# ── acting ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── acting ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @queue.command(examples="jq-ctl queue pause billing emails")
@@ -184,7 +252,9 @@ async def _pause(ctl: Ctl, names: Sequence[str], *, paused: bool) -> None:
         await ctl.backend.within(change(record.queue, actor=ctl.backend.actor))
     ctl.out.show(
         [{"queue": r.queue.queue, "paused": paused} for r in records],
-        lambda: Group(*(Text(f"{r.queue.queue} {'paused' if paused else 'resumed'}") for r in records)),
+        lambda: Group(
+            *(Text(f"{r.queue.queue} {'paused' if paused else 'resumed'}") for r in records)
+        ),
     )
 
 
@@ -202,7 +272,10 @@ async def hold(ctl: Ctl, name: str, duration: float, key: str | None) -> None:
     until = limits.held_until if key is None else limits.held_keys.get(key)
     shown = None if until is None else text.iso(round(until.timestamp() * 1000))
     what = name if key is None else f"key {key} of {name}"
-    ctl.out.show({"queue": name, "key": key, "held_until": shown}, lambda: f"{what} held until {shown or 'later'}")
+    ctl.out.show(
+        {"queue": name, "key": key, "held_until": shown},
+        lambda: f"{what} held until {shown or 'later'}",
+    )
 
 
 @queue.command(examples="jq-ctl queue release billing\njq-ctl queue release imports --key acme")
@@ -214,12 +287,17 @@ async def release(ctl: Ctl, name: str, key: str | None) -> None:
     await ctl.backend.known([name])
     lifted = await ctl.backend.within((await ctl.backend.queue(name)).release_hold(key))
     what = name if key is None else f"key {key} of {name}"
-    ctl.out.show({"queue": name, "key": key, "released": lifted}, lambda: f"{what} {'released' if lifted else 'was not held'}")
+    ctl.out.show(
+        {"queue": name, "key": key, "released": lifted},
+        lambda: f"{what} {'released' if lifted else 'was not held'}",
+    )
 
 
 @queue.command(examples="jq-ctl queue clear imports\njq-ctl queue clear imports --delayed --yes")
 @name_argument
-@click.option("--delayed", is_flag=True, help="Delayed and blocked jobs as well, not only waiting ones.")
+@click.option(
+    "--delayed", is_flag=True, help="Delayed and blocked jobs as well, not only waiting ones."
+)
 @yes_option
 @on_store
 async def clear(ctl: Ctl, name: str, delayed: bool, yes: bool) -> None:
@@ -228,12 +306,18 @@ async def clear(ctl: Ctl, name: str, delayed: bool, yes: bool) -> None:
     states = (State.WAITING, State.DELAYED, State.BLOCKED) if delayed else (State.WAITING,)
     total = sum(seen.stats.counts.get(state, 0) for state in states)
     confirm(f"Cancel {text.plural(total, 'job')} of {name!r}?", yes=yes or not total)
-    done = await sweep("clearing", total, lambda: ctl.backend.within(_clear(ctl, seen.record.queue, delayed)))
-    ctl.out.show({"queue": name, "cleared": done}, lambda: f"{text.plural(done, 'job')} of {name} cancelled")
+    done = await sweep(
+        "clearing", total, lambda: ctl.backend.within(_clear(ctl, seen.record.queue, delayed))
+    )
+    ctl.out.show(
+        {"queue": name, "cleared": done}, lambda: f"{text.plural(done, 'job')} of {name} cancelled"
+    )
 
 
 async def _clear(ctl: Ctl, name: QueueName, delayed: bool) -> int:
-    return await ctl.backend.store.clear(name, delayed=delayed, limit=_STEP, actor=ctl.backend.actor)
+    return await ctl.backend.store.clear(
+        name, delayed=delayed, limit=_STEP, actor=ctl.backend.actor
+    )
 
 
 @queue.command(
@@ -243,18 +327,35 @@ async def _clear(ctl: Ctl, name: QueueName, delayed: bool) -> int:
     """
 )
 @name_argument
-@click.option("--state", type=click.Choice([s.value for s in State if s.ended]), required=True, help="Which ended jobs.")
-@click.option("--older-than", type=DURATION, metavar="TIME", default=0.0, help="Only those that ended so long ago.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many, oldest first. Default: all")
+@click.option(
+    "--state",
+    type=click.Choice([s.value for s in State if s.ended]),
+    required=True,
+    help="Which ended jobs.",
+)
+@click.option(
+    "--older-than",
+    type=DURATION,
+    metavar="TIME",
+    default=0.0,
+    help="Only those that ended so long ago.",
+)
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), help="At most so many, oldest first. Default: all"
+)
 @yes_option
 @on_store
-async def clean(ctl: Ctl, name: str, state: str, older_than: float, limit: int | None, yes: bool) -> None:
+async def clean(
+    ctl: Ctl, name: str, state: str, older_than: float, limit: int | None, yes: bool
+) -> None:
     """Remove the records of ended jobs."""
     (seen,) = await _glances(ctl, [name])
     there = seen.stats.counts.get(State(state), 0)
     most = there if limit is None else min(limit, there)
     age = f" older than {text.duration(older_than * 1000)}" if older_than else ""
-    confirm(f"Remove up to {text.plural(most, f'{state} job')}{age} of {name!r}?", yes=yes or not there)
+    confirm(
+        f"Remove up to {text.plural(most, f'{state} job')}{age} of {name!r}?", yes=yes or not there
+    )
     left = most
 
     async def step() -> int:
@@ -275,5 +376,6 @@ async def clean(ctl: Ctl, name: str, state: str, older_than: float, limit: int |
 
     done = await sweep("cleaning", most, step)
     ctl.out.show(
-        {"queue": name, "state": state, "removed": done}, lambda: f"{text.plural(done, f'{state} job')} of {name} removed"
+        {"queue": name, "state": state, "removed": done},
+        lambda: f"{text.plural(done, f'{state} job')} of {name} removed",
     )

@@ -14,7 +14,15 @@ from jobq.cli.output import Cell, Column, details, table
 from jobq.core.queues import Limits, MinuteRecord, QueueRecord, RateData, StatsRecord, Window
 from jobq.core.states import State
 
-_SHOWN = (State.WAITING, State.ACTIVE, State.DELAYED, State.BLOCKED, State.COMPLETED, State.FAILED, State.CANCELLED)
+_SHOWN = (
+    State.WAITING,
+    State.ACTIVE,
+    State.DELAYED,
+    State.BLOCKED,
+    State.COMPLETED,
+    State.FAILED,
+    State.CANCELLED,
+)
 _WATCHED = (State.WAITING, State.ACTIVE, State.DELAYED, State.COMPLETED, State.FAILED)
 
 _SPARE = {State.CANCELLED: 4, State.BLOCKED: 3, State.COMPLETED: 2, State.DELAYED: 1}
@@ -45,51 +53,101 @@ def _count_column(state: State) -> Column:
 def queue_table(queues: Sequence[Glance]) -> RenderableType:
     """One line per queue."""
     columns = [
-        Column("QUEUE"), Column("STATUS"), *(_count_column(s) for s in _SHOWN),
-        Column("OLDEST", right=True), Column("WORKERS", right=True),
-    ]  # fmt: skip
-    return table(columns, [
-        [g.record.queue.queue, _status(g), *_counts(g, _SHOWN), text.duration(g.stats.oldest_waiting_ms),
-         text.count(g.stats.workers)]
-        for g in queues
-    ])  # fmt: skip
+        Column("QUEUE"),
+        Column("STATUS"),
+        *(_count_column(s) for s in _SHOWN),
+        Column("OLDEST", right=True),
+        Column("WORKERS", right=True),
+    ]
+    return table(
+        columns,
+        [
+            [
+                g.record.queue.queue,
+                _status(g),
+                *_counts(g, _SHOWN),
+                text.duration(g.stats.oldest_waiting_ms),
+                text.count(g.stats.workers),
+            ]
+            for g in queues
+        ],
+    )
 
 
 def watch_table(before: Sequence[Glance] | None, now: Sequence[Glance]) -> RenderableType:
     """One line per queue, with what came and ended per second since the last look."""
     past = {g.record.queue: g for g in before or ()}
     columns = [
-        Column("QUEUE"), Column("STATUS"), *(_count_column(s) for s in _WATCHED),
-        Column("ENDED/S", right=True), Column("OLDEST", right=True), Column("WORKERS", right=True),
-    ]  # fmt: skip
-    return table(columns, [
-        [g.record.queue.queue, _status(g), *_counts(g, _WATCHED), _rate(past.get(g.record.queue), g),
-         text.duration(g.stats.oldest_waiting_ms), text.count(g.stats.workers)]
-        for g in now
-    ])  # fmt: skip
+        Column("QUEUE"),
+        Column("STATUS"),
+        *(_count_column(s) for s in _WATCHED),
+        Column("ENDED/S", right=True),
+        Column("OLDEST", right=True),
+        Column("WORKERS", right=True),
+    ]
+    return table(
+        columns,
+        [
+            [
+                g.record.queue.queue,
+                _status(g),
+                *_counts(g, _WATCHED),
+                _rate(past.get(g.record.queue), g),
+                text.duration(g.stats.oldest_waiting_ms),
+                text.count(g.stats.workers),
+            ]
+            for g in now
+        ],
+    )
 
 
 def queue_details(seen: Glance, metrics: Sequence[MinuteRecord], minutes: int) -> RenderableType:
     """A queue, whole, for people."""
     record, stats = seen.record, seen.stats
     retention = record.retention
-    keep = (("completed", retention.completed_ms), ("failed", retention.failed_ms), ("cancelled", retention.cancelled_ms))
-    kept = ", ".join(f"{name} {'for ever' if ms is None else text.duration(ms)}" for name, ms in keep)
+    keep = (
+        ("completed", retention.completed_ms),
+        ("failed", retention.failed_ms),
+        ("cancelled", retention.cancelled_ms),
+    )
+    kept = ", ".join(
+        f"{name} {'for ever' if ms is None else text.duration(ms)}" for name, ms in keep
+    )
     parts: list[RenderableType] = [
-        details([
-            ("Queue", record.queue.queue),
-            ("Status", _status(seen)),
-            ("Mode", record.mode or "not fixed yet"),
-            ("Workers", stats.workers),
-            *((state.value.capitalize(), text.count(stats.counts.get(state, 0), text.STATE_STYLES[state])) for state in _SHOWN),
-            ("Oldest waiting", None if stats.oldest_waiting_ms is None else text.duration(stats.oldest_waiting_ms)),
-            ("Next due", None if stats.next_due_ms is None else f"in {text.duration(stats.next_due_ms)}"),
-            ("Held until", text.iso(stats.held_until_ms)),
-            ("Limits", _limits(record.limits.effective)),
-            ("Keeps", kept + ("" if retention.count is None else f"; at most {retention.count:,} of each")),
-            ("Dead letters to", record.dead_letters),
-        ])
-    ]  # fmt: skip
+        details(
+            [
+                ("Queue", record.queue.queue),
+                ("Status", _status(seen)),
+                ("Mode", record.mode or "not fixed yet"),
+                ("Workers", stats.workers),
+                *(
+                    (
+                        state.value.capitalize(),
+                        text.count(stats.counts.get(state, 0), text.STATE_STYLES[state]),
+                    )
+                    for state in _SHOWN
+                ),
+                (
+                    "Oldest waiting",
+                    None
+                    if stats.oldest_waiting_ms is None
+                    else text.duration(stats.oldest_waiting_ms),
+                ),
+                (
+                    "Next due",
+                    None if stats.next_due_ms is None else f"in {text.duration(stats.next_due_ms)}",
+                ),
+                ("Held until", text.iso(stats.held_until_ms)),
+                ("Limits", _limits(record.limits.effective)),
+                (
+                    "Keeps",
+                    kept
+                    + ("" if retention.count is None else f"; at most {retention.count:,} of each"),
+                ),
+                ("Dead letters to", record.dead_letters),
+            ]
+        )
+    ]
     if metrics:
         parts += [Text(), _minutes(metrics, minutes)]
     return Group(*parts)
@@ -112,10 +170,22 @@ def _minutes(metrics: Sequence[MinuteRecord], minutes: int) -> RenderableType:
         line("failed", [m.failed if m else 0 for m in window], "red"),
         line("stalled", [m.stalled if m else 0 for m in window], "magenta"),
     ]
-    averages = details([
-        ("Waited", f"{text.duration(sum(m.wait_ms for m in metrics) / started)} on average" if started else None),
-        ("Ran", f"{text.duration(sum(m.run_ms for m in metrics) / runs)} on average" if runs else None),
-    ])  # fmt: skip
+    averages = details(
+        [
+            (
+                "Waited",
+                f"{text.duration(sum(m.wait_ms for m in metrics) / started)} on average"
+                if started
+                else None,
+            ),
+            (
+                "Ran",
+                f"{text.duration(sum(m.run_ms for m in metrics) / runs)} on average"
+                if runs
+                else None,
+            ),
+        ]
+    )
     heading = (Column(f"LAST {len(window)} MIN"), Column("JOBS", right=True), Column("PER MINUTE"))
     return Group(table(heading, rows), averages)
 
@@ -127,7 +197,10 @@ def _status(g: Glance) -> Text:
         return Text("held", style="yellow")
     if g.stats.counts.get(State.WAITING) and not g.stats.workers:
         return Text("no worker", style="red")
-    return Text("running" if g.stats.workers else "idle", style="green" if g.stats.workers else "bright_black")
+    return Text(
+        "running" if g.stats.workers else "idle",
+        style="green" if g.stats.workers else "bright_black",
+    )
 
 
 def _counts(g: Glance, states: Sequence[State]) -> list[Text]:
@@ -137,7 +210,9 @@ def _counts(g: Glance, states: Sequence[State]) -> list[Text]:
 def _rate(before: Glance | None, now: Glance) -> str:
     if before is None:
         return "-"
-    ended = sum(now.stats.counts.get(s, 0) - before.stats.counts.get(s, 0) for s in State if s.ended)
+    ended = sum(
+        now.stats.counts.get(s, 0) - before.stats.counts.get(s, 0) for s in State if s.ended
+    )
     return f"{max(0, ended) / max(1e-3, now.at - before.at):,.0f}"
 
 

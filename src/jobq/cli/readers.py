@@ -20,15 +20,22 @@ async def readers(ctl: Ctl, names: tuple[str, ...]) -> None:
     rows = [
         {"queue": record.queue.queue, "reader": reader, "position": position}
         for record in await ctl.backend.known(names)
-        for reader, position in (await ctl.backend.within(ctl.backend.store.readers(record.queue))).items()
+        for reader, position in (
+            await ctl.backend.within(ctl.backend.store.readers(record.queue))
+        ).items()
     ]
     columns = [Column("QUEUE"), Column("READER"), Column("POSITION")]
-    ctl.out.show(rows, lambda: table(columns, [list(map(text.clean, row.values())) for row in rows]))
+    ctl.out.show(
+        rows, lambda: table(columns, [list(map(text.clean, row.values())) for row in rows])
+    )
     if not rows:
         ctl.out.note("no readers: a log keeps only its latest events")
 
 
-@queue.command("forget-reader", examples="jq-ctl queue forget-reader trial\njq-ctl queue forget-reader relay billing --yes")
+@queue.command(
+    "forget-reader",
+    examples="jq-ctl queue forget-reader trial\njq-ctl queue forget-reader relay billing --yes",
+)
 @click.argument("reader")
 @click.argument("names", metavar="[NAME...]", nargs=-1)
 @yes_option
@@ -39,7 +46,9 @@ async def forget_reader(ctl: Ctl, reader: str, names: tuple[str, ...], yes: bool
     held = [r.queue for r in known if reader in await ctl.backend.within(store.readers(r.queue))]
     if not held:
         fail(f"no reader {reader!r} there: jq-ctl queue readers lists them")
-    confirm(f"Keep no events for {reader!r} any more, in {text.plural(len(held), 'queue')}?", yes=yes)
+    confirm(
+        f"Keep no events for {reader!r} any more, in {text.plural(len(held), 'queue')}?", yes=yes
+    )
     for name in held:
         await ctl.backend.within(store.forget_reader(name, reader))
     done = f"{reader} forgotten in {text.plural(len(held), 'queue')}"

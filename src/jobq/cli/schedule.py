@@ -14,7 +14,17 @@ from rich.text import Text
 
 from jobq.cli import documents, text
 from jobq.cli.job_view import job_table
-from jobq.cli.options import DURATION, FAILED, Ctl, confirm, fail, noun, on_store, queue_option, yes_option
+from jobq.cli.options import (
+    DURATION,
+    FAILED,
+    Ctl,
+    confirm,
+    fail,
+    noun,
+    on_store,
+    queue_option,
+    yes_option,
+)
 from jobq.cli.output import Column, details, plain, table
 from jobq.cli.submit import TIMES, arguments
 from jobq.core.policies import Cron, Every
@@ -28,14 +38,23 @@ id_argument = click.argument("id")
 
 
 @schedule.command("list", examples="jq-ctl schedule list\njq-ctl schedule list -q billing -o json")
-@click.option("-q", "--queue", "queues", metavar="NAME", multiple=True, help="Only this queue (may be given several times).")
+@click.option(
+    "-q",
+    "--queue",
+    "queues",
+    metavar="NAME",
+    multiple=True,
+    help="Only this queue (may be given several times).",
+)
 @on_store
 async def list_(ctl: Ctl, queues: tuple[str, ...]) -> None:
     """List schedules with their next times."""
     found = [schedule_info(record) for record in await _records(ctl, queues)]
     ctl.out.show([_document(info) for info in found], lambda: _table(found))
     if not found:
-        ctl.out.note("no schedules: @queue.task(schedule=…) has workers store one, and so does jq-ctl schedule set")
+        ctl.out.note(
+            "no schedules: @queue.task(schedule=…) has workers store one, and so does jq-ctl schedule set"
+        )
 
 
 @schedule.command(examples="jq-ctl schedule show nightly")
@@ -58,43 +77,86 @@ async def show(ctl: Ctl, id: str, queue: str | None) -> None:
 )
 @id_argument
 @click.argument("name", metavar="TASK")
-@click.option("-q", "--queue", metavar="NAME", default="default", show_default=True, help="The queue.")
+@click.option(
+    "-q", "--queue", metavar="NAME", default="default", show_default=True, help="The queue."
+)
 @click.option("--cron", metavar="EXPR", help="Five fields, or six with seconds first.")
 @click.option("--tz", default="UTC", show_default=True, help="The time zone of --cron.")
 @click.option("--every", type=DURATION, metavar="TIME", help="At this distance.")
-@click.option("--after-complete", is_flag=True, help="With --every: from the end of the last job, so that runs never overlap.")
+@click.option(
+    "--after-complete",
+    is_flag=True,
+    help="With --every: from the end of the last job, so that runs never overlap.",
+)
 @click.option("--start", type=click.DateTime(TIMES), metavar="WHEN", help="Not before.")
 @click.option("--end", type=click.DateTime(TIMES), metavar="WHEN", help="Not after.")
 @click.option("--limit", type=click.IntRange(min=1), help="So many times.")
-@click.option("--catch-up", type=click.Choice(["skip", "one", "all"]), default="skip", show_default=True,
-              help="What becomes of times that passed while nothing ran.")  # fmt: skip
-@click.option("--payload", metavar="JSON|@FILE|-", help="The arguments: an array for positional ones, an object for named ones.")
-@click.option("-a", "--arg", "pairs", metavar="NAME=VALUE", multiple=True, help="A named argument; VALUE is JSON, or else text.")
+@click.option(
+    "--catch-up",
+    type=click.Choice(["skip", "one", "all"]),
+    default="skip",
+    show_default=True,
+    help="What becomes of times that passed while nothing ran.",
+)
+@click.option(
+    "--payload",
+    metavar="JSON|@FILE|-",
+    help="The arguments: an array for positional ones, an object for named ones.",
+)
+@click.option(
+    "-a",
+    "--arg",
+    "pairs",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A named argument; VALUE is JSON, or else text.",
+)
 @click.option("--priority", type=int, help="Of its jobs. Default: 0")
 @click.option("--max-retries", "retry", type=int, help="Of its jobs. Default: the task's own")
 @click.option("--key", help="Of its jobs, in a keyed queue.")
 @on_store(create=True)
 async def set_(
-    ctl: Ctl, id: str, name: str, queue: str, cron: str | None, tz: str, every: float | None, after_complete: bool,
-    start: datetime | None, end: datetime | None, limit: int | None, catch_up: Literal["skip", "one", "all"],
-    payload: str | None, pairs: tuple[str, ...], **given: Any,
-) -> None:  # fmt: skip
+    ctl: Ctl,
+    id: str,
+    name: str,
+    queue: str,
+    cron: str | None,
+    tz: str,
+    every: float | None,
+    after_complete: bool,
+    start: datetime | None,
+    end: datetime | None,
+    limit: int | None,
+    catch_up: Literal["skip", "one", "all"],
+    payload: str | None,
+    pairs: tuple[str, ...],
+    **given: Any,
+) -> None:
     """Make jobs of TASK by the clock. The same schedule again changes nothing; another one under ID starts anew."""
     if (cron is None) == (every is None):
         raise click.UsageError("give either --cron or --every")
     if cron is not None and after_complete:
         raise click.UsageError("--after-complete goes with --every")
     span: dict[str, Any] = {
-        "start": start and start.astimezone(), "end": end and end.astimezone(), "limit": limit, "catch_up": catch_up,
-    }  # fmt: skip
+        "start": start and start.astimezone(),
+        "end": end and end.astimezone(),
+        "limit": limit,
+        "catch_up": catch_up,
+    }
     try:
-        when = Cron(cron, tz=tz, **span) if cron is not None else Every(every or 0, after_complete=after_complete, **span)
+        when = (
+            Cron(cron, tz=tz, **span)
+            if cron is not None
+            else Every(every or 0, after_complete=after_complete, **span)
+        )
     except ConfigError as e:
         raise click.UsageError(str(e)) from e
     args, kwargs = arguments(payload, pairs)
     target = await ctl.backend.queue(queue)
     options = {option: value for option, value in given.items() if value is not None}
-    await ctl.backend.within(target.schedule(id, when, target.named(name, **options), *args, **kwargs))
+    await ctl.backend.within(
+        target.schedule(id, when, target.named(name, **options), *args, **kwargs)
+    )
     info = schedule_info(await _find(ctl, id, queue))
     ctl.out.show(_document(info), lambda: _details(info))
 
@@ -121,7 +183,9 @@ async def pause(ctl: Ctl, id: str, home: Queue) -> int:
 @on_schedule
 async def resume(ctl: Ctl, id: str, home: Queue) -> int:
     """Go on. Its catch-up policy says what becomes of the times that passed."""
-    return _say(ctl, home, id, "resumed", applied=await ctl.backend.within(home.resume_schedule(id)))
+    return _say(
+        ctl, home, id, "resumed", applied=await ctl.backend.within(home.resume_schedule(id))
+    )
 
 
 @schedule.command(examples="jq-ctl schedule run nightly")
@@ -144,33 +208,48 @@ async def remove(ctl: Ctl, id: str, home: Queue, yes: bool) -> int:
     return _say(ctl, home, id, "removed", applied=await ctl.backend.within(home.unschedule(id)))
 
 
-# ── finding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── finding ───────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _records(ctl: Ctl, queues: Sequence[str]) -> list[ScheduleRecord]:
     found: list[ScheduleRecord] = []
     for record in await ctl.backend.known(queues):
-        found += await ctl.backend.within(ctl.backend.store.list_schedules(record.queue, limit=MOST))
+        found += await ctl.backend.within(
+            ctl.backend.store.list_schedules(record.queue, limit=MOST)
+        )
     return found
 
 
 async def _find(ctl: Ctl, id: str, queue: str | None) -> ScheduleRecord:
-    found = [record for record in await _records(ctl, [] if queue is None else [queue]) if record.spec.id == id]
+    found = [
+        record
+        for record in await _records(ctl, [] if queue is None else [queue])
+        if record.spec.id == id
+    ]
     if not found:
-        fail(f"no schedule {id} in {f'queue {queue!r}' if queue else 'any queue'}: jq-ctl schedule list shows those there are")
+        fail(
+            f"no schedule {id} in {f'queue {queue!r}' if queue else 'any queue'}: jq-ctl schedule list shows those there are"
+        )
     if len(found) > 1:
-        fail(f"schedule {id} is in several queues ({', '.join(r.spec.queue.queue for r in found)}): say which with --queue")
+        fail(
+            f"schedule {id} is in several queues ({', '.join(r.spec.queue.queue for r in found)}): say which with --queue"
+        )
     return found[0]
 
 
 def _say(ctl: Ctl, home: Queue, id: str, did: str, *, applied: bool) -> int:
     """What became of it; exit code 1 if nothing changed."""
     outcome = {"queue": home.name, "id": id, "did": did, "applied": applied}
-    ctl.out.show(outcome, lambda: Text(f"{id} {did}" if applied else f"{id} was not changed: it had been {did} before"))
+    ctl.out.show(
+        outcome,
+        lambda: Text(
+            f"{id} {did}" if applied else f"{id} was not changed: it had been {did} before"
+        ),
+    )
     return 0 if applied else FAILED
 
 
-# ── how it looks ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── how it looks ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _document(info: ScheduleInfo) -> dict[str, Any]:
@@ -197,33 +276,52 @@ def _next(info: ScheduleInfo) -> Text:
 
 def _table(found: Sequence[ScheduleInfo]) -> RenderableType:
     columns = (
-        Column("ID"), Column("QUEUE"), Column("TASK"), Column("WHEN"), Column("NEXT"), Column("FIRED", right=True),
+        Column("ID"),
+        Column("QUEUE"),
+        Column("TASK"),
+        Column("WHEN"),
+        Column("NEXT"),
+        Column("FIRED", right=True),
         Column("LAST"),
-    )  # fmt: skip
+    )
     now = int(time.time() * 1000)
-    return table(columns, [
+    return table(
+        columns,
         [
-            info.id, info.queue, info.name, _when(info), _next(info), text.count(info.fired),
-            None if info.last_at is None else text.relative(round(info.last_at.timestamp() * 1000), now),
-        ]
-        for info in found
-    ])  # fmt: skip
+            [
+                info.id,
+                info.queue,
+                info.name,
+                _when(info),
+                _next(info),
+                text.count(info.fired),
+                None
+                if info.last_at is None
+                else text.relative(round(info.last_at.timestamp() * 1000), now),
+            ]
+            for info in found
+        ],
+    )
 
 
 def _details(info: ScheduleInfo) -> RenderableType:
-    call = ", ".join([*map(repr, info.args), *(f"{name}={value!r}" for name, value in info.kwargs.items())])
-    return details([
-        ("Schedule", info.id),
-        ("Queue", info.queue),
-        ("Job", text.clean(f"{info.name}({call})")),
-        ("When", _when(info)),
-        ("Next", _next(info)),
-        ("Next at", plain(info.next_at)),
-        ("From", plain(info.start_at)),
-        ("Until", plain(info.end_at)),
-        ("Times", None if info.limit is None else f"{info.fired:,} of {info.limit:,}"),
-        ("Fired", info.fired),
-        ("Last at", plain(info.last_at)),
-        ("Catch-up", info.catch_up),
-        ("Stored at", plain(info.created_at)),
-    ])  # fmt: skip
+    call = ", ".join(
+        [*map(repr, info.args), *(f"{name}={value!r}" for name, value in info.kwargs.items())]
+    )
+    return details(
+        [
+            ("Schedule", info.id),
+            ("Queue", info.queue),
+            ("Job", text.clean(f"{info.name}({call})")),
+            ("When", _when(info)),
+            ("Next", _next(info)),
+            ("Next at", plain(info.next_at)),
+            ("From", plain(info.start_at)),
+            ("Until", plain(info.end_at)),
+            ("Times", None if info.limit is None else f"{info.fired:,} of {info.limit:,}"),
+            ("Fired", info.fired),
+            ("Last at", plain(info.last_at)),
+            ("Catch-up", info.catch_up),
+            ("Stored at", plain(info.created_at)),
+        ]
+    )

@@ -23,7 +23,21 @@ from jobq.job import Job
 from jobq.queue import Queue
 
 _BATCH = 1000
-_OPTIONS = ("id", "delay", "at", "priority", "lifo", "retry", "max_stalls", "timeout", "ttl", "result_ttl", "key", "cost", "meta")
+_OPTIONS = (
+    "id",
+    "delay",
+    "at",
+    "priority",
+    "lifo",
+    "retry",
+    "max_stalls",
+    "timeout",
+    "ttl",
+    "result_ttl",
+    "key",
+    "cost",
+    "meta",
+)
 TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"]
 _FIELDS = ("name", "args", "kwargs", *_OPTIONS)
 
@@ -50,48 +64,113 @@ class Wanted(NamedTuple):
     """,
 )
 @click.argument("name", required=False)
-@click.option("-q", "--queue", metavar="NAME", default="default", show_default=True, help="The queue.")
-@click.option("--payload", metavar="JSON|@FILE|-", help="The arguments: an array for positional ones, an object for named ones.")
-@click.option("-a", "--arg", "pairs", metavar="NAME=VALUE", multiple=True, help="A named argument; VALUE is JSON, or else text.")
-@click.option("--lines", metavar="FILE|-", help="Many jobs, one JSON value per line: an array of arguments, or an object of "
-              f"{', '.join(_FIELDS[:6])}, …")  # fmt: skip
+@click.option(
+    "-q", "--queue", metavar="NAME", default="default", show_default=True, help="The queue."
+)
+@click.option(
+    "--payload",
+    metavar="JSON|@FILE|-",
+    help="The arguments: an array for positional ones, an object for named ones.",
+)
+@click.option(
+    "-a",
+    "--arg",
+    "pairs",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A named argument; VALUE is JSON, or else text.",
+)
+@click.option(
+    "--lines",
+    metavar="FILE|-",
+    help="Many jobs, one JSON value per line: an array of arguments, or an object of "
+    f"{', '.join(_FIELDS[:6])}, …",
+)
 @click.option("--id", help="The job's id: submitting it twice makes one job.")
 @click.option("--delay", type=DURATION, metavar="TIME", help="Run it after this long.")
 @click.option(
-    "--at", type=click.DateTime(TIMES), metavar="WHEN", help="Run it at this time, e.g. 2030-01-31T08:00 or …T08:00:00Z."
+    "--at",
+    type=click.DateTime(TIMES),
+    metavar="WHEN",
+    help="Run it at this time, e.g. 2030-01-31T08:00 or …T08:00:00Z.",
 )
 @click.option("--priority", type=int, help="Higher runs first. Default: 0")
-@click.option("--lifo", is_flag=True, default=None, help="In front of its priority instead of behind.")
-@click.option("--max-retries", "retry", type=int, help="Failures that are forgiven. Default: the task's own")
-@click.option("--run-timeout", type=DURATION, metavar="TIME", help="How long one run may take. Default: the task's own")
 @click.option(
-    "--ttl", type=DURATION, metavar="TIME", help="It fails as expired if it has not started this long after it was due."
+    "--lifo", is_flag=True, default=None, help="In front of its priority instead of behind."
 )
-@click.option("--result-ttl", type=DURATION, metavar="TIME", help="How long its record is kept after it ended.")
+@click.option(
+    "--max-retries", "retry", type=int, help="Failures that are forgiven. Default: the task's own"
+)
+@click.option(
+    "--run-timeout",
+    type=DURATION,
+    metavar="TIME",
+    help="How long one run may take. Default: the task's own",
+)
+@click.option(
+    "--ttl",
+    type=DURATION,
+    metavar="TIME",
+    help="It fails as expired if it has not started this long after it was due.",
+)
+@click.option(
+    "--result-ttl",
+    type=DURATION,
+    metavar="TIME",
+    help="How long its record is kept after it ended.",
+)
 @click.option("--key", help="Its key, in a keyed queue.")
-@click.option("--meta", "notes", metavar="NAME=TEXT", multiple=True, help="A string that travels with the job; may be repeated.")
-@click.option("--wait", type=DURATION, metavar="TIME", help="Wait up to this long for the end; exit code 1 unless it completed.")
+@click.option(
+    "--meta",
+    "notes",
+    metavar="NAME=TEXT",
+    multiple=True,
+    help="A string that travels with the job; may be repeated.",
+)
+@click.option(
+    "--wait",
+    type=DURATION,
+    metavar="TIME",
+    help="Wait up to this long for the end; exit code 1 unless it completed.",
+)
 @on_store(create=True)
 async def submit(
-    ctl: Ctl, name: str | None, queue: str, payload: str | None, pairs: tuple[str, ...], lines: str | None, wait: float | None,
-    run_timeout: float | None, at: datetime | None, notes: tuple[str, ...], **given: Any,
-) -> int:  # fmt: skip
+    ctl: Ctl,
+    name: str | None,
+    queue: str,
+    payload: str | None,
+    pairs: tuple[str, ...],
+    lines: str | None,
+    wait: float | None,
+    run_timeout: float | None,
+    at: datetime | None,
+    notes: tuple[str, ...],
+    **given: Any,
+) -> int:
     """Submit a job of the task NAME, or many from JSON lines.
 
     In a line, options are named as in Python: {"name": …, "args": […], "kwargs": {…}, "id": …, "delay": seconds,
     "priority": …}. What the line does not say is taken from the command line. Lines with an id can be submitted again
     safely, for example after an interruption.
     """
-    options = {k: v for k, v in {**given, "timeout": run_timeout, "at": at and at.astimezone()}.items() if v is not None}
+    options = {
+        k: v
+        for k, v in {**given, "timeout": run_timeout, "at": at and at.astimezone()}.items()
+        if v is not None
+    }
     if notes:
         options["meta"] = dict(_note(pair) for pair in notes)
     target = await ctl.backend.queue(queue)
     if lines is not None:
         if payload is not None or pairs or "id" in options or wait is not None:
-            raise click.UsageError("--lines brings its own arguments: leave out --payload, --arg, --id and --wait")
+            raise click.UsageError(
+                "--lines brings its own arguments: leave out --payload, --arg, --id and --wait"
+            )
         return await _submit_lines(ctl, target, lines, name, options)
     if name is None:
-        raise click.UsageError("which task? Give its NAME, e.g. jq-ctl job submit charge --payload '{\"invoice\": 7}'")
+        raise click.UsageError(
+            "which task? Give its NAME, e.g. jq-ctl job submit charge --payload '{\"invoice\": 7}'"
+        )
     args, kwargs = arguments(payload, pairs)
     handle = await ctl.backend.within(target.named(name, **options).enqueue(*args, **kwargs))
     return await _one(ctl, handle, wait)
@@ -102,15 +181,19 @@ async def _one(ctl: Ctl, handle: Job[Any], wait: float | None) -> int:
         try:
             await handle.wait(timeout=wait)
         except WaitTimeout:
-            ctl.out.note(f"job {handle.id} has not ended after {text.duration(wait * 1000)}; it goes on")
+            ctl.out.note(
+                f"job {handle.id} has not ended after {text.duration(wait * 1000)}; it goes on"
+            )
     (record,) = await ctl.backend.locate([handle.id], handle.queue)
-    ctl.out.show({**documents.job(record), "duplicate": handle.duplicate}, lambda: job_table([record]))
+    ctl.out.show(
+        {**documents.job(record), "duplicate": handle.duplicate}, lambda: job_table([record])
+    )
     if handle.duplicate:
         ctl.out.note(f"job {handle.id} was there already: nothing changed")
     return 0 if wait is None or record.state is State.COMPLETED else FAILED
 
 
-# ── one job's arguments ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── one job's arguments ───────────────────────────────────────────────────────────────────────────
 
 
 def arguments(payload: str | None, pairs: Iterable[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -125,7 +208,9 @@ def arguments(payload: str | None, pairs: Iterable[str]) -> tuple[tuple[Any, ...
         case dict(named):
             kwargs = named
         case other:
-            raise click.UsageError(f"--payload must be an array of arguments or an object of named ones, not {other!r}")
+            raise click.UsageError(
+                f"--payload must be an array of arguments or an object of named ones, not {other!r}"
+            )
     for pair in pairs:
         name, found, value = pair.partition("=")
         if not found or not name.isidentifier():
@@ -175,10 +260,12 @@ def _json_or_text(value: str) -> Any:
         return value
 
 
-# ── many ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── many ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _submit_lines(ctl: Ctl, queue: Queue, source: str, name: str | None, options: Mapping[str, Any]) -> int:
+async def _submit_lines(
+    ctl: Ctl, queue: Queue, source: str, name: str | None, options: Mapping[str, Any]
+) -> int:
     """Bounded batches, in order. A bad line stops it with what was done so far."""
     accepted = duplicates = 0
     stream, total = _open(source)
@@ -192,11 +279,17 @@ async def _submit_lines(ctl: Ctl, queue: Queue, source: str, name: str | None, o
                 advance(len(batch))
         except JobqError as e:
             accepted += len(e.accepted) if isinstance(e, QueueFull) else 0
-            done = f" ({text.plural(accepted + duplicates, 'job')} before it were submitted)" if accepted + duplicates else ""
+            done = (
+                f" ({text.plural(accepted + duplicates, 'job')} before it were submitted)"
+                if accepted + duplicates
+                else ""
+            )
             fail(f"{e}{done}", USAGE if isinstance(e, InvalidJob) else FAILED, e)
     document = {"queue": queue.name, "accepted": accepted, "duplicates": duplicates}
     repeated = f", {duplicates:,} were there already" if duplicates else ""
-    ctl.out.show(document, lambda: f"{text.plural(accepted, 'job')} accepted in {queue.name}{repeated}")
+    ctl.out.show(
+        document, lambda: f"{text.plural(accepted, 'job')} accepted in {queue.name}{repeated}"
+    )
     return 0
 
 
@@ -204,7 +297,9 @@ async def _put(ctl: Ctl, queue: Queue, batch: list[Wanted]) -> list[Job[Any]]:
     calls = []
     for wanted in batch:
         try:
-            calls.append(queue.named(wanted.name, **wanted.options).bind(*wanted.args, **wanted.kwargs))
+            calls.append(
+                queue.named(wanted.name, **wanted.options).bind(*wanted.args, **wanted.kwargs)
+            )
         except (JobqError, TypeError) as e:
             raise InvalidJob(f"line {wanted.line}: {e}") from e
     try:
@@ -225,7 +320,9 @@ def _open(source: str) -> tuple[Any, int | None]:
         raise click.UsageError(f"cannot read {source}: {e.strerror}") from e
 
 
-def parse_lines(lines: Iterable[bytes], name: str | None, options: Mapping[str, Any]) -> Iterator[Wanted]:
+def parse_lines(
+    lines: Iterable[bytes], name: str | None, options: Mapping[str, Any]
+) -> Iterator[Wanted]:
     """One job per line that is not blank. InvalidJob names the line."""
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -240,7 +337,9 @@ def _wanted(number: int, line: bytes, name: str | None, options: Mapping[str, An
     if isinstance(value, list):
         value = {"args": value}
     if not isinstance(value, dict):
-        raise InvalidJob(f"line {number} must be an array of arguments or an object, not {shown(value)}")
+        raise InvalidJob(
+            f"line {number} must be an array of arguments or an object, not {shown(value)}"
+        )
     if unknown := [key for key in value if key not in _FIELDS]:
         known = ", ".join(_FIELDS)
         raise InvalidJob(
@@ -248,7 +347,9 @@ def _wanted(number: int, line: bytes, name: str | None, options: Mapping[str, An
         )
     task = value.get("name", name)
     if not isinstance(task, str):
-        raise InvalidJob(f'line {number} names no task: give it a "name", or NAME on the command line')
+        raise InvalidJob(
+            f'line {number} names no task: give it a "name", or NAME on the command line'
+        )
     args, kwargs = value.get("args", []), value.get("kwargs", {})
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise InvalidJob(f'line {number}: "args" must be an array and "kwargs" an object')

@@ -16,16 +16,22 @@ from jobq.cli.queue_view import glance, queue_table
 from jobq.core.states import State
 
 
-@click.command(cls=Command, examples="jq-ctl status\njq-ctl --url valkey://localhost:6379 status -o json")
+@click.command(
+    cls=Command, examples="jq-ctl status\njq-ctl --url valkey://localhost:6379 status -o json"
+)
 @on_store
 async def status(ctl: Ctl) -> None:
     """Show whether the store answers, what is in it, who works, and what needs a look."""
     began = time.monotonic()
     records = await ctl.backend.queues()
     answered_ms = (time.monotonic() - began) * 1000
-    queues = [glance(r, await ctl.backend.within(ctl.backend.store.stats(r.queue))) for r in records]
+    queues = [
+        glance(r, await ctl.backend.within(ctl.backend.store.stats(r.queue))) for r in records
+    ]
     workers = [
-        w for w in await ctl.backend.within(ctl.backend.store.workers()) if any(q.tenant == ctl.backend.tenant for q in w.queues)
+        w
+        for w in await ctl.backend.within(ctl.backend.store.workers())
+        if any(q.tenant == ctl.backend.tenant for q in w.queues)
     ]
     totals = {s: sum(q.stats.counts.get(s, 0) for q in queues) for s in State}
     worries = [
@@ -56,12 +62,20 @@ async def status(ctl: Ctl) -> None:
         busy = sum(w.active for w in workers)
         slots = sum(w.concurrency for w in workers)
         parts: list[RenderableType] = [
-            details([
-                ("Store", f"{ctl.backend.store.url}  (answered in {answered_ms:.1f} ms)"),
-                ("Workers", f"{len(workers)}, {busy:,} of {slots:,} slots busy" if workers else "none"),
-                ("Jobs", Text(", ").join(_counted(s, n) for s, n in totals.items() if n) or "none"),
-            ])
-        ]  # fmt: skip
+            details(
+                [
+                    ("Store", f"{ctl.backend.store.url}  (answered in {answered_ms:.1f} ms)"),
+                    (
+                        "Workers",
+                        f"{len(workers)}, {busy:,} of {slots:,} slots busy" if workers else "none",
+                    ),
+                    (
+                        "Jobs",
+                        Text(", ").join(_counted(s, n) for s, n in totals.items() if n) or "none",
+                    ),
+                ]
+            )
+        ]
         if queues:
             parts += [Text(), queue_table(queues)]
         parts += [Text("! ", style="yellow") + Text(worry) for worry in worries]
@@ -80,6 +94,10 @@ def version(ctx: click.Context) -> None:
     """Print the versions of jobq and of what it runs on."""
     from importlib.metadata import version as installed  # slow to import, and only this needs it
 
-    facts = {"jobq": installed("jobq"), "python": platform.python_version(), "platform": platform.platform()}
+    facts = {
+        "jobq": installed("jobq"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
     out = Output(ctx.meta.get("jobq.output") or "table")
     out.show(facts, lambda: details(facts.items()))

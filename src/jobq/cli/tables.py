@@ -35,7 +35,9 @@ class Column(NamedTuple):
 class Fitted:
     """Rows of cells, laid out when the width is known."""
 
-    def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[Text]], title: str | None) -> None:
+    def __init__(
+        self, columns: Sequence[Column], rows: Sequence[Sequence[Text]], title: str | None
+    ) -> None:
         self._columns = columns
         self._rows = rows
         self._title = title
@@ -50,7 +52,10 @@ class Fitted:
             return
         yield self._grid(kept)
         if left_out := [column.title for n, column in enumerate(self._columns) if n not in kept]:
-            yield Text(f"not shown for want of width: {', '.join(left_out)} (-o json has everything)", style="bright_black")
+            yield Text(
+                f"not shown for want of width: {', '.join(left_out)} (-o json has everything)",
+                style="bright_black",
+            )
 
     def _narrowest(self, n: int) -> int:
         widest = max([len(self._columns[n].title), *(row[n].cell_len for row in self._rows)])
@@ -59,7 +64,9 @@ class Fitted:
     def _fitting(self, width: int) -> list[int] | None:
         """The columns to show; None if not even those that cannot be spared fit."""
         kept = list(range(len(self._columns)))
-        while sum(self._least[n] + 2 * self._gap for n in kept) > width:  # a terminal's rules cost as much as its gaps
+        while (
+            sum(self._least[n] + 2 * self._gap for n in kept) > width
+        ):  # a terminal's rules cost as much as its gaps
             spare = max(kept, key=lambda n: (self._columns[n].spare, n))
             if not self._columns[spare].spare:
                 return None
@@ -70,13 +77,22 @@ class Fitted:
         """The house style: ruled on a terminal, bare columns in a pipe."""
         terminal = sys.stdout.isatty()
         grid = Table(
-            box=box.SIMPLE_HEAD if terminal else None, show_edge=False, pad_edge=False, title=self._title,
-            title_justify="left", title_style="bold", header_style="bold", padding=(0, self._gap, 0, 0),
-        )  # fmt: skip
+            box=box.SIMPLE_HEAD if terminal else None,
+            show_edge=False,
+            pad_edge=False,
+            title=self._title,
+            title_justify="left",
+            title_style="bold",
+            header_style="bold",
+            padding=(0, self._gap, 0, 0),
+        )
         for n in kept:
             column = self._columns[n]
             grid.add_column(
-                column.title, justify="right" if column.right else "left", no_wrap=not column.shrinks, min_width=self._least[n]
+                column.title,
+                justify="right" if column.right else "left",
+                no_wrap=not column.shrinks,
+                min_width=self._least[n],
             )
         for row in self._rows:
             for text in row:
@@ -97,7 +113,9 @@ class Fitted:
             yield Text()
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, title: str | None = None) -> Fitted:
+def table(
+    columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, title: str | None = None
+) -> Fitted:
     """A table in the house style."""
     return Fitted(columns, [[cell(value) for value in row] for row in rows], title)
 

@@ -29,7 +29,9 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 
 def clean(value: object) -> str:
     """One line that is safe to print: what users stored may hold line breaks and terminal escapes."""
-    return " ".join("".join(c if unicodedata.category(c)[0] != "C" else " " for c in str(value)).split())
+    return " ".join(
+        "".join(c if unicodedata.category(c)[0] != "C" else " " for c in str(value)).split()
+    )
 
 
 def clean_lines(value: str) -> str:
@@ -44,7 +46,9 @@ def parse_duration(value: str) -> float:
     except ValueError:
         parts = _PART.findall(value)
         if not parts or "".join(n + unit for n, unit in parts) != value:
-            raise ValueError(f"{value!r} is no duration: write seconds, or for example 500ms, 90s, 15m, 1h30m, 7d") from None
+            raise ValueError(
+                f"{value!r} is no duration: write seconds, or for example 500ms, 90s, 15m, 1h30m, 7d"
+            ) from None
         seconds = sum(float(n) * _UNITS_MS[unit] for n, unit in parts) / 1000
     if not 0 <= seconds < 1e10:
         raise ValueError(f"{value!r} is no duration: it must be 0 or more, and finite")
@@ -75,14 +79,20 @@ def relative(at_ms: int | None, now_ms: int) -> str:
     """`3m12s ago`, `in 20s`."""
     if at_ms is None:
         return "-"
-    return f"{duration(now_ms - at_ms)} ago" if at_ms <= now_ms else f"in {duration(at_ms - now_ms)}"
+    return (
+        f"{duration(now_ms - at_ms)} ago" if at_ms <= now_ms else f"in {duration(at_ms - now_ms)}"
+    )
 
 
 def iso(at_ms: int | None) -> str | None:
     """A time as documents carry it: ISO 8601 in UTC, with milliseconds."""
     if at_ms is None:
         return None
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(at_ms / 1000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def clock(at_ms: int) -> str:

@@ -73,10 +73,19 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     "jq-worker",
     cls=Discreet,
     help=_HELP,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "auto_envvar_prefix": "JQ"},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "auto_envvar_prefix": "JQ",
+    },
 )
 @click.option(
-    "--config", metavar="FILE", is_eager=True, expose_value=False, callback=_configured, help="A YAML file with these options."
+    "--config",
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_configured,
+    help="A YAML file with these options.",
 )
 @click.argument("apps", metavar="[MODULE:QUEUE]...", nargs=-1)
 @click.option(
@@ -87,13 +96,32 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     help="The queue to work; QUEUE,QUEUE2 for several, MODULE for all in it. May be repeated.",
 )
 @click.option(
-    "--queues", metavar="NAMES", multiple=True, help="Of the app's queues only those with these names, e.g. billing,emails."
+    "--queues",
+    metavar="NAMES",
+    multiple=True,
+    help="Of the app's queues only those with these names, e.g. billing,emails.",
 )
 # JQ_URL is not this option: it is where queues are that name no store, and an app that names one means it.
-@click.option("--url", metavar="URL", allow_from_autoenv=False, help="Work on this store, whatever the app says.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=100, show_default=True, help="Jobs that run at a time.")
 @click.option(
-    "--lease", type=DURATION, metavar="TIME", default="15s", show_default=True, help="How long a dead worker's jobs stay with it."
+    "--url",
+    metavar="URL",
+    allow_from_autoenv=False,
+    help="Work on this store, whatever the app says.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Jobs that run at a time.",
+)
+@click.option(
+    "--lease",
+    type=DURATION,
+    metavar="TIME",
+    default="15s",
+    show_default=True,
+    help="How long a dead worker's jobs stay with it.",
 )
 @click.option(
     "--drain",
@@ -104,7 +132,10 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     help="How long running jobs may take to finish on a stop.",
 )
 @click.option(
-    "--wait", type=DURATION, metavar="TIME", help="How long to wait for a store that is away at the start. Default: for ever"
+    "--wait",
+    type=DURATION,
+    metavar="TIME",
+    help="How long to wait for a store that is away at the start. Default: for ever",
 )
 @click.option(
     "--worker-id",
@@ -130,20 +161,43 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
 @click.version_option(package_name="jobq", prog_name="jq-worker")
 @click.pass_context
 def main(
-    ctx: click.Context, apps: tuple[str, ...], app: tuple[str, ...], queues: tuple[str, ...], url: str | None, concurrency: int,
-    lease: float, drain: float, wait: float | None, worker_id: str | None, log_level: str, log_format: logs.LogFormat,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    apps: tuple[str, ...],
+    app: tuple[str, ...],
+    queues: tuple[str, ...],
+    url: str | None,
+    concurrency: int,
+    lease: float,
+    drain: float,
+    wait: float | None,
+    worker_id: str | None,
+    log_level: str,
+    log_format: logs.LogFormat,
+) -> None:
     if url is not None:
         os.environ["JQ_URL"] = url  # for queues that leave the store open, before they are made
     names = [name for part in queues for name in part.split(",") if name]
     try:
         working = chosen(load(_named(ctx, apps, app)), names)
         # After the import: an application that configures logging has done so by now.
-        logs.configure(log_level, log_format, chosen=ctx.get_parameter_source("log_level") is not _Source.DEFAULT)
+        logs.configure(
+            log_level,
+            log_format,
+            chosen=ctx.get_parameter_source("log_level") is not _Source.DEFAULT,
+        )
         for queue in working:
             queue.move(url or queue.url)
         _check_tasks(working)
-        _run(_work(working, concurrency=concurrency, lease=lease, drain=drain, wait=wait, name=worker_id))
+        _run(
+            _work(
+                working,
+                concurrency=concurrency,
+                lease=lease,
+                drain=drain,
+                wait=wait,
+                name=worker_id,
+            )
+        )
     except (ConfigError, InvalidJob) as e:
         fail(str(e), USAGE, e)
     except JobqError as e:
@@ -155,7 +209,9 @@ def _named(ctx: click.Context, apps: tuple[str, ...], app: tuple[str, ...]) -> t
     typed = ctx.get_parameter_source("app") is _Source.COMMANDLINE
     found = (*apps, *(app if typed or not apps else ()))
     if not found:
-        raise click.UsageError("Which queue? Name one as MODULE:QUEUE, e.g. jq-worker shop.jobs:billing", ctx)
+        raise click.UsageError(
+            "Which queue? Name one as MODULE:QUEUE, e.g. jq-worker shop.jobs:billing", ctx
+        )
     return found
 
 
@@ -164,7 +220,9 @@ def _check_tasks(queues: list[Queue]) -> None:
     if any(queue.tasks for queue in queues):
         return
     names = ", ".join(queue.name for queue in queues)
-    raise ConfigError(f"no tasks in {names}: is the module that defines them imported? Name it, or import it in the app")
+    raise ConfigError(
+        f"no tasks in {names}: is the module that defines them imported? Name it, or import it in the app"
+    )
 
 
 async def _work(queues: list[Queue], *, wait: float | None, **options: Any) -> None:
@@ -173,7 +231,9 @@ async def _work(queues: list[Queue], *, wait: float | None, **options: Any) -> N
         if queue.tasks:
             log.info("queue %s has the tasks %s", queue.name, ", ".join(sorted(queue.tasks)))
         else:
-            log.warning("queue %s has no tasks: the module that defines them is not imported", queue.name)
+            log.warning(
+                "queue %s has no tasks: the module that defines them is not imported", queue.name
+            )
     worker = Worker(*queues, **options)
     worker.ends_process = True
     await worker.run(wait=wait)
@@ -187,7 +247,9 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
     else:
         run = uvloop.run
-    run(work)  # not in the `except`: every error of a handler would be shown as raised while that one was handled
+    run(
+        work
+    )  # not in the `except`: every error of a handler would be shown as raised while that one was handled
 
 
 if __name__ == "__main__":

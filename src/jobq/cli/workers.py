@@ -24,12 +24,17 @@ _ASKED: dict[Wish, str] = {
     "shutdown-now": "was asked to release what it runs and stop",
 }
 _DONE: dict[Wish, str] = {
-    "drain": "is drained", "resume": "claims jobs again", "shutdown": "has stopped", "shutdown-now": "has stopped",
-}  # fmt: skip
+    "drain": "is drained",
+    "resume": "claims jobs again",
+    "shutdown": "has stopped",
+    "shutdown-now": "has stopped",
+}
 
 
 def _wait_option(until: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
-    return click.option("--wait", type=DURATION, metavar="TIME", help=f"Wait up to this long until {until}.")
+    return click.option(
+        "--wait", type=DURATION, metavar="TIME", help=f"Wait up to this long until {until}."
+    )
 
 
 @worker.command("list", examples="jq-ctl worker list\njq-ctl worker list -q billing -o json")
@@ -43,7 +48,9 @@ async def list_(ctl: Ctl, queue: str | None) -> None:
         ctl.out.note("no workers: start one with jq-worker --app module:queue")
 
 
-@worker.command(examples="jq-ctl worker drain web-3-4711-96f22d\njq-ctl worker drain web-3-4711-96f22d --wait 5m")
+@worker.command(
+    examples="jq-ctl worker drain web-3-4711-96f22d\njq-ctl worker drain web-3-4711-96f22d --wait 5m"
+)
 @names_argument
 @_wait_option("they run nothing")
 @on_store
@@ -61,9 +68,15 @@ async def resume(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
     return await _ask(ctl, names, "resume", wait)
 
 
-@worker.command(examples="jq-ctl worker shutdown web-3-4711-96f22d --wait 1m\njq-ctl worker shutdown web-3-4711-96f22d --now")
+@worker.command(
+    examples="jq-ctl worker shutdown web-3-4711-96f22d --wait 1m\njq-ctl worker shutdown web-3-4711-96f22d --now"
+)
 @names_argument
-@click.option("--now", is_flag=True, help="Release running jobs instead of letting them finish, at no cost to their retries.")
+@click.option(
+    "--now",
+    is_flag=True,
+    help="Release running jobs instead of letting them finish, at no cost to their retries.",
+)
 @_wait_option("they are gone")
 @on_store
 async def shutdown(ctl: Ctl, names: tuple[str, ...], now: bool, wait: float | None) -> int:
@@ -76,7 +89,9 @@ async def _ask(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float | None) -
     alive = {r.name for r in await _workers(ctl, None)}
     if missing := [name for name in names if name not in alive]:
         fail(f"no worker {', '.join(missing)}: jq-ctl worker list shows those that are alive")
-    asked = {name: await ctl.backend.within(ctl.backend.store.ask_worker(name, wish)) for name in names}
+    asked = {
+        name: await ctl.backend.within(ctl.backend.store.ask_worker(name, wish)) for name in names
+    }
     done = await _until_done(ctl, names, wish, wait) if wait is not None else set()
 
     def line(name: str) -> Text:
@@ -84,7 +99,10 @@ async def _ask(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float | None) -
         return Text(f"{name} {said}")
 
     ctl.out.show(
-        [{"name": name, "asked": asked[name], "wish": wish, "done": name in done} for name in names],
+        [
+            {"name": name, "asked": asked[name], "wish": wish, "done": name in done}
+            for name in names
+        ],
         lambda: Group(*(line(name) for name in names)),
     )
     if wait is not None and (late := [name for name in names if name not in done]):
@@ -129,14 +147,28 @@ def _status(record: WorkerRecord) -> Text:
 def _table(ctl: Ctl, records: Sequence[WorkerRecord]) -> RenderableType:
     now = int(time.time() * 1000)
     columns = (
-        Column("NAME"), Column("STATUS"), Column("ACTIVE", right=True), Column("QUEUES", shrinks=True), Column("HOST", spare=2),
-        Column("PID", right=True, spare=3), Column("UP", right=True, spare=1), Column("SEEN"),
-    )  # fmt: skip
-    return table(columns, [
+        Column("NAME"),
+        Column("STATUS"),
+        Column("ACTIVE", right=True),
+        Column("QUEUES", shrinks=True),
+        Column("HOST", spare=2),
+        Column("PID", right=True, spare=3),
+        Column("UP", right=True, spare=1),
+        Column("SEEN"),
+    )
+    return table(
+        columns,
         [
-            r.name, _status(r), f"{r.active}/{r.concurrency}",
-            ", ".join(q.queue for q in r.queues if q.tenant == ctl.backend.tenant), r.host, str(r.pid),
-            text.duration(now - r.started_ms), text.relative(min(r.seen_ms, now), now),
-        ]
-        for r in records
-    ])  # fmt: skip
+            [
+                r.name,
+                _status(r),
+                f"{r.active}/{r.concurrency}",
+                ", ".join(q.queue for q in r.queues if q.tenant == ctl.backend.tenant),
+                r.host,
+                str(r.pid),
+                text.duration(now - r.started_ms),
+                text.relative(min(r.seen_ms, now), now),
+            ]
+            for r in records
+        ],
+    )

@@ -21,7 +21,11 @@ class Discreet(click.Command):
     """A command that hides passwords in everything click says about it. Groups do so for their commands too."""
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
     ) -> click.Context:
         """Read what was typed; a mistake is quoted without passwords."""
         with _discreetly():

@@ -22,8 +22,12 @@ FORMATS: tuple[LogFormat, ...] = ("text", "json")
 TRACE = 5
 """Below DEBUG: every exchange with a store."""
 LEVELS = {
-    "trace": TRACE, "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR,
-}  # fmt: skip
+    "trace": TRACE,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _INDENT = "    "
@@ -62,7 +66,9 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON."""
         document: dict[str, Any] = {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "at": datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redacted(record.getMessage()),
@@ -79,6 +85,8 @@ class JsonFormatter(logging.Formatter):
             }
         try:
             encoded = msgspec.json.encode(document, enc_hook=str).decode()
-        except Exception:  # a lone surrogate, as in file names that are no UTF-8; an attribute of a strange type
+        except (
+            Exception
+        ):  # a lone surrogate, as in file names that are no UTF-8; an attribute of a strange type
             encoded = json.dumps(document, default=shown, skipkeys=True)
         return json_text(encoded)

@@ -30,7 +30,10 @@ def computed_ms(policy: Retry | RetryData, n: int, random: Random) -> int:
     if policy.delays_ms:
         listed = policy.delays_ms[min(n, len(policy.delays_ms)) - 1]
         return _spread(listed, policy.jitter, random)
-    return min(_spread(_grown(policy.base_ms, policy.factor, policy.cap_ms, n), policy.jitter, random), policy.cap_ms)
+    return min(
+        _spread(_grown(policy.base_ms, policy.factor, policy.cap_ms, n), policy.jitter, random),
+        policy.cap_ms,
+    )
 
 
 def _grown(base_ms: int, factor: float, cap_ms: int, n: int) -> int:

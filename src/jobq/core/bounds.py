@@ -41,11 +41,20 @@ def together(specs: Sequence[JobSpec]) -> bool:
     return any(edge.job in own for spec in specs for edge in spec.after)
 
 
-def queue_full(queue: str, max_waiting: int, *, accepted: Sequence[Job[Any]] = (), refused: int = 1) -> QueueFull:
+def queue_full(
+    queue: str, max_waiting: int, *, accepted: Sequence[Job[Any]] = (), refused: int = 1
+) -> QueueFull:
     """The error a caller gets whose jobs did not fit."""
-    bulk = f"Accepted: {len(accepted):,} jobs (see `error.accepted`), refused: {refused:,}. " if accepted or refused > 1 else ""
+    bulk = (
+        f"Accepted: {len(accepted):,} jobs (see `error.accepted`), refused: {refused:,}. "
+        if accepted or refused > 1
+        else ""
+    )
     return QueueFull(
         f"queue {queue!r} is full: max_waiting={max_waiting} limits how many jobs may be waiting, delayed or blocked. {bulk}"
         "Enqueue again when workers have caught up, or raise the limit with queue.set_limits(max_waiting=…)",
-        queue, max_waiting, accepted, refused,
-    )  # fmt: skip
+        queue,
+        max_waiting,
+        accepted,
+        refused,
+    )

@@ -39,13 +39,20 @@ class CallShape:
         parameters = list(self.signature.parameters.values())
         positional = [p for p in parameters if p.kind in _POSITIONAL]
         keyword = [p for p in parameters if p.kind is _KINDS.KEYWORD_ONLY]
-        self._simple = len(positional) + len(keyword) == len(parameters)  # neither *args nor **kwargs
+        self._simple = len(positional) + len(keyword) == len(
+            parameters
+        )  # neither *args nor **kwargs
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._names = tuple(p.name for p in positional)
         # By how many arguments are given in place: the names that must, and that may, follow as keywords.
         rests = [positional[n:] + keyword for n in range(len(positional) + 1)]
-        self._needed = tuple(frozenset(p.name for p in rest if p.default is p.empty) for rest in rests)
-        self._allowed = tuple(frozenset(p.name for p in rest if p.kind is not _KINDS.POSITIONAL_ONLY) for rest in rests)
+        self._needed = tuple(
+            frozenset(p.name for p in rest if p.default is p.empty) for rest in rests
+        )
+        self._allowed = tuple(
+            frozenset(p.name for p in rest if p.kind is not _KINDS.POSITIONAL_ONLY)
+            for rest in rests
+        )
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -90,7 +97,9 @@ class CallShape:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidJob(f"{self.name}{self.signature}: {self._unknown(kwargs) or error}") from None
+            raise InvalidJob(
+                f"{self.name}{self.signature}: {self._unknown(kwargs) or error}"
+            ) from None
         bound.apply_defaults()
         return bound.arguments
 
@@ -107,24 +116,53 @@ class CallShape:
         return f"got an unexpected keyword argument {name!r}{did_you_mean(name, self.parameters)}"
 
 
-_OPTIONS = frozenset({
-    "id", "delay", "at", "priority", "lifo", "retry", "max_stalls", "timeout", "ttl", "result_ttl", "after", "unique",
-    "cost", "key", "wait", "on_child_failure",
-})  # fmt: skip
+_OPTIONS = frozenset(
+    {
+        "id",
+        "delay",
+        "at",
+        "priority",
+        "lifo",
+        "retry",
+        "max_stalls",
+        "timeout",
+        "ttl",
+        "result_ttl",
+        "after",
+        "unique",
+        "cost",
+        "key",
+        "wait",
+        "on_child_failure",
+    }
+)
 
 
-# ── decoding by annotation ───────────────────────────────────────────────────────────────────────────────────────────
+# ── decoding by annotation ────────────────────────────────────────────────────────────────────────
 
 # For annotations whose imports stand under TYPE_CHECKING: what people put there most.
 _FAMILIAR: dict[str, Any] = {
     **{name: getattr(typing, name) for name in typing.__all__},
     **{name: getattr(collections.abc, name) for name in collections.abc.__all__},
-    "typing": typing, "collections": collections, "datetime": datetime.datetime, "date": datetime.date,
-    "timedelta": datetime.timedelta, "time": datetime.time, "UUID": uuid.UUID, "Decimal": decimal.Decimal,
-}  # fmt: skip
+    "typing": typing,
+    "collections": collections,
+    "datetime": datetime.datetime,
+    "date": datetime.date,
+    "timedelta": datetime.timedelta,
+    "time": datetime.time,
+    "UUID": uuid.UUID,
+    "Decimal": decimal.Decimal,
+}
 
-_PLAIN_TYPES = frozenset({Any, object, str, int, float, bool, list, dict, None, type(None), inspect.Parameter.empty})
-_PLAIN_LISTS = (list, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)
+_PLAIN_TYPES = frozenset(
+    {Any, object, str, int, float, bool, list, dict, None, type(None), inspect.Parameter.empty}
+)
+_PLAIN_LISTS = (
+    list,
+    collections.abc.Sequence,
+    collections.abc.Collection,
+    collections.abc.Iterable,
+)
 _PLAIN_DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
@@ -132,7 +170,9 @@ def is_plain(annotation: Any) -> bool:
     """Whether a decoded value has the annotation's shape as far as JSON can tell. Those are passed on unchecked: converting
     every int and str would cost each job more than running it (mypy checks the calls)."""
     if isinstance(annotation, (type, types.NoneType)) or annotation is Any:
-        return annotation in _PLAIN_TYPES or annotation in _PLAIN_LISTS or annotation in _PLAIN_DICTS
+        return (
+            annotation in _PLAIN_TYPES or annotation in _PLAIN_LISTS or annotation in _PLAIN_DICTS
+        )
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in _PLAIN_LISTS:
         return all(map(is_plain, arguments))
@@ -141,7 +181,10 @@ def is_plain(annotation: Any) -> bool:
     if origin in (typing.Union, types.UnionType):
         return all(map(is_plain, arguments))
     if origin is typing.Literal:
-        return all(isinstance(choice, (str, int, type(None))) and type(choice) in _PLAIN_TYPES for choice in arguments)
+        return all(
+            isinstance(choice, (str, int, type(None))) and type(choice) in _PLAIN_TYPES
+            for choice in arguments
+        )
     return isinstance(annotation, typing.TypeVar)
 
 
@@ -152,9 +195,25 @@ class ArgumentDecoder:
     `localns` finds the names of classes that are local to a function.
     """
 
-    __slots__ = ("_extra", "_fn", "_keywords", "_localns", "_places", "_ready", "_rest", "name", "returns")
+    __slots__ = (
+        "_extra",
+        "_fn",
+        "_keywords",
+        "_localns",
+        "_places",
+        "_ready",
+        "_rest",
+        "name",
+        "returns",
+    )
 
-    def __init__(self, fn: Callable[..., Any], name: str | None = None, *, localns: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str | None = None,
+        *,
+        localns: Mapping[str, Any] | None = None,
+    ) -> None:
         self.name = name or getattr(fn, "__name__", "task")
         self.returns: Any = Any
         """The annotation of the result; Any if there is none."""
@@ -164,9 +223,13 @@ class ArgumentDecoder:
         self._places: tuple[tuple[int, str, _Converter], ...] = ()
         self._keywords: tuple[tuple[str, _Converter], ...] = ()
         self._rest: tuple[int, str, _Converter] | None = None  # *args: from where, its name, how
-        self._extra: tuple[frozenset[str], _Converter] | None = None  # **kwargs: what is not in it, how
+        self._extra: tuple[frozenset[str], _Converter] | None = (
+            None  # **kwargs: what is not in it, how
+        )
 
-    def decode(self, payload: bytes, codec: Codec, inputs: Sequence[Input] = ()) -> tuple[Args, Kwargs]:
+    def decode(
+        self, payload: bytes, codec: Codec, inputs: Sequence[Input] = ()
+    ) -> tuple[Args, Kwargs]:
         """The arguments of one job, with `inputs` (of the lease) in the place of references to other jobs' results.
         InvalidJob names the parameter that does not fit."""
         if not self._ready:
@@ -200,9 +263,15 @@ class ArgumentDecoder:
         """Look up the annotations. ConfigError names one that cannot be found, or that nothing can be decoded to."""
         parameters = list(inspect.signature(self._fn).parameters.values())
         hints = self._hints()
-        needing = {p.name: self._converter(p.name, hints[p.name]) for p in parameters if not is_plain(hints.get(p.name, Any))}
+        needing = {
+            p.name: self._converter(p.name, hints[p.name])
+            for p in parameters
+            if not is_plain(hints.get(p.name, Any))
+        }
         positional = [p.name for p in parameters if p.kind in _POSITIONAL]
-        self._places = tuple((n, name, needing[name]) for n, name in enumerate(positional) if name in needing)
+        self._places = tuple(
+            (n, name, needing[name]) for n, name in enumerate(positional) if name in needing
+        )
         self._keywords = tuple(
             (p.name, needing[p.name])
             for p in parameters
@@ -212,7 +281,10 @@ class ArgumentDecoder:
             if p.name in needing and p.kind is _KINDS.VAR_POSITIONAL:
                 self._rest = (len(positional), p.name, needing[p.name])
             elif p.name in needing and p.kind is _KINDS.VAR_KEYWORD:
-                self._extra = (frozenset(q.name for q in parameters if q.kind is not _KINDS.POSITIONAL_ONLY), needing[p.name])
+                self._extra = (
+                    frozenset(q.name for q in parameters if q.kind is not _KINDS.POSITIONAL_ONLY),
+                    needing[p.name],
+                )
         self.returns = hints.get("return", Any)
         self._ready = True
 
@@ -221,12 +293,17 @@ class ArgumentDecoder:
         if not inspect.isfunction(fn):  # a callable object, a builtin: nothing to go by
             return {}
         names = {**_FAMILIAR, **fn.__globals__, **inspect.getclosurevars(fn).nonlocals}
-        return {name: self._look_up(name, annotation, names) for name, annotation in inspect.get_annotations(fn).items()}
+        return {
+            name: self._look_up(name, annotation, names)
+            for name, annotation in inspect.get_annotations(fn).items()
+        }
 
     def _look_up(self, name: str, annotation: Any, names: Mapping[str, Any]) -> Any:
         holder = types.SimpleNamespace(__annotations__={name: annotation})
         try:
-            return typing.get_type_hints(holder, dict(names), self._localns, include_extras=True)[name]
+            return typing.get_type_hints(holder, dict(names), self._localns, include_extras=True)[
+                name
+            ]
         except Exception as error:
             if name == "return":  # a result is then read back as plain values
                 return Any

@@ -20,7 +20,9 @@ Seconds = float | timedelta
 
 MAX_NAME_LENGTH = 128
 MAX_ACTOR_LENGTH = 256
-MAX_MS = 100 * 366 * 86_400_000  # a century: above it a time is surely a mistake, and sums stay far below 2^53
+MAX_MS = (
+    100 * 366 * 86_400_000
+)  # a century: above it a time is surely a mistake, and sums stay far below 2^53
 MAX_EPOCH_MS = 253_402_214_400_000
 """The last day of the year 9999: what lies beyond it, no datetime can show."""
 MAX_COST = 2**31 - 1
@@ -41,10 +43,17 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 
 
-# ── times ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── times ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def to_ms(value: object, option: str, *, positive: bool = False, whole: bool = False, error: Refusal = InvalidJob) -> int:
+def to_ms(
+    value: object,
+    option: str,
+    *,
+    positive: bool = False,
+    whole: bool = False,
+    error: Refusal = InvalidJob,
+) -> int:
     """Seconds (or timedelta) as milliseconds, rounded up so that nothing happens early.
 
     `positive` refuses 0; `whole` refuses fractions of a millisecond instead of rounding them.
@@ -70,7 +79,9 @@ def to_ms(value: object, option: str, *, positive: bool = False, whole: bool = F
 
 def _whole(ms: float, value: object, option: str, whole: bool, error: Refusal) -> int:
     nearest = round(ms)
-    if abs(ms - nearest) <= 1e-6 + abs(ms) * 1e-15:  # 1.001 s is 1000.9999999999999 ms in floats, whose error is relative
+    if (
+        abs(ms - nearest) <= 1e-6 + abs(ms) * 1e-15
+    ):  # 1.001 s is 1000.9999999999999 ms in floats, whose error is relative
         return nearest
     if whole:
         raise error(f"{option}={shown(value)} is not a whole number of milliseconds")
@@ -82,7 +93,9 @@ def to_epoch_ms(value: object, option: str, *, error: Refusal = InvalidJob) -> i
     if not isinstance(value, datetime):
         raise error(f"{option}={shown(value)} is not a datetime")
     if value.utcoffset() is None:
-        raise error(f"{option}={shown(value)} has no time zone: use datetime.now(timezone.utc) or .astimezone()")
+        raise error(
+            f"{option}={shown(value)} has no time zone: use datetime.now(timezone.utc) or .astimezone()"
+        )
     try:
         ms = math.ceil(value.timestamp() * 1000 - 1e-3)
     except (OverflowError, ValueError):  # its zone takes it out of the calendar
@@ -90,7 +103,9 @@ def to_epoch_ms(value: object, option: str, *, error: Refusal = InvalidJob) -> i
     if ms < 0:
         raise error(f"{option}={shown(value)} is before 1970")
     if ms > MAX_EPOCH_MS:
-        raise error(f"{option}={shown(value)} is too late: the last day that can be given is 9999-12-30")
+        raise error(
+            f"{option}={shown(value)} is too late: the last day that can be given is 9999-12-30"
+        )
     return ms
 
 
@@ -101,10 +116,17 @@ def _finite(value: float) -> bool:
         return False
 
 
-# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── numbers ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_int(value: object, option: str, *, low: int = 0, high: int | None = None, error: Refusal = InvalidJob) -> int:
+def check_int(
+    value: object,
+    option: str,
+    *,
+    low: int = 0,
+    high: int | None = None,
+    error: Refusal = InvalidJob,
+) -> int:
     """A whole number from `low` to `high`. True and 1.0 are not whole numbers."""
     if type(value) is not int:
         raise error(f"{option}={shown(value)} is not a whole number")
@@ -114,7 +136,14 @@ def check_int(value: object, option: str, *, low: int = 0, high: int | None = No
     return value
 
 
-def check_number(value: object, option: str, *, low: float = 0.0, high: float = math.inf, error: Refusal = InvalidJob) -> float:
+def check_number(
+    value: object,
+    option: str,
+    *,
+    low: float = 0.0,
+    high: float = math.inf,
+    error: Refusal = InvalidJob,
+) -> float:
     """A finite number from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
         raise error(f"{option}={shown(value)} is not a number")
@@ -131,11 +160,15 @@ def check_bool(value: object, option: str, *, error: Refusal = InvalidJob) -> bo
     return value
 
 
-def check_choice(value: object, option: str, choices: Iterable[str], *, error: Refusal = InvalidJob) -> str:
+def check_choice(
+    value: object, option: str, choices: Iterable[str], *, error: Refusal = InvalidJob
+) -> str:
     """One of a few words."""
     known = tuple(choices)
     if not isinstance(value, str) or value not in known:
-        raise error(f"{option}={shown(value)} is not one of {', '.join(known)}{did_you_mean(value, known)}")
+        raise error(
+            f"{option}={shown(value)} is not one of {', '.join(known)}{did_you_mean(value, known)}"
+        )
     return str.__str__(value)  # of a subclass of str, the plain string
 
 
@@ -154,7 +187,7 @@ def check_cost(value: object) -> int:
     return check_int(value, "cost", low=1, high=MAX_COST)
 
 
-# ── spans of a job ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── spans of a job ────────────────────────────────────────────────────────────────────────────────
 
 
 def check_delay(value: object) -> int:
@@ -182,7 +215,7 @@ def check_timeout(value: object) -> int:
     return 0 if value is None else to_ms(value, "timeout", positive=True)
 
 
-# ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def check_id(value: object, option: str = "id") -> str:
@@ -228,7 +261,9 @@ def check_actor(value: object, *, error: Refusal = InvalidJob) -> str:
     return _name(value, "actor", MAX_ACTOR_LENGTH, error)
 
 
-def check_short_name(value: object, option: str, longest: int, *, error: Refusal = InvalidJob) -> str:
+def check_short_name(
+    value: object, option: str, longest: int, *, error: Refusal = InvalidJob
+) -> str:
     """A name of at most `longest` characters, without control characters and braces."""
     return _name(value, option, longest, error)
 
@@ -247,11 +282,15 @@ def _name(value: object, option: str, longest: int, error: Refusal) -> str:
         raise error(f"{option}={shown(value)} is too long: at most {longest} characters")
     if bad := _UNSAFE.search(value):
         where = f"{bad[0]!r} at position {bad.start()}"
-        raise error(f"{option}={shown(value)} has {where}: control characters and braces are not allowed")
-    return str.__str__(value)  # of a subclass (numpy.str_, an enum's member) the plain string: no store can encode the others
+        raise error(
+            f"{option}={shown(value)} has {where}: control characters and braces are not allowed"
+        )
+    return str.__str__(
+        value
+    )  # of a subclass (numpy.str_, an enum's member) the plain string: no store can encode the others
 
 
-# ── payloads and option names ────────────────────────────────────────────────────────────────────────────────────────
+# ── payloads and option names ─────────────────────────────────────────────────────────────────────
 
 
 def check_payload(payload: bytes, limit: int, what: str) -> bytes:
@@ -280,7 +319,9 @@ def check_known(names: Iterable[str], known: Iterable[str], what: str = "option"
     known = tuple(known)
     for name in names:
         if name not in known:
-            raise InvalidJob(f"unknown {what} {name!r}{ELSEWHERE.get(name) or did_you_mean(name, known)}")
+            raise InvalidJob(
+                f"unknown {what} {name!r}{ELSEWHERE.get(name) or did_you_mean(name, known)}"
+            )
 
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:

@@ -109,13 +109,17 @@ class _BuiltIn(Codec):
         try:
             return self._decode_call(data)
         except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidJob(f"the payload is not [args, kwargs] in {self.name}: {error}") from error
+            raise InvalidJob(
+                f"the payload is not [args, kwargs] in {self.name}: {error}"
+            ) from error
 
     def digestible(self, value: Any) -> bytes:
         try:
             return self._steady(value)
         except Exception as error:
-            raise InvalidJob(f"unique: the arguments cannot be made into a lock: {error}") from error
+            raise InvalidJob(
+                f"unique: the arguments cannot be made into a lock: {error}"
+            ) from error
 
     def _decoder(self, annotation: Any) -> Callable[[bytes], Any]:
         try:
@@ -145,7 +149,9 @@ class _Json(_BuiltIn):
         return msgspec.json.Decoder(annotation, dec_hook=decode_hook).decode
 
     def _suspicious(self, data: bytes) -> bool:
-        return data.find(b"null") >= 0  # how msgspec writes NaN and the infinities; `in` takes half as long again
+        return (
+            data.find(b"null") >= 0
+        )  # how msgspec writes NaN and the infinities; `in` takes half as long again
 
 
 class _MessagePack(_BuiltIn):
@@ -194,8 +200,12 @@ def get_codec(codec: str | Codec) -> Codec:
     if not isinstance(codec, Codec):
         raise ConfigError(f"codec={shown(codec)} is neither a name nor a Codec")
     if not isinstance(codec.name, str) or not codec.name:
-        raise ConfigError(f"codec={shown(codec)} has no name: set `name` in the class; it is stored with every job")
+        raise ConfigError(
+            f"codec={shown(codec)} has no name: set `name` in the class; it is stored with every job"
+        )
     if _BUILT_IN.get(codec.name, codec) is not codec:
-        raise ConfigError(f"codec={shown(codec)} calls itself {codec.name!r}, which is built in: choose another name")
+        raise ConfigError(
+            f"codec={shown(codec)} calls itself {codec.name!r}, which is built in: choose another name"
+        )
     _known[codec.name] = codec
     return codec

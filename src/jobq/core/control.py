@@ -64,7 +64,9 @@ class WaitForChildren(_Wait):
 class WaitForSignal(_Wait):
     """The run waits for a signal, or goes on without it after `timeout_ms`. `seen`: how many of that name it has taken."""
 
-    def __init__(self, name: str, *, seen: int = 0, timeout_ms: int | None = None, saved: bytes | None = None) -> None:
+    def __init__(
+        self, name: str, *, seen: int = 0, timeout_ms: int | None = None, saved: bytes | None = None
+    ) -> None:
         self.name = name
         self.seen = seen
         self.timeout_ms = timeout_ms

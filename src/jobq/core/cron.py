@@ -29,7 +29,9 @@ def next_after(spec: ScheduleSpec, after_ms: int, *, anchor_ms: int | None = Non
         return first_time(spec, after_ms)
     if spec.every_ms is None:
         return _until_end(spec, next_time(spec.cron or "", spec.tz, after_ms))
-    anchor = anchor_ms if anchor_ms is not None else after_ms if spec.start_ms is None else spec.start_ms
+    anchor = (
+        anchor_ms if anchor_ms is not None else after_ms if spec.start_ms is None else spec.start_ms
+    )
     return _until_end(spec, _on_grid(anchor, spec.every_ms, after_ms))
 
 
@@ -43,7 +45,9 @@ def after_end(record: ScheduleRecord, ended_ms: int) -> int | None:
     return _until_end(spec, ended_ms + spec.every_ms)
 
 
-def plan(record: ScheduleRecord, now_ms: int, *, most: int = 100, grace_ms: int = GRACE_MS) -> list[Fire]:
+def plan(
+    record: ScheduleRecord, now_ms: int, *, most: int = 100, grace_ms: int = GRACE_MS
+) -> list[Fire]:
     """What to fire now, in order; each Fire begins where the one before it ended.
 
     Times that passed are made up for by policy. skip: none of them (the last one still counts within `grace_ms`) ·
@@ -69,7 +73,9 @@ def _each(record: ScheduleRecord, due: int, now_ms: int, most: int) -> list[Fire
     fires: list[Fire] = []
     at: int | None = due
     while at is not None and at <= now_ms and len(fires) < most:
-        following = None if _spent(record, len(fires) + 1) else next_after(record.spec, at, anchor_ms=due)
+        following = (
+            None if _spent(record, len(fires) + 1) else next_after(record.spec, at, anchor_ms=due)
+        )
         fires.append(_fire(record, at, following))
         at = following
     return fires
@@ -92,8 +98,16 @@ def _last_due(spec: ScheduleSpec, due: int, now_ms: int) -> int:
     return found
 
 
-def _fire(record: ScheduleRecord, at_ms: int, next_ms: int | None, *, skipped: bool = False) -> Fire:
-    return Fire(queue=record.spec.queue, schedule=record.spec.id, at_ms=at_ms, next_ms=next_ms, skipped=skipped)
+def _fire(
+    record: ScheduleRecord, at_ms: int, next_ms: int | None, *, skipped: bool = False
+) -> Fire:
+    return Fire(
+        queue=record.spec.queue,
+        schedule=record.spec.id,
+        at_ms=at_ms,
+        next_ms=next_ms,
+        skipped=skipped,
+    )
 
 
 def _spent(record: ScheduleRecord, more: int) -> bool:

@@ -40,7 +40,7 @@ _ALIASES = {
 }
 
 
-# ── reading expressions ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading expressions ───────────────────────────────────────────────────────────────────────────
 
 
 def check_expression(expression: object) -> str:
@@ -109,7 +109,9 @@ def check_zone(tz: object) -> str:
     try:
         _zone(tz)
     except (ValueError, OSError, LookupError):
-        raise ConfigError(f"tz={shown(tz)} is not a time zone there is{did_you_mean(tz, available_timezones())}") from None
+        raise ConfigError(
+            f"tz={shown(tz)} is not a time zone there is{did_you_mean(tz, available_timezones())}"
+        ) from None
     return tz
 
 
@@ -118,7 +120,7 @@ def _zone(name: str) -> tzinfo:
     return UTC if name == "UTC" else ZoneInfo(name)
 
 
-# ── times ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── times ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def next_time(expression: str, tz: str, after_ms: int) -> int | None:
@@ -126,7 +128,11 @@ def next_time(expression: str, tz: str, after_ms: int) -> int | None:
     after = _EPOCH + timedelta(milliseconds=after_ms)
     zone = _zone(tz)
     try:
-        found = _on_the_wall(expression, zone, after) if _names_hours(expression) else _elapsed(expression, zone, after)
+        found = (
+            _on_the_wall(expression, zone, after)
+            if _names_hours(expression)
+            else _elapsed(expression, zone, after)
+        )
     except (StopIteration, OverflowError):  # nothing for fifty years, or past year 9999
         return None
     return (found - _EPOCH) // timedelta(milliseconds=1)

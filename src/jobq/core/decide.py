@@ -10,7 +10,14 @@ import msgspec
 from jobq.core import backoff, unknown
 from jobq.core.backoff import Random
 from jobq.core.codec import get_codec
-from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze, WaitForChildren, WaitForSignal
+from jobq.core.control import (
+    RateLimited,
+    Reject,
+    RetryAfter,
+    Snooze,
+    WaitForChildren,
+    WaitForSignal,
+)
 from jobq.core.failures import bounded, describe, fingerprint, fingerprint_of
 from jobq.core.policies import Retry
 from jobq.core.records import (
@@ -29,12 +36,22 @@ from jobq.core.records import (
     SnoozeFor,
 )
 
-__all__ = ["Crashed", "End", "HandedBack", "Raised", "Returned", "TimedOut", "Unknown", "decide", "fingerprint"]
+__all__ = [
+    "Crashed",
+    "End",
+    "HandedBack",
+    "Raised",
+    "Returned",
+    "TimedOut",
+    "Unknown",
+    "decide",
+    "fingerprint",
+]
 
 Encode = Callable[[Any], bytes]
 
 
-# ── how a run can end ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── how a run can end ─────────────────────────────────────────────────────────────────────────────
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False):
@@ -82,10 +99,18 @@ class ProcessCrashed(RuntimeError):
     """The process of a job died under it."""
 
 
-# ── the decision ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the decision ──────────────────────────────────────────────────────────────────────────────────
 
 
-def decide(lease: Lease, end: End, *, retry: Retry, now_ms: int, random: Random, encode: Encode | None = None) -> AnyOutcome:
+def decide(
+    lease: Lease,
+    end: End,
+    *,
+    retry: Retry,
+    now_ms: int,
+    random: Random,
+    encode: Encode | None = None,
+) -> AnyOutcome:
     """The outcome of a run that ended like this.
 
     `retry` is the task's policy; one that came with the call wins. An error and a timeout are retried
@@ -120,16 +145,34 @@ def _unknown(lease: Lease, name: str, now_ms: int) -> AnyOutcome:
     hours = unknown.GIVE_UP_MS / 3_600_000
     told = f"no worker has known a task named {name!r} for {hours:g} h: is the code that defines it deployed and imported?"
     error = UnknownTask(told)
-    return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=_failure(lease, error, "unknown", now_ms))
+    return Fail(
+        queue=lease.queue,
+        id=lease.id,
+        token=lease.token,
+        failure=_failure(lease, error, "unknown", now_ms),
+    )
 
 
-def _raised(lease: Lease, error: BaseException, retry: Retry, now_ms: int, random: Random, encode: Encode | None) -> AnyOutcome:
+def _raised(
+    lease: Lease,
+    error: BaseException,
+    retry: Retry,
+    now_ms: int,
+    random: Random,
+    encode: Encode | None,
+) -> AnyOutcome:
     queue, id, token = lease.queue, lease.id, lease.token
     match error:
         case Snooze():
             try:
-                saved = None if error.saved is None else (encode or get_codec(lease.codec).encode)(error.saved)
-            except Exception as unsaved:  # what cannot be saved is the handler's mistake, like any other
+                saved = (
+                    None
+                    if error.saved is None
+                    else (encode or get_codec(lease.codec).encode)(error.saved)
+                )
+            except (
+                Exception
+            ) as unsaved:  # what cannot be saved is the handler's mistake, like any other
                 return _failed(lease, unsaved, "error", retry, now_ms, random)
             return SnoozeFor(queue=queue, id=id, token=token, delay_ms=error.delay_ms, saved=saved)
         case RateLimited():
@@ -138,11 +181,18 @@ def _raised(lease: Lease, error: BaseException, retry: Retry, now_ms: int, rando
             return Block(queue=queue, id=id, token=token, after=error.after, saved=error.saved)
         case WaitForSignal():
             return Block(
-                queue=queue, id=id, token=token, signal=error.name, seen=error.seen, timeout_ms=error.timeout_ms,
+                queue=queue,
+                id=id,
+                token=token,
+                signal=error.name,
+                seen=error.seen,
+                timeout_ms=error.timeout_ms,
                 saved=error.saved,
-            )  # fmt: skip
+            )
         case Reject():
-            return Fail(queue=queue, id=id, token=token, failure=_failure(lease, error, "rejected", now_ms))
+            return Fail(
+                queue=queue, id=id, token=token, failure=_failure(lease, error, "rejected", now_ms)
+            )
         case RetryAfter():
             return _chosen(lease, error, retry, now_ms)
     return _failed(lease, error, "error", retry, now_ms, random)
@@ -155,10 +205,14 @@ def _chosen(lease: Lease, error: RetryAfter, retry: Retry, now_ms: int) -> AnyOu
     failure = _failure(lease, error if cause is None else cause, "error", now_ms, exhausted)
     if exhausted:
         return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
-    return RetryLater(queue=lease.queue, id=lease.id, token=lease.token, failure=failure, delay_ms=error.delay_ms)
+    return RetryLater(
+        queue=lease.queue, id=lease.id, token=lease.token, failure=failure, delay_ms=error.delay_ms
+    )
 
 
-def _failed(lease: Lease, error: BaseException, reason: Reason, retry: Retry, now_ms: int, random: Random) -> AnyOutcome:
+def _failed(
+    lease: Lease, error: BaseException, reason: Reason, retry: Retry, now_ms: int, random: Random
+) -> AnyOutcome:
     policy = lease.retry or retry
     retried = isinstance(policy, RetryData) or policy.retries(error)
     exhausted = retried and lease.failures >= policy.max_retries
@@ -166,7 +220,13 @@ def _failed(lease: Lease, error: BaseException, reason: Reason, retry: Retry, no
     if retried and not exhausted:
         delay_ms, failure = _delay(policy, lease.failures + 1, error, failure, random)
         if delay_ms is not None:
-            return RetryLater(queue=lease.queue, id=lease.id, token=lease.token, failure=failure, delay_ms=delay_ms)
+            return RetryLater(
+                queue=lease.queue,
+                id=lease.id,
+                token=lease.token,
+                failure=failure,
+                delay_ms=delay_ms,
+            )
     return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
 
 
@@ -177,11 +237,17 @@ def _delay(
     try:
         return backoff.delay_ms(policy, n, error, random), failure
     except Exception as broken:
-        message = bounded(f"{failure.message} (and Retry(delays=…) failed itself: {type(broken).__name__}: {broken})")
-        return backoff.computed_ms(policy, n, random), msgspec.structs.replace(failure, message=message)
+        message = bounded(
+            f"{failure.message} (and Retry(delays=…) failed itself: {type(broken).__name__}: {broken})"
+        )
+        return backoff.computed_ms(policy, n, random), msgspec.structs.replace(
+            failure, message=message
+        )
 
 
-def _failure(lease: Lease, error: BaseException, reason: Reason, now_ms: int, exhausted: bool = False) -> Failure:
+def _failure(
+    lease: Lease, error: BaseException, reason: Reason, now_ms: int, exhausted: bool = False
+) -> Failure:
     told = describe(error)
     return Failure(
         reason=reason,

@@ -27,23 +27,66 @@ FORMAT = 2
 
 # Codes are part of the format: append only.
 STATES: tuple[State, ...] = (
-    State.DELAYED, State.BLOCKED, State.WAITING, State.ACTIVE, State.COMPLETED, State.FAILED, State.CANCELLED,
-)  # fmt: skip
+    State.DELAYED,
+    State.BLOCKED,
+    State.WAITING,
+    State.ACTIVE,
+    State.COMPLETED,
+    State.FAILED,
+    State.CANCELLED,
+)
 KINDS: tuple[Kind | QueueKind, ...] = (
-    Kind.ACCEPTED, Kind.PROMOTED, Kind.UNBLOCKED, Kind.STARTED, Kind.COMPLETED, Kind.RETRIED, Kind.SNOOZED, Kind.STALLED,
-    Kind.RELEASED, Kind.LIMITED, Kind.BLOCKED, Kind.FAILED, Kind.CANCELLED, Kind.RERUN, Kind.CHANGED,
-    QueueKind.PAUSED, QueueKind.RESUMED, QueueKind.LIMITS, QueueKind.HELD, QueueKind.RELEASED_HOLD, QueueKind.CLEARED,
-    QueueKind.PURGED, QueueKind.SCHEDULE, QueueKind.MISSED, QueueKind.OBLITERATED,
-)  # fmt: skip
+    Kind.ACCEPTED,
+    Kind.PROMOTED,
+    Kind.UNBLOCKED,
+    Kind.STARTED,
+    Kind.COMPLETED,
+    Kind.RETRIED,
+    Kind.SNOOZED,
+    Kind.STALLED,
+    Kind.RELEASED,
+    Kind.LIMITED,
+    Kind.BLOCKED,
+    Kind.FAILED,
+    Kind.CANCELLED,
+    Kind.RERUN,
+    Kind.CHANGED,
+    QueueKind.PAUSED,
+    QueueKind.RESUMED,
+    QueueKind.LIMITS,
+    QueueKind.HELD,
+    QueueKind.RELEASED_HOLD,
+    QueueKind.CLEARED,
+    QueueKind.PURGED,
+    QueueKind.SCHEDULE,
+    QueueKind.MISSED,
+    QueueKind.OBLITERATED,
+)
 STATE_CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
 KIND_CODES: dict[Kind | QueueKind, int] = {kind: code for code, kind in enumerate(KINDS)}
 
 # An item, in this order. previous is nil for `accepted`; the times are ms or nil.
 _ITEM = (
-    "kind", "job", "life", "name", "key", "attempt", "failures", "stalls", "state", "previous",
-    "reason", "error", "fingerprint", "created_ms", "due_ms", "started_ms", "finished_ms",
-    "actor", "meta",
-)  # fmt: skip
+    "kind",
+    "job",
+    "life",
+    "name",
+    "key",
+    "attempt",
+    "failures",
+    "stalls",
+    "state",
+    "previous",
+    "reason",
+    "error",
+    "fingerprint",
+    "created_ms",
+    "due_ms",
+    "started_ms",
+    "finished_ms",
+    "actor",
+    "meta",
+)
 _SHORT = len(_ITEM) - 2  # an item without actor and meta, as nearly all are
 
 _ACCEPTED, _WAITING = KIND_CODES[Kind.ACCEPTED], STATE_CODES[State.WAITING]
@@ -53,12 +96,19 @@ _decoder = msgspec.msgpack.Decoder()
 
 Item = Sequence[Any]
 
-_DAMAGED = (msgspec.MsgspecError, LookupError, TypeError, ValueError)  # what taking a damaged entry apart may raise
+_DAMAGED = (
+    msgspec.MsgspecError,
+    LookupError,
+    TypeError,
+    ValueError,
+)  # what taking a damaged entry apart may raise
 _UNREADABLE = "unreadable"
 """The incarnation in the id of the gap that stands for a damaged entry."""
 
 
-def pack(number: int, incarnation: str, at_ms: int, worker: str | None, items: Sequence[Item]) -> bytes:
+def pack(
+    number: int, incarnation: str, at_ms: int, worker: str | None, items: Sequence[Item]
+) -> bytes:
     """One entry of the log. `number` is that of its first event."""
     return _encoder.encode((FORMAT, number, incarnation, at_ms, worker, items))
 
@@ -72,7 +122,25 @@ def with_meta(item: Item, meta: dict[str, str] | None) -> Item:
 
 def queue_item(kind: QueueKind, at_ms: int, reason: str | None, actor: str | None) -> Item:
     """The item of something done to a queue. It has no job."""
-    item = (KIND_CODES[kind], "", 0, "", None, 0, 0, 0, None, None, reason, None, None, at_ms, None, None, None)
+    item = (
+        KIND_CODES[kind],
+        "",
+        0,
+        "",
+        None,
+        0,
+        0,
+        0,
+        None,
+        None,
+        reason,
+        None,
+        None,
+        at_ms,
+        None,
+        None,
+        None,
+    )
     return item if actor is None else (*item, actor)
 
 
@@ -96,19 +164,51 @@ def incarnation_of(entry: bytes) -> str:
 
 
 def gap(
-    log: str, position: str, queue: QueueName, at_ms: int, what: str, *, shard: int, number: int, incarnation: str
-) -> EventRecord:  # fmt: skip
+    log: str,
+    position: str,
+    queue: QueueName,
+    at_ms: int,
+    what: str,
+    *,
+    shard: int,
+    number: int,
+    incarnation: str,
+) -> EventRecord:
     """What a reader is told who comes from before `position`, up to which the log was dropped. `number` is that of the last event
     dropped. The gap has the id of an event that was: where that one has arrived already, nothing is missing, and a consumer that
     drops known ids drops this."""
     return EventRecord(
-        id=event_id(log, position, 0, incarnation), number=number, shard=shard, position=position, kind="gap", at_ms=at_ms,
-        queue=queue, job="", life=0, name="", key=None, attempt=0, failures=0, stalls=0, state=None, previous=None, worker=None,
-        actor=None, reason=what, error=None, fingerprint=None, created_ms=at_ms, due_ms=None, started_ms=None, finished_ms=None,
-    )  # fmt: skip
+        id=event_id(log, position, 0, incarnation),
+        number=number,
+        shard=shard,
+        position=position,
+        kind="gap",
+        at_ms=at_ms,
+        queue=queue,
+        job="",
+        life=0,
+        name="",
+        key=None,
+        attempt=0,
+        failures=0,
+        stalls=0,
+        state=None,
+        previous=None,
+        worker=None,
+        actor=None,
+        reason=what,
+        error=None,
+        fingerprint=None,
+        created_ms=at_ms,
+        due_ms=None,
+        started_ms=None,
+        finished_ms=None,
+    )
 
 
-def unpack(log: str, position: str, queue: QueueName, entry: bytes, *, shard: int = 0) -> list[EventRecord]:
+def unpack(
+    log: str, position: str, queue: QueueName, entry: bytes, *, shard: int = 0
+) -> list[EventRecord]:
     """The events of one entry. For an entry that is damaged, a gap. ConfigError for one that a newer jobq has written.
 
     `log` names the log among all logs, so that an id is never used twice. A store that has lost its last writes assigns their
@@ -126,12 +226,16 @@ def unpack(log: str, position: str, queue: QueueName, entry: bytes, *, shard: in
         pass
     if newer is not None:  # these events are good, so they must not be passed over
         entry_named = f"event log entry {position} of {queue.queue!r}"
-        raise ConfigError(f"{entry_named} has format {newer}; this version of jobq reads formats 1 and {FORMAT}: use a newer one")
+        raise ConfigError(
+            f"{entry_named} has format {newer}; this version of jobq reads formats 1 and {FORMAT}: use a newer one"
+        )
     what = "an entry of the log cannot be read"  # readers go on behind it
     return [gap(log, position, queue, 0, what, shard=shard, number=0, incarnation=_UNREADABLE)]
 
 
-def _unpack(log: str, position: str, queue: QueueName, fields: Sequence[Any], shard: int) -> list[EventRecord]:
+def _unpack(
+    log: str, position: str, queue: QueueName, fields: Sequence[Any], shard: int
+) -> list[EventRecord]:
     if fields[0] == FORMAT:
         _, number, incarnation, at_ms, worker, items = fields[:6]
         rest = fields[6:]
@@ -147,23 +251,78 @@ def _unpack(log: str, position: str, queue: QueueName, fields: Sequence[Any], sh
         items = [(_ACCEPTED, job, *same) for job in jobs]
     step = 1 if number else 0  # events of format 1 have no numbers
     return [
-        _event(event_id(log, position, n, incarnation), number + n * step, shard, position, at_ms, worker, queue, item)
+        _event(
+            event_id(log, position, n, incarnation),
+            number + n * step,
+            shard,
+            position,
+            at_ms,
+            worker,
+            queue,
+            item,
+        )
         for n, item in enumerate(items)
     ]
 
 
 def _event(
-    id: str, number: int, shard: int, position: str, at_ms: int, worker: str | None, queue: QueueName, item: Item
-) -> EventRecord:  # fmt: skip
-    (kind, job, life, name, key, attempt, failures, stalls, state, previous,
-     reason, error, fingerprint, created_ms, due_ms, started_ms, finished_ms) = item[:_SHORT]  # fmt: skip
+    id: str,
+    number: int,
+    shard: int,
+    position: str,
+    at_ms: int,
+    worker: str | None,
+    queue: QueueName,
+    item: Item,
+) -> EventRecord:
+    (
+        kind,
+        job,
+        life,
+        name,
+        key,
+        attempt,
+        failures,
+        stalls,
+        state,
+        previous,
+        reason,
+        error,
+        fingerprint,
+        created_ms,
+        due_ms,
+        started_ms,
+        finished_ms,
+    ) = item[:_SHORT]
     actor, meta = (*item[_SHORT:], None, None)[:2] if len(item) > _SHORT else (None, None)
     return EventRecord(
-        id=id, number=number, shard=shard, position=position, kind=KINDS[kind], at_ms=at_ms, queue=queue, job=job, life=life,
-        name=name, key=key, attempt=attempt, failures=failures, stalls=stalls, state=None if state is None else STATES[state],
-        previous=None if previous is None else STATES[previous], worker=worker, actor=actor, reason=reason, error=error,
-        fingerprint=fingerprint, created_ms=created_ms, due_ms=due_ms, started_ms=started_ms, finished_ms=finished_ms, meta=meta,
-    )  # fmt: skip
+        id=id,
+        number=number,
+        shard=shard,
+        position=position,
+        kind=KINDS[kind],
+        at_ms=at_ms,
+        queue=queue,
+        job=job,
+        life=life,
+        name=name,
+        key=key,
+        attempt=attempt,
+        failures=failures,
+        stalls=stalls,
+        state=None if state is None else STATES[state],
+        previous=None if previous is None else STATES[previous],
+        worker=worker,
+        actor=actor,
+        reason=reason,
+        error=error,
+        fingerprint=fingerprint,
+        created_ms=created_ms,
+        due_ms=due_ms,
+        started_ms=started_ms,
+        finished_ms=finished_ms,
+        meta=meta,
+    )
 
 
 _PLACE = re.compile(r"\d{1,18}(-\d{1,18})?", re.ASCII)
@@ -186,7 +345,10 @@ def joined(places: Sequence[str]) -> str:
 def passed(position: str, end: str) -> bool:
     """Whether a position is at `end`, or behind it, in every shard."""
     shards = max(position.count(","), end.count(",")) + 1
-    return all(order(a) >= order(b) for a, b in zip(places(position, shards), places(end, shards), strict=True))
+    return all(
+        order(a) >= order(b)
+        for a, b in zip(places(position, shards), places(end, shards), strict=True)
+    )
 
 
 def order(place: str) -> tuple[int, ...]:

@@ -22,7 +22,9 @@ def _slashes(path: str) -> str:
 
 
 _HERE = _slashes(__file__).rpartition("core/")[0]
-_LIBRARIES = tuple({_slashes(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = tuple(
+    {_slashes(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 
 
 class Told(NamedTuple):
@@ -75,7 +77,11 @@ def bounded(text: str, limit: int = MAX_MESSAGE) -> str:
 
 def _type(error: BaseException) -> str:
     cls = type(error)
-    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+    return (
+        cls.__qualname__
+        if cls.__module__ in ("builtins", "__main__")
+        else f"{cls.__module__}.{cls.__qualname__}"
+    )
 
 
 def _message(error: BaseException) -> str:
@@ -89,15 +95,23 @@ def _traceback(error: BaseException) -> str | None:
     if error.__traceback__ is None and error.__cause__ is None and error.__context__ is None:
         return None
     try:
-        lines = traceback.format_exception(type(error), error, without_jobq(error.__traceback__), limit=-_FRAMES)
+        lines = traceback.format_exception(
+            type(error), error, without_jobq(error.__traceback__), limit=-_FRAMES
+        )
     except Exception as broken:
         return f"<the traceback could not be formatted: {type(broken).__name__}>"
     text = "".join(lines).encode("utf-8", "replace")
     if len(text) <= MAX_TRACEBACK:
         return text.decode()
     # The failure has the message as well: here it must not take the place of the frames, of which the last tell the story.
-    text = "".join([line if len(line) <= _PART else f"{line[: _PART - 2]}…\n" for line in lines]).encode("utf-8", "replace")
-    return text.decode() if len(text) <= MAX_TRACEBACK else f"…{text[3 - MAX_TRACEBACK :].decode(errors='ignore')}"
+    text = "".join(
+        [line if len(line) <= _PART else f"{line[: _PART - 2]}…\n" for line in lines]
+    ).encode("utf-8", "replace")
+    return (
+        text.decode()
+        if len(text) <= MAX_TRACEBACK
+        else f"…{text[3 - MAX_TRACEBACK :].decode(errors='ignore')}"
+    )
 
 
 def without_jobq(tb: TracebackType | None) -> TracebackType | None:

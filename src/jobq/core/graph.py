@@ -11,7 +11,9 @@ from jobq.errors import InvalidJob
 Lock = tuple[QueueName, str]
 
 
-def check_flow(specs: Sequence[JobSpec], *, known: Collection[JobKey] | None = None) -> list[JobSpec]:
+def check_flow(
+    specs: Sequence[JobSpec], *, known: Collection[JobKey] | None = None
+) -> list[JobSpec]:
     """The jobs of a flow, each after those it waits for. InvalidJob names what is wrong: two jobs of one id or with one unique
     lock, another tenant, an edge to nowhere, a cycle.
 
@@ -21,7 +23,12 @@ def check_flow(specs: Sequence[JobSpec], *, known: Collection[JobKey] | None = N
     check_locks(specs)
     for spec in specs:
         _check_edges(spec, members, known)
-    order = TopologicalSorter({key: [edge.job for edge in spec.after if edge.job in members] for key, spec in members.items()})
+    order = TopologicalSorter(
+        {
+            key: [edge.job for edge in spec.after if edge.job in members]
+            for key, spec in members.items()
+        }
+    )
     try:
         return [members[key] for key in order.static_order()]
     except CycleError as error:
@@ -52,7 +59,10 @@ def check_locks(specs: Iterable[JobSpec], known: dict[Lock, str] | None = None) 
     """
     found = {} if known is None else known
     for spec in specs:
-        if spec.unique is not None and (other := found.setdefault((spec.queue, spec.unique.lock), spec.id)) != spec.id:
+        if (
+            spec.unique is not None
+            and (other := found.setdefault((spec.queue, spec.unique.lock), spec.id)) != spec.id
+        ):
             raise InvalidJob(
                 f"jobs {other!r} and {spec.id!r} of the flow have the same unique lock in queue {spec.queue.queue!r}: "
                 "leave one of them out, or make their unique arguments differ"
@@ -60,10 +70,14 @@ def check_locks(specs: Iterable[JobSpec], known: dict[Lock, str] | None = None) 
     return found
 
 
-def _check_edges(spec: JobSpec, members: Collection[JobKey], known: Collection[JobKey] | None) -> None:
+def _check_edges(
+    spec: JobSpec, members: Collection[JobKey], known: Collection[JobKey] | None
+) -> None:
     for edge in spec.after:
         if edge.job.queue.tenant != spec.queue.tenant:
-            raise InvalidJob(f"job {spec.id} ({spec.name}) waits for a job of another tenant: {edge.job.id!r}")
+            raise InvalidJob(
+                f"job {spec.id} ({spec.name}) waits for a job of another tenant: {edge.job.id!r}"
+            )
         if known is not None and edge.job not in members and edge.job not in known:
             raise InvalidJob(
                 f"job {spec.id} ({spec.name}) waits for {edge.job.id!r} in queue {edge.job.queue.queue!r}, "

@@ -30,4 +30,6 @@ def told_lifted(key: str | None) -> str | None:
 
 def no_keys(queue: str) -> ConfigError:
     """Why a key of a plain queue cannot be held."""
-    return ConfigError(f"queue {queue!r} is plain: its jobs have no keys to hold; hold the queue, without key=")
+    return ConfigError(
+        f"queue {queue!r} is plain: its jobs have no keys to hold; hold the queue, without key="
+    )

@@ -33,7 +33,9 @@ class IdMaker:
         """A new id."""
         self._count = count = self._count + 1
         low = count & 1023
-        if at_ms > self._at_ms or low == 0:  # most ids share all but two characters with the one before
+        if (
+            at_ms > self._at_ms or low == 0
+        ):  # most ids share all but two characters with the one before
             self._at_ms = max(at_ms, self._at_ms)
             self._stem = _text(self._at_ms, 5) + _text(count >> 10, 3)
         return self._stem + self._tails[low]

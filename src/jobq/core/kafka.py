@@ -23,12 +23,16 @@ class Sasl(NamedTuple):
 
 def sasl(environment: Mapping[str, str]) -> Sasl | None:
     """JQ_KAFKA_SASL_MECHANISM (default PLAIN), JQ_KAFKA_SASL_USERNAME and JQ_KAFKA_SASL_PASSWORD; None if none is set."""
-    mechanism, username, password = (environment.get(f"JQ_KAFKA_SASL_{name}") for name in ("MECHANISM", "USERNAME", "PASSWORD"))
+    mechanism, username, password = (
+        environment.get(f"JQ_KAFKA_SASL_{name}") for name in ("MECHANISM", "USERNAME", "PASSWORD")
+    )
     if not (mechanism or username or password):
         return None
     if mechanism in _WITHOUT_PASSWORD:
         return Sasl(mechanism)
     if not username or not password:
         missing = "PASSWORD" if username else "USERNAME"
-        raise ConfigError(f"JQ_KAFKA_SASL_{missing} is not set: Kafka's credentials need both a username and a password")
+        raise ConfigError(
+            f"JQ_KAFKA_SASL_{missing} is not set: Kafka's credentials need both a username and a password"
+        )
     return Sasl(mechanism or "PLAIN", username, password)

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from jobq.core.queues import RateData, Tokens, Window
 
-EPSILON = 1e-6  # tokens: floats lose the last bits of rate·time, and a wait that was told must suffice
+EPSILON = (
+    1e-6  # tokens: floats lose the last bits of rate·time, and a wait that was told must suffice
+)
 _KINDS: dict[type[RateData], str] = {Window: "w", Tokens: "t"}
 
 
@@ -36,7 +38,11 @@ def take(rate: RateData, state: RateState | None, now_ms: int, cost: int = 1) ->
 
     A cost above the capacity (which was lowered after the job was accepted) needs a full bucket and empties it.
     """
-    return _from_window(rate, state, now_ms) if isinstance(rate, Window) else _from_bucket(rate, state, now_ms, cost)
+    return (
+        _from_window(rate, state, now_ms)
+        if isinstance(rate, Window)
+        else _from_bucket(rate, state, now_ms, cost)
+    )
 
 
 def stored(rate: RateData, state: RateState) -> tuple[str, float, int]:
@@ -93,7 +99,11 @@ def _from_bucket(rate: Tokens, state: RateState | None, now_ms: int, cost: int) 
     level, price = _level(rate, state, now_ms), min(cost, rate.capacity)
     # Time does not go back in the state: a clock set back and forth again would refill twice for one stretch of time.
     # But no further ahead than a whole refill takes: a clock set back by a day must not hold its queue for a day.
-    at_ms = now_ms if state is None else max(now_ms, min(state.at_ms, now_ms + math.ceil(rate.capacity * 1000 / rate.refill)))
+    at_ms = (
+        now_ms
+        if state is None
+        else max(now_ms, min(state.at_ms, now_ms + math.ceil(rate.capacity * 1000 / rate.refill)))
+    )
     if level + EPSILON >= price:
         return Taken(True, RateState(max(0.0, level - price), at_ms))
     # Half of the tolerance only: with all of it, floats could leave the level just short when the wait is over.

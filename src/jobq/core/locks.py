@@ -30,8 +30,18 @@ accepted and blocked until the holder ends (or, if the holder has a follow-up al
 and takes the lock."""
 
 MEETINGS: dict[UniqueMode, dict[Standing, Meeting]] = {
-    "simple": {"fresh": "duplicate", "started": "duplicate", "ended": "duplicate", "gone": "accept"},
-    "throttle": {"fresh": "duplicate", "started": "duplicate", "ended": "duplicate", "gone": "duplicate"},
+    "simple": {
+        "fresh": "duplicate",
+        "started": "duplicate",
+        "ended": "duplicate",
+        "gone": "accept",
+    },
+    "throttle": {
+        "fresh": "duplicate",
+        "started": "duplicate",
+        "ended": "duplicate",
+        "gone": "duplicate",
+    },
     "debounce": {"fresh": "replace", "started": "accept", "ended": "accept", "gone": "accept"},
     "keep_last": {"fresh": "replace", "started": "follow", "ended": "duplicate", "gone": "accept"},
 }

@@ -40,9 +40,15 @@ def check_event_names(value: object, *, error: Refusal = ConfigError) -> tuple[s
     """The names that a queue writes into its events."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise error(f"event_meta={shown(value)} is not a list of names")
-    names = tuple(dict.fromkeys(check_short_name(name, "event_meta name", MAX_NAME, error=error) for name in value))
+    names = tuple(
+        dict.fromkeys(
+            check_short_name(name, "event_meta name", MAX_NAME, error=error) for name in value
+        )
+    )
     if len(names) > MAX_EVENT_NAMES:
-        raise error(f"event_meta has {len(names)} names: at most {MAX_EVENT_NAMES}, because every event repeats them")
+        raise error(
+            f"event_meta has {len(names)} names: at most {MAX_EVENT_NAMES}, because every event repeats them"
+        )
     return names
 
 
@@ -59,7 +65,11 @@ def _bounded(meta: Meta, option: str) -> Meta:
         try:
             size += len(name.encode()) + len(text.encode())
         except UnicodeEncodeError:
-            raise InvalidJob(f"{option}[{name!r}]={shown(text)} is not valid text: it cannot be encoded as UTF-8") from None
+            raise InvalidJob(
+                f"{option}[{name!r}]={shown(text)} is not valid text: it cannot be encoded as UTF-8"
+            ) from None
     if size > MAX_BYTES:
-        raise InvalidJob(f"{option} takes {size:,} bytes, more than the {MAX_BYTES:,} allowed: pass a reference instead")
+        raise InvalidJob(
+            f"{option} takes {size:,} bytes, more than the {MAX_BYTES:,} allowed: pass a reference instead"
+        )
     return meta

@@ -73,7 +73,11 @@ def _surely_finite(value: Any) -> bool:
         return math.isfinite(value)
     if kind is list or kind is tuple:
         return all(map(_surely_finite, value))
-    return kind is dict and all(map(_surely_finite, value.values())) and all(map(_surely_finite, value))
+    return (
+        kind is dict
+        and all(map(_surely_finite, value.values()))
+        and all(map(_surely_finite, value))
+    )
 
 
 def _blame(value: Any, place: str, encode: Callable[[Any], bytes], depth: int) -> tuple[str, Any]:
@@ -109,7 +113,9 @@ def _why(culprit: Any, encode: Callable[[Any], bytes], error: Exception) -> str:
 
 def _kind(value: Any) -> str:
     cls = type(value)
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    return (
+        cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    )
 
 
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:

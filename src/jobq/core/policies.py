@@ -27,7 +27,7 @@ def _set(policy: object, **fields: Any) -> None:
         object.__setattr__(policy, name, value)  # frozen for everybody but its own constructor
 
 
-# ── retries ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── retries ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @_policy
@@ -63,7 +63,9 @@ class Retry:
     ) -> None:
         base_ms, cap_ms = to_ms(base, "Retry base"), to_ms(cap, "Retry cap", positive=True)
         if base_ms > cap_ms:
-            raise InvalidJob(f"Retry base={shown(base)} is above cap={shown(cap)}: give a higher cap as well")
+            raise InvalidJob(
+                f"Retry base={shown(base)} is above cap={shown(cap)}: give a higher cap as well"
+            )
         choose = delays if callable(delays) else None
         _set(
             self,
@@ -104,9 +106,13 @@ class Retry:
                 "retry: on= and give_up_on= are classes; a call can only carry data, put them in @queue.task(retry=…)"
             )
         return RetryData(
-            max_retries=self.max_retries, base_ms=self.base_ms, factor=self.factor, cap_ms=self.cap_ms,
-            jitter=self.jitter, delays_ms=self.delays_ms,
-        )  # fmt: skip
+            max_retries=self.max_retries,
+            base_ms=self.base_ms,
+            factor=self.factor,
+            cap_ms=self.cap_ms,
+            jitter=self.jitter,
+            delays_ms=self.delays_ms,
+        )
 
     def retries(self, error: BaseException) -> bool:
         """Whether errors of this type are retried at all."""
@@ -115,7 +121,9 @@ class Retry:
 
 def _delays(delays: object) -> tuple[int, ...]:
     if isinstance(delays, (str, bytes)) or not isinstance(delays, Iterable):
-        raise InvalidJob(f"Retry delays={shown(delays)} is neither a sequence of times nor a function")
+        raise InvalidJob(
+            f"Retry delays={shown(delays)} is neither a sequence of times nor a function"
+        )
     listed = tuple(to_ms(delay, f"Retry delays[{n}]") for n, delay in enumerate(delays))
     if not listed:
         raise InvalidJob("Retry delays is empty: list at least one time, or leave it out")
@@ -126,11 +134,13 @@ def _errors(value: object, option: str) -> tuple[type[BaseException], ...]:
     listed = value if isinstance(value, tuple) else (value,)
     for item in listed:
         if not (isinstance(item, type) and issubclass(item, BaseException)):
-            raise InvalidJob(f"Retry {option}={shown(value)}: {shown(item)} is not an exception class")
+            raise InvalidJob(
+                f"Retry {option}={shown(value)}: {shown(item)} is not an exception class"
+            )
     return cast("tuple[type[BaseException], ...]", listed)
 
 
-# ── uniqueness ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── uniqueness ────────────────────────────────────────────────────────────────────────────────────
 
 
 @_policy
@@ -146,7 +156,10 @@ class Unique:
     ttl_ms: int | None
 
     def __init__(
-        self, *fields: str, ttl: Seconds | None = None, mode: Literal["simple", "throttle", "debounce", "keep_last"] = "simple"
+        self,
+        *fields: str,
+        ttl: Seconds | None = None,
+        mode: Literal["simple", "throttle", "debounce", "keep_last"] = "simple",
     ) -> None:
         for field in fields:
             if not isinstance(field, str) or not field:
@@ -154,7 +167,12 @@ class Unique:
         checks.check_choice(mode, "Unique mode", ("simple", "throttle", "debounce", "keep_last"))
         if ttl is None and mode in ("throttle", "debounce"):
             raise InvalidJob(f"Unique mode={mode!r} needs a ttl: for how long?")
-        _set(self, fields=tuple(dict.fromkeys(fields)), mode=mode, ttl_ms=checks.check_ttl(ttl, "Unique ttl"))
+        _set(
+            self,
+            fields=tuple(dict.fromkeys(fields)),
+            mode=mode,
+            ttl_ms=checks.check_ttl(ttl, "Unique ttl"),
+        )
 
     @staticmethod
     def of(value: object) -> Unique | None:
@@ -168,7 +186,7 @@ class Unique:
         raise InvalidJob(f"unique={shown(value)} is neither a Unique nor True or False")
 
 
-# ── rates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rates ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @_policy
@@ -200,11 +218,17 @@ class Bucket:
 
     def __init__(self, capacity: int, *, refill: float) -> None:
         checks.check_number(refill, "Bucket refill", error=ConfigError)
-        if refill < 1e-6:  # a token in eleven days; at 0 the queue would stop for ever once the bucket is empty
-            raise ConfigError(f"Bucket refill={shown(refill)} is too small: it is in tokens per second, at least 0.000001")
+        if (
+            refill < 1e-6
+        ):  # a token in eleven days; at 0 the queue would stop for ever once the bucket is empty
+            raise ConfigError(
+                f"Bucket refill={shown(refill)} is too small: it is in tokens per second, at least 0.000001"
+            )
         _set(
             self,
-            capacity=checks.check_int(capacity, "Bucket capacity", low=1, high=2**31 - 1, error=ConfigError),
+            capacity=checks.check_int(
+                capacity, "Bucket capacity", low=1, high=2**31 - 1, error=ConfigError
+            ),
             refill=float(refill),
         )
 
@@ -214,7 +238,7 @@ class Bucket:
         return Tokens(capacity=self.capacity, refill=self.refill)
 
 
-# ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── schedules ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @_policy
@@ -244,9 +268,16 @@ class Cron:
     def spec(self, queue: QueueName, id: str, template: JobSpec) -> ScheduleSpec:
         """The schedule that makes jobs like `template` at these times."""
         return ScheduleSpec(
-            queue=queue, id=id, template=template, cron=self.expression, tz=self.tz,
-            start_ms=self.start_ms, end_ms=self.end_ms, limit=self.limit, catch_up=self.catch_up,
-        )  # fmt: skip
+            queue=queue,
+            id=id,
+            template=template,
+            cron=self.expression,
+            tz=self.tz,
+            start_ms=self.start_ms,
+            end_ms=self.end_ms,
+            limit=self.limit,
+            catch_up=self.catch_up,
+        )
 
 
 @_policy
@@ -275,20 +306,33 @@ class Every:
     ) -> None:
         _set(
             self,
-            interval_ms=to_ms(interval, "Every interval", positive=True, whole=True, error=ConfigError),
-            after_complete=checks.check_bool(after_complete, "Every after_complete", error=ConfigError),
+            interval_ms=to_ms(
+                interval, "Every interval", positive=True, whole=True, error=ConfigError
+            ),
+            after_complete=checks.check_bool(
+                after_complete, "Every after_complete", error=ConfigError
+            ),
             **_range("Every", start, end, limit, catch_up),
         )
 
     def spec(self, queue: QueueName, id: str, template: JobSpec) -> ScheduleSpec:
         """The schedule that makes jobs like `template` at these times."""
         return ScheduleSpec(
-            queue=queue, id=id, template=template, every_ms=self.interval_ms, after_complete=self.after_complete,
-            start_ms=self.start_ms, end_ms=self.end_ms, limit=self.limit, catch_up=self.catch_up,
-        )  # fmt: skip
+            queue=queue,
+            id=id,
+            template=template,
+            every_ms=self.interval_ms,
+            after_complete=self.after_complete,
+            start_ms=self.start_ms,
+            end_ms=self.end_ms,
+            limit=self.limit,
+            catch_up=self.catch_up,
+        )
 
 
-def _range(what: str, start: datetime | None, end: datetime | None, limit: int | None, catch_up: str) -> dict[str, Any]:
+def _range(
+    what: str, start: datetime | None, end: datetime | None, limit: int | None, catch_up: str
+) -> dict[str, Any]:
     start_ms = None if start is None else to_epoch_ms(start, f"{what} start", error=ConfigError)
     end_ms = None if end is None else to_epoch_ms(end, f"{what} end", error=ConfigError)
     if start_ms is not None and end_ms is not None and end_ms < start_ms:
@@ -296,12 +340,16 @@ def _range(what: str, start: datetime | None, end: datetime | None, limit: int |
     return {
         "start_ms": start_ms,
         "end_ms": end_ms,
-        "limit": None if limit is None else checks.check_int(limit, f"{what} limit", low=1, error=ConfigError),
-        "catch_up": checks.check_choice(catch_up, f"{what} catch_up", ("skip", "one", "all"), error=ConfigError),
+        "limit": None
+        if limit is None
+        else checks.check_int(limit, f"{what} limit", low=1, error=ConfigError),
+        "catch_up": checks.check_choice(
+            catch_up, f"{what} catch_up", ("skip", "one", "all"), error=ConfigError
+        ),
     }
 
 
-# ── keeping ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keeping ───────────────────────────────────────────────────────────────────────────────────────
 
 _DAY = 86_400
 
@@ -328,14 +376,19 @@ class Retention:
             completed_ms=_age(completed, "completed"),
             failed_ms=_age(failed, "failed"),
             cancelled_ms=_age(cancelled, "cancelled"),
-            count=None if count is None else checks.check_int(count, "Retention count", error=ConfigError),
+            count=None
+            if count is None
+            else checks.check_int(count, "Retention count", error=ConfigError),
         )
 
     @property
     def data(self) -> RetentionData:
         """As a store keeps it."""
         return RetentionData(
-            completed_ms=self.completed_ms, failed_ms=self.failed_ms, cancelled_ms=self.cancelled_ms, count=self.count
+            completed_ms=self.completed_ms,
+            failed_ms=self.failed_ms,
+            cancelled_ms=self.cancelled_ms,
+            count=self.count,
         )
 
 
@@ -343,7 +396,7 @@ def _age(value: Seconds | None, option: str) -> int | None:
     return None if value is None else to_ms(value, f"Retention {option}", error=ConfigError)
 
 
-# ── permissions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── permissions ───────────────────────────────────────────────────────────────────────────────────
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -379,7 +432,9 @@ class Permissions:
             network=checks.check_bool(network, "Permissions network", error=ConfigError),
             env=_texts(env, "env"),
             memory=None if memory is None else _bytes(memory),
-            cpu_ms=None if cpu is None else to_ms(cpu, "Permissions cpu", positive=True, error=ConfigError),
+            cpu_ms=None
+            if cpu is None
+            else to_ms(cpu, "Permissions cpu", positive=True, error=ConfigError),
         )
 
 
@@ -396,6 +451,8 @@ def _texts(value: object, option: str) -> tuple[str, ...]:
 def _bytes(value: object) -> int:
     if type(value) is int and value > 0:
         return value
-    if isinstance(value, str) and (match := re.fullmatch(r"\s*([1-9]\d*)\s*([KMGT]?)(?:i?B)?\s*", value, re.IGNORECASE)):
+    if isinstance(value, str) and (
+        match := re.fullmatch(r"\s*([1-9]\d*)\s*([KMGT]?)(?:i?B)?\s*", value, re.IGNORECASE)
+    ):
         return int(match[1]) * _UNITS[match[2].upper()]
     raise ConfigError(f'Permissions memory={shown(value)} is not a size: give bytes, or "512M"')

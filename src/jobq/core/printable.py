@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 
 # C0, DEL, C1, line and paragraph separators, the marks that reorder text, the byte order mark, and lone surrogates.
-_HARMFUL = "\x00-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+_HARMFUL = (
+    "\x00-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+)
 _IN_A_LINE = re.compile(f"[{_HARMFUL}]")
 _IN_LINES = re.compile(f"(?![\n\t])[{_HARMFUL}]")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -27,7 +29,11 @@ def lines(text: str) -> str:
 
 def json_text(encoded: str) -> str:
     """Encoded JSON with the control characters escaped that JSON itself allows in strings. It decodes to the same value."""
-    return encoded if encoded.isprintable() else _IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
+    return (
+        encoded
+        if encoded.isprintable()
+        else _IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
+    )
 
 
 def is_harmless(text: str) -> bool:

@@ -37,13 +37,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rate: RateData | None = None  # starts of the queue
     key_limit: int | None = None  # active jobs per key (keyed queues; unset there: 1)
     key_rate: RateData | None = None  # starts per key
-    max_waiting: int | None = None  # waiting, delayed and blocked jobs of the queue; see core/bounds.py
+    max_waiting: int | None = (
+        None  # waiting, delayed and blocked jobs of the queue; see core/bounds.py
+    )
 
 
-def limits_told(limits: Limits | None, *, key: str | None = None, version: int | None = None) -> str:
+def limits_told(
+    limits: Limits | None, *, key: str | None = None, version: int | None = None
+) -> str:
     """The reason of a `limits` event: the limits as JSON, or `reset`; before them the key, or the version that was declared."""
     told = "reset" if limits is None else _json(limits).decode()
-    return f"version {version}: {told}" if version is not None else told if key is None else f"key {key}: {told}"
+    return (
+        f"version {version}: {told}"
+        if version is not None
+        else told
+        if key is None
+        else f"key {key}: {told}"
+    )
 
 
 _json = msgspec.json.Encoder(order="deterministic").encode
@@ -81,7 +91,9 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int | None = None
     retention: RetentionData | None = None
     dead_letters: str | None = None  # failed jobs are copied to this queue of the tenant
-    max_stalls: dict[str, int] = {}  # by task name, for jobs without their own; merged into what is stored
+    max_stalls: dict[
+        str, int
+    ] = {}  # by task name, for jobs without their own; merged into what is stored
     event_meta: tuple[str, ...] | None = None  # names of meta that events tell; (): none
 
 

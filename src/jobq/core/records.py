@@ -20,7 +20,9 @@ from jobq.core.stored import UniqueSpec as UniqueSpec
 MAX_PRIORITY = 2**21 - 1
 MAX_ID_LENGTH = 256
 
-Reason = Literal["error", "timeout", "stalled", "expired", "rejected", "child", "crashed", "unknown"]
+Reason = Literal[
+    "error", "timeout", "stalled", "expired", "rejected", "child", "crashed", "unknown"
+]
 Mode = Literal["plain", "keyed"]
 
 
@@ -38,7 +40,7 @@ class JobKey(NamedTuple):
     id: str
 
 
-# ── what a producer hands in ─────────────────────────────────────────────────────────────────────────────────────────
+# ── what a producer hands in ──────────────────────────────────────────────────────────────────────
 
 
 class Edge(NamedTuple):
@@ -71,10 +73,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     unique: UniqueSpec | None = None
     after: tuple[Edge, ...] = ()
     on_child_failure: ChildPolicy = "fail"
-    reserved: bool = False  # holds the place of a former field: stored schedules contain specs as arrays
+    reserved: bool = (
+        False  # holds the place of a former field: stored schedules contain specs as arrays
+    )
     schedule: str | None = None  # the schedule that made it
     origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
-    meta: dict[str, str] | None = None  # a few strings that travel with the job (core/meta.py); None: none
+    meta: dict[str, str] | None = (
+        None  # a few strings that travel with the job (core/meta.py); None: none
+    )
 
 
 class PutResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -85,10 +91,12 @@ class PutResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: State | None  # None: refused
     duplicate: bool = False
     found: JobRecord | None = None  # with duplicate: that job as it is now
-    full: int | None = None  # refused, and nothing stored: the queue has reached its max_waiting, which is this number
+    full: int | None = (
+        None  # refused, and nothing stored: the queue has reached its max_waiting, which is this number
+    )
 
 
-# ── what a worker gets and gives back ────────────────────────────────────────────────────────────────────────────────
+# ── what a worker gets and gives back ─────────────────────────────────────────────────────────────
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -142,10 +150,14 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timeout_ms: int | None = None
     saved: bytes | None = None  # what Snooze(saved=…) or a wait kept
     cancel_asked: bool = False
-    unknown_ms: int | None = None  # when it was first put off by a worker that does not know its task
+    unknown_ms: int | None = (
+        None  # when it was first put off by a worker that does not know its task
+    )
     last_chance: bool = False  # it has stalled before and its next stall fails it; such a lease is alone in its reply
     inputs: tuple[Input, ...] = ()
-    signals: tuple[tuple[str, bytes], ...] = ()  # all signals received, oldest first; an empty value: the wait timed out
+    signals: tuple[
+        tuple[str, bytes], ...
+    ] = ()  # all signals received, oldest first; an empty value: the wait timed out
     meta: dict[str, str] | None = None
     unreadable: bool = False  # what is stored of the job cannot be read: it must be failed, not run
 
@@ -249,7 +261,9 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
     stale: tuple[LeaseRef, ...] = ()
     leases: tuple[Lease, ...] = ()
-    next_due_ms: int | None = None  # from now until the next job of these queues may become claimable by itself
+    next_due_ms: int | None = (
+        None  # from now until the next job of these queues may become claimable by itself
+    )
     asleep: bool = False  # there was nothing to claim, and the store knows: what comes wakes the worker (see `sleep`)
 
 
@@ -264,7 +278,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     saved: bytes | None = None
 
 
-# ── what readers see ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what readers see ──────────────────────────────────────────────────────────────────────────────
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,7 +303,9 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
     result: bytes | None = None
     failure: Failure | None = None  # of this life: the last failed run, or what ended the job
-    errors: tuple[Failure, ...] = ()  # the last failed runs (core.failures.ERRORS) of all lives, oldest first; only from `get`
+    errors: tuple[
+        Failure, ...
+    ] = ()  # the last failed runs (core.failures.ERRORS) of all lives, oldest first; only from `get`
     reason: str | None = None  # of a cancelled job: cancelled, removed, replaced, …
     progress: bytes | None = None
     saved: bytes | None = None
@@ -338,7 +354,7 @@ Wish = Literal["drain", "resume", "shutdown", "shutdown-now"]
 """What an operator may ask of a worker, which hears of it in its next beat. `drain`: claim nothing more, until `resume`.
 `shutdown`: finish what runs, then stop. `shutdown-now`: release what runs, then stop."""
 
-# ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── events ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,9 @@ class Ref:
         return f"<result of job {self.id!r} in {self.queue!r}, an argument in flows only>"
 
 
-def mark(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any], list[Ref]]:
+def mark(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any], list[Ref]]:
     """The arguments as they are encoded, and the references that were in them (in lists, tuples and dicts, at any depth)."""
     found: list[Ref] = []
 
@@ -44,7 +46,9 @@ def mark(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dic
     return _mapped(list(args), swap), _mapped(dict(kwargs), swap), found
 
 
-def fill(args: list[Any], kwargs: dict[str, Any], inputs: Sequence[Input]) -> tuple[list[Any], dict[str, Any]]:
+def fill(
+    args: list[Any], kwargs: dict[str, Any], inputs: Sequence[Input]
+) -> tuple[list[Any], dict[str, Any]]:
     """Decoded arguments with results in the place of references. A failed job's is None (`ignore`) or its Failure
     (`continue`). References that `inputs` do not answer stay as they are."""
     answers = {(given.job.queue.queue, given.job.id): given for given in inputs}
@@ -83,7 +87,7 @@ def _mapped_within(value: Any, swap: Callable[[Any], Any]) -> Any:
     return value
 
 
-# ── annotations that mention Failure ─────────────────────────────────────────────────────────────────────────────────
+# ── annotations that mention Failure ──────────────────────────────────────────────────────────────
 
 
 def mentions_failure(annotation: Any) -> bool:
@@ -100,7 +104,10 @@ def convert_beside_failures(value: Any, annotation: Any) -> Any:
     if isinstance(value, list) and origin in (list, Sequence) and mentions_failure(bare):
         return [convert_beside_failures(part, arguments[0]) for part in value]
     if isinstance(value, dict) and origin in (dict, Mapping) and mentions_failure(bare):
-        return {convert(key, arguments[0]): convert_beside_failures(part, arguments[1]) for key, part in value.items()}
+        return {
+            convert(key, arguments[0]): convert_beside_failures(part, arguments[1])
+            for key, part in value.items()
+        }
     return convert(value, bare)
 
 
@@ -113,7 +120,9 @@ def without_failure(annotation: Any) -> Any:
 
 
 def _allows_failure(annotation: Any) -> bool:
-    return annotation is Failure or (_is_union(annotation) and Failure in typing.get_args(annotation))
+    return annotation is Failure or (
+        _is_union(annotation) and Failure in typing.get_args(annotation)
+    )
 
 
 def _is_union(annotation: Any) -> bool:

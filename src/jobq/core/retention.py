@@ -14,7 +14,13 @@ def by_state(retention: RetentionData, state: State) -> int | None:
     return retention.failed_ms if state is State.FAILED else retention.cancelled_ms
 
 
-def kept_ms(retention: RetentionData, state: State, *, result_ttl_ms: int | None = None, watched: bool = False) -> int | None:
+def kept_ms(
+    retention: RetentionData,
+    state: State,
+    *,
+    result_ttl_ms: int | None = None,
+    watched: bool = False,
+) -> int | None:
     """How long after its end a record can be read; None: for ever.
 
     An explicit result_ttl wins, but for cancelled jobs, which have no result. While a caller waits for the job (`watched`), the

@@ -84,27 +84,70 @@ _S, _K = State, Kind
 TRANSITIONS: tuple[Transition, ...] = (
     Transition(_K.ACCEPTED, None, _S.WAITING, "enqueued, due now"),
     Transition(_K.ACCEPTED, None, _S.DELAYED, "enqueued with a delay or a time"),
-    Transition(_K.ACCEPTED, None, _S.BLOCKED, "enqueued with jobs it depends on, or as the follow-up of a running unique job"),
-    Transition(_K.PROMOTED, _S.DELAYED, _S.WAITING, "its time has come, or an operator promoted it"),
-    Transition(_K.UNBLOCKED, _S.BLOCKED, _S.WAITING, "the last job it waited for ended, or its signal came"),
-    Transition(_K.UNBLOCKED, _S.BLOCKED, _S.DELAYED, "the same, for a job with a delay, which begins now"),
+    Transition(
+        _K.ACCEPTED,
+        None,
+        _S.BLOCKED,
+        "enqueued with jobs it depends on, or as the follow-up of a running unique job",
+    ),
+    Transition(
+        _K.PROMOTED, _S.DELAYED, _S.WAITING, "its time has come, or an operator promoted it"
+    ),
+    Transition(
+        _K.UNBLOCKED, _S.BLOCKED, _S.WAITING, "the last job it waited for ended, or its signal came"
+    ),
+    Transition(
+        _K.UNBLOCKED, _S.BLOCKED, _S.DELAYED, "the same, for a job with a delay, which begins now"
+    ),
     Transition(_K.STARTED, _S.WAITING, _S.ACTIVE, "claimed by a worker; attempt+1"),
     Transition(_K.COMPLETED, _S.ACTIVE, _S.COMPLETED, "the handler returned"),
-    Transition(_K.RETRIED, _S.ACTIVE, _S.DELAYED, "the handler failed with retries left; failures+1"),
+    Transition(
+        _K.RETRIED, _S.ACTIVE, _S.DELAYED, "the handler failed with retries left; failures+1"
+    ),
     Transition(_K.RETRIED, _S.ACTIVE, _S.WAITING, "the same, with no backoff"),
-    Transition(_K.SNOOZED, _S.ACTIVE, _S.DELAYED, "the handler asked for it, or the worker does not know the task (unknown)"),
-    Transition(_K.SNOOZED, _S.ACTIVE, _S.WAITING, "the same, with no delay; unknown in a keyed queue: its key is held"),
-    Transition(_K.STALLED, _S.ACTIVE, _S.WAITING, "its lease expired; stalls+1; to the front of its line"),
-    Transition(_K.RELEASED, _S.ACTIVE, _S.WAITING, "handed back by a stopping worker; to the front of its line"),
-    Transition(_K.LIMITED, _S.ACTIVE, _S.WAITING, "the handler met a rate limit; to the front of its line"),
+    Transition(
+        _K.SNOOZED,
+        _S.ACTIVE,
+        _S.DELAYED,
+        "the handler asked for it, or the worker does not know the task (unknown)",
+    ),
+    Transition(
+        _K.SNOOZED,
+        _S.ACTIVE,
+        _S.WAITING,
+        "the same, with no delay; unknown in a keyed queue: its key is held",
+    ),
+    Transition(
+        _K.STALLED, _S.ACTIVE, _S.WAITING, "its lease expired; stalls+1; to the front of its line"
+    ),
+    Transition(
+        _K.RELEASED,
+        _S.ACTIVE,
+        _S.WAITING,
+        "handed back by a stopping worker; to the front of its line",
+    ),
+    Transition(
+        _K.LIMITED, _S.ACTIVE, _S.WAITING, "the handler met a rate limit; to the front of its line"
+    ),
     Transition(_K.BLOCKED, _S.ACTIVE, _S.BLOCKED, "the handler waits for children or for a signal"),
-    Transition(_K.FAILED, _S.ACTIVE, _S.FAILED, "no retries left, rejected, or past max_stalls; failures+1 unless stalled"),
+    Transition(
+        _K.FAILED,
+        _S.ACTIVE,
+        _S.FAILED,
+        "no retries left, rejected, or past max_stalls; failures+1 unless stalled",
+    ),
     Transition(_K.FAILED, _S.WAITING, _S.FAILED, "not started within its ttl (expired)"),
-    Transition(_K.FAILED, _S.BLOCKED, _S.FAILED, "a job it depends on failed and the policy is `fail`"),
-    Transition(_K.CANCELLED, _S.DELAYED, _S.CANCELLED, "cancelled, removed or replaced before it ran"),
+    Transition(
+        _K.FAILED, _S.BLOCKED, _S.FAILED, "a job it depends on failed and the policy is `fail`"
+    ),
+    Transition(
+        _K.CANCELLED, _S.DELAYED, _S.CANCELLED, "cancelled, removed or replaced before it ran"
+    ),
     Transition(_K.CANCELLED, _S.BLOCKED, _S.CANCELLED, "cancelled or removed before it ran"),
     Transition(_K.CANCELLED, _S.WAITING, _S.CANCELLED, "cancelled or removed before it ran"),
-    Transition(_K.CANCELLED, _S.ACTIVE, _S.CANCELLED, "asked to stop while it ran, and did not succeed"),
+    Transition(
+        _K.CANCELLED, _S.ACTIVE, _S.CANCELLED, "asked to stop while it ran, and did not succeed"
+    ),
     Transition(_K.RERUN, _S.COMPLETED, _S.WAITING, "an operator ran it again; life+1"),
     Transition(_K.RERUN, _S.FAILED, _S.WAITING, "an operator ran it again; life+1"),
     Transition(_K.RERUN, _S.CANCELLED, _S.WAITING, "an operator ran it again; life+1"),

@@ -13,7 +13,9 @@ from jobq.core.records import UniqueSpec
 from jobq.errors import InvalidJob
 
 
-def unique_spec(unique: Unique, task: str, bound: Mapping[str, Any], codec: Codec = JSON) -> UniqueSpec:
+def unique_spec(
+    unique: Unique, task: str, bound: Mapping[str, Any], codec: Codec = JSON
+) -> UniqueSpec:
     """What a spec carries. `bound` holds the arguments by name (`CallShape.bound`), so that f(1) and f(x=1) are the same.
 
     The ttl of a debounce is the job's wait (see `debounce_ms`); its lock holds until the job starts."""
@@ -30,6 +32,8 @@ def lock(fields: tuple[str, ...], task: str, bound: Mapping[str, Any], codec: Co
     """The digest of the task's name and the chosen arguments (none chosen: all). Their order does not matter."""
     for field in fields:
         if field not in bound:
-            raise InvalidJob(f"Unique field {shown(field)} is not an argument of {task}{did_you_mean(field, bound)}")
+            raise InvalidJob(
+                f"Unique field {shown(field)} is not an argument of {task}{did_you_mean(field, bound)}"
+            )
     chosen = [[name, bound[name]] for name in sorted(fields or bound)]
     return hashlib.blake2b(codec.digestible([task, chosen]), digest_size=16).hexdigest()

@@ -22,11 +22,17 @@ class PutOff(NamedTuple):
 
     times: int = 0  # how many of its attempts
     since_ms: int = 0  # when the first was
-    due_ms: int = 0  # when it was due before: its ttl counts from there; 0: it was given another time since
+    due_ms: int = (
+        0  # when it was due before: its ttl counts from there; 0: it was given another time since
+    )
 
     def again(self, *, now_ms: int, due_ms: int | None) -> PutOff:
         """The same after one more; `due_ms` is the job's. Copied by lua/unknown.lua (J.defer)."""
-        return self._replace(times=self.times + 1) if self.times else PutOff(1, now_ms, due_ms or now_ms)
+        return (
+            self._replace(times=self.times + 1)
+            if self.times
+            else PutOff(1, now_ms, due_ms or now_ms)
+        )
 
 
 def starts(attempt: int, put_off: PutOff | None) -> int:

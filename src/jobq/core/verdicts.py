@@ -28,34 +28,52 @@ def error_text(failure: Failure) -> str:
     return f"{failure.type}: {failure.message}"[:ERROR_LENGTH]
 
 
-# ── leases and ttls ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── leases and ttls ───────────────────────────────────────────────────────────────────────────────
 
 
-def stalled(*, attempt: int, stalls: int, max_stalls: int, worker: str | None, now_ms: int) -> Failure:
+def stalled(
+    *, attempt: int, stalls: int, max_stalls: int, worker: str | None, now_ms: int
+) -> Failure:
     """The failure of a run whose lease expired, the `stalls`-th of its job. `exhausted`: it was one too many, the job fails."""
     return Failure(
-        reason="stalled", type="LeaseLost", message=STALLED % (attempt, stalls, max_stalls), attempt=attempt, at_ms=now_ms,
-        fingerprint="stalled", worker=worker, exhausted=stalls > max_stalls,
-    )  # fmt: skip
+        reason="stalled",
+        type="LeaseLost",
+        message=STALLED % (attempt, stalls, max_stalls),
+        attempt=attempt,
+        at_ms=now_ms,
+        fingerprint="stalled",
+        worker=worker,
+        exhausted=stalls > max_stalls,
+    )
 
 
 def expired(*, ttl_ms: int, attempt: int, now_ms: int) -> Failure:
     """The failure of a job that did not start in time."""
     message = EXPIRED % (ttl_ms / 1000)
     return Failure(
-        reason="expired", type="Expired", message=message, attempt=attempt, at_ms=now_ms, fingerprint="expired"
-    )  # fmt: skip
+        reason="expired",
+        type="Expired",
+        message=message,
+        attempt=attempt,
+        at_ms=now_ms,
+        fingerprint="expired",
+    )
 
 
 def unreadable(*, attempt: int, worker: str | None, now_ms: int) -> Failure:
     """The failure of a job whose stored record cannot be read. It is not retried: it would not read better."""
     return Failure(
-        reason="error", type="Unreadable", message=UNREADABLE, attempt=attempt, at_ms=now_ms, fingerprint="unreadable",
+        reason="error",
+        type="Unreadable",
+        message=UNREADABLE,
+        attempt=attempt,
+        at_ms=now_ms,
+        fingerprint="unreadable",
         worker=worker,
-    )  # fmt: skip
+    )
 
 
-# ── children ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── children ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class ChildEnd(NamedTuple):
@@ -91,16 +109,31 @@ def parent_failure(child: ChildEnd, *, attempt: int, now_ms: int) -> Failure:
     cause = child.failure
     if child.state is not State.FAILED or cause is None:
         return msgspec.structs.replace(_not_done(child), attempt=attempt, at_ms=now_ms)
-    message = cause.message if cause.reason == "child" else bounded(CHILD_FAILED % (child.id, child.name, cause.message))
+    message = (
+        cause.message
+        if cause.reason == "child"
+        else bounded(CHILD_FAILED % (child.id, child.name, cause.message))
+    )
     return Failure(
-        reason="child", type=cause.type, message=message, traceback=cause.traceback, attempt=attempt, at_ms=now_ms,
+        reason="child",
+        type=cause.type,
+        message=message,
+        traceback=cause.traceback,
+        attempt=attempt,
+        at_ms=now_ms,
         fingerprint=cause.fingerprint,
-    )  # fmt: skip
+    )
 
 
 def _not_done(child: ChildEnd) -> Failure:
-    message = CHILD_GONE % child.id if child.name is None else CHILD_CANCELLED % (child.id, child.name)
+    message = (
+        CHILD_GONE % child.id if child.name is None else CHILD_CANCELLED % (child.id, child.name)
+    )
     return Failure(
-        reason="child", type="JobCancelled", message=message, attempt=child.attempt, at_ms=child.finished_ms,
+        reason="child",
+        type="JobCancelled",
+        message=message,
+        attempt=child.attempt,
+        at_ms=child.finished_ms,
         fingerprint="cancelled",
-    )  # fmt: skip
+    )

@@ -23,12 +23,16 @@ its children, and a later pass finds a child by it that was there already, under
 
 def child_note(parent: JobKey, ordinal: int, child: JobKey) -> SendSignal:
     """The note that `child` is the parent's n-th."""
-    return SendSignal(job=parent, name=f"{CHILD}{ordinal}", value=f"{child.queue.queue}\n{child.id}".encode())
+    return SendSignal(
+        job=parent, name=f"{CHILD}{ordinal}", value=f"{child.queue.queue}\n{child.id}".encode()
+    )
 
 
 def noted_child(tenant: str, name: str, value: bytes) -> JobKey | None:
     """The child that a signal notes; None if it is another signal."""
-    queue, found, id = value.decode(errors="replace").partition("\n") if name.startswith(CHILD) else ("", "", "")
+    queue, found, id = (
+        value.decode(errors="replace").partition("\n") if name.startswith(CHILD) else ("", "", "")
+    )
     return JobKey(QueueName(tenant, queue), id) if found else None
 
 
@@ -55,7 +59,9 @@ class Children:
                 self._noted[int(name.removeprefix(CHILD))] = child
         self._count = 0
         self._ids: set[str] = set()
-        self._added: dict[int, tuple[JobKey, Any]] = {}  # by number, with the annotation of their results
+        self._added: dict[
+            int, tuple[JobKey, Any]
+        ] = {}  # by number, with the annotation of their results
 
     def next(self) -> int:
         """The number of the next child. Taken before anything is awaited, so that it is the same in every pass."""
@@ -74,7 +80,9 @@ class Children:
     def add(self, ordinal: int, child: JobKey, returns: Any) -> None:
         """It is one of those the run waits for. Results are delivered by id, so an id that is there already is refused."""
         if child.id in self._ids:
-            raise InvalidJob(f"job {self._lease.id} ({self._lease.name}) has two children with the id {child.id!r}")
+            raise InvalidJob(
+                f"job {self._lease.id} ({self._lease.name}) has two children with the id {child.id!r}"
+            )
         self._ids.add(child.id)
         self._added[ordinal] = child, returns
 
@@ -82,7 +90,9 @@ class Children:
         """By id, in the order they were added, once all have ended: a result, None (`ignore`) or a Failure (`continue`).
 
         Until then it ends the run: raises WaitForChildren."""
-        added = [self._added[ordinal] for ordinal in sorted(self._added)]  # many at once may be accepted in any order
+        added = [
+            self._added[ordinal] for ordinal in sorted(self._added)
+        ]  # many at once may be accepted in any order
         if any(child not in self._ended for child, _ in added):
             raise WaitForChildren(tuple(Edge(child) for child, _ in added))
         return {child.id: _answer(self._ended[child], returns) for child, returns in added}
@@ -112,5 +122,7 @@ class Inbox:
             raise WaitForSignal(name, seen=seen, timeout_ms=timeout_ms)
         self._seen[name] = seen + 1
         if received[seen] == b"":
-            raise WaitTimeout(f"job {self._lease.id} ({self._lease.name}) waited for signal {name!r} and it did not come in time")
+            raise WaitTimeout(
+                f"job {self._lease.id} ({self._lease.name}) waited for signal {name!r} and it did not come in time"
+            )
         return received[seen]

@@ -71,13 +71,35 @@ def encode(event: EventRecord) -> bytes:
     e = event
     return _encoder.encode(
         _Line(
-            v=VERSION, id=e.id, number=e.number, shard=e.shard, kind=e.kind, at_ms=e.at_ms, tenant=e.queue.tenant,
-            queue=e.queue.queue, job=e.job, life=e.life, name=e.name, key=e.key, attempt=e.attempt, failures=e.failures,
-            stalls=e.stalls, state=e.state, previous=e.previous, worker=e.worker, actor=e.actor, reason=e.reason, error=e.error,
-            fingerprint=e.fingerprint, created_ms=e.created_ms, due_ms=e.due_ms, started_ms=e.started_ms,
-            finished_ms=e.finished_ms, meta=e.meta,
+            v=VERSION,
+            id=e.id,
+            number=e.number,
+            shard=e.shard,
+            kind=e.kind,
+            at_ms=e.at_ms,
+            tenant=e.queue.tenant,
+            queue=e.queue.queue,
+            job=e.job,
+            life=e.life,
+            name=e.name,
+            key=e.key,
+            attempt=e.attempt,
+            failures=e.failures,
+            stalls=e.stalls,
+            state=e.state,
+            previous=e.previous,
+            worker=e.worker,
+            actor=e.actor,
+            reason=e.reason,
+            error=e.error,
+            fingerprint=e.fingerprint,
+            created_ms=e.created_ms,
+            due_ms=e.due_ms,
+            started_ms=e.started_ms,
+            finished_ms=e.finished_ms,
+            meta=e.meta,
         )
-    )  # fmt: skip
+    )
 
 
 def decode(line: bytes | str) -> EventRecord:
@@ -86,13 +108,33 @@ def decode(line: bytes | str) -> EventRecord:
     if e.v != VERSION:
         raise ValueError(f"event {e.id} has version {e.v}; this jobq reads version {VERSION}")
     return EventRecord(
-        id=e.id, number=e.number or 0, shard=e.shard or 0, position="", kind=_kind(e.kind), at_ms=e.at_ms,
-        queue=QueueName(e.tenant, e.queue), job=e.job, life=e.life, name=e.name, key=e.key, attempt=e.attempt,
-        failures=e.failures, stalls=e.stalls, state=None if e.state is None else State(e.state),
-        previous=None if e.previous is None else State(e.previous), worker=e.worker, actor=e.actor, reason=e.reason,
-        error=e.error, fingerprint=e.fingerprint, created_ms=e.created_ms, due_ms=e.due_ms, started_ms=e.started_ms,
-        finished_ms=e.finished_ms, meta=e.meta,
-    )  # fmt: skip
+        id=e.id,
+        number=e.number or 0,
+        shard=e.shard or 0,
+        position="",
+        kind=_kind(e.kind),
+        at_ms=e.at_ms,
+        queue=QueueName(e.tenant, e.queue),
+        job=e.job,
+        life=e.life,
+        name=e.name,
+        key=e.key,
+        attempt=e.attempt,
+        failures=e.failures,
+        stalls=e.stalls,
+        state=None if e.state is None else State(e.state),
+        previous=None if e.previous is None else State(e.previous),
+        worker=e.worker,
+        actor=e.actor,
+        reason=e.reason,
+        error=e.error,
+        fingerprint=e.fingerprint,
+        created_ms=e.created_ms,
+        due_ms=e.due_ms,
+        started_ms=e.started_ms,
+        finished_ms=e.finished_ms,
+        meta=e.meta,
+    )
 
 
 def _kind(name: str) -> Kind | QueueKind | Literal["gap"]:

@@ -88,7 +88,10 @@ class Batches:
         batch.runs.remove(run)
         if not batch.runs:
             self._close_gathering(batch)
-        self._runner.close(run, None if run.concluded else self._runner.decide(run, HandedBack(), batch.handler.retry))
+        self._runner.close(
+            run,
+            None if run.concluded else self._runner.decide(run, HandedBack(), batch.handler.retry),
+        )
 
     def _close_gathering(self, batch: Batch) -> None:
         if self._gathering.get(batch.handler) is batch:
@@ -112,7 +115,9 @@ class Batches:
         if not runs:
             return
         try:
-            results = await runner.executors[handler.executor].call(runs[0], handler.fn, [items], {})
+            results = await runner.executors[handler.executor].call(
+                runs[0], handler.fn, [items], {}
+            )
             answers = _answers(results, len(runs), handler.name)
         except KeyboardInterrupt:  # somebody stops the process, not the jobs
             for run in runs:
@@ -145,7 +150,12 @@ class Batches:
             return self._runner.raised(run, handler, answer)
         lease = run.lease
         try:
-            return Complete(queue=lease.queue, id=lease.id, token=lease.token, result=handler.encode(answer, lease))
+            return Complete(
+                queue=lease.queue,
+                id=lease.id,
+                token=lease.token,
+                result=handler.encode(answer, lease),
+            )
         except Exception as error:
             return None if run.concluded else self._runner.decide(run, Raised(error), handler.retry)
 
@@ -153,7 +163,11 @@ class Batches:
 def _answers(results: Any, count: int, name: str) -> Sequence[Any]:
     """What the handler returned, if it is one answer per job."""
     if not isinstance(results, (list, tuple)):
-        raise TypeError(f"batch task {name} returned {type(results).__name__}: return a list with a result or an error per job")
+        raise TypeError(
+            f"batch task {name} returned {type(results).__name__}: return a list with a result or an error per job"
+        )
     if len(results) != count:
-        raise ValueError(f"batch task {name} returned {len(results)} results for {count} jobs: return one per job, in order")
+        raise ValueError(
+            f"batch task {name} returned {len(results)} results for {count} jobs: return one per job, in order"
+        )
     return results

@@ -32,13 +32,24 @@ class _Patience:
 
     def __enter__(self) -> None:
         loop = asyncio.get_running_loop()
-        self._waiting, self._until, self._over = asyncio.current_task(), loop.time() + self._seconds, False
+        self._waiting, self._until, self._over = (
+            asyncio.current_task(),
+            loop.time() + self._seconds,
+            False,
+        )
         if self._timer is None:
             self._timer = loop.call_later(self._seconds, self._look, loop)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         waiting, self._waiting = self._waiting, None
-        if self._over and waiting is not None and waiting.uncancel() == 0 and kind is asyncio.CancelledError:
+        if (
+            self._over
+            and waiting is not None
+            and waiting.uncancel() == 0
+            and kind is asyncio.CancelledError
+        ):
             raise TimeoutError from error
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -73,7 +84,9 @@ class Exchange:
         while True:
             try:
                 with self._patience:
-                    settled = await self._store.settle(outcomes, worker=self._worker, call=call, then=claim)
+                    settled = await self._store.settle(
+                        outcomes, worker=self._worker, call=call, then=claim
+                    )
             except (StoreUnavailable, TimeoutError) as error:
                 await asyncio.sleep(self._outage.failed(error))
             except Exception as error:  # an answer, and it is no: of what, is found one by one
@@ -107,7 +120,11 @@ class Exchange:
             at_ms=run.now_ms,
             fingerprint=fingerprint(error),
         )
-        if isinstance(run.outcome, Fail) and run.outcome.failure.message.startswith("the run ended, but"):
+        if isinstance(run.outcome, Fail) and run.outcome.failure.message.startswith(
+            "the run ended, but"
+        ):
             return Settled()
-        run.outcome = Fail(queue=run.lease.queue, id=run.lease.id, token=run.lease.token, failure=failure)
+        run.outcome = Fail(
+            queue=run.lease.queue, id=run.lease.id, token=run.lease.token, failure=failure
+        )
         return await self.ask([run], None)

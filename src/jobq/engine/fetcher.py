@@ -61,7 +61,10 @@ class Fetcher:
         self._chance = chance or LastChance(slots, settings)
         pipeline = pipeline_of(store)
         lanes = 1 if pipeline is None else pipeline.lanes
-        self._lanes = [Exchange(store, worker=worker, patience_ms=settings.patience_ms, lane=n) for n in range(lanes)]
+        self._lanes = [
+            Exchange(store, worker=worker, patience_ms=settings.patience_ms, lane=n)
+            for n in range(lanes)
+        ]
         self._second: asyncio.Task[None] | None = None  # what the second lane does
         self._full = False  # the last claim brought as many as it asked for: there is more
         self._outage = Outage(f"waiting for work in {store.url}")
@@ -107,7 +110,12 @@ class Fetcher:
 
     @property
     def _finished(self) -> bool:
-        return self._stopping and not self._runner.open and not self._runner.ended and self._second is None
+        return (
+            self._stopping
+            and not self._runner.open
+            and not self._runner.ended
+            and self._second is None
+        )
 
     async def tick(self) -> int:
         """One exchange, or the wait for a reason to make one; how many jobs it brought."""
@@ -119,14 +127,18 @@ class Fetcher:
             await self._bell.wait()
             return 0
         if self._second is None and self._flows(1):
-            self._second = asyncio.get_running_loop().create_task(self._overlap(), name="jobq fetcher, second lane")
+            self._second = asyncio.get_running_loop().create_task(
+                self._overlap(), name="jobq fetcher, second lane"
+            )
             self._second.add_done_callback(self._overlapped)
         claimed, settled = await self._trade(self._lanes[0], ended, claim)
         self._asleep = settled.asleep
         if claimed:
             self._shortest_ms = 1
             await asyncio.sleep(0)  # handlers that end at once ride in the next exchange
-        elif self._asleep and not (self._runner.ended or self._paused or self._stopping or self._chance.bars(self._runner)):
+        elif self._asleep and not (
+            self._runner.ended or self._paused or self._stopping or self._chance.bars(self._runner)
+        ):
             await self._sleep(settled.next_due_ms)
         return claimed
 
@@ -152,7 +164,9 @@ class Fetcher:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("the second lane to %s failed", self._store.url, exc_info=error)
 
-    async def _trade(self, lane: Exchange, ended: list[Run], claim: Claim | None) -> tuple[int, Settled]:
+    async def _trade(
+        self, lane: Exchange, ended: list[Run], claim: Claim | None
+    ) -> tuple[int, Settled]:
         """One exchange; how many jobs it brought, and its answer."""
         since = time.monotonic()
         settled = await lane.ask(ended, claim)
@@ -165,7 +179,14 @@ class Fetcher:
             leases = await self._still_held(leases)
         if log.isEnabledFor(_TRACE):
             ms = (time.monotonic() - since) * 1000
-            log.log(_TRACE, "exchange of %.1f ms: %d settled, %d of %d claimed", ms, len(ended), len(leases), limit)
+            log.log(
+                _TRACE,
+                "exchange of %.1f ms: %d settled, %d of %d claimed",
+                ms,
+                len(ended),
+                len(leases),
+                limit,
+            )
         self._slots.give(limit - len(leases))  # those it does not fill
         self._runner.start(leases, since)
         if limit and self._chance.first is not None:
@@ -207,7 +228,9 @@ class Fetcher:
                 await asyncio.sleep(self._outage.failed(error))
             else:
                 self._outage.over()
-                return [lease for lease, state in zip(leases, states, strict=True) if state != "lost"]
+                return [
+                    lease for lease, state in zip(leases, states, strict=True) if state != "lost"
+                ]
 
     async def _sleep(self, next_due_ms: int | None) -> None:
         """Until there may be work, or anything here wants an exchange: a run that ended is settled at once."""
@@ -217,7 +240,9 @@ class Fetcher:
         self._shortest_ms = min(100, 2 * shortest_ms) if timeout_ms == shortest_ms else 1
         queues = self._orders[self._turn]
         nap = asyncio.ensure_future(
-            self._store.sleep(queues, worker=self._worker, slots=max(1, self._slots.free), timeout_ms=timeout_ms)
+            self._store.sleep(
+                queues, worker=self._worker, slots=max(1, self._slots.free), timeout_ms=timeout_ms
+            )
         )
         nap.add_done_callback(self._bell.ring)
         try:

@@ -37,7 +37,9 @@ async def handle(url: str, clock: Clock | None = None) -> Store:
     entry = _entries.get(key)
     if entry is None or entry.loop is not loop:
         _forget_closed_loops()
-        entry = _entries[key] = _Entry(key, loop, open_store(url, clock=clock), loop.create_future())
+        entry = _entries[key] = _Entry(
+            key, loop, open_store(url, clock=clock), loop.create_future()
+        )
         entry.users = 1
         return await _open(entry)
     entry.users += 1
@@ -52,7 +54,9 @@ async def handle(url: str, clock: Clock | None = None) -> Store:
 async def release(store: Store) -> None:
     """Give a handle back; the last one closes it. A store that did not come from `handle` is left alone."""
     loop = asyncio.get_running_loop()
-    for entry in list(_entries.values()):  # a copy made in one step: other threads open and close here as well
+    for entry in list(
+        _entries.values()
+    ):  # a copy made in one step: other threads open and close here as well
         if entry.store is store and entry.loop is loop:
             await _leave(entry)
             return
@@ -64,7 +68,9 @@ async def _open(entry: _Entry) -> Store:
     except BaseException as error:
         _drop(entry)
         entry.ready.set_exception(
-            error if isinstance(error, Exception) else StoreUnavailable(f"opening {entry.store.url} was cancelled")
+            error
+            if isinstance(error, Exception)
+            else StoreUnavailable(f"opening {entry.store.url} was cancelled")
         )
         entry.ready.exception()  # those who wait raise it; nobody waiting is no mistake
         await entry.store.aclose()
@@ -87,5 +93,7 @@ def _drop(entry: _Entry) -> None:
 
 def _forget_closed_loops() -> None:
     """A loop that ended without giving its handles back took them along; its id may come again."""
-    for entry in [e for e in list(_entries.values()) if e.loop.is_closed() or e.key[2] != os.getpid()]:
+    for entry in [
+        e for e in list(_entries.values()) if e.loop.is_closed() or e.key[2] != os.getpid()
+    ]:
         _drop(entry)

@@ -26,14 +26,28 @@ class Identity:
         self.started_ms = wall_clock()
 
     def record(
-        self, queues: Sequence[QueueName], concurrency: int, *, active: int = 0, paused: bool = False, draining: bool = False
+        self,
+        queues: Sequence[QueueName],
+        concurrency: int,
+        *,
+        active: int = 0,
+        paused: bool = False,
+        draining: bool = False,
     ) -> WorkerRecord:
         """The worker as it is now."""
         return WorkerRecord(
-            name=self.name, incarnation=self.incarnation, host=socket.gethostname(), pid=os.getpid(), queues=tuple(queues),
-            concurrency=concurrency, active=active, paused=paused, draining=draining, started_ms=self.started_ms,
+            name=self.name,
+            incarnation=self.incarnation,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=tuple(queues),
+            concurrency=concurrency,
+            active=active,
+            paused=paused,
+            draining=draining,
+            started_ms=self.started_ms,
             seen_ms=wall_clock(),
-        )  # fmt: skip
+        )
 
 
 def is_gone(other: WorkerRecord) -> bool:

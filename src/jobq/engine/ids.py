@@ -13,7 +13,9 @@ class _OfThread(threading.local):
     """A thread's maker. Two makers of the same chance would still have to meet in the counter, which starts anywhere."""
 
     def __init__(self) -> None:
-        self.next = IdMaker(chance=int.from_bytes(os.urandom(CHANCE_BITS // 8)), count=int.from_bytes(os.urandom(4))).next
+        self.next = IdMaker(
+            chance=int.from_bytes(os.urandom(CHANCE_BITS // 8)), count=int.from_bytes(os.urandom(4))
+        ).next
 
 
 _ids = _OfThread()

@@ -13,15 +13,31 @@ from typing import Any
 from jobq.core.decide import End, Raised
 from jobq.core.failures import without_jobq
 from jobq.core.printable import one_line
-from jobq.core.records import AnyOutcome, Block, Complete, Defer, Fail, Hold, Release, RetryLater, SnoozeFor
+from jobq.core.records import (
+    AnyOutcome,
+    Block,
+    Complete,
+    Defer,
+    Fail,
+    Hold,
+    Release,
+    RetryLater,
+    SnoozeFor,
+)
 from jobq.engine.run import Run
 
 log = logging.getLogger("jobq.job")
 
 _OUTCOMES: dict[type[AnyOutcome], str] = {
-    Complete: "completed", Release: "released", SnoozeFor: "snoozed", Hold: "rate-limited", Block: "blocked", Defer: "put off",
-    RetryLater: "retried", Fail: "failed",
-}  # fmt: skip
+    Complete: "completed",
+    Release: "released",
+    SnoozeFor: "snoozed",
+    Hold: "rate-limited",
+    Block: "blocked",
+    Defer: "put off",
+    RetryLater: "retried",
+    Fail: "failed",
+}
 
 
 class Journal:
@@ -45,7 +61,14 @@ class Journal:
         if isinstance(outcome, (RetryLater, Fail)):
             return
         facts = _facts(run, outcome)
-        log.info("%s %s after %s (attempt %d)", run, facts["outcome"], _seconds(facts), run.lease.attempt, extra=facts)
+        log.info(
+            "%s %s after %s (attempt %d)",
+            run,
+            facts["outcome"],
+            _seconds(facts),
+            run.lease.attempt,
+            extra=facts,
+        )
 
     def failed(self, run: Run, outcome: AnyOutcome, end: End) -> None:
         """A run failed: whether the job is retried or failed for good decides how loudly that is said."""
@@ -56,23 +79,38 @@ class Journal:
         if isinstance(outcome, RetryLater):
             log.warning(
                 "%s failed after %s (attempt %d) and is retried in %g s: %s",
-                run, _seconds(facts), run.lease.attempt, outcome.delay_ms / 1000, words, extra=facts,
-            )  # fmt: skip
+                run,
+                _seconds(facts),
+                run.lease.attempt,
+                outcome.delay_ms / 1000,
+                words,
+                extra=facts,
+            )
         else:
             error = end.error if isinstance(end, Raised) else None
-            trace = None if error is None else (type(error), error, without_jobq(error.__traceback__))
+            trace = (
+                None if error is None else (type(error), error, without_jobq(error.__traceback__))
+            )
             log.error(
                 "%s failed for good after %s (attempt %d): %s",
-                run, _seconds(facts), run.lease.attempt, words, exc_info=trace, extra=facts,
-            )  # fmt: skip
+                run,
+                _seconds(facts),
+                run.lease.attempt,
+                words,
+                exc_info=trace,
+                extra=facts,
+            )
 
 
 def _facts(run: Run, outcome: AnyOutcome | None = None) -> dict[str, Any]:
     lease = run.lease
     facts: dict[str, Any] = {
-        "queue": lease.queue.queue, "tenant": lease.queue.tenant, "task": lease.name, "job_id": lease.id,
+        "queue": lease.queue.queue,
+        "tenant": lease.queue.tenant,
+        "task": lease.name,
+        "job_id": lease.id,
         "attempt": lease.attempt,
-    }  # fmt: skip
+    }
     if outcome is not None:
         facts["outcome"] = _OUTCOMES.get(type(outcome), type(outcome).__name__)
         facts["duration_ms"] = round((time.monotonic() - run.since) * 1000, 1)

@@ -29,7 +29,14 @@ class Renewer(Service):
 
     name = "lease keeper"
 
-    def __init__(self, store: Store, held: set[Run], *, lease_ms: int, tell: Callable[[Run, LeaseState], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        held: set[Run],
+        *,
+        lease_ms: int,
+        tell: Callable[[Run, LeaseState], None],
+    ) -> None:
         super().__init__()
         self._store = store
         self._held = held
@@ -48,7 +55,11 @@ class Renewer(Service):
         """Renew what was claimed so long ago, and tell what is heard of it."""
         now = time.monotonic()
         old = now - older_than_s
-        due = [run for run in self._snapshot() if run.since <= old and (run.until is None or now < run.until)]
+        due = [
+            run
+            for run in self._snapshot()
+            if run.since <= old and (run.until is None or now < run.until)
+        ]
         for start in range(0, len(due), _BATCH):
             await self._renew(due[start : start + _BATCH])
 
@@ -136,7 +147,9 @@ class Keeper:
         services: list[asyncio.Task[None]] = []
         try:
             if await self._connect(store):
-                renewer = Renewer(store, self._held, lease_ms=self._settings.lease_ms, tell=self._told)
+                renewer = Renewer(
+                    store, self._held, lease_ms=self._settings.lease_ms, tell=self._told
+                )
                 loops = (renewer.run(), self._listen(store, renewer), self._make_pulse(store).run())
                 services = [asyncio.ensure_future(loop) for loop in loops]
                 await self._stop.wait()

@@ -37,7 +37,9 @@ class LastChance:
         self._lease_s = settings.lease_ms / 1000
         self._most_s = settings.last_chance_ms / 1000
         self._members: list[tuple[Runner, Bell]] = []
-        self.first: Runner | None = None  # only this runner's fetcher claims: the job that was released may be there
+        self.first: Runner | None = (
+            None  # only this runner's fetcher claims: the job that was released may be there
+        )
         self._run: Run | None = None  # the job that closed it and is to run alone
         self._beside = False  # the worker has waited for a lease: the job starts whatever else runs
         self._alone: asyncio.Future[None] | None = None  # while the job waits for that
@@ -63,11 +65,19 @@ class LastChance:
         crowded = not self._beside and self._others_run(run)
         self._stop_timer()
         if crowded:
-            log.info("%s has stalled %d times and is released until other jobs have ended", run, run.lease.stalls)
+            log.info(
+                "%s has stalled %d times and is released until other jobs have ended",
+                run,
+                run.lease.stalls,
+            )
             self.first = run.runner
             self._timer = asyncio.get_running_loop().call_later(self._lease_s, self._tired)
         else:
-            log.info("%s has stalled %d times and runs alone: its next stall fails it", run, run.lease.stalls)
+            log.info(
+                "%s has stalled %d times and runs alone: its next stall fails it",
+                run,
+                run.lease.stalls,
+            )
             self._run = run
         for runner, bell in self._members:
             runner.releasing = True
@@ -85,7 +95,11 @@ class LastChance:
                 finally:
                     self._alone = None
             if not self._is_alone():
-                log.warning("%s starts beside others: they did not end within a lease (%g s)", self._run, self._lease_s)
+                log.warning(
+                    "%s starts beside others: they did not end within a lease (%g s)",
+                    self._run,
+                    self._lease_s,
+                )
         self._beside = False
         self._timer = asyncio.get_running_loop().call_later(self._most_s, self._open)
 
@@ -113,10 +127,16 @@ class LastChance:
         return self._run if waits else None
 
     def _others_run(self, run: Run) -> bool:
-        return any(not other.concluded and other is not run for runner, _ in self._members for other in runner.held)
+        return any(
+            not other.concluded and other is not run
+            for runner, _ in self._members
+            for other in runner.held
+        )
 
     def _is_empty(self) -> bool:
-        return self._slots.free == self._slots.total and not any(runner.held for runner, _ in self._members)
+        return self._slots.free == self._slots.total and not any(
+            runner.held for runner, _ in self._members
+        )
 
     def _tired(self) -> None:
         self._beside = True
@@ -140,7 +160,10 @@ class LastChance:
 
     def _is_alone(self) -> bool:
         """No slot but one is taken, by a run or by a claim in flight, and no lease but one is held."""
-        return self._slots.free >= self._slots.total - 1 and sum(len(runner.held) for runner, _ in self._members) <= 1
+        return (
+            self._slots.free >= self._slots.total - 1
+            and sum(len(runner.held) for runner, _ in self._members) <= 1
+        )
 
     def _open(self) -> None:
         self._stop_timer()

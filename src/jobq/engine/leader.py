@@ -13,7 +13,9 @@ class Leader:
     """Asks for an office and remembers the answer: held, it is renewed at a third of its time; not held, asked for again
     after about half of it, or later in a large fleet."""
 
-    def __init__(self, store: Store, office: str, *, who: str, ttl_ms: int, pace: Pace | None = None) -> None:
+    def __init__(
+        self, store: Store, office: str, *, who: str, ttl_ms: int, pace: Pace | None = None
+    ) -> None:
         self._store = store
         self._office = office
         self._who = who

@@ -24,12 +24,16 @@ class Notes:
         self._outage = Outage("notes of running jobs")
         self._closed = False
 
-    async def add(self, lease: LeaseRef, progress: bytes | None, lines: tuple[str, ...]) -> LeaseState:
+    async def add(
+        self, lease: LeaseRef, progress: bytes | None, lines: tuple[str, ...]
+    ) -> LeaseState:
         """Store it; returns how the store found the lease. `lost`: nothing was stored.
 
         While the store is unavailable this waits, for as long as the run may."""
         if self._closed:  # a thread that outlived its worker
-            raise LeaseLost(f"job {lease.id} of queue {lease.queue.queue} was handed back: its worker has stopped")
+            raise LeaseLost(
+                f"job {lease.id} of queue {lease.queue.queue} was handed back: its worker has stopped"
+            )
         loop = asyncio.get_running_loop()
         kept = self._said.setdefault(lease, (None, []))[1]
         kept.extend(lines)
@@ -55,7 +59,13 @@ class Notes:
             while self._round is not None:
                 done, self._round = self._round, None
                 said, self._said = self._said, {}
-                await self._send([Note(lease=lease, progress=p, lines=tuple(lines)) for lease, (p, lines) in said.items()], done)
+                await self._send(
+                    [
+                        Note(lease=lease, progress=p, lines=tuple(lines))
+                        for lease, (p, lines) in said.items()
+                    ],
+                    done,
+                )
         finally:
             self._flusher = None
             self._said = {}

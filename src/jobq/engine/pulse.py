@@ -36,7 +36,9 @@ class Pulse(Service):
         self._record = record
         self._wish = wish
         self._displaced = displaced
-        self._heard: Wish | None = None  # a wish stays in the store until another takes its place: each is passed on once
+        self._heard: Wish | None = (
+            None  # a wish stays in the store until another takes its place: each is passed on once
+        )
 
     async def tick(self) -> float:
         """One beat. The first of a large fleet says that it is there for as long as the next ones may take."""

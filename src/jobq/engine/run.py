@@ -54,7 +54,9 @@ class Run:
         return f"<Run of {self}>"
 
     def __str__(self) -> str:
-        return one_line(f"job {self.lease.id} ({self.lease.name}) of queue {self.lease.queue.queue}")
+        return one_line(
+            f"job {self.lease.id} ({self.lease.name}) of queue {self.lease.queue.queue}"
+        )
 
     @property
     def ref(self) -> LeaseRef:

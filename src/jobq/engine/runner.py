@@ -68,7 +68,9 @@ class Runner:
         self.ended: list[Run] = []  # concluded with an outcome, to be settled by the next exchange
         self.open = 0  # runs not yet concluded
         self.refusing = False  # see refuse()
-        self.releasing = False  # what arrives is released: refusing, or a job on its last chance is to be alone
+        self.releasing = (
+            False  # what arrives is released: refusing, or a job on its last chance is to be alone
+        )
         self.lease_s = lease_s
         self.parting: list[Run] = []  # runs that were settled after refuse()
         self.interrupted = interrupted
@@ -80,7 +82,9 @@ class Runner:
         self._settings = settings
         self._journal = Journal()
         self._chance = chance
-        self._unknown: set[tuple[QueueName, str]] = set()  # tasks that were asked for and are not there
+        self._unknown: set[tuple[QueueName, str]] = (
+            set()
+        )  # tasks that were asked for and are not there
         self._early: set[JobKey] = set()  # cancels heard of jobs whose lease has not arrived yet
 
     # ── starting ──
@@ -92,12 +96,18 @@ class Runner:
             run = Run(lease, self, since)
             self.held.add(run)
             self.open += 1
-            if self.releasing or lease.cancel_asked or (self._early and JobKey(lease.queue, lease.id) in self._early):
+            if (
+                self.releasing
+                or lease.cancel_asked
+                or (self._early and JobKey(lease.queue, lease.id) in self._early)
+            ):
                 self.close(run, self.decide(run, HandedBack(), _DEFAULT_RETRY))
                 continue
             if lease.unreadable:
                 failure = unreadable(attempt=lease.attempt, worker=None, now_ms=run.now_ms)
-                self.close(run, Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure))
+                self.close(
+                    run, Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure)
+                )
                 continue
             handler = self._tasks[lease.queue].get(lease.name) or BUILTIN.get(lease.name)
             if handler is None:
@@ -106,7 +116,9 @@ class Runner:
                 continue
             try:
                 self._launch(run, lease, handler)
-            except Exception as error:  # no such executor: this job's trouble, not that of those behind it
+            except (
+                Exception
+            ) as error:  # no such executor: this job's trouble, not that of those behind it
                 self.close(run, self.decide(run, Raised(error), _DEFAULT_RETRY))
         self._early.clear()
         self.batches.claimed(room=self._slots.free > 0)
@@ -119,15 +131,18 @@ class Runner:
             log.warning(
                 "queue %s has jobs of task %s, which this worker does not have: they are put off for other workers, and fail "
                 "after an hour. Is the code that defines it deployed and imported?",
-                one_line(lease.queue.queue), one_line(lease.name),
-            )  # fmt: skip
+                one_line(lease.queue.queue),
+                one_line(lease.name),
+            )
 
     def _launch(self, run: Run, lease: Lease, handler: Handler) -> None:
         executor = self.executors[handler.executor]
         run.handler = handler
         if lease.last_chance and self._chance is not None and self._chance.concerns(run, handler):
             if self._chance.close(run):
-                run.task = self.loop.create_task(self._run_alone(run, self._chance, handler, executor))
+                run.task = self.loop.create_task(
+                    self._run_alone(run, self._chance, handler, executor)
+                )
             else:
                 self.close(run, self.decide(run, HandedBack(), handler.retry))
             return
@@ -167,7 +182,12 @@ class Runner:
             if monotonic() - run.since > self.lease_s:  # rare: ask for more than this once
                 run.check()
             value = await executor.call(run, handler.fn, args, kwargs)
-            outcome = Complete(queue=lease.queue, id=lease.id, token=lease.token, result=handler.encode(value, lease))
+            outcome = Complete(
+                queue=lease.queue,
+                id=lease.id,
+                token=lease.token,
+                result=handler.encode(value, lease),
+            )
         except KeyboardInterrupt:  # somebody stops the process, not the job: raised on, it would end the loop before the release
             outcome = self.decide(run, HandedBack(), handler.retry)
             self.interrupted()
@@ -175,7 +195,9 @@ class Runner:
             outcome = self.raised(run, handler, error)
         self.close(run, outcome)
 
-    async def _run_alone(self, run: Run, chance: LastChance, handler: Handler, executor: Executor) -> None:
+    async def _run_alone(
+        self, run: Run, chance: LastChance, handler: Handler, executor: Executor
+    ) -> None:
         """The task of a run that is the job's last chance: wait until nothing else runs, then go on as others do."""
         try:
             await chance.turn()
@@ -240,7 +262,9 @@ class Runner:
         return self.decide(run, Raised(error), handler.retry)
 
     def decide(self, run: Run, end: End, retry: Retry) -> AnyOutcome:
-        outcome = decide(run.lease, end, retry=retry, now_ms=run.now_ms, random=random.random, encode=run.save)
+        outcome = decide(
+            run.lease, end, retry=retry, now_ms=run.now_ms, random=random.random, encode=run.save
+        )
         self._journal.failed(run, outcome, end)
         return outcome
 
@@ -252,13 +276,18 @@ class Runner:
             return
         run.cancelled = True
         run.end = TimedOut(run.timeout_s)
-        run.timer = self.loop.call_later(self._settings.grace_ms / 1000, self._overrule, run, run.end, handler.retry)
+        run.timer = self.loop.call_later(
+            self._settings.grace_ms / 1000, self._overrule, run, run.end, handler.retry
+        )
         self._interrupt(run)
 
     def _overrule(self, run: Run, end: End, retry: Retry) -> None:
         """It was interrupted and goes on: settle it now. Its slot stays taken until it really ends."""
         if not run.concluded:
-            log.warning("%s was told to stop and goes on; it is settled, and keeps its slot until it ends", run)
+            log.warning(
+                "%s was told to stop and goes on; it is settled, and keeps its slot until it ends",
+                run,
+            )
             self._conclude(run, self.decide(run, end, retry))
             self._bell.ring()
 
@@ -330,5 +359,6 @@ class Runner:
 
 def lost(run: Run) -> LeaseLost:
     """Says which job, what happened and what that means."""
-    return LeaseLost(f"{run} (attempt {run.lease.attempt}) lost its lease to expiry or to an operator; its result was not stored")
-
+    return LeaseLost(
+        f"{run} (attempt {run.lease.attempt}) lost its lease to expiry or to an operator; its result was not stored"
+    )

@@ -60,8 +60,14 @@ def _planned(record: ScheduleRecord, now_ms: int) -> list[Fire]:
     """What is due by the store's clock is due, however far this machine's is behind."""
     try:
         return plan(record, max(now_ms, record.next_ms or 0))
-    except Exception:  # a newer version may know more than this one: nobody else's schedule waits for it
-        log.exception("schedule %s of queue %s cannot be worked out here", record.spec.id, record.spec.queue.queue)
+    except (
+        Exception
+    ):  # a newer version may know more than this one: nobody else's schedule waits for it
+        log.exception(
+            "schedule %s of queue %s cannot be worked out here",
+            record.spec.id,
+            record.spec.queue.queue,
+        )
         return []
 
 
@@ -76,7 +82,12 @@ async def _fire(store: Store, fires: Sequence[Fire]) -> None:
     except JobqError as error:
         if len(fires) == 1:
             fire = fires[0]
-            log.error("schedule %s of queue %s: its job was refused: %s", fire.schedule, fire.queue.queue, error)
+            log.error(
+                "schedule %s of queue %s: its job was refused: %s",
+                fire.schedule,
+                fire.queue.queue,
+                error,
+            )
             await store.fire([msgspec.structs.replace(fire, skipped=True)])
             return
     for fire in fires:

@@ -110,7 +110,11 @@ class Sender:
         """The callers next in line, whole, up to `most` specs (and at least one caller). Those who gave up are left out."""
         batch: list[_Waiter] = []
         room = self._most
-        while len(batch) < callers and self._waiting and (room >= len(self._waiting[0][0]) or not batch):
+        while (
+            len(batch) < callers
+            and self._waiting
+            and (room >= len(self._waiting[0][0]) or not batch)
+        ):
             waiter = self._waiting.popleft()
             if not waiter[1].done():
                 batch.append(waiter)
@@ -133,7 +137,10 @@ class Sender:
             if not isinstance(error, Exception):
                 raise
         else:
-            _answer(batch, [_own(s, r) for s, r in zip(specs, results, strict=True)] if again else results)
+            _answer(
+                batch,
+                [_own(s, r) for s, r in zip(specs, results, strict=True)] if again else results,
+            )
 
 
 def _own(spec: JobSpec, result: PutResult) -> PutResult:

@@ -27,7 +27,12 @@ class Outage:
         if self._tries == 0:
             self._since = time.monotonic()
             expected = isinstance(error, (StoreUnavailable, TimeoutError))
-            log.warning("%s: %s; trying again until it works", self._what, _told(error), exc_info=None if expected else error)
+            log.warning(
+                "%s: %s; trying again until it works",
+                self._what,
+                _told(error),
+                exc_info=None if expected else error,
+            )
         delay = min(self._cap, self._base * 2.0 ** min(self._tries, 30))
         self._tries += 1
         return delay * random.uniform(0.5, 1.0)
@@ -35,7 +40,12 @@ class Outage:
     def over(self) -> None:
         """A try worked."""
         if self._tries:
-            log.info("%s: works again after %.1f s and %d tries", self._what, time.monotonic() - self._since, self._tries)
+            log.info(
+                "%s: works again after %.1f s and %d tries",
+                self._what,
+                time.monotonic() - self._since,
+                self._tries,
+            )
             self._tries = 0
 
 

@@ -12,7 +12,9 @@ class Settings:
     concurrency: int = 100
     lease_ms: int = 15_000
     drain_ms: int = 30_000
-    last_chance_ms: int = 60_000  # nothing else is claimed for so long beside a job whose next stall fails it
+    last_chance_ms: int = (
+        60_000  # nothing else is claimed for so long beside a job whose next stall fails it
+    )
     grace_ms: int = 5_000  # from asking a run to stop until it is settled without its consent
     poll_ms: int = 5_000  # signals can be lost: an idle worker looks this often
     patience_ms: int = 30_000  # an exchange unanswered for so long is repeated (safe: same call id)

@@ -66,19 +66,40 @@ class Station:
         self._pace = pace = Pace()
         self._notes = Notes(store)
         self.runner = Runner(
-            tasks, executors=executors, slots=slots, bell=bell, notes=self._notes, settings=settings, interrupted=interrupted,
-            chance=chance, lease_s=settings.lease_ms / 1000,
-        )  # fmt: skip
+            tasks,
+            executors=executors,
+            slots=slots,
+            bell=bell,
+            notes=self._notes,
+            settings=settings,
+            interrupted=interrupted,
+            chance=chance,
+            lease_s=settings.lease_ms / 1000,
+        )
         chance.join(self.runner, bell)
         self.fetcher = Fetcher(
-            store, self.queues, self.runner, worker=worker, slots=slots, bell=bell, settings=settings, pace=pace,
+            store,
+            self.queues,
+            self.runner,
+            worker=worker,
+            slots=slots,
+            bell=bell,
+            settings=settings,
+            pace=pace,
             chance=chance,
-        )  # fmt: skip
+        )
         self._keeper = Keeper(
-            open, self.runner.held, worker=worker, settings=settings,
-            tell=self.runner.told, cancel=self.runner.cancel, pulse=self._pulse,
-        )  # fmt: skip
-        self._leader = leader = Leader(store, _OFFICE, who=worker, ttl_ms=settings.office_ms, pace=pace)
+            open,
+            self.runner.held,
+            worker=worker,
+            settings=settings,
+            tell=self.runner.told,
+            cancel=self.runner.cancel,
+            pulse=self._pulse,
+        )
+        self._leader = leader = Leader(
+            store, _OFFICE, who=worker, ttl_ms=settings.office_ms, pace=pace
+        )
         self._services: tuple[Service, ...] = (
             Ticker(store, leader, settings),
             Scheduler(store, leader, settings, clock=clock or wall_clock),
@@ -89,7 +110,10 @@ class Station:
     def start(self) -> None:
         """Begin to work."""
         self._keeper.start()
-        self._tasks = [self._loop.create_task(service.run(), name=f"jobq {service.name}") for service in self._services]
+        self._tasks = [
+            self._loop.create_task(service.run(), name=f"jobq {service.name}")
+            for service in self._services
+        ]
         self._fetching = self._loop.create_task(self.fetcher.run(), name="jobq fetcher")
         self._fetching.add_done_callback(self._fetcher_ended)
 
@@ -124,7 +148,11 @@ class Station:
     async def close(self) -> None:
         """Stop everything and leave the list of workers. Leases that could not be given back run out by themselves."""
         if self._fetching is not None and not self._fetching.done():
-            log.error("%s does not answer: %d leases are left to run out", self._store.url, len(self.runner.held))
+            log.error(
+                "%s does not answer: %d leases are left to run out",
+                self._store.url,
+                len(self.runner.held),
+            )
             self._fetching.cancel()
             self._tasks.append(self._fetching)
         for service in self._services:
@@ -152,11 +180,22 @@ class Station:
     # ── what the keeper's thread asks ──
 
     def _pulse(self, store: Store) -> Pulse:
-        return Pulse(store, self._settings, self._pace, record=self._record, wish=self._wished, displaced=self._lost_name)
+        return Pulse(
+            store,
+            self._settings,
+            self._pace,
+            record=self._record,
+            wish=self._wished,
+            displaced=self._lost_name,
+        )
 
     def _record(self) -> WorkerRecord:
         return self._identity.record(
-            self.queues, self._settings.concurrency, active=self.runner.open, paused=self._paused, draining=self._draining
+            self.queues,
+            self._settings.concurrency,
+            active=self.runner.open,
+            paused=self._paused,
+            draining=self._draining,
         )
 
     def _wished(self, wish: Wish) -> None:

@@ -19,7 +19,9 @@ _MODULES = {"inline": "jobq.executors.inline", "thread": "jobq.executors.thread"
 class Executor(Protocol):
     """One way to run functions, for one event loop."""
 
-    def call(self, run: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
+    def call(
+        self, run: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]:
         """Run `fn` to its end; awaited in the run's own task.
 
         Cancelled, it answers at once. If what it started goes on all the same, it sets `run.linger` to a future that is
@@ -44,5 +46,7 @@ def open_executor(name: str) -> Executor:
 def check_executor(name: str) -> str:
     """ConfigError if there is no executor of that name."""
     if name not in _MODULES:
-        raise ConfigError(f"executor={name!r} is not one of those this version has: {', '.join(_MODULES)}")
+        raise ConfigError(
+            f"executor={name!r} is not one of those this version has: {', '.join(_MODULES)}"
+        )
     return name

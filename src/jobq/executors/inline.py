@@ -11,7 +11,9 @@ from jobq.current import Running
 class InlineExecutor:
     """The call itself: the run's task is the handler's task, so cancelling the one cancels the other."""
 
-    def call(self, run: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
+    def call(
+        self, run: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]:
         """The handler's coroutine."""
         coroutine: Awaitable[Any] = fn(*args, **kwargs)
         return coroutine

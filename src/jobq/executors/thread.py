@@ -20,10 +20,26 @@ from jobq.current import Running
 class _Work:
     """One call on its way through a thread."""
 
-    __slots__ = ("abandoned", "args", "context", "done", "error", "fn", "kwargs", "linger", "of", "value")
+    __slots__ = (
+        "abandoned",
+        "args",
+        "context",
+        "done",
+        "error",
+        "fn",
+        "kwargs",
+        "linger",
+        "of",
+        "value",
+    )
 
     def __init__(
-        self, of: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], done: asyncio.Future[None]
+        self,
+        of: Running,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        done: asyncio.Future[None],
     ) -> None:
         self.of = of
         self.context: Context = copy_context()
@@ -58,7 +74,9 @@ class ThreadExecutor:
         self._under_way = 0
         self._threads = 0
 
-    def call(self, run: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
+    def call(
+        self, run: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]:
         """The function's result. Cancelled, the thread goes on and the run lingers."""
         return self._call(run, _Work(run, fn, args, kwargs, self._loop.create_future()))
 
@@ -92,7 +110,9 @@ class ThreadExecutor:
 
     def _add_thread(self) -> None:
         self._threads += 1
-        threading.Thread(target=self._work, name=f"jobq thread {self._threads}", daemon=True).start()
+        threading.Thread(
+            target=self._work, name=f"jobq thread {self._threads}", daemon=True
+        ).start()
 
     def _work(self) -> None:
         """A thread's life."""

@@ -56,14 +56,25 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def missing(self) -> int:
         """Lives begun, less those ended and held: 0 if the books balance."""
-        return self.accepted + self.rerun + self.carried - self.completed - self.failed - self.cancelled - self.held
+        return (
+            self.accepted
+            + self.rerun
+            + self.carried
+            - self.completed
+            - self.failed
+            - self.cancelled
+            - self.held
+        )
 
     @property
     def differs(self) -> dict[str, tuple[int, int]]:
         """States in which the store holds another number of jobs than the lake: (lake, store)."""
         if self.store is None:
             return {}
-        pairs = {state: (self.held_by_state.get(state, 0), self.store.counts.get(state, 0)) for state in HELD}
+        pairs = {
+            state: (self.held_by_state.get(state, 0), self.store.counts.get(state, 0))
+            for state in HELD
+        }
         return {state: pair for state, pair in pairs.items() if pair[0] != pair[1]}
 
     @property
@@ -71,8 +82,13 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
         """In words, the worst first."""
         found = [f"{n:,} × {fault}" for fault, n in self.faults.items() if n]
         if self.missing:
-            found.append(f"{abs(self.missing):,} lives {'without an end or a place' if self.missing > 0 else 'too many ended'}")
-        found += [f"{state}: {lake:,} in the lake, {store:,} in the store" for state, (lake, store) in self.differs.items()]
+            found.append(
+                f"{abs(self.missing):,} lives {'without an end or a place' if self.missing > 0 else 'too many ended'}"
+            )
+        found += [
+            f"{state}: {lake:,} in the lake, {store:,} in the store"
+            for state, (lake, store) in self.differs.items()
+        ]
         return found
 
     @property
@@ -95,7 +111,13 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     def verdict(self) -> Verdict:
         """The worst of them; where there are none, nothing is proved."""
         verdicts = {queue.verdict for queue in self.queues} or {"unprovable"}
-        return "violated" if "violated" in verdicts else "unprovable" if "unprovable" in verdicts else "proved"
+        return (
+            "violated"
+            if "violated" in verdicts
+            else "unprovable"
+            if "unprovable" in verdicts
+            else "proved"
+        )
 
     @property
     def exit_code(self) -> int:
@@ -112,7 +134,11 @@ def audit(lake: Lake, *, store: str | None = None, examples: str | None = None) 
     if examples and any(sum(queue.faults.values()) for queue in found):
         counterexamples(rows).coalesce(1).write.mode("overwrite").json(examples)
     if store:
-        found = _compared(lake, found, asyncio.run(_views(store, [(queue.tenant, queue.queue) for queue in found])))
+        found = _compared(
+            lake,
+            found,
+            asyncio.run(_views(store, [(queue.tenant, queue.queue) for queue in found])),
+        )
     done = Audit(queues=tuple(found))
     # For the report, which shows when the lake was last audited and with what result.
     note = {"at_ms": int(time.time() * 1000), "verdict": done.verdict, "queues": len(found)}
@@ -120,7 +146,9 @@ def audit(lake: Lake, *, store: str | None = None, examples: str | None = None) 
     return done
 
 
-def _compared(lake: Lake, found: list[QueueAudit], views: Mapping[tuple[str, str], StoreView]) -> list[QueueAudit]:
+def _compared(
+    lake: Lake, found: list[QueueAudit], views: Mapping[tuple[str, str], StoreView]
+) -> list[QueueAudit]:
     """The queues with what the store says of them, and those that only the store has."""
     known = {(queue.tenant, queue.queue): queue for queue in found}
     late = _behind(lake, views)
@@ -133,9 +161,20 @@ def _compared(lake: Lake, found: list[QueueAudit], views: Mapping[tuple[str, str
 def _nothing(tenant: str, queue: str) -> QueueAudit:
     """The books of a queue of which the lake has no event."""
     return QueueAudit(
-        tenant=tenant, queue=queue, events=0, jobs=0, accepted=0, rerun=0, carried=0, completed=0, failed=0, cancelled=0, held=0,
-        held_by_state={}, faults={},
-    )  # fmt: skip
+        tenant=tenant,
+        queue=queue,
+        events=0,
+        jobs=0,
+        accepted=0,
+        rerun=0,
+        carried=0,
+        completed=0,
+        failed=0,
+        cancelled=0,
+        held=0,
+        held_by_state={},
+        faults={},
+    )
 
 
 def _behind(lake: Lake, views: Mapping[tuple[str, str], StoreView]) -> set[tuple[str, str]]:
@@ -146,12 +185,21 @@ def _behind(lake: Lake, views: Mapping[tuple[str, str], StoreView]) -> set[tuple
     wanted = lake.spark.createDataFrame(ends, "tenant string, queue string, position string")
     events = lake.read(EVENTS).select("tenant", "queue", "id")
     # log-position-n-incarnation; of jobq 0.1, log-position-n (core/wire.py)
-    there_by_then = F.regexp_like(events.id, F.concat(F.lit("^[^-]+-"), "position", F.lit("-[0-9]+(-[0-9a-f]{8})?$")))
+    there_by_then = F.regexp_like(
+        events.id, F.concat(F.lit("^[^-]+-"), "position", F.lit("-[0-9]+(-[0-9a-f]{8})?$"))
+    )
     arrived = F.broadcast(wanted).join(
         events, (wanted.tenant == events.tenant) & (wanted.queue == events.queue) & there_by_then
     )
-    there = {tuple(row) for row in arrived.select(wanted.tenant, wanted.queue, "position").distinct().collect()}
-    return {(tenant, queue) for tenant, queue, position in ends if (tenant, queue, position) not in there}
+    there = {
+        tuple(row)
+        for row in arrived.select(wanted.tenant, wanted.queue, "position").distinct().collect()
+    }
+    return {
+        (tenant, queue)
+        for tenant, queue, position in ends
+        if (tenant, queue, position) not in there
+    }
 
 
 def _queue_audit(row: Row) -> QueueAudit:
@@ -169,8 +217,13 @@ async def _views(url: str, in_lake: Sequence[tuple[str, str]]) -> dict[tuple[str
         names = {*in_lake, *((name.tenant, name.queue) for name in await log.queues())}
         views = {
             name: StoreView(
-                counts={state.value: n for state, n in (await log.counts(*name)).items()}, positions=await log.ends(*name)
+                counts={state.value: n for state, n in (await log.counts(*name)).items()},
+                positions=await log.ends(*name),
             )
             for name in names
         }
-    return {name: view for name, view in views.items() if name in in_lake or view.positions or any(view.counts.values())}
+    return {
+        name: view
+        for name, view in views.items()
+        if name in in_lake or view.positions or any(view.counts.values())
+    }

@@ -61,17 +61,30 @@ def main() -> None:
 
 def _spark_options(command: F) -> F:
     for option in (
-        click.option("--conf", "conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
-        click.option("--master", envvar="JQ_SPARK_MASTER", help="Spark master. Default: what spark-submit says, else local[*]."),
+        click.option(
+            "--conf",
+            "conf",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A Spark setting; may be repeated.",
+        ),
+        click.option(
+            "--master",
+            envvar="JQ_SPARK_MASTER",
+            help="Spark master. Default: what spark-submit says, else local[*].",
+        ),
     ):
         command = option(command)
     return command
 
 
 def _lake_option(command: F) -> F:
-    return click.option("--lake", required=True, envvar="JQ_LAKE", help="Folder of the lake: a path, or hdfs://, s3a://, …")(
-        command
-    )
+    return click.option(
+        "--lake",
+        required=True,
+        envvar="JQ_LAKE",
+        help="Folder of the lake: a path, or hdfs://, s3a://, …",
+    )(command)
 
 
 def _day(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -99,11 +112,20 @@ def _stored_format(lake: str) -> Format:
     return "delta" if '"delta"' in text or text == "delta" else "parquet"
 
 
-def _open(lake: str, master: str | None, conf: tuple[str, ...], *, format: Format | None = None, kafka: bool = False) -> Any:
+def _open(
+    lake: str,
+    master: str | None,
+    conf: tuple[str, ...],
+    *,
+    format: Format | None = None,
+    kafka: bool = False,
+) -> Any:
     from jobq.pipeline.lake import Lake
 
     wanted = format or _stored_format(lake)
-    spark = open_session("jq-pipeline", master=master, format=wanted, kafka=kafka, conf=_settings(conf))
+    spark = open_session(
+        "jq-pipeline", master=master, format=wanted, kafka=kafka, conf=_settings(conf)
+    )
     return Lake(spark, lake, format=format)
 
 
@@ -114,23 +136,61 @@ def _open_existing(lake: str, master: str | None, conf: tuple[str, ...]) -> Any:
 
 @main.command()
 @click.option(
-    "--source", required=True, help="kafka://host:9092/topic, a folder of JSON lines (files:///…), or the URL of a store."
+    "--source",
+    required=True,
+    help="kafka://host:9092/topic, a folder of JSON lines (files:///…), or the URL of a store.",
 )
 @_lake_option
 @click.option("--once", is_flag=True, help="Take what is there now, and end.")
-@click.option("--audit", "audit_too", is_flag=True, help="With --once: then audit, against the source if it is a store.")
-@click.option("--report", "page", type=click.Path(dir_okay=False), help="With --once: then write the report to this file.")
-@click.option("--format", "format", type=click.Choice(["parquet", "delta"]), help="How a new lake is kept. Default: parquet.")
-@click.option("--slo", "slo_file", type=click.Path(exists=True, dir_okay=False), help="YAML file with targets.")
+@click.option(
+    "--audit",
+    "audit_too",
+    is_flag=True,
+    help="With --once: then audit, against the source if it is a store.",
+)
+@click.option(
+    "--report",
+    "page",
+    type=click.Path(dir_okay=False),
+    help="With --once: then write the report to this file.",
+)
+@click.option(
+    "--format",
+    "format",
+    type=click.Choice(["parquet", "delta"]),
+    help="How a new lake is kept. Default: parquet.",
+)
+@click.option(
+    "--slo",
+    "slo_file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="YAML file with targets.",
+)
 @click.option("--every", default=10.0, show_default=True, help="Seconds between batches.")
-@click.option("--derive-every", default=60.0, show_default=True, help="Seconds between updates of the derived tables.")
+@click.option(
+    "--derive-every",
+    default=60.0,
+    show_default=True,
+    help="Seconds between updates of the derived tables.",
+)
 @click.option("--max-events", type=int, help="Most events per batch (Kafka and stores).")
 @click.option("--max-files", type=int, help="Most files per batch.")
 @_spark_options
 def run(
-    source: str, lake: str, once: bool, audit_too: bool, page: str | None, format: Format | None, slo_file: str | None,
-    every: float, derive_every: float, max_events: int | None, max_files: int | None, master: str | None, conf: tuple[str, ...],
-) -> None:  # fmt: skip
+    source: str,
+    lake: str,
+    once: bool,
+    audit_too: bool,
+    page: str | None,
+    format: Format | None,
+    slo_file: str | None,
+    every: float,
+    derive_every: float,
+    max_events: int | None,
+    max_files: int | None,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
     """Read events into the lake and keep its tables up to date. Stop it at any point; it goes on where it was."""
     from jobq.pipeline.jobs.run import Run, describe
     from jobq.pipeline.report import write_report
@@ -159,7 +219,9 @@ def run(
 @click.option("--store", "store", help="URL of the store: its counts must agree.")
 @click.option("--examples", help="Folder for the events at fault. Default: LAKE/_jobq/audit.")
 @_spark_options
-def audit(lake: str, store: str | None, examples: str | None, master: str | None, conf: tuple[str, ...]) -> None:
+def audit(
+    lake: str, store: str | None, examples: str | None, master: str | None, conf: tuple[str, ...]
+) -> None:
     """Prove from the lake that nothing was lost. Exit 0: proved. 1: violated. 2: unprovable (a gap in the store's log)."""
     where = _open_existing(lake, master, conf)
     code = _audit(where, store, examples)
@@ -190,7 +252,14 @@ def _audit_grid(found: Any) -> Grid:
     for name in ("accepted", "rerun", "completed", "failed", "cancelled", "held"):
         grid.add_column(name, justify="right", no_wrap=True)
     for queue in found.queues:
-        numbers = (queue.accepted + queue.carried, queue.rerun, queue.completed, queue.failed, queue.cancelled, queue.held)
+        numbers = (
+            queue.accepted + queue.carried,
+            queue.rerun,
+            queue.completed,
+            queue.failed,
+            queue.cancelled,
+            queue.held,
+        )
         grid.add_row(f"{queue.tenant}/{queue.queue}", *(f"{n:,}" for n in numbers))
     return grid
 
@@ -210,7 +279,9 @@ def _remarks(found: Any) -> list[str]:
 def _doubts(queue: Any) -> list[str]:
     doubts = []
     if queue.gaps:
-        doubts.append(f"the store's log lost entries {queue.gaps}×, from {_utc(queue.gap_from_ms)} to {_utc(queue.gap_to_ms)}")
+        doubts.append(
+            f"the store's log lost entries {queue.gaps}×, from {_utc(queue.gap_from_ms)} to {_utc(queue.gap_to_ms)}"
+        )
     if queue.behind:
         doubts.append("the lake has not caught up with the store: run the pipeline and audit again")
     return doubts
@@ -224,34 +295,62 @@ def _utc(ms: int) -> str:
 
 @main.command()
 @_lake_option
-@click.option("--out", required=True, type=click.Path(dir_okay=False), help="The HTML file to write.")
-@click.option("--png", type=click.Path(dir_okay=False), help="Also a summary as a picture (needs jobq[report]).")
+@click.option(
+    "--out", required=True, type=click.Path(dir_okay=False), help="The HTML file to write."
+)
+@click.option(
+    "--png",
+    type=click.Path(dir_okay=False),
+    help="Also a summary as a picture (needs jobq[report]).",
+)
 @click.option("--since", callback=_day, help="First day (YYYY-MM-DD).")
 @click.option("--until", callback=_day, help="Last day (YYYY-MM-DD).")
 @click.option("--tenant", help="Only this tenant.")
 @click.option("--title", default="jobq", show_default=True)
 @_spark_options
 def report(
-    lake: str, out: str, png: str | None, since: str | None, until: str | None, tenant: str | None, title: str,
-    master: str | None, conf: tuple[str, ...],
-) -> None:  # fmt: skip
+    lake: str,
+    out: str,
+    png: str | None,
+    since: str | None,
+    until: str | None,
+    tenant: str | None,
+    title: str,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
     """Write one self-contained HTML page about what happened."""
     from jobq.pipeline.report import write_report
 
     if png:
         require("matplotlib", "report")
     where = _open_existing(lake, master, conf)
-    write_report(where, Path(out), png=Path(png) if png else None, since=since, until=until, tenant=tenant, title=title)
+    write_report(
+        where,
+        Path(out),
+        png=Path(png) if png else None,
+        since=since,
+        until=until,
+        tenant=tenant,
+        title=title,
+    )
     where.spark.stop()
     click.echo(f"report: {out}" + (f", {png}" if png else ""))
 
 
 @main.command()
 @_lake_option
-@click.option("--slo", "slo_file", type=click.Path(exists=True, dir_okay=False), help="YAML file with targets.")
+@click.option(
+    "--slo",
+    "slo_file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="YAML file with targets.",
+)
 @click.option("--since", callback=_day, help="First day (YYYY-MM-DD). Default: all.")
 @_spark_options
-def rebuild(lake: str, slo_file: str | None, since: str | None, master: str | None, conf: tuple[str, ...]) -> None:
+def rebuild(
+    lake: str, slo_file: str | None, since: str | None, master: str | None, conf: tuple[str, ...]
+) -> None:
     """Make the derived tables anew from `events`: after a change of the SLO targets."""
     from jobq.pipeline.jobs.upkeep import rebuild as rebuilt
     from jobq.pipeline.slo import load_targets
@@ -283,10 +382,18 @@ def compact(lake: str, target_mb: int, master: str | None, conf: tuple[str, ...]
 
 @main.command()
 @_lake_option
-@click.option("--keep-days", required=True, type=click.IntRange(min=1), help="Remove what is older.")
-@click.option("--all-tables", is_flag=True, help="Also the derived tables, not only events, attempts and quarantine.")
+@click.option(
+    "--keep-days", required=True, type=click.IntRange(min=1), help="Remove what is older."
+)
+@click.option(
+    "--all-tables",
+    is_flag=True,
+    help="Also the derived tables, not only events, attempts and quarantine.",
+)
 @_spark_options
-def retention(lake: str, keep_days: int, all_tables: bool, master: str | None, conf: tuple[str, ...]) -> None:
+def retention(
+    lake: str, keep_days: int, all_tables: bool, master: str | None, conf: tuple[str, ...]
+) -> None:
     """Remove old days."""
     from jobq.pipeline.jobs.upkeep import retain
 
@@ -304,24 +411,47 @@ def retention(lake: str, keep_days: int, all_tables: bool, master: str | None, c
 @main.command()
 @click.argument("path")
 @click.option(
-    "--format", "format", default="parquet", show_default=True, help="What Spark calls it: parquet, json, csv, delta, …"
+    "--format",
+    "format",
+    default="parquet",
+    show_default=True,
+    help="What Spark calls it: parquet, json, csv, delta, …",
 )
 @click.option(
-    "--option", "reading", multiple=True, metavar="KEY=VALUE", help="Option of the reader, e.g. header=true; may be repeated."
+    "--option",
+    "reading",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Option of the reader, e.g. header=true; may be repeated.",
 )
 @click.option("--sql", help="A query over the table `input`, e.g. to choose and rename columns.")
 @click.option("--url", required=True, envvar="JQ_URL", help="The store.")
 @click.option("--queue", required=True)
 @click.option("--tenant", help="Default: JQ_TENANT, else default.")
 @click.option("--task", help="Name of the task; or give a column _task.")
-@click.option("--id", "id_columns", help="Columns whose values make the job's id. Default: column _id, else a hash of the row.")
+@click.option(
+    "--id",
+    "id_columns",
+    help="Columns whose values make the job's id. Default: column _id, else a hash of the row.",
+)
 @click.option("--prefix", help="Put before ids, so that the same rows again are other jobs.")
 @click.option("--rejected", help="Folder for rows that are no valid jobs.")
 @_spark_options
 def load(
-    path: str, format: str, reading: tuple[str, ...], sql: str | None, url: str, queue: str, tenant: str | None, task: str | None,
-    id_columns: str | None, prefix: str | None, rejected: str | None, master: str | None, conf: tuple[str, ...],
-) -> None:  # fmt: skip
+    path: str,
+    format: str,
+    reading: tuple[str, ...],
+    sql: str | None,
+    url: str,
+    queue: str,
+    tenant: str | None,
+    task: str | None,
+    id_columns: str | None,
+    prefix: str | None,
+    rejected: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
     """Enqueue a job for each row of PATH. Columns are arguments; _priority, _delay, _key, … are options. Again: adds nothing."""
     from jobq.pipeline.failures import asked_for
     from jobq.pipeline.jobs.load import ask
@@ -335,7 +465,15 @@ def load(
         rows.createOrReplaceTempView("input")
         with asked_for("--sql"):
             rows = spark.sql(sql)
-    given = {"url": url, "queue": queue, "tenant": tenant, "task": task, "id": id_columns, "prefix": prefix, "rejected": rejected}
+    given = {
+        "url": url,
+        "queue": queue,
+        "tenant": tenant,
+        "task": task,
+        "id": id_columns,
+        "prefix": prefix,
+        "rejected": rejected,
+    }
     found = loaded(spark, rows, {name: value for name, value in given.items() if value}, report=say)
     spark.stop()
     click.echo(
@@ -356,7 +494,9 @@ def tables() -> None:
 
 @main.command()
 @click.option("--events", default=1_000_000, show_default=True, help="About how many.")
-@click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder for the JSON lines.")
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False), help="Folder for the JSON lines."
+)
 @click.option("--hours", default=24.0, show_default=True, help="The time they span.")
 @click.option("--files", default=8, show_default=True)
 @click.option("--seed", default=7, show_default=True)

@@ -17,7 +17,16 @@ from jobq.pipeline.fs import Files
 from jobq.pipeline.tables import Table
 
 # Values that hardly ever repeat: a dictionary for them is built only to be given up.
-_SELDOM_REPEATED = ("id", "job", "at", "created_at", "due_at", "started_at", "finished_at", "ended_at")
+_SELDOM_REPEATED = (
+    "id",
+    "job",
+    "at",
+    "created_at",
+    "due_at",
+    "started_at",
+    "finished_at",
+    "ended_at",
+)
 PLAIN = {f"parquet.enable.dictionary#{name}": "false" for name in _SELDOM_REPEATED}
 """Options for writing Parquet."""
 
@@ -57,7 +66,9 @@ def empty(spark: SparkSession, table: Table) -> DataFrame:
 class Tablespace(Protocol):
     """Where and how the tables of one lake are kept."""
 
-    def read(self, table: Table, parts: Sequence[Part] | None = None, *, without: str | None = None) -> DataFrame:
+    def read(
+        self, table: Table, parts: Sequence[Part] | None = None, *, without: str | None = None
+    ) -> DataFrame:
         """The table, or only those partitions of it. `without`: leave out what the batch of that name has published."""
         ...
 
@@ -88,7 +99,9 @@ class ParquetSpace:
         """The table's folder."""
         return f"{self.root}/{table.name}"
 
-    def read(self, table: Table, parts: Sequence[Part] | None = None, *, without: str | None = None) -> DataFrame:
+    def read(
+        self, table: Table, parts: Sequence[Part] | None = None, *, without: str | None = None
+    ) -> DataFrame:
         """By folder; by file only where some must be left out."""
         base = self.path(table)
         if parts is None:
@@ -96,7 +109,12 @@ class ParquetSpace:
         else:
             paths = [path for part in parts if self.files.exists(path := f"{base}/{part.path()}")]
         if without:
-            paths = [file.path for path in paths for file in self.files.files(path) if not file.name.startswith(without)]
+            paths = [
+                file.path
+                for path in paths
+                for file in self.files.files(path)
+                if not file.name.startswith(without)
+            ]
         if not paths:
             return empty(self.spark, table)
         return self.spark.read.schema(table.schema).option("basePath", base).parquet(*paths)
@@ -127,7 +145,11 @@ class ParquetSpace:
         days = [name for name in self.files.children(base) if name.startswith("day=")]
         if len(table.partitions) == 1:
             return sorted(Part.of(day) for day in days)
-        return sorted(Part.of(f"{day}/{hour}") for day in days for hour in self.files.children(f"{base}/{day}"))
+        return sorted(
+            Part.of(f"{day}/{hour}")
+            for day in days
+            for hour in self.files.children(f"{base}/{day}")
+        )
 
     def drop(self, table: Table, parts: Sequence[Part]) -> None:
         """Remove their folders, and that of a day whose hours are gone."""
@@ -151,14 +173,22 @@ class DeltaSpace:
     def _exists(self, table: Table) -> bool:
         return self.files.exists(f"{self.path(table)}/_delta_log")
 
-    def read(self, table: Table, parts: Sequence[Part] | None = None, *, without: str | None = None) -> DataFrame:
+    def read(
+        self, table: Table, parts: Sequence[Part] | None = None, *, without: str | None = None
+    ) -> DataFrame:
         """A snapshot. `without` has no meaning here: a batch is there whole or not at all."""
         if not self._exists(table):
             return empty(self.spark, table)
         rows = self.spark.read.format("delta").load(self.path(table))
         # A lake that an earlier version began has no column that was added since.
-        added = {field.name: F.lit(None).cast(field.dataType) for field in table.schema if field.name not in rows.columns}
-        rows = rows.withColumns(added).select(*table.columns) if added else rows.select(*table.columns)
+        added = {
+            field.name: F.lit(None).cast(field.dataType)
+            for field in table.schema
+            if field.name not in rows.columns
+        }
+        rows = (
+            rows.withColumns(added).select(*table.columns) if added else rows.select(*table.columns)
+        )
         return rows if parts is None else rows.where(any_of(parts))
 
     def append(self, table: Table, staged: str, *, batch: str, number: int) -> None:
@@ -166,8 +196,15 @@ class DeltaSpace:
         if not self.files.files(staged):
             return
         rows = self.spark.read.schema(table.schema).parquet(staged).select(*table.columns)
-        writer = rows.write.format("delta").mode("append").partitionBy(*table.partition_names).option("mergeSchema", "true")
-        writer.option("txnAppId", f"{batch.rsplit('-', 1)[0]}-{table.name}").option("txnVersion", number).save(self.path(table))
+        writer = (
+            rows.write.format("delta")
+            .mode("append")
+            .partitionBy(*table.partition_names)
+            .option("mergeSchema", "true")
+        )
+        writer.option("txnAppId", f"{batch.rsplit('-', 1)[0]}-{table.name}").option(
+            "txnVersion", number
+        ).save(self.path(table))
 
     def replace(self, table: Table, rows: DataFrame, parts: Sequence[Part]) -> None:
         """One transaction for all of them."""
@@ -175,7 +212,9 @@ class DeltaSpace:
             return
         writer = rows.write.format("delta").mode("overwrite").partitionBy(*table.partition_names)
         if self._exists(table):
-            writer = writer.option("partitionOverwriteMode", "static").option("replaceWhere", any_of(parts))
+            writer = writer.option("partitionOverwriteMode", "static").option(
+                "replaceWhere", any_of(parts)
+            )
             writer = writer.option("mergeSchema", "true")
         writer.save(self.path(table))
 
@@ -190,7 +229,9 @@ class DeltaSpace:
             self.spark.sql(f"DELETE FROM delta.`{self.path(table)}` WHERE {any_of(parts)}")
 
 
-def tablespace(spark: SparkSession, files: Files, root: str, format: str, staging: str) -> Tablespace:
+def tablespace(
+    spark: SparkSession, files: Files, root: str, format: str, staging: str
+) -> Tablespace:
     """The tables under `root` in that format. `staging`: a folder for what is being written."""
     kinds: dict[str, Any] = {"parquet": ParquetSpace, "delta": DeltaSpace}
     space: Tablespace = kinds[format](spark, files, root, staging)

@@ -40,7 +40,9 @@ class Files:
         """The names right below a folder; none if it is not there."""
         if not self.exists(path):
             return []
-        names = (status.getPath().getName() for status in self._fs(path).listStatus(self._path(path)))
+        names = (
+            status.getPath().getName() for status in self._fs(path).listStatus(self._path(path))
+        )
         return sorted(name for name in names if not name.startswith(("_", ".")))
 
     def files(self, path: str) -> list[File]:
@@ -90,7 +92,9 @@ class Files:
             stream.hsync()
         finally:
             stream.close()
-        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._path(path).toUri(), self._conf)
+        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
+            self._path(path).toUri(), self._conf
+        )
         overwrite = self._jvm.org.apache.hadoop.fs.Options.Rename.OVERWRITE
         context.rename(beside, self._path(path), _array(self._jvm, overwrite))
 

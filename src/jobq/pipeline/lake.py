@@ -40,7 +40,9 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: int = 0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+        return Totals(
+            **{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__}
+        )
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +63,9 @@ class LakeState(msgspec.Struct, frozen=True, kw_only=True):
     totals: Totals = Totals()
     done: dict[str, int] = {}  # per run (a checkpoint's life), its last batch
     max_at_ms: int = 0  # the latest event
-    dirty: tuple[str, ...] = ()  # hours with events that the derived tables do not know yet, as paths
+    dirty: tuple[
+        str, ...
+    ] = ()  # hours with events that the derived tables do not know yet, as paths
     pending: Pending | None = None  # the batch that is being published
     horizon: str | None = None  # retention has removed all days before this one
 
@@ -95,7 +99,9 @@ class Lake:
             raise ConfigError(
                 f"the lake {root} is kept as {self.state.format}: run with --format {self.state.format}, or use another folder"
             )
-        self.space = tablespace(spark, self.files, self.root, self.state.format, self.staging("tables"))
+        self.space = tablespace(
+            spark, self.files, self.root, self.state.format, self.staging("tables")
+        )
 
     @property
     def _state_path(self) -> str:
@@ -139,16 +145,33 @@ class Lake:
     def read(self, table: Table, parts: Sequence[Part] | None = None) -> DataFrame:
         """A table, or some partitions of it, as of the last whole batch."""
         pending = self.state.pending
-        return self.space.read(table, parts, without=None if pending is None else _batch(pending).name)
+        return self.space.read(
+            table, parts, without=None if pending is None else _batch(pending).name
+        )
 
     def is_done(self, batch: Batch) -> bool:
         """Whether the batch is in already: Spark repeats its last one after a crash."""
         return self.state.done.get(batch.run, -1) >= batch.number
 
-    def publish(self, batch: Batch, folders: dict[str, str], totals: Totals, *, hours: Sequence[Part], max_at_ms: int) -> None:
+    def publish(
+        self,
+        batch: Batch,
+        folders: dict[str, str],
+        totals: Totals,
+        *,
+        hours: Sequence[Part],
+        max_at_ms: int,
+    ) -> None:
         """Put the staged files (table → folder) in the tables, as this batch's."""
         paths = tuple(part.path() for part in hours)
-        note = Pending(run=batch.run, number=batch.number, folders=folders, totals=totals, hours=paths, max_at_ms=max_at_ms)
+        note = Pending(
+            run=batch.run,
+            number=batch.number,
+            folders=folders,
+            totals=totals,
+            hours=paths,
+            max_at_ms=max_at_ms,
+        )
         self.save(msgspec.structs.replace(self.state, pending=note))
         self.finish()
 
@@ -158,7 +181,9 @@ class Lake:
         if pending is None:
             return None
         for name, folder in pending.folders.items():
-            self.space.append(BY_NAME[name], folder, batch=_batch(pending).name, number=pending.number)
+            self.space.append(
+                BY_NAME[name], folder, batch=_batch(pending).name, number=pending.number
+            )
         self._commit(pending)
         for folder in pending.folders.values():
             self.files.delete(folder)
@@ -166,9 +191,17 @@ class Lake:
 
     def _commit(self, pending: Pending) -> None:
         now, name = time.time(), _batch(pending).name
-        note = {"run": pending.run, "batch": pending.number, "at_ms": int(now * 1000), **msgspec.to_builtins(pending.totals)}
+        note = {
+            "run": pending.run,
+            "batch": pending.number,
+            "at_ms": int(now * 1000),
+            **msgspec.to_builtins(pending.totals),
+        }
         line = msgspec.json.encode({**note, "hours": pending.hours}).decode()
-        self.files.write(f"{self.root}/_jobq/batches/day={time.strftime('%Y-%m-%d', time.gmtime(now))}/{name}.json", line)
+        self.files.write(
+            f"{self.root}/_jobq/batches/day={time.strftime('%Y-%m-%d', time.gmtime(now))}/{name}.json",
+            line,
+        )
         self.save(
             msgspec.structs.replace(
                 self.state,
@@ -188,4 +221,8 @@ class Lake:
     def derived(self, hours: Sequence[Part]) -> None:
         """The derived tables are up to date for these hours."""
         known = {part.path() for part in hours}
-        self.save(msgspec.structs.replace(self.state, dirty=tuple(path for path in self.state.dirty if path not in known)))
+        self.save(
+            msgspec.structs.replace(
+                self.state, dirty=tuple(path for path in self.state.dirty if path not in known)
+            )
+        )

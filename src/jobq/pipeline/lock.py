@@ -84,7 +84,9 @@ class Lock:
         """LakeInUse if somebody else has the lake by now."""
         found = self._read()
         if found is None or found.owner != self.owner:
-            raise LakeInUse(_in_use(found) if found else "the claim on the lake was removed: run again")
+            raise LakeInUse(
+                _in_use(found) if found else "the claim on the lake was removed: run again"
+            )
 
     def release(self) -> None:
         """Give it up, if it is still ours."""
@@ -97,7 +99,9 @@ class Lock:
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_S):
-            with suppress(Exception):  # a file system that does not answer now may do so at the next beat
+            with suppress(
+                Exception
+            ):  # a file system that does not answer now may do so at the next beat
                 self.check()
                 self._write()
 
@@ -108,19 +112,29 @@ class Lock:
         return None
 
     def _write(self) -> None:
-        claim = Claim(owner=self.owner, command=self.command, host=_host(), pid=os.getpid(), at_ms=_now_ms())
+        claim = Claim(
+            owner=self.owner, command=self.command, host=_host(), pid=os.getpid(), at_ms=_now_ms()
+        )
         self.files.write(self.path, msgspec.json.encode(claim).decode())
 
     def __enter__(self) -> Lock:
         self.acquire()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.release()
 
 
 def _in_use(claim: Claim) -> str:
-    seen, who = max(0, _now_ms() - claim.at_ms) / 1000, f"process {claim.pid} on {claim.host.split()[0]}"
+    seen, who = (
+        max(0, _now_ms() - claim.at_ms) / 1000,
+        f"process {claim.pid} on {claim.host.split()[0]}",
+    )
     return (
         f"`jq-pipeline {claim.command}` ({who}) is writing to this lake, last seen {seen:.0f} s ago: stop it first. "
         f"If it is dead, its claim ends {EXPIRES_S:.0f} s after it was last seen"

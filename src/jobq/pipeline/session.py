@@ -85,7 +85,9 @@ def open_session(
         if master.startswith("local"):
             # Python workers of this machine use this Python, which has jobq; on a cluster that is PYSPARK_PYTHON's to say.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            builder = builder.config("spark.sql.shuffle.partitions", "16")  # 200, the default, is for clusters
+            builder = builder.config(
+                "spark.sql.shuffle.partitions", "16"
+            )  # 200, the default, is for clusters
             settings = {"spark.driver.extraJavaOptions": _LOCAL_JVM, **settings}
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -75,8 +75,12 @@ def load_targets(path: str | None) -> tuple[Target, ...]:
 def _check(target: Target, path: str) -> None:
     kinds = (target.start_within is not None) + (target.run_within is not None) + target.succeed
     if kinds != 1:
-        raise ConfigError(f"target {target.name!r} in {path} must have one of start_within, run_within and succeed, not {kinds}")
+        raise ConfigError(
+            f"target {target.name!r} in {path} must have one of start_within, run_within and succeed, not {kinds}"
+        )
     if not 0 < target.objective <= 1:
-        raise ConfigError(f"target {target.name!r} in {path}: objective {target.objective} is not a share between 0 and 1")
+        raise ConfigError(
+            f"target {target.name!r} in {path}: objective {target.objective} is not a share between 0 and 1"
+        )
     if not target.succeed:
         _ = target.within_ms

@@ -52,7 +52,9 @@ class Source(Protocol):
         ...
 
 
-def open_source(address: str, *, max_events: int | None = None, max_files: int | None = None) -> Source:
+def open_source(
+    address: str, *, max_events: int | None = None, max_files: int | None = None
+) -> Source:
     """The source at an address. `max_events`, `max_files`: the most to take in one batch, where the source can tell."""
     url = urlsplit(address)
     if url.scheme == "kafka":
@@ -61,7 +63,9 @@ def open_source(address: str, *, max_events: int | None = None, max_files: int |
         return FileSource(url.path if url.scheme == "files" else address, max_files)
     if url.scheme in STORES:
         return StoreSource(address, max_events)
-    raise ConfigError(f"no source for {redacted_url(address)!r}: kafka://host:9092/topic, a folder, or the URL of a store")
+    raise ConfigError(
+        f"no source for {redacted_url(address)!r}: kafka://host:9092/topic, a folder, or the URL of a store"
+    )
 
 
 def _name(kind: str, address: str) -> str:
@@ -98,8 +102,12 @@ class KafkaSource:
             **self.options,
         }
         records = spark.readStream.format("kafka").options(**options).load()
-        origin = F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
-        return from_json_lines(records.withColumn("value", F.col("value").cast("string")), origin=origin)
+        origin = F.concat_ws(
+            "/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string")
+        )
+        return from_json_lines(
+            records.withColumn("value", F.col("value").cast("string")), origin=origin
+        )
 
 
 def _credentials() -> dict[str, str]:
@@ -109,8 +117,15 @@ def _credentials() -> dict[str, str]:
         return {}
     options = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": found.mechanism}
     if found.username:
-        module = "scram.ScramLoginModule" if found.mechanism.startswith("SCRAM") else "plain.PlainLoginModule"
-        username, password = (value.replace("\\", "\\\\").replace('"', '\\"') for value in (found.username, found.password))
+        module = (
+            "scram.ScramLoginModule"
+            if found.mechanism.startswith("SCRAM")
+            else "plain.PlainLoginModule"
+        )
+        username, password = (
+            value.replace("\\", "\\\\").replace('"', '\\"')
+            for value in (found.username, found.password)
+        )
         options["kafka.sasl.jaas.config"] = (
             f'org.apache.kafka.common.security.{module} required username="{username}" password="{password}";'
         )
@@ -128,7 +143,11 @@ class FileSource:
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """Oldest files first. A line that holds a list is taken as its records, so that an empty list is none."""
-        reader = spark.readStream.schema(WIRE).option("columnNameOfCorruptRecord", CORRUPT).option("mode", "PERMISSIVE")
+        reader = (
+            spark.readStream.schema(WIRE)
+            .option("columnNameOfCorruptRecord", CORRUPT)
+            .option("mode", "PERMISSIVE")
+        )
         reader = reader.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl*")
         if self.max_files:
             reader = reader.option("maxFilesPerTrigger", self.max_files)
@@ -152,7 +171,12 @@ class StoreSource:
 
         asyncio.run(self._ask())
         register(spark)
-        reader = spark.readStream.format("jobq").option("url", self.url).option("read", "lines").option("reader", "pipeline")
+        reader = (
+            spark.readStream.format("jobq")
+            .option("url", self.url)
+            .option("read", "lines")
+            .option("reader", "pipeline")
+        )
         if self.max_events:
             reader = reader.option("maxEventsPerTrigger", self.max_events)
         return from_json_lines(reader.load(), origin=F.col("origin"))

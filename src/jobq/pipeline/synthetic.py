@@ -13,7 +13,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-CHUNK = 20_000  # jobs whose events are sorted by time together: files are nearly, not quite, in order
+CHUNK = (
+    20_000  # jobs whose events are sorted by time together: files are nearly, not quite, in order
+)
 EVENTS_PER_JOB = 3.307  # measured over 300k jobs, to turn a wish for events into a number of jobs
 
 # Two thirds of the traffic belongs to one tenant, as it tends to. (tenant, queue, share, task, median run ms, failure rate)
@@ -51,7 +53,9 @@ def write(plan: Plan, directory: Path, *, files: int = 8, processes: int = 2) ->
     """Write the events of a plan as `files` JSON-lines files; answers how many events it were."""
     directory.mkdir(parents=True, exist_ok=True)
     bounds = [plan.jobs * n // files for n in range(files + 1)]
-    shares = [(plan, bounds[n], bounds[n + 1], directory / f"events-{n:05d}.jsonl") for n in range(files)]
+    shares = [
+        (plan, bounds[n], bounds[n + 1], directory / f"events-{n:05d}.jsonl") for n in range(files)
+    ]
     if processes == 1 or files == 1:
         return sum(map(_write_share, shares))
     with ProcessPoolExecutor(processes) as pool:
@@ -99,16 +103,39 @@ class _Life:
     """One job from acceptance to its end; `live` writes down what happens to it."""
 
     __slots__ = (
-        "at", "attempt", "created", "due", "events", "fails", "head", "key", "life", "n", "number", "random", "rate", "run",
-        "stalls", "started", "state", "tail", "tenant", "until", "where", "worker", "log",
-    )  # fmt: skip
+        "at",
+        "attempt",
+        "created",
+        "due",
+        "events",
+        "fails",
+        "head",
+        "key",
+        "life",
+        "n",
+        "number",
+        "random",
+        "rate",
+        "run",
+        "stalls",
+        "started",
+        "state",
+        "tail",
+        "tenant",
+        "until",
+        "where",
+        "worker",
+        "log",
+    )
 
     def __init__(self, plan: Plan, number: int) -> None:
         rng = self.random = random.Random(plan.seed * 1_000_003 + number)
         tenant, queue, _, task, self.run, self.rate = _PICK[int(rng.random() * len(_PICK))]
         span = plan.hours * 3_600_000
         share = number / plan.jobs
-        self.at = plan.start_ms + int(span * (share + 0.1 * math.sin(2 * math.pi * share)))  # busiest in the middle of the time
+        self.at = plan.start_ms + int(
+            span * (share + 0.1 * math.sin(2 * math.pi * share))
+        )  # busiest in the middle of the time
         self.until = plan.start_ms + int(span) + 600_000  # what is not over by then is still held
         self.number, self.log, self.tenant = number, plan.log, tenant
         self.created, self.due, self.started = self.at, self.at, 0
@@ -120,18 +147,27 @@ class _Life:
         self.where = f"{tenant}/{queue}"
         self.events: list[_Told] = []
 
-    def emit(self, kind: str, state: str, more: str = "", *, ended: bool = False, worker: str = "") -> None:
+    def emit(
+        self, kind: str, state: str, more: str = "", *, ended: bool = False, worker: str = ""
+    ) -> None:
         """One transition to `state`, now."""
         at = self.at
         previous = f',"previous":"{self.state}"' if self.state and kind != "accepted" else ""
         by = f',"worker":"{worker}"' if worker else ""
         started = f',"started_ms":{self.started}' if self.started else ""
         finished = f',"finished_ms":{at}' if ended else ""
-        self.events.append((at, self.where, f'{{"v":1,"id":"{self.log}-{at}-{self.number}-{self.n}",', (
-            f'"kind":"{kind}","at_ms":{at},'
-            f'{self.head}{self.life}{self.tail}{self.attempt},"failures":{self.fails},"stalls":{self.stalls},"state":"{state}"'
-            f'{previous}{by}{more},"created_ms":{self.created},"due_ms":{self.due}{started}{finished}}}'
-        )))  # fmt: skip
+        self.events.append(
+            (
+                at,
+                self.where,
+                f'{{"v":1,"id":"{self.log}-{at}-{self.number}-{self.n}",',
+                (
+                    f'"kind":"{kind}","at_ms":{at},'
+                    f'{self.head}{self.life}{self.tail}{self.attempt},"failures":{self.fails},"stalls":{self.stalls},"state":"{state}"'
+                    f'{previous}{by}{more},"created_ms":{self.created},"due_ms":{self.due}{started}{finished}}}'
+                ),
+            )
+        )
         self.state = state
         self.n += 1
 
@@ -163,7 +199,9 @@ class _Life:
     def wait(self) -> bool:
         """In the line. False: its story is over, or not over yet when the plan ends."""
         luck = self.random.random()
-        burst = 20 if (self.at // 60_000) % 240 in range(60, 75) else 1  # a quarter of an hour in every four
+        burst = (
+            20 if (self.at // 60_000) % 240 in range(60, 75) else 1
+        )  # a quarter of an hour in every four
         self.at += 1 + int(self.random.lognormvariate(3.5, 1.2) * burst)
         if self.at > self.until:
             return False

@@ -85,8 +85,16 @@ EVENTS = Table(
     "events",
     "The audit log: one row per transition and per operation on a queue, each exactly once.",
     (
-        _C("id", "string", "never used for another event; by its numbers, the events of one job are in order"),
-        _C("kind", "string", "what happened: accepted, started, completed, …; paused, limits, cleared, … of a queue; or `gap`"),
+        _C(
+            "id",
+            "string",
+            "never used for another event; by its numbers, the events of one job are in order",
+        ),
+        _C(
+            "kind",
+            "string",
+            "what happened: accepted, started, completed, …; paused, limits, cleared, … of a queue; or `gap`",
+        ),
         _C("at", "timestamp", "when, by the store's clock"),
         *_WHO,
         _C("job", "string", "the job's id"),
@@ -106,7 +114,11 @@ EVENTS = Table(
         _C("due_at", "timestamp", "when it was (or is) due"),
         _C("started_at", "timestamp", "when its latest run began"),
         _C("finished_at", "timestamp", "when it ended"),
-        _C("number", "bigint", "counts the events of a shard of the queue's log from 1 without gaps; null or 0 before jobq 0.2"),
+        _C(
+            "number",
+            "bigint",
+            "counts the events of a shard of the queue's log from 1 without gaps; null or 0 before jobq 0.2",
+        ),
         _C("shard", "int", "the partition of a partitioned queue, else 0"),
         _C("actor", "string", "who gave the command"),
     ),
@@ -134,7 +146,11 @@ ATTEMPTS = Table(
         _C("due_at", "timestamp", "when it should have begun"),
         _C("started_at", "timestamp", "when it began"),
         _C("ended_at", "timestamp", "when it ended"),
-        _C("wait_ms", "bigint", "due to start (never below 0); null if the event of its start is not in the lake"),
+        _C(
+            "wait_ms",
+            "bigint",
+            "due to start (never below 0); null if the event of its start is not in the lake",
+        ),
         _C("run_ms", "bigint", "start to end"),
         _C("failures", "int", "runs of this life that failed, this one included"),
         _C("stalls", "int", "runs of this life that stalled, this one included"),
@@ -156,8 +172,16 @@ QUEUE_MINUTE = Table(
         _C("cancelled", "bigint", "jobs cancelled"),
         _C("retried", "bigint", "runs that failed and will be retried"),
         _C("stalled", "bigint", "runs whose lease was lost and that go back to the line"),
-        _C("returned", "bigint", "runs that went back at no cost: snoozed, released, limited, blocked"),
-        _C("wait_p50", "double", "ms from due to start, of the runs begun (percentiles are exact, by nearest rank)"),
+        _C(
+            "returned",
+            "bigint",
+            "runs that went back at no cost: snoozed, released, limited, blocked",
+        ),
+        _C(
+            "wait_p50",
+            "double",
+            "ms from due to start, of the runs begun (percentiles are exact, by nearest rank)",
+        ),
         _C("wait_p95", "double", ""),
         _C("wait_p99", "double", ""),
         _C("wait_ms", "bigint", "the sum"),
@@ -202,7 +226,11 @@ WORKER_MINUTE = Table(
         _C("busy_ms", "bigint", "time spent in runs, added up over runs at the same time"),
         _C("covered_ms", "bigint", "time with at least one run under way"),
         _C("concurrency", "double", "busy_ms / 60,000: runs at a time, on average"),
-        _C("utilisation", "double", "covered_ms / 60,000: the share of the minute in which it was working"),
+        _C(
+            "utilisation",
+            "double",
+            "covered_ms / 60,000: the share of the minute in which it was working",
+        ),
         _HOUR,
     ),
     (_DAY,),
@@ -214,7 +242,11 @@ ERRORS = Table(
     (
         *_WHO,
         _C("name", "string", "the task"),
-        _C("reason", "string", "error, timeout, stalled, expired, rejected, child, crashed, unknown"),
+        _C(
+            "reason",
+            "string",
+            "error, timeout, stalled, expired, rejected, child, crashed, unknown",
+        ),
         _C("fingerprint", "string", "the same for errors of one cause"),
         _C("count", "bigint", "how many"),
         _C("final", "bigint", "of them, those that ended their job as failed"),
@@ -259,7 +291,16 @@ QUARANTINE = Table(
     (_C("day", "date", "the day it was read (UTC)"),),
 )
 
-TABLES: tuple[Table, ...] = (EVENTS, ATTEMPTS, QUEUE_MINUTE, TENANT_DAY, WORKER_MINUTE, ERRORS, SLO, QUARANTINE)
+TABLES: tuple[Table, ...] = (
+    EVENTS,
+    ATTEMPTS,
+    QUEUE_MINUTE,
+    TENANT_DAY,
+    WORKER_MINUTE,
+    ERRORS,
+    SLO,
+    QUARANTINE,
+)
 BY_NAME: dict[str, Table] = {table.name: table for table in TABLES}
 
 
@@ -267,4 +308,6 @@ def as_markdown(table: Table) -> str:
     """The table's page in the guide."""
     by = ", ".join(table.partition_names)
     head = f"### `{table.name}`\n\n{table.doc} Partitioned by {by}.\n\n| column | type | meaning |\n|---|---|---|\n"
-    return head + "".join(f"| `{c.name}` | {c.type} | {c.doc} |\n" for c in (*table.body, *table.partitions))
+    return head + "".join(
+        f"| `{c.name}` | {c.type} | {c.doc} |\n" for c in (*table.body, *table.partitions)
+    )

@@ -20,10 +20,25 @@ from jobq.stores import open_store
 
 @click.command("jq-relay", cls=Discreet, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--url", envvar="JQ_URL", default="sqlite:///jobq.db", show_default=True, help="The store whose events are shipped."
+    "--url",
+    envvar="JQ_URL",
+    default="sqlite:///jobq.db",
+    show_default=True,
+    help="The store whose events are shipped.",
 )
-@click.option("--to", "target", required=True, envvar="JQ_RELAY_TO", help="kafka://host:9092/topic or files:///folder.")
-@click.option("--name", default="relay", show_default=True, help="Whose position is kept: one name per target.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    envvar="JQ_RELAY_TO",
+    help="kafka://host:9092/topic or files:///folder.",
+)
+@click.option(
+    "--name",
+    default="relay",
+    show_default=True,
+    help="Whose position is kept: one name per target.",
+)
 @click.option("--once", is_flag=True, help="Ship what is there now, and end.")
 @click.option(
     "--refused",
@@ -33,15 +48,29 @@ from jobq.stores import open_store
     help="Where events go that the target will never take.",
 )
 @click.option(
-    "--metrics-port", type=click.IntRange(0, 65_535), help="Serve Prometheus metrics on 127.0.0.1 at this port (0: any)."
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    help="Serve Prometheus metrics on 127.0.0.1 at this port (0: any).",
 )
 @click.option("--verbose", is_flag=True, help="Log more than warnings.")
-@click.option("--log-format", type=click.Choice(logs.FORMATS), default="text", show_default=True, help="How to log, to stderr.")
+@click.option(
+    "--log-format",
+    type=click.Choice(logs.FORMATS),
+    default="text",
+    show_default=True,
+    help="How to log, to stderr.",
+)
 @click.version_option(package_name="jobq")
 def main(
-    url: str, target: str, name: str, once: bool, refused: str, metrics_port: int | None, verbose: bool,
+    url: str,
+    target: str,
+    name: str,
+    once: bool,
+    refused: str,
+    metrics_port: int | None,
+    verbose: bool,
     log_format: logs.LogFormat,
-) -> None:  # fmt: skip
+) -> None:
     """Ship the event log of a store to Kafka or to files. Run as many as you like: each queue is shipped by one of them."""
     logs.configure("info" if verbose else "warning", log_format)
     try:
@@ -50,7 +79,9 @@ def main(
         raise click.ClickException(said(e)) from e
 
 
-async def _main(url: str, target: str, name: str, once: bool, refused: Path, metrics_port: int | None) -> None:
+async def _main(
+    url: str, target: str, name: str, once: bool, refused: Path, metrics_port: int | None
+) -> None:
     async with open_store(url) as store:
         relay = Relay(store, open_target(target), name=name, outcasts=refused)
         loop = asyncio.get_running_loop()
@@ -62,7 +93,11 @@ async def _main(url: str, target: str, name: str, once: bool, refused: Path, met
                 shipped = await relay.drain()
                 await relay.target.aclose()
                 found = relay.status
-                if problems := [problem for problem in (found.problem, *(queue.problem for queue in found.queues)) if problem]:
+                if problems := [
+                    problem
+                    for problem in (found.problem, *(queue.problem for queue in found.queues))
+                    if problem
+                ]:
                     raise TargetUnavailable(f"{shipped} events shipped, then: {problems[0]}")
                 click.echo(f"{shipped} events shipped to {relay.target.name}")
             else:
@@ -94,6 +129,8 @@ async def _metrics(relay: Relay, port: int | None) -> AsyncIterator[None]:
         server = await asyncio.start_server(answer, "127.0.0.1", port)
     except OSError as e:
         raise ConfigError(f"--metrics-port {port}: {e.strerror}") from e
-    click.echo(f"metrics on http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics", err=True)
+    click.echo(
+        f"metrics on http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics", err=True
+    )
     async with server:
         yield

@@ -44,12 +44,17 @@ class FilesTarget:
         self.name = f"files://{self.folder}"
         self.max_bytes = int(options["max_mb"] * 1024 * 1024)
         self.max_seconds = options["max_seconds"]
-        self._who = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname()) + f"-{os.getpid()}-{os.urandom(2).hex()}"
+        self._who = (
+            re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
+            + f"-{os.getpid()}-{os.urandom(2).hex()}"
+        )
         self._file: BinaryIO | None = None
         self._path = Path()
         self._since = 0.0
         self._count = 0
-        self._lock = threading.Lock()  # of threads, not of tasks: what a cancelled task began in a thread goes on there
+        self._lock = (
+            threading.Lock()
+        )  # of threads, not of tasks: what a cancelled task began in a thread goes on there
 
     async def open(self) -> None:
         """Make the folder, and finish what a dead relay left. ConfigError if something else than a folder is there."""
@@ -137,7 +142,10 @@ class FilesTarget:
         self._file, self._path, self._since = file, path, time.monotonic()
 
     def _rotate_if_due(self) -> None:
-        if self._file and (self._file.tell() >= self.max_bytes or time.monotonic() - self._since >= self.max_seconds):
+        if self._file and (
+            self._file.tell() >= self.max_bytes
+            or time.monotonic() - self._since >= self.max_seconds
+        ):
             self._finish()
 
     def _finish(self) -> None:
@@ -174,7 +182,9 @@ def _options(query: str) -> dict[str, float]:
     options = dict(_DEFAULTS)
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in _DEFAULTS:
-            raise ConfigError(f"files:// has no option {name!r}{did_you_mean(name, _DEFAULTS)}: there is {', '.join(_DEFAULTS)}")
+            raise ConfigError(
+                f"files:// has no option {name!r}{did_you_mean(name, _DEFAULTS)}: there is {', '.join(_DEFAULTS)}"
+            )
         try:
             options[name] = float(text)
         except ValueError:

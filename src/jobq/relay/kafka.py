@@ -29,7 +29,12 @@ from jobq.relay.targets import Refused, TargetUnavailable
 log = logging.getLogger("jobq.relay.kafka")
 
 _NEVER = frozenset(
-    {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD}
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+    }
 )
 
 
@@ -39,7 +44,11 @@ def _credentials() -> dict[str, str]:
     if found is None:
         return {}
     options = {"security.protocol": "SASL_SSL", "sasl.mechanism": found.mechanism}
-    return {**options, "sasl.username": found.username, "sasl.password": found.password} if found.username else options
+    return (
+        {**options, "sasl.username": found.username, "sasl.password": found.password}
+        if found.username
+        else options
+    )
 
 
 class KafkaTarget:
@@ -69,7 +78,9 @@ class KafkaTarget:
         }
         self.problem: str | None = None
         self._producer: Producer | None = None
-        self._retired = threading.Event()  # of the present producer: its thread throws away what is unsent, and ends
+        self._retired = (
+            threading.Event()
+        )  # of the present producer: its thread throws away what is unsent, and ends
 
     async def open(self) -> None:
         """Start the producer. It connects by itself, now or when Kafka is there."""
@@ -79,7 +90,12 @@ class KafkaTarget:
             except KafkaException as e:
                 raise ConfigError(f"{self.name}: {e.args[0].str()}") from e
             self._retired = threading.Event()
-            threading.Thread(target=_serve, args=(self._producer, self._retired), name="jq-relay-kafka", daemon=True).start()
+            threading.Thread(
+                target=_serve,
+                args=(self._producer, self._retired),
+                name="jq-relay-kafka",
+                daemon=True,
+            ).start()
 
     def _on_error(self, error: KafkaError) -> None:
         self.problem = error.str()
@@ -89,18 +105,26 @@ class KafkaTarget:
         await self.open()
         assert self._producer is not None
         delivery = _Delivery(asyncio.get_running_loop(), len(events))
-        refused = [Refused(event, why) for event in events if (why := await self._produce(event, delivery))]
+        refused = [
+            Refused(event, why) for event in events if (why := await self._produce(event, delivery))
+        ]
         delivery.give_up(len(refused))
         try:
             await delivery.done
         except asyncio.CancelledError:
             self._abandon()  # nothing may be delivered behind the back of whoever sends these events next
             raise
-        refused += [Refused(event, error.str()) for event, error in delivery.failed if error.code() in _NEVER]
+        refused += [
+            Refused(event, error.str())
+            for event, error in delivery.failed
+            if error.code() in _NEVER
+        ]
         lost = [error for _, error in delivery.failed if error.code() not in _NEVER]
         if lost:
             self._abandon()  # a producer that lost a message may be broken for good (fatal errors): the next send makes a new one
-            raise TargetUnavailable(f"{self.name} did not take {len(lost)} of {len(events)} events: {lost[0].str()}")
+            raise TargetUnavailable(
+                f"{self.name} did not take {len(lost)} of {len(events)} events: {lost[0].str()}"
+            )
         self.problem = None
         return refused
 
@@ -110,7 +134,9 @@ class KafkaTarget:
         value, key = wire.encode(event), wire.key(event)
         while True:
             try:
-                self._producer.produce(self.topic, value=value, key=key, on_delivery=delivery.callback(event))
+                self._producer.produce(
+                    self.topic, value=value, key=key, on_delivery=delivery.callback(event)
+                )
                 return None
             except BufferError:  # the producer's queue is full: wait for reports
                 await asyncio.sleep(0.01)
@@ -171,7 +197,9 @@ class _Delivery:
             self._left -= arrived
             finished = self._left == 0
         if finished:
-            with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits for this any more
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the event loop is closed: nobody waits for this any more
                 self._loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:

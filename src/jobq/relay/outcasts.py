@@ -29,7 +29,12 @@ class Outcasts:
         now = int(time.time() * 1000)
         with self.path.open("ab") as file:
             for event, why in refused:
-                line = {"at_ms": now, "target": target, "why": why, "event": msgspec.Raw(wire.encode(event))}
+                line = {
+                    "at_ms": now,
+                    "target": target,
+                    "why": why,
+                    "event": msgspec.Raw(wire.encode(event)),
+                }
                 file.write(msgspec.json.encode(line) + b"\n")
             file.flush()
             os.fsync(file.fileno())

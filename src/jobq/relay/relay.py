@@ -61,12 +61,16 @@ class Relay:
     def status(self) -> RelayStatus:
         """How it is doing now."""
         lanes = tuple(lane.status for lane in self._lanes.values() if lane.ours)
-        return RelayStatus(target=self.target.name, queues=lanes, others=self._others, problem=self._problem)
+        return RelayStatus(
+            target=self.target.name, queues=lanes, others=self._others, problem=self._problem
+        )
 
     async def tick(self) -> int:
         """One pass: for each queue that is ours, one page. Answers how many events were shipped."""
         await self._find_queues()
-        passes = await asyncio.gather(*(lane.tick() for lane in self._lanes.values()), return_exceptions=True)
+        passes = await asyncio.gather(
+            *(lane.tick() for lane in self._lanes.values()), return_exceptions=True
+        )
         self._others = sum(not lane.ours for lane in self._lanes.values())
         await self._tend_target()
         # Raised when every lane has come to an end: one still at work would send beside the next pass, and out of order.
@@ -111,7 +115,10 @@ class Relay:
 
     async def _until_stopped(self) -> int:
         """A pass that a stop breaks off: a page that waits for Kafka must not keep the process."""
-        work, stop = asyncio.ensure_future(self.tick()), asyncio.ensure_future(self._stopping.wait())
+        work, stop = (
+            asyncio.ensure_future(self.tick()),
+            asyncio.ensure_future(self._stopping.wait()),
+        )
         await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
         for task in (work, stop):
             if not task.done():
@@ -142,7 +149,9 @@ class _Lane:
             return 0
         if self.position is None:
             self.position = await self._registered()
-        page = await self.relay.store.read_events(self.queue, after=self.position, limit=self.relay.page)
+        page = await self.relay.store.read_events(
+            self.queue, after=self.position, limit=self.relay.page
+        )
         if not page.events:
             self.position = page.position
             self._note(lag_ms=0, problem=None)
@@ -157,7 +166,12 @@ class _Lane:
         began = time.monotonic()
         ours = await relay.store.lead(self.office, who=relay.who, ttl_ms=relay.lease_ms)
         if ours != self.ours:
-            log.info("queue %s of tenant %s is %s", self.queue.queue, self.queue.tenant, "ours" if ours else "another instance's")
+            log.info(
+                "queue %s of tenant %s is %s",
+                self.queue.queue,
+                self.queue.tenant,
+                "ours" if ours else "another instance's",
+            )
             self.position = None  # whoever had it may have gone on since: ask the store
         self.ours, self._asked = ours, began
         return ours
@@ -166,7 +180,11 @@ class _Lane:
         """Where we stand in the log; a new reader begins at the oldest event there is."""
         store, name = self.relay.store, self.relay.name
         known = await store.ack_events(self.queue, name, None)
-        return known if known is not None else await store.ack_events(self.queue, name, BEGINNING) or BEGINNING
+        return (
+            known
+            if known is not None
+            else await store.ack_events(self.queue, name, BEGINNING) or BEGINNING
+        )
 
     async def _ship(self, page: EventPage) -> int:
         """Send the page; renew the office while the target lets us wait. Acknowledge it when it is there."""
@@ -198,7 +216,9 @@ class _Lane:
         self.position = page.position
         # More may wait, none of it older than the last one sent. That nothing does, only an empty page says.
         lag = max(0, relay.clock() - page.events[-1].at_ms)
-        self._note(shipped=len(page.events) - len(refused), refused=len(refused), lag_ms=lag, problem=None)
+        self._note(
+            shipped=len(page.events) - len(refused), refused=len(refused), lag_ms=lag, problem=None
+        )
         return len(page.events)
 
     async def _wait(self, sending: asyncio.Future[list[Refused]]) -> list[Refused] | None:
@@ -209,7 +229,8 @@ class _Lane:
                 if done:
                     return sending.result()
                 self._note(
-                    problem=f"{self.relay.target.name} has not answered yet", lag_ms=self.status.lag_ms + self.relay.lease_ms // 3
+                    problem=f"{self.relay.target.name} has not answered yet",
+                    lag_ms=self.status.lag_ms + self.relay.lease_ms // 3,
                 )
                 if not await self._elected():
                     return None
@@ -219,9 +240,21 @@ class _Lane:
                 with contextlib.suppress(asyncio.CancelledError, TargetUnavailable):
                     await sending
 
-    def _note(self, *, shipped: int = 0, refused: int = 0, lag_ms: int | None = None, problem: str | None = None) -> None:
+    def _note(
+        self,
+        *,
+        shipped: int = 0,
+        refused: int = 0,
+        lag_ms: int | None = None,
+        problem: str | None = None,
+    ) -> None:
         old = self.status
         self.status = QueueStatus(
-            tenant=old.tenant, queue=old.queue, position=self.position or BEGINNING, shipped=old.shipped + shipped,
-            refused=old.refused + refused, lag_ms=old.lag_ms if lag_ms is None else lag_ms, problem=problem,
-        )  # fmt: skip
+            tenant=old.tenant,
+            queue=old.queue,
+            position=self.position or BEGINNING,
+            shipped=old.shipped + shipped,
+            refused=old.refused + refused,
+            lag_ms=old.lag_ms if lag_ms is None else lag_ms,
+            problem=problem,
+        )

@@ -25,7 +25,9 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     queues: tuple[QueueStatus, ...] = ()
     others: int = 0  # queues that another instance ships
-    problem: str | None = None  # what the target fails at beside taking events (publishing a file, say); it is tried again
+    problem: str | None = (
+        None  # what the target fails at beside taking events (publishing a file, say); it is tried again
+    )
 
     @property
     def lag_ms(self) -> int:
@@ -38,9 +40,17 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     def _lines(self) -> Iterator[str]:
         series: dict[str, tuple[str, str, Callable[[QueueStatus], float]]] = {
-            "jobq_relay_lag_seconds": ("gauge", "Age of the oldest event not shipped yet.", lambda q: q.lag_ms / 1000),
+            "jobq_relay_lag_seconds": (
+                "gauge",
+                "Age of the oldest event not shipped yet.",
+                lambda q: q.lag_ms / 1000,
+            ),
             "jobq_relay_shipped_total": ("counter", "Events shipped.", lambda q: q.shipped),
-            "jobq_relay_refused_total": ("counter", "Events the target will never take.", lambda q: q.refused),
+            "jobq_relay_refused_total": (
+                "counter",
+                "Events the target will never take.",
+                lambda q: q.refused,
+            ),
             "jobq_relay_blocked": (
                 "gauge",
                 "1 while the target does not take this queue's events.",

@@ -47,18 +47,25 @@ class Target(Protocol):
         ...
 
 
-_KINDS = {"kafka": ("jobq.relay.kafka", "KafkaTarget"), "files": ("jobq.relay.files", "FilesTarget")}
+_KINDS = {
+    "kafka": ("jobq.relay.kafka", "KafkaTarget"),
+    "files": ("jobq.relay.files", "FilesTarget"),
+}
 
 
 def open_target(url: str) -> Target:
     """The target at a URL, not yet opened. ConfigError says what to type."""
     scheme = urlsplit(url).scheme
     if scheme not in _KINDS:
-        raise ConfigError(f"no target for {redacted_url(url)!r}: kafka://host:9092/topic or files:///folder")
+        raise ConfigError(
+            f"no target for {redacted_url(url)!r}: kafka://host:9092/topic or files:///folder"
+        )
     module, name = _KINDS[scheme]
     try:
         kind = getattr(import_module(module), name)
     except ImportError as e:
-        raise ConfigError(f"{scheme}:// needs a driver that is not installed: pip install 'jobq[{scheme}]'") from e
+        raise ConfigError(
+            f"{scheme}:// needs a driver that is not installed: pip install 'jobq[{scheme}]'"
+        ) from e
     target: Target = kind(url)
     return target

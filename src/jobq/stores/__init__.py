@@ -52,7 +52,9 @@ def _own(scheme: str) -> Callable[..., Any]:
     except ImportError as e:
         if extra is None:
             raise
-        raise ConfigError(f"{scheme}:// needs a driver that is not installed: pip install 'jobq[{extra}]'") from e
+        raise ConfigError(
+            f"{scheme}:// needs a driver that is not installed: pip install 'jobq[{extra}]'"
+        ) from e
     return opener
 
 
@@ -69,9 +71,13 @@ def _of_another_package(scheme: str, url: str) -> Callable[..., Any]:
     try:
         opener = found[scheme].load()
     except Exception as e:  # whatever that package does when it is imported
-        raise ConfigError(f"{scheme}:// is a store of {found[scheme].value}, which cannot be loaded: {e}") from e
+        raise ConfigError(
+            f"{scheme}:// is a store of {found[scheme].value}, which cannot be loaded: {e}"
+        ) from e
     if not callable(opener):
-        raise ConfigError(f"{scheme}:// is a store of {found[scheme].value}, which is not a callable open(url, clock)")
+        raise ConfigError(
+            f"{scheme}:// is a store of {found[scheme].value}, which is not a callable open(url, clock)"
+        )
     return opener  # type: ignore[no-any-return]
 
 

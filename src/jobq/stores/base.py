@@ -62,7 +62,9 @@ Clock = Callable[[], int]
 class HotStore(Protocol):
     """What runs for every job."""
 
-    async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
+    async def put(
+        self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
+    ) -> list[PutResult]:
         """Accept jobs. The answers stand in the order of the specs.
 
         An id whose record lives is a duplicate: nothing changes and the job found is returned; a cancelled one is free
@@ -88,7 +90,9 @@ class HotStore(Protocol):
         """
         ...
 
-    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
+    ) -> Settled:
         """End runs, then claim more: the one exchange of a working worker.
 
         An outcome whose token is not (any more) the job's lease changes nothing and is named in `stale`. A job that was
@@ -125,7 +129,9 @@ class HotStore(Protocol):
 class SignalStore(Protocol):
     """Being told instead of asking. Signals can be lost: whoever waits also looks, slowly."""
 
-    async def sleep(self, queues: Sequence[QueueName], *, worker: str, slots: int, timeout_ms: int) -> bool:
+    async def sleep(
+        self, queues: Sequence[QueueName], *, worker: str, slots: int, timeout_ms: int
+    ) -> bool:
         """Wait until there may be work in one of the queues (True), or for the timeout (False).
 
         Work that arrived since the worker's last exchange found nothing is not missed. n jobs becoming waiting wake
@@ -163,7 +169,12 @@ class OperatorStore(Protocol):
         ...
 
     async def set_limits(
-        self, queue: QueueName, limits: Limits | None, *, key: str | None = None, actor: str | None = None
+        self,
+        queue: QueueName,
+        limits: Limits | None,
+        *,
+        key: str | None = None,
+        actor: str | None = None,
     ) -> None:
         """Change limits at run time, for the queue or for one key; None goes back to what is declared.
 
@@ -178,28 +189,47 @@ class OperatorStore(Protocol):
         """Claims go on; sleeping workers hear of it. Lifts a hold of the queue as well."""
         ...
 
-    async def hold(self, queue: QueueName, ms: int, key: str | None = None, *, actor: str | None = None) -> None:
+    async def hold(
+        self, queue: QueueName, ms: int, key: str | None = None, *, actor: str | None = None
+    ) -> None:
         """Claim nothing of the queue, or of one key, for `ms` from now. Running jobs go on; of two holds the later end stays.
 
         ConfigError for a key of a plain queue. The outcome `Hold` does the same for the key or queue of its job (of a
         partitioned queue, for the partition of an unkeyed job). core/holds.py has the rule."""
         ...
 
-    async def release_hold(self, queue: QueueName, key: str | None = None, *, actor: str | None = None) -> bool:
+    async def release_hold(
+        self, queue: QueueName, key: str | None = None, *, actor: str | None = None
+    ) -> bool:
         """Lift the hold of the queue, or of one key, and wake workers. False if there is none."""
         ...
 
-    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000, actor: str | None = None) -> int:
+    async def clear(
+        self,
+        queue: QueueName,
+        *,
+        delayed: bool = False,
+        limit: int = 1000,
+        actor: str | None = None,
+    ) -> int:
         """Cancel up to `limit` waiting (and delayed and blocked, with `delayed`) jobs as `removed`; how many it were."""
         ...
 
     async def clean(
-        self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000, actor: str | None = None
+        self,
+        queue: QueueName,
+        state: State,
+        *,
+        older_than_ms: int = 0,
+        limit: int = 1000,
+        actor: str | None = None,
     ) -> int:
         """Remove up to `limit` ended records of a state, oldest first, that ended at least that long ago."""
         ...
 
-    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None) -> bool:
+    async def obliterate(
+        self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None
+    ) -> bool:
         """Remove everything of the queue, up to `limit` jobs at a time; True when nothing is left.
 
         With active jobs: ConfigError, unless forced (their leases are then lost). Events that are kept stay readable.
@@ -210,7 +240,9 @@ class OperatorStore(Protocol):
 class ScheduleStore(Protocol):
     """Jobs that come by the clock."""
 
-    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None) -> ScheduleRecord:
+    async def put_schedule(
+        self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None
+    ) -> ScheduleRecord:
         """Store a schedule. The same spec again keeps its counts and next time; another one starts anew (a pause stays)."""
         ...
 
@@ -218,7 +250,9 @@ class ScheduleStore(Protocol):
         """Forget a schedule; the jobs it made stay. False: there is no such schedule."""
         ...
 
-    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> Altered:
+    async def pause_schedule(
+        self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None
+    ) -> Altered:
         """Stop or go on firing; a paused schedule's times pass as missed. `late`: it is paused, or not, already."""
         ...
 
@@ -316,7 +350,12 @@ class EventStore(Protocol):
     """
 
     async def read_events(
-        self, queue: QueueName, *, after: str | None = None, limit: int = 1000, until: str | None = None
+        self,
+        queue: QueueName,
+        *,
+        after: str | None = None,
+        limit: int = 1000,
+        until: str | None = None,
     ) -> EventPage:
         """Events after a position, about `limit` of them. None: nothing yet, only the present end; "0": from the oldest kept.
 
@@ -359,13 +398,23 @@ class LifecycleStore(Protocol):
         """Migrate."""
         ...
 
-    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         """Close."""
         ...
 
 
 class Store(
-    HotStore, SignalStore, OperatorStore, ScheduleStore, ReadStore, PresenceStore, EventStore, LifecycleStore, Protocol
+    HotStore,
+    SignalStore,
+    OperatorStore,
+    ScheduleStore,
+    ReadStore,
+    PresenceStore,
+    EventStore,
+    LifecycleStore,
+    Protocol,
 ):
     """All of it. `url` is where it keeps jobs, with passwords left out."""
 

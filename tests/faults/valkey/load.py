@@ -70,7 +70,9 @@ async def produce(store: Store, n: int, pace: float = 0.01) -> list[str]:
     acknowledged: list[str] = []
     for start in range(0, n, 20):
         specs = [
-            JobSpec(queue=QUEUE, id=f"j{k:05}", name="work", payload=b"[[%d],{}]" % k, max_stalls=1000)
+            JobSpec(
+                queue=QUEUE, id=f"j{k:05}", name="work", payload=b"[[%d],{}]" % k, max_stalls=1000
+            )
             for k in range(start, min(start + 20, n))
         ]
         await stubborn(store, specs)
@@ -122,10 +124,14 @@ async def check(url: str, ids: list[str]) -> Counter[str]:
             assert story[-1].state is State.COMPLETED, told(story)
         counts = await store.count(QUEUE)
         assert counts[State.COMPLETED] == len(ids)
-        assert not any(counts[state] for state in (State.ACTIVE, State.WAITING, State.DELAYED, State.BLOCKED))
+        assert not any(
+            counts[state] for state in (State.ACTIVE, State.WAITING, State.DELAYED, State.BLOCKED)
+        )
     return Counter(str(e.kind) for e in log)
 
 
 def told(story: list[EventRecord]) -> str:
     """A job's story in a line."""
-    return f"{story[0].job}: " + ", ".join(f"{e.kind} by {e.worker} at {e.at_ms % 100_000}" for e in story)
+    return f"{story[0].job}: " + ", ".join(
+        f"{e.kind} by {e.worker} at {e.at_ms % 100_000}" for e in story
+    )

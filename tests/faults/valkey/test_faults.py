@@ -34,25 +34,37 @@ async def test_workers_that_are_killed_lose_no_job(server: Server) -> None:
     await begin(server.url)
     async with open_store(server.url) as store, workers(server.url, 3) as group:
         killing = asyncio.create_task(every(1.5, 8, group.kill_one))
-        ids = await produce(store, 4000, pace=0.05)  # for as long as workers are killed: an idle one leaves nothing behind
+        ids = await produce(
+            store, 4000, pace=0.05
+        )  # for as long as workers are killed: an idle one leaves nothing behind
         await killing
         await all_ended(store, len(ids))
     kinds = await check(server.url, ids)
     assert kinds["stalled"] > 0
-    assert kinds["started"] == kinds["completed"] + kinds["stalled"] + kinds["retried"] + kinds["released"]
+    assert (
+        kinds["started"]
+        == kinds["completed"] + kinds["stalled"] + kinds["retried"] + kinds["released"]
+    )
 
 
 async def test_a_flushed_library_and_cut_connections_lose_no_job(server: Server) -> None:
     await begin(server.url)
     async with open_store(server.url) as store, workers(server.url) as _:
         flushing = asyncio.create_task(every(0.5, 12, lambda: server.tell("FUNCTION", "FLUSH")))
-        cutting = asyncio.create_task(every(0.7, 9, lambda: server.tell("CLIENT", "KILL", "TYPE", "normal")))
-        muting = asyncio.create_task(every(1.1, 5, lambda: server.tell("CLIENT", "KILL", "TYPE", "pubsub")))
+        cutting = asyncio.create_task(
+            every(0.7, 9, lambda: server.tell("CLIENT", "KILL", "TYPE", "normal"))
+        )
+        muting = asyncio.create_task(
+            every(1.1, 5, lambda: server.tell("CLIENT", "KILL", "TYPE", "pubsub"))
+        )
         ids = await produce(store, 3000)
         await asyncio.gather(flushing, cutting, muting)
         await all_ended(store, len(ids))
     kinds = await check(server.url, ids)
-    assert kinds["started"] == kinds["completed"] + kinds["stalled"] + kinds["retried"] + kinds["released"]
+    assert (
+        kinds["started"]
+        == kinds["completed"] + kinds["stalled"] + kinds["retried"] + kinds["released"]
+    )
 
 
 async def test_a_server_that_crashes_and_comes_back_loses_no_job(server: Server) -> None:
@@ -101,7 +113,9 @@ async def test_a_cluster_that_loses_a_primary_loses_no_job_it_confirmed(tmp_path
             def lose_and_replace() -> None:
                 # Until the lost node is back as a replica there is nobody to wait for, so calls with ?wait=1 are not confirmed.
                 primary.kill()
-                servers.wait_until(lambda: b"master" in replica.tell("ROLE"), "the promoted replica")
+                servers.wait_until(
+                    lambda: b"master" in replica.tell("ROLE"), "the promoted replica"
+                )
                 primary.start()
 
             killing = asyncio.create_task(every(2, 1, lose_and_replace))
@@ -118,7 +132,9 @@ async def test_a_failover_by_sentinel_loses_no_job_it_confirmed(tmp_path: Path) 
         confirmed = f"{url}&wait=1"
         async with open_store(confirmed) as store, workers(confirmed) as _:
             # A switch that is ordered: afterwards the old primary follows the new one, so there is a replica to wait for.
-            switching = asyncio.create_task(every(2, 1, lambda: watched.sentinels[0].tell("SENTINEL", "FAILOVER", "jobs")))
+            switching = asyncio.create_task(
+                every(2, 1, lambda: watched.sentinels[0].tell("SENTINEL", "FAILOVER", "jobs"))
+            )
             ids = await produce(store, 2500)
             await switching
             await all_ended(store, len(ids))

@@ -35,23 +35,39 @@ CLAIM = Claim(queues=(QUEUE,), limit=10, lease_ms=60_000)
 
 
 @pytest.mark.parametrize("blob", [b"\xff", b"", "text", 7])
-async def test_unreadable_options_stop_no_queue_whose_events_tell_meta(store: SqliteStore, blob: object) -> None:
+async def test_unreadable_options_stop_no_queue_whose_events_tell_meta(
+    store: SqliteStore, blob: object
+) -> None:
     await store.declare(QUEUE, QueueConfig(event_meta=("trace",)))
     await store.put([spec(f"{n}") for n in range(5)])
     await damage(store, "UPDATE jobs SET options = ? WHERE id = '2'", blob)
     leases = (await store.settle([], worker="w", call="1", then=CLAIM)).leases
-    assert [(lease.id, lease.unreadable) for lease in leases] == [(f"{n}", n == 2) for n in range(5)]
-    await store.settle([Complete(queue=QUEUE, id=lease.id, token=lease.token) for lease in leases], worker="w", call="2")
+    assert [(lease.id, lease.unreadable) for lease in leases] == [
+        (f"{n}", n == 2) for n in range(5)
+    ]
+    await store.settle(
+        [Complete(queue=QUEUE, id=lease.id, token=lease.token) for lease in leases],
+        worker="w",
+        call="2",
+    )
     assert (await store.count(QUEUE))[State.COMPLETED] == 5
-    ended = [event for event in (await store.read_events(QUEUE, after="0")).events if event.kind == "completed"]
-    assert {event.job: event.meta for event in ended} == {f"{n}": None if n == 2 else {"trace": f"{n}"} for n in range(5)}
+    ended = [
+        event
+        for event in (await store.read_events(QUEUE, after="0")).events
+        if event.kind == "completed"
+    ]
+    assert {event.job: event.meta for event in ended} == {
+        f"{n}": None if n == 2 else {"trace": f"{n}"} for n in range(5)
+    }
 
 
 async def test_a_failed_run_that_cannot_be_read_is_told_as_such(store: SqliteStore) -> None:
     await store.put([spec("a")])
     (lease,) = (await store.settle([], worker="w", call="1", then=CLAIM)).leases
     why = Failure(reason="error", type="ValueError", message="boom")
-    await store.settle([Fail(queue=QUEUE, id="a", token=lease.token, failure=why)], worker="w", call="2")
+    await store.settle(
+        [Fail(queue=QUEUE, id="a", token=lease.token, failure=why)], worker="w", call="2"
+    )
     await damage(store, "UPDATE errors SET failure = x'ff'")
     (record,) = await store.get([JobKey(QUEUE, "a")])
     assert record is not None

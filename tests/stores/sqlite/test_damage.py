@@ -33,17 +33,23 @@ async def damage(store: SqliteStore, sql: str, *values: object) -> None:
     await store._write(lambda tx: (tx.execute(sql, values), tx.memory.forget_queues())[0])
 
 
-async def claim(store: SqliteStore, call: str, *queues: QueueName, n: int = 100) -> tuple[Lease, ...]:
+async def claim(
+    store: SqliteStore, call: str, *queues: QueueName, n: int = 100
+) -> tuple[Lease, ...]:
     wanted = Claim(queues=queues or (QUEUE,), limit=n, lease_ms=60_000)
     return (await store.settle([], worker="w", call=call, then=wanted)).leases
 
 
 @pytest.mark.parametrize("blob", [b"\xff", b"", b"\x93\x01", "text", 7, b"\xdb\xff\xff\xff\xff"])
-async def test_a_job_with_unreadable_options_is_claimed_as_such_beside_good_ones(store: SqliteStore, blob: object) -> None:
+async def test_a_job_with_unreadable_options_is_claimed_as_such_beside_good_ones(
+    store: SqliteStore, blob: object
+) -> None:
     await store.put([spec(f"{n}", timeout_ms=1000) for n in range(7)])
     await damage(store, "UPDATE jobs SET options = ? WHERE id = '3'", blob)
     leases = await claim(store, "1")
-    assert [(lease.id, lease.unreadable) for lease in leases] == [(f"{n}", n == 3) for n in range(7)]
+    assert [(lease.id, lease.unreadable) for lease in leases] == [
+        (f"{n}", n == 3) for n in range(7)
+    ]
     done = [Complete(queue=QUEUE, id=lease.id, token=lease.token) for lease in leases]
     assert (await store.settle(done, worker="w", call="2")).stale == ()
     assert (await store.count(QUEUE))[State.COMPLETED] == 7
@@ -65,7 +71,13 @@ async def test_a_worker_fails_an_unreadable_job_and_runs_the_others(tmp_path: ob
             await damage(other, "UPDATE jobs SET options = x'ff' WHERE id = ?", jobs[2].id)
         async with Worker(queue):
             infos = [await job.wait(timeout=30) for job in jobs]
-    assert [info.state for info in infos] == ["completed", "completed", "failed", "completed", "completed"]
+    assert [info.state for info in infos] == [
+        "completed",
+        "completed",
+        "failed",
+        "completed",
+        "completed",
+    ]
     assert sorted(ran) == [0, 1, 3, 4]
     failure = infos[2].failure
     assert failure is not None
@@ -121,9 +133,15 @@ async def test_the_counters_are_right_again_when_rows_have_vanished(store: Sqlit
 async def test_an_unreadable_entry_of_the_log_is_a_gap_and_not_the_end(store: SqliteStore) -> None:
     for n in range(3):
         await store.put([spec(f"{n}")])
-    await damage(store, "UPDATE events SET entry = x'93ff' WHERE at = (SELECT min(at) + 1 FROM events)")
+    await damage(
+        store, "UPDATE events SET entry = x'93ff' WHERE at = (SELECT min(at) + 1 FROM events)"
+    )
     events = (await store.read_events(QUEUE, after="0")).events
-    assert [(str(event.kind), event.job) for event in events] == [("accepted", "0"), ("gap", ""), ("accepted", "2")]
+    assert [(str(event.kind), event.job) for event in events] == [
+        ("accepted", "0"),
+        ("gap", ""),
+        ("accepted", "2"),
+    ]
 
 
 @pytest.mark.parametrize("entry", [b"\x93\xff", b"\x92\x02\x01", b"\x05"])
@@ -136,4 +154,8 @@ async def test_an_unreadable_entry_does_not_stop_the_upkeep_that_drops_it(
     await damage(store, "UPDATE events SET entry = ?", entry)
     await store.tick()
     events = (await store.read_events(QUEUE, after="0")).events
-    assert [str(event.kind) for event in events] == ["gap", "gap", "gap"]  # what was dropped, and the two that are kept
+    assert [str(event.kind) for event in events] == [
+        "gap",
+        "gap",
+        "gap",
+    ]  # what was dropped, and the two that are kept

@@ -93,7 +93,9 @@ async def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
 async def test_what_others_wrote_to_a_queue_counts_at_once(tmp_path: Path) -> None:
     """Two databases on one file, as two processes have: each remembers the queue's row only while the other does not write."""
-    stores = [SqliteStore("", f"{n}", f"{tmp_path}/jobs.db", full=False, clock=None) for n in range(2)]
+    stores = [
+        SqliteStore("", f"{n}", f"{tmp_path}/jobs.db", full=False, clock=None) for n in range(2)
+    ]
     async with stores[0], stores[1]:
         for n in range(12):
             await stores[n % 3 % 2].put([spec(f"{n}")])
@@ -114,18 +116,27 @@ async def test_a_call_that_failed_leaves_nothing_of_its_queue_behind(tmp_path: P
         with pytest.raises(ConfigError):
             await store.put([spec("b"), msgspec.structs.replace(spec("c"), key="k")])
         with pytest.raises(InvalidJob):
-            await store.put([spec("b"), msgspec.structs.replace(spec("c"), after=(Edge(job=JobKey(QUEUE, "none")),))])
+            await store.put(
+                [
+                    spec("b"),
+                    msgspec.structs.replace(spec("c"), after=(Edge(job=JobKey(QUEUE, "none")),)),
+                ]
+            )
         await store.put([spec("d")])
         assert (await store.count(QUEUE))[State.WAITING] == 2
         page = await store.read_events(QUEUE, after="0")
         assert [event.job for event in page.events] == ["a", "d"]
 
 
-@pytest.mark.parametrize(("option", "level"), [("", 1), ("?synchronous=normal", 1), ("?synchronous=full", 2)])
+@pytest.mark.parametrize(
+    ("option", "level"), [("", 1), ("?synchronous=normal", 1), ("?synchronous=full", 2)]
+)
 async def test_synchronous_is_what_the_url_says(tmp_path: Path, option: str, level: int) -> None:
     async with open_store(f"sqlite:///{tmp_path}/jobs.db{option}") as store:
         database = store._database  # type: ignore[attr-defined]
-        level_now = await database.write(False, None, lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0])
+        level_now = await database.write(
+            False, None, lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0]
+        )
         assert level_now == level
 
 

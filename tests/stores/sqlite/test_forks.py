@@ -54,7 +54,9 @@ async def test_every_reader_sees_the_same_ids(tmp_path: Path) -> None:
     assert len({id.rsplit("-", 1)[1] for id in seen[2]}) == 3  # each opening is an incarnation
 
 
-async def test_a_gap_has_the_id_of_an_event_that_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gap_has_the_id_of_an_event_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(upkeep, "LOG_EVENTS", 3)
     url = f"sqlite:///{tmp_path}/jobs.db"
     async with open_store(url) as store:

@@ -65,12 +65,16 @@ async def test_a_sleeping_worker_learns_that_its_file_is_gone(
             await store.put([spec("a")])
             await store.settle([], worker="w", call="1", then=claim)
             assert (await store.settle([], worker="w", call="2", then=claim)).asleep
-            sleeping = asyncio.ensure_future(store.sleep([QUEUE], worker="w", slots=1, timeout_ms=60_000))
+            sleeping = asyncio.ensure_future(
+                store.sleep([QUEUE], worker="w", slots=1, timeout_ms=60_000)
+            )
             os.unlink(tmp_path / "jobs.db")
             assert await asyncio.wait_for(sleeping, 30) is True
             with pytest.raises(StoreUnavailable, match="was deleted"):
                 await store.settle([], worker="w", call="3", then=claim)
-    assert [record.levelname for record in caplog.records if "was deleted" in record.message] == ["ERROR"]
+    assert [record.levelname for record in caplog.records if "was deleted" in record.message] == [
+        "ERROR"
+    ]
 
 
 async def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:

@@ -32,7 +32,11 @@ async def ask(store: SqliteStore, sql: str) -> list[tuple[Any, ...]]:
 
 
 async def claim(store: SqliteStore, n: int, call: str) -> tuple[Lease, ...]:
-    return (await store.settle([], worker="w", call=call, then=Claim(queues=(QUEUE,), limit=n, lease_ms=60_000))).leases
+    return (
+        await store.settle(
+            [], worker="w", call=call, then=Claim(queues=(QUEUE,), limit=n, lease_ms=60_000)
+        )
+    ).leases
 
 
 async def run_all(store: SqliteStore, n: int, *, of: str = "run") -> None:
@@ -44,23 +48,31 @@ async def run_all(store: SqliteStore, n: int, *, of: str = "run") -> None:
         await store.settle(done, worker="w", call=f"{of}{round}done")
 
 
-async def test_a_key_with_nothing_waiting_or_active_leaves_nothing_behind(store: SqliteStore) -> None:
+async def test_a_key_with_nothing_waiting_or_active_leaves_nothing_behind(
+    store: SqliteStore,
+) -> None:
     await store.put([JobSpec(id=f"{n}", key=f"k{n % 7}", **WORK) for n in range(50)])
     assert len(await ask(store, "SELECT * FROM keys")) == 7
     await run_all(store, 10)
     assert await ask(store, "SELECT * FROM keys") == []
 
 
-async def test_thousands_of_keys_at_their_rate_do_not_keep_a_free_one_from_starting(store: SqliteStore) -> None:
+async def test_thousands_of_keys_at_their_rate_do_not_keep_a_free_one_from_starting(
+    store: SqliteStore,
+) -> None:
     limits = Limits(key_limit=10, key_rate=Window(limit=1, per_ms=86_400_000))
     await store.declare(QUEUE, QueueConfig(mode="keyed", limits=limits, limits_version=1))
-    await store.put([JobSpec(id=f"{key}/{n}", key=f"{key}", **WORK) for n in range(2) for key in range(2000)])
+    await store.put(
+        [JobSpec(id=f"{key}/{n}", key=f"{key}", **WORK) for n in range(2) for key in range(2000)]
+    )
     assert len(await claim(store, 2000, "all")) == 2000
     await store.put([JobSpec(id="free", key="free", **WORK)])
     assert [lease.id for lease in await claim(store, 1, "one")] == ["free"]
 
 
-async def test_the_log_drops_what_nobody_registered_for(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_drops_what_nobody_registered_for(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(upkeep, "LOG_EVENTS", 10)
     for n in range(30):
         await store.put([JobSpec(id=f"{n}", **WORK)])
@@ -68,10 +80,14 @@ async def test_the_log_drops_what_nobody_registered_for(store: SqliteStore, monk
     gap, *kept = (await store.read_events(QUEUE, after="0")).events
     assert (gap.kind, gap.reason) == ("gap", "20 entries dropped")
     assert [event.job for event in kept] == [f"{n}" for n in range(20, 30)]
-    assert all(event.kind != "gap" for event in (await store.read_events(QUEUE, after=gap.position)).events)
+    assert all(
+        event.kind != "gap" for event in (await store.read_events(QUEUE, after=gap.position)).events
+    )
 
 
-async def test_the_log_keeps_what_a_registered_reader_has_not_read(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_keeps_what_a_registered_reader_has_not_read(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(upkeep, "LOG_EVENTS", 10)
     await store.ack_events(QUEUE, "relay", "0")
     for n in range(30):
@@ -81,7 +97,9 @@ async def test_the_log_keeps_what_a_registered_reader_has_not_read(store: Sqlite
     assert len(page.events) == 30
     await store.ack_events(QUEUE, "relay", page.position)
     await store.tick()
-    assert len((await store.read_events(QUEUE, after="0")).events) == 1 + 10  # a gap, and what is kept
+    assert (
+        len((await store.read_events(QUEUE, after="0")).events) == 1 + 10
+    )  # a gap, and what is kept
 
 
 async def test_past_the_hard_cap_a_gap_stands_for_what_was_dropped_unread(
@@ -124,7 +142,9 @@ async def test_a_tick_takes_no_more_steps_than_it_was_given(store: SqliteStore) 
     assert (await ask(store, "SELECT count(*) FROM jobs"))[0][0] == before - 50
 
 
-async def test_records_that_callers_gave_ids_do_not_count_against_the_others(store: SqliteStore) -> None:
+async def test_records_that_callers_gave_ids_do_not_count_against_the_others(
+    store: SqliteStore,
+) -> None:
     await store.declare(QUEUE, QueueConfig(retention=RetentionData(count=10)))
     await store.put([JobSpec(id=f"given{n}", given_id=True, **WORK) for n in range(30)])
     await store.put([JobSpec(id=f"made{n}", **WORK) for n in range(30)])
@@ -137,7 +157,9 @@ async def test_records_that_callers_gave_ids_do_not_count_against_the_others(sto
 async def test_what_belongs_to_a_job_goes_with_it(store: SqliteStore) -> None:
     await store.put([JobSpec(id="a", **WORK)])
     (lease,) = await claim(store, 1, "c1")
-    await store.note([Note(lease=LeaseRef(lease.queue, lease.id, lease.token), lines=("one", "two"))])
+    await store.note(
+        [Note(lease=LeaseRef(lease.queue, lease.id, lease.token), lines=("one", "two"))]
+    )
     await store.alter([SendSignal(job=JobKey(QUEUE, "a"), name="go")])
     await store.settle([Complete(queue=QUEUE, id="a", token=lease.token)], worker="w", call="c2")
     assert await store.alter([Remove(job=JobKey(QUEUE, "a"))]) == ["done"]

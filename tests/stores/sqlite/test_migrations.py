@@ -34,9 +34,20 @@ def old_file(tmp_path: Path) -> Path:
 def shape(path: Path) -> list[tuple[str, ...]]:
     """Tables with their columns, and indexes, however their statements are laid out."""
     connection = apsw.Connection(str(path))
-    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-    columns = [(name, *map(str, column[1:6])) for name in names for column in connection.execute(f"PRAGMA table_info({name})")]
-    indexes = connection.execute("SELECT name, tbl_name FROM sqlite_master WHERE type = 'index' ORDER BY name").fetchall()
+    names = [
+        name
+        for (name,) in connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+        )
+    ]
+    columns = [
+        (name, *map(str, column[1:6]))
+        for name in names
+        for column in connection.execute(f"PRAGMA table_info({name})")
+    ]
+    indexes = connection.execute(
+        "SELECT name, tbl_name FROM sqlite_master WHERE type = 'index' ORDER BY name"
+    ).fetchall()
     return columns + indexes
 
 
@@ -52,9 +63,17 @@ async def test_an_old_file_keeps_its_jobs(old_file: Path) -> None:
     async with open_store(f"sqlite:///{old_file}", clock=lambda: WRITTEN_MS + 1) as store:
         counts = await store.count(WORK)
         assert {state.value: n for state, n in counts.items() if n} == {
-            "completed": 1, "failed": 1, "delayed": 2, "active": 1, "cancelled": 1, "waiting": 4, "blocked": 1,
-        }  # fmt: skip
-        done, failed, parent = await store.get([JobKey(WORK, id) for id in ("done", "failed", "parent")])
+            "completed": 1,
+            "failed": 1,
+            "delayed": 2,
+            "active": 1,
+            "cancelled": 1,
+            "waiting": 4,
+            "blocked": 1,
+        }
+        done, failed, parent = await store.get(
+            [JobKey(WORK, id) for id in ("done", "failed", "parent")]
+        )
         assert done is not None
         assert done.result == b"7"
         assert await store.logs(JobKey(WORK, "done")) == ["one"]
@@ -65,7 +84,11 @@ async def test_an_old_file_keeps_its_jobs(old_file: Path) -> None:
         assert parent.children == (JobKey(WORK, "child"),)
         assert [record.spec.id for record in await store.list_schedules(WORK)] == ["nightly"]
         (record,) = [record for record in await store.queues("default") if record.queue == WORK]
-        assert (record.limits.declared.limit, record.limits.version, record.dead_letters) == (5, 2, "dead")
+        assert (record.limits.declared.limit, record.limits.version, record.dead_letters) == (
+            5,
+            2,
+            "dead",
+        )
 
 
 async def test_the_jobs_of_an_old_file_run_to_their_end(old_file: Path) -> None:
@@ -77,10 +100,24 @@ async def test_the_jobs_of_an_old_file_run_to_their_end(old_file: Path) -> None:
             claim = Claim(queues=(WORK, KEYED), limit=3, lease_ms=15_000)
             leases = (await store.settle([], worker="w", call=f"claim{n}", then=claim)).leases
             ended += [lease.id for lease in leases]
-            outcomes = [Complete(queue=lease.queue, id=lease.id, token=lease.token) for lease in leases]
+            outcomes = [
+                Complete(queue=lease.queue, id=lease.id, token=lease.token) for lease in leases
+            ]
             await store.settle(outcomes, worker="w", call=f"settle{n}")
         assert sorted(ended) == sorted(
-            ["failed", "retried", "gone", "waiting", "delayed", "unique", "child", "parent", "k1", "k2", "k3"]
+            [
+                "failed",
+                "retried",
+                "gone",
+                "waiting",
+                "delayed",
+                "unique",
+                "child",
+                "parent",
+                "k1",
+                "k2",
+                "k3",
+            ]
         )
         assert (await store.count(WORK))[State.FAILED] == 1  # `late`: its ttl passed
 
@@ -96,4 +133,6 @@ async def test_the_log_of_an_old_file_is_read_on_from_where_its_reader_was(old_f
 @pytest.mark.parametrize("number", RELEASED)
 def test_a_released_migration_never_changes(number: int) -> None:
     data = files("jobq.stores.sqlite").joinpath("migrations", f"{number:04}.sql").read_bytes()
-    assert hashlib.sha256(data).hexdigest() == RELEASED[number], "put the change into the newest migration instead"
+    assert hashlib.sha256(data).hexdigest() == RELEASED[number], (
+        "put the change into the newest migration instead"
+    )

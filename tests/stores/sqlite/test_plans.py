@@ -10,8 +10,28 @@ import pytest
 from jobq.stores.sqlite import queries, schema
 
 # Tables that hold one row per queue, worker, listener or flow, never per job; and what json_each makes of a parameter.
-SMALL = {"queues", "workers", "calls", "minutes", "listeners", "sleepers", "json_each", "k", "flows", "schedules"}
-FILES = ("hot.sql", "keyed.sql", "ties.sql", "upkeep.sql", "queues.sql", "reads.sql", "signals.sql", "schedules.sql")
+SMALL = {
+    "queues",
+    "workers",
+    "calls",
+    "minutes",
+    "listeners",
+    "sleepers",
+    "json_each",
+    "k",
+    "flows",
+    "schedules",
+}
+FILES = (
+    "hot.sql",
+    "keyed.sql",
+    "ties.sql",
+    "upkeep.sql",
+    "queues.sql",
+    "reads.sql",
+    "signals.sql",
+    "schedules.sql",
+)
 
 
 def statements() -> list[tuple[str, str]]:
@@ -48,7 +68,11 @@ def test_a_claim_reads_the_head_of_the_line_in_order(connection: apsw.Connection
     assert not any("TEMP B-TREE" in step for step in steps), steps
 
 
-@pytest.mark.parametrize("name", ["due", "stalled", "expired", "overdue", "next_due", "next_expiry"])
-def test_what_the_clock_ends_is_found_by_the_clock_index(connection: apsw.Connection, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["due", "stalled", "expired", "overdue", "next_due", "next_expiry"]
+)
+def test_what_the_clock_ends_is_found_by_the_clock_index(
+    connection: apsw.Connection, name: str
+) -> None:
     steps = plan(connection, queries.load("hot.sql")[name])
     assert all("jobs_clock" in step for step in steps), steps

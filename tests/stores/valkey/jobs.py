@@ -28,13 +28,20 @@ def failed(lease: Lease) -> Fail:
 
 
 async def exchange(
-    store: Store, queue: QueueName, *outcomes: Complete, n: int = 1, worker: str = "w1", lease_ms: int = 30_000
+    store: Store,
+    queue: QueueName,
+    *outcomes: Complete,
+    n: int = 1,
+    worker: str = "w1",
+    lease_ms: int = 30_000,
 ) -> Settled:
     """Settle these, claim up to n."""
     claim = Claim(queues=(queue,), limit=n, lease_ms=lease_ms)
     return await store.settle(outcomes, worker=worker, call=f"x{next(_calls)}", then=claim)
 
 
-async def take(store: Store, queue: QueueName, n: int = 1, *, worker: str = "w1", lease_ms: int = 30_000) -> list[Lease]:
+async def take(
+    store: Store, queue: QueueName, n: int = 1, *, worker: str = "w1", lease_ms: int = 30_000
+) -> list[Lease]:
     """Up to n jobs."""
     return list((await exchange(store, queue, n=n, worker=worker, lease_ms=lease_ms)).leases)

@@ -51,16 +51,32 @@ class Server:
         self.port = port or free_port()
         self.folder = folder / str(self.port)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._command = [binary, *options] if options[:1] and options[0].endswith(".conf") else [
-            binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "", *options,
-        ]  # fmt: skip
+        self._command = (
+            [binary, *options]
+            if options[:1] and options[0].endswith(".conf")
+            else [
+                binary,
+                "--port",
+                str(self.port),
+                "--bind",
+                "127.0.0.1",
+                "--dir",
+                str(self.folder),
+                "--save",
+                "",
+                *options,
+            ]
+        )
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Server:
         """Start it and wait until it answers."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        wait_until(lambda: b"PONG" in self.tell("PING") or b"NOAUTH" in self.tell("PING"), f"server on port {self.port}")
+        wait_until(
+            lambda: b"PONG" in self.tell("PING") or b"NOAUTH" in self.tell("PING"),
+            f"server on port {self.port}",
+        )
         return self
 
     def stop(self, sig: int = signal.SIGTERM) -> None:
@@ -162,7 +178,10 @@ def running_cluster(folder: Path, *, replicas: int = 1) -> Iterator[ClusterOf]:
         "0",
     )
     with ExitStack() as stack:
-        nodes = [stack.enter_context(running(valkey_binary(), folder, *options)) for _ in range(3 + 3 * replicas)]
+        nodes = [
+            stack.enter_context(running(valkey_binary(), folder, *options))
+            for _ in range(3 + 3 * replicas)
+        ]
         primaries, rest = nodes[:3], nodes[3:]
         bounds = (0, 5461, 10923, 16384)
         for n, primary in enumerate(primaries):
@@ -171,13 +190,20 @@ def running_cluster(folder: Path, *, replicas: int = 1) -> Iterator[ClusterOf]:
         for node in nodes[1:]:
             node.tell("CLUSTER", "MEET", "127.0.0.1", str(nodes[0].port))
         for node in nodes:
-            wait_until(lambda node=node: node.tell("CLUSTER", "NODES").count(b"connected") == len(nodes), "cluster nodes")  # type: ignore[misc]
+            wait_until(
+                lambda node=node: node.tell("CLUSTER", "NODES").count(b"connected") == len(nodes),
+                "cluster nodes",
+            )  # type: ignore[misc]
         for n, replica in enumerate(rest):
             _follow(replica, primaries[n % 3])
         for node in nodes:
-            wait_until(lambda node=node: b"cluster_state:ok" in node.tell("CLUSTER", "INFO"), "cluster")  # type: ignore[misc]
+            wait_until(
+                lambda node=node: b"cluster_state:ok" in node.tell("CLUSTER", "INFO"), "cluster"
+            )  # type: ignore[misc]
         for primary in primaries if rest else []:
-            wait_until(lambda p=primary: b"state=online" in p.tell("INFO", "replication"), "replica")  # type: ignore[misc]
+            wait_until(
+                lambda p=primary: b"state=online" in p.tell("INFO", "replication"), "replica"
+            )  # type: ignore[misc]
         yield ClusterOf(primaries, rest)
 
 
@@ -196,15 +222,21 @@ class Watched:
 
     @property
     def url(self) -> str:
-        return "valkey+sentinel://" + ",".join(f"127.0.0.1:{s.port}" for s in self.sentinels) + "/jobs"
+        return (
+            "valkey+sentinel://" + ",".join(f"127.0.0.1:{s.port}" for s in self.sentinels) + "/jobs"
+        )
 
 
 @contextmanager
 def running_sentinel(folder: Path, sentinels: int = 3) -> Iterator[Watched]:
     """Sentinels that agree who is the primary."""
     with ExitStack() as stack:
-        primary = stack.enter_context(running(valkey_binary(), folder, "--repl-diskless-sync-delay", "0"))
-        replica = stack.enter_context(running(valkey_binary(), folder, "--replicaof", "127.0.0.1", str(primary.port)))
+        primary = stack.enter_context(
+            running(valkey_binary(), folder, "--repl-diskless-sync-delay", "0")
+        )
+        replica = stack.enter_context(
+            running(valkey_binary(), folder, "--replicaof", "127.0.0.1", str(primary.port))
+        )
         wait_until(lambda: b"state=online" in primary.tell("INFO", "replication"), "replica")
         watchers = []
         for _ in range(sentinels):
@@ -220,5 +252,10 @@ def running_sentinel(folder: Path, sentinels: int = 3) -> Iterator[Watched]:
             stack.callback(server.stop)
             watchers.append(server)
         for watcher in watchers:
-            wait_until(lambda w=watcher: f"slaves=1,sentinels={sentinels}".encode() in w.tell("INFO", "sentinel"), "sentinels")  # type: ignore[misc]
+            wait_until(
+                lambda w=watcher: (
+                    f"slaves=1,sentinels={sentinels}".encode() in w.tell("INFO", "sentinel")
+                ),
+                "sentinels",
+            )  # type: ignore[misc]
         yield Watched(primary, replica, watchers)

@@ -25,15 +25,21 @@ async def drained(store: ValkeyStore, queue: QueueName) -> list[tuple[str, bytes
     return found
 
 
-async def test_more_than_one_command_holds_keep_their_order_and_payloads(store: ValkeyStore, queue: QueueName) -> None:
+async def test_more_than_one_command_holds_keep_their_order_and_payloads(
+    store: ValkeyStore, queue: QueueName
+) -> None:
     specs = numbered(queue, 0, 1203)
     assert packing.alike(specs) is not None
     results = await store.put(specs)
-    assert [(r.id, r.life, r.state, r.duplicate) for r in results] == [(s.id, 0, State.WAITING, False) for s in specs]
+    assert [(r.id, r.life, r.state, r.duplicate) for r in results] == [
+        (s.id, 0, State.WAITING, False) for s in specs
+    ]
     assert await drained(store, queue) == [(s.id, s.payload) for s in specs]
 
 
-async def test_those_that_are_there_already_are_duplicates_and_the_others_are_new(store: ValkeyStore, queue: QueueName) -> None:
+async def test_those_that_are_there_already_are_duplicates_and_the_others_are_new(
+    store: ValkeyStore, queue: QueueName
+) -> None:
     first, both = numbered(queue, 0, 10), numbered(queue, 5, 15)
     await store.put(first)
     results = await store.put(both)
@@ -49,13 +55,17 @@ async def test_one_id_twice_in_a_call_is_one_job(store: ValkeyStore, queue: Queu
     assert await drained(store, queue) == [("same", b"1")]
 
 
-async def test_ids_of_more_bytes_than_characters_are_kept_whole(store: ValkeyStore, queue: QueueName) -> None:
+async def test_ids_of_more_bytes_than_characters_are_kept_whole(
+    store: ValkeyStore, queue: QueueName
+) -> None:
     specs = [spec(queue, id, payload=b"7") for id in ("aé", "bc", "ñü")]
     await store.put(specs)
     assert await drained(store, queue) == [(s.id, b"7") for s in specs]
 
 
-async def test_an_id_that_left_an_entry_in_line_is_not_started_by_it(store: ValkeyStore, queue: QueueName) -> None:
+async def test_an_id_that_left_an_entry_in_line_is_not_started_by_it(
+    store: ValkeyStore, queue: QueueName
+) -> None:
     specs = numbered(queue, 0, 3)
     await store.put(specs)
     await store.alter([Remove(job=JobKey(queue, specs[0].id))])
@@ -63,7 +73,9 @@ async def test_an_id_that_left_an_entry_in_line_is_not_started_by_it(store: Valk
     assert await drained(store, queue) == [(s.id, s.payload) for s in (*specs[1:], specs[0])]
 
 
-async def test_their_events_say_what_those_of_other_jobs_say(store: ValkeyStore, queue: QueueName) -> None:
+async def test_their_events_say_what_those_of_other_jobs_say(
+    store: ValkeyStore, queue: QueueName
+) -> None:
     alike, other = spec(queue, "a1"), spec(queue, "a2", given_id=True)
     assert packing.alike([alike]) is not None
     assert packing.alike([other]) is None
@@ -74,13 +86,17 @@ async def test_their_events_say_what_those_of_other_jobs_say(store: ValkeyStore,
     def told(event: EventRecord) -> EventRecord:
         at = event.at_ms
         assert (event.created_ms, event.due_ms) == (at, at)
-        return msgspec.structs.replace(event, id="", number=0, position="", job="", at_ms=0, created_ms=0, due_ms=0)
+        return msgspec.structs.replace(
+            event, id="", number=0, position="", job="", at_ms=0, created_ms=0, due_ms=0
+        )
 
     assert told(one) == told(two)
     assert (one.job, two.job) == ("a1", "a2")
 
 
-async def test_a_name_too_long_for_the_short_head_is_kept_whole(store: ValkeyStore, queue: QueueName) -> None:
+async def test_a_name_too_long_for_the_short_head_is_kept_whole(
+    store: ValkeyStore, queue: QueueName
+) -> None:
     long = spec(queue, "l1", name="ü" * 128)
     assert packing.alike([long]) is None
     await store.put([long])
@@ -88,12 +104,16 @@ async def test_a_name_too_long_for_the_short_head_is_kept_whole(store: ValkeySto
     assert lease.name == "ü" * 128
 
 
-async def test_payloads_larger_than_a_call_should_be_go_in_by_several(store: ValkeyStore, queue: QueueName) -> None:
+async def test_payloads_larger_than_a_call_should_be_go_in_by_several(
+    store: ValkeyStore, queue: QueueName
+) -> None:
     specs = [spec(queue, f"big{n}", payload=b"x" * 6_000_000) for n in range(7)]
     others = [replace(s, id=f"{s.id}p", priority=1) for s in specs]
     for batch in (specs, others):
         assert [r.id for r in await store.put(batch)] == [s.id for s in batch]
-    calls = {event.job: event.position for event in (await store.read_events(queue, after="0")).events}
+    calls = {
+        event.job: event.position for event in (await store.read_events(queue, after="0")).events
+    }
     assert len(calls) == 14
     for batch in (specs, others):
         assert len({calls[s.id] for s in batch}) == 4  # of at most 16 MB each

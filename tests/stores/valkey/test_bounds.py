@@ -29,33 +29,51 @@ def of_partition(queue: QueueName, partition: int, n: int) -> list[JobSpec]:
     return [spec(queue, next(mine)) for _ in range(n)]
 
 
-async def test_each_partition_holds_an_equal_share_rounded_up(store: ValkeyStore, parted: QueueName) -> None:
+async def test_each_partition_holds_an_equal_share_rounded_up(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     for partition in range(PARTS):
         results = await store.put(of_partition(parted, partition, 5))
-        assert [r.full for r in results] == [None] * SHARE + [10] * 2  # it is told of the whole number
+        assert [r.full for r in results] == [None] * SHARE + [
+            10
+        ] * 2  # it is told of the whole number
     assert (await store.count(parted))[State.WAITING] == PARTS * SHARE
 
 
-async def test_a_change_at_run_time_reaches_all_partitions(store: ValkeyStore, parted: QueueName) -> None:
+async def test_a_change_at_run_time_reaches_all_partitions(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     await store.set_limits(parted, Limits(max_waiting=4))
     for partition in range(PARTS):
         assert [r.full for r in await store.put(of_partition(parted, partition, 2))] == [None, 4]
     await store.set_limits(parted, None)
     for partition in range(PARTS):
-        assert [r.full for r in await store.put(of_partition(parted, partition, 4)[1:])] == [None, None, 10]
+        assert [r.full for r in await store.put(of_partition(parted, partition, 4)[1:])] == [
+            None,
+            None,
+            10,
+        ]
 
 
-async def test_a_flow_takes_its_places_in_the_partitions_of_its_jobs(store: ValkeyStore, parted: QueueName) -> None:
+async def test_a_flow_takes_its_places_in_the_partitions_of_its_jobs(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     with pytest.raises(QueueFull):
-        await store.put([*of_partition(parted, 0, 1), *of_partition(parted, 1, SHARE + 1)], flow="f")
+        await store.put(
+            [*of_partition(parted, 0, 1), *of_partition(parted, 1, SHARE + 1)], flow="f"
+        )
     assert sum((await store.count(parted)).values()) == 0
-    await store.put([*of_partition(parted, 0, 2), *of_partition(parted, 1, SHARE)], flow="g", last=False)
+    await store.put(
+        [*of_partition(parted, 0, 2), *of_partition(parted, 1, SHARE)], flow="g", last=False
+    )
     assert [r.full for r in await store.put(of_partition(parted, 0, 4)[2:])] == [None, 10]
     await store.put(of_partition(parted, 2, 1), flow="g")
     assert (await store.count(parted))[State.WAITING] == 2 + SHARE + 1 + 1
 
 
-async def test_nothing_is_left_of_reservations(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_nothing_is_left_of_reservations(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await store.declare(queue, QueueConfig(limits=Limits(max_waiting=10)))
     for flow in ("f", "g"):
         await store.put([spec(queue, f"{flow}1")], flow=flow, last=False)
@@ -67,7 +85,9 @@ async def test_nothing_is_left_of_reservations(store: ValkeyStore, queue: QueueN
     assert server.tell("EXISTS", f"{prefix}fr") == b":0\r\n"
 
 
-async def test_a_plain_put_asks_for_nothing_more_without_a_bound(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_a_plain_put_asks_for_nothing_more_without_a_bound(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await store.put([spec(queue, "warm"), spec(queue, "up")])
     assert server.tell("CONFIG", "RESETSTAT").startswith(b"+OK")
     await store.put([spec(queue, f"a{n}") for n in range(10)])
@@ -76,18 +96,29 @@ async def test_a_plain_put_asks_for_nothing_more_without_a_bound(store: ValkeySt
     assert b"cmdstat_hget:" not in stats
 
 
-# ── holds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── holds ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_hold_of_a_queue_is_in_all_its_partitions(store: ValkeyStore, parted: QueueName) -> None:
-    await store.put([job for partition in range(PARTS) for job in of_partition(parted, partition, 1)])
+async def test_the_hold_of_a_queue_is_in_all_its_partitions(
+    store: ValkeyStore, parted: QueueName
+) -> None:
+    await store.put(
+        [job for partition in range(PARTS) for job in of_partition(parted, partition, 1)]
+    )
     await store.hold(parted, 60_000)
     assert await take(store, parted, 10) == []
-    assert (await store.stats(parted)).held_until_ms == (await store.holds(parted)).until_ms is not None
+    assert (
+        (await store.stats(parted)).held_until_ms
+        == (await store.holds(parted)).until_ms
+        is not None
+    )
     assert await store.release_hold(parted)
     assert len(await take(store, parted, 10)) == PARTS
     events = (await store.read_events(parted, after="0")).events
-    assert [(str(e.kind), e.shard) for e in events if e.kind in ("held", "released_hold")] == [("held", 0), ("released_hold", 0)]
+    assert [(str(e.kind), e.shard) for e in events if e.kind in ("held", "released_hold")] == [
+        ("held", 0),
+        ("released_hold", 0),
+    ]
 
 
 async def test_the_hold_of_a_key_is_in_its_partition(store: ValkeyStore, queue: QueueName) -> None:
@@ -105,7 +136,9 @@ async def test_the_hold_of_a_key_is_in_its_partition(store: ValkeyStore, queue: 
     assert sorted(lease.id for lease in await take(store, queue, 10)) == list("aeg")
 
 
-async def test_nothing_is_left_of_holds(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_nothing_is_left_of_holds(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await store.put([spec(queue, "a", key="a")])
     await store.hold(queue, 60_000)
     await store.hold(queue, 60_000, "a")
@@ -116,13 +149,19 @@ async def test_nothing_is_left_of_holds(store: ValkeyStore, queue: QueueName, se
     assert server.tell("HMGET", f"{prefix}m", "held", "held_for") == b"*2\r\n$-1\r\n$-1\r\n"
 
 
-async def test_a_schedule_of_a_partitioned_queue_that_is_full_is_told_in_shard_0(store: ValkeyStore, parted: QueueName) -> None:
+async def test_a_schedule_of_a_partitioned_queue_that_is_full_is_told_in_shard_0(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     await store.set_limits(parted, Limits(max_waiting=1))
-    await store.put([job for partition in range(PARTS) for job in of_partition(parted, partition, 1)])
+    await store.put(
+        [job for partition in range(PARTS) for job in of_partition(parted, partition, 1)]
+    )
     schedule = ScheduleSpec(queue=parted, id="s", template=spec(parted, "s"), every_ms=60_000)
     for at in (1_000, 2_000, 3_000, 4_000):
         await store.put_schedule(schedule, next_ms=1_000)
-        assert await store.fire([Fire(queue=parted, schedule="s", at_ms=at, next_ms=at + 1_000)]) == [True]
+        assert await store.fire(
+            [Fire(queue=parted, schedule="s", at_ms=at, next_ms=at + 1_000)]
+        ) == [True]
     await store.tick()
     missed = [e for e in (await store.read_events(parted, after="0")).events if e.kind == "missed"]
     assert sorted(e.reason or "" for e in missed) == ["s@1000", "s@2000", "s@3000", "s@4000"]

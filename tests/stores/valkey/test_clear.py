@@ -10,12 +10,16 @@ from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import spec
 
 
-async def test_clear_finds_what_waits_behind_many_that_were_cancelled(store: ValkeyStore, queue: QueueName) -> None:
+async def test_clear_finds_what_waits_behind_many_that_were_cancelled(
+    store: ValkeyStore, queue: QueueName
+) -> None:
     ids = [f"j{n:04d}" for n in range(2600)]
     await store.put([spec(queue, id) for id in ids[:2000]])
     await store.put([spec(queue, id) for id in ids[2000:]])
     await store.alter([Cancel(job=JobKey(queue, id)) for id in ids[:2590]])
-    cleared, _, more = await store.fcall("clear", keys.Space().prefix(queue), store.now(), keys.Space().prefix(queue), "", 0, 100)
+    cleared, _, more = await store.fcall(
+        "clear", keys.Space().prefix(queue), store.now(), keys.Space().prefix(queue), "", 0, 100
+    )
     assert (cleared, more) == (0, 1)
     assert await store.clear(queue, limit=100) == 10
     assert (await store.count(queue))[State.WAITING] == 0

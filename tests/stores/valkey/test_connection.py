@@ -36,7 +36,9 @@ async def until_it_works(store: Store, queue: QueueName, id: str) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def test_after_a_restart_calls_work_again_and_nothing_acknowledged_is_lost(own_server: Server, queue: QueueName) -> None:
+async def test_after_a_restart_calls_work_again_and_nothing_acknowledged_is_lost(
+    own_server: Server, queue: QueueName
+) -> None:
     async with open_store(own_server.url) as store:
         await store.put([spec(queue, f"j{n}") for n in range(50)])
         own_server.kill()
@@ -48,10 +50,14 @@ async def test_after_a_restart_calls_work_again_and_nothing_acknowledged_is_lost
         assert ids == [*(f"j{n}" for n in range(50)), "late"]
 
 
-async def test_a_sleeper_is_not_held_by_a_server_that_went_away(own_server: Server, queue: QueueName) -> None:
+async def test_a_sleeper_is_not_held_by_a_server_that_went_away(
+    own_server: Server, queue: QueueName
+) -> None:
     async with open_store(own_server.url) as store:
         assert await take(store, queue) == []
-        sleeping = asyncio.create_task(store.sleep([queue], worker="w1", slots=1, timeout_ms=60_000))
+        sleeping = asyncio.create_task(
+            store.sleep([queue], worker="w1", slots=1, timeout_ms=60_000)
+        )
         await asyncio.sleep(0.1)
         own_server.kill()
         with pytest.raises(StoreUnavailable):
@@ -81,7 +87,9 @@ async def test_cut_connections_are_made_anew(own_server: Server, queue: QueueNam
         assert [lease.id for lease in await take(store, queue, 5)] == ["a", "b"]
 
 
-async def test_listeners_hear_again_after_their_connection_was_cut(own_server: Server, queue: QueueName) -> None:
+async def test_listeners_hear_again_after_their_connection_was_cut(
+    own_server: Server, queue: QueueName
+) -> None:
     async with open_store(own_server.url) as store:
         await store.put([spec(queue, "a")])
         async with store.listen([Topic("ended", queue, "a")]) as signals:
@@ -93,7 +101,9 @@ async def test_listeners_hear_again_after_their_connection_was_cut(own_server: S
                 assert await anext(signals) == Signal("ended", queue, "a")
 
 
-async def test_a_call_that_was_given_up_does_not_get_another_callers_reply(own_server: Server, queue: QueueName) -> None:
+async def test_a_call_that_was_given_up_does_not_get_another_callers_reply(
+    own_server: Server, queue: QueueName
+) -> None:
     async with open_store(own_server.url) as store:
         await store.put([spec(queue, "a")])
         for _ in range(20):
@@ -104,8 +114,12 @@ async def test_a_call_that_was_given_up_does_not_get_another_callers_reply(own_s
             assert record is not None
 
 
-async def test_a_server_that_is_busy_with_somebody_elses_script_is_asked_again(own_server: Server, queue: QueueName) -> None:
-    script = "local n = 0 while n < 1e9 do n = n + 1 if redis.call('GET', 'enough') then return end end"
+async def test_a_server_that_is_busy_with_somebody_elses_script_is_asked_again(
+    own_server: Server, queue: QueueName
+) -> None:
+    script = (
+        "local n = 0 while n < 1e9 do n = n + 1 if redis.call('GET', 'enough') then return end end"
+    )
     own_server.tell("CONFIG", "SET", "busy-reply-threshold", "10")
     async with open_store(own_server.url) as store:
         await store.put([spec(queue, "a")])
@@ -119,7 +133,9 @@ async def test_a_server_that_is_busy_with_somebody_elses_script_is_asked_again(o
         assert (await exchange(store, queue, done(lease))).stale == ()
 
 
-async def test_a_server_that_wants_a_password_or_withholds_a_permission_says_so(own_server: Server) -> None:
+async def test_a_server_that_wants_a_password_or_withholds_a_permission_says_so(
+    own_server: Server,
+) -> None:
     own_server.tell("ACL", "SETUSER", "shy", "on", ">s3cret", "~*", "&*", "+@all", "-info")
     store = open_store(own_server.url.replace("://", "://shy:s3cret@"))
     with pytest.raises(StoreUnavailable, match="NOPERM"):
@@ -130,7 +146,9 @@ async def test_a_server_that_wants_a_password_or_withholds_a_permission_says_so(
         await open_store(own_server.url).migrate()
 
 
-async def test_a_user_without_a_password_is_who_the_url_says(own_server: Server, queue: QueueName) -> None:
+async def test_a_user_without_a_password_is_who_the_url_says(
+    own_server: Server, queue: QueueName
+) -> None:
     own_server.tell("ACL", "SETUSER", "open", "on", "nopass", "~*", "&*", "+@all")
     own_server.tell("CONFIG", "SET", "requirepass", "s3cret")
     async with open_store(own_server.url.replace("://", "://open@")) as store:
@@ -139,7 +157,9 @@ async def test_a_user_without_a_password_is_who_the_url_says(own_server: Server,
         await open_store(own_server.url.replace("://", "://nobody@")).migrate()
 
 
-async def test_one_who_stops_wanting_to_listen_leaves_no_socket_open(own_server: Server, queue: QueueName) -> None:
+async def test_one_who_stops_wanting_to_listen_leaves_no_socket_open(
+    own_server: Server, queue: QueueName
+) -> None:
     async with open_store(own_server.url) as store:
         for n in range(40):
             listening = asyncio.create_task(_listen(store, queue))
@@ -148,7 +168,10 @@ async def test_one_who_stops_wanting_to_listen_leaves_no_socket_open(own_server:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
         await store.put([spec(queue, "a")])
-    wait_until(lambda: own_server.tell("CLIENT", "LIST").count(b" addr=") == 1, "all but the one that asks are gone")
+    wait_until(
+        lambda: own_server.tell("CLIENT", "LIST").count(b" addr=") == 1,
+        "all but the one that asks are gone",
+    )
 
 
 async def _listen(store: Store, queue: QueueName) -> None:
@@ -156,19 +179,25 @@ async def _listen(store: Store, queue: QueueName) -> None:
         await anext(signals)
 
 
-async def test_waiting_for_replicas_that_are_not_there_is_an_unknown_outcome(own_server: Server, queue: QueueName) -> None:
+async def test_waiting_for_replicas_that_are_not_there_is_an_unknown_outcome(
+    own_server: Server, queue: QueueName
+) -> None:
     async with open_store(f"{own_server.url}?wait=1&wait_timeout=0.1") as store:
         with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
             await store.put([spec(queue, "a")])
 
 
-async def test_a_checkpoint_waits_for_replicas_and_progress_does_not(own_server: Server, queue: QueueName) -> None:
+async def test_a_checkpoint_waits_for_replicas_and_progress_does_not(
+    own_server: Server, queue: QueueName
+) -> None:
     async with open_store(own_server.url) as store:
         await store.put([spec(queue, "a")])
         (lease,) = await take(store, queue)
     held = LeaseRef(queue, "a", lease.token)
     async with open_store(f"{own_server.url}?wait=1&wait_timeout=0.1") as store:
-        assert await store.note([Note(lease=held, progress=b"1", lines=("on its way",))]) == ["held"]
+        assert await store.note([Note(lease=held, progress=b"1", lines=("on its way",))]) == [
+            "held"
+        ]
         with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
             await store.note([Note(lease=held, saved=b"step 1")])
 
@@ -177,9 +206,15 @@ async def test_waiting_for_a_replica_that_is_there_costs_nothing_but_time(
     own_server: Server, queue: QueueName, tmp_path: Path
 ) -> None:
     with servers.running(
-        servers.valkey_binary(), tmp_path / "replica", "--replicaof", "127.0.0.1", str(own_server.port)
+        servers.valkey_binary(),
+        tmp_path / "replica",
+        "--replicaof",
+        "127.0.0.1",
+        str(own_server.port),
     ) as replica:
-        servers.wait_until(lambda: b"master_link_status:up" in replica.tell("INFO", "replication"), "replica")
+        servers.wait_until(
+            lambda: b"master_link_status:up" in replica.tell("INFO", "replication"), "replica"
+        )
         async with open_store(f"{own_server.url}?wait=1") as store:
             await store.put([spec(queue, "a")])
             (lease,) = await take(store, queue)

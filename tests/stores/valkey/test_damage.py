@@ -18,7 +18,16 @@ from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import done, spec
 
 QUEUE, OTHER = QueueName("t", "q"), QueueName("t", "other")
-JUNK = ["x", "", "\x7f" * 5, "a longer text that is no record at all", "\x00" * 40, "\x01" * 200, "~" * 12, "~" * 13]
+JUNK = [
+    "x",
+    "",
+    "\x7f" * 5,
+    "a longer text that is no record at all",
+    "\x00" * 40,
+    "\x01" * 200,
+    "~" * 12,
+    "~" * 13,
+]
 
 
 @pytest.fixture
@@ -36,7 +45,9 @@ async def clocked(server: servers.Server, clock: list[int]) -> AsyncIterator[Val
         yield handle
 
 
-async def claim(store: ValkeyStore, call: str, *queues: QueueName, n: int = 100) -> tuple[Lease, ...]:
+async def claim(
+    store: ValkeyStore, call: str, *queues: QueueName, n: int = 100
+) -> tuple[Lease, ...]:
     wanted = Claim(queues=queues or (QUEUE,), limit=n, lease_ms=60_000)
     return (await store.settle([], worker="w", call=call, then=wanted)).leases
 
@@ -54,8 +65,12 @@ async def test_a_record_that_cannot_be_read_fails_and_the_good_ones_are_claimed(
     await store.put([spec(QUEUE, f"{n}", **options) for n in range(7)])
     server.tell("SET", key_of(QUEUE, "3"), junk)
     leases = await claim(store, "1")
-    assert [lease.id for lease in leases if not lease.unreadable] == [f"{n}" for n in range(7) if n != 3]
-    await store.settle([done(lease) for lease in leases if not lease.unreadable], worker="w", call="2")
+    assert [lease.id for lease in leases if not lease.unreadable] == [
+        f"{n}" for n in range(7) if n != 3
+    ]
+    await store.settle(
+        [done(lease) for lease in leases if not lease.unreadable], worker="w", call="2"
+    )
     assert (await store.count(QUEUE))[State.COMPLETED] == 6
     (bad,) = await store.get([JobKey(QUEUE, "3")])
     assert bad is None or bad.state in (State.FAILED, State.ACTIVE)  # active: its worker fails it
@@ -64,7 +79,9 @@ async def test_a_record_that_cannot_be_read_fails_and_the_good_ones_are_claimed(
 
 
 @pytest.mark.parametrize("junk", JUNK)
-async def test_a_bad_record_in_a_keyed_queue_holds_no_key(store: ValkeyStore, server: servers.Server, junk: str) -> None:
+async def test_a_bad_record_in_a_keyed_queue_holds_no_key(
+    store: ValkeyStore, server: servers.Server, junk: str
+) -> None:
     await store.put([spec(QUEUE, f"{n}", key="k") for n in range(3)])
     server.tell("SET", key_of(QUEUE, "0"), junk)
     seen: list[str] = []
@@ -94,7 +111,9 @@ async def test_a_record_that_vanished_while_it_ran_holds_nothing(
     assert (counts[State.WAITING], counts[State.ACTIVE], counts[State.COMPLETED]) == (0, 0, 2)
 
 
-async def test_the_counters_are_right_again_when_records_have_vanished(store: ValkeyStore, server: servers.Server) -> None:
+async def test_the_counters_are_right_again_when_records_have_vanished(
+    store: ValkeyStore, server: servers.Server
+) -> None:
     await store.put([spec(QUEUE, f"{n}") for n in range(10)])
     server.tell("DEL", key_of(QUEUE, "2"), key_of(QUEUE, "5"))
     assert len(await claim(store, "1")) == 8
@@ -128,7 +147,13 @@ async def test_a_worker_fails_a_bad_record_and_runs_the_others(server: servers.S
         server.tell("SET", key_of(queue.qname, jobs[2].id), "junk that is no record")
         async with Worker(queue):
             infos = [await job.wait(timeout=30) for n, job in enumerate(jobs)]
-    assert [info.state for info in infos] == ["completed", "completed", "failed", "completed", "completed"]
+    assert [info.state for info in infos] == [
+        "completed",
+        "completed",
+        "failed",
+        "completed",
+        "completed",
+    ]
     assert sorted(ran) == [0, 1, 3, 4]
     failure = infos[2].failure
     assert failure is not None

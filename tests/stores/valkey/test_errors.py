@@ -12,7 +12,9 @@ from tests.stores.valkey.jobs import done, failed, spec, take
 from tests.stores.valkey.servers import Server
 
 
-async def test_a_traceback_does_not_travel_with_the_lease(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_a_traceback_does_not_travel_with_the_lease(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await store.put([spec(queue, "a")])
     (lease,) = await take(store, queue)
     failure = replace(failed(lease).failure, traceback="x" * 4000)
@@ -25,14 +27,18 @@ async def test_a_traceback_does_not_travel_with_the_lease(store: ValkeyStore, qu
     assert b"x" * 4000 in server.tell("LRANGE", f"{keys.Space().prefix(queue)}er:a", "0", "-1")
 
 
-async def test_a_job_that_never_failed_has_no_key_for_it(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_a_job_that_never_failed_has_no_key_for_it(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await store.put([spec(queue, "a")])
     (lease,) = await take(store, queue)
     await store.settle([done(lease)], worker="w1", call="done")
     assert b"er:a" not in server.tell("KEYS", "*")
 
 
-async def test_no_more_failed_runs_are_stored_than_are_shown(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_no_more_failed_runs_are_stored_than_are_shown(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await store.put([spec(queue, "a")])
     for n in range(ERRORS + 5):
         (lease,) = await take(store, queue)
@@ -41,7 +47,9 @@ async def test_no_more_failed_runs_are_stored_than_are_shown(store: ValkeyStore,
     assert server.tell("LLEN", f"{keys.Space().prefix(queue)}er:a").strip() == b":%d" % ERRORS
 
 
-async def test_a_failed_run_that_cannot_be_read_is_told_as_such(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_a_failed_run_that_cannot_be_read_is_told_as_such(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await store.put([spec(queue, "a")])
     (lease,) = await take(store, queue)
     await store.settle([failed(lease)], worker="w1", call="fail")

@@ -23,7 +23,10 @@ async def fall_asleep(store: ValkeyStore, queue: QueueName, ms: int) -> list[asy
     names = [f"w{n}" for n in range(FLEET)]
     for name in names:
         assert await take(store, queue, worker=name) == []
-    asleep = [asyncio.create_task(store.sleep([queue], worker=name, slots=1, timeout_ms=ms)) for name in names]
+    asleep = [
+        asyncio.create_task(store.sleep([queue], worker=name, slots=1, timeout_ms=ms))
+        for name in names
+    ]
     return asleep
 
 
@@ -37,7 +40,9 @@ async def all_blocked(server: Server) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_one_job_wakes_one_of_a_large_fleet(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_one_job_wakes_one_of_a_large_fleet(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     asleep = await fall_asleep(store, queue, 60_000)
     await all_blocked(server)
     await store.put([spec(queue, "a")])
@@ -47,7 +52,9 @@ async def test_one_job_wakes_one_of_a_large_fleet(store: ValkeyStore, queue: Que
         task.cancel()
 
 
-async def test_as_many_jobs_as_sleepers_wake_all_of_them(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_as_many_jobs_as_sleepers_wake_all_of_them(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     asleep = await fall_asleep(store, queue, 60_000)
     await all_blocked(server)
     await store.put([spec(queue, f"j{n}") for n in range(FLEET)])
@@ -55,7 +62,9 @@ async def test_as_many_jobs_as_sleepers_wake_all_of_them(store: ValkeyStore, que
         assert all(await asyncio.gather(*asleep))
 
 
-async def test_a_sleeping_fleet_leaves_the_server_alone(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_a_sleeping_fleet_leaves_the_server_alone(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     asleep = await fall_asleep(store, queue, 60_000)
     await all_blocked(server)
     server.tell("CONFIG", "RESETSTAT")
@@ -70,7 +79,9 @@ async def test_a_sleeping_fleet_leaves_the_server_alone(store: ValkeyStore, queu
         task.cancel()
 
 
-async def test_a_worker_works_again_within_five_seconds_of_its_servers_return(tmp_path: Path) -> None:
+async def test_a_worker_works_again_within_five_seconds_of_its_servers_return(
+    tmp_path: Path,
+) -> None:
     options = ("--appendonly", "yes", "--appendfsync", "always")
     with servers.running(servers.valkey_binary(), tmp_path, *options) as server:
         queue = Queue("again", server.url)

@@ -49,7 +49,9 @@ async def staged(store: ValkeyStore, queue: QueueName) -> None:
     """A large flow, all of it staged and nothing submitted."""
     ids = [f"c{n}" for n in range(MEMBERS)]
     for start in range(0, MEMBERS, 500):
-        await store.put([spec(queue, id) for id in ids[start : start + 500]], flow="big", last=False)
+        await store.put(
+            [spec(queue, id) for id in ids[start : start + 500]], flow="big", last=False
+        )
     after = tuple(Edge(JobKey(queue, id)) for id in ids)
     await store.put([spec(queue, "p", after=after)], flow="big", last=False)
 
@@ -93,7 +95,9 @@ async def test_what_a_dead_submitter_left_is_finished_by_a_tick(
     assert ended == MEMBERS + 1
 
 
-async def test_the_submitter_may_come_back_and_finish_it(timed: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_the_submitter_may_come_back_and_finish_it(
+    timed: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await staged(timed, queue)
     await timed.fcall("manifest", keys.Space().manifest(queue.tenant, "big"), "submit")
     await timed.fcall("submit", keys.Space().prefix(queue), timed.now(), "big", "tied")
@@ -102,7 +106,9 @@ async def test_the_submitter_may_come_back_and_finish_it(timed: ValkeyStore, que
     assert answer.id == "last"  # it came too late to be a member
 
 
-async def test_a_submitted_flow_leaves_one_key_for_a_while(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_a_submitted_flow_leaves_one_key_for_a_while(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await staged(store, queue)
     await store.put([spec(queue, "q", after=(Edge(JobKey(queue, "c1")),))], flow="big")
     (key,) = flow_keys(server, queue)
@@ -111,7 +117,9 @@ async def test_a_submitted_flow_leaves_one_key_for_a_while(store: ValkeyStore, q
     assert not store._drafts
 
 
-async def test_a_refused_flow_leaves_nothing(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_a_refused_flow_leaves_nothing(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await store.put([spec(queue, "a")], flow="f", last=False)
     with pytest.raises(InvalidJob):
         await store.put([spec(queue, "p", after=(Edge(JobKey(queue, "nobody")),))], flow="f")
@@ -119,7 +127,9 @@ async def test_a_refused_flow_leaves_nothing(store: ValkeyStore, queue: QueueNam
     assert not store._drafts
 
 
-async def test_a_swept_flow_cannot_be_finished_in_part(timed: ValkeyStore, queue: QueueName, clock: Clock) -> None:
+async def test_a_swept_flow_cannot_be_finished_in_part(
+    timed: ValkeyStore, queue: QueueName, clock: Clock
+) -> None:
     await timed.put([spec(queue, "a")], flow="f", last=False)
     clock.now_ms += FLOW_MS + 1
     await timed.tick()
@@ -138,11 +148,15 @@ async def test_an_obliterated_queue_leaves_nothing_of_flows_in_the_making(
     assert flow_keys(server, queue) == [keys.Space().manifest(queue.tenant, "big")]
 
 
-async def test_a_handle_learns_of_partitions_when_it_makes_a_flow(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_a_handle_learns_of_partitions_when_it_makes_a_flow(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await store.prefixes(queue)
     async with open_store(server.url) as other:
         await other.declare(queue, QueueConfig(partitions=4))
-    await store.put([spec(queue, "a"), spec(queue, "p", after=(Edge(JobKey(queue, "a")),))], flow="f")
+    await store.put(
+        [spec(queue, "a"), spec(queue, "p", after=(Edge(JobKey(queue, "a")),))], flow="f"
+    )
     assert await counts(store, queue) == {State.WAITING: 1, State.BLOCKED: 1}
 
 

@@ -39,7 +39,9 @@ def by_shard(events: list[EventRecord]) -> dict[int, list[int]]:
     return dict(numbers)
 
 
-async def test_each_partition_numbers_its_events_without_gaps(store: ValkeyStore, queue: QueueName) -> None:
+async def test_each_partition_numbers_its_events_without_gaps(
+    store: ValkeyStore, queue: QueueName
+) -> None:
     await store.declare(queue, QueueConfig(partitions=PARTS))
     for n in range(5):
         await store.put([spec(queue, f"j{n}-{i}") for i in range(20)])
@@ -59,14 +61,22 @@ async def test_each_partition_numbers_its_events_without_gaps(store: ValkeyStore
     assert all(each == list(range(1, len(each) + 1)) for each in numbers.values())
 
 
-async def test_what_is_done_to_a_partitioned_queue_is_told_in_shard_0_once(store: ValkeyStore, queue: QueueName) -> None:
-    await store.declare(queue, QueueConfig(partitions=PARTS, mode="keyed", limits=Limits(key_limit=1)))
+async def test_what_is_done_to_a_partitioned_queue_is_told_in_shard_0_once(
+    store: ValkeyStore, queue: QueueName
+) -> None:
+    await store.declare(
+        queue, QueueConfig(partitions=PARTS, mode="keyed", limits=Limits(key_limit=1))
+    )
     await store.pause(queue, actor="ann")
     await store.resume(queue, actor="ann")
     await store.set_limits(queue, Limits(key_limit=2), actor="ann")
     await store.set_limits(queue, None, actor="ann")
     template = spec(queue, "t", key="k")
-    await store.put_schedule(ScheduleSpec(queue=queue, id="s", template=template, every_ms=1000), next_ms=10**13, actor="ann")
+    await store.put_schedule(
+        ScheduleSpec(queue=queue, id="s", template=template, every_ms=1000),
+        next_ms=10**13,
+        actor="ann",
+    )
     await store.pause_schedule(queue, "s", paused=True, actor="ann")
     await store.drop_schedule(queue, "s", actor="ann")
     await store.put([spec(queue, f"j{n}", key=f"k{n}") for n in range(40)])
@@ -90,18 +100,34 @@ async def test_what_is_done_to_a_partitioned_queue_is_told_in_shard_0_once(store
             counts[f"{kind} {what.replace('jobs', 'job')}"] += int(n)
         else:
             kinds.append(kind)
-    assert kinds == ["limits", "paused", "resumed", "limits", "limits", "schedule", "schedule", "schedule", "obliterated"]
+    assert kinds == [
+        "limits",
+        "paused",
+        "resumed",
+        "limits",
+        "limits",
+        "schedule",
+        "schedule",
+        "schedule",
+        "obliterated",
+    ]
     assert counts == {"purged job": 5, "cleared job": 30, "purged completed job": 5}
     numbers = by_shard(await log(store, queue))
     assert all(each == list(range(1, len(each) + 1)) for each in numbers.values())
 
 
-async def test_a_message_that_comes_twice_is_told_once(store: ValkeyStore, queue: QueueName) -> None:
+async def test_a_message_that_comes_twice_is_told_once(
+    store: ValkeyStore, queue: QueueName
+) -> None:
     prefix = keys.Space().prefix(queue)
-    message = msgspec.msgpack.encode({"type": "tell", "kind": "paused", "actor": "ann", "nonce": "1.f00dcafe"})
+    message = msgspec.msgpack.encode(
+        {"type": "tell", "kind": "paused", "actor": "ann", "nonce": "1.f00dcafe"}
+    )
     for _ in range(2):
         await store.fcall("deliver", prefix, store.now(), message)
-    assert [(str(event.kind), event.actor) for event in await log(store, queue)] == [("paused", "ann")]
+    assert [(str(event.kind), event.actor) for event in await log(store, queue)] == [
+        ("paused", "ann")
+    ]
 
 
 async def test_a_log_of_jobq_0_1_is_read_and_its_numbers_begin_behind_what_it_holds(
@@ -111,11 +137,31 @@ async def test_a_log_of_jobq_0_1_is_read_and_its_numbers_begin_behind_what_it_ho
     prefix = keys.Space().prefix(queue)
     (new,) = await log(store, queue)
     # What 0.1 left behind: entries without numbers, a count of those that are kept, and of those that were dropped.
-    item = (0, "old", 0, "task", None, 0, 0, 0, 2, None, None, None, None, new.at_ms, new.at_ms, None, None)
+    item = (
+        0,
+        "old",
+        0,
+        "task",
+        None,
+        0,
+        0,
+        0,
+        2,
+        None,
+        None,
+        None,
+        None,
+        new.at_ms,
+        new.at_ms,
+        None,
+        None,
+    )
     entry = msgspec.msgpack.encode((1, new.at_ms, None, [item, item]))
     await store.servers.command(prefix, "DEL", f"{prefix}s", f"{prefix}n")
     await store.servers.command(prefix, "XADD", f"{prefix}s", "5-0", "n", "2", "d", entry)
-    await store.servers.command(prefix, "HSET", keys.settings(prefix), "gone", "7", "gone_to", "4-0")
+    await store.servers.command(
+        prefix, "HSET", keys.settings(prefix), "gone", "7", "gone_to", "4-0"
+    )
     counters = bytearray(21 * 8)
     counters[5 * 8 : 6 * 8] = msgspec.Raw(b"\x40\x00\x00\x00\x00\x00\x00\x00")  # logged: 2.0
     await store.servers.command(prefix, "SET", keys.counters(prefix), bytes(counters))
@@ -123,12 +169,19 @@ async def test_a_log_of_jobq_0_1_is_read_and_its_numbers_begin_behind_what_it_ho
     gap, first, second, following = await log(store, queue)
     tag = following.id.split("-")[0]
     assert (gap.kind, gap.id, gap.number) == ("gap", f"{tag}-4-0-0", 7)
-    assert [(event.id, event.number) for event in (first, second)] == [(f"{tag}-5-0-0", 0), (f"{tag}-5-0-1", 0)]
+    assert [(event.id, event.number) for event in (first, second)] == [
+        (f"{tag}-5-0-0", 0),
+        (f"{tag}-5-0-1", 0),
+    ]
     assert (following.job, following.number) == ("next", 10)
 
 
-async def test_a_gap_has_the_id_of_an_event_that_was(store: ValkeyStore, queue: QueueName, server: Server) -> None:
-    await store.servers.command(keys.Space().prefix(queue), "HSET", keys.settings(keys.Space().prefix(queue)), "soft", "20")
+async def test_a_gap_has_the_id_of_an_event_that_was(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
+    await store.servers.command(
+        keys.Space().prefix(queue), "HSET", keys.settings(keys.Space().prefix(queue)), "soft", "20"
+    )
     for n in range(10):
         await store.put([spec(queue, f"j{n}-{i}") for i in range(5)])
     before = await log(store, queue)
@@ -136,17 +189,25 @@ async def test_a_gap_has_the_id_of_an_event_that_was(store: ValkeyStore, queue: 
     gap, *kept = await log(store, queue)
     assert gap.kind == "gap"
     assert gap.number == kept[0].number - 1
-    assert gap.id in {event.id for event in before if event.number == gap.number - 4}  # the first of its entry
+    assert gap.id in {
+        event.id for event in before if event.number == gap.number - 4
+    }  # the first of its entry
     await store.put([spec(queue, "one more")])
-    assert [event.number for event in (await log(store, queue))[1:]] == list(range(kept[0].number, 52))
+    assert [event.number for event in (await log(store, queue))[1:]] == list(
+        range(kept[0].number, 52)
+    )
     while not await store.obliterate(queue):
         pass
     await store.put([spec(queue, "and after the end")])
     numbers = [event.number for event in (await log(store, queue))[1:]]
-    assert numbers == list(range(kept[0].number, 52 + 51 + 2))  # 51 were cancelled; then `obliterated`, and the new one
+    assert numbers == list(
+        range(kept[0].number, 52 + 51 + 2)
+    )  # 51 were cancelled; then `obliterated`, and the new one
 
 
-async def test_a_server_that_lost_its_last_writes_gives_other_ids(tmp_path: Path, queue: QueueName) -> None:
+async def test_a_server_that_lost_its_last_writes_gives_other_ids(
+    tmp_path: Path, queue: QueueName
+) -> None:
     server = Server(valkey_or_skip(), tmp_path).start()
     dump = server.folder / "dump.rdb"
     try:
@@ -165,6 +226,11 @@ async def test_a_server_that_lost_its_last_writes_gives_other_ids(tmp_path: Path
     finally:
         server.stop(signal.SIGKILL)
     assert found[0].id == lost[0].id
-    assert [(event.job, event.number) for event in (*lost, *found)] == [("a", 1), ("b", 2), ("a", 1), ("c", 2)]
+    assert [(event.job, event.number) for event in (*lost, *found)] == [
+        ("a", 1),
+        ("b", 2),
+        ("a", 1),
+        ("c", 2),
+    ]
     incarnations = [event.id.rsplit("-", 1)[1] for event in (lost[0], lost[1], found[1])]
     assert incarnations[0] == incarnations[1] != incarnations[2]

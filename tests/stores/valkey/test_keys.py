@@ -23,7 +23,9 @@ def test_any_name_comes_back_from_its_prefix(name: str) -> None:
 def test_different_queues_have_different_prefixes() -> None:
     queues = [QueueName(t, q) for t in NASTY for q in NASTY]
     assert len({keys.Space().prefix(queue) for queue in queues}) == len(queues)
-    assert keys.Space().prefix(QueueName("a", "b:1")) != keys.Space().partition_prefix(QueueName("a", "b"), 1)
+    assert keys.Space().prefix(QueueName("a", "b:1")) != keys.Space().partition_prefix(
+        QueueName("a", "b"), 1
+    )
 
 
 @pytest.mark.parametrize("name", NASTY)
@@ -34,9 +36,16 @@ async def test_the_server_agrees_about_the_slot(name: str, server: Server) -> No
 
 
 def test_known_slots() -> None:
-    assert [keys.slot_of(key) for key in ("123456789", "foo", "{user1000}.following", "foo{}{bar}", "foo{{bar}}zap")] == [
-        12739, 12182, keys.slot_of("user1000"), keys.slot_of("foo{}{bar}"), keys.slot_of("{bar"),
-    ]  # fmt: skip
+    assert [
+        keys.slot_of(key)
+        for key in ("123456789", "foo", "{user1000}.following", "foo{}{bar}", "foo{{bar}}zap")
+    ] == [
+        12739,
+        12182,
+        keys.slot_of("user1000"),
+        keys.slot_of("foo{}{bar}"),
+        keys.slot_of("{bar"),
+    ]
 
 
 @pytest.mark.parametrize("name", NASTY)

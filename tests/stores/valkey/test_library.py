@@ -22,7 +22,10 @@ def test_every_edit_of_the_library_is_a_decision() -> None:
 
     Yes: write the new digest into library.txt. No: raise VERSION as well.
     """
-    assert f"{library.VERSION} {library.DIGEST}" == (Path(__file__).parent / "library.txt").read_text().strip()
+    assert (
+        f"{library.VERSION} {library.DIGEST}"
+        == (Path(__file__).parent / "library.txt").read_text().strip()
+    )
 
 
 def test_the_library_is_made_of_all_files() -> None:
@@ -44,7 +47,9 @@ def test_every_function_has_its_contract() -> None:
         assert re.search(header, text, re.MULTILINE), name
 
 
-async def test_the_library_comes_back_after_it_was_flushed(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_the_library_comes_back_after_it_was_flushed(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await store.put([spec(queue, "a")])
     assert server.tell("FUNCTION", "FLUSH").startswith(b"+OK")
     await store.put([spec(queue, "b")])
@@ -52,7 +57,9 @@ async def test_the_library_comes_back_after_it_was_flushed(store: ValkeyStore, q
     assert [lease.id for lease in await take(store, queue, 5)] == ["a", "b"]
 
 
-async def test_functions_carry_the_version_in_their_names(store: ValkeyStore, server: Server) -> None:
+async def test_functions_carry_the_version_in_their_names(
+    store: ValkeyStore, server: Server
+) -> None:
     listed = server.tell("FUNCTION", "LIST")
     assert b"jobq_v2" in listed
     assert b"jobq_v2_settle" in listed

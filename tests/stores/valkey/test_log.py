@@ -15,7 +15,9 @@ from tests.stores.valkey.servers import Server
 
 
 def bound(server: Server, queue: QueueName, soft: int, hard: int) -> None:
-    server.tell("HSET", keys.settings(keys.Space().prefix(queue)), "soft", str(soft), "hard", str(hard))
+    server.tell(
+        "HSET", keys.settings(keys.Space().prefix(queue)), "soft", str(soft), "hard", str(hard)
+    )
 
 
 async def write(store: ValkeyStore, queue: QueueName, first: int, last: int) -> None:
@@ -33,7 +35,9 @@ async def everything(store: ValkeyStore, queue: QueueName, after: str = "0") -> 
     return found
 
 
-async def test_without_readers_the_log_is_bounded(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_without_readers_the_log_is_bounded(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     bound(server, queue, 200, 400)
     await write(store, queue, 0, 1000)
     await store.tick()
@@ -43,7 +47,9 @@ async def test_without_readers_the_log_is_bounded(store: ValkeyStore, queue: Que
     assert kept[-1] == "j999"
 
 
-async def test_what_a_reader_has_not_acknowledged_stays(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_what_a_reader_has_not_acknowledged_stays(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     bound(server, queue, 200, 10_000)
     await store.ack_events(queue, "relay", "0")
     await write(store, queue, 0, 1000)
@@ -62,7 +68,9 @@ async def test_what_only_a_forgotten_reader_had_not_acknowledged_goes(
     assert len(await everything(store, queue)) <= 211
 
 
-async def test_what_all_readers_have_acknowledged_goes(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_what_all_readers_have_acknowledged_goes(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     bound(server, queue, 100, 10_000)
     await store.ack_events(queue, "slow", "0")
     await write(store, queue, 0, 500)
@@ -89,11 +97,15 @@ async def test_the_hard_cap_leaves_a_gap_and_raises_an_alarm(
     assert kept[1:] == [f"j{n}" for n in range(1000 - len(kept) + 1, 1000)]
     assert 280 <= len(kept) <= 310
     assert "hard cap" in caplog.text
-    (gap,) = [e for e in (await store.read_events(queue, after="0", limit=1)).events if e.kind == "gap"]
+    (gap,) = [
+        e for e in (await store.read_events(queue, after="0", limit=1)).events if e.kind == "gap"
+    ]
     assert gap.reason == f"{1000 - len(kept) + 1} events dropped so far"
 
 
-async def test_a_reader_past_the_gap_does_not_see_it(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_a_reader_past_the_gap_does_not_see_it(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     bound(server, queue, 100, 300)
     await store.ack_events(queue, "relay", "0")
     await write(store, queue, 0, 1000)
@@ -103,7 +115,9 @@ async def test_a_reader_past_the_gap_does_not_see_it(store: ValkeyStore, queue: 
     assert await everything(store, queue, position) == [f"j{n}" for n in range(1000, 1010)]
 
 
-async def test_one_call_drops_a_bounded_part_of_a_long_log(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_one_call_drops_a_bounded_part_of_a_long_log(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     await store.ack_events(queue, "relay", "0")
     for n in range(0, 3000, 100):
         await asyncio.gather(*(store.put([spec(queue, f"j{k}")]) for k in range(n, n + 100)))

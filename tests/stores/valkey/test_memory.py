@@ -29,7 +29,9 @@ async def fill(store: ValkeyStore, queue: QueueName, n: int) -> None:
         await store.put([spec(queue, new_id(), payload=PAYLOAD) for _ in range(1000)])
 
 
-async def test_a_waiting_job_with_100_characters_takes_at_most_300_bytes(store: ValkeyStore, server: Server) -> None:
+async def test_a_waiting_job_with_100_characters_takes_at_most_300_bytes(
+    store: ValkeyStore, server: Server
+) -> None:
     queue = QueueName("default", "bench")
     await fill(store, queue, 1000)
     before = used(server)
@@ -37,7 +39,9 @@ async def test_a_waiting_job_with_100_characters_takes_at_most_300_bytes(store: 
     assert (used(server) - before) / 20_000 <= 300
 
 
-async def test_a_drained_queue_gives_its_memory_back(store: ValkeyStore, server: Server, queue: QueueName) -> None:
+async def test_a_drained_queue_gives_its_memory_back(
+    store: ValkeyStore, server: Server, queue: QueueName
+) -> None:
     await store.put([spec(queue, f"j{n}", result_ttl_ms=1) for n in range(500)])
     leases = await take(store, queue, 500)
     await exchange(store, queue, *map(done, leases))
@@ -50,7 +54,12 @@ async def test_a_drained_queue_gives_its_memory_back(store: ValkeyStore, server:
 
 async def test_an_evicting_server_is_refused_with_the_way_out(tmp_path: Path) -> None:
     with servers.running(
-        servers.valkey_binary(), tmp_path, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"
+        servers.valkey_binary(),
+        tmp_path,
+        "--maxmemory",
+        "100mb",
+        "--maxmemory-policy",
+        "allkeys-lru",
     ) as server:
         store = open_store(server.url)
         with pytest.raises(ConfigError, match="noeviction"):
@@ -65,7 +74,9 @@ async def test_an_unreachable_server_is_a_clear_error() -> None:
     await store.aclose()
 
 
-async def test_without_memory_nothing_is_half_written_and_workers_go_on(tmp_path: Path, queue: QueueName) -> None:
+async def test_without_memory_nothing_is_half_written_and_workers_go_on(
+    tmp_path: Path, queue: QueueName
+) -> None:
     with servers.running(servers.valkey_binary(), tmp_path) as server:
         async with open_store(server.url) as store:
             await store.put([spec(queue, f"j{n}") for n in range(100)])
@@ -75,7 +86,9 @@ async def test_without_memory_nothing_is_half_written_and_workers_go_on(tmp_path
             leases = await take(store, queue, 200)
             assert len(leases) == 100
             await exchange(store, queue, *map(done, leases))
-            assert await store.lead("upkeep", who="me", ttl_ms=1000)  # somebody must apply retention, or it stays like this
+            assert await store.lead(
+                "upkeep", who="me", ttl_ms=1000
+            )  # somebody must apply retention, or it stays like this
             await store.tick()
             await store.ack_events(queue, "relay", (await store.read_events(queue)).position)
             assert server.tell("CONFIG", "SET", "maxmemory", "0").startswith(b"+OK")
@@ -83,5 +96,9 @@ async def test_without_memory_nothing_is_half_written_and_workers_go_on(tmp_path
             counts = {state.value: n for state, n in (await store.count(queue)).items() if n}
             assert counts == {"completed": 100, "waiting": 1}
             events = (await store.read_events(queue, after="0", limit=1000)).events
-            assert sorted({e.kind for e in events}, key=KINDS.index) == ["accepted", "started", "completed"]  # type: ignore[arg-type]
+            assert sorted({e.kind for e in events}, key=KINDS.index) == [
+                "accepted",
+                "started",
+                "completed",
+            ]  # type: ignore[arg-type]
             assert len(events) == 301

@@ -43,12 +43,18 @@ async def drain(store: ValkeyStore, queue: QueueName, n: int = 50) -> list[str]:
     return seen
 
 
-async def test_jobs_are_spread_and_all_are_found(store: ValkeyStore, parted: QueueName, server: Server) -> None:
+async def test_jobs_are_spread_and_all_are_found(
+    store: ValkeyStore, parted: QueueName, server: Server
+) -> None:
     ids = [f"j{n}" for n in range(400)]
     results = await store.put([spec(parted, id) for id in ids])
     assert [r.id for r in results] == ids
     assert (await store.count(parted))[State.WAITING] == 400
-    used = [p for p in range(PARTS) if server.tell("EXISTS", keys.Space().partition_prefix(parted, p) + "w:l0") == b":1\r\n"]
+    used = [
+        p
+        for p in range(PARTS)
+        if server.tell("EXISTS", keys.Space().partition_prefix(parted, p) + "w:l0") == b":1\r\n"
+    ]
     assert len(used) == PARTS
     assert sorted(await drain(store, parted)) == sorted(ids)
     assert (await store.count(parted))[State.COMPLETED] == 400
@@ -61,7 +67,9 @@ async def test_an_id_is_still_a_duplicate(store: ValkeyStore, parted: QueueName)
     assert await drain(store, parted) == ["a"]
 
 
-async def test_a_queue_is_plain_in_all_partitions_unless_declared_keyed(store: ValkeyStore, parted: QueueName) -> None:
+async def test_a_queue_is_plain_in_all_partitions_unless_declared_keyed(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     assert (await store.declare(parted, QueueConfig())).mode == "plain"
     with pytest.raises(ConfigError, match="plain"):
         await store.put([spec(parted, "a", key="k")])
@@ -69,18 +77,24 @@ async def test_a_queue_is_plain_in_all_partitions_unless_declared_keyed(store: V
         await store.declare(parted, QueueConfig(mode="keyed"))
 
 
-async def test_a_queue_declared_keyed_is_so_in_all_partitions(store: ValkeyStore, keyed: QueueName) -> None:
+async def test_a_queue_declared_keyed_is_so_in_all_partitions(
+    store: ValkeyStore, keyed: QueueName
+) -> None:
     assert (await store.declare(keyed, QueueConfig())).mode == "keyed"
     for id in "abcdefgh":
         with pytest.raises(ConfigError, match="keyed"):
             await store.put([spec(keyed, id)])
 
 
-async def test_dead_letters_go_to_their_partitions(store: ValkeyStore, parted: QueueName, queue: QueueName) -> None:
+async def test_dead_letters_go_to_their_partitions(
+    store: ValkeyStore, parted: QueueName, queue: QueueName
+) -> None:
     source = QueueName(parted.tenant, f"{parted.queue}-source")
     await store.declare(source, QueueConfig(dead_letters=parted.queue))
     await store.put([spec(source, f"j{n}") for n in range(20)])
-    await store.settle([failed(lease) for lease in await take(store, source, 20)], worker="w1", call="fail")
+    await store.settle(
+        [failed(lease) for lease in await take(store, source, 20)], worker="w1", call="fail"
+    )
     letters = await drain(store, parted)
     assert sorted(letters) == sorted(f"{source.queue}/j{n}/0" for n in range(20))
     (found,) = await store.get([JobKey(parted, f"{source.queue}/j7/0")])
@@ -97,13 +111,17 @@ async def test_dead_letters_find_a_queue_that_was_partitioned_after_the_handle_k
     async with open_store(server.url) as other:
         await other.declare(queue, QueueConfig(partitions=PARTS, mode="keyed"))
     await store.put([spec(source, "j")])
-    await store.settle([failed(lease) for lease in await take(store, source)], worker="w1", call="fail")
+    await store.settle(
+        [failed(lease) for lease in await take(store, source)], worker="w1", call="fail"
+    )
     await store.tick()
     (letter,) = await take(store, queue)
     assert (letter.id, letter.key) == (f"{source.queue}/j/0", source.queue)
 
 
-async def test_jobs_of_a_key_stay_together_and_in_order(store: ValkeyStore, keyed: QueueName) -> None:
+async def test_jobs_of_a_key_stay_together_and_in_order(
+    store: ValkeyStore, keyed: QueueName
+) -> None:
     parted = keyed
     await store.put([spec(parted, f"{key}{n}", key=key) for n in range(5) for key in "abcdefgh"])
     seen: dict[str, list[str]] = {}
@@ -115,13 +133,17 @@ async def test_jobs_of_a_key_stay_together_and_in_order(store: ValkeyStore, keye
     assert seen == {key: [f"{key}{n}" for n in range(5)] for key in "abcdefgh"}
 
 
-async def test_another_handle_adopts_the_partitions(store: ValkeyStore, parted: QueueName, server: Server) -> None:
+async def test_another_handle_adopts_the_partitions(
+    store: ValkeyStore, parted: QueueName, server: Server
+) -> None:
     async with open_store(server.url) as other:
         await other.put([spec(parted, f"j{n}") for n in range(50)])
         assert len(await drain(store, parted)) == 50
 
 
-async def test_a_handle_that_knew_the_queue_before_learns_of_them(store: ValkeyStore, queue: QueueName, server: Server) -> None:
+async def test_a_handle_that_knew_the_queue_before_learns_of_them(
+    store: ValkeyStore, queue: QueueName, server: Server
+) -> None:
     async with open_store(server.url) as other:
         assert await take(other, queue) == []
         await store.declare(queue, QueueConfig(partitions=4))
@@ -129,13 +151,17 @@ async def test_a_handle_that_knew_the_queue_before_learns_of_them(store: ValkeyS
         assert await drain(store, queue) == ["a"]
 
 
-async def test_other_partitions_than_stored_are_refused(store: ValkeyStore, parted: QueueName) -> None:
+async def test_other_partitions_than_stored_are_refused(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     with pytest.raises(ConfigError, match="16 partitions"):
         await store.declare(parted, QueueConfig(partitions=8))
     assert (await store.declare(parted, QueueConfig())).partitions == PARTS
 
 
-async def test_a_queue_with_jobs_cannot_be_partitioned_later(store: ValkeyStore, queue: QueueName) -> None:
+async def test_a_queue_with_jobs_cannot_be_partitioned_later(
+    store: ValkeyStore, queue: QueueName
+) -> None:
     await store.put([spec(queue, "a")])
     with pytest.raises(ConfigError, match="1 partitions"):
         await store.declare(queue, QueueConfig(partitions=4))
@@ -150,11 +176,16 @@ async def test_a_limit_of_the_whole_queue_is_refused(store: ValkeyStore, queue: 
         await store.set_limits(queue, Limits(limit=3))
 
 
-async def test_work_in_any_partition_wakes_one_sleeper(store: ValkeyStore, parted: QueueName) -> None:
+async def test_work_in_any_partition_wakes_one_sleeper(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     names = [f"w{n}" for n in range(4)]
     for name in names:
         assert await take(store, parted, worker=name) == []
-    sleeping = [asyncio.create_task(store.sleep([parted], worker=name, slots=1, timeout_ms=1500)) for name in names]
+    sleeping = [
+        asyncio.create_task(store.sleep([parted], worker=name, slots=1, timeout_ms=1500))
+        for name in names
+    ]
     await store.put([spec(parted, "a")])
     assert 1 <= sum(await asyncio.gather(*sleeping)) <= 3  # it does not come, so two deputies look
 
@@ -164,20 +195,28 @@ async def test_a_lost_reply_is_answered_again(store: ValkeyStore, parted: QueueN
     claim = Claim(queues=(parted,), limit=20, lease_ms=30_000)
     first = await store.settle([], worker="w1", call="x", then=claim)
     again = await store.settle([], worker="w1", call="x", then=claim)
-    assert sorted(lease.token for lease in first.leases) == sorted(lease.token for lease in again.leases)
+    assert sorted(lease.token for lease in first.leases) == sorted(
+        lease.token for lease in again.leases
+    )
     assert len(first.leases) == 20
     assert (await store.count(parted))[State.ACTIVE] == 20
 
 
-async def test_leases_are_renewed_and_cancelled_where_they_are(store: ValkeyStore, parted: QueueName) -> None:
+async def test_leases_are_renewed_and_cancelled_where_they_are(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     await store.put([spec(parted, f"j{n}") for n in range(20)])
     leases = await take(store, parted, 20)
     assert await store.alter([Cancel(job=JobKey(parted, leases[3].id))]) == ["done"]
-    states = await store.extend([LeaseRef(lease.queue, lease.id, lease.token) for lease in leases], lease_ms=1000)
+    states = await store.extend(
+        [LeaseRef(lease.queue, lease.id, lease.token) for lease in leases], lease_ms=1000
+    )
     assert states == ["held"] * 3 + ["cancel"] + ["held"] * 16
 
 
-async def test_listings_events_and_upkeep_cover_all_partitions(store: ValkeyStore, parted: QueueName) -> None:
+async def test_listings_events_and_upkeep_cover_all_partitions(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     ids = {f"j{n}" for n in range(60)}
     await store.put([spec(parted, id, delay_ms=1) for id in ids])
     async with asyncio.timeout(10):
@@ -216,9 +255,13 @@ async def test_flows_cross_partitions(store: ValkeyStore, parted: QueueName) -> 
     assert seen[-1] == "p"
 
 
-async def test_schedules_make_their_jobs_in_the_right_partition(store: ValkeyStore, parted: QueueName) -> None:
+async def test_schedules_make_their_jobs_in_the_right_partition(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     template = spec(parted, "template")
-    schedule = ScheduleSpec(queue=parted, id="s", template=template, every_ms=1000, after_complete=True)
+    schedule = ScheduleSpec(
+        queue=parted, id="s", template=template, every_ms=1000, after_complete=True
+    )
     await store.put_schedule(schedule, next_ms=5)
     assert await store.fire([Fire(queue=parted, schedule="s", at_ms=5, next_ms=None)]) == [True]
     assert await store.fire([Fire(queue=parted, schedule="s", at_ms=5, next_ms=None)]) == [False]
@@ -227,7 +270,9 @@ async def test_schedules_make_their_jobs_in_the_right_partition(store: ValkeySto
     assert record.next_ms is not None
 
 
-async def test_pause_and_obliterate_reach_all_partitions(store: ValkeyStore, parted: QueueName) -> None:
+async def test_pause_and_obliterate_reach_all_partitions(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     await store.put([spec(parted, f"j{n}") for n in range(40)])
     await store.pause(parted)
     assert await take(store, parted, 100) == []
@@ -239,7 +284,9 @@ async def test_pause_and_obliterate_reach_all_partitions(store: ValkeyStore, par
     assert parted not in [record.queue for record in await store.queues()]
 
 
-async def test_a_last_chance_is_alone_among_all_partitions(queue: QueueName, server: Server) -> None:
+async def test_a_last_chance_is_alone_among_all_partitions(
+    queue: QueueName, server: Server
+) -> None:
     now = [1_700_000_000_000]
     async with open_store(server.url, clock=lambda: now[0]) as store:
         await store.declare(queue, QueueConfig(partitions=PARTS, max_stalls={"task": 1}))
@@ -251,6 +298,8 @@ async def test_a_last_chance_is_alone_among_all_partitions(queue: QueueName, ser
         together = []
         while leases := await take(store, queue, 50):
             together.append([lease.last_chance for lease in leases])
-            await store.settle([done(lease) for lease in leases], worker="w1", call=f"done{len(together)}")
+            await store.settle(
+                [done(lease) for lease in leases], worker="w1", call=f"done{len(together)}"
+            )
         assert [each for each in together if True in each] == [[True]] * 5
         assert sum(map(len, together)) == 45

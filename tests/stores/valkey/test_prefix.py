@@ -48,7 +48,9 @@ async def pair(url: str) -> AsyncIterator[Pair]:
         yield first, second
 
 
-async def test_the_same_job_is_another_one_under_another_prefix(pair: Pair, queue: QueueName) -> None:
+async def test_the_same_job_is_another_one_under_another_prefix(
+    pair: Pair, queue: QueueName
+) -> None:
     for n, store in enumerate(pair):
         (result,) = await store.put([spec(queue, "a", payload=b"%d" % n)])
         assert not result.duplicate
@@ -64,11 +66,19 @@ async def test_the_same_job_is_another_one_under_another_prefix(pair: Pair, queu
 async def test_queues_schedules_workers_and_offices_are_apart(pair: Pair, queue: QueueName) -> None:
     first, second = pair
     await first.put([spec(queue, "a")])
-    await first.put_schedule(ScheduleSpec(queue=queue, id="s", template=spec(queue, "s"), every_ms=1000), next_ms=1)
+    await first.put_schedule(
+        ScheduleSpec(queue=queue, id="s", template=spec(queue, "s"), every_ms=1000), next_ms=1
+    )
     await first.pause(queue)
-    await first.beat(WorkerRecord(name="bee", host="h", pid=1, queues=(queue,), concurrency=1), ttl_ms=60_000)
-    assert [record.queue for record in await first.queues(queue.tenant) if record.queue == queue] == [queue]
-    assert [record.queue for record in await second.queues(queue.tenant) if record.queue == queue] == []
+    await first.beat(
+        WorkerRecord(name="bee", host="h", pid=1, queues=(queue,), concurrency=1), ttl_ms=60_000
+    )
+    assert [
+        record.queue for record in await first.queues(queue.tenant) if record.queue == queue
+    ] == [queue]
+    assert [
+        record.queue for record in await second.queues(queue.tenant) if record.queue == queue
+    ] == []
     assert await second.list_schedules(queue) == []
     assert await second.workers(queue) == []
     assert not await second.ask_worker("bee", "drain")
@@ -93,7 +103,9 @@ async def test_a_cancel_reaches_the_worker_of_its_own_prefix(pair: Pair, queue: 
             assert (await anext(elsewhere)).job == "a"
 
 
-async def test_what_queues_tell_each_other_stays_under_their_prefix(pair: Pair, queue: QueueName) -> None:
+async def test_what_queues_tell_each_other_stays_under_their_prefix(
+    pair: Pair, queue: QueueName
+) -> None:
     """Flows over two queues, dead letters and cascades: the messages carry whole keys."""
     beside = QueueName(queue.tenant, f"{queue.queue}-beside")
     _, second = pair
@@ -109,10 +121,14 @@ async def test_what_queues_tell_each_other_stays_under_their_prefix(pair: Pair, 
     (lease,) = await take(second, queue)
     await second.settle([failed(lease)], worker="w1", call="fail")
     await second.tick()
-    assert [lease.id for lease in await take(second, QueueName(queue.tenant, f"{queue.queue}-dead"))] == [f"{queue.queue}/lost/0"]
+    assert [
+        lease.id for lease in await take(second, QueueName(queue.tenant, f"{queue.queue}-dead"))
+    ] == [f"{queue.queue}/lost/0"]
 
     await second.put([spec(queue, "added", delay_ms=60_000)])
-    assert await second.alter([child_note(JobKey(beside, "parent"), 0, JobKey(queue, "added"))]) == ["done"]
+    assert await second.alter(
+        [child_note(JobKey(beside, "parent"), 0, JobKey(queue, "added"))]
+    ) == ["done"]
     assert await second.alter([Cancel(job=JobKey(beside, "parent"), cascade=True)]) == ["done"]
     (record,) = await second.get([JobKey(queue, "added")])
     assert record is not None
@@ -123,7 +139,10 @@ async def test_work_wakes_a_sleeper_of_its_own_prefix(pair: Pair, queue: QueueNa
     first, second = pair
     for store in pair:
         assert await take(store, queue, worker="bee") == []
-    naps = [asyncio.create_task(store.sleep([queue], worker="bee", slots=1, timeout_ms=10_000)) for store in pair]
+    naps = [
+        asyncio.create_task(store.sleep([queue], worker="bee", slots=1, timeout_ms=10_000))
+        for store in pair
+    ]
     await asyncio.sleep(0)
     await second.put([spec(queue, "a")])
     assert await naps[1]
@@ -132,13 +151,21 @@ async def test_work_wakes_a_sleeper_of_its_own_prefix(pair: Pair, queue: QueueNa
     assert await naps[0]
 
 
-async def test_every_key_and_channel_begins_with_the_prefix(server: servers.Server, queue: QueueName) -> None:
+async def test_every_key_and_channel_begins_with_the_prefix(
+    server: servers.Server, queue: QueueName
+) -> None:
     server.tell("FLUSHALL")
     async with open_store(f"{server.url}?prefix=mine") as store:
-        await store.put([spec(queue, "a"), spec(queue, "b", after=(Edge(JobKey(queue, "a")),))], flow="f")
-        await store.beat(WorkerRecord(name="bee", host="h", pid=1, queues=(queue,), concurrency=1), ttl_ms=60_000)
+        await store.put(
+            [spec(queue, "a"), spec(queue, "b", after=(Edge(JobKey(queue, "a")),))], flow="f"
+        )
+        await store.beat(
+            WorkerRecord(name="bee", host="h", pid=1, queues=(queue,), concurrency=1), ttl_ms=60_000
+        )
         await store.lead("upkeep", who="bee", ttl_ms=60_000)
-        async with store.listen([Topic("cancel", None, "bee"), Topic("ended", queue, "a"), Topic("log", queue, None)]):
+        async with store.listen(
+            [Topic("cancel", None, "bee"), Topic("ended", queue, "a"), Topic("log", queue, None)]
+        ):
             (lease,) = await take(store, queue)
             await exchange(store, queue, done(lease))
             for asked in (("KEYS", "*"), ("PUBSUB", "CHANNELS")):
@@ -153,7 +180,9 @@ def test_a_prefix_that_could_move_keys_is_refused(prefix: str) -> None:
         parse(f"valkey://localhost?prefix={prefix}")
 
 
-@pytest.mark.parametrize(("scheme", "prefix"), [*product(["valkey", "redis", "valkey+cluster"], ["jq2", "My.App_1-x"])])
+@pytest.mark.parametrize(
+    ("scheme", "prefix"), [*product(["valkey", "redis", "valkey+cluster"], ["jq2", "My.App_1-x"])]
+)
 def test_a_prefix_is_taken_from_the_url(scheme: str, prefix: str) -> None:
     assert parse(f"{scheme}://localhost?prefix={prefix}").prefix == prefix
     assert parse(f"{scheme}://localhost").prefix == "jq"
@@ -161,6 +190,10 @@ def test_a_prefix_is_taken_from_the_url(scheme: str, prefix: str) -> None:
 
 def test_no_module_of_the_store_spells_the_prefix_itself() -> None:
     folder = Path(parse.__code__.co_filename).parent
-    sources = [path for path in folder.rglob("*") if path.suffix in (".py", ".lua") and path.name != "keys.py"]
+    sources = [
+        path
+        for path in folder.rglob("*")
+        if path.suffix in (".py", ".lua") and path.name != "keys.py"
+    ]
     assert len(sources) > 30
     assert [path.name for path in sources if "jq:" in path.read_text()] == []

@@ -14,7 +14,9 @@ from jobq.stores.valkey.store import ValkeyStore
 from .jobs import done, exchange, spec, take
 
 
-@pytest.mark.parametrize(("result", "told"), [(b"42", True), (b"x" * 10_000, False)], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("result", "told"), [(b"42", True), (b"x" * 10_000, False)], ids=["small", "large"]
+)
 async def test_a_small_result_comes_with_the_end_of_its_job(
     store: ValkeyStore, queue: QueueName, result: bytes, told: bool
 ) -> None:

@@ -68,7 +68,9 @@ def _part(module: str, name: str) -> Any:
     try:
         return getattr(import_module(f"jobq.pipeline.datasource.{module}"), name)
     except ImportError as e:
-        raise ConfigError(f'format("jobq") needs pyspark 4.2 or newer (4.x), and this is {pyspark.__version__}: {e}') from e
+        raise ConfigError(
+            f'format("jobq") needs pyspark 4.2 or newer (4.x), and this is {pyspark.__version__}: {e}'
+        ) from e
 
 
 def register(spark: SparkSession) -> None:

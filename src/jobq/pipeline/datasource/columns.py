@@ -33,5 +33,7 @@ def store_url(options: Mapping[str, str]) -> str:
     """The store, one that other processes can reach."""
     url = required(options, "url")
     if url.startswith("memory:"):
-        raise ConfigError("memory:// lives in one process and Spark's workers are others: use sqlite:///, valkey:// or a server")
+        raise ConfigError(
+            "memory:// lives in one process and Spark's workers are others: use sqlite:///, valkey:// or a server"
+        )
     return url

@@ -16,7 +16,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from jobq.core import wire
 from jobq.core.events import passed
@@ -26,7 +31,13 @@ from jobq.pipeline.datasource.columns import EVENTS, LINES, store_url
 
 _PAGE = 5_000
 _MAX_EVENTS = 1_000_000
-_TIMES = {"at": "at_ms", "created_at": "created_ms", "due_at": "due_ms", "started_at": "started_ms", "finished_at": "finished_ms"}
+_TIMES = {
+    "at": "at_ms",
+    "created_at": "created_ms",
+    "due_at": "due_ms",
+    "started_at": "started_ms",
+    "finished_at": "finished_ms",
+}
 
 Offset = dict[str, str]
 """Queue (as JSON) → position."""
@@ -98,7 +109,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 events, position = _within(page, position, partition.end)
                 if events:
                     yield pa.RecordBatch.from_arrays(
-                        [pa.array(values, type=field.type) for values, field in zip(as_rows(events), schema, strict=True)],
+                        [
+                            pa.array(values, type=field.type)
+                            for values, field in zip(as_rows(events), schema, strict=True)
+                        ],
                         schema=schema,
                     )
         finally:
@@ -114,7 +128,9 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {_name(queue): await log.end(queue) for queue in await self._queues(log)}
 
     async def _queues(self, log: EventLog) -> list[QueueName]:
-        return [queue for queue in await log.queues(self.tenant) if self.queue in (None, queue.queue)]
+        return [
+            queue for queue in await log.queues(self.tenant) if self.queue in (None, queue.queue)
+        ]
 
     async def _advance(self, start: Offset, budget: int) -> Offset:
         """Positions after `start`, about `budget` events further in all."""
@@ -124,12 +140,16 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 name = _name(queue)
                 position = reached.get(name, BEGINNING)
                 if name not in reached:
-                    await log.position(queue, self.reader)  # registered, so that from here on nothing unread is trimmed
+                    await log.position(
+                        queue, self.reader
+                    )  # registered, so that from here on nothing unread is trimmed
                 stop = None if self.target is None else self.target.get(name, position)
                 while budget > 0 and position != stop:
                     page = await log.page(queue, position, min(budget, _PAGE))
                     events, after = (
-                        _within(page, position, stop) if stop else (page.events, page.position if page.events else None)
+                        _within(page, position, stop)
+                        if stop
+                        else (page.events, page.position if page.events else None)
                     )
                     budget -= len(events)
                     position = stop if stop and after is None else page.position
@@ -157,13 +177,18 @@ def _within(page: EventPage, after: str, end: str) -> tuple[Sequence[EventRecord
     if not page.events or page.position == after:
         return (), None
     done = passed(page.position, end)
-    if "," in end or passed(end, page.position):  # of several shards, one may be past its end before the others are
+    if "," in end or passed(
+        end, page.position
+    ):  # of several shards, one may be past its end before the others are
         return page.events, None if done else page.position
     return [event for event in page.events if passed(end, event.position)], None
 
 
 def _lines(events: Sequence[EventRecord]) -> list[list[Any]]:
-    return [[wire.encode(event).decode() for event in events], [f"{e.queue.tenant}/{e.queue.queue}@{e.position}" for e in events]]
+    return [
+        [wire.encode(event).decode() for event in events],
+        [f"{e.queue.tenant}/{e.queue.queue}@{e.position}" for e in events],
+    ]
 
 
 def _columns(events: Sequence[EventRecord]) -> list[list[Any]]:
@@ -173,7 +198,9 @@ def _columns(events: Sequence[EventRecord]) -> list[list[Any]]:
 def _column(events: Sequence[EventRecord], name: str) -> list[Any]:
     if name in _TIMES:
         source = _TIMES[name]
-        return [None if (ms := getattr(event, source)) is None else ms * 1000 for event in events]  # Arrow's timestamps are in µs
+        return [
+            None if (ms := getattr(event, source)) is None else ms * 1000 for event in events
+        ]  # Arrow's timestamps are in µs
     if name == "tenant":
         return [event.queue.tenant for event in events]
     if name == "queue":

@@ -42,10 +42,16 @@ class JobsReader(DataSourceReader):
     """Reads one queue."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self.url, self.queue, self.tenant = store_url(options), required(options, "queue"), options.get("tenant")
+        self.url, self.queue, self.tenant = (
+            store_url(options),
+            required(options, "queue"),
+            options.get("tenant"),
+        )
         self.pushdown = options.get("pushdown", "false").lower() == "true"
         self.wanted: dict[str, tuple[str, ...]] = {
-            name: tuple(value.strip() for value in options[name].split(",")) if name in _MANY else (options[name],)
+            name: tuple(value.strip() for value in options[name].split(","))
+            if name in _MANY
+            else (options[name],)
             for name in (*_MANY, *_ONE)
             if options.get(name)
         }
@@ -61,7 +67,9 @@ class JobsReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One per state, so that they are read side by side; ids are looked up in one."""
-        states = [state for state in self.wanted.get("state", tuple(State)) if state in tuple(State)]
+        states = [
+            state for state in self.wanted.get("state", tuple(State)) if state in tuple(State)
+        ]
         if "id" in self.wanted:
             return [Part(None, self.wanted["id"])]
         return [Part(str(state)) for state in states] or [Part(None)]

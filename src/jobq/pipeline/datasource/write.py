@@ -26,7 +26,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 
 from jobq import Queue
 from jobq.core.checks import check_id, did_you_mean
@@ -34,7 +38,18 @@ from jobq.errors import ConfigError, InvalidJob
 from jobq.pipeline.datasource.columns import required, store_url
 from jobq.task import Call, Task
 
-OPTIONS = ("priority", "delay", "at", "key", "ttl", "result_ttl", "timeout", "max_stalls", "cost", "lifo")
+OPTIONS = (
+    "priority",
+    "delay",
+    "at",
+    "key",
+    "ttl",
+    "result_ttl",
+    "timeout",
+    "max_stalls",
+    "cost",
+    "lifo",
+)
 _EXAMPLES = 20
 
 
@@ -63,10 +78,14 @@ class _Rows:
         self.id_columns = _id_columns(options)
         self.prefix = options.get("prefix", "")
         self.options = {f"_{name}": name for name in OPTIONS if f"_{name}" in names}
-        self.arguments = [name for name in names if name not in self.options and name not in ("_id", "_task")]
+        self.arguments = [
+            name for name in names if name not in self.options and name not in ("_id", "_task")
+        ]
         self._tasks: dict[str, Task[..., Any]] = {}
 
-    def calls(self, batch: pa.RecordBatch) -> Iterator[Call[Any] | tuple[dict[str, Any], InvalidJob]]:
+    def calls(
+        self, batch: pa.RecordBatch
+    ) -> Iterator[Call[Any] | tuple[dict[str, Any], InvalidJob]]:
         """The call each row stands for, or the row and what is wrong with it."""
         names = batch.schema.names
         for values in zip(*map(_values, batch.columns), strict=True):
@@ -81,7 +100,11 @@ class _Rows:
         if not name:
             raise InvalidJob('a row names no task: add .option("task", …) or a column _task')
         arguments, id = {name: row[name] for name in self.arguments}, self._id(name, row)
-        options = {option: row[column] for column, option in self.options.items() if row[column] is not None}
+        options = {
+            option: row[column]
+            for column, option in self.options.items()
+            if row[column] is not None
+        }
         if options:
             return self._task(name).options(id=id, **options).bind(**arguments)
         # The usual row has only an id of its own: setting it in the spec saves a copy of the task per row.
@@ -112,8 +135,17 @@ def _id_columns(options: Mapping[str, str]) -> list[str]:
 def _values(column: pa.Array) -> list[Any]:
     """A column as Python values: through numpy, which makes no object per value on the way, where that gives the same."""
     kind = column.type
-    same = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    values: list[Any] = column.to_numpy(zero_copy_only=False).tolist() if same and not column.null_count else column.to_pylist()
+    same = (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+    )
+    values: list[Any] = (
+        column.to_numpy(zero_copy_only=False).tolist()
+        if same and not column.null_count
+        else column.to_pylist()
+    )
     return values
 
 
@@ -126,7 +158,9 @@ class _Writer:
         self.url, self.queue = store_url(options), required(options, "queue")
         for name in _id_columns(self.options):
             if name not in self.names:
-                raise ConfigError(f"option id: there is no column {name!r}{did_you_mean(name, self.names)}")
+                raise ConfigError(
+                    f"option id: there is no column {name!r}{did_you_mean(name, self.names)}"
+                )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Loaded:
         """Enqueue what comes, a batch at a time."""
@@ -147,7 +181,9 @@ class _Writer:
 
     @staticmethod
     def _valid(
-        calls: Iterable[Call[Any] | tuple[dict[str, Any], InvalidJob]], loaded: Loaded, rejects: _Rejects
+        calls: Iterable[Call[Any] | tuple[dict[str, Any], InvalidJob]],
+        loaded: Loaded,
+        rejects: _Rejects,
     ) -> Iterator[Call[Any]]:
         for call in calls:
             if isinstance(call, Call):

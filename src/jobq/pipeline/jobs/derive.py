@@ -13,15 +13,34 @@ from pyspark.sql import DataFrame
 from jobq.pipeline.formats import Part, any_of, empty
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.slo import Target
-from jobq.pipeline.tables import ATTEMPTS, ERRORS, EVENTS, QUEUE_MINUTE, SLO, TENANT_DAY, WORKER_MINUTE, Table
+from jobq.pipeline.tables import (
+    ATTEMPTS,
+    ERRORS,
+    EVENTS,
+    QUEUE_MINUTE,
+    SLO,
+    TENANT_DAY,
+    WORKER_MINUTE,
+    Table,
+)
 from jobq.pipeline.transforms.attempts import attempts, special, starts_found, starts_wanted
 from jobq.pipeline.transforms.errors import errors
-from jobq.pipeline.transforms.queues import COUNTS, changes, last_levels, queue_minute, spans, steps, tenant_day
+from jobq.pipeline.transforms.queues import (
+    COUNTS,
+    changes,
+    last_levels,
+    queue_minute,
+    spans,
+    steps,
+    tenant_day,
+)
 from jobq.pipeline.transforms.slo import slo
 from jobq.pipeline.transforms.workers import LOOK_BACK_HOURS, worker_minute
 
 
-def derive(lake: Lake, targets: Sequence[Target], hours: Sequence[Part] | None = None) -> list[Part]:
+def derive(
+    lake: Lake, targets: Sequence[Target], hours: Sequence[Part] | None = None
+) -> list[Part]:
     """Bring every derived table up to date with `events` for these hours (None: those that need it); answers which it were."""
     hours = lake.dirty if hours is None else hours
     if not hours:
@@ -35,7 +54,9 @@ def derive(lake: Lake, targets: Sequence[Target], hours: Sequence[Part] | None =
             lambda: _runs(lake, events, few, made, hours),
             lambda: _queues(lake, made, hours),
             lambda: _replace_hours(lake, ERRORS, errors(few), hours),
-            lambda: _replace_hours(lake, SLO, slo(made, targets) if targets else empty(lake.spark, SLO), hours),
+            lambda: _replace_hours(
+                lake, SLO, slo(made, targets) if targets else empty(lake.spark, SLO), hours
+            ),
         )
     finally:
         few.unpersist()
@@ -60,7 +81,9 @@ class _Span(NamedTuple):
     told: bool
 
 
-def _runs(lake: Lake, events: DataFrame, few: DataFrame, made: DataFrame, hours: Sequence[Part]) -> None:
+def _runs(
+    lake: Lake, events: DataFrame, few: DataFrame, made: DataFrame, hours: Sequence[Part]
+) -> None:
     reached = [_Span(*row) for row in spans(made).collect()]
     begun = sorted({_hour_of(span.began) for span in reached if span.told})
     starts = starts_found(starts_wanted(few), lake.read(EVENTS, begun)) if begun else None
@@ -72,16 +95,22 @@ def _queues(lake: Lake, made: DataFrame, hours: Sequence[Part]) -> None:
     """Minutes of these hours anew, the other minutes of those days as they are, and the levels of every day from the first on."""
     first = min(hour.day for hour in hours)
     known = lake.space.parts(QUEUE_MINUTE)
-    days = sorted({Part(hour.day) for hour in hours} | {part for part in known if part.day >= first})
+    days = sorted(
+        {Part(hour.day) for hour in hours} | {part for part in known if part.day >= first}
+    )
     earlier = [part for part in known if part.day < first]
     keep = lake.read(QUEUE_MINUTE, [day for day in days if day in known])
-    stale = " OR ".join(f"(day = DATE'{hour.day}' AND hour(minute) = {hour.hour})" for hour in hours)
+    stale = " OR ".join(
+        f"(day = DATE'{hour.day}' AND hour(minute) = {hour.hour})" for hour in hours
+    )
     # Rows in which nothing happened are only marks of the level at the start of a day; they are made again.
     happened = " OR ".join(f"{name} <> 0" for name in COUNTS)
     keep = keep.where(f"NOT ({stale}) AND ({happened})")
     minutes = changes(made).unionByName(keep.drop("waiting", "held", "day")).persist()
     before = last_levels(lake.read(QUEUE_MINUTE, earlier[-1:]))
-    wanted = lake.spark.sql("SELECT * FROM VALUES " + ", ".join(f"(DATE'{day.day}')" for day in days) + " AS days(day)")
+    wanted = lake.spark.sql(
+        "SELECT * FROM VALUES " + ", ".join(f"(DATE'{day.day}')" for day in days) + " AS days(day)"
+    )
     try:
         lake.space.replace(QUEUE_MINUTE, queue_minute(minutes, before, wanted), days)
     finally:
@@ -91,8 +120,14 @@ def _queues(lake: Lake, made: DataFrame, hours: Sequence[Part]) -> None:
 
 def _workers(lake: Lake, reached: Sequence[_Span], hours: Sequence[Part]) -> None:
     """The hours that runs ended in these hours reach back to, from all runs that touch them."""
-    touched = {_hour_of(n) for a, b, _ in reached for n in range(max(a, b - LOOK_BACK_HOURS), b + 1)} | {*hours}
-    near = {_hour_of(n) for part in touched for n in range(_number(part), _number(part) + LOOK_BACK_HOURS + 1)}
+    touched = {
+        _hour_of(n) for a, b, _ in reached for n in range(max(a, b - LOOK_BACK_HOURS), b + 1)
+    } | {*hours}
+    near = {
+        _hour_of(n)
+        for part in touched
+        for n in range(_number(part), _number(part) + LOOK_BACK_HOURS + 1)
+    }
     rows = worker_minute(lake.read(ATTEMPTS, sorted(near))).where(any_of(sorted(touched)))
     _replace_hours(lake, WORKER_MINUTE, rows, sorted(touched))
 
@@ -106,7 +141,9 @@ def _replace_hours(lake: Lake, table: Table, rows: DataFrame, hours: Sequence[Pa
 
 # Hours are counted since the epoch where arithmetic is done on them: a collected timestamp would come in the driver's zone.
 def _number(part: Part) -> int:
-    return int(datetime.fromisoformat(part.day).replace(tzinfo=UTC).timestamp()) // 3600 + (part.hour or 0)
+    return int(datetime.fromisoformat(part.day).replace(tzinfo=UTC).timestamp()) // 3600 + (
+        part.hour or 0
+    )
 
 
 def _hour_of(number: int) -> Part:

@@ -12,20 +12,29 @@ from jobq.pipeline.lake import Batch, Lake, Totals
 from jobq.pipeline.tables import EVENTS, QUARANTINE
 from jobq.pipeline.transforms import dedupe, parse
 
-LATENESS_MS = 600_000  # an event this much older than the latest one seen before its batch counts as late
+LATENESS_MS = (
+    600_000  # an event this much older than the latest one seen before its batch counts as late
+)
 
 
 def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
     """Put the batch's WIRE rows in the lake, once. Broken off at any point, it may be called again with the same rows."""
     finished = lake.finish()
     if lake.is_done(batch):
-        again = finished is not None and (finished.run, finished.number) == (batch.run, batch.number)
+        again = finished is not None and (finished.run, finished.number) == (
+            batch.run,
+            batch.number,
+        )
         return finished.totals if finished is not None and again else Totals()
     staged = lake.staging("batch")
     _writer(parse.routed(rows)).partitionBy(parse.ROUTE, "day", "hour").parquet(staged)
     new = _new_events(lake, f"{staged}/table=events")
     bad = f"{staged}/table=quarantine"
-    quarantined = lake.spark.read.schema(QUARANTINE.schema).parquet(bad).count() if lake.files.exists(bad) else 0
+    quarantined = (
+        lake.spark.read.schema(QUARANTINE.schema).parquet(bad).count()
+        if lake.files.exists(bad)
+        else 0
+    )
     totals = Totals(
         read=new.read + quarantined,
         events=new.events,
@@ -34,7 +43,9 @@ def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
         quarantined=quarantined,
     )
     folders = {EVENTS.name: new.folder, QUARANTINE.name: bad}
-    lake.publish(batch, folders, totals, hours=new.hours if new.events else (), max_at_ms=new.max_at_ms)
+    lake.publish(
+        batch, folders, totals, hours=new.hours if new.events else (), max_at_ms=new.max_at_ms
+    )
     lake.files.delete(staged)
     return totals
 
@@ -53,7 +64,11 @@ class _New(NamedTuple):
 def _new_events(lake: Lake, folder: str) -> _New:
     """Compare what is staged in the folder with what is stored. (Counted here: observed on their way to the folder, 1M rows cost
     about 1 CPU s more.)"""
-    hours = [Part.of(f"{day}/{hour}") for day in lake.files.children(folder) for hour in lake.files.children(f"{folder}/{day}")]
+    hours = [
+        Part.of(f"{day}/{hour}")
+        for day in lake.files.children(folder)
+        for hour in lake.files.children(f"{folder}/{day}")
+    ]
     if not hours:
         return _New(folder, [])
     known = {*lake.space.parts(EVENTS)} if lake.state.totals.events else set()
@@ -67,7 +82,9 @@ def _new_events(lake: Lake, folder: str) -> _New:
         return new
     fresh, observation = lake.staging("fresh"), Observation()
     found = dedupe.suspects(batch, stored).localCheckpoint()
-    kept = dedupe.without_copies(batch, stored, found).observe(observation, F.count(F.lit(1)).alias("n"))
+    kept = dedupe.without_copies(batch, stored, found).observe(
+        observation, F.count(F.lit(1)).alias("n")
+    )
     _writer(kept).partitionBy("day", "hour").parquet(fresh)
     return new._replace(folder=fresh, events=int(observation.get["n"]))
 

@@ -28,7 +28,11 @@ def ask(url: str, queue: str, tenant: str | None = None) -> None:
 
 
 def load(
-    spark: SparkSession, rows: DataFrame, options: Mapping[str, str], *, report: Callable[[str], None] = lambda _: None
+    spark: SparkSession,
+    rows: DataFrame,
+    options: Mapping[str, str],
+    *,
+    report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Write the rows with format("jobq"); answers how many were accepted, duplicates and rejected, with examples of these."""
     register(spark)
@@ -40,7 +44,9 @@ def load(
 
 
 @contextmanager
-def _progress(spark: SparkSession, report: Callable[[str], None], every: float = 5.0) -> Iterator[None]:
+def _progress(
+    spark: SparkSession, report: Callable[[str], None], every: float = 5.0
+) -> Iterator[None]:
     """Says every few seconds how many of the tasks are done."""
     tracker, done = spark.sparkContext.statusTracker(), threading.Event()
 
@@ -49,7 +55,9 @@ def _progress(spark: SparkSession, report: Callable[[str], None], every: float =
             for stage in tracker.getActiveStageIds():
                 info = tracker.getStageInfo(stage)
                 if info is not None:
-                    report(f"{info.numCompletedTasks} of {info.numTasks} tasks done, {info.numActiveTasks} at work")
+                    report(
+                        f"{info.numCompletedTasks} of {info.numTasks} tasks done, {info.numActiveTasks} at work"
+                    )
 
     thread = threading.Thread(target=watch, name="jobq-load-progress", daemon=True)
     thread.start()

@@ -44,7 +44,9 @@ class Run:
         self._lock.acquire()
         try:
             self.lake.reload()
-            self.lake.save(self.lake.state)  # from here on it is a lake, also if no event ever comes
+            self.lake.save(
+                self.lake.state
+            )  # from here on it is a lake, also if no event ever comes
             self.lake.finish()
             self.lake.sweep()
             self._once = once
@@ -54,9 +56,17 @@ class Run:
             raise
 
     def _stream(self, spark: SparkSession, *, once: bool) -> StreamingQuery:
-        writer = self.source.stream(spark).writeStream.foreachBatch(self._batch).queryName(f"jobq {self.source.name}")
+        writer = (
+            self.source.stream(spark)
+            .writeStream.foreachBatch(self._batch)
+            .queryName(f"jobq {self.source.name}")
+        )
         writer = writer.option("checkpointLocation", self.lake.checkpoint(self.source.name))
-        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{self.every} seconds")
+        writer = (
+            writer.trigger(availableNow=True)
+            if once
+            else writer.trigger(processingTime=f"{self.every} seconds")
+        )
         return writer.start()
 
     def wait(self) -> None:
@@ -90,14 +100,20 @@ class Run:
         hours = derive(self.lake, self.targets)
         self._derived_at = time.monotonic()
         if hours:
-            self.report(f"derived tables up to date: {len(hours)} hours in {self._derived_at - began:.1f} s")
+            self.report(
+                f"derived tables up to date: {len(hours)} hours in {self._derived_at - began:.1f} s"
+            )
 
 
 def describe(totals: Totals) -> str:
     """In words, leaving out what is zero."""
     more = [
         f"{n:,} {what}"
-        for n, what in ((totals.duplicates, "copies"), (totals.late, "late"), (totals.quarantined, "quarantined"))
+        for n, what in (
+            (totals.duplicates, "copies"),
+            (totals.late, "late"),
+            (totals.quarantined, "quarantined"),
+        )
         if n
     ]
     return f"{totals.events:,} new events" + (f" ({', '.join(more)})" if more else "")

@@ -23,10 +23,14 @@ def compact(lake: Lake, *, target: int = TARGET_BYTES) -> dict[str, tuple[int, i
     Not while a `run` is at work on the same Parquet lake. Broken off, nothing is lost: a partition is swapped whole."""
     space = lake.space
     if isinstance(space, DeltaSpace):
-        return {table.name: changed for table in TABLES if (changed := _optimise(lake, space, table))}
+        return {
+            table.name: changed for table in TABLES if (changed := _optimise(lake, space, table))
+        }
     assert isinstance(space, ParquetSpace)
     lake.finish()
-    return {table.name: changed for table in TABLES if (changed := _merge(lake, space, table, target))}
+    return {
+        table.name: changed for table in TABLES if (changed := _merge(lake, space, table, target))
+    }
 
 
 def _merge(lake: Lake, space: ParquetSpace, table: Table, target: int) -> tuple[int, int] | None:
@@ -48,12 +52,16 @@ def _optimise(lake: Lake, space: DeltaSpace, table: Table) -> tuple[int, int] | 
     if not lake.files.exists(f"{space.path(table)}/_delta_log"):
         return None
     metrics = (
-        lake.spark.sql(f"OPTIMIZE delta.`{space.path(table)}`").select("metrics.numFilesRemoved", "metrics.numFilesAdded").first()
+        lake.spark.sql(f"OPTIMIZE delta.`{space.path(table)}`")
+        .select("metrics.numFilesRemoved", "metrics.numFilesAdded")
+        .first()
     )
     return (int(metrics[0]), int(metrics[1])) if metrics and metrics[0] else None
 
 
-def retain(lake: Lake, *, keep_days: int, today: date | None = None, all_tables: bool = False) -> dict[str, int]:
+def retain(
+    lake: Lake, *, keep_days: int, today: date | None = None, all_tables: bool = False
+) -> dict[str, int]:
     """Remove days older than `keep_days`, of `events`, `attempts` and `quarantine` or of all tables; what went, per table.
 
     The audit is told (the lake's horizon), so that jobs begun before it are not taken for jobs that lost their beginning."""
@@ -61,7 +69,9 @@ def retain(lake: Lake, *, keep_days: int, today: date | None = None, all_tables:
     tables = TABLES if all_tables else (EVENTS, ATTEMPTS, QUARANTINE)
     removed: dict[str, int] = {}
     if any(part.day < first for part in lake.space.parts(EVENTS)):
-        lake.save(msgspec.structs.replace(lake.state, horizon=max(first, lake.state.horizon or first)))
+        lake.save(
+            msgspec.structs.replace(lake.state, horizon=max(first, lake.state.horizon or first))
+        )
     for table in tables:
         old = [part for part in lake.space.parts(table) if part.day < first]
         lake.space.drop(table, old)
@@ -74,4 +84,8 @@ def retain(lake: Lake, *, keep_days: int, today: date | None = None, all_tables:
 
 def rebuild(lake: Lake, targets: Sequence[Target], *, since: str | None = None) -> list[Part]:
     """Derive every hour (from a day on) anew: after a change of the SLO targets, or of a table's meaning."""
-    return derive(lake, targets, [part for part in lake.space.parts(EVENTS) if since is None or part.day >= since])
+    return derive(
+        lake,
+        targets,
+        [part for part in lake.space.parts(EVENTS) if since is None or part.day >= since],
+    )

@@ -36,7 +36,12 @@ def percent(share: float) -> str:
 
 
 def line_chart(
-    times_ms: Sequence[int], series: Mapping[str, Values], *, format: Format = number, log: bool = False, top: float | None = None
+    times_ms: Sequence[int],
+    series: Mapping[str, Values],
+    *,
+    format: Format = number,
+    log: bool = False,
+    top: float | None = None,
 ) -> str:
     """Lines over time, one colour each in the order given, with the numbers of a moment on hover."""
     values = [v for line in series.values() for v in line if v is not None]
@@ -53,7 +58,9 @@ def legend(names: Sequence[str]) -> str:
     """Which colour is which."""
     return (
         '<p class="legend">'
-        + " ".join(f'<span><i class="b{n % 6}"></i>{escape(name)}</span>' for n, name in enumerate(names))
+        + " ".join(
+            f'<span><i class="b{n % 6}"></i>{escape(name)}</span>' for n, name in enumerate(names)
+        )
         + "</p>"
     )
 
@@ -78,7 +85,9 @@ class _Scale:
     def y(self, value: float) -> float:
         """The height of a value; what is below the scale lies on its foot."""
         if self.log:
-            share = (math.log10(max(value, self.low)) - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
+            share = (math.log10(max(value, self.low)) - math.log10(self.low)) / (
+                math.log10(self.high) - math.log10(self.low)
+            )
         else:
             share = (value - self.low) / (self.high - self.low)
         return _H - _BOTTOM - min(max(share, 0.0), 1.0) * (_H - _BOTTOM - _TOP)
@@ -136,18 +145,34 @@ def _time_axis(times_ms: Sequence[int], x: Callable[[int], float]) -> str:
     labels = []
     for n in indices:
         at = datetime.fromtimestamp(times_ms[n] / 1000, UTC)
-        anchor = "start" if n == 0 and len(indices) > 1 else "end" if n == len(times_ms) - 1 else "middle"
+        anchor = (
+            "start"
+            if n == 0 and len(indices) > 1
+            else "end"
+            if n == len(times_ms) - 1
+            else "middle"
+        )
         text = at.strftime("%d %b") if days else at.strftime("%H:%M")
-        labels.append(f'<text class="t" x="{x(times_ms[n]):.1f}" y="{_H - 8}" text-anchor="{anchor}">{text}</text>')
+        labels.append(
+            f'<text class="t" x="{x(times_ms[n]):.1f}" y="{_H - 8}" text-anchor="{anchor}">{text}</text>'
+        )
     return "".join(labels)
 
 
-def _hover(times_ms: Sequence[int], series: Mapping[str, Values], x: Callable[[int], float], format: Format) -> str:
+def _hover(
+    times_ms: Sequence[int], series: Mapping[str, Values], x: Callable[[int], float], format: Format
+) -> str:
     width = (_W - _LEFT - _RIGHT) / max(len(times_ms) - 1, 1)
     areas = []
     for n, t in enumerate(times_ms):
-        said = [f"{name}: {format(value)}" for name, line in series.items() if (value := line[n]) is not None]
-        text = "\n".join([datetime.fromtimestamp(t / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC"), *said])
+        said = [
+            f"{name}: {format(value)}"
+            for name, line in series.items()
+            if (value := line[n]) is not None
+        ]
+        text = "\n".join(
+            [datetime.fromtimestamp(t / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC"), *said]
+        )
         areas.append(
             f'<rect class="h" x="{x(t) - width / 2:.1f}" y="{_TOP}" width="{width:.1f}" height="{_H - _TOP - _BOTTOM}">'
             f"<title>{escape(text)}</title></rect>"

@@ -16,7 +16,15 @@ _STYLE = files("jobq.pipeline.report").joinpath("style.css").read_text(encoding=
 def page(story: Story, title: str) -> str:
     """The whole page."""
     body = "".join(
-        (_head(story, title), _tiles(story), '<div class="cards">', *_charts(story), *_tables(story), "</div>", _foot(story))
+        (
+            _head(story, title),
+            _tiles(story),
+            '<div class="cards">',
+            *_charts(story),
+            *_tables(story),
+            "</div>",
+            _foot(story),
+        )
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -28,7 +36,8 @@ def page(story: Story, title: str) -> str:
 
 def _head(story: Story, title: str) -> str:
     first, last = (
-        datetime.fromtimestamp(t / 1000, UTC) for t in (story.times_ms[0], story.times_ms[-1] + story.step_minutes * 60_000)
+        datetime.fromtimestamp(t / 1000, UTC)
+        for t in (story.times_ms[0], story.times_ms[-1] + story.step_minutes * 60_000)
     )
     whose = f", tenant {escape(story.lake['tenant'])}" if story.lake.get("tenant") else ""
     span = f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, a point every {duration(story.step_minutes * 60_000)}{whose}"
@@ -58,7 +67,9 @@ def _tiles(story: Story) -> str:
         )
     return (
         '<div class="tiles">'
-        + "".join(f'<div class="tile"><b>{value}</b><span>{label}</span></div>' for value, label in tiles)
+        + "".join(
+            f'<div class="tile"><b>{value}</b><span>{label}</span></div>' for value, label in tiles
+        )
         + "</div>"
     )
 
@@ -71,10 +82,24 @@ def _charts(story: Story) -> list[str]:
     trouble = {name: lines[name] for name in ("retried", "stalled", "failed")}
     used = {"utilisation": lines["utilisation"]}
     return [
-        _card("Throughput", "jobs per minute", line_chart(x, rates) + legend(list(rates)), wide=True),
-        _card("Wait", "from due to start; logarithmic", line_chart(x, waits, format=duration, log=True) + legend(list(waits))),
-        _card("Run", "from start to end; logarithmic", line_chart(x, runs, format=duration, log=True) + legend(list(runs))),
-        _card("Backlog", "jobs waiting, at the end of each point", line_chart(x, story.backlog) + legend(list(story.backlog))),
+        _card(
+            "Throughput", "jobs per minute", line_chart(x, rates) + legend(list(rates)), wide=True
+        ),
+        _card(
+            "Wait",
+            "from due to start; logarithmic",
+            line_chart(x, waits, format=duration, log=True) + legend(list(waits)),
+        ),
+        _card(
+            "Run",
+            "from start to end; logarithmic",
+            line_chart(x, runs, format=duration, log=True) + legend(list(runs)),
+        ),
+        _card(
+            "Backlog",
+            "jobs waiting, at the end of each point",
+            line_chart(x, story.backlog) + legend(list(story.backlog)),
+        ),
         _card("Trouble", "per minute", line_chart(x, trouble) + legend(list(trouble))),
         _card(
             "Worker utilisation",
@@ -91,10 +116,29 @@ def _charts(story: Story) -> list[str]:
 
 def _tables(story: Story) -> list[str]:
     return [
-        _card("Service levels", "attainment of each target over the whole time", _slo_table(story.slo), wide=True),
-        _card("Slowest tasks", "by the 95th percentile of their runs", _task_table(story.tasks), wide=True),
-        _card("Errors", "most frequent causes, with the latest example", _error_table(story.errors), wide=True),
-        _card("Busiest workers", "", bars([(row["worker"], row["utilisation"]) for row in story.workers], format=percent)),
+        _card(
+            "Service levels",
+            "attainment of each target over the whole time",
+            _slo_table(story.slo),
+            wide=True,
+        ),
+        _card(
+            "Slowest tasks",
+            "by the 95th percentile of their runs",
+            _task_table(story.tasks),
+            wide=True,
+        ),
+        _card(
+            "Errors",
+            "most frequent causes, with the latest example",
+            _error_table(story.errors),
+            wide=True,
+        ),
+        _card(
+            "Busiest workers",
+            "",
+            bars([(row["worker"], row["utilisation"]) for row in story.workers], format=percent),
+        ),
         _card("Tenants", "usage", _tenant_table(story.tenants)),
     ]
 
@@ -109,20 +153,34 @@ def _table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> s
     kinds = [' class="r"' if right else "" for _, right in head]
     top = "".join(f"<th{kind}>{name}</th>" for (name, _), kind in zip(head, kinds, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>" for row in rows
+        "<tr>"
+        + "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row, kinds, strict=True))
+        + "</tr>"
+        for row in rows
     )
     return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _slo_table(rows: Sequence[Row]) -> str:
-    head = [("target", False), ("queue", False), ("attained", True), ("wanted", True), ("of", True), ("", False)]
+    head = [
+        ("target", False),
+        ("queue", False),
+        ("attained", True),
+        ("wanted", True),
+        ("of", True),
+        ("", False),
+    ]
     cells = [
         (
-            escape(row["target"]), _queue(row), percent(row["attainment"]), percent(row["objective"]), number(row["total"]),
+            escape(row["target"]),
+            _queue(row),
+            percent(row["attainment"]),
+            percent(row["objective"]),
+            number(row["total"]),
             '<span class="good">met</span>' if row["met"] else '<span class="bad">missed</span>',
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     return _table(head, cells)
 
 
@@ -150,23 +208,44 @@ def _task_table(rows: Sequence[Row]) -> str:
 
 
 def _error_table(rows: Sequence[Row]) -> str:
-    head = [("error", False), ("task", False), ("queue", False), ("count", True), ("final", True), ("example job", False)]
+    head = [
+        ("error", False),
+        ("task", False),
+        ("queue", False),
+        ("count", True),
+        ("final", True),
+        ("example job", False),
+    ]
     cells = [
         (
-            f"<code>{escape(_short(row['example'] or row['reason'] or 'unknown'))}</code>", escape(row["name"] or ""),
-            _queue(row), number(row["count"]), number(row["final"]), f"<code>{escape(row['example_job'] or '')}</code>",
+            f"<code>{escape(_short(row['example'] or row['reason'] or 'unknown'))}</code>",
+            escape(row["name"] or ""),
+            _queue(row),
+            number(row["count"]),
+            number(row["final"]),
+            f"<code>{escape(row['example_job'] or '')}</code>",
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     return _table(head, cells)
 
 
 def _tenant_table(rows: Sequence[Row]) -> str:
-    head = [("tenant", False), ("accepted", True), ("completed", True), ("failed", True), ("time run", True)]
+    head = [
+        ("tenant", False),
+        ("accepted", True),
+        ("completed", True),
+        ("failed", True),
+        ("time run", True),
+    ]
     return _table(
         head,
         [
-            (escape(r["tenant"]), *(number(r[n]) for n in ("accepted", "completed", "failed")), duration(r["run_ms"]))
+            (
+                escape(r["tenant"]),
+                *(number(r[n]) for n in ("accepted", "completed", "failed")),
+                duration(r["run_ms"]),
+            )
             for r in rows
         ],
     )
@@ -185,7 +264,11 @@ def _foot(story: Story) -> str:
     parts = [f"{counts['events']:,} events in the lake"]
     parts += [
         f"{counts[name]:,} {word}"
-        for name, word in (("duplicates", "copies dropped"), ("late", "late"), ("quarantined", "quarantined"))
+        for name, word in (
+            ("duplicates", "copies dropped"),
+            ("late", "late"),
+            ("quarantined", "quarantined"),
+        )
         if counts[name]
     ]
     return f'<p class="note" style="margin-top:16px">{", ".join(parts)}.</p>'

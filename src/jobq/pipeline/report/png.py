@@ -20,22 +20,57 @@ def picture(story: Story, title: str, path: Path) -> None:
     figure = Figure(figsize=(16, 10), dpi=100, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     panels: Any = figure.subplots(2, 3)
-    figure.suptitle(f"{title} · {number(story.totals['accepted'])} jobs, {number(story.totals['failed'])} failed", fontsize=18)
+    figure.suptitle(
+        f"{title} · {number(story.totals['accepted'])} jobs, {number(story.totals['failed'])} failed",
+        fontsize=18,
+    )
     times = [datetime.fromtimestamp(t / 1000, UTC) for t in story.times_ms]
     lines = story.lines
     _panel(
-        panels[0][0], "throughput, jobs/min", times, {name: lines[name] for name in ("completed", "accepted", "failed")}, number
+        panels[0][0],
+        "throughput, jobs/min",
+        times,
+        {name: lines[name] for name in ("completed", "accepted", "failed")},
+        number,
     )
-    _panel(panels[0][1], "wait", times, {q: lines[f"wait_{q}"] for q in ("p50", "p95", "p99")}, duration, log=True)
-    _panel(panels[0][2], "run", times, {q: lines[f"run_{q}"] for q in ("p50", "p95", "p99")}, duration, log=True)
+    _panel(
+        panels[0][1],
+        "wait",
+        times,
+        {q: lines[f"wait_{q}"] for q in ("p50", "p95", "p99")},
+        duration,
+        log=True,
+    )
+    _panel(
+        panels[0][2],
+        "run",
+        times,
+        {q: lines[f"run_{q}"] for q in ("p50", "p95", "p99")},
+        duration,
+        log=True,
+    )
     _panel(panels[1][0], "backlog, jobs waiting", times, story.backlog, number)
-    _panel(panels[1][1], "trouble per minute", times, {name: lines[name] for name in ("retried", "stalled", "failed")}, number)
-    _panel(panels[1][2], "worker utilisation", times, {"all workers": lines["utilisation"]}, percent)
+    _panel(
+        panels[1][1],
+        "trouble per minute",
+        times,
+        {name: lines[name] for name in ("retried", "stalled", "failed")},
+        number,
+    )
+    _panel(
+        panels[1][2], "worker utilisation", times, {"all workers": lines["utilisation"]}, percent
+    )
     figure.savefig(path)
 
 
 def _panel(
-    axes: Any, title: str, times: list[datetime], series: dict[str, list[float | None]], format: Any, *, log: bool = False
+    axes: Any,
+    title: str,
+    times: list[datetime],
+    series: dict[str, list[float | None]],
+    format: Any,
+    *,
+    log: bool = False,
 ) -> None:
     from matplotlib import dates, ticker
 

@@ -42,7 +42,9 @@ def special(events: DataFrame) -> DataFrame:
     """A few in a hundred: the ends that do not say all, and every failure. Read once, for `starts_wanted`, `attempts` and
     `errors`."""
     failed = F.col("kind").isin("retried", "failed")
-    return events.where(failed | ((F.col("previous") == "active") & is_told_by_its_start())).drop(*_NOT_ASKED)
+    return events.where(failed | ((F.col("previous") == "active") & is_told_by_its_start())).drop(
+        *_NOT_ASKED
+    )
 
 
 def starts_wanted(special: DataFrame) -> DataFrame:
@@ -65,10 +67,16 @@ def attempts(events: DataFrame, special: DataFrame, starts: DataFrame | None = N
     Only these few are joined; the others pass by the join."""
     told = ends(special).where(is_told_by_its_start())
     if starts is None:
-        told = told.select("*", F.lit(None).cast("string").alias("begun_by"), F.lit(None).cast("timestamp").alias("begun_due"))
+        told = told.select(
+            "*",
+            F.lit(None).cast("string").alias("begun_by"),
+            F.lit(None).cast("timestamp").alias("begun_due"),
+        )
     else:
         told = told.join(starts, _RUN, "left")
-    told = told.withColumn("worker", F.when(is_stalled(), F.col("begun_by")).otherwise(F.col("worker")))
+    told = told.withColumn(
+        "worker", F.when(is_stalled(), F.col("begun_by")).otherwise(F.col("worker"))
+    )
     told = told.withColumn("due_at", F.col("begun_due")).drop("begun_by", "begun_due")
     rows = ends(events).where(~is_told_by_its_start()).drop(*_NOT_ASKED).unionByName(told)
     rows = rows.select(

@@ -42,14 +42,18 @@ def in_order(id: str = "id") -> Column:
     The id is log-position-n-incarnation, and a position is one or more numbers joined by "-" (`core.wire`). Part by part, and
     not by `transform`, which Spark does not compile."""
     parts = F.split(id, "-")
-    return F.concat_ws("", *(F.lpad(F.get(parts, F.lit(n)), _WIDTH, "0") for n in range(_PARTS)), id)
+    return F.concat_ws(
+        "", *(F.lpad(F.get(parts, F.lit(n)), _WIDTH, "0") for n in range(_PARTS)), id
+    )
 
 
 def judged(events: DataFrame, horizon: str | None = None) -> DataFrame:
     """Every event with the one `before` it, whether it is its job's `last`, and its `fault`, if it cannot stand where it stands.
 
     `horizon`: jobs created before this day may have lost their beginning to retention (`carried`)."""
-    rows = events.select(*_JOB, *_SHOWN, "created_at", in_order().alias("o"), F.xxhash64(*_JOB).alias("h"))
+    rows = events.select(
+        *_JOB, *_SHOWN, "created_at", in_order().alias("o"), F.xxhash64(*_JOB).alias("h")
+    )
     # Sorted by a number first: events of different jobs are then told apart without comparing strings.
     line = Window.partitionBy("h", *_JOB).orderBy("o")
     so_far = line.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -63,7 +67,9 @@ def judged(events: DataFrame, horizon: str | None = None) -> DataFrame:
         (F.count_if(F.col("kind") == "started").over(so_far) - opened.over(so_far)).alias("excess"),
     )
     old = F.col("created_at") < F.lit(horizon).cast("timestamp") if horizon else F.lit(False)
-    chained = chained.withColumn("carried", F.col("before").isNull() & ~F.col("kind").isin(*_BEGINS, *WITHOUT_JOB) & old)
+    chained = chained.withColumn(
+        "carried", F.col("before").isNull() & ~F.col("kind").isin(*_BEGINS, *WITHOUT_JOB) & old
+    )
     return chained.select(*_JOB, *_SHOWN, "before", "last", "carried", _fault(old).alias("fault"))
 
 
@@ -83,7 +89,12 @@ def _fault(old: Column) -> Column:
         .when(was_over & ~begins, "resurrected")
         .when((kind == "started") & (F.col("excess") > 0) & ~old, "run not explained")
         .when(~continues, "broken chain")
-        .when(~begins & (F.col("life") == before["life"]) & (F.col("attempt") != before["attempt"] + step), "attempt miscounted")
+        .when(
+            ~begins
+            & (F.col("life") == before["life"])
+            & (F.col("attempt") != before["attempt"] + step),
+            "attempt miscounted",
+        )
     )
 
 
@@ -96,7 +107,10 @@ def balance(rows: DataFrame) -> DataFrame:
         .agg(
             F.count(F.lit(1)).alias("events"),
             F.count_if(last).alias("jobs"),
-            *(F.count_if(kind == name).alias(name) for name in ("accepted", "rerun", "completed", "failed", "cancelled")),
+            *(
+                F.count_if(kind == name).alias(name)
+                for name in ("accepted", "rerun", "completed", "failed", "cancelled")
+            ),
             F.count_if("carried").alias("carried"),
             F.count_if(last & ~F.col("state").isin(_ENDED)).alias("held"),
             *(F.count_if(last & (F.col("state") == state)).alias(f"{state}_now") for state in HELD),

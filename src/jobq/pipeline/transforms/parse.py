@@ -18,7 +18,13 @@ _LONGS = {"number"}
 
 
 def _type(name: str) -> str:
-    return "int" if name in _INTEGERS else "bigint" if name in _LONGS or name.endswith("_ms") else "string"
+    return (
+        "int"
+        if name in _INTEGERS
+        else "bigint"
+        if name in _LONGS or name.endswith("_ms")
+        else "string"
+    )
 
 
 WIRE = struct(
@@ -32,7 +38,10 @@ WIRE = struct(
 _REQUIRED = ("v", "id", "kind", "at_ms", "tenant", "queue", "job", "life", "attempt", "created_ms")
 _KINDS = [*(kind.value for kind in Kind), *tables.WITHOUT_JOB]
 _STATES = [state.value for state in State]
-_EARLIEST_MS, _LATEST_MS = 946_684_800_000, 4_102_444_800_000  # 2000 and 2100: a clock outside is broken
+_EARLIEST_MS, _LATEST_MS = (
+    946_684_800_000,
+    4_102_444_800_000,
+)  # 2000 and 2100: a clock outside is broken
 _YEAR_10000_MS = 253_402_300_800_000  # a job may be due whenever a datetime can say
 _TIMES = ("created_ms", "due_ms", "started_ms", "finished_ms")
 
@@ -40,11 +49,17 @@ EVENT, BAD = "events", "quarantine"
 ROUTE = "table"
 
 
-def from_json_lines(lines: DataFrame, value: str = "value", origin: Column | None = None) -> DataFrame:
+def from_json_lines(
+    lines: DataFrame, value: str = "value", origin: Column | None = None
+) -> DataFrame:
     """Lines in a string column, read as WIRE rows with an `origin` and the line."""
     origin = F.lit(None).cast("string") if origin is None else origin
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    parsed = lines.select(F.from_json(F.col(value), WIRE, options).alias("e"), origin.alias("origin"), F.col(value).alias(LINE))
+    parsed = lines.select(
+        F.from_json(F.col(value), WIRE, options).alias("e"),
+        origin.alias("origin"),
+        F.col(value).alias(LINE),
+    )
     return parsed.select("e.*", "origin", LINE)
 
 
@@ -57,10 +72,22 @@ def problem() -> Column:
         (~F.col("kind").isin(_KINDS), F.concat(F.lit("unknown kind "), F.col("kind"))),
         (~F.col("state").isin(_STATES), F.concat(F.lit("unknown state "), F.col("state"))),
         (~F.col("previous").isin(_STATES), F.concat(F.lit("unknown state "), F.col("previous"))),
-        (F.col("state").isNull() & ~F.col("kind").isin(tables.WITHOUT_JOB), F.lit("state is missing")),
-        (~F.col("at_ms").between(_EARLIEST_MS, _LATEST_MS), F.lit("at_ms is not a time of this century")),
+        (
+            F.col("state").isNull() & ~F.col("kind").isin(tables.WITHOUT_JOB),
+            F.lit("state is missing"),
+        ),
+        (
+            ~F.col("at_ms").between(_EARLIEST_MS, _LATEST_MS),
+            F.lit("at_ms is not a time of this century"),
+        ),
     ]
-    checks += [(~F.col(name).between(0, _YEAR_10000_MS - 1), F.lit(f"{name} is not a time from 1970 to 9999")) for name in _TIMES]
+    checks += [
+        (
+            ~F.col(name).between(0, _YEAR_10000_MS - 1),
+            F.lit(f"{name} is not a time from 1970 to 9999"),
+        )
+        for name in _TIMES
+    ]
     first: Column = F.lit(None).cast("string")
     for wrong, why in reversed(checks):
         first = F.when(wrong, why).otherwise(first)
@@ -74,9 +101,13 @@ def routed(rows: DataFrame) -> DataFrame:
     checked = rows.withColumn("problem", problem())
     good = F.col("problem").isNull()
     # Only of good rows: of a number out of range, Spark raises instead of answering null, and the batch would never go through.
-    times = {f"{name.removesuffix('_ms')}_at": F.when(good, F.timestamp_millis(name)) for name in _TIMES}
+    times = {
+        f"{name.removesuffix('_ms')}_at": F.when(good, F.timestamp_millis(name)) for name in _TIMES
+    }
     times["at"] = F.when(good, F.timestamp_millis("at_ms"))
-    body = [times.get(name, F.col(name)).alias(name) for name in (column.name for column in EVENTS.body)]
+    body = [
+        times.get(name, F.col(name)).alias(name) for name in (column.name for column in EVENTS.body)
+    ]
     lines = [F.col(name) for name in (CORRUPT, LINE) if name in rows.columns]
     # Bytes that are not UTF-8 are replaced: readers of Parquet stop at a string that is none.
     raw = F.when(~good, F.make_valid_utf8(F.coalesce(*lines, F.to_json(F.struct(*wire.FIELDS)))))
@@ -87,7 +118,9 @@ def routed(rows: DataFrame) -> DataFrame:
         F.when(~good, F.col("origin")).alias("origin"),
         F.when(good, EVENT).otherwise(BAD).alias(ROUTE),
         # By number, and not by to_date and hour, which ask the time zone for every row.
-        F.when(good, F.date_from_unix_date(F.expr("int(at_ms div 86400000)"))).otherwise(F.current_date()).alias("day"),
+        F.when(good, F.date_from_unix_date(F.expr("int(at_ms div 86400000)")))
+        .otherwise(F.current_date())
+        .alias("day"),
         F.when(good, F.expr("int(at_ms div 3600000 % 24)")).otherwise(0).alias("hour"),
     )
 

@@ -15,7 +15,16 @@ _QUEUE = ["tenant", "queue"]
 _RETURNED = ["snoozed", "released", "limited", "blocked"]
 _BEGUN = ["accepted", "rerun"]
 _ENDED = ["completed", "failed", "cancelled"]
-_COUNTED = ["accepted", "rerun", "started", "completed", "failed", "cancelled", "retried", "stalled"]
+_COUNTED = [
+    "accepted",
+    "rerun",
+    "started",
+    "completed",
+    "failed",
+    "cancelled",
+    "retried",
+    "stalled",
+]
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 COUNTS = [*_COUNTED, "returned", "wait_ms", "run_ms", "waiting_change", "held_change"]
@@ -33,7 +42,12 @@ def steps(events: DataFrame, targets: Sequence[Target] = ()) -> DataFrame:
     return (
         _timed(events)
         .groupBy(*_QUEUE, "m", "kind", "previous", "state", "began")
-        .agg(F.count(F.lit(1)).alias("n"), F.sum("ms").alias("ms"), F.collect_list("ms").alias("values"), *within)
+        .agg(
+            F.count(F.lit(1)).alias("n"),
+            F.sum("ms").alias("ms"),
+            F.collect_list("ms").alias("values"),
+            *within,
+        )
     )
 
 
@@ -51,13 +65,19 @@ def good(n: int) -> str:
 
 def _timed(events: DataFrame) -> DataFrame:
     ended = F.col("previous") == "active"
-    return events.where(F.col("state").isNotNull()).select(  # neither gaps nor what was done to the queue
+    return events.where(
+        F.col("state").isNotNull()
+    ).select(  # neither gaps nor what was done to the queue
         *_QUEUE,
-        F.expr("unix_millis(at) div 60000").alias("m"),  # by number: date_trunc asks the time zone for every row
+        F.expr("unix_millis(at) div 60000").alias(
+            "m"
+        ),  # by number: date_trunc asks the time zone for every row
         "kind",
         "previous",
         "state",
-        F.when(F.col("kind") == "started", wait_ms()).when(ended, ms_between("started_at", "at")).alias("ms"),
+        F.when(F.col("kind") == "started", wait_ms())
+        .when(ended, ms_between("started_at", "at"))
+        .alias("ms"),
         F.when(ended, F.expr("unix_millis(started_at) div 3600000")).alias("began"),
     )
 
@@ -83,8 +103,14 @@ def changes(steps: DataFrame) -> DataFrame:
         sorted_values(started).alias("wait"),
         sorted_values(~started).alias("run"),
     )
-    found = [_percentile(what, rank).alias(f"{what}_{q}") for what in ("wait", "run") for q, rank in _QUANTILES.items()]
-    return minutes.select(*_QUEUE, F.timestamp_millis(F.col("m") * 60_000).alias("minute"), *found, *COUNTS)
+    found = [
+        _percentile(what, rank).alias(f"{what}_{q}")
+        for what in ("wait", "run")
+        for q, rank in _QUANTILES.items()
+    ]
+    return minutes.select(
+        *_QUEUE, F.timestamp_millis(F.col("m") * 60_000).alias("minute"), *found, *COUNTS
+    )
 
 
 def _percentile(what: str, rank: float) -> Column:
@@ -98,8 +124,12 @@ def queue_minute(minutes: DataFrame, before: DataFrame, days: DataFrame) -> Data
     `before`: `waiting` and `held` of each queue when the first of these days began. `days`: the days (column `day`). Every
     queue that holds anything gets a row at the start of each day, so that the next day finds its level in this one's rows.
     """
-    opening = before.select(*_QUEUE, F.col("waiting").alias("waiting_change"), F.col("held").alias("held_change"))
-    opening = opening.select("*", F.lit(None).cast("timestamp").alias("minute"), F.lit(False).alias("real"))
+    opening = before.select(
+        *_QUEUE, F.col("waiting").alias("waiting_change"), F.col("held").alias("held_change")
+    )
+    opening = opening.select(
+        "*", F.lit(None).cast("timestamp").alias("minute"), F.lit(False).alias("real")
+    )
     queues = before.select(*_QUEUE).unionByName(minutes.select(*_QUEUE)).distinct()
     marks = queues.crossJoin(F.broadcast(days)).select(
         *_QUEUE, F.col("day").cast("timestamp").alias("minute"), F.lit(False).alias("real")
@@ -107,7 +137,9 @@ def queue_minute(minutes: DataFrame, before: DataFrame, days: DataFrame) -> Data
     rows = minutes.select(*_QUEUE, "minute", *_MEASURES, F.lit(True).alias("real"))
     marks = marks.join(rows.select(*_QUEUE, "minute"), [*_QUEUE, "minute"], "left_anti")
     rows = (
-        rows.unionByName(marks, allowMissingColumns=True).fillna(0, subset=COUNTS).unionByName(opening, allowMissingColumns=True)
+        rows.unionByName(marks, allowMissingColumns=True)
+        .fillna(0, subset=COUNTS)
+        .unionByName(opening, allowMissingColumns=True)
     )
     line = (
         Window.partitionBy(*_QUEUE)
@@ -120,13 +152,18 @@ def queue_minute(minutes: DataFrame, before: DataFrame, days: DataFrame) -> Data
         F.sum("held_change").over(line).alias("held"),
         F.to_date("minute").alias("day"),
     )
-    kept = levels.where(F.col("minute").isNotNull() & (F.col("real") | (F.col("held") != 0) | (F.col("waiting") != 0)))
+    kept = levels.where(
+        F.col("minute").isNotNull()
+        & (F.col("real") | (F.col("held") != 0) | (F.col("waiting") != 0))
+    )
     return kept.select(*QUEUE_MINUTE.columns)
 
 
 def last_levels(minutes: DataFrame) -> DataFrame:
     """Where each queue stood at the end of these minutes."""
-    latest = minutes.groupBy(*_QUEUE).agg(F.max_by(F.struct("waiting", "held"), "minute").alias("level"))
+    latest = minutes.groupBy(*_QUEUE).agg(
+        F.max_by(F.struct("waiting", "held"), "minute").alias("level")
+    )
     return latest.select(*_QUEUE, "level.waiting", "level.held")
 
 

@@ -24,7 +24,11 @@ def slo(steps: DataFrame, targets: Sequence[Target]) -> DataFrame:
     counts = [column for n, target in enumerate(targets) for column in _counts(n, target)]
     counted = hourly.groupBy(*_KEYS).agg(F.sum("n").alias("events"), *counts)
     each = F.array(*(_row(n, target) for n, target in enumerate(targets)))
-    rows = counted.select(*_KEYS, F.explode(each).alias("t")).where("t.total > 0").select(*_KEYS, "t.*")
+    rows = (
+        counted.select(*_KEYS, F.explode(each).alias("t"))
+        .where("t.total > 0")
+        .select(*_KEYS, "t.*")
+    )
     rows = rows.withColumn("attainment", F.col("good") / F.col("total"))
     return rows.withColumn("met", F.col("attainment") >= F.col("objective")).select(*SLO.columns)
 
@@ -41,9 +45,15 @@ def _row(n: int, target: Target) -> Column:
 def _counts(n: int, target: Target) -> tuple[Column, Column]:
     kind, count = F.col("kind"), F.col("n")
     if target.succeed:
-        applies, within = kind.isin("completed", "failed"), F.when(kind == "completed", count).otherwise(0)
+        applies, within = (
+            kind.isin("completed", "failed"),
+            F.when(kind == "completed", count).otherwise(0),
+        )
     else:
-        applies, within = kind == ("completed" if target.start_within is None else "started"), F.col(good(n))
+        applies, within = (
+            kind == ("completed" if target.start_within is None else "started"),
+            F.col(good(n)),
+        )
     for name, wanted in (("tenant", target.tenant), ("queue", target.queue)):
         if wanted != "*":
             applies = applies & (F.col(name) == wanted)

@@ -17,7 +17,9 @@ def worker_minute(attempts: DataFrame) -> DataFrame:
     start, end = F.unix_millis("started_at"), F.unix_millis("ended_at")
     earliest = end - LOOK_BACK_HOURS * 3_600_000
     runs = attempts.where(F.col("worker").isNotNull() & F.col("started_at").isNotNull())
-    runs = runs.select("worker", F.greatest(start, earliest).alias("a"), F.greatest(end, start).alias("b"))
+    runs = runs.select(
+        "worker", F.greatest(start, earliest).alias("a"), F.greatest(end, start).alias("b")
+    )
     first, last = F.expr(f"a div {_MINUTE}"), F.expr(f"b div {_MINUTE}")
     pieces = runs.select("worker", "a", "b", F.explode(F.sequence(first, last)).alias("m"))
     pieces = pieces.select(
@@ -28,9 +30,20 @@ def worker_minute(attempts: DataFrame) -> DataFrame:
     )
     # Sorted by a number first: rows of different workers and minutes are then told apart without comparing strings.
     pieces = pieces.withColumn("h", F.xxhash64("worker", "m")).repartition("h")
-    earlier = Window.partitionBy("h", "worker", "m").orderBy("a", "b").rowsBetween(Window.unboundedPreceding, -1)
+    earlier = (
+        Window.partitionBy("h", "worker", "m")
+        .orderBy("a", "b")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
     reach = F.coalesce(F.max("b").over(earlier), F.col("a"))
-    cut = pieces.select("h", "worker", "m", "a", "b", F.greatest(F.col("b") - F.greatest("a", reach), F.lit(0)).alias("new"))
+    cut = pieces.select(
+        "h",
+        "worker",
+        "m",
+        "a",
+        "b",
+        F.greatest(F.col("b") - F.greatest("a", reach), F.lit(0)).alias("new"),
+    )
     grouped = cut.groupBy("h", "worker", "m").agg(
         F.count(F.lit(1)).alias("runs"),
         F.sum(F.col("b") - F.col("a")).alias("busy_ms"),

@@ -24,7 +24,9 @@ async def audit(store: Store, queue: QueueName) -> None:
     for id, story in stories.items():
         check_story(story)
         check_record(records.get(id), story[-1])
-    assert records.keys() <= stories.keys(), f"records without a story: {records.keys() - stories.keys()}"
+    assert records.keys() <= stories.keys(), (
+        f"records without a story: {records.keys() - stories.keys()}"
+    )
     await check_counts(store, queue, records)
 
 
@@ -44,7 +46,9 @@ def check_numbers(events: list[EventRecord]) -> None:
     last: dict[int, int] = defaultdict(int)
     for event in events:
         told = f"{event.kind} of {event.job or 'the queue'} has number {event.number} in shard {event.shard}"
-        assert event.kind == "gap" or event.number == last[event.shard] + 1, f"{told}, after {last[event.shard]}"
+        assert event.kind == "gap" or event.number == last[event.shard] + 1, (
+            f"{told}, after {last[event.shard]}"
+        )
         last[event.shard] = event.number
         if isinstance(event.kind, QueueKind):
             assert event.shard == 0, told
@@ -89,18 +93,28 @@ def check_step(before: EventRecord, event: EventRecord) -> None:
     """One event after another of the same job."""
     told = f"{event.job}: {before.kind} → {before.state}, then {event.kind} {event.previous} → {event.state}"
     assert event.at_ms >= before.at_ms, told
-    if event.kind is Kind.ACCEPTED:  # the id was free: its record had ended, and was cancelled or gone
+    if (
+        event.kind is Kind.ACCEPTED
+    ):  # the id was free: its record had ended, and was cancelled or gone
         assert before.state in ENDED, told
         return
     assert event.previous is before.state, told
-    assert (event.created_ms, event.name, event.key) == (before.created_ms, before.name, before.key), told
+    assert (event.created_ms, event.name, event.key) == (
+        before.created_ms,
+        before.name,
+        before.key,
+    ), told
     assert event.life == before.life + (event.kind is Kind.RERUN), told
     assert event.attempt == before.attempt + (event.kind is Kind.STARTED), told
     if event.kind is Kind.RERUN:
         assert event.failures == event.stalls == 0, told
         return
-    ran_badly = event.kind is Kind.RETRIED or (event.kind is Kind.FAILED and event.previous is State.ACTIVE)
-    stalled = event.kind is Kind.STALLED or (event.kind is Kind.FAILED and event.reason == "stalled")
+    ran_badly = event.kind is Kind.RETRIED or (
+        event.kind is Kind.FAILED and event.previous is State.ACTIVE
+    )
+    stalled = event.kind is Kind.STALLED or (
+        event.kind is Kind.FAILED and event.reason == "stalled"
+    )
     if event.kind is not Kind.CANCELLED:  # a run that was asked to stop may have failed or stalled
         assert event.failures == before.failures + (ran_badly and not stalled), told
         assert event.stalls == before.stalls + stalled, told
@@ -111,14 +125,34 @@ def check_record(record: JobRecord | None, last: EventRecord) -> None:
     if record is None:
         assert last.state in ENDED, f"{last.job} was {last.state} and is lost"
         return
-    seen = (record.state, record.life, record.attempt, record.failures, record.stalls, record.name, record.key, record.created_ms)
-    told = (last.state, last.life, last.attempt, last.failures, last.stalls, last.name, last.key, last.created_ms)
+    seen = (
+        record.state,
+        record.life,
+        record.attempt,
+        record.failures,
+        record.stalls,
+        record.name,
+        record.key,
+        record.created_ms,
+    )
+    told = (
+        last.state,
+        last.life,
+        last.attempt,
+        last.failures,
+        last.stalls,
+        last.name,
+        last.key,
+        last.created_ms,
+    )
     assert seen == told, f"{record.id}: the record says {seen}, its last event {told}"
 
 
 async def check_counts(store: Store, queue: QueueName, records: dict[str, JobRecord]) -> None:
     """The counters agree with the records, in sum and one by one, and with what `get` says."""
     counts = {state: n for state, n in (await store.count(queue)).items() if n}
-    assert counts == tally(list(records.values())), f"counters {counts}, records {tally(list(records.values()))}"
+    assert counts == tally(list(records.values())), (
+        f"counters {counts}, records {tally(list(records.values()))}"
+    )
     got = await store.get([JobKey(queue, id) for id in records])
     assert [None if r is None else r.state for r in got] == [r.state for r in records.values()]

@@ -22,16 +22,22 @@ AUDITED = frozenset({"events", "reads", "upkeep"})
 
 def chosen(config: pytest.Config) -> list[str]:
     """The stores asked for by --store or JQ_TEST_STORES; all that are known if none was."""
-    named = config.getoption("--store") or [n for n in os.environ.get("JQ_TEST_STORES", "").split(",") if n]
+    named = config.getoption("--store") or [
+        n for n in os.environ.get("JQ_TEST_STORES", "").split(",") if n
+    ]
     for name in named:
         if name not in PLACES:
-            raise pytest.UsageError(f"the conformance suite knows no store {name!r}; it knows {', '.join(sorted(PLACES))}")
+            raise pytest.UsageError(
+                f"the conformance suite knows no store {name!r}; it knows {', '.join(sorted(PLACES))}"
+            )
     return named or sorted(PLACES)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A misspelt store is refused once, before anything is collected."""
-    config.addinivalue_line("markers", "needs(*roles): what a store must be able to do for this test (see roles.py)")
+    config.addinivalue_line(
+        "markers", "needs(*roles): what a store must be able to do for this test (see roles.py)"
+    )
     chosen(config)
 
 
@@ -50,7 +56,9 @@ def fresh_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         def start(name: str) -> Fresh:
             if name not in started:
                 try:
-                    started[name] = stack.enter_context(contextmanager(PLACES[name])(_tmp(tmp_path_factory, name)))
+                    started[name] = stack.enter_context(
+                        contextmanager(PLACES[name])(_tmp(tmp_path_factory, name))
+                    )
                 except Unavailable as missing:
                     started[name] = str(missing)
             found = started[name]
@@ -83,7 +91,11 @@ def _able(request: pytest.FixtureRequest) -> None:
     if "store_name" in request.fixturenames:
         missing = needed(request.node) - request.getfixturevalue("roles")
         if missing:
-            pytest.skip(lacking(missing) if request.node.get_closest_marker("needs") else "the test needs every role")
+            pytest.skip(
+                lacking(missing)
+                if request.node.get_closest_marker("needs")
+                else "the test needs every role"
+            )
 
 
 @pytest.fixture
@@ -93,7 +105,9 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-async def two_handles(opening: Opening, clock: FakeClock, roles: frozenset[str]) -> AsyncIterator[tuple[Store, Store]]:
+async def two_handles(
+    opening: Opening, clock: FakeClock, roles: frozenset[str]
+) -> AsyncIterator[tuple[Store, Store]]:
     """Two handles on one place, as two processes would have."""
     async with AsyncExitStack() as stack:
         first, second = [await stack.enter_async_context(opening(clock)) for _ in range(2)]

@@ -67,9 +67,14 @@ def fresh_queue() -> QueueName:
 def failure(lease: Lease, message: str = "boom", reason: Reason = "error") -> Failure:
     """Why a run failed."""
     return Failure(
-        reason=reason, type="ValueError", message=message, traceback="Traceback …",
-        attempt=lease.attempt, at_ms=lease.started_ms, fingerprint="f00d",
-    )  # fmt: skip
+        reason=reason,
+        type="ValueError",
+        message=message,
+        traceback="Traceback …",
+        attempt=lease.attempt,
+        at_ms=lease.started_ms,
+        fingerprint="f00d",
+    )
 
 
 def ref(lease: Lease) -> LeaseRef:
@@ -82,15 +87,25 @@ def complete(lease: Lease, result: bytes | None = b"1") -> Complete:
 
 
 def retry(lease: Lease, delay_ms: int = 0, message: str = "boom") -> RetryLater:
-    return RetryLater(queue=lease.queue, id=lease.id, token=lease.token, failure=failure(lease, message), delay_ms=delay_ms)
+    return RetryLater(
+        queue=lease.queue,
+        id=lease.id,
+        token=lease.token,
+        failure=failure(lease, message),
+        delay_ms=delay_ms,
+    )
 
 
 def fail(lease: Lease, message: str = "boom", reason: Reason = "error") -> Fail:
-    return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=failure(lease, message, reason))
+    return Fail(
+        queue=lease.queue, id=lease.id, token=lease.token, failure=failure(lease, message, reason)
+    )
 
 
 def snooze(lease: Lease, delay_ms: int = 0, saved: bytes | None = None) -> SnoozeFor:
-    return SnoozeFor(queue=lease.queue, id=lease.id, token=lease.token, delay_ms=delay_ms, saved=saved)
+    return SnoozeFor(
+        queue=lease.queue, id=lease.id, token=lease.token, delay_ms=delay_ms, saved=saved
+    )
 
 
 def release(lease: Lease) -> Release:
@@ -114,14 +129,26 @@ def block(
     saved: bytes | None = None,
 ) -> Block:
     return Block(
-        queue=lease.queue, id=lease.id, token=lease.token, after=after, signal=signal, timeout_ms=timeout_ms, saved=saved
-    )  # fmt: skip
+        queue=lease.queue,
+        id=lease.id,
+        token=lease.token,
+        after=after,
+        signal=signal,
+        timeout_ms=timeout_ms,
+        saved=saved,
+    )
 
 
 class Desk:
     """One queue, seen through one handle. Workers are named by strings; `w1` if none is."""
 
-    def __init__(self, store: Store, queue: QueueName, clock: FakeClock, audited: list[QueueName] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        queue: QueueName,
+        clock: FakeClock,
+        audited: list[QueueName] | None = None,
+    ) -> None:
         self.store = store
         self.queue = queue
         self.clock = clock
@@ -138,7 +165,7 @@ class Desk:
         """Another queue of the tenant."""
         return Desk(self.store, QueueName(self.queue.tenant, name), self.clock, self.audited)
 
-    # ── producing ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── producing ─────────────────────────────────────────────────────────────────────────────────
 
     def key(self, id: str) -> JobKey:
         return JobKey(self.queue, id)
@@ -159,13 +186,19 @@ class Desk:
         (result,) = await self.put(id, **options)
         return result
 
-    # ── working ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── working ───────────────────────────────────────────────────────────────────────────────────
 
-    def claiming(self, n: int = 1, *, lease_ms: int = LEASE, queues: tuple[QueueName, ...] = ()) -> Claim:
+    def claiming(
+        self, n: int = 1, *, lease_ms: int = LEASE, queues: tuple[QueueName, ...] = ()
+    ) -> Claim:
         return Claim(queues=queues or (self.queue,), limit=n, lease_ms=lease_ms)
 
     async def exchange(
-        self, *outcomes: AnyOutcome, worker: str = "w1", call: str | None = None, then: Claim | None = None
+        self,
+        *outcomes: AnyOutcome,
+        worker: str = "w1",
+        call: str | None = None,
+        then: Claim | None = None,
     ) -> Settled:
         """settle, under a call of its own unless one is given.
 
@@ -210,7 +243,7 @@ class Desk:
             if step < 500:
                 return steps
 
-    # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── operators ─────────────────────────────────────────────────────────────────────────────────
 
     async def alter(self, command: AnyCommand) -> bool:
         """Whether the command was carried out."""
@@ -220,7 +253,7 @@ class Desk:
         (answer,) = await self.store.alter([command])
         return answer
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── looking ───────────────────────────────────────────────────────────────────────────────────
 
     async def look(self, id: str) -> JobRecord | None:
         (record,) = await self.store.get([self.key(id)])
@@ -255,7 +288,9 @@ class Desk:
         return (await self.events(id))[-1]
 
 
-async def read_log(store: Store, queue: QueueName, after: str = "0", limit: int = 200) -> list[EventRecord]:
+async def read_log(
+    store: Store, queue: QueueName, after: str = "0", limit: int = 200
+) -> list[EventRecord]:
     """The whole log of a queue, page by page."""
     events: list[EventRecord] = []
     position = after
@@ -267,7 +302,9 @@ async def read_log(store: Store, queue: QueueName, after: str = "0", limit: int 
         position = page.position
 
 
-async def read_all(store: Store, queue: QueueName, state: State | None = None, limit: int = 50) -> list[JobRecord]:
+async def read_all(
+    store: Store, queue: QueueName, state: State | None = None, limit: int = 50
+) -> list[JobRecord]:
     """Every record a listing shows."""
     records: list[JobRecord] = []
     cursor: str | None = None

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import count
 
-from jobq.core.records import AnyOutcome, Block, Complete, Fail, Hold, Release, RetryLater, SnoozeFor
+from jobq.core.records import (
+    AnyOutcome,
+    Block,
+    Complete,
+    Fail,
+    Hold,
+    Release,
+    RetryLater,
+    SnoozeFor,
+)
 from jobq.core.stalls import is_last_chance
 from jobq.core.states import ENDED, PENDING, State
 
@@ -64,7 +73,10 @@ class ModelJob:
     def past_ttl(self, now_ms: int) -> bool:
         """Whether it should have started by now."""
         return (
-            self.state is State.WAITING and self.ttl_ms is not None and self.attempt == 0 and now_ms > self.due_ms + self.ttl_ms
+            self.state is State.WAITING
+            and self.ttl_ms is not None
+            and self.attempt == 0
+            and now_ms > self.due_ms + self.ttl_ms
         )
 
     def gone(self, now_ms: int) -> bool:
@@ -89,15 +101,31 @@ class Model:
         job = self.jobs.get(id)
         return None if job is None or job.gone(now_ms) else job
 
-    def put(self, id: str, now_ms: int, *, delay_ms: int, priority: int, ttl_ms: int | None, max_stalls: int) -> bool:
+    def put(
+        self,
+        id: str,
+        now_ms: int,
+        *,
+        delay_ms: int,
+        priority: int,
+        ttl_ms: int | None,
+        max_stalls: int,
+    ) -> bool:
         """Accept a job; False for a duplicate."""
         old = self.alive(id, now_ms)
         if old is not None and old.state is not State.CANCELLED:
             return False
         self.jobs[id] = ModelJob(
-            id=id, state=State.DELAYED if delay_ms else State.WAITING, created_ms=now_ms, due_ms=now_ms + delay_ms,
-            place=self.back(), priority=priority, life=0 if old is None else old.life + 1, ttl_ms=ttl_ms, max_stalls=max_stalls,
-        )  # fmt: skip
+            id=id,
+            state=State.DELAYED if delay_ms else State.WAITING,
+            created_ms=now_ms,
+            due_ms=now_ms + delay_ms,
+            place=self.back(),
+            priority=priority,
+            life=0 if old is None else old.life + 1,
+            ttl_ms=ttl_ms,
+            max_stalls=max_stalls,
+        )
         return True
 
     def settle(self, outcome: AnyOutcome, now_ms: int) -> bool:
@@ -130,7 +158,11 @@ class Model:
                 raise AssertionError("not in this model")
 
     def _later(self, job: ModelJob, delay_ms: int, now_ms: int) -> None:
-        job.state, job.due_ms, job.place = (State.DELAYED if delay_ms else State.WAITING), now_ms + delay_ms, self.back()
+        job.state, job.due_ms, job.place = (
+            (State.DELAYED if delay_ms else State.WAITING),
+            now_ms + delay_ms,
+            self.back(),
+        )
         job.leave()
 
     def repair(self, now_ms: int) -> None:
@@ -138,7 +170,13 @@ class Model:
         for job in self.jobs.values():
             if job.run is not None and job.run.expires_ms < now_ms:
                 self._stall(job, now_ms)
-        due = sorted({j.due_ms for j in self.jobs.values() if j.state is State.DELAYED and j.due_ms <= now_ms})
+        due = sorted(
+            {
+                j.due_ms
+                for j in self.jobs.values()
+                if j.state is State.DELAYED and j.due_ms <= now_ms
+            }
+        )
         batch = next(self._places)
         for rank, moment in enumerate(due):
             for job in self.jobs.values():
@@ -165,20 +203,26 @@ class Model:
         """Those in line, the next one first."""
         if self.paused:
             return []
-        line = [j for j in self.jobs.values() if j.state is State.WAITING and not j.past_ttl(now_ms)]
+        line = [
+            j for j in self.jobs.values() if j.state is State.WAITING and not j.past_ttl(now_ms)
+        ]
         return sorted(line, key=lambda j: (-j.priority, j.place))
 
     def held_back(self, now_ms: int) -> bool:
         """Whether the next in line (or one that shares its place) is on its last chance: a claim ends before it."""
         line = self.claimable(now_ms)
-        return any(j.last_chance for j in line if (j.priority, j.place) == (line[0].priority, line[0].place))
+        return any(
+            j.last_chance
+            for j in line
+            if (j.priority, j.place) == (line[0].priority, line[0].place)
+        )
 
     def start(self, job: ModelJob, token: str, worker: str, expires_ms: int) -> None:
         """It was claimed."""
         job.state, job.token, job.run = State.ACTIVE, token, Run(worker, expires_ms)
         job.attempt += 1
 
-    # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── commands ──────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, id: str, now_ms: int) -> bool:
         job = self.alive(id, now_ms)
@@ -204,7 +248,13 @@ class Model:
         job = self.alive(id, now_ms)
         if job is None or job.state not in ENDED:
             return False
-        job.state, job.place, job.due_ms, job.finished_ms, job.asked = State.WAITING, self.back(), now_ms, None, False
+        job.state, job.place, job.due_ms, job.finished_ms, job.asked = (
+            State.WAITING,
+            self.back(),
+            now_ms,
+            None,
+            False,
+        )
         job.life, job.failures, job.stalls, job.ttl_ms = job.life + 1, 0, 0, None
         return True
 
@@ -217,7 +267,9 @@ class Model:
 
     def reprioritise(self, id: str, priority: int, now_ms: int) -> bool:
         job = self.alive(id, now_ms)
-        if job is None or job.state not in PENDING or job.attempt:  # only jobs that have never started
+        if (
+            job is None or job.state not in PENDING or job.attempt
+        ):  # only jobs that have never started
             return False
         job.priority, job.place = priority, self.back()
         return True

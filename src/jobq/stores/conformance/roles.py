@@ -50,13 +50,17 @@ def needs(*roles: str) -> pytest.MarkDecorator:
 
 def roles_of(store: object) -> frozenset[str]:
     """The roles a store has: those its `roles` attribute names, or else all whose methods it has."""
-    complete = {role for role, methods in ROLES.items() if all(hasattr(store, method) for method in methods)}
+    complete = {
+        role for role, methods in ROLES.items() if all(hasattr(store, method) for method in methods)
+    }
     declared = getattr(store, "roles", None)
     if declared is None:
         return frozenset(complete)
     unknown = set(declared) - ROLES.keys()
     if unknown:
-        raise ValueError(f"{type(store).__name__}.roles names {min(unknown)!r}, which is no role; there are {', '.join(ROLES)}")
+        raise ValueError(
+            f"{type(store).__name__}.roles names {min(unknown)!r}, which is no role; there are {', '.join(ROLES)}"
+        )
     missing = set(declared) - complete
     if missing:
         role = min(missing)
@@ -68,7 +72,11 @@ def roles_of(store: object) -> frozenset[str]:
 def needed(item: pytest.Item) -> frozenset[str]:
     """The roles a test declares; every role if it declares none."""
     marks: Iterable[pytest.Mark] = list(item.iter_markers("needs"))
-    return frozenset({"jobs", *(role for mark in marks for role in mark.args)}) if marks else frozenset(ROLES)
+    return (
+        frozenset({"jobs", *(role for mark in marks for role in mark.args)})
+        if marks
+        else frozenset(ROLES)
+    )
 
 
 class Partial:

@@ -44,9 +44,21 @@ def main(arguments: Sequence[str]) -> int:
         settings = Path(folder, "pytest.ini")
         settings.write_text(_SETTINGS)
         given = [
-            str(_HERE), "-c", str(settings), "--rootdir", str(_HERE), "--confcutdir", str(_HERE), "--import-mode=importlib",
-            "-p", "no:cacheprovider", "--store", _NAME, "-q", *rest,
-        ]  # fmt: skip
+            str(_HERE),
+            "-c",
+            str(settings),
+            "--rootdir",
+            str(_HERE),
+            "--confcutdir",
+            str(_HERE),
+            "--import-mode=importlib",
+            "-p",
+            "no:cacheprovider",
+            "--store",
+            _NAME,
+            "-q",
+            *rest,
+        ]
         return int(pytest.main(given, plugins=[_Report(roles)]))
 
 
@@ -56,7 +68,11 @@ def _options() -> argparse.ArgumentParser:
         description="Hold a store to the contract of jobq.stores.base. Other arguments are passed on to pytest.",
     )
     parser.add_argument("url", help="URL of the store, as open_store takes it")
-    parser.add_argument("--empty", metavar="MODULE:FUNCTION", help="called with the URL before each test, to empty the store")
+    parser.add_argument(
+        "--empty",
+        metavar="MODULE:FUNCTION",
+        help="called with the URL before each test, to empty the store",
+    )
     return parser
 
 
@@ -99,8 +115,12 @@ class _Report:
         reasons = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
         for reason, n in sorted(reasons.items()):
             terminalreporter.line(f"{n:>6,} tests not run: {reason}")
-        failed = len(terminalreporter.stats.get("failed", [])) + len(terminalreporter.stats.get("error", []))
-        terminalreporter.line(f"The store {'fails' if failed else 'passes'} the tests of the roles it has.")
+        failed = len(terminalreporter.stats.get("failed", [])) + len(
+            terminalreporter.stats.get("error", [])
+        )
+        terminalreporter.line(
+            f"The store {'fails' if failed else 'passes'} the tests of the roles it has."
+        )
 
 
 def _reason(report: pytest.TestReport) -> str:

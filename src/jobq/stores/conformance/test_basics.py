@@ -11,10 +11,26 @@ pytestmark = needs("jobs")
 
 async def test_a_job_that_is_put_can_be_read(q: Desk) -> None:
     (result,) = await q.put("a", payload=b"[[1],{}]")
-    assert (result.id, result.life, result.state, result.duplicate, result.found) == ("a", 0, State.WAITING, False, None)
+    assert (result.id, result.life, result.state, result.duplicate, result.found) == (
+        "a",
+        0,
+        State.WAITING,
+        False,
+        None,
+    )
     record = await q.get("a")
-    assert (record.queue, record.id, record.name, record.payload) == (q.queue, "a", "task", b"[[1],{}]")
-    assert (record.state, record.attempt, record.failures, record.created_ms) == (State.WAITING, 0, 0, q.clock.now_ms)
+    assert (record.queue, record.id, record.name, record.payload) == (
+        q.queue,
+        "a",
+        "task",
+        b"[[1],{}]",
+    )
+    assert (record.state, record.attempt, record.failures, record.created_ms) == (
+        State.WAITING,
+        0,
+        0,
+        q.clock.now_ms,
+    )
 
 
 async def test_jobs_are_read_in_the_order_asked_for_and_unknown_ones_are_none(q: Desk) -> None:
@@ -60,10 +76,26 @@ async def test_a_claim_of_several_queues_takes_from_each(q: Desk) -> None:
 async def test_a_lease_says_what_its_job_is(q: Desk) -> None:
     await q.put("a", payload=b"[[7],{}]", codec="msgpack")
     lease = await q.take("bee")
-    assert (lease.queue, lease.id, lease.name, lease.payload, lease.codec) == (q.queue, "a", "task", b"[[7],{}]", "msgpack")
-    assert (lease.attempt, lease.failures, lease.life, lease.expires_ms) == (1, 0, 0, q.clock.now_ms + LEASE)
+    assert (lease.queue, lease.id, lease.name, lease.payload, lease.codec) == (
+        q.queue,
+        "a",
+        "task",
+        b"[[7],{}]",
+        "msgpack",
+    )
+    assert (lease.attempt, lease.failures, lease.life, lease.expires_ms) == (
+        1,
+        0,
+        0,
+        q.clock.now_ms + LEASE,
+    )
     record = await q.get("a")
-    assert (record.state, record.attempt, record.worker, record.started_ms) == (State.ACTIVE, 1, "bee", q.clock.now_ms)
+    assert (record.state, record.attempt, record.worker, record.started_ms) == (
+        State.ACTIVE,
+        1,
+        "bee",
+        q.clock.now_ms,
+    )
 
 
 async def test_a_completed_job_has_its_result(q: Desk) -> None:
@@ -72,7 +104,11 @@ async def test_a_completed_job_has_its_result(q: Desk) -> None:
     q.clock.advance(5)
     await q.settle(complete(a, b"42"), complete(b, None))
     first, second = await q.get("a"), await q.get("b")
-    assert (first.state, first.result, first.finished_ms) == (State.COMPLETED, b"42", q.clock.now_ms)
+    assert (first.state, first.result, first.finished_ms) == (
+        State.COMPLETED,
+        b"42",
+        q.clock.now_ms,
+    )
     assert (second.state, second.result) == (State.COMPLETED, None)
     assert await q.line() == []
 
@@ -82,7 +118,11 @@ async def test_a_failed_job_says_why(q: Desk) -> None:
     await q.settle(fail(await q.take(), "no such order"))
     record = await q.get("a")
     assert record.failure is not None
-    assert (record.state, record.failures, record.failure.message) == (State.FAILED, 1, "no such order")
+    assert (record.state, record.failures, record.failure.message) == (
+        State.FAILED,
+        1,
+        "no such order",
+    )
     assert await q.line() == []
 
 
@@ -91,7 +131,10 @@ async def test_a_retry_without_delay_goes_to_the_back(q: Desk) -> None:
     await q.settle(retry(await q.take()))
     assert await q.state("a") is State.WAITING
     first, second = await q.claim(2)
-    assert [(lease.id, lease.attempt, lease.failures) for lease in (first, second)] == [("b", 1, 0), ("a", 2, 1)]
+    assert [(lease.id, lease.attempt, lease.failures) for lease in (first, second)] == [
+        ("b", 1, 0),
+        ("a", 2, 1),
+    ]
 
 
 async def test_a_released_job_goes_to_the_front_at_no_cost(q: Desk) -> None:

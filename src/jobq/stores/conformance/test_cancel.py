@@ -9,7 +9,19 @@ import pytest
 from jobq.core.commands import AnyCommand, Cancel, Remove
 from jobq.core.records import AnyOutcome, Lease
 from jobq.core.states import State
-from jobq.stores.conformance.kit import LEASE, SECOND, Desk, block, complete, fail, hold, ref, release, retry, snooze
+from jobq.stores.conformance.kit import (
+    LEASE,
+    SECOND,
+    Desk,
+    block,
+    complete,
+    fail,
+    hold,
+    ref,
+    release,
+    retry,
+    snooze,
+)
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("operators")
@@ -19,7 +31,11 @@ async def test_a_waiting_job_is_cancelled_at_once(q: Desk) -> None:
     await q.put("a", "b")
     assert await q.alter(Cancel(job=q.key("a")))
     record = await q.get("a")
-    assert (record.state, record.reason, record.finished_ms) == (State.CANCELLED, "cancelled", q.clock.now_ms)
+    assert (record.state, record.reason, record.finished_ms) == (
+        State.CANCELLED,
+        "cancelled",
+        q.clock.now_ms,
+    )
     assert await q.line() == ["b"]
     event = await q.last_event("a")
     assert (event.kind, event.previous, event.reason) == ("cancelled", State.WAITING, "cancelled")

@@ -19,8 +19,17 @@ async def test_a_note_says_how_it_found_each_lease(q: Desk) -> None:
     new = await q.take("w2")
     assert new.id == "old"
     await q.alter(Cancel(job=q.key("asked")))
-    leases = [ref(old), ref(asked), ref(held), ref(done), ref(new), LeaseRef(q.queue, "nobody", "nonsense")]
-    states = await q.store.note([Note(lease=lease, progress=b"1", lines=("x",)) for lease in leases])
+    leases = [
+        ref(old),
+        ref(asked),
+        ref(held),
+        ref(done),
+        ref(new),
+        LeaseRef(q.queue, "nobody", "nonsense"),
+    ]
+    states = await q.store.note(
+        [Note(lease=lease, progress=b"1", lines=("x",)) for lease in leases]
+    )
     assert states == ["lost", "cancel", "held", "lost", "held", "lost"]
     assert await q.store.note([]) == []
 
@@ -29,7 +38,9 @@ async def test_a_note_of_one_job_under_the_token_of_another_is_lost(q: Desk) -> 
     await q.put("a", "b")
     a, b = await q.claim(2)
     crossed = LeaseRef(q.queue, a.id, b.token)
-    assert await q.store.note([Note(lease=crossed, progress=b"1", saved=b"2", lines=("x",))]) == ["lost"]
+    assert await q.store.note([Note(lease=crossed, progress=b"1", saved=b"2", lines=("x",))]) == [
+        "lost"
+    ]
     for id in ("a", "b"):
         record = await q.get(id)
         assert (record.progress, record.saved, await q.store.logs(q.key(id))) == (None, None, [])
@@ -49,7 +60,9 @@ async def test_what_a_note_saved_is_there_after_a_stall(q: Desk) -> None:
     first = await q.take("w1", lease_ms=SECOND)
     assert first.saved is None
     assert await q.store.note([Note(lease=ref(first), saved=b"one")]) == ["held"]
-    assert await q.store.note([Note(lease=ref(first), saved=b"two", progress=b"50", lines=("half way",))]) == ["held"]
+    assert await q.store.note(
+        [Note(lease=ref(first), saved=b"two", progress=b"50", lines=("half way",))]
+    ) == ["held"]
     record = await q.get("a")
     assert (record.saved, record.progress) == (b"two", b"50")
     q.clock.advance(2 * SECOND)

@@ -19,7 +19,12 @@ async def test_clear_removes_what_waits(q: Desk) -> None:
     lease = await q.take()
     await q.put_one("delayed", delay_ms=SECOND)
     assert await q.store.clear(q.queue) == 2
-    assert await q.states("active", "a", "b", "delayed") == ["active", "cancelled", "cancelled", "delayed"]
+    assert await q.states("active", "a", "b", "delayed") == [
+        "active",
+        "cancelled",
+        "cancelled",
+        "delayed",
+    ]
     assert (await q.get("a")).reason == "removed"
     event = await q.last_event("a")
     assert (event.kind, event.reason, event.previous) == ("cancelled", "removed", State.WAITING)
@@ -64,7 +69,12 @@ async def test_clean_removes_ended_records_of_one_state(q: Desk) -> None:
     await q.settle(fail(await q.take()))
     await q.alter(Cancel(job=q.key("gone")))
     assert await q.store.clean(q.queue, State.FAILED) == 1
-    assert await q.states("done", "broken", "gone", "waiting") == ["completed", None, "cancelled", "waiting"]
+    assert await q.states("done", "broken", "gone", "waiting") == [
+        "completed",
+        None,
+        "cancelled",
+        "waiting",
+    ]
 
 
 async def test_clean_takes_the_oldest_first_and_is_bounded(q: Desk) -> None:
@@ -103,9 +113,15 @@ async def test_obliterate_leaves_nothing_but_the_log(q: Desk) -> None:
     assert await q.states("done", "broken", "waiting", "delayed") == [None] * 4
     assert q.queue not in [r.queue for r in await q.store.queues(q.queue.tenant)]
     kinds = {
-        (e.job, str(e.kind), e.reason) for e in await read_log(q.store, q.queue) if e.state in (State.CANCELLED, State.FAILED)
+        (e.job, str(e.kind), e.reason)
+        for e in await read_log(q.store, q.queue)
+        if e.state in (State.CANCELLED, State.FAILED)
     }
-    assert kinds == {("broken", "failed", "error"), ("waiting", "cancelled", "removed"), ("delayed", "cancelled", "removed")}
+    assert kinds == {
+        ("broken", "failed", "error"),
+        ("waiting", "cancelled", "removed"),
+        ("delayed", "cancelled", "removed"),
+    }
 
 
 async def test_an_obliterated_queue_can_be_used_anew(q: Desk) -> None:
@@ -117,7 +133,9 @@ async def test_an_obliterated_queue_can_be_used_anew(q: Desk) -> None:
     assert await q.line() == ["a"]
 
 
-async def test_a_queue_that_another_has_obliterated_is_listed_again_with_its_next_job(q_twice: tuple[Desk, Desk]) -> None:
+async def test_a_queue_that_another_has_obliterated_is_listed_again_with_its_next_job(
+    q_twice: tuple[Desk, Desk],
+) -> None:
     first, second = q_twice
     await first.put("a")
     assert await second.store.obliterate(second.queue)

@@ -9,7 +9,19 @@ from jobq.core.commands import Reschedule
 from jobq.core.queues import Limits, QueueConfig, ScheduleSpec, Tokens, Window
 from jobq.core.records import UniqueSpec
 from jobq.core.states import State
-from jobq.stores.conformance.kit import HOUR, LEASE, MINUTE, SECOND, Desk, block, complete, hold, ref, retry, snooze
+from jobq.stores.conformance.kit import (
+    HOUR,
+    LEASE,
+    MINUTE,
+    SECOND,
+    Desk,
+    block,
+    complete,
+    hold,
+    ref,
+    retry,
+    snooze,
+)
 
 STEP = SECOND
 
@@ -35,7 +47,9 @@ async def test_a_lost_lease_is_found_in_time(q: Desk) -> None:
     assert await next_after(q, LEASE) == "a"
 
 
-async def test_a_lost_lease_is_late_by_one_lease_at_most_if_nobody_looked_meanwhile(q: Desk) -> None:
+async def test_a_lost_lease_is_late_by_one_lease_at_most_if_nobody_looked_meanwhile(
+    q: Desk,
+) -> None:
     await q.put("a")
     await q.take()
     q.clock.advance(-HOUR + LEASE)
@@ -88,7 +102,11 @@ async def test_a_ttl_ends(q: Desk) -> None:
     assert await q.state("a") is State.FAILED
 
 
-@pytest.mark.parametrize("rate", [Window(limit=1, per_ms=10 * SECOND), Tokens(capacity=1, refill=0.1)], ids=["window", "bucket"])
+@pytest.mark.parametrize(
+    "rate",
+    [Window(limit=1, per_ms=10 * SECOND), Tokens(capacity=1, refill=0.1)],
+    ids=["window", "bucket"],
+)
 @pytest.mark.parametrize("of", ["queue", "key"])
 async def test_a_rate_opens_again(q: Desk, rate: Window | Tokens, of: str) -> None:
     limits = Limits(rate=rate) if of == "queue" else Limits(key_rate=rate, key_limit=9)
@@ -166,7 +184,7 @@ async def test_a_clock_that_is_corrected_by_a_little_stands_still(q: Desk) -> No
     assert await q.line(worker="w2") == ["a"]
 
 
-# ── times of day are the clock's ─────────────────────────────────────────────────────────────────────────────────────
+# ── times of day are the clock's ──────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("put", ["before", "after"])
@@ -188,7 +206,9 @@ async def test_a_job_for_a_time_of_day_is_not_early(q: Desk, put: str) -> None:
 async def test_a_schedule_is_not_early(q: Desk) -> None:
     at = q.clock.now_ms + 5 * MINUTE
     await q.put("a")
-    await q.store.put_schedule(ScheduleSpec(queue=q.queue, id="s", template=q.spec(""), every_ms=HOUR), next_ms=at)
+    await q.store.put_schedule(
+        ScheduleSpec(queue=q.queue, id="s", template=q.spec(""), every_ms=HOUR), next_ms=at
+    )
     await set_back(q)
     q.clock.advance(6 * MINUTE)
     assert await q.store.list_schedules(q.queue, due=True) == []

@@ -24,7 +24,7 @@ async def ended(q: Desk, id: str, state: State) -> None:
     assert await q.state(id) is state
 
 
-# ── rerun ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rerun ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.CANCELLED])
@@ -32,7 +32,13 @@ async def test_any_ended_job_runs_again_from_the_start(q: Desk, state: State) ->
     await ended(q, "a", state)
     assert await q.alter(Rerun(job=q.key("a")))
     record = await q.get("a")
-    assert (record.state, record.life, record.failures, record.stalls, record.attempt) == (State.WAITING, 1, 0, 0, 2)
+    assert (record.state, record.life, record.failures, record.stalls, record.attempt) == (
+        State.WAITING,
+        1,
+        0,
+        0,
+        2,
+    )
     assert (record.result, record.finished_ms, record.cancel_asked) == (None, None, False)
     lease = await q.take()
     assert (lease.life, lease.attempt, lease.failures, lease.cancel_asked) == (1, 3, 0, False)
@@ -105,7 +111,7 @@ async def test_a_rerun_takes_its_lock_again(q: Desk) -> None:
     assert not (await q.put_one("b", unique=lock)).duplicate
 
 
-# ── promote, reprioritise, reschedule, update ────────────────────────────────────────────────────────────────────────
+# ── promote, reprioritise, reschedule, update ─────────────────────────────────────────────────────
 
 
 async def test_a_promoted_job_is_waiting_now(q: Desk) -> None:
@@ -126,7 +132,9 @@ async def test_only_a_delayed_job_can_be_promoted(q: Desk) -> None:
 async def test_a_job_that_has_not_started_gets_a_new_priority(q: Desk) -> None:
     await q.put("a", "b")
     await q.put_one("c", delay_ms=SECOND)
-    assert await q.store.alter([Reprioritise(job=q.key(id), priority=p) for id, p in (("b", 2), ("c", 3))]) == ["done", "done"]
+    assert await q.store.alter(
+        [Reprioritise(job=q.key(id), priority=p) for id, p in (("b", 2), ("c", 3))]
+    ) == ["done", "done"]
     assert [(await q.get(id)).priority for id in ("a", "b", "c")] == [0, 2, 3]
     assert await q.states("b", "c") == ["waiting", "delayed"]
     event = await q.last_event("b")
@@ -163,7 +171,9 @@ async def test_a_waiting_job_can_be_put_off(q: Desk) -> None:
 
 @pytest.mark.parametrize("begun", ["waiting", "delayed", "used again"])
 @pytest.mark.parametrize("change", [Reprioritise, Reschedule])
-async def test_a_job_that_left_its_place_in_line_runs_once(q: Desk, begun: str, change: type[Reprioritise | Reschedule]) -> None:
+async def test_a_job_that_left_its_place_in_line_runs_once(
+    q: Desk, begun: str, change: type[Reprioritise | Reschedule]
+) -> None:
     if begun == "used again":
         await q.put("a")
         await q.alter(Cancel(job=q.key("a")))
@@ -233,7 +243,7 @@ async def test_an_update_keeps_the_place_in_line(q: Desk) -> None:
     assert await q.line() == ["a", "b"]
 
 
-# ── remove ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── remove ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.CANCELLED])

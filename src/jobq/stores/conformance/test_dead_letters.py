@@ -44,7 +44,12 @@ async def test_a_failed_job_is_copied_and_the_original_stays_failed(q: Desk) -> 
     await q.tick()
     assert await q.state("a") is State.FAILED
     (copy,) = await read_all(q.store, graves.queue)
-    assert (copy.state, copy.name, copy.payload, copy.codec) == (State.WAITING, "charge", b"[[7],{}]", "json")
+    assert (copy.state, copy.name, copy.payload, copy.codec) == (
+        State.WAITING,
+        "charge",
+        b"[[7],{}]",
+        "json",
+    )
     assert copy.origin == "work/a"
     assert (copy.attempt, copy.failures) == (0, 0)
     await graves.settle(complete(await graves.take()))
@@ -95,4 +100,7 @@ async def test_two_queues_may_share_their_graves(q: Desk) -> None:
         await desk.put("a")
         await desk.settle(fail(await desk.take()))
     await q.tick()
-    assert sorted(r.origin or "" for r in await read_all(q.store, graves.queue)) == ["other/a", "work/a"]
+    assert sorted(r.origin or "" for r in await read_all(q.store, graves.queue)) == [
+        "other/a",
+        "work/a",
+    ]

@@ -47,7 +47,9 @@ async def test_the_next_due_of_several_queues_is_the_soonest(q: Desk) -> None:
     beside = q.beside("other")
     await q.put_one("b", delay_ms=9 * SECOND)
     await beside.put_one("a", delay_ms=4 * SECOND)
-    assert (await q.exchange(then=q.claiming(queues=(q.queue, beside.queue)))).next_due_ms == 4 * SECOND
+    assert (
+        await q.exchange(then=q.claiming(queues=(q.queue, beside.queue)))
+    ).next_due_ms == 4 * SECOND
 
 
 async def test_jobs_due_together_come_by_their_times(q: Desk) -> None:

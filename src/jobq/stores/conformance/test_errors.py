@@ -9,7 +9,16 @@ from jobq.core.commands import Cancel, Remove, Rerun
 from jobq.core.failures import ERRORS
 from jobq.core.records import Failure, Lease
 from jobq.core.states import State
-from jobq.stores.conformance.kit import SECOND, Desk, complete, fail, read_all, release, retry, snooze
+from jobq.stores.conformance.kit import (
+    SECOND,
+    Desk,
+    complete,
+    fail,
+    read_all,
+    release,
+    retry,
+    snooze,
+)
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("delays")
@@ -82,7 +91,10 @@ async def test_a_stall_is_a_failed_run(q: Desk) -> None:
     await q.tick()
     record = await q.get("a")
     assert record.state is State.FAILED
-    assert [(e.reason, e.worker, e.exhausted) for e in record.errors[1:]] == [("stalled", "w2", False), ("stalled", "w3", True)]
+    assert [(e.reason, e.worker, e.exhausted) for e in record.errors[1:]] == [
+        ("stalled", "w2", False),
+        ("stalled", "w3", True),
+    ]
     assert record.failure == record.errors[-1]
 
 
@@ -96,7 +108,10 @@ async def test_a_job_asked_to_stop_keeps_how_its_run_failed(q: Desk) -> None:
     await q.tick()
     for id, reason in (("raised", "error"), ("stalled", "stalled")):
         record = await q.get(id)
-        assert (record.state, [error.reason for error in record.errors]) == (State.CANCELLED, [reason])
+        assert (record.state, [error.reason for error in record.errors]) == (
+            State.CANCELLED,
+            [reason],
+        )
 
 
 async def test_what_fails_without_a_run_is_no_error_of_a_run(q: Desk) -> None:
@@ -105,7 +120,12 @@ async def test_what_fails_without_a_run_is_no_error_of_a_run(q: Desk) -> None:
     await q.tick()
     late = await q.get("late")
     assert late.failure is not None
-    assert (late.failure.reason, late.failure.worker, late.failure.exhausted, late.errors) == ("expired", None, False, ())
+    assert (late.failure.reason, late.failure.worker, late.failure.exhausted, late.errors) == (
+        "expired",
+        None,
+        False,
+        (),
+    )
     await q.put("child")
     await q.put_one("parent", after=(q.edge("child"),))
     lease = await q.take()
@@ -114,7 +134,11 @@ async def test_what_fails_without_a_run_is_no_error_of_a_run(q: Desk) -> None:
     await q.tick()
     parent = await q.get("parent")
     assert parent.failure is not None
-    assert (parent.failure.reason, parent.failure.worker, parent.failure.exhausted) == ("child", None, False)
+    assert (parent.failure.reason, parent.failure.worker, parent.failure.exhausted) == (
+        "child",
+        None,
+        False,
+    )
     assert parent.errors == ()
     child = await q.get("child")
     assert child.failure is not None

@@ -7,7 +7,18 @@ import pytest
 from jobq.core.commands import Cancel, Rerun
 from jobq.core.records import UniqueSpec
 from jobq.core.states import State
-from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, fail, failure, read_log, release, retry, snooze
+from jobq.stores.conformance.kit import (
+    DAY,
+    SECOND,
+    Desk,
+    complete,
+    fail,
+    failure,
+    read_log,
+    release,
+    retry,
+    snooze,
+)
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("events")
@@ -30,9 +41,24 @@ async def a_full_life(q: Desk) -> None:
 
 
 STORY = [
-    "accepted", "promoted", "started", "retried", "promoted", "started", "snoozed", "promoted", "started", "released",
-    "started", "stalled", "started", "failed", "rerun", "started", "completed",
-]  # fmt: skip
+    "accepted",
+    "promoted",
+    "started",
+    "retried",
+    "promoted",
+    "started",
+    "snoozed",
+    "promoted",
+    "started",
+    "released",
+    "started",
+    "stalled",
+    "started",
+    "failed",
+    "rerun",
+    "started",
+    "completed",
+]
 
 
 async def test_every_transition_is_recorded_in_order(q: Desk) -> None:
@@ -48,12 +74,27 @@ async def test_an_event_is_self_contained(q: Desk) -> None:
     q.clock.advance(SECOND)
     await q.settle(fail(lease, "no such tenant"), worker="bee")
     accepted, promoted, started, failed = await q.events("a")
-    assert {(e.queue, e.job, e.name, e.key, e.life, e.created_ms) for e in (accepted, promoted, started, failed)} == {
-        (q.queue, "a", "charge", None, 0, born)
-    }
-    assert (accepted.state, accepted.previous, accepted.at_ms, accepted.due_ms) == (State.DELAYED, None, born, born + SECOND)
-    assert (promoted.state, promoted.previous, promoted.at_ms) == (State.WAITING, State.DELAYED, born + SECOND)
-    assert (started.attempt, started.worker, started.started_ms, started.due_ms) == (1, "bee", born + SECOND, born + SECOND)
+    assert {
+        (e.queue, e.job, e.name, e.key, e.life, e.created_ms)
+        for e in (accepted, promoted, started, failed)
+    } == {(q.queue, "a", "charge", None, 0, born)}
+    assert (accepted.state, accepted.previous, accepted.at_ms, accepted.due_ms) == (
+        State.DELAYED,
+        None,
+        born,
+        born + SECOND,
+    )
+    assert (promoted.state, promoted.previous, promoted.at_ms) == (
+        State.WAITING,
+        State.DELAYED,
+        born + SECOND,
+    )
+    assert (started.attempt, started.worker, started.started_ms, started.due_ms) == (
+        1,
+        "bee",
+        born + SECOND,
+        born + SECOND,
+    )
     assert (failed.attempt, failed.failures, failed.worker, failed.reason) == (1, 1, "bee", "error")
     assert (failed.started_ms, failed.finished_ms) == (born + SECOND, born + 2 * SECOND)
     assert failed.fingerprint == failure(lease).fingerprint
@@ -65,7 +106,12 @@ async def test_a_retry_tells_its_error_and_its_next_time(q: Desk) -> None:
     await q.put("a")
     await q.settle(retry(await q.take(), 5 * SECOND, "flaky"))
     event = await q.last_event("a")
-    assert (event.kind, event.reason, event.failures, event.due_ms) == ("retried", "error", 1, q.clock.now_ms + 5 * SECOND)
+    assert (event.kind, event.reason, event.failures, event.due_ms) == (
+        "retried",
+        "error",
+        1,
+        q.clock.now_ms + 5 * SECOND,
+    )
     assert event.error is not None
     assert "flaky" in event.error
     assert event.fingerprint == "f00d"
@@ -99,7 +145,11 @@ async def test_a_reused_id_tells_two_lives(q: Desk) -> None:
     await q.put("a")
     await q.alter(Cancel(job=q.key("a")))
     await q.put("a")
-    assert [(str(e.kind), e.life) for e in await q.events("a")] == [("accepted", 0), ("cancelled", 0), ("accepted", 1)]
+    assert [(str(e.kind), e.life) for e in await q.events("a")] == [
+        ("accepted", 0),
+        ("cancelled", 0),
+        ("accepted", 1),
+    ]
 
 
 async def test_reading_from_none_gives_the_present_end(q: Desk) -> None:
@@ -116,7 +166,9 @@ async def test_the_end_of_an_empty_log_is_a_position_too(q: Desk) -> None:
     page = await q.store.read_events(q.queue)
     assert page.events == ()
     await q.put("a")
-    assert [e.job for e in (await q.store.read_events(q.queue, after=page.position)).events] == ["a"]
+    assert [e.job for e in (await q.store.read_events(q.queue, after=page.position)).events] == [
+        "a"
+    ]
 
 
 async def test_the_log_of_an_unknown_queue_is_empty(q: Desk) -> None:
@@ -144,7 +196,9 @@ async def test_pages_are_about_as_long_as_asked(q: Desk) -> None:
     assert page.position == page.events[-1].position
 
 
-async def test_event_ids_are_unique_and_the_same_for_every_reader(q_twice: tuple[Desk, Desk]) -> None:
+async def test_event_ids_are_unique_and_the_same_for_every_reader(
+    q_twice: tuple[Desk, Desk],
+) -> None:
     first, second = q_twice
     await first.put(*(f"j{n}" for n in range(20)))
     await second.settle(*(complete(lease) for lease in await second.claim(20)))
@@ -172,7 +226,7 @@ async def test_one_call_may_record_many_events(q: Desk) -> None:
     assert [e.job for e in await q.events()] == [f"j{n:04}" for n in range(1000)]
 
 
-# ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── readers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_reader_is_remembered_where_it_stands(q_twice: tuple[Desk, Desk]) -> None:
@@ -214,7 +268,10 @@ async def test_what_a_reader_has_not_acknowledged_is_kept(q: Desk, days: int) ->
     await q.settle(complete(await q.take()))
     q.clock.advance(days * DAY)
     await q.tick()
-    assert [str(e.kind) for e in await read_log(q.store, q.queue, after=position)] == ["started", "completed"]
+    assert [str(e.kind) for e in await read_log(q.store, q.queue, after=position)] == [
+        "started",
+        "completed",
+    ]
     q.audited.clear()  # what was acknowledged may have been trimmed
 
 

@@ -9,7 +9,17 @@ from jobq.core.queues import QueueConfig
 from jobq.core.records import Filter, QueueName
 from jobq.core.states import State
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, fail, read_all, release, retry, tally
+from jobq.stores.conformance.kit import (
+    DAY,
+    SECOND,
+    Desk,
+    complete,
+    fail,
+    read_all,
+    release,
+    retry,
+    tally,
+)
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("reads", "delays")
@@ -36,7 +46,14 @@ async def test_every_state_can_be_listed(q: Desk) -> None:
 async def test_without_a_state_all_jobs_are_listed_once(q: Desk) -> None:
     await one_of_each(q)
     records = await read_all(q.store, q.queue)
-    assert sorted(r.id for r in records) == ["active", "cancelled", "completed", "delayed", "failed", "waiting"]
+    assert sorted(r.id for r in records) == [
+        "active",
+        "cancelled",
+        "completed",
+        "delayed",
+        "failed",
+        "waiting",
+    ]
 
 
 async def test_a_listing_shows_what_get_shows_but_for_errors(q: Desk) -> None:
@@ -53,8 +70,12 @@ async def test_newest_come_first_within_a_state(q: Desk) -> None:
     for n in range(5):
         await q.put(f"job{n}")
         q.clock.advance(SECOND)
-    assert [r.id for r in await read_all(q.store, q.queue, State.COMPLETED)] == [f"done{n}" for n in (4, 3, 2, 1, 0)]
-    assert [r.id for r in await read_all(q.store, q.queue, State.WAITING)] == [f"job{n}" for n in (4, 3, 2, 1, 0)]
+    assert [r.id for r in await read_all(q.store, q.queue, State.COMPLETED)] == [
+        f"done{n}" for n in (4, 3, 2, 1, 0)
+    ]
+    assert [r.id for r in await read_all(q.store, q.queue, State.WAITING)] == [
+        f"job{n}" for n in (4, 3, 2, 1, 0)
+    ]
 
 
 async def test_pages_follow_each_other_without_gap_or_repeat(q: Desk) -> None:
@@ -63,7 +84,9 @@ async def test_pages_follow_each_other_without_gap_or_repeat(q: Desk) -> None:
     seen: list[str] = []
     cursor: str | None = None
     while True:
-        page = await q.store.find(Filter(queue=q.queue, state=State.WAITING), cursor=cursor, limit=10)
+        page = await q.store.find(
+            Filter(queue=q.queue, state=State.WAITING), cursor=cursor, limit=10
+        )
         assert len(page.records) <= 10
         seen += [r.id for r in page.records]
         cursor = page.cursor
@@ -97,7 +120,9 @@ async def test_jobs_that_stay_are_listed_though_others_come_and_go(q: Desk) -> N
     seen = [r.id for r in first.records]
     cursor = first.cursor
     while cursor is not None:
-        page = await q.store.find(Filter(queue=q.queue, state=State.WAITING), cursor=cursor, limit=10)
+        page = await q.store.find(
+            Filter(queue=q.queue, state=State.WAITING), cursor=cursor, limit=10
+        )
         seen += [r.id for r in page.records]
         cursor = page.cursor
     assert len(seen) == len(set(seen))
@@ -136,7 +161,7 @@ async def test_an_unknown_queue_lists_and_counts_nothing(store: Store) -> None:
     assert (stats.paused, stats.mode, stats.workers) == (False, None, 0)
 
 
-# ── counts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── counts ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_counts_have_every_state(q: Desk) -> None:
@@ -146,7 +171,9 @@ async def test_counts_have_every_state(q: Desk) -> None:
 
 async def test_counts_agree_with_states_after_every_step(q: Desk) -> None:
     async def agree() -> None:
-        assert {s: n for s, n in (await q.store.count(q.queue)).items() if n} == tally(await read_all(q.store, q.queue))
+        assert {s: n for s, n in (await q.store.count(q.queue)).items() if n} == tally(
+            await read_all(q.store, q.queue)
+        )
 
     await q.put("a", "b", "c", "d", "e", "f")
     await q.put("x", "y", delay_ms=SECOND)
@@ -174,7 +201,7 @@ async def test_stats_are_the_queue_at_a_glance(q: Desk) -> None:
     assert (stats.next_due_ms, stats.mode) == (DAY, "plain")
 
 
-# ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── queues ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_queues_are_listed_per_tenant(q: Desk) -> None:

@@ -8,7 +8,17 @@ from jobq.core.commands import Cancel, Reprioritise, Rerun, Update
 from jobq.core.queues import Fire, QueueConfig, RetentionData, ScheduleSpec
 from jobq.core.records import JobKey, UniqueSpec
 from jobq.core.states import State
-from jobq.stores.conformance.kit import LEASE, SECOND, Desk, block, complete, fail, release, retry, snooze
+from jobq.stores.conformance.kit import (
+    LEASE,
+    SECOND,
+    Desk,
+    block,
+    complete,
+    fail,
+    release,
+    retry,
+    snooze,
+)
 
 DEBOUNCE = UniqueSpec(lock="L", mode="debounce")
 KEEP_LAST = UniqueSpec(lock="L", mode="keep_last")
@@ -36,11 +46,13 @@ async def start(q: Desk, id: str, way: str) -> State:
     return await q.state(id)
 
 
-# ── debounce ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── debounce ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_debounce_leaves_a_started_job_its_arguments_and_accepts_a_new_one(q: Desk, way: str) -> None:
+async def test_debounce_leaves_a_started_job_its_arguments_and_accepts_a_new_one(
+    q: Desk, way: str
+) -> None:
     await q.put_one("a", unique=DEBOUNCE, payload=b"1")
     stood = await start(q, "a", way)
     result = await q.put_one("b", unique=DEBOUNCE, delay_ms=5 * SECOND, payload=b"2")
@@ -55,7 +67,12 @@ async def test_a_blocked_job_keeps_its_wait_when_a_debounced_one_comes(q: Desk) 
     await q.put_one("b", unique=DEBOUNCE, delay_ms=60 * SECOND, payload=b"2")
     q.clock.advance(10 * SECOND)
     lease = await q.take()
-    assert (lease.id, lease.payload, lease.saved, lease.signals) == ("a", b"1", b"half", (("go", b""),))
+    assert (lease.id, lease.payload, lease.saved, lease.signals) == (
+        "a",
+        b"1",
+        b"half",
+        (("go", b""),),
+    )
 
 
 async def test_the_new_job_takes_the_lock_of_a_debounced_one_that_has_started(q: Desk) -> None:
@@ -70,13 +87,19 @@ async def test_the_new_job_takes_the_lock_of_a_debounced_one_that_has_started(q:
     assert (await q.put_one("d", unique=DEBOUNCE, delay_ms=SECOND)).id == "b"
 
 
-# ── what a replaced job keeps ────────────────────────────────────────────────────────────────────────────────────────
+# ── what a replaced job keeps ─────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("unique", [DEBOUNCE, KEEP_LAST], ids=lambda u: u.mode)
-async def test_a_replaced_job_keeps_its_name_and_priority_and_gets_the_other_options(q: Desk, unique: UniqueSpec) -> None:
-    await q.put_one("a", unique=unique, delay_ms=SECOND, name="first", priority=3, timeout_ms=1, payload=b"1")
-    await q.put_one("b", unique=unique, delay_ms=SECOND, name="second", priority=7, timeout_ms=2, payload=b"2")
+async def test_a_replaced_job_keeps_its_name_and_priority_and_gets_the_other_options(
+    q: Desk, unique: UniqueSpec
+) -> None:
+    await q.put_one(
+        "a", unique=unique, delay_ms=SECOND, name="first", priority=3, timeout_ms=1, payload=b"1"
+    )
+    await q.put_one(
+        "b", unique=unique, delay_ms=SECOND, name="second", priority=7, timeout_ms=2, payload=b"2"
+    )
     record = await q.get("a")
     assert (record.name, record.priority, record.payload) == ("first", 3, b"2")
     q.clock.advance(SECOND)
@@ -98,7 +121,9 @@ async def test_the_ttl_of_a_waiting_job_is_replaced_too(q: Desk, unique: UniqueS
 
 async def test_an_after_complete_schedule_goes_on_when_its_job_was_replaced(q: Desk) -> None:
     template = q.spec("", unique=KEEP_LAST)
-    spec = ScheduleSpec(queue=q.queue, id="s", template=template, every_ms=SECOND, after_complete=True)
+    spec = ScheduleSpec(
+        queue=q.queue, id="s", template=template, every_ms=SECOND, after_complete=True
+    )
     await q.store.put_schedule(spec, next_ms=q.clock.now_ms)
     at = q.clock.now_ms
     assert await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=None)]) == [True]
@@ -118,7 +143,7 @@ async def test_a_given_id_stays_one_when_its_job_is_replaced(q: Desk) -> None:
     assert await q.states("a") == ["completed"]
 
 
-# ── keep_last and throttle ───────────────────────────────────────────────────────────────────────────────────────────
+# ── keep_last and throttle ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -144,12 +169,17 @@ async def test_throttle_stands_when_the_record_has_been_swept(q: Desk) -> None:
     await q.tick()
     await q.put_one("x")  # on some stores it gets the place of the record that is gone
     result = await q.put_one("b", unique=THROTTLE)
-    assert (result.id, result.duplicate, result.state, result.found) == ("a", True, State.COMPLETED, None)
+    assert (result.id, result.duplicate, result.state, result.found) == (
+        "a",
+        True,
+        State.COMPLETED,
+        None,
+    )
     q.clock.advance(60 * SECOND)
     assert not (await q.put_one("b", unique=THROTTLE)).duplicate
 
 
-# ── update and reprioritise ──────────────────────────────────────────────────────────────────────────────────────────
+# ── update and reprioritise ───────────────────────────────────────────────────────────────────────
 
 
 def commands(key: JobKey) -> list[Update | Reprioritise]:

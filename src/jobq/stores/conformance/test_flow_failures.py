@@ -13,7 +13,7 @@ from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("flows")
 
-# ── when a child fails ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── when a child fails ────────────────────────────────────────────────────────────────────────────
 
 
 async def test_by_default_a_parent_fails_with_its_childs_error(q: Desk) -> None:
@@ -33,7 +33,12 @@ async def test_by_default_a_parent_fails_with_its_childs_error(q: Desk) -> None:
 
 
 async def test_a_failure_goes_all_the_way_up(q: Desk) -> None:
-    await q.store.put([q.spec("a"), *(q.spec(f"p{n}", after=(q.edge(f"p{n - 1}" if n else "a"),)) for n in range(4))])
+    await q.store.put(
+        [
+            q.spec("a"),
+            *(q.spec(f"p{n}", after=(q.edge(f"p{n - 1}" if n else "a"),)) for n in range(4)),
+        ]
+    )
     await q.settle(fail(await q.take(), "root cause"))
     assert await q.states("p0", "p1", "p2", "p3") == ["failed"] * 4
     top = (await q.get("p3")).failure
@@ -73,7 +78,9 @@ async def test_a_parent_that_fails_with_its_child_names_its_own_attempt(q: Desk)
     assert (failure.attempt, failure.at_ms) == (0, q.clock.now_ms)
 
 
-async def test_a_failure_that_a_parent_is_given_names_the_childs_attempt_and_when_it_ended(q: Desk) -> None:
+async def test_a_failure_that_a_parent_is_given_names_the_childs_attempt_and_when_it_ended(
+    q: Desk,
+) -> None:
     await family(q, "a", on_child_failure="continue")
     await q.settle(retry(await q.take()))
     last = await q.take()
@@ -97,7 +104,9 @@ async def test_a_child_that_stalls_or_expires_has_failed(q: Desk, way: str) -> N
 
 
 @pytest.mark.parametrize("command", [Cancel, Remove])
-async def test_cancelling_or_removing_a_child_fails_the_parent(q: Desk, command: type[Cancel] | type[Remove]) -> None:
+async def test_cancelling_or_removing_a_child_fails_the_parent(
+    q: Desk, command: type[Cancel] | type[Remove]
+) -> None:
     await family(q, "a")
     assert await q.alter(command(job=q.key("a")))
     record = await q.get("p")
@@ -140,7 +149,7 @@ async def test_a_parent_that_failed_with_its_child_can_be_rerun(q: Desk) -> None
     await q.settle(complete(lease))
 
 
-# ── cancelling a parent ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── cancelling a parent ───────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_blocked_job_is_cancelled_at_once_and_its_children_go_on(q: Desk) -> None:
@@ -154,11 +163,22 @@ async def test_a_blocked_job_is_cancelled_at_once_and_its_children_go_on(q: Desk
 
 async def test_cancelling_cascades_on_request(q: Desk) -> None:
     await q.store.put(
-        [q.spec("a"), q.spec("b", after=(q.edge("a"),)), q.spec("c"), q.spec("p", after=(q.edge("b"), q.edge("c")))]
+        [
+            q.spec("a"),
+            q.spec("b", after=(q.edge("a"),)),
+            q.spec("c"),
+            q.spec("p", after=(q.edge("b"), q.edge("c"))),
+        ]
     )
     await q.put("other")
     assert await q.alter(Cancel(job=q.key("p"), cascade=True))
-    assert await q.states("p", "a", "b", "c", "other") == ["cancelled", "cancelled", "cancelled", "cancelled", "waiting"]
+    assert await q.states("p", "a", "b", "c", "other") == [
+        "cancelled",
+        "cancelled",
+        "cancelled",
+        "cancelled",
+        "waiting",
+    ]
 
 
 async def test_a_cascade_leaves_what_has_ended_alone_and_ends(q: Desk) -> None:
@@ -173,7 +193,9 @@ async def test_a_cascade_leaves_what_has_ended_alone_and_ends(q: Desk) -> None:
 
 async def test_a_cascade_goes_down_a_long_chain(q: Desk) -> None:
     ids = [f"s{n}" for n in range(1200)]
-    await q.store.put([q.spec(id, after=(q.edge(f"s{n - 1}"),) if n else ()) for n, id in enumerate(ids)])
+    await q.store.put(
+        [q.spec(id, after=(q.edge(f"s{n - 1}"),) if n else ()) for n, id in enumerate(ids)]
+    )
     assert await q.alter(Cancel(job=q.key(ids[-1]), cascade=True))
     await q.tick()
     assert await q.counts() == {"cancelled": 1200}
@@ -181,7 +203,9 @@ async def test_a_cascade_goes_down_a_long_chain(q: Desk) -> None:
 
 async def test_a_failure_goes_up_a_long_chain(q: Desk) -> None:
     ids = [f"s{n}" for n in range(1200)]
-    await q.store.put([q.spec(id, after=(q.edge(f"s{n - 1}"),) if n else ()) for n, id in enumerate(ids)])
+    await q.store.put(
+        [q.spec(id, after=(q.edge(f"s{n - 1}"),) if n else ()) for n, id in enumerate(ids)]
+    )
     await q.settle(fail(await q.take(), "root cause"))
     await q.tick()
     assert await q.counts() == {"failed": 1200}

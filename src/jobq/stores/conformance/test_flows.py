@@ -8,12 +8,21 @@ from jobq.core.records import Input
 from jobq.core.states import State
 from jobq.errors import InvalidJob
 from jobq.stores.conformance.families import family, results, take
-from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, fail, fresh_queue, read_all, retry
+from jobq.stores.conformance.kit import (
+    DAY,
+    SECOND,
+    Desk,
+    complete,
+    fail,
+    fresh_queue,
+    read_all,
+    retry,
+)
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("flows")
 
-# ── waiting for jobs ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── waiting for jobs ──────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_job_is_blocked_until_those_it_waits_for_have_ended(q: Desk) -> None:
@@ -33,7 +42,10 @@ async def test_the_results_of_children_are_delivered_in_the_order_of_the_edges(q
     await q.settle(complete(leases["a"], b'"A"'))
     await q.settle(complete(leases["b"], b'"B"'))
     lease = await q.take()
-    assert lease.inputs == (Input(job=q.key("b"), result=b'"B"'), Input(job=q.key("a"), result=b'"A"'))
+    assert lease.inputs == (
+        Input(job=q.key("b"), result=b'"B"'),
+        Input(job=q.key("a"), result=b'"A"'),
+    )
 
 
 async def test_an_edge_without_data_delivers_no_result(q: Desk) -> None:
@@ -172,7 +184,13 @@ async def test_a_parent_that_is_retried_gets_its_inputs_again(q: Desk) -> None:
 
 
 async def test_results_are_copied_when_the_child_ends(q: Desk) -> None:
-    await q.store.put([q.spec("a", result_ttl_ms=SECOND), q.spec("b"), q.spec("p", after=(q.edge("a"), q.edge("b")))])
+    await q.store.put(
+        [
+            q.spec("a", result_ttl_ms=SECOND),
+            q.spec("b"),
+            q.spec("p", after=(q.edge("a"), q.edge("b"))),
+        ]
+    )
     leases = await take(q, "a", "b")
     await q.settle(complete(leases["a"], b"1"))
     q.clock.advance(5 * SECOND)

@@ -9,7 +9,17 @@ import pytest
 from jobq.core.queues import HoldsRecord, Limits, QueueConfig, Window
 from jobq.core.states import QueueKind, State
 from jobq.errors import ConfigError
-from jobq.stores.conformance.kit import HOUR, LEASE, MINUTE, SECOND, Desk, complete, hold, ref, release
+from jobq.stores.conformance.kit import (
+    HOUR,
+    LEASE,
+    MINUTE,
+    SECOND,
+    Desk,
+    complete,
+    hold,
+    ref,
+    release,
+)
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("limits", "keyed")
@@ -24,7 +34,9 @@ async def held(q: Desk) -> tuple[int | None, dict[str, int]]:
     found, now = await q.store.holds(q.queue), q.clock()
     until = (await q.store.stats(q.queue)).held_until_ms
     assert until == found.until_ms
-    return None if until is None else until - now, {key: ends - now for key, ends in found.keys.items()}
+    return None if until is None else until - now, {
+        key: ends - now for key, ends in found.keys.items()
+    }
 
 
 async def told(q: Desk) -> list[tuple[str, str | None, str | None]]:
@@ -33,7 +45,7 @@ async def told(q: Desk) -> list[tuple[str, str | None, str | None]]:
     return [(str(e.kind), e.reason, e.actor) for e in await q.events() if e.kind in kinds]
 
 
-# ── a queue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a queue ───────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_held_queue_starts_nothing_until_its_time_has_come(q: Desk) -> None:
@@ -138,14 +150,16 @@ async def test_releasing_wakes_a_sleeper(q: Desk) -> None:
     await q.put("a")
     await q.store.hold(q.queue, HOUR)
     assert (await q.exchange(then=q.claiming(), worker="w1")).asleep
-    sleeping = asyncio.create_task(q.store.sleep([q.queue], worker="w1", slots=1, timeout_ms=20_000))
+    sleeping = asyncio.create_task(
+        q.store.sleep([q.queue], worker="w1", slots=1, timeout_ms=20_000)
+    )
     await asyncio.sleep(0)
     assert await q.store.release_hold(q.queue)
     assert await sleeping
     assert await q.line() == ["a"]
 
 
-# ── pause, limits, rates, the clock ──────────────────────────────────────────────────────────────────────────────────
+# ── pause, limits, rates, the clock ───────────────────────────────────────────────────────────────
 
 
 async def test_resuming_lifts_a_hold_of_the_queue(q: Desk) -> None:
@@ -253,7 +267,7 @@ async def test_a_long_hold_is_not_shortened_while_the_clock_goes_on(q: Desk) -> 
     assert await q.line() == ["b0"]
 
 
-# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keys ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_held_key_starts_nothing_and_others_do(q: Desk) -> None:
@@ -359,12 +373,18 @@ async def test_a_released_key_keeps_to_its_limit(q: Desk) -> None:
     assert await q.line() == ["a1"]
 
 
-async def test_the_list_of_held_keys_is_bounded_and_begins_with_those_that_end_first(q: Desk) -> None:
+async def test_the_list_of_held_keys_is_bounded_and_begins_with_those_that_end_first(
+    q: Desk,
+) -> None:
     await put_keyed(q, n=1, keys="abcdef")
     for n, key in enumerate("fedcba", 1):
         await q.store.hold(q.queue, n * MINUTE, key)
     found = await q.store.holds(q.queue, limit=3)
-    assert {key: ends - q.clock() for key, ends in found.keys.items()} == {"f": MINUTE, "e": 2 * MINUTE, "d": 3 * MINUTE}
+    assert {key: ends - q.clock() for key, ends in found.keys.items()} == {
+        "f": MINUTE,
+        "e": 2 * MINUTE,
+        "d": 3 * MINUTE,
+    }
     q.clock.advance(5 * MINUTE)
     await q.tick()
     assert await held(q) == (None, {"a": MINUTE})
@@ -378,7 +398,7 @@ async def test_a_key_of_a_plain_queue_cannot_be_held(q: Desk) -> None:
     assert await q.line() == ["a"]
 
 
-# ── the log, and the end of a queue ──────────────────────────────────────────────────────────────────────────────────
+# ── the log, and the end of a queue ───────────────────────────────────────────────────────────────
 
 
 async def test_the_log_tells_who_held_what_and_for_how_long(q: Desk) -> None:
@@ -390,9 +410,11 @@ async def test_the_log_tells_who_held_what_and_for_how_long(q: Desk) -> None:
     await q.store.release_hold(q.queue, "a", actor="eve")
     await q.store.release_hold(q.queue, "a", actor="eve")
     assert await told(q) == [
-        ("held", "60000 ms", "ada"), ("held", "60000 ms, key a", "ada"), ("released_hold", None, "eve"),
+        ("held", "60000 ms", "ada"),
+        ("held", "60000 ms, key a", "ada"),
+        ("released_hold", None, "eve"),
         ("released_hold", "key a", "eve"),
-    ]  # fmt: skip
+    ]
 
 
 async def test_an_obliterated_queue_is_not_held(q: Desk) -> None:

@@ -27,7 +27,7 @@ async def allow(q: Desk, key_limit: int) -> None:
     await q.store.declare(q.queue, QueueConfig(mode="keyed", limits=Limits(key_limit=key_limit)))
 
 
-# ── the mode ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the mode ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_first_job_fixes_an_unset_mode(q: Desk) -> None:
@@ -64,7 +64,7 @@ async def test_a_mode_fixed_by_a_job_holds_for_declarations(q: Desk) -> None:
         await q.store.declare(q.queue, QueueConfig(mode="keyed"))
 
 
-# ── turns and limits ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── turns and limits ──────────────────────────────────────────────────────────────────────────────
 
 
 async def test_by_default_one_job_of_a_key_runs_at_a_time(q: Desk) -> None:
@@ -124,7 +124,9 @@ async def test_inside_a_key_jobs_come_in_order(q: Desk) -> None:
     assert [lease.id for lease in settled.leases] == ["a3"]
 
 
-async def test_order_is_strict_at_any_concurrency_with_limit_one(q_twice: tuple[Desk, Desk]) -> None:
+async def test_order_is_strict_at_any_concurrency_with_limit_one(
+    q_twice: tuple[Desk, Desk],
+) -> None:
     first, second = q_twice
     ids = [f"{key}{n}" for n in range(6) for key in "abc"]
     await put_keys(first, *ids)
@@ -211,7 +213,7 @@ async def test_a_lowered_limit_waits_for_running_jobs_to_end(q: Desk) -> None:
     assert await q.line() == ["a3"]
 
 
-# ── coming back ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── coming back ───────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_recovered_job_is_next_for_its_key(q: Desk) -> None:
@@ -254,7 +256,7 @@ async def test_a_delayed_job_does_not_hold_its_key(q: Desk) -> None:
     assert await q.line() == ["a1"]
 
 
-# ── priority, listings, sleepers ─────────────────────────────────────────────────────────────────────────────────────
+# ── priority, listings, sleepers ──────────────────────────────────────────────────────────────────
 
 
 async def test_priority_orders_inside_a_key_and_the_turns_ignore_it(q: Desk) -> None:
@@ -288,7 +290,9 @@ async def test_a_freed_key_wakes_a_sleeper(q: Desk) -> None:
     await put_keys(q, "a1", "a2")
     first = await q.take("w1")
     assert await q.claim(worker="w2") == []
-    sleeping = asyncio.create_task(q.store.sleep([q.queue], worker="w2", slots=1, timeout_ms=10_000))
+    sleeping = asyncio.create_task(
+        q.store.sleep([q.queue], worker="w2", slots=1, timeout_ms=10_000)
+    )
     await asyncio.sleep(0)
     await q.settle(complete(first), worker="w1")
     assert await sleeping

@@ -21,7 +21,10 @@ async def stall(q: Desk, *ids: str, times: int = 1) -> None:
     for _ in range(times):
         taken: list[str] = []
         while len(taken) < len(ids):
-            taken += [lease.id for lease in await q.claim(len(ids) - len(taken), worker="dies", lease_ms=SECOND)]
+            taken += [
+                lease.id
+                for lease in await q.claim(len(ids) - len(taken), worker="dies", lease_ms=SECOND)
+            ]
         assert sorted(taken) == sorted(ids)
         q.clock.advance(2 * SECOND)
         await q.tick()
@@ -38,7 +41,7 @@ async def settle_next(q: Desk, n: int = 100) -> list[str]:
     return [lease.id for lease in leases]
 
 
-# ── alone ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── alone ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_job_on_its_last_chance_at_the_head_is_claimed_alone(q: Desk) -> None:
@@ -101,7 +104,11 @@ async def test_a_last_chance_that_is_lost_fails_alone(q: Desk) -> None:
     q.clock.advance(2 * SECOND)
     assert await claimed(q) == [("b", True)]
     record = await q.get("a")
-    assert (record.state, record.stalls, record.failure and record.failure.reason) == (State.FAILED, 2, "stalled")
+    assert (record.state, record.stalls, record.failure and record.failure.reason) == (
+        State.FAILED,
+        2,
+        "stalled",
+    )
 
 
 async def test_a_last_chance_handed_back_is_claimed_alone_again(q: Desk) -> None:
@@ -148,24 +155,32 @@ async def test_a_repeated_exchange_says_last_chance_again(q: Desk) -> None:
     first = await q.exchange(call="once", then=q.claiming(10))
     again = await q.exchange(call="once", then=q.claiming(10))
     assert [(lease.id, lease.last_chance) for lease in first.leases] == [("frail", True)]
-    assert [(lease.id, lease.token, lease.last_chance) for lease in again.leases] == [("frail", first.leases[0].token, True)]
+    assert [(lease.id, lease.token, lease.last_chance) for lease in again.leases] == [
+        ("frail", first.leases[0].token, True)
+    ]
 
 
 async def test_a_bucket_pays_only_for_what_is_claimed(q: Desk) -> None:
-    await q.store.declare(q.queue, QueueConfig(limits=Limits(rate=Tokens(capacity=4, refill=0.001))))
+    await q.store.declare(
+        q.queue, QueueConfig(limits=Limits(rate=Tokens(capacity=4, refill=0.001)))
+    )
     await q.put_one("frail", max_stalls=1)
     await stall(q, "frail")
     await q.put("a", "b", "c")
     assert [await settle_next(q) for _ in range(3)] == [["frail"], ["a", "b"], []]
 
 
-async def test_a_worker_that_takes_a_last_chance_leaves_the_rest_to_one_that_sleeps(q: Desk) -> None:
+async def test_a_worker_that_takes_a_last_chance_leaves_the_rest_to_one_that_sleeps(
+    q: Desk,
+) -> None:
     await q.put_one("frail", max_stalls=1)
     await q.claim(worker="dies", lease_ms=SECOND)
     for worker in ("w1", "w2"):
         assert (await q.exchange(worker=worker, then=q.claiming(100))).asleep
     naps = {
-        worker: asyncio.create_task(q.store.sleep([q.queue], worker=worker, slots=100, timeout_ms=10_000))
+        worker: asyncio.create_task(
+            q.store.sleep([q.queue], worker=worker, slots=100, timeout_ms=10_000)
+        )
         for worker in ("w1", "w2")
     }
     await q.put("a", "b")
@@ -186,7 +201,7 @@ async def test_a_worker_with_a_last_chance_does_not_count_as_asleep(q: Desk) -> 
     assert await q.store.sleep([q.queue], worker="idle", slots=1, timeout_ms=2000)
 
 
-# ── keyed ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keyed ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_keyed_claim_has_a_last_chance_alone_or_not_at_all(q: Desk) -> None:
@@ -200,7 +215,10 @@ async def test_a_keyed_claim_has_a_last_chance_alone_or_not_at_all(q: Desk) -> N
     while leases := await q.claim(100):
         together.append(leases)
         await q.settle(*(complete(lease) for lease in leases))
-    assert [len(leases) for leases in together if any(lease.last_chance for lease in leases)] == [1, 1]
+    assert [len(leases) for leases in together if any(lease.last_chance for lease in leases)] == [
+        1,
+        1,
+    ]
     assert await q.counts() == {"completed": 12}
     for key in keys:
         order = [lease.id for leases in together for lease in leases if lease.key == key]
@@ -225,7 +243,9 @@ async def test_a_keyed_last_chance_that_had_to_wait_is_the_next_to_be_claimed(q:
     pytest.fail("it was never claimed")
 
 
-async def test_a_key_with_room_for_two_does_not_start_its_next_job_beside_a_last_chance(q: Desk) -> None:
+async def test_a_key_with_room_for_two_does_not_start_its_next_job_beside_a_last_chance(
+    q: Desk,
+) -> None:
     await q.store.declare(q.queue, QueueConfig(mode="keyed", limits=Limits(key_limit=2)))
     await q.put_one("frail", key="k", max_stalls=1)
     await stall(q, "frail")
@@ -234,7 +254,7 @@ async def test_a_key_with_room_for_two_does_not_start_its_next_job_beside_a_last
     assert await claimed(q) == [("next", False)]
 
 
-# ── several queues ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── several queues ────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_last_chance_is_alone_among_all_queues_of_a_claim(q: Desk) -> None:
@@ -264,7 +284,7 @@ async def test_outcomes_of_other_queues_are_settled_beside_a_last_chance(q: Desk
     assert await other.states("x", "y") == ["completed", "waiting"]
 
 
-# ── whose limit ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── whose limit ───────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_what_workers_declare_for_a_task_holds_for_jobs_that_wait_already(q: Desk) -> None:
@@ -304,7 +324,13 @@ async def test_declared_limits_are_merged_and_a_task_back_at_the_default_has_non
 
 async def test_the_declared_limit_of_one_task_is_not_another_tasks(q: Desk) -> None:
     await q.store.declare(q.queue, QueueConfig(max_stalls={"brittle": 0, "très — brittle": 0}))
-    await q.store.put([q.spec("a", name="brittle"), q.spec("b", name="sturdy"), q.spec("c", name="très — brittle")])
+    await q.store.put(
+        [
+            q.spec("a", name="brittle"),
+            q.spec("b", name="sturdy"),
+            q.spec("c", name="très — brittle"),
+        ]
+    )
     await q.claim(3, lease_ms=SECOND)
     q.clock.advance(2 * SECOND)
     await q.tick()

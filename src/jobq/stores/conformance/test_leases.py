@@ -64,7 +64,12 @@ async def test_extend_answers_in_order(q: Desk) -> None:
     await q.settle(complete(a))
     forged = LeaseRef(q.queue, "b", "nonsense")
     nobody = LeaseRef(q.queue, "nobody", b.token)
-    assert await q.store.extend([ref(a), ref(b), forged, nobody], lease_ms=LEASE) == ["lost", "held", "lost", "lost"]
+    assert await q.store.extend([ref(a), ref(b), forged, nobody], lease_ms=LEASE) == [
+        "lost",
+        "held",
+        "lost",
+        "lost",
+    ]
     assert await q.store.extend([], lease_ms=LEASE) == []
 
 
@@ -148,7 +153,9 @@ async def test_repair_is_exact_among_many_leases(q: Desk) -> None:
     leases = await q.claim(60, lease_ms=10 * SECOND)
     kept = leases[::3]
     q.clock.advance(9 * SECOND)
-    assert set(await q.store.extend([ref(lease) for lease in kept], lease_ms=10 * SECOND)) == {"held"}
+    assert set(await q.store.extend([ref(lease) for lease in kept], lease_ms=10 * SECOND)) == {
+        "held"
+    }
     q.clock.advance(2 * SECOND)
     again = {lease.id for lease in await q.claim(100, worker="w2")}
     assert again == {lease.id for lease in leases} - {lease.id for lease in kept}

@@ -14,7 +14,9 @@ from jobq.stores.conformance.roles import needs
 pytestmark = needs()
 
 
-async def test_migrate_is_idempotent_and_safe_in_parallel(opening: Opening, clock: FakeClock) -> None:
+async def test_migrate_is_idempotent_and_safe_in_parallel(
+    opening: Opening, clock: FakeClock
+) -> None:
     handles = [opening(clock) for _ in range(4)]
     await asyncio.gather(*(h.migrate() for h in handles))
     await asyncio.gather(*(h.migrate() for h in handles))
@@ -25,7 +27,9 @@ async def test_migrate_is_idempotent_and_safe_in_parallel(opening: Opening, cloc
         await handle.aclose()
 
 
-async def test_closing_one_handle_leaves_the_other_at_work(opening: Opening, clock: FakeClock) -> None:
+async def test_closing_one_handle_leaves_the_other_at_work(
+    opening: Opening, clock: FakeClock
+) -> None:
     async with opening(clock) as stays:
         desk = Desk(stays, fresh_queue(), clock)
         async with opening(clock) as goes:
@@ -52,7 +56,9 @@ async def test_closing_twice_is_closing(opening: Opening, clock: FakeClock) -> N
 
 
 @needs("leases")
-async def test_another_handle_works_in_the_event_loop_of_another_thread(q: Desk, opening: Opening) -> None:
+async def test_another_handle_works_in_the_event_loop_of_another_thread(
+    q: Desk, opening: Opening
+) -> None:
     """The keeper's way of renewing leases while the main loop is blocked."""
     await q.put("a")
     lease = await q.take()
@@ -77,7 +83,9 @@ async def test_concurrent_calls_on_one_handle_are_each_whole(q: Desk) -> None:
     claims = await asyncio.gather(*(q.claim(5, worker=f"w{n}") for n in range(12)))
     ids = [lease.id for leases in claims for lease in leases]
     assert len(ids) == len(set(ids)) == 60
-    await asyncio.gather(*(q.settle(*map(complete, leases), worker=f"w{n}") for n, leases in enumerate(claims)))
+    await asyncio.gather(
+        *(q.settle(*map(complete, leases), worker=f"w{n}") for n, leases in enumerate(claims))
+    )
     assert await q.counts() == {"completed": 60}
 
 
@@ -85,7 +93,11 @@ async def test_two_handles_claiming_at_once_share_the_work(q_twice: tuple[Desk, 
     first, second = q_twice
     await first.put(*(f"j{n}" for n in range(40)))
     claims = await asyncio.gather(
-        *(desk.claim(10, worker=f"{side}{n}") for side, desk in enumerate((first, second)) for n in range(2))
+        *(
+            desk.claim(10, worker=f"{side}{n}")
+            for side, desk in enumerate((first, second))
+            for n in range(2)
+        )
     )
     ids = [lease.id for leases in claims for lease in leases]
     assert len(ids) == len(set(ids)) == 40

@@ -24,7 +24,7 @@ async def limits_of(q: Desk) -> LimitsRecord:
     return record.limits
 
 
-# ── how many at once ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── how many at once ──────────────────────────────────────────────────────────────────────────────
 
 
 async def test_no_more_than_the_limit_run_at_once(q_twice: tuple[Desk, Desk]) -> None:
@@ -61,7 +61,9 @@ async def test_a_freed_slot_wakes_a_sleeper(q: Desk) -> None:
     await q.put("a", "b")
     lease = await q.take("w1")
     assert await q.claim(worker="w2") == []
-    sleeping = asyncio.create_task(q.store.sleep([q.queue], worker="w2", slots=1, timeout_ms=10_000))
+    sleeping = asyncio.create_task(
+        q.store.sleep([q.queue], worker="w2", slots=1, timeout_ms=10_000)
+    )
     await asyncio.sleep(0)
     await q.settle(complete(lease), worker="w1")
     assert await sleeping
@@ -82,7 +84,7 @@ async def test_other_queues_are_not_limited(q: Desk) -> None:
     assert [lease.id for lease in settled.leases] == ["a", "x", "y"]
 
 
-# ── who may say so ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── who may say so ────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_same_version_with_the_same_limits_is_fine(q: Desk) -> None:
@@ -126,7 +128,11 @@ async def test_a_change_at_run_time_is_stored_apart_and_wins(q_twice: tuple[Desk
     await second.store.set_limits(second.queue, Limits(limit=3))
     await limit(first, limit=1)  # a worker that starts again
     record = await limits_of(first)
-    assert (record.declared.limit, record.changed, record.effective.limit) == (1, Limits(limit=3), 3)
+    assert (record.declared.limit, record.changed, record.effective.limit) == (
+        1,
+        Limits(limit=3),
+        3,
+    )
     await first.put("a", "b", "c", "d")
     assert len(await first.line()) == 3
 
@@ -165,7 +171,7 @@ async def test_a_lowered_limit_waits_for_running_jobs_to_end(q: Desk) -> None:
     assert await q.line() == ["j3"]
 
 
-# ── rates: windows ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rates: windows ────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_no_more_starts_than_the_window_allows(q: Desk) -> None:
@@ -224,7 +230,7 @@ async def test_retries_count_in_the_window(q: Desk) -> None:
     assert (await q.take()).attempt == 2
 
 
-# ── rates: token buckets ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── rates: token buckets ──────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_start_takes_the_jobs_cost_from_the_bucket(q: Desk) -> None:
@@ -289,7 +295,7 @@ async def test_where_no_bucket_pays_any_cost_will_do(q: Desk) -> None:
     assert await q.line() == ["a"]
 
 
-# ── rates per key ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rates per key ─────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_rate_of_one_key_never_holds_up_another(q: Desk) -> None:
@@ -302,9 +308,13 @@ async def test_a_rate_of_one_key_never_holds_up_another(q: Desk) -> None:
     assert sorted(await q.line()) == ["a1", "b1"]
 
 
-async def test_a_claim_that_gives_up_among_keys_at_their_rate_says_that_there_may_be_more(q: Desk) -> None:
+async def test_a_claim_that_gives_up_among_keys_at_their_rate_says_that_there_may_be_more(
+    q: Desk,
+) -> None:
     await limit(q, key_limit=10, key_rate=Window(limit=1, per_ms=10 * SECOND))
-    await q.store.put([q.spec(f"{n}.{key}", key=f"k{key}") for n in range(2) for key in range(1_200)])
+    await q.store.put(
+        [q.spec(f"{n}.{key}", key=f"k{key}") for n in range(2) for key in range(1_200)]
+    )
     for _ in range(12):  # each key has its one start, and one more job that must wait
         await q.settle(*(complete(lease) for lease in await q.claim(100)))
     await q.put_one("free", key="free")
@@ -319,7 +329,12 @@ async def test_a_claim_that_gives_up_among_keys_at_their_rate_says_that_there_ma
 async def test_buckets_of_keys_are_apart(q: Desk) -> None:
     await limit(q, key_limit=10, key_rate=Tokens(capacity=5, refill=1.0))
     await q.store.put(
-        [q.spec("a0", key="a", cost=5), q.spec("a1", key="a"), q.spec("b0", key="b"), q.spec("b1", key="b", cost=4)]
+        [
+            q.spec("a0", key="a", cost=5),
+            q.spec("a1", key="a"),
+            q.spec("b0", key="b"),
+            q.spec("b1", key="b", cost=4),
+        ]
     )
     assert sorted(await q.line()) == ["a0", "b0", "b1"]
     q.clock.advance(SECOND)
@@ -328,14 +343,16 @@ async def test_buckets_of_keys_are_apart(q: Desk) -> None:
 
 async def test_a_key_can_have_a_rate_of_its_own(q: Desk) -> None:
     await limit(q, key_limit=10)
-    await q.store.set_limits(q.queue, Limits(key_limit=10, key_rate=Window(limit=1, per_ms=10 * SECOND)), key="a")
+    await q.store.set_limits(
+        q.queue, Limits(key_limit=10, key_rate=Window(limit=1, per_ms=10 * SECOND)), key="a"
+    )
     await q.store.put([q.spec(f"{key}{n}", key=key) for n in range(2) for key in "ab"])
     assert await q.line() == ["a0", "b0", "b1"]
     await q.store.set_limits(q.queue, None, key="a")
     assert await q.line() == ["a1"]
 
 
-# ── a handler that meets a limit ─────────────────────────────────────────────────────────────────────────────────────
+# ── a handler that meets a limit ──────────────────────────────────────────────────────────────────
 
 
 async def test_a_held_job_goes_to_the_front_and_its_queue_waits(q: Desk) -> None:

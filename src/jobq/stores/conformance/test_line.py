@@ -34,13 +34,22 @@ async def test_a_claimed_job_is_active_under_a_token_of_its_own(q: Desk) -> None
     a, b = await q.claim(2, worker="bee")
     assert a.token != b.token
     record = await q.get("a")
-    assert (record.state, record.attempt, record.worker, record.started_ms) == (State.ACTIVE, 1, "bee", q.clock.now_ms)
+    assert (record.state, record.attempt, record.worker, record.started_ms) == (
+        State.ACTIVE,
+        1,
+        "bee",
+        q.clock.now_ms,
+    )
 
 
 async def test_two_workers_never_get_the_same_job(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice
     await first.put(*(f"j{n}" for n in range(10)))
-    taken = [await desk.line(1, worker=name) for _ in range(5) for desk, name in ((first, "w1"), (second, "w2"))]
+    taken = [
+        await desk.line(1, worker=name)
+        for _ in range(5)
+        for desk, name in ((first, "w1"), (second, "w2"))
+    ]
     assert [id for (id,) in taken] == [f"j{n}" for n in range(10)]
 
 
@@ -51,7 +60,9 @@ async def test_higher_priority_runs_first_and_fifo_inside_one(q: Desk) -> None:
 
 
 async def test_the_top_of_the_priority_range_is_exact(q: Desk) -> None:
-    for n, priority in enumerate([MAX_PRIORITY - 1, MAX_PRIORITY, MAX_PRIORITY - 1, MAX_PRIORITY, MAX_PRIORITY - 2]):
+    for n, priority in enumerate(
+        [MAX_PRIORITY - 1, MAX_PRIORITY, MAX_PRIORITY - 1, MAX_PRIORITY, MAX_PRIORITY - 2]
+    ):
         await q.put_one(f"j{n}", priority=priority)
     assert await q.line() == ["j1", "j3", "j0", "j2", "j4"]
 
@@ -141,7 +152,11 @@ async def test_a_claim_takes_from_its_queues_in_the_order_given(q: Desk) -> None
     await q.put("a", "b")
     await beside.put("x", "y")
     settled = await q.exchange(then=q.claiming(3, queues=(beside.queue, q.queue)))
-    assert [(lease.queue, lease.id) for lease in settled.leases] == [(beside.queue, "x"), (beside.queue, "y"), (q.queue, "a")]
+    assert [(lease.queue, lease.id) for lease in settled.leases] == [
+        (beside.queue, "x"),
+        (beside.queue, "y"),
+        (q.queue, "a"),
+    ]
     settled = await q.exchange(then=q.claiming(3, queues=(beside.queue, q.queue)))
     assert [lease.id for lease in settled.leases] == ["b"]
 

@@ -26,7 +26,9 @@ async def test_a_claim_repeated_finds_the_leases_it_granted(q: Desk) -> None:
     q.clock.advance(SECOND)
     again = await q.exchange(call="x", then=q.claiming(2))
     assert again.leases == first.leases
-    assert [(r.state, r.attempt) for r in [await q.get("a"), await q.get("b")]] == [(State.ACTIVE, 1)] * 2
+    assert [(r.state, r.attempt) for r in [await q.get("a"), await q.get("b")]] == [
+        (State.ACTIVE, 1)
+    ] * 2
     assert await q.state("c") is State.WAITING
     await q.settle(*(complete(lease) for lease in again.leases))
 
@@ -53,7 +55,9 @@ async def test_a_repeated_call_names_the_same_stale_ones(q: Desk) -> None:
     assert await q.state("b") is State.COMPLETED
 
 
-async def test_a_repeated_empty_claim_stays_empty_or_finds_new_work_but_never_loses_it(q: Desk) -> None:
+async def test_a_repeated_empty_claim_stays_empty_or_finds_new_work_but_never_loses_it(
+    q: Desk,
+) -> None:
     first = await q.exchange(call="x", then=q.claiming(1))
     assert first.leases == ()
     await q.put("a")

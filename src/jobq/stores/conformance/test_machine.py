@@ -10,14 +10,31 @@ from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from jobq.core.commands import Cancel, Promote, Remove, Reprioritise, Rerun
 from jobq.core.queues import QueueConfig, RetentionData
 from jobq.core.records import AnyOutcome, Claim, JobKey, Lease, Settled
 from jobq.core.states import State
 from jobq.stores.conformance.audit import audit
-from jobq.stores.conformance.kit import Desk, FakeClock, complete, fail, fresh_queue, ref, release, retry, snooze
+from jobq.stores.conformance.kit import (
+    Desk,
+    FakeClock,
+    complete,
+    fail,
+    fresh_queue,
+    ref,
+    release,
+    retry,
+    snooze,
+)
 from jobq.stores.conformance.model import LEASES, RETENTION, TTL, Model
 from jobq.stores.conformance.places import Fresh, Opening
 
@@ -26,9 +43,14 @@ T = TypeVar("T")
 # JQ_EXAMPLES=1000 for a long search that shrinks what it finds; a run in CI is short and the same every time.
 EXAMPLES = int(os.environ.get("JQ_EXAMPLES", "0"))
 QUICK = settings(
-    max_examples=EXAMPLES or 80, stateful_step_count=40, deadline=None, database=None, derandomize=not EXAMPLES,
-    phases=[Phase.generate, Phase.shrink] if EXAMPLES else [Phase.generate], suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+    max_examples=EXAMPLES or 80,
+    stateful_step_count=40,
+    deadline=None,
+    database=None,
+    derandomize=not EXAMPLES,
+    phases=[Phase.generate, Phase.shrink] if EXAMPLES else [Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 
 IDS = st.sampled_from([f"j{n}" for n in range(7)])
 WORKERS = st.sampled_from(["w1", "w2"])
@@ -78,11 +100,13 @@ class PlainQueue(RuleBasedStateMachine):
 
     @initialize()
     def begin_with_some_jobs(self) -> None:
-        kept = RetentionData(completed_ms=RETENTION, failed_ms=RETENTION, cancelled_ms=RETENTION, count=None)
+        kept = RetentionData(
+            completed_ms=RETENTION, failed_ms=RETENTION, cancelled_ms=RETENTION, count=None
+        )
         self.wait(self.store.declare(self.desk.queue, QueueConfig(retention=kept)))
         self.put([f"j{n}" for n in range(5)], delay=0, priority=0, ttl=None, max_stalls=1)
 
-    # ── producers ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── producers ─────────────────────────────────────────────────────────────────────────────────
 
     @rule(
         ids=st.lists(IDS, min_size=1, max_size=4),
@@ -91,18 +115,28 @@ class PlainQueue(RuleBasedStateMachine):
         ttl=TTLS,
         max_stalls=st.integers(0, 2),
     )
-    def put(self, ids: list[str], delay: int, priority: int, ttl: int | None, max_stalls: int) -> None:
+    def put(
+        self, ids: list[str], delay: int, priority: int, ttl: int | None, max_stalls: int
+    ) -> None:
         gone = {id for id in ids if id in self.model.jobs and self.model.jobs[id].gone(self.now)}
-        results = self.wait(self.desk.put(*ids, delay_ms=delay, priority=priority, ttl_ms=ttl, max_stalls=max_stalls))
+        results = self.wait(
+            self.desk.put(
+                *ids, delay_ms=delay, priority=priority, ttl_ms=ttl, max_stalls=max_stalls
+            )
+        )
         for id, result in zip(ids, results, strict=True):
-            new = self.model.put(id, self.now, delay_ms=delay, priority=priority, ttl_ms=ttl, max_stalls=max_stalls)
+            new = self.model.put(
+                id, self.now, delay_ms=delay, priority=priority, ttl_ms=ttl, max_stalls=max_stalls
+            )
             job = self.model.jobs[id]
             assert result.duplicate is not new
-            if new and id in gone:  # whether a store remembers the number of a life whose record is gone is its own affair
+            if (
+                new and id in gone
+            ):  # whether a store remembers the number of a life whose record is gone is its own affair
                 job.life = result.life
             assert (result.id, result.state, result.life) == (id, job.state, job.life)
 
-    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
     def exchange(self, worker: str, outcomes: tuple[AnyOutcome, ...], then: Claim | None) -> None:
         self.calls += 1
@@ -123,16 +157,29 @@ class PlainQueue(RuleBasedStateMachine):
             job = self.model.jobs[lease.id]
             first = self.model.claimable(self.now)[0]
             assert job.state is State.WAITING
-            assert (-job.priority, job.place) == (-first.priority, first.place), f"{job.id} came before {first.id}"
-            assert lease.token not in {old.token for _, old in self.leases}, "a token was used twice"
+            assert (-job.priority, job.place) == (-first.priority, first.place), (
+                f"{job.id} came before {first.id}"
+            )
+            assert lease.token not in {old.token for _, old in self.leases}, (
+                "a token was used twice"
+            )
             self.model.start(job, lease.token, worker, self.now + then.lease_ms)
-            assert (lease.attempt, lease.failures, lease.stalls, lease.life) == (job.attempt, job.failures, job.stalls, job.life)
+            assert (lease.attempt, lease.failures, lease.stalls, lease.life) == (
+                job.attempt,
+                job.failures,
+                job.stalls,
+                job.life,
+            )
             assert lease.expires_ms == self.now + then.lease_ms
             assert lease.last_chance == job.last_chance
-            assert not lease.last_chance or claimed == 1, f"{job.id} was on its last chance and not alone"
+            assert not lease.last_chance or claimed == 1, (
+                f"{job.id} was on its last chance and not alone"
+            )
             self.leases.append((worker, lease))
         alone = claimed == 1 and settled.leases[0].last_chance
-        assert claimed == most or alone or self.model.held_back(self.now), f"claimed {claimed} of {[j.id for j in line]}"
+        assert claimed == most or alone or self.model.held_back(self.now), (
+            f"claimed {claimed} of {[j.id for j in line]}"
+        )
 
     def claiming(self, n: int, lease_ms: int) -> Claim | None:
         return self.desk.claiming(n, lease_ms=lease_ms) if n else None
@@ -141,7 +188,9 @@ class PlainQueue(RuleBasedStateMachine):
     def work(self, worker: str, ends: list[tuple[str, int]], n: int, lease_ms: int) -> None:
         """End the oldest runs of the worker (their leases may have expired meanwhile) and claim more."""
         held = [lease for who, lease in self.leases if who == worker and self.holds(lease)]
-        outcomes = tuple(OUTCOMES[kind](lease, delay) for (kind, delay), lease in zip(ends, held, strict=False))
+        outcomes = tuple(
+            OUTCOMES[kind](lease, delay) for (kind, delay), lease in zip(ends, held, strict=False)
+        )
         self.exchange(worker, outcomes, self.claiming(n, lease_ms))
 
     # Again under another name: Hypothesis leaves some rules out of each example, and without work little happens.
@@ -155,7 +204,9 @@ class PlainQueue(RuleBasedStateMachine):
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), end=ENDS, lease_ms=st.sampled_from(LEASES))
-    def settle_and_extend_any_lease(self, data: st.DataObject, end: tuple[str, int], lease_ms: int) -> None:
+    def settle_and_extend_any_lease(
+        self, data: st.DataObject, end: tuple[str, int], lease_ms: int
+    ) -> None:
         """Any lease ever granted: lost ones must be told so."""
         worker, lease = data.draw(st.sampled_from(self.leases))
         (answer,) = self.wait(self.store.extend([ref(lease)], lease_ms=lease_ms))
@@ -185,7 +236,7 @@ class PlainQueue(RuleBasedStateMachine):
         job = self.model.jobs.get(lease.id)
         return job is not None and job.token == lease.token
 
-    # ── the clock ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the clock ─────────────────────────────────────────────────────────────────────────────────
 
     @rule(ms=st.sampled_from([10, 1_000, 2_000, 5_000, 20_000]), then_tick=st.booleans())
     def advance(self, ms: int, then_tick: bool) -> None:
@@ -194,11 +245,17 @@ class PlainQueue(RuleBasedStateMachine):
             self.wait(self.desk.tick())
             self.model.repair(self.now)
             self.model.expire(self.now)
-            self.model.jobs = {id: job for id, job in self.model.jobs.items() if not job.gone(self.now)}
+            self.model.jobs = {
+                id: job for id, job in self.model.jobs.items() if not job.gone(self.now)
+            }
 
-    # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── operators ─────────────────────────────────────────────────────────────────────────────────
 
-    @rule(id=IDS, what=st.sampled_from(["cancel", "remove", "rerun", "promote", "reprioritise"]), priority=st.integers(0, 2))
+    @rule(
+        id=IDS,
+        what=st.sampled_from(["cancel", "remove", "rerun", "promote", "reprioritise"]),
+        priority=st.integers(0, 2),
+    )
     def command(self, id: str, what: str, priority: int) -> None:
         job, key = self.model.jobs.get(id), self.desk.key(id)
         if what == "cancel":
@@ -207,9 +264,13 @@ class PlainQueue(RuleBasedStateMachine):
             assert self.wait(self.desk.alter(Remove(job=key))) is self.model.remove(id, self.now)
         elif what == "promote":
             assert self.wait(self.desk.alter(Promote(job=key))) is self.model.promote(id, self.now)
-        elif what == "rerun" and (job is None or job.ttl_ms is None):  # what a ttl means in a second life is nowhere said
+        elif what == "rerun" and (
+            job is None or job.ttl_ms is None
+        ):  # what a ttl means in a second life is nowhere said
             assert self.wait(self.desk.alter(Rerun(job=key))) is self.model.rerun(id, self.now)
-        elif what == "reprioritise" and (job is None or job.priority != priority):  # to the same one: either order will do
+        elif what == "reprioritise" and (
+            job is None or job.priority != priority
+        ):  # to the same one: either order will do
             done = self.wait(self.desk.alter(Reprioritise(job=key, priority=priority)))
             assert done is self.model.reprioritise(id, priority, self.now)
 
@@ -221,22 +282,28 @@ class PlainQueue(RuleBasedStateMachine):
         self.wait(self.store.resume(self.desk.queue))
         self.model.paused = False
 
-    # ── what always holds ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what always holds ─────────────────────────────────────────────────────────────────────────
 
     @invariant()
     def every_job_is_where_the_model_says(self) -> None:
         ids = sorted(self.model.jobs)
-        for id, record in zip(ids, self.wait(self.store.get([JobKey(self.desk.queue, id) for id in ids])), strict=True):
+        for id, record in zip(
+            ids, self.wait(self.store.get([JobKey(self.desk.queue, id) for id in ids])), strict=True
+        ):
             job = self.model.jobs[id]
             if job.gone(self.now):
                 assert record is None, f"{id} should be gone"
                 continue
             assert record is not None, f"{id} is lost"
-            if record.state is State.FAILED and job.past_ttl(self.now):  # a claim may, or may not yet, have met it
+            if record.state is State.FAILED and job.past_ttl(
+                self.now
+            ):  # a claim may, or may not yet, have met it
                 job.end(State.FAILED, record.finished_ms or self.now)
             seen = (record.state, record.life, record.attempt, record.priority)
             assert seen == (job.state, job.life, job.attempt, job.priority), id
-            if job.state is not State.CANCELLED:  # whether the run that was asked to stop also counts as failed is open
+            if (
+                job.state is not State.CANCELLED
+            ):  # whether the run that was asked to stop also counts as failed is open
                 assert (record.failures, record.stalls) == (job.failures, job.stalls), id
             if job.state is State.ACTIVE:
                 assert record.cancel_asked is job.asked, id
@@ -255,6 +322,8 @@ class PlainQueue(RuleBasedStateMachine):
             self.runner.close()
 
 
-def test_any_history_of_a_plain_queue_keeps_the_books(fresh_places: Callable[[str], Fresh], store_name: str) -> None:
+def test_any_history_of_a_plain_queue_keeps_the_books(
+    fresh_places: Callable[[str], Fresh], store_name: str
+) -> None:
     fresh = fresh_places(store_name)
     run_state_machine_as_test(lambda: PlainQueue(fresh()), settings=QUICK)  # type: ignore[arg-type]  # any factory will do

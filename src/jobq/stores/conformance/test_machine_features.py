@@ -9,11 +9,25 @@ from typing import Any, TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from jobq.core.commands import AnyCommand, Cancel, Remove, Rerun, SendSignal
 from jobq.core.queues import Limits, QueueConfig, Window
-from jobq.core.records import AnyOutcome, ChildPolicy, EventRecord, JobRecord, Lease, UniqueMode, UniqueSpec
+from jobq.core.records import (
+    AnyOutcome,
+    ChildPolicy,
+    EventRecord,
+    JobRecord,
+    Lease,
+    UniqueMode,
+    UniqueSpec,
+)
 from jobq.core.states import ENDED, Kind, State
 from jobq.stores.conformance.audit import audit
 from jobq.stores.conformance.kit import (
@@ -86,26 +100,61 @@ class BusyQueue(RuleBasedStateMachine):
     def now(self) -> int:
         return self.clock.now_ms
 
-    @initialize(keyed=st.booleans(), limit=st.sampled_from([None, 2]), key_limit=st.integers(1, 2), rated=st.booleans())
+    @initialize(
+        keyed=st.booleans(),
+        limit=st.sampled_from([None, 2]),
+        key_limit=st.integers(1, 2),
+        rated=st.booleans(),
+    )
     def declare(self, keyed: bool, limit: int | None, key_limit: int, rated: bool) -> None:
         self.keyed = keyed
-        self.limits = Limits(limit=limit, key_limit=key_limit if keyed else None, rate=WINDOW if rated else None)
-        self.wait(self.store.declare(self.desk.queue, QueueConfig(mode="keyed" if keyed else "plain", limits=self.limits)))
+        self.limits = Limits(
+            limit=limit, key_limit=key_limit if keyed else None, rate=WINDOW if rated else None
+        )
+        self.wait(
+            self.store.declare(
+                self.desk.queue, QueueConfig(mode="keyed" if keyed else "plain", limits=self.limits)
+            )
+        )
         for key in "ab":
-            self.put([f"j{n}" for n in range(4) if n % 2 == (key == "b")], key, delay=0, priority=0, lock=None)
+            self.put(
+                [f"j{n}" for n in range(4) if n % 2 == (key == "b")],
+                key,
+                delay=0,
+                priority=0,
+                lock=None,
+            )
 
-    # ── producers ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── producers ─────────────────────────────────────────────────────────────────────────────────
 
     def options(self, key: str, lock: tuple[str, UniqueMode] | None = None) -> dict[str, object]:
-        return {"key": key if self.keyed else None, "unique": UniqueSpec(lock=lock[0], mode=lock[1]) if lock else None}
+        return {
+            "key": key if self.keyed else None,
+            "unique": UniqueSpec(lock=lock[0], mode=lock[1]) if lock else None,
+        }
 
     @rule(
-        ids=st.lists(IDS, min_size=1, max_size=4), key=KEYS, delay=DELAYS, priority=st.integers(0, 1), lock=st.sampled_from(LOCKS)
+        ids=st.lists(IDS, min_size=1, max_size=4),
+        key=KEYS,
+        delay=DELAYS,
+        priority=st.integers(0, 1),
+        lock=st.sampled_from(LOCKS),
     )
-    def put(self, ids: list[str], key: str, delay: int, priority: int, lock: tuple[str, UniqueMode] | None) -> None:
+    def put(
+        self,
+        ids: list[str],
+        key: str,
+        delay: int,
+        priority: int,
+        lock: tuple[str, UniqueMode] | None,
+    ) -> None:
         options = self.options(key, lock)
         name = f"task:{priority}"
-        results = self.wait(self.desk.put(*ids, name=name, delay_ms=delay, priority=priority, max_stalls=1, **options))
+        results = self.wait(
+            self.desk.put(
+                *ids, name=name, delay_ms=delay, priority=priority, max_stalls=1, **options
+            )
+        )
         for id, result in zip(ids, results, strict=True):
             if not result.duplicate:
                 self.locks.pop(id, None)
@@ -113,7 +162,9 @@ class BusyQueue(RuleBasedStateMachine):
                     self.locks[id] = unique
 
     @rule(
-        ids=st.lists(IDS, min_size=2, max_size=4, unique=True), key=KEYS, policy=st.sampled_from(["fail", "ignore", "continue"])
+        ids=st.lists(IDS, min_size=2, max_size=4, unique=True),
+        key=KEYS,
+        policy=st.sampled_from(["fail", "ignore", "continue"]),
     )
     def put_flow(self, ids: list[str], key: str, policy: ChildPolicy) -> None:
         """The last one waits for the others. If it is there already, nothing new waits."""
@@ -121,15 +172,21 @@ class BusyQueue(RuleBasedStateMachine):
         self.flows += 1
         edges = tuple(self.desk.edge(id) for id in children)
         members = [self.desk.spec(id, **self.options(key)) for id in children]
-        members.append(self.desk.spec(parent, after=edges, on_child_failure=policy, **self.options(key)))
-        for spec, result in zip(members, self.wait(self.store.put(members, flow=f"f{self.flows}")), strict=True):
+        members.append(
+            self.desk.spec(parent, after=edges, on_child_failure=policy, **self.options(key))
+        )
+        for spec, result in zip(
+            members, self.wait(self.store.put(members, flow=f"f{self.flows}")), strict=True
+        ):
             if not result.duplicate:
                 self.locks.pop(spec.id, None)
 
-    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
     @rule(**WORK)
-    def work(self, worker: str, ends: list[tuple[str, int]], n: int, lease_ms: int, lost: float) -> None:
+    def work(
+        self, worker: str, ends: list[tuple[str, int]], n: int, lease_ms: int, lost: float
+    ) -> None:
         """Runs end, the oldest first and now and then one that was lost; then the worker claims more."""
         self.settle(ends, lost)
         leases = self.wait(self.desk.claim(n, worker=worker, lease_ms=lease_ms))
@@ -140,7 +197,9 @@ class BusyQueue(RuleBasedStateMachine):
         alone = [lease for lease in leases if lease.last_chance]
         assert not alone or len(leases) == 1, f"{alone[0].id} was on its last chance and not alone"
         # A claim ends before a last chance (jobs here may stall once), but never without a lease.
-        cut = leases and (alone or any(r.state is State.WAITING and r.stalls for r in records.values()))
+        cut = leases and (
+            alone or any(r.state is State.WAITING and r.stalls for r in records.values())
+        )
         if len(leases) < n and not cut:
             self.check_nothing_was_left(records)
 
@@ -161,19 +220,28 @@ class BusyQueue(RuleBasedStateMachine):
         for (kind, delay), (worker, lease) in zip(ends, held, strict=False):
             before = records.get(lease.id)
             settled = self.wait(self.desk.exchange(self.outcome(kind, lease, delay), worker=worker))
-            if kind == "hold" and not settled.stale and before is not None and not before.cancel_asked:
+            if (
+                kind == "hold"
+                and not settled.stale
+                and before is not None
+                and not before.cancel_asked
+            ):
                 self.held[lease.key] = max(self.held.get(lease.key, 0), self.now + (delay or 1_000))
 
     def check_allowed(self, lease: Lease, records: dict[str, JobRecord]) -> None:
         active = [r for r in records.values() if r.state is State.ACTIVE]
-        assert self.held.get(lease.key, 0) <= self.now, f"{lease.id} was started while {lease.key or 'its queue'} was held"
+        assert self.held.get(lease.key, 0) <= self.now, (
+            f"{lease.id} was started while {lease.key or 'its queue'} was held"
+        )
         if self.limits.limit is not None:
             assert len(active) <= self.limits.limit
         if self.limits.key_limit is not None:
             assert Counter(r.key for r in active)[lease.key] <= self.limits.key_limit
         if self.limits.rate is not None:
             opened, starts = self.window
-            self.window = (opened, starts + 1) if self.now < opened + WINDOW.per_ms else (self.now, 1)
+            self.window = (
+                (opened, starts + 1) if self.now < opened + WINDOW.per_ms else (self.now, 1)
+            )
             assert self.window[1] <= WINDOW.limit, f"{lease.id} was one start too many"
 
     def check_nothing_was_left(self, records: dict[str, JobRecord]) -> None:
@@ -181,17 +249,29 @@ class BusyQueue(RuleBasedStateMachine):
         active = [r for r in records.values() if r.state is State.ACTIVE]
         per_key = Counter(r.key for r in active)
         full = self.limits.limit is not None and len(active) >= self.limits.limit
-        spent = self.limits.rate is not None and self.now < self.window[0] + WINDOW.per_ms and self.window[1] >= WINDOW.limit
+        spent = (
+            self.limits.rate is not None
+            and self.now < self.window[0] + WINDOW.per_ms
+            and self.window[1] >= WINDOW.limit
+        )
         for job in records.values():
-            assert not (job.state is State.DELAYED and (job.due_ms or 0) <= self.now), f"{job.id} is due and was not promoted"
+            assert not (job.state is State.DELAYED and (job.due_ms or 0) <= self.now), (
+                f"{job.id} is due and was not promoted"
+            )
             if job.state is State.WAITING:
-                key_full = self.limits.key_limit is not None and per_key[job.key] >= self.limits.key_limit
+                key_full = (
+                    self.limits.key_limit is not None and per_key[job.key] >= self.limits.key_limit
+                )
                 held = self.held.get(job.key, 0) > self.now
                 assert full or spent or key_full or held, f"{job.id} could have been claimed"
 
     def may_hold(self, lease: Lease, records: dict[str, JobRecord]) -> bool:
         job = records.get(lease.id)
-        return job is not None and (job.state, job.life, job.attempt) == (State.ACTIVE, lease.life, lease.attempt)
+        return job is not None and (job.state, job.life, job.attempt) == (
+            State.ACTIVE,
+            lease.life,
+            lease.attempt,
+        )
 
     def outcome(self, kind: str, lease: Lease, delay: int) -> AnyOutcome:
         """For `child`, the run adds a child and waits for it; its id follows from the parent's, so a second pass adds nothing."""
@@ -203,7 +283,7 @@ class BusyQueue(RuleBasedStateMachine):
         self.wait(self.desk.put_one(child, key=lease.key))
         return block(lease, after=(self.desk.edge(child),))
 
-    # ── the clock and operators ──────────────────────────────────────────────────────────────────────────────────────
+    # ── the clock and operators ───────────────────────────────────────────────────────────────────
 
     @rule(ms=st.sampled_from([10, 1_000, 5_000, 12_000]), then_tick=st.booleans())
     def advance(self, ms: int, then_tick: bool) -> None:
@@ -211,18 +291,25 @@ class BusyQueue(RuleBasedStateMachine):
         if then_tick:
             self.wait(self.desk.tick())
             for job in self.records().values():
-                assert not (job.state is State.DELAYED and (job.due_ms or 0) <= self.now), f"{job.id} is due and was not promoted"
+                assert not (job.state is State.DELAYED and (job.due_ms or 0) <= self.now), (
+                    f"{job.id} is due and was not promoted"
+                )
 
-    @rule(id=IDS, what=st.sampled_from(["cancel", "cascade", "remove", "rerun", "signal", "signal"]))
+    @rule(
+        id=IDS, what=st.sampled_from(["cancel", "cascade", "remove", "rerun", "signal", "signal"])
+    )
     def command(self, id: str, what: str) -> None:
         key = self.desk.key(id)
         commands: dict[str, AnyCommand] = {
-            "cancel": Cancel(job=key), "cascade": Cancel(job=key, cascade=True), "remove": Remove(job=key),
-            "rerun": Rerun(job=key), "signal": SendSignal(job=key, name="go", value=b"1"),
-        }  # fmt: skip
+            "cancel": Cancel(job=key),
+            "cascade": Cancel(job=key, cascade=True),
+            "remove": Remove(job=key),
+            "rerun": Rerun(job=key),
+            "signal": SendSignal(job=key, name="go", value=b"1"),
+        }
         self.wait(self.desk.alter(commands[what]))
 
-    # ── what always holds ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what always holds ─────────────────────────────────────────────────────────────────────────
 
     def records(self) -> dict[str, JobRecord]:
         return {r.id: r for r in self.wait(read_all(self.store, self.desk.queue))}
@@ -249,7 +336,9 @@ class BusyQueue(RuleBasedStateMachine):
     def check_nobody_waits_for_what_has_ended(self, records: dict[str, JobRecord]) -> None:
         for job in records.values():
             children = [records.get(child.id) for child in job.children]
-            unfinished = [child for child in children if child is not None and child.state not in ENDED]
+            unfinished = [
+                child for child in children if child is not None and child.state not in ENDED
+            ]
             if job.state is State.BLOCKED and job.attempt == 0 and job.id not in self.locks:
                 assert unfinished, f"{job.id} waits for nothing"
 
@@ -280,10 +369,16 @@ def check_order(events: list[EventRecord]) -> None:
         if event.kind is Kind.STARTED and event.attempt == 1:
             for other in waiting.values():
                 earlier = calls[other.position] < calls[entered.position]
-                came_back = other.kind in BACK_IN_FRONT and calls[other.position] < calls[event.position]
+                came_back = (
+                    other.kind in BACK_IN_FRONT and calls[other.position] < calls[event.position]
+                )
                 if other.key == event.key and _priority(other) == _priority(event):
-                    assert not came_back, f"{event.job} started before {other.job}, which had come back"
-                    assert not (earlier and other.attempt == 0), f"{event.job} started before {other.job}"
+                    assert not came_back, (
+                        f"{event.job} started before {other.job}, which had come back"
+                    )
+                    assert not (earlier and other.attempt == 0), (
+                        f"{event.job} started before {other.job}"
+                    )
 
 
 def _priority(event: EventRecord) -> int:
@@ -291,6 +386,11 @@ def _priority(event: EventRecord) -> int:
     return int(event.name.partition(":")[2] or 0)
 
 
-def test_any_history_of_a_busy_queue_keeps_its_rules(fresh_places: Callable[[str], Fresh], store_name: str) -> None:
+def test_any_history_of_a_busy_queue_keeps_its_rules(
+    fresh_places: Callable[[str], Fresh], store_name: str
+) -> None:
     fresh = fresh_places(store_name)
-    run_state_machine_as_test(lambda: BusyQueue(fresh()), settings=settings(QUICK, max_examples=EXAMPLES or 40))  # type: ignore[arg-type]  # any factory will do
+    run_state_machine_as_test(
+        lambda: BusyQueue(fresh()),  # type: ignore[arg-type]  # any factory will do
+        settings=settings(QUICK, max_examples=EXAMPLES or 40),
+    )

@@ -9,14 +9,28 @@ from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec
 from jobq.core.records import JobRecord, PutResult, UniqueMode, UniqueSpec
 from jobq.core.states import QueueKind, State
 from jobq.errors import ConfigError, InvalidJob, QueueFull
-from jobq.stores.conformance.kit import HOUR, LEASE, MINUTE, SECOND, Desk, block, complete, fail, release, retry, snooze
+from jobq.stores.conformance.kit import (
+    HOUR,
+    LEASE,
+    MINUTE,
+    SECOND,
+    Desk,
+    block,
+    complete,
+    fail,
+    release,
+    retry,
+    snooze,
+)
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("limits")
 
 
 async def bound(q: Desk, n: int, version: int = 1) -> None:
-    await q.store.declare(q.queue, QueueConfig(limits=Limits(max_waiting=n), limits_version=version))
+    await q.store.declare(
+        q.queue, QueueConfig(limits=Limits(max_waiting=n), limits_version=version)
+    )
 
 
 async def rebound(q: Desk, n: int | None) -> None:
@@ -36,7 +50,7 @@ def lock(mode: UniqueMode = "simple", ttl_ms: int | None = None) -> UniqueSpec:
     return UniqueSpec(lock="the-lock", mode=mode, ttl_ms=ttl_ms)
 
 
-# ── what counts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what counts ───────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_what_exceeds_the_number_is_refused_and_not_stored(q: Desk) -> None:
@@ -49,7 +63,9 @@ async def test_what_exceeds_the_number_is_refused_and_not_stored(q: Desk) -> Non
     assert await q.counts() == {"waiting": 2}
 
 
-async def test_waiting_delayed_and_blocked_jobs_count_and_active_and_ended_ones_do_not(q: Desk) -> None:
+async def test_waiting_delayed_and_blocked_jobs_count_and_active_and_ended_ones_do_not(
+    q: Desk,
+) -> None:
     await bound(q, 3)
     await q.put_one("waiting")
     await q.put_one("delayed", delay_ms=HOUR)
@@ -58,14 +74,18 @@ async def test_waiting_delayed_and_blocked_jobs_count_and_active_and_ended_ones_
     lease = await q.take()
     assert await put(q, "more") == "j"
     assert await put(q, "another") == "F"
-    await q.settle(complete(lease))  # which unblocks the one that waited for it: it counts as before
+    await q.settle(
+        complete(lease)
+    )  # which unblocks the one that waited for it: it counts as before
     assert await put(q, "another") == "F"
     await q.alter(Cancel(job=q.key("delayed")))
     assert await put(q, "another") == "j"
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"delay_ms": HOUR}, {"priority": 3}, {"lifo": True}, {"ttl_ms": HOUR}, {"given_id": True}], ids=str
+    "options",
+    [{}, {"delay_ms": HOUR}, {"priority": 3}, {"lifo": True}, {"ttl_ms": HOUR}, {"given_id": True}],
+    ids=str,
 )
 async def test_every_kind_of_job_needs_a_place(q: Desk, options: dict[str, object]) -> None:
     await bound(q, 1)
@@ -75,7 +95,10 @@ async def test_every_kind_of_job_needs_a_place(q: Desk, options: dict[str, objec
 
 async def test_keyed_jobs_share_the_number_of_their_queue(q: Desk) -> None:
     await bound(q, 2)
-    assert took(await q.store.put([q.spec("a", key="x"), q.spec("b", key="y"), q.spec("c", key="z")])) == "jjF"
+    assert (
+        took(await q.store.put([q.spec("a", key="x"), q.spec("b", key="y"), q.spec("c", key="z")]))
+        == "jjF"
+    )
     (lease,) = await q.claim()
     assert await put(q, "d", key="z") == "j"
     await q.settle(complete(lease))
@@ -97,7 +120,7 @@ async def test_a_full_queue_does_not_concern_another_one_of_the_same_call(q: Des
     assert [r.id for r in results] == ["a", "a", "b", "b"]
 
 
-# ── duplicates ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── duplicates ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_duplicates_pass(q: Desk) -> None:
@@ -127,7 +150,9 @@ async def test_a_unique_duplicate_passes(q: Desk, mode: UniqueMode) -> None:
         assert (await q.get("a")).payload == b"[[2],{}]"
 
 
-async def test_a_debounced_job_whose_holder_has_started_is_a_new_job_and_needs_a_place(q: Desk) -> None:
+async def test_a_debounced_job_whose_holder_has_started_is_a_new_job_and_needs_a_place(
+    q: Desk,
+) -> None:
     await bound(q, 1)
     await q.put_one("a", unique=lock("debounce"))
     lease = await q.take()
@@ -157,7 +182,7 @@ async def test_the_record_of_a_cancelled_id_stays_when_its_next_life_is_refused(
     assert (result.life, took([result])) == (1, "j")
 
 
-# ── what comes back ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what comes back ───────────────────────────────────────────────────────────────────────────────
 
 
 async def test_what_comes_back_is_never_refused(q: Desk) -> None:
@@ -170,11 +195,22 @@ async def test_what_comes_back_is_never_refused(q: Desk) -> None:
     await q.put_one("full")
     retried, delayed, released, snoozed, _, blocked = leases
     await q.settle(
-        retry(retried), retry(delayed, MINUTE), release(released), snooze(snoozed, MINUTE), block(blocked, signal="go"),
-    )  # fmt: skip
+        retry(retried),
+        retry(delayed, MINUTE),
+        release(released),
+        snooze(snoozed, MINUTE),
+        block(blocked, signal="go"),
+    )
     q.clock.advance(LEASE + SECOND)
     await q.tick()
-    assert await q.states(*ids) == ["waiting", "delayed", "waiting", "delayed", "waiting", "blocked"]
+    assert await q.states(*ids) == [
+        "waiting",
+        "delayed",
+        "waiting",
+        "delayed",
+        "waiting",
+        "blocked",
+    ]
     assert await put(q, "more") == "F"
     q.clock.advance(MINUTE)
     assert len(await q.line()) == 6
@@ -215,7 +251,7 @@ async def test_a_dead_letter_is_never_refused(q: Desk) -> None:
     assert await put(dead, "c") == "F"
 
 
-# ── limits like the others ───────────────────────────────────────────────────────────────────────────────────────────
+# ── limits like the others ────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_bound_below_what_is_there_removes_nothing(q: Desk) -> None:
@@ -270,11 +306,13 @@ async def test_an_obliterated_queue_has_no_bound(q: Desk) -> None:
     assert await put(q, "a", "b") == "jj"
 
 
-# ── jobs that wait for each other ────────────────────────────────────────────────────────────────────────────────────
+# ── jobs that wait for each other ─────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("order", ["child first", "parent first"])
-async def test_jobs_of_one_call_that_wait_for_each_other_go_in_together_or_not_at_all(q: Desk, order: str) -> None:
+async def test_jobs_of_one_call_that_wait_for_each_other_go_in_together_or_not_at_all(
+    q: Desk, order: str
+) -> None:
     await bound(q, 2)
     await q.put_one("a")
     specs = [q.spec("child"), q.spec("parent", after=(q.edge("child"),))]
@@ -301,12 +339,14 @@ async def test_the_same_over_two_queues(q: Desk) -> None:
 async def test_a_job_that_waits_for_one_that_is_there_is_judged_for_itself(q: Desk) -> None:
     await bound(q, 2)
     await q.put_one("a")
-    results = await q.store.put([q.spec("b", after=(q.edge("a"),)), q.spec("c", after=(q.edge("a"),))])
+    results = await q.store.put(
+        [q.spec("b", after=(q.edge("a"),)), q.spec("c", after=(q.edge("a"),))]
+    )
     assert took(results) == "jF"
     assert results[0].state is State.BLOCKED
 
 
-# ── flows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── flows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_flow_that_does_not_fit_is_not_submitted(q: Desk) -> None:
@@ -411,7 +451,7 @@ async def test_a_limit_set_while_a_flow_is_made_finds_its_members_counted(q: Des
     assert await q.counts() == {"waiting": 3}
 
 
-# ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── schedules ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_schedule_that_finds_the_queue_full_has_fired_without_a_job(q: Desk) -> None:
@@ -429,14 +469,18 @@ async def test_a_schedule_that_finds_the_queue_full_has_fired_without_a_job(q: D
     assert await q.store.fire([fire]) == [False]
     q.clock.advance(MINUTE)
     await q.settle(complete(await q.take()))
-    assert await q.store.fire([Fire(queue=q.queue, schedule="nightly", at_ms=at + MINUTE, next_ms=at + 2 * MINUTE)]) == [True]
+    assert await q.store.fire(
+        [Fire(queue=q.queue, schedule="nightly", at_ms=at + MINUTE, next_ms=at + 2 * MINUTE)]
+    ) == [True]
     assert await q.line() == [f"nightly@{at + MINUTE}"]
 
 
 async def test_an_after_complete_schedule_goes_on_when_it_finds_the_queue_full(q: Desk) -> None:
     await bound(q, 1)
     at = q.clock()
-    spec = ScheduleSpec(queue=q.queue, id="s", template=q.spec("s"), every_ms=MINUTE, after_complete=True)
+    spec = ScheduleSpec(
+        queue=q.queue, id="s", template=q.spec("s"), every_ms=MINUTE, after_complete=True
+    )
     await q.store.put_schedule(spec, next_ms=at)
     await q.put_one("full")
     assert await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=None)]) == [True]
@@ -455,9 +499,13 @@ async def test_two_handles_share_the_number(q_twice: tuple[Desk, Desk]) -> None:
 async def test_the_log_tells_which_time_of_a_schedule_was_missed(q: Desk) -> None:
     await bound(q, 1)
     at = q.clock()
-    await q.store.put_schedule(ScheduleSpec(queue=q.queue, id="s", template=q.spec("s"), every_ms=MINUTE), next_ms=at)
+    await q.store.put_schedule(
+        ScheduleSpec(queue=q.queue, id="s", template=q.spec("s"), every_ms=MINUTE), next_ms=at
+    )
     await q.put_one("full")
-    assert await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + MINUTE)]) == [True]
+    assert await q.store.fire(
+        [Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + MINUTE)]
+    ) == [True]
     (missed,) = [event for event in await q.events() if event.kind is QueueKind.MISSED]
     assert (missed.reason, missed.job, missed.shard) == (f"s@{at}", "", 0)
 
@@ -466,7 +514,11 @@ async def test_a_unique_hit_of_a_schedule_is_not_missed(q: Desk) -> None:
     await bound(q, 1)
     at = q.clock()
     template = q.spec("s", unique=lock())
-    await q.store.put_schedule(ScheduleSpec(queue=q.queue, id="s", template=template, every_ms=MINUTE), next_ms=at)
+    await q.store.put_schedule(
+        ScheduleSpec(queue=q.queue, id="s", template=template, every_ms=MINUTE), next_ms=at
+    )
     await q.put_one("holder", unique=lock())
-    assert await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + MINUTE)]) == [True]
+    assert await q.store.fire(
+        [Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + MINUTE)]
+    ) == [True]
     assert not [event for event in await q.events() if event.kind is QueueKind.MISSED]

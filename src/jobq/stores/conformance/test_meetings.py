@@ -9,14 +9,24 @@ from jobq.core.queues import Fire, Limits, QueueConfig, ScheduleSpec, Tokens, Wi
 from jobq.core.records import UniqueSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
-from jobq.stores.conformance.kit import DAY, SECOND, Desk, block, complete, fail, hold, release, retry
+from jobq.stores.conformance.kit import (
+    DAY,
+    SECOND,
+    Desk,
+    block,
+    complete,
+    fail,
+    hold,
+    release,
+    retry,
+)
 
 SIMPLE = UniqueSpec(lock="L")
 DEBOUNCE = UniqueSpec(lock="L", mode="debounce")
 KEEP_LAST = UniqueSpec(lock="L", mode="keep_last")
 
 
-# ── unique × … ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── unique × … ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_unique_and_keyed_a_lock_holds_over_all_keys(q: Desk) -> None:
@@ -62,7 +72,9 @@ async def test_keep_last_and_flow_a_follow_up_waits_for_its_children_too(q: Desk
     assert (lease.id, [i.result for i in lease.inputs]) == ("a2", [b"7"])
 
 
-async def test_keep_last_and_flow_children_do_not_release_a_follow_up_before_its_turn(q: Desk) -> None:
+async def test_keep_last_and_flow_children_do_not_release_a_follow_up_before_its_turn(
+    q: Desk,
+) -> None:
     await q.put_one("a1", unique=KEEP_LAST)
     running = await q.take()
     await q.put("child")
@@ -102,7 +114,9 @@ async def test_debounce_and_ordering_key_order_is_that_of_becoming_waiting(q: De
 
 async def test_flow_and_unique_a_member_whose_lock_is_held_stands_for_its_holder(q: Desk) -> None:
     await q.put_one("holder", unique=SIMPLE)
-    answers = await q.store.put([q.spec("member", unique=SIMPLE), q.spec("p", after=(q.edge("member"),))], flow="f1")
+    answers = await q.store.put(
+        [q.spec("member", unique=SIMPLE), q.spec("p", after=(q.edge("member"),))], flow="f1"
+    )
     assert [(r.id, r.duplicate) for r in answers] == [("holder", True), ("p", False)]
     assert await q.state("p") is State.BLOCKED
     await q.settle(complete(await q.take(), b"7"))
@@ -124,10 +138,15 @@ async def test_flow_and_unique_results_come_under_the_ids_that_were_asked_for(q:
 
 async def test_flow_and_unique_id_an_id_used_by_two_flows_runs_once_for_both(q: Desk) -> None:
     for flow in ("f1", "f2"):
-        await q.store.put([q.spec("shared"), q.spec(f"{flow}/p", after=(q.edge("shared"),))], flow=flow)
+        await q.store.put(
+            [q.spec("shared"), q.spec(f"{flow}/p", after=(q.edge("shared"),))], flow=flow
+        )
     await q.settle(complete(await q.take(), b"7"))
     leases = await q.claim(5)
-    assert [(lease.id, lease.inputs[0].result) for lease in leases] == [("f1/p", b"7"), ("f2/p", b"7")]
+    assert [(lease.id, lease.inputs[0].result) for lease in leases] == [
+        ("f1/p", b"7"),
+        ("f2/p", b"7"),
+    ]
 
 
 async def test_flow_and_unique_a_blocked_job_holds_its_lock(q: Desk) -> None:
@@ -154,9 +173,14 @@ async def test_schedule_and_unique_a_fire_after_the_lock_is_free_makes_its_job(q
     await q.store.put_schedule(spec, next_ms=at)
 
     def fire(n: int) -> Fire:
-        return Fire(queue=q.queue, schedule="s", at_ms=at + n * SECOND, next_ms=at + (n + 1) * SECOND)
+        return Fire(
+            queue=q.queue, schedule="s", at_ms=at + n * SECOND, next_ms=at + (n + 1) * SECOND
+        )
 
-    assert await q.store.fire([fire(0), fire(1)]) == [True, True]  # the second finds the first one's lock
+    assert await q.store.fire([fire(0), fire(1)]) == [
+        True,
+        True,
+    ]  # the second finds the first one's lock
     first = await q.take()
     assert await q.store.fire([fire(2)]) == [True]
     await q.settle(complete(first))
@@ -174,20 +198,29 @@ async def test_schedule_and_keyed_a_fired_job_has_its_key(q: Desk) -> None:
     assert await q.line() == ["a"]
 
 
-async def test_schedule_and_keyed_a_job_without_a_key_is_refused_and_its_time_stays_due(q: Desk) -> None:
+async def test_schedule_and_keyed_a_job_without_a_key_is_refused_and_its_time_stays_due(
+    q: Desk,
+) -> None:
     at = q.clock.now_ms
-    await q.store.put_schedule(ScheduleSpec(queue=q.queue, id="s", template=q.spec("x"), every_ms=SECOND), next_ms=at)
+    await q.store.put_schedule(
+        ScheduleSpec(queue=q.queue, id="s", template=q.spec("x"), every_ms=SECOND), next_ms=at
+    )
     await q.put_one("a", key="k")
     with pytest.raises(ConfigError, match="no key"):
         await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + SECOND)])
     (record,) = await q.store.list_schedules(q.queue, due=True)
     assert (record.fired, record.next_ms, await q.counts()) == (0, at, {"waiting": 1})
-    assert await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + SECOND, skipped=True)]) == [True]
+    assert await q.store.fire(
+        [Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + SECOND, skipped=True)]
+    ) == [True]
 
 
 async def test_schedule_and_rate_limit_a_job_that_could_never_start_is_refused(q: Desk) -> None:
     at = q.clock.now_ms
-    await q.store.put_schedule(ScheduleSpec(queue=q.queue, id="s", template=q.spec("x", cost=5), every_ms=SECOND), next_ms=at)
+    await q.store.put_schedule(
+        ScheduleSpec(queue=q.queue, id="s", template=q.spec("x", cost=5), every_ms=SECOND),
+        next_ms=at,
+    )
     await q.store.declare(q.queue, QueueConfig(limits=Limits(rate=Tokens(capacity=2, refill=1.0))))
     with pytest.raises(InvalidJob, match="costs 5"):
         await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=at + SECOND)])
@@ -202,11 +235,13 @@ async def test_unique_and_rerun_of_a_debounced_job(q: Desk) -> None:
     assert not await q.alter(Rerun(job=q.key("a")))
 
 
-# ── limits × … ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── limits × … ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_rate_limit_and_retry_a_retry_that_is_due_waits_for_the_window(q: Desk) -> None:
-    await q.store.declare(q.queue, QueueConfig(limits=Limits(rate=Window(limit=1, per_ms=10 * SECOND))))
+    await q.store.declare(
+        q.queue, QueueConfig(limits=Limits(rate=Window(limit=1, per_ms=10 * SECOND)))
+    )
     await q.put("a")
     await q.settle(retry(await q.take(), SECOND))
     q.clock.advance(2 * SECOND)
@@ -286,7 +321,7 @@ async def test_hold_and_pause_end_apart(q: Desk) -> None:
     assert await q.line() == ["a"]
 
 
-# ── pause × … ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── pause × … ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_pause_and_delayed_a_due_job_is_promoted_and_not_claimed(q: Desk) -> None:
@@ -308,11 +343,13 @@ async def test_pause_and_flow_a_parent_is_unblocked_and_not_claimed(q: Desk) -> 
     assert await q.state("p") is State.WAITING
 
 
-# ── keyed × … ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keyed × … ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_keyed_and_flow_a_blocked_parent_does_not_hold_its_key(q: Desk) -> None:
-    await q.store.put([q.spec("a", key="x"), q.spec("p", key="k", after=(q.edge("a"),)), q.spec("b", key="k")])
+    await q.store.put(
+        [q.spec("a", key="x"), q.spec("p", key="k", after=(q.edge("a"),)), q.spec("b", key="k")]
+    )
     leases = {lease.id: lease for lease in await q.claim(5)}
     assert sorted(leases) == ["a", "b"]
     await q.settle(complete(leases["a"]))
@@ -348,7 +385,7 @@ async def test_keyed_and_rerun_a_rerun_stands_behind_its_key(q: Desk) -> None:
     assert await q.line() == ["a1"]
 
 
-# ── cancel × dead letters, retention × flow ──────────────────────────────────────────────────────────────────────────
+# ── cancel × dead letters, retention × flow ───────────────────────────────────────────────────────
 
 
 async def test_dead_letters_and_flow_a_parent_failed_by_its_child_is_copied_too(q: Desk) -> None:

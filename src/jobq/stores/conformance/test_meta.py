@@ -32,10 +32,18 @@ async def test_meta_is_in_the_lease_and_in_the_record(q: Desk) -> None:
 async def test_jobs_of_one_call_have_meta_of_their_own(q: Desk) -> None:
     ids = [f"j{n}" for n in range(30)]
     await q.store.put([q.spec(id, meta={"n": id} if n % 3 else None) for n, id in enumerate(ids)])
-    assert [lease.meta for lease in await q.claim(30)] == [{"n": id} if n % 3 else None for n, id in enumerate(ids)]
+    assert [lease.meta for lease in await q.claim(30)] == [
+        {"n": id} if n % 3 else None for n, id in enumerate(ids)
+    ]
 
 
-OPTIONS: list[dict[str, object]] = [{"delay_ms": SECOND}, {"priority": 7}, {"lifo": True}, {"key": "k"}, {"ttl_ms": 60 * SECOND}]
+OPTIONS: list[dict[str, object]] = [
+    {"delay_ms": SECOND},
+    {"priority": 7},
+    {"lifo": True},
+    {"key": "k"},
+    {"ttl_ms": 60 * SECOND},
+]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -71,7 +79,10 @@ async def test_a_repeated_call_grants_the_same_meta(q: Desk) -> None:
 
 
 async def test_members_of_a_flow_keep_their_own_meta(q: Desk) -> None:
-    child, parent = q.spec("child", meta={"n": "1"}), q.spec("parent", meta={"n": "2"}, after=(Edge(q.key("child")),))
+    child, parent = (
+        q.spec("child", meta={"n": "1"}),
+        q.spec("parent", meta={"n": "2"}, after=(Edge(q.key("child")),)),
+    )
     await q.store.put([child, parent], flow="f")
     lease = await q.take()
     assert (lease.id, lease.meta) == ("child", {"n": "1"})
@@ -83,14 +94,20 @@ async def test_members_of_a_flow_keep_their_own_meta(q: Desk) -> None:
 async def test_a_schedule_gives_its_jobs_its_meta(q: Desk) -> None:
     template = q.spec("s", meta=META)
     now = q.clock()
-    await q.store.put_schedule(ScheduleSpec(queue=q.queue, id="s", template=template, every_ms=SECOND), next_ms=now)
-    assert await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=now, next_ms=now + SECOND)]) == [True]
+    await q.store.put_schedule(
+        ScheduleSpec(queue=q.queue, id="s", template=template, every_ms=SECOND), next_ms=now
+    )
+    assert await q.store.fire(
+        [Fire(queue=q.queue, schedule="s", at_ms=now, next_ms=now + SECOND)]
+    ) == [True]
     assert (await q.take()).meta == META
 
 
 @pytest.mark.parametrize("mode", ["debounce", "keep_last"])
 @pytest.mark.parametrize("newest", [{"n": "2"}, None])
-async def test_what_replaces_a_job_brings_its_own_meta(q: Desk, mode: str, newest: dict[str, str] | None) -> None:
+async def test_what_replaces_a_job_brings_its_own_meta(
+    q: Desk, mode: str, newest: dict[str, str] | None
+) -> None:
     unique = UniqueSpec(lock="l", mode=mode, ttl_ms=60 * SECOND)  # type: ignore[arg-type]
     await q.put_one("a", unique=unique, delay_ms=SECOND, meta={"n": "1", "old": "x"})
     assert (await q.put_one("b", unique=unique, delay_ms=SECOND, meta=newest)).id == "a"
@@ -118,11 +135,17 @@ async def test_a_dead_letter_copy_has_the_meta_of_its_job(q: Desk) -> None:
     await q.put_one("b")
     await q.settle(*(fail(lease) for lease in await q.claim(2)))
     await q.tick()
-    assert {r.origin: r.meta for r in await read_all(q.store, graves.queue)} == {"work/a": META, "work/b": None}
-    assert {lease.id: lease.meta for lease in await graves.claim(2)} == {"work/a/0": META, "work/b/0": None}
+    assert {r.origin: r.meta for r in await read_all(q.store, graves.queue)} == {
+        "work/a": META,
+        "work/b": None,
+    }
+    assert {lease.id: lease.meta for lease in await graves.claim(2)} == {
+        "work/a/0": META,
+        "work/b/0": None,
+    }
 
 
-# ── in events ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── in events ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def told(q: Desk, id: str) -> list[tuple[str, dict[str, str] | None]]:
@@ -163,27 +186,47 @@ async def test_every_kind_of_event_tells_it(q: Desk) -> None:
     kinds = await told(q, "a")
     assert {meta["trace"] if meta else None for _, meta in kinds} == {META["trace"]}
     assert [kind for kind, _ in kinds] == [
-        "accepted", "promoted", "started", "retried", "started", "snoozed", "started", "stalled", "started", "failed", "rerun",
+        "accepted",
+        "promoted",
+        "started",
+        "retried",
+        "started",
+        "snoozed",
+        "started",
+        "stalled",
+        "started",
+        "failed",
+        "rerun",
         "cancelled",
-    ]  # fmt: skip
+    ]
 
 
-@pytest.mark.parametrize("options", [{"key": "k"}, {"priority": 3}, {"result_ttl_ms": 60 * SECOND}, {"cost": 2}])
+@pytest.mark.parametrize(
+    "options", [{"key": "k"}, {"priority": 3}, {"result_ttl_ms": 60 * SECOND}, {"cost": 2}]
+)
 async def test_jobs_of_every_kind_tell_it(q: Desk, options: dict[str, object]) -> None:
     await q.store.declare(q.queue, QueueConfig(event_meta=("trace",)))
-    specs = [q.spec(f"j{n}", meta={"trace": str(n)} if n % 2 else None, **options) for n in range(20)]
+    specs = [
+        q.spec(f"j{n}", meta={"trace": str(n)} if n % 2 else None, **options) for n in range(20)
+    ]
     if "key" in options:
         specs = [replace(spec, key=spec.id) for spec in specs]
     await q.store.put(specs)
     await q.settle(*(complete(lease) for lease in await q.claim(20)))
     for n in range(20):
         expected = {"trace": str(n)} if n % 2 else None
-        assert await told(q, f"j{n}") == [("accepted", expected), ("started", expected), ("completed", expected)]
+        assert await told(q, f"j{n}") == [
+            ("accepted", expected),
+            ("started", expected),
+            ("completed", expected),
+        ]
 
 
 async def test_the_names_are_stored_and_can_be_changed(q: Desk) -> None:
     assert (await q.store.declare(q.queue, QueueConfig())).event_meta == ()
-    assert (await q.store.declare(q.queue, QueueConfig(event_meta=("trace", "who")))).event_meta == ("trace", "who")
+    assert (
+        await q.store.declare(q.queue, QueueConfig(event_meta=("trace", "who")))
+    ).event_meta == ("trace", "who")
     assert (await q.store.declare(q.queue, QueueConfig())).event_meta == ("trace", "who")
     await q.put_one("a", meta=META)
     assert (await q.store.declare(q.queue, QueueConfig(event_meta=()))).event_meta == ()

@@ -14,9 +14,16 @@ TTL = 10 * SECOND
 def worker(q: Desk, incarnation: str, *, draining: bool = False) -> WorkerRecord:
     # The tenant makes the name nobody else's.
     return WorkerRecord(
-        name=f"bee-{q.queue.tenant}", incarnation=incarnation, host="here", pid=7, queues=(q.queue,), concurrency=10,
-        draining=draining, started_ms=q.clock.now_ms, seen_ms=q.clock.now_ms,
-    )  # fmt: skip
+        name=f"bee-{q.queue.tenant}",
+        incarnation=incarnation,
+        host="here",
+        pid=7,
+        queues=(q.queue,),
+        concurrency=10,
+        draining=draining,
+        started_ms=q.clock.now_ms,
+        seen_ms=q.clock.now_ms,
+    )
 
 
 async def who(q: Desk) -> list[str]:
@@ -27,7 +34,9 @@ async def who(q: Desk) -> list[str]:
 async def test_a_live_workers_name_is_not_given_to_another(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice
     assert not (await first.store.beat(worker(first, "one"), ttl_ms=TTL)).displaced
-    assert await second.store.beat(worker(second, "two"), ttl_ms=TTL) == Beat(None, 1, displaced=True)
+    assert await second.store.beat(worker(second, "two"), ttl_ms=TTL) == Beat(
+        None, 1, displaced=True
+    )
     assert await who(second) == ["one"]
     first.clock.advance(TTL - 1)
     assert not (await first.store.beat(worker(first, "one"), ttl_ms=TTL)).displaced
@@ -60,7 +69,9 @@ async def test_a_displaced_worker_that_retires_leaves_the_name_to_the_other(q: D
     assert await who(q) == []
 
 
-async def test_a_displaced_worker_that_retires_does_not_take_the_others_wake_up_along(q: Desk) -> None:
+async def test_a_displaced_worker_that_retires_does_not_take_the_others_wake_up_along(
+    q: Desk,
+) -> None:
     name = worker(q, "two").name
     await q.store.beat(worker(q, "one"), ttl_ms=TTL)
     assert await q.claim(1, worker=name) == []
@@ -83,7 +94,9 @@ async def test_a_draining_worker_is_listed_as_such(q: Desk) -> None:
 
 
 @pytest.mark.parametrize("wish", ["drain", "resume", "shutdown", "shutdown-now"])
-async def test_a_wish_is_told_with_every_beat_until_another_takes_its_place(q: Desk, wish: Wish) -> None:
+async def test_a_wish_is_told_with_every_beat_until_another_takes_its_place(
+    q: Desk, wish: Wish
+) -> None:
     await q.store.beat(worker(q, "one"), ttl_ms=TTL)
     assert await q.store.ask_worker(worker(q, "one").name, wish)
     for _ in range(2):  # the first reply may have been lost

@@ -13,7 +13,9 @@ pytestmark = needs("notes")
 async def test_the_last_progress_is_kept(q: Desk) -> None:
     await q.put("a")
     lease = await q.take()
-    await q.store.note([Note(lease=ref(lease), progress=b"10"), Note(lease=ref(lease), progress=b"20")])
+    await q.store.note(
+        [Note(lease=ref(lease), progress=b"10"), Note(lease=ref(lease), progress=b"20")]
+    )
     assert (await q.get("a")).progress == b"20"
     await q.store.note([Note(lease=ref(lease), lines=("still at it",))])
     assert (await q.get("a")).progress == b"20"
@@ -22,7 +24,9 @@ async def test_the_last_progress_is_kept(q: Desk) -> None:
 async def test_log_lines_are_kept_in_order(q: Desk) -> None:
     await q.put("a")
     lease = await q.take()
-    await q.store.note([Note(lease=ref(lease), lines=("one", "two")), Note(lease=ref(lease), lines=("drei ☃",))])
+    await q.store.note(
+        [Note(lease=ref(lease), lines=("one", "two")), Note(lease=ref(lease), lines=("drei ☃",))]
+    )
     await q.store.note([Note(lease=ref(lease), lines=("",))])
     assert await q.store.logs(q.key("a")) == ["one", "two", "drei ☃", ""]
 
@@ -31,7 +35,9 @@ async def test_the_last_thousand_lines_are_kept(q: Desk) -> None:
     await q.put("a")
     lease = await q.take()
     for start in range(0, 1200, 300):
-        await q.store.note([Note(lease=ref(lease), lines=tuple(str(n) for n in range(start, start + 300)))])
+        await q.store.note(
+            [Note(lease=ref(lease), lines=tuple(str(n) for n in range(start, start + 300)))]
+        )
     assert await q.store.logs(q.key("a")) == [str(n) for n in range(200, 1200)]
 
 

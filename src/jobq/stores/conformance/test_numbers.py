@@ -70,8 +70,10 @@ async def test_events_of_two_workers_in_one_call_are_numbered_in_order(q: Desk) 
     q.clock.advance(2 * SECOND)
     await q.claim(2, worker="w2")  # brings back the job of w1, and takes both
     assert [(e.number, str(e.kind), e.worker) for e in (await q.events())[3:]] == [
-        (4, "stalled", "w1"), (5, "started", "w2"), (6, "started", "w2"),
-    ]  # fmt: skip
+        (4, "stalled", "w1"),
+        (5, "started", "w2"),
+        (6, "started", "w2"),
+    ]
 
 
 async def test_what_changes_nothing_uses_no_number(q: Desk) -> None:
@@ -118,7 +120,9 @@ async def test_numbers_are_the_same_wherever_reading_begins(q: Desk) -> None:
     whole = await q.events()
     for position, events in groupby(whole, key=lambda event: event.position):
         last = list(events)[-1].number
-        assert [e.number for e in await read_log(q.store, q.queue, after=position)] == list(range(last + 1, 9))
+        assert [e.number for e in await read_log(q.store, q.queue, after=position)] == list(
+            range(last + 1, 9)
+        )
 
 
 async def test_a_command_that_fails_whole_uses_no_number(q: Desk) -> None:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from jobq.core.commands import AnyCommand, Cancel, Promote, Remove, Reprioritise, Rerun, Reschedule, SendSignal, Update
+from jobq.core.commands import (
+    AnyCommand,
+    Cancel,
+    Promote,
+    Remove,
+    Reprioritise,
+    Rerun,
+    Reschedule,
+    SendSignal,
+    Update,
+)
 from jobq.core.queues import Limits, QueueConfig, ScheduleSpec, Window
 from jobq.core.records import EventRecord
 from jobq.core.states import QueueKind, State
@@ -14,7 +24,9 @@ pytestmark = needs("events", "operators")
 
 async def done(q: Desk) -> list[tuple[str, str | None, str | None]]:
     """What was done to the queue: kind, reason, actor."""
-    return [(str(e.kind), e.reason, e.actor) for e in await q.events() if isinstance(e.kind, QueueKind)]
+    return [
+        (str(e.kind), e.reason, e.actor) for e in await q.events() if isinstance(e.kind, QueueKind)
+    ]
 
 
 def schedule(q: Desk, id: str = "nightly", every_ms: int = MINUTE) -> ScheduleSpec:
@@ -26,10 +38,32 @@ async def test_an_event_of_a_queue_has_no_job(q: Desk) -> None:
     await q.store.pause(q.queue, actor="ann")
     event = (await q.events())[-1]
     assert event == EventRecord(
-        id=event.id, number=2, shard=0, position=event.position, kind=QueueKind.PAUSED, at_ms=q.clock.now_ms, queue=q.queue,
-        job="", life=0, name="", key=None, attempt=0, failures=0, stalls=0, state=None, previous=None, worker=None, actor="ann",
-        reason=None, error=None, fingerprint=None, created_ms=q.clock.now_ms, due_ms=None, started_ms=None, finished_ms=None,
-    )  # fmt: skip
+        id=event.id,
+        number=2,
+        shard=0,
+        position=event.position,
+        kind=QueueKind.PAUSED,
+        at_ms=q.clock.now_ms,
+        queue=q.queue,
+        job="",
+        life=0,
+        name="",
+        key=None,
+        attempt=0,
+        failures=0,
+        stalls=0,
+        state=None,
+        previous=None,
+        worker=None,
+        actor="ann",
+        reason=None,
+        error=None,
+        fingerprint=None,
+        created_ms=q.clock.now_ms,
+        due_ms=None,
+        started_ms=None,
+        finished_ms=None,
+    )
 
 
 async def test_pause_and_resume_are_recorded_when_they_change_something(q: Desk) -> None:
@@ -57,15 +91,23 @@ async def test_limits_of_a_key_are_recorded_with_the_key(q: Desk) -> None:
     await q.put_one("a", key="acme")
     for limits in (Limits(key_limit=2), Limits(key_limit=2), None):
         await q.store.set_limits(q.queue, limits, key="acme", actor="ann")
-    assert await done(q) == [("limits", 'key acme: {"key_limit":2}', "ann"), ("limits", "key acme: reset", "ann")]
+    assert await done(q) == [
+        ("limits", 'key acme: {"key_limit":2}', "ann"),
+        ("limits", "key acme: reset", "ann"),
+    ]
 
 
 async def test_limits_are_recorded_when_a_higher_version_declares_them(q: Desk) -> None:
     await q.store.declare(q.queue, QueueConfig(mode="plain"))
     for version in (1, 1, 2):
-        await q.store.declare(q.queue, QueueConfig(limits=Limits(limit=version), limits_version=version))
+        await q.store.declare(
+            q.queue, QueueConfig(limits=Limits(limit=version), limits_version=version)
+        )
     await q.store.declare(q.queue, QueueConfig(limits=Limits(limit=1), limits_version=1))
-    assert await done(q) == [("limits", 'version 1: {"limit":1}', None), ("limits", 'version 2: {"limit":2}', None)]
+    assert await done(q) == [
+        ("limits", 'version 1: {"limit":1}', None),
+        ("limits", 'version 2: {"limit":2}', None),
+    ]
 
 
 async def test_clear_says_how_many_and_who(q: Desk) -> None:
@@ -86,30 +128,43 @@ async def test_clean_says_how_many_of_which_state(q: Desk) -> None:
     assert await q.store.clean(q.queue, State.FAILED, actor="ann") == 2
     assert await q.store.clean(q.queue, State.FAILED, actor="bob") == 0
     assert await q.store.clean(q.queue, State.COMPLETED) == 1
-    assert await done(q) == [("purged", "2 failed jobs", "ann"), ("purged", "1 completed job", None)]
+    assert await done(q) == [
+        ("purged", "2 failed jobs", "ann"),
+        ("purged", "1 completed job", None),
+    ]
 
 
 async def test_records_removed_by_commands_are_purged(q: Desk) -> None:
     for id in ("a", "b", "c"):
         await q.run(id)
     await q.put("waiting")
-    await q.store.alter([Remove(job=q.key(id), actor="ann") for id in ("a", "b", "nobody", "waiting")])
+    await q.store.alter(
+        [Remove(job=q.key(id), actor="ann") for id in ("a", "b", "nobody", "waiting")]
+    )
     await q.alter(Remove(job=q.key("c")))
     assert await done(q) == [("purged", "2 jobs", "ann"), ("purged", "1 job", None)]
-    assert ((await q.last_event("waiting")).reason, (await q.last_event("waiting")).actor) == ("removed", "ann")
+    assert ((await q.last_event("waiting")).reason, (await q.last_event("waiting")).actor) == (
+        "removed",
+        "ann",
+    )
 
 
 async def test_schedules_are_recorded_when_they_change(q: Desk) -> None:
     for every_ms in (MINUTE, MINUTE, 2 * MINUTE):
-        await q.store.put_schedule(schedule(q, every_ms=every_ms), next_ms=q.clock.now_ms + every_ms, actor="ann")
+        await q.store.put_schedule(
+            schedule(q, every_ms=every_ms), next_ms=q.clock.now_ms + every_ms, actor="ann"
+        )
     for paused in (True, True, False):
         assert await q.store.pause_schedule(q.queue, "nightly", paused=paused, actor="bob")
     assert await q.store.drop_schedule(q.queue, "nightly", actor="cat")
     await q.store.drop_schedule(q.queue, "nightly", actor="cat")
     assert await done(q) == [
-        ("schedule", "put nightly", "ann"), ("schedule", "put nightly", "ann"), ("schedule", "paused nightly", "bob"),
-        ("schedule", "resumed nightly", "bob"), ("schedule", "dropped nightly", "cat"),
-    ]  # fmt: skip
+        ("schedule", "put nightly", "ann"),
+        ("schedule", "put nightly", "ann"),
+        ("schedule", "paused nightly", "bob"),
+        ("schedule", "resumed nightly", "bob"),
+        ("schedule", "dropped nightly", "cat"),
+    ]
 
 
 async def test_obliterate_is_the_last_thing_recorded(q: Desk) -> None:
@@ -119,7 +174,9 @@ async def test_obliterate_is_the_last_thing_recorded(q: Desk) -> None:
         pass
     assert await q.store.obliterate(q.queue, actor="bob")
     events = await q.events()
-    assert [(e.job, e.actor) for e in events if e.kind == "cancelled"] == [(id, "ann") for id in [e.job for e in events[4:7]]]
+    assert [(e.job, e.actor) for e in events if e.kind == "cancelled"] == [
+        (id, "ann") for id in [e.job for e in events[4:7]]
+    ]
     assert [(str(e.kind), e.actor) for e in events[7:]] == [("obliterated", "ann")]
 
 
@@ -128,30 +185,47 @@ async def test_a_queue_that_never_was_leaves_no_trace_of_its_end(q: Desk) -> Non
     assert await q.events() == []
 
 
-# ── actors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── actors ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_commands_say_who_gave_them(q: Desk) -> None:
     await q.put_one("a", delay_ms=MINUTE)
     job = q.key("a")
     commands: list[AnyCommand] = [
-        Reprioritise(job=job, priority=3, actor="ann"), Update(job=job, payload=b"[[1],{}]", actor="bob"),
-        Reschedule(job=job, delay_ms=SECOND, actor="cat"), Promote(job=job, actor="dan"), Cancel(job=job, actor="eve"),
+        Reprioritise(job=job, priority=3, actor="ann"),
+        Update(job=job, payload=b"[[1],{}]", actor="bob"),
+        Reschedule(job=job, delay_ms=SECOND, actor="cat"),
+        Promote(job=job, actor="dan"),
+        Cancel(job=job, actor="eve"),
         Rerun(job=job, actor="fay"),
-    ]  # fmt: skip
+    ]
     for command in commands:
         assert await q.alter(command)
     told = [(str(e.kind), e.actor) for e in await q.events("a")]
     assert told == [
-        ("accepted", None), ("changed", "ann"), ("changed", "bob"), ("changed", "cat"), ("promoted", "dan"), ("cancelled", "eve"),
+        ("accepted", None),
+        ("changed", "ann"),
+        ("changed", "bob"),
+        ("changed", "cat"),
+        ("promoted", "dan"),
+        ("cancelled", "eve"),
         ("rerun", "fay"),
-    ]  # fmt: skip
+    ]
 
 
 async def test_commands_in_one_call_keep_their_actors_apart(q: Desk) -> None:
     await q.put("a", "b", "c")
-    await q.store.alter([Cancel(job=q.key(id), actor=actor) for id, actor in (("a", "ann"), ("b", None), ("c", "cat"))])
-    assert [(e.job, e.actor) for e in (await q.events())[3:]] == [("a", "ann"), ("b", None), ("c", "cat")]
+    await q.store.alter(
+        [
+            Cancel(job=q.key(id), actor=actor)
+            for id, actor in (("a", "ann"), ("b", None), ("c", "cat"))
+        ]
+    )
+    assert [(e.job, e.actor) for e in (await q.events())[3:]] == [
+        ("a", "ann"),
+        ("b", None),
+        ("c", "cat"),
+    ]
 
 
 async def test_a_signal_that_wakes_a_job_says_who_sent_it(q: Desk) -> None:
@@ -162,7 +236,9 @@ async def test_a_signal_that_wakes_a_job_says_who_sent_it(q: Desk) -> None:
     assert (str(event.kind), event.actor) == ("unblocked", "ann")
 
 
-async def test_a_running_job_that_is_cancelled_ends_with_the_name_of_who_asked(q_twice: tuple[Desk, Desk]) -> None:
+async def test_a_running_job_that_is_cancelled_ends_with_the_name_of_who_asked(
+    q_twice: tuple[Desk, Desk],
+) -> None:
     first, second = q_twice
     await first.put("fails", "retries", "released", "stalls")
     leases = {lease.id: lease for lease in await first.claim(4, lease_ms=MINUTE)}
@@ -194,8 +270,11 @@ async def test_the_next_life_does_not_remember_who_asked_for_the_last_ones_end(q
     await q.alter(Cancel(job=q.key("a")))
     await q.settle(release(lease))
     assert [(str(e.kind), e.actor) for e in (await q.events("a"))[2:]] == [
-        ("cancelled", "ann"), ("rerun", None), ("started", None), ("cancelled", None),
-    ]  # fmt: skip
+        ("cancelled", "ann"),
+        ("rerun", None),
+        ("started", None),
+        ("cancelled", None),
+    ]
 
 
 async def test_a_cascade_names_the_actor_in_every_job_it_cancels(q: Desk) -> None:

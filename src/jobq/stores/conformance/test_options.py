@@ -26,7 +26,15 @@ GIVEN: list[dict[str, object]] = [
     {"on_child_failure": "continue"},
     {"unique": UniqueSpec(lock="abc")},
     {"unique": UniqueSpec(lock="abc", mode="throttle", ttl_ms=HOUR)},
-    {"retry": RETRY, "timeout_ms": 9, "max_stalls": 1, "ttl_ms": HOUR, "result_ttl_ms": HOUR, "cost": 2, "lifo": True},
+    {
+        "retry": RETRY,
+        "timeout_ms": 9,
+        "max_stalls": 1,
+        "ttl_ms": HOUR,
+        "result_ttl_ms": HOUR,
+        "cost": 2,
+        "lifo": True,
+    },
 ]
 
 

@@ -34,17 +34,27 @@ def test_a_pipelined_store_has_at_least_one_lane(pipeline: Pipelined) -> None:
     assert pipeline.lanes >= 1
 
 
-@pytest.mark.parametrize("options", [{}, {"priority": 2}, {"key": "k"}], ids=["alike", "with a priority", "with a key"])
-async def test_specs_prepared_ahead_are_put_as_they_are(q: Desk, pipeline: Pipelined, options: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"priority": 2}, {"key": "k"}], ids=["alike", "with a priority", "with a key"]
+)
+async def test_specs_prepared_ahead_are_put_as_they_are(
+    q: Desk, pipeline: Pipelined, options: dict[str, object]
+) -> None:
     specs = [q.spec(f"j{n}", payload=b"%d" % n, **options) for n in range(5)]
     results = await q.store.put(pipeline.prepare(specs))
-    assert [(result.id, result.duplicate) for result in results] == [(spec.id, False) for spec in specs]
+    assert [(result.id, result.duplicate) for result in results] == [
+        (spec.id, False) for spec in specs
+    ]
     assert [(await q.get(spec.id)).payload for spec in specs] == [spec.payload for spec in specs]
     again = await q.store.put(pipeline.prepare(specs))
-    assert [(result.id, result.duplicate) for result in again] == [(spec.id, True) for spec in specs]
+    assert [(result.id, result.duplicate) for result in again] == [
+        (spec.id, True) for spec in specs
+    ]
 
 
-async def test_the_end_of_an_expected_job_is_heard_whoever_ends_it(q_twice: tuple[Desk, Desk]) -> None:
+async def test_the_end_of_an_expected_job_is_heard_whoever_ends_it(
+    q_twice: tuple[Desk, Desk],
+) -> None:
     first, second = q_twice
     pipeline = pipeline_of(first.store)
     assert pipeline is not None
@@ -57,7 +67,9 @@ async def test_the_end_of_an_expected_job_is_heard_whoever_ends_it(q_twice: tupl
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled", "expired"])
-async def test_every_end_of_an_expected_job_is_heard(q: Desk, pipeline: Pipelined, end: str) -> None:
+async def test_every_end_of_an_expected_job_is_heard(
+    q: Desk, pipeline: Pipelined, end: str
+) -> None:
     async with pipeline.expect(q.key("a")) as ends:
         await q.put_one("a", ttl_ms=SECOND if end == "expired" else None)
         if end == "failed":
@@ -71,7 +83,9 @@ async def test_every_end_of_an_expected_job_is_heard(q: Desk, pipeline: Pipeline
         assert record in (None, await q.get("a"))
 
 
-@pytest.mark.parametrize("result", [None, b"1", b"\xff\n\x00", b"x" * 100_000], ids=["none", "one", "bytes", "large"])
+@pytest.mark.parametrize(
+    "result", [None, b"1", b"\xff\n\x00", b"x" * 100_000], ids=["none", "one", "bytes", "large"]
+)
 @pytest.mark.parametrize("failed_before", [False, True], ids=["at once", "after a retry"])
 async def test_an_expected_job_is_told_as_it_is(
     q: Desk, pipeline: Pipelined, result: bytes | None, failed_before: bool

@@ -11,7 +11,24 @@ from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("events")
 
-NONE_OF_THEM = ["", "x", "-1", "1.5", "9" * 40, "0-", "[]", '["0"]', "{", "0,", ",", "1,x", "0,0,0", "\ud800", "٣", "0 0"]
+NONE_OF_THEM = [
+    "",
+    "x",
+    "-1",
+    "1.5",
+    "9" * 40,
+    "0-",
+    "[]",
+    '["0"]',
+    "{",
+    "0,",
+    ",",
+    "1,x",
+    "0,0,0",
+    "\ud800",
+    "٣",
+    "0 0",
+]
 
 
 @pytest.mark.parametrize("after", NONE_OF_THEM)

@@ -14,25 +14,61 @@ pytestmark = needs("delays", "priorities", "retention", "keyed", "unique")
 
 async def test_a_job_is_waiting_when_put_returns(q: Desk) -> None:
     result = await q.put_one("a", payload=b'[["x"],{}]')
-    assert (result.id, result.life, result.state, result.duplicate, result.found) == ("a", 0, State.WAITING, False, None)
+    assert (result.id, result.life, result.state, result.duplicate, result.found) == (
+        "a",
+        0,
+        State.WAITING,
+        False,
+        None,
+    )
     record = await q.get("a")
-    assert (record.queue, record.id, record.name, record.payload, record.codec) == (q.queue, "a", "task", b'[["x"],{}]', "json")
-    assert (record.state, record.created_ms, record.due_ms) == (State.WAITING, q.clock.now_ms, q.clock.now_ms)
-    assert (record.attempt, record.failures, record.stalls, record.started_ms, record.finished_ms) == (0, 0, 0, None, None)
+    assert (record.queue, record.id, record.name, record.payload, record.codec) == (
+        q.queue,
+        "a",
+        "task",
+        b'[["x"],{}]',
+        "json",
+    )
+    assert (record.state, record.created_ms, record.due_ms) == (
+        State.WAITING,
+        q.clock.now_ms,
+        q.clock.now_ms,
+    )
+    assert (
+        record.attempt,
+        record.failures,
+        record.stalls,
+        record.started_ms,
+        record.finished_ms,
+    ) == (0, 0, 0, None, None)
 
 
 async def test_the_lease_carries_what_the_producer_gave(q: Desk) -> None:
     policy = RetryData(max_retries=0, base_ms=5, delays_ms=(1, 2))
-    await q.put_one("a", name="charge", payload=b"\x00\xff{}", codec="msgpack", retry=policy, timeout_ms=0)
+    await q.put_one(
+        "a", name="charge", payload=b"\x00\xff{}", codec="msgpack", retry=policy, timeout_ms=0
+    )
     lease = await q.take()
-    assert (lease.queue, lease.id, lease.name, lease.payload, lease.codec) == (q.queue, "a", "charge", b"\x00\xff{}", "msgpack")
+    assert (lease.queue, lease.id, lease.name, lease.payload, lease.codec) == (
+        q.queue,
+        "a",
+        "charge",
+        b"\x00\xff{}",
+        "msgpack",
+    )
     assert (lease.retry, lease.timeout_ms, lease.attempt, lease.life) == (policy, 0, 1, 0)
     assert (lease.created_ms, lease.started_ms, lease.expires_ms) == (
         q.clock.now_ms,
         q.clock.now_ms,
         q.clock.now_ms + 30 * SECOND,
     )
-    assert (lease.saved, lease.cancel_asked, lease.inputs, lease.signals, lease.key) == (None, False, (), (), None)
+    assert (lease.saved, lease.cancel_asked, lease.inputs, lease.signals, lease.key) == (
+        None,
+        False,
+        (),
+        (),
+        None,
+    )
 
 
 async def test_answers_stand_in_the_order_of_the_specs(q: Desk) -> None:
@@ -184,7 +220,9 @@ async def test_a_put_repeated_after_a_lost_reply_acts_once(q: Desk) -> None:
 
 async def test_get_answers_in_order_and_none_where_nothing_is(q: Desk, store: Store) -> None:
     await q.put("a", "b")
-    got = await store.get([q.key("b"), q.key("nobody"), JobKey(QueueName("nobody", "nothing"), "a"), q.key("a")])
+    got = await store.get(
+        [q.key("b"), q.key("nobody"), JobKey(QueueName("nobody", "nothing"), "a"), q.key("a")]
+    )
     assert [None if r is None else r.id for r in got] == ["b", None, None, "a"]
 
 

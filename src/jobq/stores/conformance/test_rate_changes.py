@@ -35,7 +35,9 @@ async def test_a_job_that_costs_more_than_a_lowered_bucket_waits_until_it_is_ful
     assert await q.line() == ["dear"]
 
 
-async def test_a_keyed_job_that_costs_more_than_its_keys_lowered_bucket_takes_a_full_one(q: Desk) -> None:
+async def test_a_keyed_job_that_costs_more_than_its_keys_lowered_bucket_takes_a_full_one(
+    q: Desk,
+) -> None:
     await change(q, key_rate=Tokens(capacity=10, refill=1.0), key_limit=5)
     await q.put_one("dear", key="k", cost=8)
     await q.put_one("cheap", key="k", cost=1)
@@ -80,7 +82,9 @@ async def test_a_change_of_a_keys_own_rate_keeps_what_it_has_counted(q: Desk) ->
     await q.put(*"abcd", key="k")
     await q.store.set_limits(q.queue, own, key="k")
     assert await q.line() == ["a", "b"]
-    await q.store.set_limits(q.queue, Limits(key_rate=Window(limit=3, per_ms=10 * SECOND), key_limit=9), key="k")
+    await q.store.set_limits(
+        q.queue, Limits(key_rate=Window(limit=3, per_ms=10 * SECOND), key_limit=9), key="k"
+    )
     assert await q.line() == ["c"]
     assert await q.line() == []
 
@@ -102,7 +106,12 @@ async def test_a_change_of_limits_lifts_a_hold(q: Desk) -> None:
 
 
 async def test_a_key_at_its_rate_leaves_the_queues_bucket_to_others(q: Desk) -> None:
-    await change(q, key_rate=Window(limit=1, per_ms=60 * SECOND), rate=Tokens(capacity=3, refill=0.001), key_limit=9)
+    await change(
+        q,
+        key_rate=Window(limit=1, per_ms=60 * SECOND),
+        rate=Tokens(capacity=3, refill=0.001),
+        key_limit=9,
+    )
     await q.put_one("a1", key="a", cost=1)
     await q.put_one("a2", key="a", cost=3)
     await q.put_one("b1", key="b", cost=2)

@@ -19,7 +19,7 @@ async def keep(q: Desk, **fields: int | None) -> None:
     await q.store.declare(q.queue, QueueConfig(retention=RetentionData(**given)))
 
 
-# ── ttl: from due to the first start ─────────────────────────────────────────────────────────────────────────────────
+# ── ttl: from due to the first start ──────────────────────────────────────────────────────────────
 
 
 async def test_a_job_not_started_within_its_ttl_fails_as_expired(q: Desk) -> None:
@@ -97,13 +97,15 @@ async def test_expired_jobs_in_front_do_not_hide_the_one_behind(q: Desk) -> None
     await q.put(*(f"j{n}" for n in range(600)), ttl_ms=SECOND)
     await q.put("last")
     q.clock.advance(2 * SECOND)
-    found = [id for _ in range(4) for id in await q.line(1)]  # a claim's work is bounded, so it may take several
+    found = [
+        id for _ in range(4) for id in await q.line(1)
+    ]  # a claim's work is bounded, so it may take several
     assert found == ["last"]
     await q.tick()
     assert await q.counts() == {"failed": 600, "active": 1}
 
 
-# ── result ttl ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── result ttl ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_record_is_gone_after_its_result_ttl_without_any_sweep(q: Desk) -> None:
@@ -154,7 +156,7 @@ async def test_an_unfinished_job_is_never_removed_by_age(q: Desk) -> None:
     assert await q.line() == ["a"]
 
 
-# ── retention ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── retention ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_by_default_completed_and_cancelled_stay_a_day_and_failed_thirty(q: Desk) -> None:
@@ -192,7 +194,14 @@ async def test_retention_by_count_removes_the_oldest(q: Desk) -> None:
         await q.run(f"j{n}")
         q.clock.advance(SECOND)
     await q.tick()
-    assert await q.states(*(f"j{n}" for n in range(6))) == [None, None, None, "completed", "completed", "completed"]
+    assert await q.states(*(f"j{n}" for n in range(6))) == [
+        None,
+        None,
+        None,
+        "completed",
+        "completed",
+        "completed",
+    ]
     assert await q.counts() == {"completed": 3}
 
 

@@ -28,7 +28,9 @@ def every(q: Desk, id: str = "often", **fields: object) -> ScheduleSpec:
     return nightly(q, id, cron=None, every_ms=10 * SECOND, **fields)
 
 
-def fire(q: Desk, at_ms: int, next_ms: int | None, id: str = "nightly", *, skipped: bool = False) -> Fire:
+def fire(
+    q: Desk, at_ms: int, next_ms: int | None, id: str = "nightly", *, skipped: bool = False
+) -> Fire:
     return Fire(queue=q.queue, schedule=id, at_ms=at_ms, next_ms=next_ms, skipped=skipped)
 
 
@@ -41,7 +43,13 @@ async def test_a_schedule_is_stored_as_given(q: Desk) -> None:
     spec = nightly(q, tz="Europe/Zurich", start_ms=1, end_ms=2**45, limit=7, catch_up="all")
     at = q.clock.now_ms + HOUR
     record = await q.store.put_schedule(spec, next_ms=at)
-    assert (record.spec, record.next_ms, record.fired, record.last_ms, record.paused) == (spec, at, 0, None, False)
+    assert (record.spec, record.next_ms, record.fired, record.last_ms, record.paused) == (
+        spec,
+        at,
+        0,
+        None,
+        False,
+    )
     assert await q.store.list_schedules(q.queue) == [record]
     assert await q.counts() == {}
 
@@ -74,19 +82,32 @@ async def test_only_due_schedules_are_listed_as_due(q: Desk) -> None:
     await q.store.put_schedule(nightly(q, "later"), next_ms=now + HOUR)
     await q.store.put_schedule(nightly(q, "over"), next_ms=None)
     await beside.store.put_schedule(nightly(beside, "past"), next_ms=now - HOUR)
-    due = [s.spec.id for s in await q.store.list_schedules(due=True, limit=1000) if s.spec.queue.tenant == q.queue.tenant]
+    due = [
+        s.spec.id
+        for s in await q.store.list_schedules(due=True, limit=1000)
+        if s.spec.queue.tenant == q.queue.tenant
+    ]
     assert sorted(due) == ["now", "past"]
     assert [s.spec.id for s in await q.store.list_schedules(q.queue, due=True)] == ["now"]
-    assert sorted(s.spec.id for s in await q.store.list_schedules(q.queue)) == ["later", "now", "over"]
+    assert sorted(s.spec.id for s in await q.store.list_schedules(q.queue)) == [
+        "later",
+        "now",
+        "over",
+    ]
     q.clock.advance(2 * HOUR)
-    assert sorted(s.spec.id for s in await q.store.list_schedules(q.queue, due=True)) == ["later", "now"]
+    assert sorted(s.spec.id for s in await q.store.list_schedules(q.queue, due=True)) == [
+        "later",
+        "now",
+    ]
 
 
 async def test_each_time_fires_exactly_once_among_many_callers(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice
     at = first.clock.now_ms
     await first.store.put_schedule(nightly(first), next_ms=at)
-    answers = await asyncio.gather(*(desk.store.fire([fire(desk, at, at + DAY)]) for desk in (first, second) for _ in range(4)))
+    answers = await asyncio.gather(
+        *(desk.store.fire([fire(desk, at, at + DAY)]) for desk in (first, second) for _ in range(4))
+    )
     assert sorted(answer for (answer,) in answers) == [False] * 7 + [True]
     assert await first.counts() == {"waiting": 1}
     assert (await only(first)).fired == 1
@@ -96,7 +117,13 @@ async def test_a_fire_for_another_time_than_the_next_does_nothing(q: Desk) -> No
     at = q.clock.now_ms
     await q.store.put_schedule(nightly(q), next_ms=at)
     assert (
-        await q.store.fire([fire(q, at - SECOND, at + DAY), fire(q, at + SECOND, at + DAY), fire(q, at, at + DAY, "nobody")])
+        await q.store.fire(
+            [
+                fire(q, at - SECOND, at + DAY),
+                fire(q, at + SECOND, at + DAY),
+                fire(q, at, at + DAY, "nobody"),
+            ]
+        )
         == [False] * 3
     )
     assert await q.counts() == {}
@@ -134,7 +161,11 @@ async def test_another_spec_starts_anew(q: Desk, what: str) -> None:
     at = q.clock.now_ms
     await q.store.put_schedule(nightly(q), next_ms=at)
     await q.store.fire([fire(q, at, at + DAY)])
-    changed = nightly(q, cron="0 7 * * *") if what == "cron" else nightly(q, template=q.spec("ignored", name="other"))
+    changed = (
+        nightly(q, cron="0 7 * * *")
+        if what == "cron"
+        else nightly(q, template=q.spec("ignored", name="other"))
+    )
     record = await q.store.put_schedule(changed, next_ms=at + HOUR)
     assert (record.spec, record.next_ms, record.fired) == (changed, at + HOUR, 0)
     assert len(await q.store.list_schedules(q.queue)) == 1
@@ -238,7 +269,9 @@ async def test_a_fire_wakes_a_sleeper(q: Desk) -> None:
     at = q.clock.now_ms
     await q.store.put_schedule(nightly(q), next_ms=at)
     assert await q.claim() == []
-    sleeping = asyncio.create_task(q.store.sleep([q.queue], worker="w1", slots=1, timeout_ms=10_000))
+    sleeping = asyncio.create_task(
+        q.store.sleep([q.queue], worker="w1", slots=1, timeout_ms=10_000)
+    )
     await asyncio.sleep(0)
     await q.store.fire([fire(q, at, at + DAY)])
     assert await sleeping
@@ -256,7 +289,9 @@ async def test_due_schedules_of_one_queue_are_listed_however_many_others_are_due
     for n in range(5):
         await q.store.put_schedule(nightly(beside, f"s{n}"), next_ms=q.clock.now_ms - HOUR)
     await q.store.put_schedule(nightly(q), next_ms=q.clock.now_ms)
-    assert [s.spec.id for s in await q.store.list_schedules(q.queue, due=True, limit=3)] == ["nightly"]
+    assert [s.spec.id for s in await q.store.list_schedules(q.queue, due=True, limit=3)] == [
+        "nightly"
+    ]
 
 
 async def test_a_paused_schedule_that_is_changed_stays_paused(q: Desk) -> None:

@@ -6,7 +6,17 @@ from msgspec.structs import replace
 
 from jobq.core.records import Complete
 from jobq.core.states import State
-from jobq.stores.conformance.kit import LEASE, SECOND, Desk, complete, fail, failure, release, retry, snooze
+from jobq.stores.conformance.kit import (
+    LEASE,
+    SECOND,
+    Desk,
+    complete,
+    fail,
+    failure,
+    release,
+    retry,
+    snooze,
+)
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("delays", "leases")
@@ -28,7 +38,9 @@ async def test_a_result_may_be_nothing_or_any_bytes(q: Desk) -> None:
     results = [None, b"", b"null", bytes(range(256))]
     await q.put(*(f"j{n}" for n in range(4)))
     leases = await q.claim(4)
-    await q.settle(*(complete(lease, result) for lease, result in zip(leases, results, strict=True)))
+    await q.settle(
+        *(complete(lease, result) for lease, result in zip(leases, results, strict=True))
+    )
     assert [(await q.get(f"j{n}")).result for n in range(4)] == results
 
 
@@ -37,7 +49,12 @@ async def test_a_failed_job_keeps_its_failure_as_told(q: Desk) -> None:
     lease = await q.take()
     await q.settle(fail(lease, "no such tenant", "rejected"))
     record = await q.get("a")
-    assert (record.state, record.failures, record.result, record.finished_ms) == (State.FAILED, 1, None, q.clock.now_ms)
+    assert (record.state, record.failures, record.result, record.finished_ms) == (
+        State.FAILED,
+        1,
+        None,
+        q.clock.now_ms,
+    )
     assert record.failure == replace(failure(lease, "no such tenant", "rejected"), worker="w1")
 
 
@@ -46,7 +63,12 @@ async def test_a_retried_job_counts_a_failure_and_keeps_the_last_one(q: Desk) ->
     for n in (1, 2):
         await q.settle(retry(await q.take(), message=f"boom {n}"))
         record = await q.get("a")
-        assert (record.state, record.attempt, record.failures, record.stalls) == (State.WAITING, n, n, 0)
+        assert (record.state, record.attempt, record.failures, record.stalls) == (
+            State.WAITING,
+            n,
+            n,
+            0,
+        )
         assert record.failure is not None
         assert record.failure.message == f"boom {n}"
 
@@ -64,7 +86,12 @@ async def test_snooze_and_release_cost_neither_a_retry_nor_a_stall(q: Desk) -> N
     await q.settle(snooze(await q.take()))
     await q.settle(release(await q.take()))
     record = await q.get("a")
-    assert (record.state, record.attempt, record.failures, record.stalls) == (State.WAITING, 2, 0, 0)
+    assert (record.state, record.attempt, record.failures, record.stalls) == (
+        State.WAITING,
+        2,
+        0,
+        0,
+    )
     assert await q.kinds("a") == ["accepted", "started", "snoozed", "started", "released"]
 
 
@@ -83,7 +110,13 @@ async def test_one_exchange_takes_any_mix_of_outcomes(q: Desk) -> None:
     await q.put("a", "b", "c", "d", "e")
     a, b, c, d, e = await q.claim(5)
     await q.settle(complete(a), retry(b, SECOND), fail(c), snooze(d, SECOND), release(e))
-    assert await q.states("a", "b", "c", "d", "e") == ["completed", "delayed", "failed", "delayed", "waiting"]
+    assert await q.states("a", "b", "c", "d", "e") == [
+        "completed",
+        "delayed",
+        "failed",
+        "delayed",
+        "waiting",
+    ]
     assert await q.counts() == {"completed": 1, "delayed": 2, "failed": 1, "waiting": 1}
 
 
@@ -136,7 +169,9 @@ async def test_a_stale_outcome_does_not_hold_up_the_others(q: Desk) -> None:
     a, b = await q.claim(2)
     await q.settle(complete(a))
     await q.put("c")
-    settled = await q.exchange(complete(b), Complete(queue=q.queue, id="c", token=a.token), then=q.claiming())
+    settled = await q.exchange(
+        complete(b), Complete(queue=q.queue, id="c", token=a.token), then=q.claiming()
+    )
     assert [r.id for r in settled.stale] == ["c"]
     assert [lease.id for lease in settled.leases] == ["c"]
     assert await q.state("b") is State.COMPLETED

@@ -23,7 +23,9 @@ async def nothing_found(q: Desk, worker: str, slots: int = 1) -> None:
     assert await q.claim(slots, worker=worker) == []
 
 
-async def sleep(q: Desk, worker: str = "w1", *, slots: int = 1, timeout_ms: int = PATIENCE_MS) -> bool:
+async def sleep(
+    q: Desk, worker: str = "w1", *, slots: int = 1, timeout_ms: int = PATIENCE_MS
+) -> bool:
     return await q.store.sleep([q.queue], worker=worker, slots=slots, timeout_ms=timeout_ms)
 
 
@@ -32,7 +34,7 @@ async def heard(signals: AsyncIterator[Signal]) -> Signal:
         return await anext(signals)
 
 
-# ── sleep ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sleep ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_without_work_a_sleep_ends_by_its_timeout(q: Desk) -> None:
@@ -67,7 +69,9 @@ async def test_work_put_through_another_handle_wakes_a_sleeper(q_twice: tuple[De
 async def test_work_in_any_of_its_queues_wakes_a_sleeper(q: Desk) -> None:
     beside = q.beside("other")
     await q.exchange(then=q.claiming(queues=(q.queue, beside.queue)))
-    sleeping = asyncio.create_task(q.store.sleep([q.queue, beside.queue], worker="w1", slots=1, timeout_ms=PATIENCE_MS))
+    sleeping = asyncio.create_task(
+        q.store.sleep([q.queue, beside.queue], worker="w1", slots=1, timeout_ms=PATIENCE_MS)
+    )
     await asyncio.sleep(0)
     await beside.put("a")
     assert await sleeping
@@ -79,7 +83,9 @@ async def test_work_wakes_a_sleeper_whichever_order_it_names_its_queues_in(q: De
         await q.exchange(then=q.claiming(queues=queues))
         assert not await q.store.sleep(queues, worker="w1", slots=1, timeout_ms=20)
         await q.exchange(then=q.claiming(queues=queues[::-1]))
-        sleeping = asyncio.create_task(q.store.sleep(queues[::-1], worker="w1", slots=1, timeout_ms=PATIENCE_MS))
+        sleeping = asyncio.create_task(
+            q.store.sleep(queues[::-1], worker="w1", slots=1, timeout_ms=PATIENCE_MS)
+        )
         await asyncio.sleep(0.02)
         await q.put(f"j{n}")
         assert await sleeping
@@ -106,7 +112,9 @@ async def test_a_sleeper_learns_of_a_job_that_is_due_before_all_others(q: Desk) 
     assert (settled.leases, settled.next_due_ms) == ((), SECOND)
 
 
-async def test_when_the_sleeper_that_knew_what_is_due_gets_work_another_learns_of_it(q: Desk) -> None:
+async def test_when_the_sleeper_that_knew_what_is_due_gets_work_another_learns_of_it(
+    q: Desk,
+) -> None:
     naps: dict[str, asyncio.Task[bool]] = {}
     for worker in ("w1", "w2"):
         await nothing_found(q, worker)
@@ -146,7 +154,9 @@ async def test_jobs_wake_sleepers_by_their_free_slots(q: Desk) -> None:
     names = [f"w{n}" for n in range(6)]
     for name in names:
         await nothing_found(q, name, 10)
-    sleeping = [asyncio.create_task(sleep(q, name, slots=10, timeout_ms=GLANCE_MS)) for name in names]
+    sleeping = [
+        asyncio.create_task(sleep(q, name, slots=10, timeout_ms=GLANCE_MS)) for name in names
+    ]
     await asyncio.sleep(GLANCE_MS / 10_000)
     await q.put(*(f"j{n}" for n in range(10)))
     woken = sum(await asyncio.gather(*sleeping))
@@ -169,11 +179,15 @@ async def test_a_worker_that_looks_no_more_leaves_work_to_a_sleeper(q: Desk, how
     assert await sleeping
 
 
-async def test_a_worker_busy_with_one_queue_is_not_woken_for_another_in_place_of_a_sleeper(q: Desk) -> None:
+async def test_a_worker_busy_with_one_queue_is_not_woken_for_another_in_place_of_a_sleeper(
+    q: Desk,
+) -> None:
     beside = q.beside("other")
     both = (q.queue, beside.queue)
     await nothing_found(beside, "idle")
-    await q.exchange(worker="busy", then=q.claiming(queues=both))  # fell asleep last: the first to be woken
+    await q.exchange(
+        worker="busy", then=q.claiming(queues=both)
+    )  # fell asleep last: the first to be woken
     await q.put("a")
     settled = await q.exchange(worker="busy", then=q.claiming(queues=both))
     assert [lease.id for lease in settled.leases] == ["a"]
@@ -236,7 +250,7 @@ async def test_resuming_a_queue_wakes_a_sleeper(q: Desk) -> None:
     assert await sleeping
 
 
-# ── listen ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── listen ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_end_of_a_job_is_told_to_who_listens(q_twice: tuple[Desk, Desk]) -> None:

@@ -63,7 +63,9 @@ async def test_a_rerun_begins_a_new_life_at_the_back_of_its_key(q: Desk) -> None
 
 
 @pytest.mark.parametrize("outcome", [retry, fail])
-async def test_the_event_of_a_cancelled_run_that_failed_tells_the_error(q: Desk, outcome: Again) -> None:
+async def test_the_event_of_a_cancelled_run_that_failed_tells_the_error(
+    q: Desk, outcome: Again
+) -> None:
     await q.put("a")
     lease = await q.take()
     await q.alter(Cancel(job=q.key("a")))

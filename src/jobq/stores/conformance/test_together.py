@@ -19,13 +19,17 @@ async def test_a_lease_lost_to_another_handle_is_stale(q_twice: tuple[Desk, Desk
     first.clock.advance(2 * SECOND)
     new = await second.take("w2")
     assert new.stalls == 1
-    assert [r.token for r in (await first.exchange(complete(old, b"old"), worker="w1")).stale] == [old.token]
+    assert [r.token for r in (await first.exchange(complete(old, b"old"), worker="w1")).stale] == [
+        old.token
+    ]
     assert await first.store.extend([ref(old)], lease_ms=LEASE) == ["lost"]
     await second.settle(complete(new, b"new"), worker="w2")
     assert (await first.get("a")).result == b"new"
 
 
-async def test_a_job_ended_through_another_handle_cannot_be_settled_here(q_twice: tuple[Desk, Desk]) -> None:
+async def test_a_job_ended_through_another_handle_cannot_be_settled_here(
+    q_twice: tuple[Desk, Desk],
+) -> None:
     first, second = q_twice
     await first.put("a")
     old = await first.take("w1", lease_ms=SECOND)
@@ -44,7 +48,9 @@ async def test_a_lease_may_be_settled_through_another_handle(q_twice: tuple[Desk
     assert await first.line() == ["b"]
 
 
-async def test_a_repaired_and_reclaimed_job_does_not_answer_to_the_first_run(q_twice: tuple[Desk, Desk]) -> None:
+async def test_a_repaired_and_reclaimed_job_does_not_answer_to_the_first_run(
+    q_twice: tuple[Desk, Desk],
+) -> None:
     """The same worker gets it again: only the last token counts."""
     first, second = q_twice
     await first.put("a")
@@ -74,9 +80,13 @@ def outcome(lease: Lease, random: Random) -> AnyOutcome:
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
-async def test_four_workers_on_two_handles_end_every_job_once(q_twice: tuple[Desk, Desk], keyed: bool) -> None:
+async def test_four_workers_on_two_handles_end_every_job_once(
+    q_twice: tuple[Desk, Desk], keyed: bool
+) -> None:
     ids = [f"j{n:03}" for n in range(150)]
-    await q_twice[0].store.put([q_twice[0].spec(id, key=f"k{n % 7}" if keyed else None) for n, id in enumerate(ids)])
+    await q_twice[0].store.put(
+        [q_twice[0].spec(id, key=f"k{n % 7}" if keyed else None) for n, id in enumerate(ids)]
+    )
     ended: list[str] = []
 
     async def work(desk: Desk, name: str, random: Random) -> None:
@@ -89,7 +99,13 @@ async def test_four_workers_on_two_handles_end_every_job_once(q_twice: tuple[Des
             await asyncio.sleep(0)
 
     async with asyncio.timeout(60):
-        await asyncio.gather(*(work(desk, f"w{n}{m}", Random(n * 2 + m)) for n, desk in enumerate(q_twice) for m in range(2)))
+        await asyncio.gather(
+            *(
+                work(desk, f"w{n}{m}", Random(n * 2 + m))
+                for n, desk in enumerate(q_twice)
+                for m in range(2)
+            )
+        )
     assert sorted(ended) == ids
     assert await q_twice[0].counts() == {"completed": 150}
     assert await q_twice[1].state(ids[0]) is State.COMPLETED

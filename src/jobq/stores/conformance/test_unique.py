@@ -20,7 +20,7 @@ DEBOUNCE = UniqueSpec(lock="L", mode="debounce")
 KEEP_LAST = UniqueSpec(lock="L", mode="keep_last")
 
 
-# ── simple ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── simple ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_held_lock_answers_with_its_holder(q: Desk) -> None:
@@ -60,7 +60,9 @@ async def test_simple_holds_while_the_job_waits_runs_or_backs_off(q: Desk) -> No
     assert (await q.put_one("b", unique=SIMPLE)).duplicate
 
 
-@pytest.mark.parametrize("end", ["completed", "failed", "cancelled", "asked", "removed", "expired", "stalled"])
+@pytest.mark.parametrize(
+    "end", ["completed", "failed", "cancelled", "asked", "removed", "expired", "stalled"]
+)
 async def test_simple_is_released_by_every_end(q: Desk, end: str) -> None:
     await q.put_one("a", unique=SIMPLE, ttl_ms=DAY, max_stalls=0)
     if end == "completed":
@@ -115,7 +117,7 @@ async def test_a_live_id_is_found_before_its_lock_is_asked(q: Desk) -> None:
     assert (result.id, result.state, result.duplicate) == ("a", State.COMPLETED, True)
 
 
-# ── throttle ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── throttle ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_throttle_holds_for_its_ttl_whatever_happens(q: Desk) -> None:
@@ -144,7 +146,9 @@ async def test_throttle_stands_though_the_record_is_gone(q: Desk) -> None:
 
 
 @pytest.mark.parametrize("command", [Cancel, Remove])
-async def test_cancel_and_remove_release_a_throttle(q: Desk, command: type[Cancel] | type[Remove]) -> None:
+async def test_cancel_and_remove_release_a_throttle(
+    q: Desk, command: type[Cancel] | type[Remove]
+) -> None:
     await q.put_one("a", unique=THROTTLE)
     assert await q.alter(command(job=q.key("a")))
     assert not (await q.put_one("b", unique=THROTTLE)).duplicate
@@ -156,13 +160,17 @@ async def test_removing_an_ended_job_releases_its_throttle(q: Desk) -> None:
     assert not (await q.put_one("b", unique=THROTTLE)).duplicate
 
 
-# ── debounce ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── debounce ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_debounce_keeps_the_pending_id_with_the_new_data_and_starts_the_wait_anew(q: Desk) -> None:
+async def test_debounce_keeps_the_pending_id_with_the_new_data_and_starts_the_wait_anew(
+    q: Desk,
+) -> None:
     await q.put_one("a", unique=DEBOUNCE, delay_ms=5 * SECOND, payload=b"1")
     q.clock.advance(4 * SECOND)
-    result = await q.put_one("b", unique=DEBOUNCE, delay_ms=5 * SECOND, payload=b"2", codec="msgpack")
+    result = await q.put_one(
+        "b", unique=DEBOUNCE, delay_ms=5 * SECOND, payload=b"2", codec="msgpack"
+    )
     assert (result.id, result.duplicate, result.state) == ("a", True, State.DELAYED)
     assert await q.look("b") is None
     q.clock.advance(4 * SECOND)
@@ -208,7 +216,7 @@ async def test_cancelling_the_pending_one_releases_a_debounce(q: Desk) -> None:
     assert not (await q.put_one("b", unique=DEBOUNCE, delay_ms=SECOND)).duplicate
 
 
-# ── keep_last ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keep_last ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_keep_last_replaces_the_data_of_one_that_has_not_started(q: Desk) -> None:
@@ -234,7 +242,9 @@ async def test_keep_last_makes_one_follow_up_while_one_runs(q: Desk) -> None:
     assert await q.kinds("b") == ["accepted", "changed", "unblocked", "started"]
 
 
-async def test_the_follow_up_can_be_claimed_in_the_exchange_that_ends_the_running_one(q: Desk) -> None:
+async def test_the_follow_up_can_be_claimed_in_the_exchange_that_ends_the_running_one(
+    q: Desk,
+) -> None:
     await q.put_one("a", unique=KEEP_LAST)
     running = await q.take()
     await q.put_one("b", unique=KEEP_LAST)

@@ -7,7 +7,18 @@ import pytest
 from jobq.core.commands import Cancel, Promote, Reprioritise, Rerun, Reschedule, Update
 from jobq.core.records import UniqueSpec
 from jobq.core.states import State
-from jobq.stores.conformance.kit import HOUR, LEASE, MINUTE, SECOND, Desk, complete, defer, fail, release, retry
+from jobq.stores.conformance.kit import (
+    HOUR,
+    LEASE,
+    MINUTE,
+    SECOND,
+    Desk,
+    complete,
+    defer,
+    fail,
+    release,
+    retry,
+)
 
 
 async def put_off(q: Desk, id: str, *, times: int = 1, delay_ms: int = SECOND) -> None:
@@ -25,10 +36,20 @@ async def test_it_is_delayed_and_costs_neither_a_failure_nor_a_stall(q: Desk) ->
     assert lease.unknown_ms is None
     await q.settle(defer(lease, 5 * SECOND), worker="old")
     record = await q.get("a")
-    assert (record.state, record.attempt, record.failures, record.stalls) == (State.DELAYED, 1, 0, 0)
+    assert (record.state, record.attempt, record.failures, record.stalls) == (
+        State.DELAYED,
+        1,
+        0,
+        0,
+    )
     assert (record.started_ms, record.due_ms) == (None, q.clock.now_ms + 5 * SECOND)
     event = await q.last_event("a")
-    assert (event.kind, event.reason, event.previous, event.worker) == ("snoozed", "unknown", State.ACTIVE, "old")
+    assert (event.kind, event.reason, event.previous, event.worker) == (
+        "snoozed",
+        "unknown",
+        State.ACTIVE,
+        "old",
+    )
     q.clock.advance(5 * SECOND - 1)
     assert await q.claim() == []
     q.clock.advance(1)
@@ -82,7 +103,7 @@ async def test_a_stale_lease_puts_nothing_off(q: Desk) -> None:
     await q.settle(complete(new))
 
 
-# ── as if it had not started ─────────────────────────────────────────────────────────────────────────────────────────
+# ── as if it had not started ──────────────────────────────────────────────────────────────────────
 
 
 async def test_its_ttl_goes_on_from_when_it_was_due(q: Desk) -> None:
@@ -120,9 +141,14 @@ async def test_it_can_be_updated_and_reprioritised(q: Desk) -> None:
     await q.put("a")
     lease = await q.take()
     await q.settle(defer(lease, SECOND))
-    assert (await q.store.alter([Update(job=q.key("a"), payload=b"[[1],{}]"), Reprioritise(job=q.key("a"), priority=3)])) == [
-        "done", "done",
-    ]  # fmt: skip
+    assert (
+        await q.store.alter(
+            [Update(job=q.key("a"), payload=b"[[1],{}]"), Reprioritise(job=q.key("a"), priority=3)]
+        )
+    ) == [
+        "done",
+        "done",
+    ]
     q.clock.advance(SECOND)
     assert (await q.take()).payload == b"[[1],{}]"
 
@@ -139,7 +165,9 @@ async def test_once_it_has_started_it_cannot(q: Desk) -> None:
 
 
 @pytest.mark.parametrize("mode", ["debounce", "keep_last"])
-async def test_a_unique_job_that_was_put_off_is_replaced_like_one_that_waits(q: Desk, mode: str) -> None:
+async def test_a_unique_job_that_was_put_off_is_replaced_like_one_that_waits(
+    q: Desk, mode: str
+) -> None:
     lock = UniqueSpec(lock="l", mode=mode)  # type: ignore[arg-type]
     await q.put_one("a", unique=lock)
     await q.settle(defer(await q.take("old"), SECOND), worker="old")
@@ -174,7 +202,7 @@ async def test_rerun_begins_the_hour_again(q: Desk) -> None:
     assert (await q.take()).unknown_ms is None
 
 
-# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keys ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_in_a_keyed_queue_it_holds_its_key_and_nothing_overtakes_it(q: Desk) -> None:

@@ -22,7 +22,9 @@ async def own_failure(q: Desk, id: str) -> Failure:
 
 async def ended(q: Desk, id: str) -> ChildEnd:
     record = await q.get(id)
-    return ChildEnd(id, record.name, record.state, record.failure, record.attempt, record.finished_ms or 0)
+    return ChildEnd(
+        id, record.name, record.state, record.failure, record.attempt, record.finished_ms or 0
+    )
 
 
 async def test_a_stall_too_many_fails_the_job_as_core_says(q: Desk) -> None:
@@ -31,10 +33,16 @@ async def test_a_stall_too_many_fails_the_job_as_core_says(q: Desk) -> None:
         await q.take("w7")
         q.clock.advance(LEASE)
         await q.tick()
-    expected = verdicts.stalled(stalls=2, max_stalls=1, worker="w7", attempt=2, now_ms=q.clock.now_ms)
+    expected = verdicts.stalled(
+        stalls=2, max_stalls=1, worker="w7", attempt=2, now_ms=q.clock.now_ms
+    )
     assert await own_failure(q, "a") == expected
     event = await q.last_event("a")
-    assert (event.reason, event.error, event.fingerprint) == ("stalled", verdicts.error_text(expected), "stalled")
+    assert (event.reason, event.error, event.fingerprint) == (
+        "stalled",
+        verdicts.error_text(expected),
+        "stalled",
+    )
 
 
 async def test_a_stall_that_is_survived_is_told_with_its_reason(q: Desk) -> None:
@@ -54,7 +62,11 @@ async def test_an_expired_job_fails_as_core_says(q: Desk, ttl_ms: int) -> None:
     expected = verdicts.expired(ttl_ms=ttl_ms, attempt=0, now_ms=q.clock.now_ms)
     assert await own_failure(q, "a") == expected
     event = await q.last_event("a")
-    assert (event.reason, event.error, event.fingerprint) == ("expired", verdicts.error_text(expected), "expired")
+    assert (event.reason, event.error, event.fingerprint) == (
+        "expired",
+        verdicts.error_text(expected),
+        "expired",
+    )
 
 
 async def test_a_failure_is_kept_with_the_jobs_attempt_and_the_stores_time(q: Desk) -> None:
@@ -73,10 +85,15 @@ async def test_a_cancelled_run_that_failed_is_told_with_its_error(q: Desk) -> No
     await q.alter(Cancel(job=q.key("a")))
     await q.settle(fail(lease, "boom"))
     event = await q.last_event("a")
-    assert (event.kind, event.reason, event.error, event.failures) == ("cancelled", "cancelled", "ValueError: boom", 1)
+    assert (event.kind, event.reason, event.error, event.failures) == (
+        "cancelled",
+        "cancelled",
+        "ValueError: boom",
+        1,
+    )
 
 
-# ── children ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── children ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_continue_hands_on_the_childs_own_failure(q: Desk) -> None:
@@ -87,8 +104,11 @@ async def test_continue_hands_on_the_childs_own_failure(q: Desk) -> None:
     failure = await own_failure(q, "a")
     assert given.failure == failure
     assert (failure.reason, failure.message, failure.traceback, failure.attempt) == (
-        "rejected", "no such tenant", "Traceback …", 2,
-    )  # fmt: skip
+        "rejected",
+        "no such tenant",
+        "Traceback …",
+        2,
+    )
 
 
 async def test_continue_hands_on_the_failure_of_a_child_that_had_failed_before(q: Desk) -> None:
@@ -103,7 +123,10 @@ async def test_continue_hands_on_the_failure_of_a_child_that_had_failed_before(q
 @pytest.mark.parametrize("way", ["stalled", "expired"])
 async def test_continue_hands_on_what_the_store_itself_said_of_the_child(q: Desk, way: str) -> None:
     await q.store.put(
-        [q.spec("a", max_stalls=0, ttl_ms=SECOND), q.spec("p", after=(q.edge("a"),), on_child_failure="continue")]
+        [
+            q.spec("a", max_stalls=0, ttl_ms=SECOND),
+            q.spec("p", after=(q.edge("a"),), on_child_failure="continue"),
+        ]
     )
     if way == "stalled":
         await q.take(lease_ms=SECOND)
@@ -132,7 +155,11 @@ async def test_a_parent_fails_as_core_says_and_names_the_child(q: Desk) -> None:
     assert (expected.reason, expected.type) == ("child", "ValueError")
     assert "job a (task)" in expected.message
     event = await q.last_event("p")
-    assert (event.reason, event.error, event.fingerprint) == ("child", verdicts.error_text(expected), "f00d")
+    assert (event.reason, event.error, event.fingerprint) == (
+        "child",
+        verdicts.error_text(expected),
+        "f00d",
+    )
 
 
 async def test_a_parent_of_a_cancelled_child_fails_as_core_says(q: Desk) -> None:
@@ -149,11 +176,12 @@ async def test_long_messages_are_cut_between_characters(q: Desk, message: str) -
     expected = verdicts.parent_failure(await ended(q, "a"), attempt=0, now_ms=q.clock.now_ms)
     assert await own_failure(q, "p") == expected
     assert [(await q.last_event(id)).error for id in ("a", "p")] == [
-        verdicts.error_text(await own_failure(q, "a")), verdicts.error_text(expected),
-    ]  # fmt: skip
+        verdicts.error_text(await own_failure(q, "a")),
+        verdicts.error_text(expected),
+    ]
 
 
-# ── dead letters ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── dead letters ──────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_dead_letter_carries_the_failure_and_the_attempts_of_the_original(q: Desk) -> None:

@@ -5,12 +5,22 @@ from __future__ import annotations
 from jobq.core.commands import Cancel, Rerun, SendSignal
 from jobq.core.states import State
 from jobq.core.waits import child_note
-from jobq.stores.conformance.kit import DAY, SECOND, Desk, block, complete, fail, ref, release, retry
+from jobq.stores.conformance.kit import (
+    DAY,
+    SECOND,
+    Desk,
+    block,
+    complete,
+    fail,
+    ref,
+    release,
+    retry,
+)
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("waits")
 
-# ── for children ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── for children ──────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_run_may_end_by_waiting_for_children(q: Desk) -> None:
@@ -19,7 +29,12 @@ async def test_a_run_may_end_by_waiting_for_children(q: Desk) -> None:
     await q.put("p/1", "p/2")
     await q.settle(block(lease, after=(q.edge("p/1"), q.edge("p/2")), saved=b"half"))
     record = await q.get("p")
-    assert (record.state, record.failures, record.stalls, record.saved) == (State.BLOCKED, 0, 0, b"half")
+    assert (record.state, record.failures, record.stalls, record.saved) == (
+        State.BLOCKED,
+        0,
+        0,
+        b"half",
+    )
     assert record.children == (q.key("p/1"), q.key("p/2"))
     one, two = await q.claim(5)
     await q.settle(complete(one, b"1"), complete(two, b"2"))
@@ -90,7 +105,9 @@ async def test_a_job_blocked_on_children_can_be_cancelled(q: Desk) -> None:
     assert await q.states("p", "p/1") == ["cancelled", "cancelled"]
 
 
-async def test_a_cascade_reaches_children_that_a_running_job_has_added_and_does_not_wait_for_yet(q: Desk) -> None:
+async def test_a_cascade_reaches_children_that_a_running_job_has_added_and_does_not_wait_for_yet(
+    q: Desk,
+) -> None:
     beside = q.beside("other")
     await q.put("p")
     lease = await q.take()
@@ -100,7 +117,10 @@ async def test_a_cascade_reaches_children_that_a_running_job_has_added_and_does_
         assert await q.alter(child_note(q.key("p"), n, child))
     assert await q.alter(Cancel(job=q.key("p"), cascade=True))
     await q.tick()
-    assert (await q.states("p", "p/1"), await beside.states("p/2")) == (["active", "cancelled"], ["cancelled"])
+    assert (await q.states("p", "p/1"), await beside.states("p/2")) == (
+        ["active", "cancelled"],
+        ["cancelled"],
+    )
     await q.settle(fail(lease))
     assert await q.state("p") is State.CANCELLED
 
@@ -137,7 +157,7 @@ async def test_a_wait_repeated_after_a_lost_reply_blocks_once(q: Desk) -> None:
     assert await q.kinds("p") == ["accepted", "started", "blocked", "unblocked"]
 
 
-# ── for a signal ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── for a signal ──────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_signal_wakes_the_job_that_waits_for_it(q: Desk) -> None:

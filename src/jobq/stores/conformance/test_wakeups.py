@@ -16,7 +16,9 @@ PATIENCE_MS = 20_000
 
 
 def asleep(q: Desk, worker: str) -> asyncio.Task[bool]:
-    return asyncio.create_task(q.store.sleep([q.queue], worker=worker, slots=1, timeout_ms=PATIENCE_MS))
+    return asyncio.create_task(
+        q.store.sleep([q.queue], worker=worker, slots=1, timeout_ms=PATIENCE_MS)
+    )
 
 
 async def fall_asleep(q: Desk, *workers: str) -> dict[asyncio.Task[bool], str]:
@@ -35,7 +37,9 @@ async def end(naps: dict[asyncio.Task[bool], str]) -> None:
 
 
 @pytest.mark.parametrize("gone", [1, 2])
-async def test_if_those_who_are_woken_first_do_not_come_another_is_woken_soon(q: Desk, gone: int) -> None:
+async def test_if_those_who_are_woken_first_do_not_come_another_is_woken_soon(
+    q: Desk, gone: int
+) -> None:
     naps = await fall_asleep(q, "a", "b", "c")
     await q.put("job")
     async with asyncio.timeout(5):  # a worker looks by itself after 5 s at the earliest

@@ -53,7 +53,9 @@ async def test_an_explicit_result_ttl_is_not_made_longer(q: Desk) -> None:
 
 
 async def test_a_longer_retention_is_not_cut_short(q: Desk) -> None:
-    await q.store.declare(q.queue, QueueConfig(retention=RetentionData(completed_ms=2 * WATCHED_MS)))
+    await q.store.declare(
+        q.queue, QueueConfig(retention=RetentionData(completed_ms=2 * WATCHED_MS))
+    )
     await q.put("a")
     lease = await q.take()
     async with q.store.listen([Topic("ended", q.queue, "a")]) as signals:

@@ -7,7 +7,18 @@ from jobq.core.pace import Beat
 from jobq.core.records import WorkerRecord
 from jobq.core.states import State
 from jobq.stores.base import Store
-from jobq.stores.conformance.kit import BEGINNING, DAY, MINUTE, SECOND, Desk, FakeClock, complete, fail, fresh_queue, retry
+from jobq.stores.conformance.kit import (
+    BEGINNING,
+    DAY,
+    MINUTE,
+    SECOND,
+    Desk,
+    FakeClock,
+    complete,
+    fail,
+    fresh_queue,
+    retry,
+)
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("presence", "reads")
@@ -16,9 +27,15 @@ pytestmark = needs("presence", "reads")
 def worker(q: Desk, name: str, **fields: int | bool) -> WorkerRecord:
     # The tenant makes the name nobody else's.
     return WorkerRecord(
-        name=f"{name}-{q.queue.tenant}", host="here", pid=7, queues=(q.queue,), concurrency=10,
-        started_ms=q.clock.now_ms, seen_ms=q.clock.now_ms, **fields,  # type: ignore[arg-type]
-    )  # fmt: skip
+        name=f"{name}-{q.queue.tenant}",
+        host="here",
+        pid=7,
+        queues=(q.queue,),
+        concurrency=10,
+        started_ms=q.clock.now_ms,
+        seen_ms=q.clock.now_ms,
+        **fields,  # type: ignore[arg-type]
+    )
 
 
 async def test_a_beat_tells_how_large_the_fleet_is(q: Desk) -> None:
@@ -108,10 +125,12 @@ async def test_a_wish_does_not_outlive_the_worker_it_was_for(q: Desk) -> None:
     assert (await q.store.beat(record, ttl_ms=10 * SECOND)).wish is None
 
 
-# ── lead ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── lead ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_office_is_held_by_one_at_a_time(two_handles: tuple[Store, Store], clock: FakeClock) -> None:
+async def test_an_office_is_held_by_one_at_a_time(
+    two_handles: tuple[Store, Store], clock: FakeClock
+) -> None:
     first, second = two_handles
     office = fresh_queue().tenant  # offices belong to no tenant: one that no other test has
     assert await first.lead(office, who="a", ttl_ms=10 * SECOND)
@@ -123,7 +142,9 @@ async def test_an_office_is_held_by_one_at_a_time(two_handles: tuple[Store, Stor
     assert not await second.lead(office, who="b", ttl_ms=10 * SECOND)
 
 
-async def test_an_office_not_renewed_goes_to_the_next_who_asks(two_handles: tuple[Store, Store], clock: FakeClock) -> None:
+async def test_an_office_not_renewed_goes_to_the_next_who_asks(
+    two_handles: tuple[Store, Store], clock: FakeClock
+) -> None:
     first, second = two_handles
     office = fresh_queue().tenant  # offices belong to no tenant: one that no other test has
     assert await first.lead(office, who="a", ttl_ms=10 * SECOND)
@@ -132,7 +153,7 @@ async def test_an_office_not_renewed_goes_to_the_next_who_asks(two_handles: tupl
     assert not await first.lead(office, who="a", ttl_ms=10 * SECOND)
 
 
-# ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── metrics ───────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_metrics_sum_up_each_minute(q: Desk) -> None:
@@ -156,7 +177,9 @@ async def test_metrics_come_oldest_first_with_empty_minutes_left_out(q: Desk) ->
     minutes = await q.store.metrics(q.queue)
     assert [m.minute_ms for m in minutes] == [BEGINNING, BEGINNING + 3 * MINUTE]
     assert [m.completed for m in minutes] == [1, 1]
-    assert [m.minute_ms for m in await q.store.metrics(q.queue, minutes=2)] == [BEGINNING + 3 * MINUTE]
+    assert [m.minute_ms for m in await q.store.metrics(q.queue, minutes=2)] == [
+        BEGINNING + 3 * MINUTE
+    ]
 
 
 async def test_a_stall_is_counted(q: Desk) -> None:

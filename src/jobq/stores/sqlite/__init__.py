@@ -20,10 +20,14 @@ def open(url: str, clock: Clock | None) -> SqliteStore:
         return SqliteStore(url, url, None, full=False, clock=clock)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path:
-        raise ConfigError(f"{redacted_url(url)!r} names no file: write sqlite:///relative/path.db or sqlite:////absolute/path.db")
+        raise ConfigError(
+            f"{redacted_url(url)!r} names no file: write sqlite:///relative/path.db or sqlite:////absolute/path.db"
+        )
     path = os.path.abspath(path)
     if not os.path.isdir(os.path.dirname(path)):
-        raise ConfigError(f"{redacted_url(url)!r}: the folder {os.path.dirname(path)!r} does not exist")
+        raise ConfigError(
+            f"{redacted_url(url)!r}: the folder {os.path.dirname(path)!r} does not exist"
+        )
     return SqliteStore(url, f"file:{path}", path, full=_full(url, parts.query), clock=clock)
 
 
@@ -31,8 +35,12 @@ def _full(url: str, query: str) -> bool:
     options = parse_qs(query, keep_blank_values=True)
     unknown = set(options) - {"synchronous"}
     if unknown:
-        raise ConfigError(f"{redacted_url(url)!r}: unknown option {min(unknown)!r}; there is ?synchronous=full")
+        raise ConfigError(
+            f"{redacted_url(url)!r}: unknown option {min(unknown)!r}; there is ?synchronous=full"
+        )
     value = options.get("synchronous", ["normal"])[-1].lower()
     if value not in ("full", "normal"):
-        raise ConfigError(f"{redacted_url(url)!r}: synchronous={value!r} is neither full nor normal")
+        raise ConfigError(
+            f"{redacted_url(url)!r}: synchronous={value!r} is neither full nor normal"
+        )
     return value == "full"

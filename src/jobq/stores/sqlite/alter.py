@@ -69,13 +69,17 @@ def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> 
         job.flags |= CANCEL
         job.reason = reason
         if job.actor is not None:  # kept for the event of its end
-            job.options = pack_options(msgspec.structs.replace(unpack_options(job.options), actor=job.actor))
+            job.options = pack_options(
+                msgspec.structs.replace(unpack_options(job.options), actor=job.actor)
+            )
         tx.save(job)
         signals.ask_to_cancel(tx, job.worker, queue.qname, job.id)
     return True
 
 
-def _carry_out(tx: Tx, command: AnyCommand, purged: Counter[tuple[QueueName, str | None]]) -> Altered:
+def _carry_out(
+    tx: Tx, command: AnyCommand, purged: Counter[tuple[QueueName, str | None]]
+) -> Altered:
     found = _find(tx, command.job)
     if found is None:
         return "missing"

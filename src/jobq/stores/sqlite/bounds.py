@@ -29,14 +29,21 @@ def room(queue: QueueRow) -> int | None:
 def adds(tx: Tx, queue: QueueRow, spec: JobSpec) -> bool:
     """Whether this spec would be a new job that may be refused: not a duplicate, and not the follow-up of a keep_last job."""
     old = tx.find(queue.qid, spec.id)
-    if old is not None and old.state != CANCELLED and not (old.state in ENDED and (old.at_ms or 0) <= tx.now):
+    if (
+        old is not None
+        and old.state != CANCELLED
+        and not (old.state in ENDED and (old.at_ms or 0) <= tx.now)
+    ):
         return False
     return spec.unique is None or locks.is_free_for(tx, queue.qid, spec.unique)
 
 
 def needed(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec]) -> int:
     """How many places these specs of one queue take, none of which is stored yet."""
-    names = {spec.id if spec.unique is None else f"\0{spec.unique.lock}": spec for spec in reversed(specs)}
+    names = {
+        spec.id if spec.unique is None else f"\0{spec.unique.lock}": spec
+        for spec in reversed(specs)
+    }
     return sum(adds(tx, queue, spec) for spec in names.values())
 
 
@@ -45,7 +52,7 @@ def refused(queue: QueueRow, spec: JobSpec) -> PutResult:
     return PutResult(id=spec.id, life=0, state=None, full=queue.settings.effective.max_waiting)
 
 
-# ── flows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── flows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def reserve(tx: Tx, specs: Sequence[JobSpec]) -> list[bool]:

@@ -32,7 +32,11 @@ def room(tx: Tx, queue: QueueRow, wanted: int, *, alone: bool) -> int:
 
 def together(queue: QueueRow, heads: list[Any], *, alone: bool) -> list[Any]:
     """The same for the heads of the lines of keys (see `next_keys`): those that go together."""
-    return heads[: _together([is_last(queue, head[9], head[5], head[15]) for head in heads], len(heads), alone)]
+    return heads[
+        : _together(
+            [is_last(queue, head[9], head[5], head[15]) for head in heads], len(heads), alone
+        )
+    ]
 
 
 def _together(last: list[bool], wanted: int, alone: bool) -> int:

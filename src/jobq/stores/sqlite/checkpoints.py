@@ -29,7 +29,10 @@ class Checkpointer:
     """One per process and file. Whoever writes most wakes it most; several processes' take turns inside SQLite."""
 
     def __init__(
-        self, connection: apsw.Connection, alone: Callable[[], AbstractContextManager[None]], watch: Callable[[], None]
+        self,
+        connection: apsw.Connection,
+        alone: Callable[[], AbstractContextManager[None]],
+        watch: Callable[[], None],
     ) -> None:
         """`watch` is called once per `WATCH_S`, from the thread: it looks whether the file is still there."""
         self._connection = connection
@@ -38,7 +41,9 @@ class Checkpointer:
         self._wake = threading.Event()
         self._stopping = False
         self._done = 0  # rows changed when the last one was asked for
-        self._thread = threading.Thread(target=self._serve, name="jobq-sqlite-checkpoint", daemon=True)
+        self._thread = threading.Thread(
+            target=self._serve, name="jobq-sqlite-checkpoint", daemon=True
+        )
         self._thread.start()
 
     def written(self, rows: int) -> None:
@@ -64,8 +69,13 @@ class Checkpointer:
                 return
             try:
                 self._checkpoint()
-            except apsw.Error as e:  # the log grows a little longer, and the next one has more to do
-                log.warning("a checkpoint of the SQLite log did not succeed, the next one will have more to do: %s", e)
+            except (
+                apsw.Error
+            ) as e:  # the log grows a little longer, and the next one has more to do
+                log.warning(
+                    "a checkpoint of the SQLite log did not succeed, the next one will have more to do: %s",
+                    e,
+                )
 
     def _checkpoint(self) -> None:
         frames, _ = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

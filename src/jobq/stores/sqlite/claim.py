@@ -9,7 +9,16 @@ from jobq.core.records import Claim, Lease, QueueName
 from jobq.core.states import Kind
 from jobq.stores.sqlite import chances, flows, keys, rates, upkeep
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import ACTIVE, BROKEN, CANCEL, ENDING, NOTED, WAITING, told_meta, unpack_options
+from jobq.stores.sqlite.rows import (
+    ACTIVE,
+    BROKEN,
+    CANCEL,
+    ENDING,
+    NOTED,
+    WAITING,
+    told_meta,
+    unpack_options,
+)
 from jobq.stores.sqlite.tx import HOT, KEYED, Granted, QueueRow, Tx, as_json
 
 TIES = load("ties.sql")
@@ -32,7 +41,9 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
     alone = False  # a last chance was claimed
     for name in wanted.queues:
         queue = tx.queue_made(name)
-        if queue.settings_blob is not None and not tx.readable(queue, needed=len(wanted.queues) == 1):
+        if queue.settings_blob is not None and not tx.readable(
+            queue, needed=len(wanted.queues) == 1
+        ):
             continue
         seen.append(queue)
         upkeep.queue_due(tx, queue, UPKEEP)
@@ -42,7 +53,9 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
             leases += found
             if found and found[0].last_chance:
                 alone = True
-                tx.woken[queue.qid] = max(1, queue.counts[WAITING])  # it claims nothing more for now: others should
+                tx.woken[queue.qid] = max(
+                    1, queue.counts[WAITING]
+                )  # it claims nothing more for now: others should
             elif found and len(leases) == wanted.limit and queue.counts[WAITING]:
                 tx.woken.setdefault(queue.qid, 1)  # there is more than this worker could take
     return leases, seen
@@ -54,7 +67,11 @@ def again(tx: Tx, wanted: Claim, worker: str, call: str) -> list[Lease]:
     leases = []
     for name in wanted.queues:
         queue = tx.queue(name)
-        rows = [] if queue is None else tx.execute(HOT["claimed_by_call"], (queue.qid, mark)).fetchall()
+        rows = (
+            []
+            if queue is None
+            else tx.execute(HOT["claimed_by_call"], (queue.qid, mark)).fetchall()
+        )
         leases += [_lease(tx, name, row[:18], row[19], row[20], row[21]) for row in rows]
     return leases
 
@@ -83,7 +100,9 @@ def job_number(token: str) -> int:
     return int(head) if head.isdigit() else -1
 
 
-def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, call: str, *, alone: bool) -> list[Lease]:
+def _claim_from(
+    tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, call: str, *, alone: bool
+) -> list[Lease]:
     room = rates.room(tx, queue, room)
     frail = queue.settings_blob is not None and queue.settings.frail > 0
     if frail and room > 0 and queue.mode != "keyed":
@@ -96,13 +115,19 @@ def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, 
         rows = _claim_keyed(tx, queue, room, (mark, worker, now, expires), frail=frail, alone=alone)
     elif rates.by_cost(queue):
         pks = rates.affordable(tx, queue, room)
-        rows = tx.execute(HOT["claim_these"], (mark, worker, now, expires, as_json(pks))).fetchall() if pks else []
+        rows = (
+            tx.execute(HOT["claim_these"], (mark, worker, now, expires, as_json(pks))).fetchall()
+            if pks
+            else []
+        )
     elif room <= FEW:
         rows = tx.execute(HOT["head_of_line"], (queue.qid, now, room)).fetchall()
         for row in rows:
             tx.execute(HOT["claim_one"], (f"{row[0]}{mark}", worker, now, expires, row[0]))
     else:
-        rows = tx.execute(HOT["claim_plain"], (mark, worker, now, expires, queue.qid, room)).fetchall()
+        rows = tx.execute(
+            HOT["claim_plain"], (mark, worker, now, expires, queue.qid, room)
+        ).fetchall()
     if len(rows) < room:
         _recount(tx, queue, len(rows))
     if not rows:
@@ -118,7 +143,13 @@ def _claim_from(tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, 
 
 
 def _claim_keyed(
-    tx: Tx, queue: QueueRow, room: int, claim: tuple[str, str, int, int], *, frail: bool, alone: bool
+    tx: Tx,
+    queue: QueueRow,
+    room: int,
+    claim: tuple[str, str, int, int],
+    *,
+    frail: bool,
+    alone: bool,
 ) -> list[Row]:
     """Round robin: in each round every ready key starts one job, until there is no room or nothing is ready.
 
@@ -132,12 +163,18 @@ def _claim_keyed(
         going = chances.together(queue, heads, alone=alone and not rows) if frail else heads
         overrides = keys.overrides(tx, queue.qid, [head[4] for head in going])
         chosen = rates.keys_affordable(tx, queue, going, overrides)
-        tx.connection.executemany(HOT["claim_one"], [(f"{head[0]}{mark}", *rest, head[0]) for head in chosen])
+        tx.connection.executemany(
+            HOT["claim_one"], [(f"{head[0]}{mark}", *rest, head[0]) for head in chosen]
+        )
         still_ready = keys.started(tx, queue, chosen, overrides)
         rows += [head[:18] for head in chosen]
-        if queue.held_ms > tx.now or (len(heads) < wanted and not still_ready and len(going) == len(heads)):
+        if queue.held_ms > tx.now or (
+            len(heads) < wanted and not still_ready and len(going) == len(heads)
+        ):
             break
-        if frail and (not going or (rows and (len(going) < len(heads) or _last_chance(queue, rows[-1])))):
+        if frail and (
+            not going or (rows and (len(going) < len(heads) or _last_chance(queue, rows[-1])))
+        ):
             break  # a last chance is next, or was taken
     return rows
 
@@ -148,7 +185,10 @@ def _last_chance(queue: QueueRow, row: Row) -> bool:
 
 def _recount(tx: Tx, queue: QueueRow, claimed: int) -> None:
     """Fewer jobs were found than asked for. If none waits any more, correct the counter: rows may have been deleted by others."""
-    if queue.counts[WAITING] != claimed and tx.execute(HOT["any_waiting"], (queue.qid,)).fetchone() is None:
+    if (
+        queue.counts[WAITING] != claimed
+        and tx.execute(HOT["any_waiting"], (queue.qid,)).fetchone() is None
+    ):
         queue.counts[WAITING], queue.dirty = claimed, True
 
 
@@ -162,16 +202,55 @@ def _record(tx: Tx, queue: QueueRow, rows: list[Row], worker: str, mark: str) ->
     items: list[Item] = []
     names = queue.settings.event_meta
     told = None
-    for pk, id, _, _, key, name, life, attempt, failures, stalls, created, due, flags, _, _, packed, _, _ in rows:
+    for (
+        pk,
+        id,
+        _,
+        _,
+        key,
+        name,
+        life,
+        attempt,
+        failures,
+        stalls,
+        created,
+        due,
+        flags,
+        _,
+        _,
+        packed,
+        _,
+        _,
+    ) in rows:
         wait += now - due
         if stalls:
             frail += 1
         if names:
             told = told_meta(packed, names)
         if not flags & ENDING:
-            granted[f"{pk}{mark}"] = Granted(qid, pk, id, life, name, key, attempt, failures, stalls, created, due, now, told)
+            granted[f"{pk}{mark}"] = Granted(
+                qid, pk, id, life, name, key, attempt, failures, stalls, created, due, now, told
+            )
         items.append(
-            (_STARTED, id, life, name, key, attempt, failures, stalls, ACTIVE, WAITING, None, None, None, created, due, now, None)
+            (
+                _STARTED,
+                id,
+                life,
+                name,
+                key,
+                attempt,
+                failures,
+                stalls,
+                ACTIVE,
+                WAITING,
+                None,
+                None,
+                None,
+                created,
+                due,
+                now,
+                None,
+            )
         )
         if told is not None:
             items[-1] = with_meta(items[-1], told)
@@ -181,21 +260,69 @@ def _record(tx: Tx, queue: QueueRow, rows: list[Row], worker: str, mark: str) ->
 
 
 def _lease(tx: Tx, queue: QueueName, row: Row, token: str, started: int, expires: int) -> Lease:
-    (pk, id, _, _, key, name, life, attempt, failures, stalls, created, _, flags, _, codec, packed, saved, payload) = row
+    (
+        pk,
+        id,
+        _,
+        _,
+        key,
+        name,
+        life,
+        attempt,
+        failures,
+        stalls,
+        created,
+        _,
+        flags,
+        _,
+        codec,
+        packed,
+        saved,
+        payload,
+    ) = row
     if packed is None and not stalls and not flags & (CANCEL | NOTED):
         return Lease(
-            queue=queue, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
-            failures=failures, stalls=stalls, created_ms=created, started_ms=started, expires_ms=expires, key=key, saved=saved,
-        )  # fmt: skip
+            queue=queue,
+            id=id,
+            token=token,
+            life=life,
+            name=name,
+            payload=payload,
+            codec=codec,
+            attempt=attempt,
+            failures=failures,
+            stalls=stalls,
+            created_ms=created,
+            started_ms=started,
+            expires_ms=expires,
+            key=key,
+            saved=saved,
+        )
     options = unpack_options(packed)
     noted = bool(flags & NOTED)
     return Lease(
-        queue=queue, id=id, token=token, life=life, name=name, payload=payload, codec=codec, attempt=attempt,
-        failures=failures, stalls=stalls, created_ms=created, started_ms=started, expires_ms=expires, key=key, saved=saved,
-        retry=options.retry, timeout_ms=options.timeout_ms, meta=options.meta, cancel_asked=bool(flags & CANCEL),
+        queue=queue,
+        id=id,
+        token=token,
+        life=life,
+        name=name,
+        payload=payload,
+        codec=codec,
+        attempt=attempt,
+        failures=failures,
+        stalls=stalls,
+        created_ms=created,
+        started_ms=started,
+        expires_ms=expires,
+        key=key,
+        saved=saved,
+        retry=options.retry,
+        timeout_ms=options.timeout_ms,
+        meta=options.meta,
+        cancel_asked=bool(flags & CANCEL),
         unknown_ms=None if options.put_off is None else options.put_off.since_ms,
         last_chance=stalls > 0 and chances.is_last(tx.queue_made(queue), stalls, name, packed),
         inputs=flows.inputs(tx, pk) if noted else (),
         signals=tuple(tx.execute(TIES["signals_of"], (pk,)).fetchall()) if noted else (),
         unreadable=options is BROKEN,
-    )  # fmt: skip
+    )

@@ -58,9 +58,16 @@ TURN_S = 0.001
 
 
 UNAVAILABLE = (
-    apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError,
-    apsw.NoMemError, apsw.InterruptError, apsw.ProtocolError,
-)  # fmt: skip
+    apsw.BusyError,
+    apsw.LockedError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.CantOpenError,
+    apsw.ReadOnlyError,
+    apsw.NoMemError,
+    apsw.InterruptError,
+    apsw.ProtocolError,
+)
 """Trouble of the file or the machine: whoever asked may ask again."""
 
 
@@ -101,11 +108,15 @@ class Database:
         """Open the file and bring its schema up to date."""
         await asyncio.get_running_loop().run_in_executor(None, self._prepare)
 
-    def write(self, small: bool, clock: Clock | None, work: Work[T], *args: Any) -> asyncio.Future[T]:
+    def write(
+        self, small: bool, clock: Clock | None, work: Work[T], *args: Any
+    ) -> asyncio.Future[T]:
         """Carry out work(tx, *args) in a write transaction; its error undoes it alone."""
         return self._writer.submit(small and not self.full, work, args, clock)
 
-    def read(self, small: bool, clock: Clock | None, work: Work[T], *args: Any) -> asyncio.Future[T]:
+    def read(
+        self, small: bool, clock: Clock | None, work: Work[T], *args: Any
+    ) -> asyncio.Future[T]:
         """Carry out work(tx, *args) on a consistent view."""
         return self._reader.submit(small, work, args, clock)
 
@@ -126,7 +137,9 @@ class Database:
         """Our turn among the processes that write. Without waiting: False if it is another's."""
         if self._lock_file is not None:
             try:
-                fcntl.flock(self._lock_file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(
+                    self._lock_file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+                )
             except BlockingIOError:
                 return False
         return True
@@ -140,7 +153,9 @@ class Database:
         """StoreUnavailable if the file was deleted or replaced: what is written to it would be lost."""
         problem = self.identity.problem() if self.identity is not None else None
         if problem is not None:
-            raise StoreUnavailable(f"{problem}; nothing more is accepted here: put the file back and restart this process")
+            raise StoreUnavailable(
+                f"{problem}; nothing more is accepted here: put the file back and restart this process"
+            )
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -157,7 +172,9 @@ class Database:
         problem = self.identity.problem() if self.identity is not None and not self._lost else None
         if problem is not None:
             self._lost = True
-            log.error("%s: nothing more is accepted; put the file back and restart this process", problem)
+            log.error(
+                "%s: nothing more is accepted; put the file back and restart this process", problem
+            )
             for mailbox in tuple(self.post.mailboxes.values()):
                 mailbox.wake_all()
 
@@ -234,10 +251,14 @@ class _Desk:
             self._thread.join()
             self._thread = None
 
-    def submit(self, small: bool, work: Callable[..., Any], args: tuple[Any, ...], clock: Clock | None) -> asyncio.Future[Any]:
+    def submit(
+        self, small: bool, work: Callable[..., Any], args: tuple[Any, ...], clock: Clock | None
+    ) -> asyncio.Future[Any]:
         """Carried out here and now if it is small and nobody is in the way, else by the thread."""
         if self._thread is None:
-            raise StoreUnavailable("this store is closed, or not opened yet: use `async with open_store(url) as store`")
+            raise StoreUnavailable(
+                "this store is closed, or not opened yet: use `async with open_store(url) as store`"
+            )
         loop = asyncio.get_running_loop()
         request = _Request(work, args, clock, loop, loop.create_future())
         if not (small and self._requests.empty() and self.turn.acquire(blocking=False)):

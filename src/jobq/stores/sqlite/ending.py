@@ -33,14 +33,27 @@ TIES = load("ties.sql")
 
 
 def keep_until(
-    settings: Settings, state: int, now: int, *, result_ttl_ms: int | None = None, watched: bool = False
+    settings: Settings,
+    state: int,
+    now: int,
+    *,
+    result_ttl_ms: int | None = None,
+    watched: bool = False,
 ) -> int:
     """Until when the record of a job that ends now is kept."""
     ms = kept_ms(settings.retention, STATES[state], result_ttl_ms=result_ttl_ms, watched=watched)
     return FOREVER if ms is None else now + ms
 
 
-def end(tx: Tx, queue: QueueRow, job: Job, state: int, *, failure: Failure | None = None, reason: str | None = None) -> None:
+def end(
+    tx: Tx,
+    queue: QueueRow,
+    job: Job,
+    state: int,
+    *,
+    failure: Failure | None = None,
+    reason: str | None = None,
+) -> None:
     """Take a job to its end, put it on record, and tell everyone concerned. Once per life."""
     kind = {COMPLETED: Kind.COMPLETED, FAILED: Kind.FAILED, CANCELLED: Kind.CANCELLED}[state]
     options = unpack_options(job.options)
@@ -50,14 +63,18 @@ def end(tx: Tx, queue: QueueRow, job: Job, state: int, *, failure: Failure | Non
         job.actor = options.actor  # whoever asked it to stop while it was active
     job.keep = 1 if job.flags & (GIVEN | TTL) else 0
     watched = bool(job.flags & WATCHED)
-    job.at_ms = keep_until(queue.settings, state, tx.now, result_ttl_ms=options.result_ttl_ms, watched=watched)
+    job.at_ms = keep_until(
+        queue.settings, state, tx.now, result_ttl_ms=options.result_ttl_ms, watched=watched
+    )
     tx.move(job, kind, state, reason=reason, failure=failure)
     if watched:
         tx.ended.append((job.qid, job.id))
     if job.flags & LOCKING:
         locks.release(tx, queue, job)
     if job.flags & WANTED:
-        tx.wanted.append(job)  # its parents hear of it in flows.deliver: not from here, a chain of flows would nest
+        tx.wanted.append(
+            job
+        )  # its parents hear of it in flows.deliver: not from here, a chain of flows would nest
     if job.flags & SCHEDULED and options.schedule is not None:
         rearm(tx, job.qid, options.schedule)
     if state == FAILED and queue.settings.dead_letters is not None:
@@ -91,11 +108,20 @@ def _forward(tx: Tx, queue: QueueRow, job: Job) -> None:
         return
     there = tx.queue_made(QueueName(queue.tenant, target))
     copy = JobSpec(
-        queue=there.qname, id=letter_id(queue.name, job.id, job.life), name=job.name, payload=job.payload, codec=job.codec,
-        given_id=True, priority=job.priority, key=letter_key(there.mode, job.key, queue.name),
-        origin=origin(queue.name, job.id), meta=unpack_options(job.options).meta,
-    )  # fmt: skip
-    (answer,) = put.put(tx, [copy], None, bounded=False)  # the work was accepted once: it is not refused now
+        queue=there.qname,
+        id=letter_id(queue.name, job.id, job.life),
+        name=job.name,
+        payload=job.payload,
+        codec=job.codec,
+        given_id=True,
+        priority=job.priority,
+        key=letter_key(there.mode, job.key, queue.name),
+        origin=origin(queue.name, job.id),
+        meta=unpack_options(job.options).meta,
+    )
+    (answer,) = put.put(
+        tx, [copy], None, bounded=False
+    )  # the work was accepted once: it is not refused now
     if not answer.duplicate:
         letter = tx.find(there.qid, copy.id)
         assert letter is not None

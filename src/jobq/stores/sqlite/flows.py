@@ -31,7 +31,9 @@ TIES = load("ties.sql")
 _BATCH = 500
 
 
-def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, str] | None = None) -> Job | None:
+def tie(
+    tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, str] | None = None
+) -> Job | None:
     """Make a blocked job wait for others; those that have ended already count at once.
 
     `aliases` name the jobs that stand for others, which met a unique lock; their results come under the id asked for.
@@ -43,14 +45,27 @@ def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, s
     tenant = tx.queue_by_qid(parent.qid).tenant
     fatal: Job | None = None
     for edge in edges:
-        queue = tx.queue(edge.job.queue) if edge.job.queue.tenant == tenant else None  # a flow lives in one tenant
+        queue = (
+            tx.queue(edge.job.queue) if edge.job.queue.tenant == tenant else None
+        )  # a flow lives in one tenant
         id = edge.job.id if aliases is None else aliases.get(edge.job, edge.job.id)
         child = None if queue is None else tx.find(queue.qid, id)
         if child is None and queue is not None and id != edge.job.id:
             # A throttle whose job's record is gone kept the member out. It counts as completed, as `put` told its caller.
             if (queue.qid, edge.job.id) not in there:
                 there.add((queue.qid, edge.job.id))
-                done_edge = (parent.pk, ordinal, queue.qid, id, edge.data, 1, None, "json", None, edge.job.id)
+                done_edge = (
+                    parent.pk,
+                    ordinal,
+                    queue.qid,
+                    id,
+                    edge.data,
+                    1,
+                    None,
+                    "json",
+                    None,
+                    edge.job.id,
+                )
                 tx.execute(TIES["add_edge"], done_edge)
                 ordinal += 1
             continue
@@ -65,10 +80,18 @@ def tie(tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, s
         tx.execute(
             TIES["add_edge"],
             (
-                parent.pk, ordinal, child.qid, child.id, edge.data, done, result if edge.data else None, child.codec, failure,
+                parent.pk,
+                ordinal,
+                child.qid,
+                child.id,
+                edge.data,
+                done,
+                result if edge.data else None,
+                child.codec,
+                failure,
                 None if id == edge.job.id else edge.job.id,
             ),
-        )  # fmt: skip
+        )
         ordinal += 1
         if not done and not child.flags & WANTED:
             child.flags |= WANTED
@@ -104,16 +127,27 @@ def fail_parent(tx: Tx, parent: Job, child: Job) -> None:
 
 def _ended(child: Job) -> ChildEnd:
     failure = unpack_failure(child.failure)
-    return ChildEnd(child.id, child.name, STATES[child.state], failure, child.attempt, child.finished_ms or 0)
+    return ChildEnd(
+        child.id, child.name, STATES[child.state], failure, child.attempt, child.finished_ms or 0
+    )
 
 
 def inputs(tx: Tx, pk: int) -> tuple[Input, ...]:
     """How the jobs this one waited for have ended, in the order of the edges."""
     found = []
-    for _, qid, child, data, done, result, codec, failure, asked in tx.execute(TIES["edges_of"], (pk,)).fetchall():
+    for _, qid, child, data, done, result, codec, failure, asked in tx.execute(
+        TIES["edges_of"], (pk,)
+    ).fetchall():
         if done:
             key = JobKey(tx.queue_by_qid(qid).qname, asked or child)
-            found.append(Input(job=key, result=result if data else None, codec=codec, failure=unpack_failure(failure)))
+            found.append(
+                Input(
+                    job=key,
+                    result=result if data else None,
+                    codec=codec,
+                    failure=unpack_failure(failure),
+                )
+            )
     return tuple(found)
 
 
@@ -122,15 +156,25 @@ def stage(tx: Tx, tenant: str, flow: str, specs: list[JobSpec]) -> bool:
     tx.execute(TIES["begin_flow"], (tenant, flow, tx.now))
     if tx.execute(TIES["flow"], (tenant, flow)).fetchone()[1]:
         return False
-    new = [spec for spec in specs if not tx.execute(TIES["is_staged"], (tenant, flow, spec.queue.queue, spec.id)).fetchone()]
+    new = [
+        spec
+        for spec in specs
+        if not tx.execute(TIES["is_staged"], (tenant, flow, spec.queue.queue, spec.id)).fetchone()
+    ]
     for spec, place in zip(new, bounds.reserve(tx, new), strict=True):
-        tx.execute(TIES["stage"], (tenant, flow, msgspec.msgpack.encode(spec), spec.queue.queue, spec.id, int(place)))
+        tx.execute(
+            TIES["stage"],
+            (tenant, flow, msgspec.msgpack.encode(spec), spec.queue.queue, spec.id, int(place)),
+        )
     return True
 
 
 def unstage(tx: Tx, tenant: str, flow: str) -> list[JobSpec]:
     """All members, to be put now; the flow is finished."""
-    specs = [msgspec.msgpack.decode(data, type=JobSpec) for (data,) in tx.execute(TIES["staged"], (tenant, flow))]
+    specs = [
+        msgspec.msgpack.decode(data, type=JobSpec)
+        for (data,) in tx.execute(TIES["staged"], (tenant, flow))
+    ]
     bounds.give_back(tx, tenant, flow)
     tx.execute(TIES["unstage"], (tenant, flow))
     tx.execute(TIES["end_flow"], (tenant, flow))
@@ -185,7 +229,9 @@ def _tell(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
     if state != BLOCKED:
         return
     fatal = verdicts.fails_parent(options.policy, STATES[child.state])
-    if not fatal and (follows or options.signal is not None or tx.execute(TIES["any_open"], (pk,)).fetchone()):
+    if not fatal and (
+        follows or options.signal is not None or tx.execute(TIES["any_open"], (pk,)).fetchone()
+    ):
         return
     parent = Job(*tx.execute(TIES["load_job"], (pk,)).fetchone())
     if fatal:

@@ -86,7 +86,9 @@ def listed(tx: Tx, name: QueueName, limit: int) -> HoldsRecord:
     if queue is None:
         return HoldsRecord()
     held = tx.execute(SQL["held_keys"], (queue.qid, tx.now, limit)).fetchall()
-    return HoldsRecord(until_ms=until(tx, queue), keys={key: until_ms - tx.ahead for key, until_ms in held})
+    return HoldsRecord(
+        until_ms=until(tx, queue), keys={key: until_ms - tx.ahead for key, until_ms in held}
+    )
 
 
 def tick(tx: Tx, limit: int) -> None:

@@ -45,7 +45,11 @@ class Identity:
         try:
             found = os.stat(path)
         except FileNotFoundError:
-            return f"{path} was deleted while this process was using it" if path in self._seen else None
+            return (
+                f"{path} was deleted while this process was using it"
+                if path in self._seen
+                else None
+            )
         except OSError:  # a file system that is unavailable is SQLite's to report
             return None
         identity = (found.st_dev, found.st_ino)

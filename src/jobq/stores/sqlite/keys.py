@@ -44,7 +44,10 @@ def overrides(tx: Tx, qid: int, names: Sequence[str]) -> dict[str, Limits]:
     """The limits of their own that some of these keys have."""
     if not names or tx.execute(KEYED["any_override"], (qid,)).fetchone() is None:
         return {}
-    return {key: _decode_limits(packed) for key, packed in tx.execute(KEYED["overrides_of"], (qid, as_json(names)))}
+    return {
+        key: _decode_limits(packed)
+        for key, packed in tx.execute(KEYED["overrides_of"], (qid, as_json(names)))
+    }
 
 
 def _write(tx: Tx, qid: int, changes: Mapping[str, Sequence[int]]) -> None:
@@ -54,7 +57,9 @@ def _write(tx: Tx, qid: int, changes: Mapping[str, Sequence[int]]) -> None:
     new = dict(changes)
     same, other, idle = [], [], []
     n_ready = 0
-    for row, key, waiting, active, was, held, until in tx.execute(KEYED["figures"], (qid, as_json(list(changes)))).fetchall():
+    for row, key, waiting, active, was, held, until in tx.execute(
+        KEYED["figures"], (qid, as_json(list(changes)))
+    ).fetchall():
         more_waiting, more_active = new.pop(key)
         waiting, active = waiting + more_waiting, active + more_active
         if not waiting and not active and held <= now and until <= now:
@@ -74,7 +79,14 @@ def _write(tx: Tx, qid: int, changes: Mapping[str, Sequence[int]]) -> None:
     if new:
         turn = tx.places(qid, len(new))  # at the back of the rotation
         added = [
-            (qid, key, waiting, active, turn + n, waiting > 0 and active < _own_limit(own, key, most))
+            (
+                qid,
+                key,
+                waiting,
+                active,
+                turn + n,
+                waiting > 0 and active < _own_limit(own, key, most),
+            )
             for n, (key, (waiting, active)) in enumerate(new.items())
             if waiting or active
         ]

@@ -20,7 +20,15 @@ def ttl_end(job: Job, due_ms: int) -> int | None:
     return outcomes.ttl_end(options.ttl_ms, due_ms=due_ms, attempt=job.starts)
 
 
-def wait(tx: Tx, job: Job, kind: Kind, place: Place, *, reason: str | None = None, failure: Failure | None = None) -> None:
+def wait(
+    tx: Tx,
+    job: Job,
+    kind: Kind,
+    place: Place,
+    *,
+    reason: str | None = None,
+    failure: Failure | None = None,
+) -> None:
     """Waiting from now on. A delayed job has been due since its time came, any other since now."""
     if place != "front":
         number = tx.places(job.qid)
@@ -31,15 +39,25 @@ def wait(tx: Tx, job: Job, kind: Kind, place: Place, *, reason: str | None = Non
     tx.move(job, kind, WAITING, reason=reason, failure=failure)
 
 
-def when_due(tx: Tx, job: Job, kind: Kind, *, reason: str | None = None, failure: Failure | None = None) -> None:
+def when_due(
+    tx: Tx, job: Job, kind: Kind, *, reason: str | None = None, failure: Failure | None = None
+) -> None:
     """The same, where a job belongs that nothing holds back any more."""
     lifo = job.options is not None and unpack_options(job.options).lifo
-    place = outcomes.place_when_due(tx.queue_by_qid(job.qid).mode, started=job.started_ms is not None, lifo=lifo)
+    place = outcomes.place_when_due(
+        tx.queue_by_qid(job.qid).mode, started=job.started_ms is not None, lifo=lifo
+    )
     wait(tx, job, kind, place, reason=reason, failure=failure)
 
 
 def later(
-    tx: Tx, job: Job, kind: Kind, due_ms: int, *, reason: str | None = None, failure: Failure | None = None
+    tx: Tx,
+    job: Job,
+    kind: Kind,
+    due_ms: int,
+    *,
+    reason: str | None = None,
+    failure: Failure | None = None,
 ) -> None:
     """Delayed until a time."""
     job.due_ms = job.at_ms = due_ms
@@ -52,7 +70,9 @@ def unblock(tx: Tx, job: Job, *, reason: str | None = None) -> None:
     options = unpack_options(job.options)
     due = tx.now
     if job.attempt == 0:
-        due = outcomes.due_ms(now_ms=tx.now, delay_ms=options.delay_ms, at_ms=options.at_ms, ahead_ms=tx.ahead)
+        due = outcomes.due_ms(
+            now_ms=tx.now, delay_ms=options.delay_ms, at_ms=options.at_ms, ahead_ms=tx.ahead
+        )
     if due > tx.now:
         later(tx, job, Kind.UNBLOCKED, due, reason=reason)
     else:

@@ -38,7 +38,11 @@ class Held(NamedTuple):
     @property
     def standing(self) -> Standing:
         """How the holder stands."""
-        return standing(None, 0) if self.job is None else standing(STATES[self.job.state], self.job.starts)
+        return (
+            standing(None, 0)
+            if self.job is None
+            else standing(STATES[self.job.state], self.job.starts)
+        )
 
 
 def holder(tx: Tx, qid: int, lock: str) -> Held | None:
@@ -51,7 +55,9 @@ def holder(tx: Tx, qid: int, lock: str) -> Held | None:
         return None
     found = tx.execute(TIES["load_job"], (pk,)).fetchone()
     job = None if found is None else Job(*found)
-    if job is not None and (job.id != id or job.qid != qid or (job.state in ENDED and (job.at_ms or 0) <= tx.now)):
+    if job is not None and (
+        job.id != id or job.qid != qid or (job.state in ENDED and (job.at_ms or 0) <= tx.now)
+    ):
         job = None  # SQLite gives the number of a deleted row to another one
     return Held(id, job)
 
@@ -126,7 +132,12 @@ def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
     again."""
     old = unpack_options(job.options)
     options = msgspec.structs.replace(
-        options_of(spec), lock=old.lock, policy=old.policy, schedule=old.schedule, origin=old.origin, put_off=old.put_off
+        options_of(spec),
+        lock=old.lock,
+        policy=old.policy,
+        schedule=old.schedule,
+        origin=old.origin,
+        put_off=old.put_off,
     )
     job.payload, job.codec, job.options = spec.payload, spec.codec, pack_options(options)
     job.flags = job.flags & ~TTL | (TTL if options.result_ttl_ms is not None else 0)

@@ -56,7 +56,12 @@ class Watch(NamedTuple):
 
 
 def put(
-    tx: Tx, specs: Sequence[JobSpec], watch: Watch | None, flow: str | None = None, last: bool = True, bounded: bool = True
+    tx: Tx,
+    specs: Sequence[JobSpec],
+    watch: Watch | None,
+    flow: str | None = None,
+    last: bool = True,
+    bounded: bool = True,
 ) -> list[PutResult]:
     """The whole of `Store.put`. Not `bounded`: none of these is refused because its queue is full."""
     if flow is not None:
@@ -84,7 +89,11 @@ def put(
 
 
 def _put_in_several(
-    tx: Tx, specs: Sequence[JobSpec], watch: Watch | None, tied: list[tuple[Job, JobSpec]], bounded: bool
+    tx: Tx,
+    specs: Sequence[JobSpec],
+    watch: Watch | None,
+    tied: list[tuple[Job, JobSpec]],
+    bounded: bool,
 ) -> list[PutResult]:
     by_queue: dict[QueueName, list[int]] = {}
     for n, spec in enumerate(specs):
@@ -96,22 +105,36 @@ def _put_in_several(
         for name, places in by_queue.items():
             queue = tx.queue_made(name)
             room = bounds.room(queue)
-            if room is not None and room < len(places) and bounds.needed(tx, queue, [specs[n] for n in places]) > max(0, room):
+            if (
+                room is not None
+                and room < len(places)
+                and bounds.needed(tx, queue, [specs[n] for n in places]) > max(0, room)
+            ):
                 return [bounds.refused(queue, spec) for spec in specs]
         bounded = False
     answers: dict[int, PutResult] = {}
     for places in by_queue.values():
-        answers.update(zip(places, _put_in(tx, [specs[n] for n in places], watch, tied, bounded), strict=True))
+        answers.update(
+            zip(places, _put_in(tx, [specs[n] for n in places], watch, tied, bounded), strict=True)
+        )
     return [answers[n] for n in range(len(specs))]
 
 
-def _tie(tx: Tx, specs: Sequence[JobSpec], answers: list[PutResult], tied: list[tuple[Job, JobSpec]]) -> None:
+def _tie(
+    tx: Tx, specs: Sequence[JobSpec], answers: list[PutResult], tied: list[tuple[Job, JobSpec]]
+) -> None:
     """When all are in, whatever their order: make them wait for each other. Answers tell how each stands then."""
     # A member that met a unique lock stands for the job that holds it.
-    aliases = {JobKey(spec.queue, spec.id): r.id for spec, r in zip(specs, answers, strict=True) if r.id != spec.id}
+    aliases = {
+        JobKey(spec.queue, spec.id): r.id
+        for spec, r in zip(specs, answers, strict=True)
+        if r.id != spec.id
+    }
     jobs = []
     for pk, spec in [(job.pk, spec) for job, spec in tied]:
-        job = Job(*tx.execute(TIES["load_job"], (pk,)).fetchone())  # anew: another may wait for it since
+        job = Job(
+            *tx.execute(TIES["load_job"], (pk,)).fetchone()
+        )  # anew: another may wait for it since
         fatal = flows.tie(tx, job, spec.after, aliases)
         tx.save(job)
         if fatal is not None:
@@ -127,7 +150,11 @@ def _tie(tx: Tx, specs: Sequence[JobSpec], answers: list[PutResult], tied: list[
 
 
 def _put_in(
-    tx: Tx, specs: Sequence[JobSpec], watch: Watch | None, tied: list[tuple[Job, JobSpec]], bounded: bool
+    tx: Tx,
+    specs: Sequence[JobSpec],
+    watch: Watch | None,
+    tied: list[tuple[Job, JobSpec]],
+    bounded: bool,
 ) -> list[PutResult]:
     if not specs:
         return []
@@ -143,7 +170,12 @@ def _put_in(
 
 
 def _put_bounded(
-    tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], watch: Watch | None, tied: list[tuple[Job, JobSpec]], room: int
+    tx: Tx,
+    queue: QueueRow,
+    specs: Sequence[JobSpec],
+    watch: Watch | None,
+    tied: list[tuple[Job, JobSpec]],
+    room: int,
 ) -> list[PutResult]:
     """More specs than there are places: each is judged for itself, unless they wait for each other."""
     if together(specs):
@@ -161,17 +193,26 @@ def _put_bounded(
     return answers
 
 
-def _put_plain(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], watch: Watch | None) -> list[PutResult]:
+def _put_plain(
+    tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], watch: Watch | None
+) -> list[PutResult]:
     """All at once; ids that were there already are found out only when the count says so."""
     qid, now = queue.qid, tx.now
     place = tx.places(qid, len(specs))
     rows = [_row(qid, spec, place + n, now, tx.ahead, watch) for n, spec in enumerate(specs)]
-    inserted = tx.change(HOT["insert_job"], rows[0]) if len(rows) == 1 else tx.change_many(HOT["insert_job"], rows)
+    inserted = (
+        tx.change(HOT["insert_job"], rows[0])
+        if len(rows) == 1
+        else tx.change_many(HOT["insert_job"], rows)
+    )
     taken: set[str] = set()
     repeated = False
     if inserted != len(specs):
         ids = [spec.id for spec in specs]
-        taken = {id for (id,) in tx.execute(HOT["taken"], (qid, as_json(ids), place, place + len(ids) - 1))}
+        taken = {
+            id
+            for (id,) in tx.execute(HOT["taken"], (qid, as_json(ids), place, place + len(ids) - 1))
+        }
         repeated = len(set(ids)) != len(ids)
     if not taken and not repeated:
         _accepted(tx, queue, rows)
@@ -193,7 +234,9 @@ def _put_plain(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], watch: Watch |
     return answers
 
 
-def _put_one(tx: Tx, queue: QueueRow, spec: JobSpec, watch: Watch | None, tied: list[tuple[Job, JobSpec]]) -> PutResult:
+def _put_one(
+    tx: Tx, queue: QueueRow, spec: JobSpec, watch: Watch | None, tied: list[tuple[Job, JobSpec]]
+) -> PutResult:
     qid = queue.qid
     life = 0
     old = tx.find(qid, spec.id)
@@ -260,24 +303,63 @@ def _row(
     options = None
     if not _defaults(spec):
         options = pack_options(options_of(spec))
-        flags |= (TTL if spec.result_ttl_ms is not None else 0) | (SCHEDULED if spec.schedule is not None else 0)
+        flags |= (TTL if spec.result_ttl_ms is not None else 0) | (
+            SCHEDULED if spec.schedule is not None else 0
+        )
         if state == WAITING and spec.ttl_ms is not None:
             at_ms = due + spec.ttl_ms
         if spec.lifo:
             place = -place
     return (
-        qid, spec.id, state, spec.priority, place, at_ms, 0, spec.key, flags, spec.name, life, 0, 0, 0, now, due, None, None,
-        None, None, 0, spec.codec, options, None, None, None, None, spec.payload, None,
-    )  # fmt: skip
+        qid,
+        spec.id,
+        state,
+        spec.priority,
+        place,
+        at_ms,
+        0,
+        spec.key,
+        flags,
+        spec.name,
+        life,
+        0,
+        0,
+        0,
+        now,
+        due,
+        None,
+        None,
+        None,
+        None,
+        0,
+        spec.codec,
+        options,
+        None,
+        None,
+        None,
+        None,
+        spec.payload,
+        None,
+    )
 
 
 def _defaults(spec: JobSpec) -> bool:
     return (
-        spec.delay_ms == 0 and spec.at_ms is None and spec.unique is None and spec.ttl_ms is None
-        and spec.result_ttl_ms is None and spec.retry is None and spec.timeout_ms is None and spec.max_stalls is None
-        and spec.cost == 1 and not spec.lifo and spec.schedule is None and spec.origin is None
-        and spec.on_child_failure == "fail" and spec.meta is None
-    )  # fmt: skip
+        spec.delay_ms == 0
+        and spec.at_ms is None
+        and spec.unique is None
+        and spec.ttl_ms is None
+        and spec.result_ttl_ms is None
+        and spec.retry is None
+        and spec.timeout_ms is None
+        and spec.max_stalls is None
+        and spec.cost == 1
+        and not spec.lifo
+        and spec.schedule is None
+        and spec.origin is None
+        and spec.on_child_failure == "fail"
+        and spec.meta is None
+    )
 
 
 def _accepted(tx: Tx, queue: QueueRow, rows: list[tuple[Any, ...]]) -> None:
@@ -285,7 +367,25 @@ def _accepted(tx: Tx, queue: QueueRow, rows: list[tuple[Any, ...]]) -> None:
     names = queue.settings.event_meta
     for state in (WAITING, DELAYED):
         items: list[Item] = [
-            (_ACCEPTED, row[1], row[10], row[9], row[7], 0, 0, 0, state, None, None, None, None, row[14], row[15], None, None)
+            (
+                _ACCEPTED,
+                row[1],
+                row[10],
+                row[9],
+                row[7],
+                0,
+                0,
+                0,
+                state,
+                None,
+                None,
+                None,
+                None,
+                row[14],
+                row[15],
+                None,
+                None,
+            )
             for row in rows
             if row[2] == state
         ]
@@ -293,7 +393,10 @@ def _accepted(tx: Tx, queue: QueueRow, rows: list[tuple[Any, ...]]) -> None:
             continue
         if names:
             options = [row[22] for row in rows if row[2] == state]
-            items = [with_meta(item, told_meta(packed, names)) for item, packed in zip(items, options, strict=True)]
+            items = [
+                with_meta(item, told_meta(packed, names))
+                for item, packed in zip(items, options, strict=True)
+            ]
         tx.moved(queue.qid, _ACCEPTED, None, state, items)
         if state == DELAYED:
             tx.due_at(queue.qid, min(item[14] for item in items))
@@ -308,7 +411,13 @@ def _watch(tx: Tx, qid: int, ids: list[str], watch: Watch) -> None:
 
 
 def _duplicate(queue: QueueRow, job: Job) -> PutResult:
-    return PutResult(id=job.id, life=job.life, state=STATES[job.state], duplicate=True, found=record(job, queue.qname))
+    return PutResult(
+        id=job.id,
+        life=job.life,
+        state=STATES[job.state],
+        duplicate=True,
+        found=record(job, queue.qname),
+    )
 
 
 def _staged(tx: Tx, spec: JobSpec) -> PutResult:
@@ -328,7 +437,9 @@ def _checked(queue: QueueRow, specs: Sequence[JobSpec]) -> QueueRow:
     for spec in specs:
         if (spec.key is not None) != (mode == "keyed"):
             raise refusals.wrong_mode(mode, spec)
-    capacity = rates.lowest_capacity(queue.settings.effective) if queue.settings_blob is not None else None
+    capacity = (
+        rates.lowest_capacity(queue.settings.effective) if queue.settings_blob is not None else None
+    )
     if capacity is not None:
         for spec in specs:
             if spec.cost > capacity:

@@ -27,31 +27,48 @@ def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
         raise refusals.no_partitions(name, config.partitions)
     stored = _with_limits(name, queue.settings, config)
     if config.limits is not None and stored.version > queue.settings.version:
-        tx.done_to(queue, QueueKind.LIMITS, reason=limits_told(config.limits, version=stored.version))
+        tx.done_to(
+            queue, QueueKind.LIMITS, reason=limits_told(config.limits, version=stored.version)
+        )
     if config.retention is not None:
         stored = msgspec.structs.replace(stored, retention=config.retention)
     if config.dead_letters is not None:
         stored = msgspec.structs.replace(stored, dead_letters=config.dead_letters)
     if config.max_stalls:
-        stored = msgspec.structs.replace(stored, max_stalls=stalls.merged(stored.max_stalls, config.max_stalls))
+        stored = msgspec.structs.replace(
+            stored, max_stalls=stalls.merged(stored.max_stalls, config.max_stalls)
+        )
     if config.event_meta is not None:
         stored = msgspec.structs.replace(stored, event_meta=config.event_meta)
     changed = stored.effective != queue.settings.effective
     return _store(tx, queue, config.mode or queue.mode, stored, limits_changed=changed)
 
 
-def set_limits(tx: Tx, name: QueueName, limits: Limits | None, key: str | None, actor: str | None) -> None:
+def set_limits(
+    tx: Tx, name: QueueName, limits: Limits | None, key: str | None, actor: str | None
+) -> None:
     """The whole of `Store.set_limits`."""
     queue = tx.queue_made(name)
-    if limits != (queue.settings.changed if key is None else keys.overrides(tx, queue.qid, [key]).get(key)):
+    if limits != (
+        queue.settings.changed if key is None else keys.overrides(tx, queue.qid, [key]).get(key)
+    ):
         tx.done_to(queue, QueueKind.LIMITS, reason=limits_told(limits, key=key), actor=actor)
     if key is None:
-        _store(tx, queue, queue.mode, msgspec.structs.replace(queue.settings, changed=limits), limits_changed=True)
+        _store(
+            tx,
+            queue,
+            queue.mode,
+            msgspec.structs.replace(queue.settings, changed=limits),
+            limits_changed=True,
+        )
         return
     if limits is None:
         tx.execute(KEYED["drop_key_override"], (queue.qid, key))
     else:
-        tx.execute(KEYED["set_key_override"], (queue.qid, key, limits.key_limit, msgspec.msgpack.encode(limits)))
+        tx.execute(
+            KEYED["set_key_override"],
+            (queue.qid, key, limits.key_limit, msgspec.msgpack.encode(limits)),
+        )
     holds.forget(tx, queue.qid, key)
     tx.execute(KEYED["lift_key"], (queue.qid, key))
     keys.settle(tx, queue.qid, [key])
@@ -59,7 +76,10 @@ def set_limits(tx: Tx, name: QueueName, limits: Limits | None, key: str | None, 
 
 def overrides(tx: Tx, qid: int) -> dict[str, Limits]:
     """Limits given to single keys."""
-    return {key: msgspec.msgpack.decode(data, type=Limits) for key, _, data in tx.execute(KEYED["key_overrides"], (qid,))}
+    return {
+        key: msgspec.msgpack.decode(data, type=Limits)
+        for key, _, data in tx.execute(KEYED["key_overrides"], (qid,))
+    }
 
 
 def pause(tx: Tx, name: QueueName, paused: bool, actor: str | None) -> None:
@@ -95,7 +115,9 @@ def clear(tx: Tx, name: QueueName, delayed: bool, limit: int, actor: str | None)
     return cleared
 
 
-def clean(tx: Tx, name: QueueName, state: State, older_than_ms: int, limit: int, actor: str | None) -> int:
+def clean(
+    tx: Tx, name: QueueName, state: State, older_than_ms: int, limit: int, actor: str | None
+) -> int:
     """The whole of `Store.clean`."""
     queue = tx.queue(name)
     code = STATE_CODES[state]
@@ -105,7 +127,9 @@ def clean(tx: Tx, name: QueueName, state: State, older_than_ms: int, limit: int,
         return 0
     cleaned = 0
     for keep in (0, 1):
-        rows = tx.execute(SQL["ended_before"], (queue.qid, code, keep, tx.now - older_than_ms, limit - cleaned)).fetchall()
+        rows = tx.execute(
+            SQL["ended_before"], (queue.qid, code, keep, tx.now - older_than_ms, limit - cleaned)
+        ).fetchall()
         for row in rows:
             ending.forget(tx, Job(*row))
         cleaned += len(rows)
@@ -134,7 +158,14 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | No
     if len(rows) == limit:
         return False
     keys.flush(tx)  # what ended here is written before the keys go, not after
-    for statement in ("drop_keys", "drop_key_limits", "drop_locks", "drop_schedules", "drop_minutes", "drop_sleepers"):
+    for statement in (
+        "drop_keys",
+        "drop_key_limits",
+        "drop_locks",
+        "drop_schedules",
+        "drop_minutes",
+        "drop_sleepers",
+    ):
         tx.execute(SQL[statement], (queue.qid,))
     holds.forget(tx, queue.qid)
     if queue.listed:
@@ -145,17 +176,23 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | No
     return True
 
 
-def _with_limits(name: QueueName, stored: settings.Settings, config: QueueConfig) -> settings.Settings:
+def _with_limits(
+    name: QueueName, stored: settings.Settings, config: QueueConfig
+) -> settings.Settings:
     if config.limits is None or config.limits_version < stored.version:
         return stored
     if config.limits_version == stored.version:
         if config.limits != stored.limits:
             raise refusals.other_limits(name, stored.version, stored.limits, config.limits)
         return stored
-    return msgspec.structs.replace(stored, limits=config.limits, version=config.limits_version, changed=None)
+    return msgspec.structs.replace(
+        stored, limits=config.limits, version=config.limits_version, changed=None
+    )
 
 
-def _store(tx: Tx, queue: QueueRow, mode: Mode | None, stored: settings.Settings, *, limits_changed: bool) -> QueueRow:
+def _store(
+    tx: Tx, queue: QueueRow, mode: Mode | None, stored: settings.Settings, *, limits_changed: bool
+) -> QueueRow:
     queue.mode, queue.settings_blob, queue.dirty = mode, settings.pack(stored), True
     if limits_changed:  # what was held is lifted; a rate that still allows nothing holds again
         queue.held_ms = 0

@@ -42,7 +42,11 @@ class Meter:
     @property
     def packed(self) -> bytes | None:
         """The state, to be kept."""
-        return None if self._state is None else msgspec.msgpack.encode(limits.stored(self._rate, self._state))
+        return (
+            None
+            if self._state is None
+            else msgspec.msgpack.encode(limits.stored(self._rate, self._state))
+        )
 
     @property
     def until_ms(self) -> int:
@@ -51,12 +55,16 @@ class Meter:
             return 0
         if isinstance(self._rate, Window):
             return self._state.at_ms + self._rate.per_ms
-        return self._state.at_ms + math.ceil((self._rate.capacity - self._state.value) * 1000 / self._rate.refill)
+        return self._state.at_ms + math.ceil(
+            (self._rate.capacity - self._state.value) * 1000 / self._rate.refill
+        )
 
 
 def lowest_capacity(found: Limits) -> int | None:
     """The most a job may cost to start at all."""
-    capacities = [rate.capacity for rate in (found.rate, found.key_rate) if isinstance(rate, Tokens)]
+    capacities = [
+        rate.capacity for rate in (found.rate, found.key_rate) if isinstance(rate, Tokens)
+    ]
     return min(capacities, default=None)
 
 
@@ -112,7 +120,9 @@ def started(tx: Tx, queue: QueueRow, n: int) -> None:
         _keep(queue, meter)
 
 
-def keys_affordable(tx: Tx, queue: QueueRow, heads: list[Any], overrides: Mapping[str, Limits]) -> list[Any]:
+def keys_affordable(
+    tx: Tx, queue: QueueRow, heads: list[Any], overrides: Mapping[str, Limits]
+) -> list[Any]:
     """Which of the heads of lines (see `next_keys`) may start. A key that may not is held until it may."""
     every = queue.settings.effective.key_rate
     bucket = _meter(tx, queue) if by_cost(queue) else None
@@ -124,7 +134,9 @@ def keys_affordable(tx: Tx, queue: QueueRow, heads: list[Any], overrides: Mappin
         rate = overrides[key].key_rate or every if key in overrides else every
         meter = None if rate is None else Meter(rate, head[21], tx.now)
         if meter is not None and not meter.take(cost):
-            tx.execute(KEYED["set_key_rate"], (meter.packed, meter.until_ms, meter.held_ms, queue.qid, key))
+            tx.execute(
+                KEYED["set_key_rate"], (meter.packed, meter.until_ms, meter.held_ms, queue.qid, key)
+            )
             limited.append(key)
             continue
         if bucket is not None and not bucket.take(cost):

@@ -11,7 +11,16 @@ import msgspec
 from jobq.core import events, refusals
 from jobq.core.events import STATE_CODES, STATES
 from jobq.core.queues import LimitsRecord, MinuteRecord, QueueRecord, StatsRecord
-from jobq.core.records import EventPage, EventRecord, Failure, Filter, JobKey, JobRecord, Page, QueueName
+from jobq.core.records import (
+    EventPage,
+    EventRecord,
+    Failure,
+    Filter,
+    JobKey,
+    JobRecord,
+    Page,
+    QueueName,
+)
 from jobq.core.states import State
 from jobq.stores.sqlite import errors, flows, holds, presence, settings
 from jobq.stores.sqlite.queries import load
@@ -77,8 +86,13 @@ _ORDER = (ACTIVE, WAITING, DELAYED, BLOCKED, FAILED, COMPLETED, CANCELLED)
 
 def _sections(state: int) -> list[_Section]:
     if state == WAITING:
-        return [_Section(state, "page_waiting", (-1, 2**62)), _Section(state, "page_waiting_keyed", ("", 0))]
-    return [_Section(state, "page_timed", _LAST, keep) for keep in ((0, 1) if state in ENDED else (0,))]
+        return [
+            _Section(state, "page_waiting", (-1, 2**62)),
+            _Section(state, "page_waiting_keyed", ("", 0)),
+        ]
+    return [
+        _Section(state, "page_timed", _LAST, keep) for keep in ((0, 1) if state in ENDED else (0,))
+    ]
 
 
 def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
@@ -94,7 +108,14 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
     for n, section in enumerate(sections[first:], first):
         if n > first:
             a, b = section.start
-        at = {"qid": queue.qid, "state": section.state, "keep": section.keep, "a": a, "b": b, "n": _LOOK - looked}
+        at = {
+            "qid": queue.qid,
+            "state": section.state,
+            "keep": section.keep,
+            "a": a,
+            "b": b,
+            "n": _LOOK - looked,
+        }
         for row in tx.execute(SQL[section.statement], at):
             job = Job(*row[2:])
             looked += 1
@@ -116,7 +137,11 @@ def _parsed(cursor: str, sections: int) -> tuple[int, int | str, int]:
 
 
 def _matches(job: Job, filter: Filter, now: int) -> bool:
-    return (filter.name is None or job.name == filter.name) and (filter.key is None or job.key == filter.key) and _there(job, now)
+    return (
+        (filter.name is None or job.name == filter.name)
+        and (filter.key is None or job.key == filter.key)
+        and _there(job, now)
+    )
 
 
 def count(tx: Tx, name: QueueName) -> dict[State, int]:
@@ -131,14 +156,21 @@ def stats(tx: Tx, name: QueueName) -> StatsRecord:
     queue = tx.queue(name)
     if queue is None:
         return StatsRecord(queue=name, counts=count(tx, name), workers=presence.number_of(tx, name))
-    oldest = tx.execute(SQL["head"], (queue.qid,)).fetchone() or tx.execute(SQL["keyed_head"], (queue.qid,)).fetchone()
+    oldest = (
+        tx.execute(SQL["head"], (queue.qid,)).fetchone()
+        or tx.execute(SQL["keyed_head"], (queue.qid,)).fetchone()
+    )
     due = tx.execute(HOT["next_due"], (queue.qid,)).fetchone()
     return StatsRecord(
-        queue=name, counts=count(tx, name), paused=bool(queue.paused), mode=queue.mode,
+        queue=name,
+        counts=count(tx, name),
+        paused=bool(queue.paused),
+        mode=queue.mode,
         oldest_waiting_ms=None if oldest is None else max(0, tx.now - oldest[0]),
-        next_due_ms=None if due is None else max(0, due[0] - tx.now), workers=presence.number_of(tx, name),
+        next_due_ms=None if due is None else max(0, due[0] - tx.now),
+        workers=presence.number_of(tx, name),
         held_until_ms=holds.until(tx, queue),
-    )  # fmt: skip
+    )
 
 
 def metrics(tx: Tx, name: QueueName, minutes: int) -> list[MinuteRecord]:
@@ -148,7 +180,9 @@ def metrics(tx: Tx, name: QueueName, minutes: int) -> list[MinuteRecord]:
         return []
     first = (tx.now // 60_000 - min(minutes, DAY) + 1) * 60_000
     rows = tx.execute(SQL["minutes"], (queue.qid, first))
-    found = [MinuteRecord(**dict(zip(MinuteRecord.__struct_fields__, row, strict=True))) for row in rows]
+    found = [
+        MinuteRecord(**dict(zip(MinuteRecord.__struct_fields__, row, strict=True))) for row in rows
+    ]
     if queue.minute >= first and any(queue.figures):
         running = zip(MinuteRecord.__struct_fields__, (queue.minute, *queue.figures), strict=True)
         found.append(MinuteRecord(**dict(running)))
@@ -159,7 +193,11 @@ def logs(tx: Tx, key: JobKey) -> list[str]:
     """The whole of `Store.logs`."""
     queue = tx.queue(key.queue)
     job = None if queue is None else tx.find(queue.qid, key.id)
-    return [] if job is None or not _there(job, tx.now) else [text for (text,) in tx.execute(TIES["lines_of"], (job.pk,))]
+    return (
+        []
+        if job is None or not _there(job, tx.now)
+        else [text for (text,) in tx.execute(TIES["lines_of"], (job.pk,))]
+    )
 
 
 def queues(tx: Tx, tenant: str | None) -> list[QueueRecord]:
@@ -171,17 +209,30 @@ def queues(tx: Tx, tenant: str | None) -> list[QueueRecord]:
 def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
     """What is stored about a queue."""
     stored = queue.settings if tx.readable(queue) else settings.DEFAULT
-    limits = LimitsRecord(declared=stored.limits, version=stored.version, changed=stored.changed, keys=overrides(tx, queue.qid))
+    limits = LimitsRecord(
+        declared=stored.limits,
+        version=stored.version,
+        changed=stored.changed,
+        keys=overrides(tx, queue.qid),
+    )
     return QueueRecord(
-        queue=queue.qname, mode=queue.mode, limits=limits, retention=stored.retention,
-        dead_letters=stored.dead_letters, max_stalls=stored.max_stalls, event_meta=stored.event_meta, paused=bool(queue.paused),
-    )  # fmt: skip
+        queue=queue.qname,
+        mode=queue.mode,
+        limits=limits,
+        retention=stored.retention,
+        dead_letters=stored.dead_letters,
+        max_stalls=stored.max_stalls,
+        event_meta=stored.event_meta,
+        paused=bool(queue.paused),
+    )
 
 
-# ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── events ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: int, until: str | None) -> EventPage:
+def read_events(
+    tx: Tx, log_id: str, name: QueueName, after: str | None, limit: int, until: str | None
+) -> EventPage:
     """The whole of `Store.read_events`. A position is the number of the last entry read."""
     queue = tx.queue(name)
     if queue is None:
@@ -202,10 +253,16 @@ def read_events(tx: Tx, log_id: str, name: QueueName, after: str | None, limit: 
             trimmed = tx.execute(SQL["trimmed"], (f"trimmed.{queue.qid}",)).fetchone()
             found.append(
                 events.gap(
-                    log, str(pos - 1), name, told[0].at_ms, what, shard=0, number=max(0, told[0].number - 1),
+                    log,
+                    str(pos - 1),
+                    name,
+                    told[0].at_ms,
+                    what,
+                    shard=0,
+                    number=max(0, told[0].number - 1),
                     incarnation="" if trimmed is None else trimmed[0],
                 )
-            )  # fmt: skip
+            )
             position = str(pos - 1)
         if last is not None and pos > last:
             break
@@ -228,7 +285,11 @@ def ack_events(tx: Tx, name: QueueName, reader: str, position: str | None) -> st
 def readers(tx: Tx, name: QueueName) -> dict[str, str]:
     """The whole of `Store.readers`."""
     queue = tx.queue(name)
-    return {} if queue is None else {reader: str(pos) for reader, pos in tx.execute(SQL["readers"], (queue.qid,))}
+    return (
+        {}
+        if queue is None
+        else {reader: str(pos) for reader, pos in tx.execute(SQL["readers"], (queue.qid,))}
+    )
 
 
 def forget_reader(tx: Tx, name: QueueName, reader: str) -> bool:

@@ -21,7 +21,9 @@ def rearm(tx: Tx, qid: int, id: str) -> None:
     if row is None:
         return
     record = as_record(row)
-    next_ms = cron.after_end(record, tx.now - tx.ahead) if record.next_ms is None else None  # times of day are the clock's
+    next_ms = (
+        cron.after_end(record, tx.now - tx.ahead) if record.next_ms is None else None
+    )  # times of day are the clock's
     if next_ms is not None:
         tx.execute(SQL["rearm"], (next_ms, qid, id))
 
@@ -30,6 +32,10 @@ def as_record(row: Sequence[Any]) -> ScheduleRecord:
     """A row of the table."""
     _, _, spec, _, next_ms, fired, last_ms, paused, created_ms = row
     return ScheduleRecord(
-        spec=msgspec.msgpack.decode(spec, type=ScheduleSpec), next_ms=next_ms, fired=fired, last_ms=last_ms,
-        paused=bool(paused), created_ms=created_ms,
-    )  # fmt: skip
+        spec=msgspec.msgpack.decode(spec, type=ScheduleSpec),
+        next_ms=next_ms,
+        fired=fired,
+        last_ms=last_ms,
+        paused=bool(paused),
+        created_ms=created_ms,
+    )

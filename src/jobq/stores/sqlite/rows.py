@@ -10,7 +10,16 @@ import msgspec
 
 from jobq.core import meta
 from jobq.core.events import STATES
-from jobq.core.records import ChildPolicy, Failure, JobRecord, JobSpec, QueueName, RetryData, UniqueMode, UniqueSpec
+from jobq.core.records import (
+    ChildPolicy,
+    Failure,
+    JobRecord,
+    JobSpec,
+    QueueName,
+    RetryData,
+    UniqueMode,
+    UniqueSpec,
+)
 from jobq.core.stored import NO_OPTIONS, StoredOptions
 from jobq.core.unknown import PutOff, starts
 from jobq.core.verdicts import unreadable
@@ -72,26 +81,49 @@ def options_of(spec: JobSpec) -> Options:
     """The packed part of a spec."""
     unique = spec.unique
     return Options(
-        lifo=spec.lifo, delay_ms=spec.delay_ms, at_ms=spec.at_ms, ttl_ms=spec.ttl_ms, result_ttl_ms=spec.result_ttl_ms,
-        retry=spec.retry, timeout_ms=spec.timeout_ms, max_stalls=spec.max_stalls, cost=spec.cost,
-        lock=unique.lock if unique else None, lock_mode=unique.mode if unique else None,
-        lock_ttl_ms=unique.ttl_ms if unique else None, policy=spec.on_child_failure, schedule=spec.schedule,
-        origin=spec.origin, meta=spec.meta,
-    )  # fmt: skip
+        lifo=spec.lifo,
+        delay_ms=spec.delay_ms,
+        at_ms=spec.at_ms,
+        ttl_ms=spec.ttl_ms,
+        result_ttl_ms=spec.result_ttl_ms,
+        retry=spec.retry,
+        timeout_ms=spec.timeout_ms,
+        max_stalls=spec.max_stalls,
+        cost=spec.cost,
+        lock=unique.lock if unique else None,
+        lock_mode=unique.mode if unique else None,
+        lock_ttl_ms=unique.ttl_ms if unique else None,
+        policy=spec.on_child_failure,
+        schedule=spec.schedule,
+        origin=spec.origin,
+        meta=spec.meta,
+    )
 
 
 def stored_options(options: Options) -> StoredOptions:
     """The other way, for readers."""
     if options is DEFAULT:
         return NO_OPTIONS
-    unique = None if options.lock is None else UniqueSpec(
-        lock=options.lock, mode=options.lock_mode or "simple", ttl_ms=options.lock_ttl_ms
-    )  # fmt: skip
+    unique = (
+        None
+        if options.lock is None
+        else UniqueSpec(
+            lock=options.lock, mode=options.lock_mode or "simple", ttl_ms=options.lock_ttl_ms
+        )
+    )
     return StoredOptions(
-        lifo=options.lifo, delay_ms=options.delay_ms, at_ms=options.at_ms, ttl_ms=options.ttl_ms,
-        result_ttl_ms=options.result_ttl_ms, retry=options.retry, timeout_ms=options.timeout_ms, max_stalls=options.max_stalls,
-        cost=options.cost, unique=unique, on_child_failure=options.policy,
-    )  # fmt: skip
+        lifo=options.lifo,
+        delay_ms=options.delay_ms,
+        at_ms=options.at_ms,
+        ttl_ms=options.ttl_ms,
+        result_ttl_ms=options.result_ttl_ms,
+        retry=options.retry,
+        timeout_ms=options.timeout_ms,
+        max_stalls=options.max_stalls,
+        cost=options.cost,
+        unique=unique,
+        on_child_failure=options.policy,
+    )
 
 
 def pack_options(options: Options) -> bytes | None:
@@ -167,7 +199,11 @@ class Job(msgspec.Struct):
     @property
     def starts(self) -> int:
         """How many of its attempts began a run."""
-        return self.attempt if self.options is None else starts(self.attempt, unpack_options(self.options).put_off)
+        return (
+            self.attempt
+            if self.options is None
+            else starts(self.attempt, unpack_options(self.options).put_off)
+        )
 
     def values(self) -> tuple[object, ...]:
         """As parameters of `save_job`: everything behind the key, then the key."""
@@ -179,10 +215,31 @@ def record(job: Job, queue: QueueName) -> JobRecord:
     """As readers see it; parents and children are added by whoever asks for them."""
     options = unpack_options(job.options)
     return JobRecord(
-        queue=queue, id=job.id, name=job.name, state=STATES[job.state], payload=job.payload, codec=job.codec,
-        priority=job.priority, key=job.key, life=job.life, attempt=job.attempt, failures=job.failures, stalls=job.stalls,
-        created_ms=job.created_ms, due_ms=job.due_ms, started_ms=job.started_ms, finished_ms=job.finished_ms,
-        worker=job.worker, result=job.result, failure=unpack_failure(job.failure), reason=job.reason,
-        progress=job.progress, saved=job.saved, cancel_asked=bool(job.flags & CANCEL), schedule=options.schedule,
-        origin=options.origin, meta=options.meta, options=stored_options(options),
-    )  # fmt: skip
+        queue=queue,
+        id=job.id,
+        name=job.name,
+        state=STATES[job.state],
+        payload=job.payload,
+        codec=job.codec,
+        priority=job.priority,
+        key=job.key,
+        life=job.life,
+        attempt=job.attempt,
+        failures=job.failures,
+        stalls=job.stalls,
+        created_ms=job.created_ms,
+        due_ms=job.due_ms,
+        started_ms=job.started_ms,
+        finished_ms=job.finished_ms,
+        worker=job.worker,
+        result=job.result,
+        failure=unpack_failure(job.failure),
+        reason=job.reason,
+        progress=job.progress,
+        saved=job.saved,
+        cancel_asked=bool(job.flags & CANCEL),
+        schedule=options.schedule,
+        origin=options.origin,
+        meta=options.meta,
+        options=stored_options(options),
+    )

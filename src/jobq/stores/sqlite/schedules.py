@@ -18,7 +18,9 @@ from jobq.stores.sqlite.tx import QueueRow, Tx
 SQL = load("schedules.sql")
 
 
-def put_schedule(tx: Tx, spec: ScheduleSpec, next_ms: int | None, actor: str | None) -> ScheduleRecord:
+def put_schedule(
+    tx: Tx, spec: ScheduleSpec, next_ms: int | None, actor: str | None
+) -> ScheduleRecord:
     """The whole of `Store.put_schedule`."""
     queue = tx.queue_made(spec.queue)
     qid = queue.qid
@@ -56,13 +58,21 @@ def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool, actor: str | 
 def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> list[ScheduleRecord]:
     """The whole of `Store.list_schedules`."""
     if name is None:
-        rows = tx.execute(SQL["due"], (tx.now - tx.ahead, limit)) if due else tx.execute(SQL["of_all"], (limit,))
+        rows = (
+            tx.execute(SQL["due"], (tx.now - tx.ahead, limit))
+            if due
+            else tx.execute(SQL["of_all"], (limit,))
+        )
         return [as_record(row) for row in rows]
     queue = tx.queue(name)
     if queue is None:
         return []
     clock = tx.now - tx.ahead  # times of day are the clock's
-    rows = tx.execute(SQL["due_of_queue"], (queue.qid, clock, limit)) if due else tx.execute(SQL["of_queue"], (queue.qid, limit))
+    rows = (
+        tx.execute(SQL["due_of_queue"], (queue.qid, clock, limit))
+        if due
+        else tx.execute(SQL["of_queue"], (queue.qid, limit))
+    )
     return [as_record(row) for row in rows]
 
 
@@ -73,19 +83,30 @@ def fire(tx: Tx, fires: Sequence[Fire]) -> list[bool]:
 
 def _fire(tx: Tx, each: Fire) -> bool:
     queue = tx.queue(each.queue)
-    row = None if queue is None else tx.execute(SQL["schedule"], (queue.qid, each.schedule)).fetchone()
+    row = (
+        None
+        if queue is None
+        else tx.execute(SQL["schedule"], (queue.qid, each.schedule)).fetchone()
+    )
     if queue is None or row is None:
         return False
     made = int(not each.skipped)
     last = None if each.skipped else each.at_ms
-    if not tx.change(SQL["fired"], (each.next_ms, made, last, queue.qid, each.schedule, each.at_ms)):
+    if not tx.change(
+        SQL["fired"], (each.next_ms, made, last, queue.qid, each.schedule, each.at_ms)
+    ):
         return False
     if made:
         spec = as_record(row).spec
         job = msgspec.structs.replace(
-            spec.template, queue=each.queue, id=f"{each.schedule}@{each.at_ms}", given_id=False, delay_ms=0, at_ms=None,
+            spec.template,
+            queue=each.queue,
+            id=f"{each.schedule}@{each.at_ms}",
+            given_id=False,
+            delay_ms=0,
+            at_ms=None,
             schedule=each.schedule,
-        )  # fmt: skip
+        )
         answer = put.put(tx, [job], None)[0]
         elsewhere = answer.duplicate and answer.id != job.id
         if answer.full is not None:

@@ -21,7 +21,9 @@ def migrate(connection: apsw.Connection) -> str:
     """Bring the database up to date inside the caller's transaction. Returns the id of its event log, made once."""
     known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
     if known is None and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-        raise ConfigError("this SQLite file belongs to another program: it has tables, but not those of jobq")
+        raise ConfigError(
+            "this SQLite file belongs to another program: it has tables, but not those of jobq"
+        )
     version = 0 if known is None else int(_meta(connection)["schema"])
     if version > LATEST:
         raise ConfigError(

@@ -6,6 +6,7 @@ Completions that concern nobody else go in with one statement for the whole batc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 
@@ -87,7 +88,10 @@ def exchange(
         if len(calls) > WORKERS:
             calls.clear()
         calls[caller] = call
-        tx.execute(HOT["remember_call"], (caller, call, tx.now, msgspec.msgpack.encode(stale) if stale else None))
+        tx.execute(
+            HOT["remember_call"],
+            (caller, call, tx.now, msgspec.msgpack.encode(stale) if stale else None),
+        )
     return Settled(stale=tuple(stale), leases=tuple(leases), next_due_ms=due, asleep=asleep), asleep
 
 
@@ -95,7 +99,10 @@ def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState
     """The whole of `Store.extend`."""
     states: list[LeaseState] = []
     for lease in leases:
-        row = tx.execute(HOT["extend"], (tx.now + lease_ms, claims.job_number(lease.token), lease.id, lease.token)).fetchone()
+        row = tx.execute(
+            HOT["extend"],
+            (tx.now + lease_ms, claims.job_number(lease.token), lease.id, lease.token),
+        ).fetchone()
         states.append("lost" if row is None else "cancel" if row[0] & CANCEL else "held")
     return states
 
@@ -122,7 +129,11 @@ def _note(tx: Tx, item: Note) -> LeaseState:
 def _repeated(tx: Tx, stale: bytes | None, worker: str, call: str, wanted: Claim | None) -> Settled:
     refs = msgspec.msgpack.decode(stale, type=tuple[LeaseRef, ...]) if stale else ()
     leases = claims.again(tx, wanted, worker, call) if wanted is not None else []
-    return Settled(stale=refs, leases=tuple(leases), next_due_ms=0 if wanted is not None and len(leases) < wanted.limit else None)
+    return Settled(
+        stale=refs,
+        leases=tuple(leases),
+        next_due_ms=0 if wanted is not None and len(leases) < wanted.limit else None,
+    )
 
 
 def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRef]:
@@ -155,19 +166,54 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
     items: dict[int, list[Item]] = {}
     runs: dict[int, int] = {}
     until: dict[int, int] = {}
-    for outcome, (qid, pk, id, life, name, key, attempt, failures, stalls, created, due, started, told) in plain:
+    for outcome, (
+        qid,
+        pk,
+        id,
+        life,
+        name,
+        key,
+        attempt,
+        failures,
+        stalls,
+        created,
+        due,
+        started,
+        told,
+    ) in plain:
         if qid not in items:
             items[qid], runs[qid] = [], 0
             until[qid] = ending.keep_until(tx.queue_by_qid(qid).settings, COMPLETED, now)
         rows.append((outcome.result, now, until[qid], pk, outcome.token, outcome.id))
         items[qid].append(
-            (_COMPLETED, id, life, name, key, attempt, failures, stalls, COMPLETED, ACTIVE,
-             None, None, None, created, due, started, now)
-        )  # fmt: skip
+            (
+                _COMPLETED,
+                id,
+                life,
+                name,
+                key,
+                attempt,
+                failures,
+                stalls,
+                COMPLETED,
+                ACTIVE,
+                None,
+                None,
+                None,
+                created,
+                due,
+                started,
+                now,
+            )
+        )
         if told is not None:
             items[qid][-1] = with_meta(items[qid][-1], told)
         runs[qid] += now - started
-    complete = tx.change(HOT["complete"], rows[0]) == 1 if len(rows) == 1 else _all_or_none(tx, HOT["complete"], rows)
+    complete = (
+        tx.change(HOT["complete"], rows[0]) == 1
+        if len(rows) == 1
+        else _all_or_none(tx, HOT["complete"], rows)
+    )
     if complete:
         for qid, each in items.items():
             tx.moved(qid, _COMPLETED, ACTIVE, COMPLETED, each, worker=worker, run_ms=runs[qid])
@@ -189,7 +235,8 @@ def _all_or_none(tx: Tx, sql: str, rows: list[tuple[object, ...]]) -> bool:
 def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
     queue = tx.queue_by_qid(job.qid)
     delay_ms = outcome.delay_ms if isinstance(outcome, RetryLater | SnoozeFor) else 0
-    effect = effect_of(outcome.__struct_config__.tag, delay_ms=delay_ms, cancel_asked=bool(job.flags & CANCEL))  # type: ignore[arg-type]
+    kind = cast("str", outcome.__struct_config__.tag)
+    effect = effect_of(kind, delay_ms=delay_ms, cancel_asked=bool(job.flags & CANCEL))
     job.flags &= ~CANCEL
     failure: Failure | None = None
     if isinstance(outcome, RetryLater | Fail):
@@ -223,7 +270,11 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
 def _block(tx: Tx, job: Job, outcome: Block) -> None:
     if outcome.saved is not None:
         job.saved = outcome.saved
-    job.options = pack_options(msgspec.structs.replace(unpack_options(job.options), signal=outcome.signal, seen=outcome.seen))
+    job.options = pack_options(
+        msgspec.structs.replace(
+            unpack_options(job.options), signal=outcome.signal, seen=outcome.seen
+        )
+    )
     job.at_ms = FOREVER if outcome.timeout_ms is None else tx.now + outcome.timeout_ms
     fatal = flows.tie(tx, job, outcome.after)
     tx.move(job, Kind.BLOCKED, BLOCKED)

@@ -28,18 +28,29 @@ def flush(tx: Tx) -> None:
     flows.deliver(tx)
     keys.flush(tx)
     for qid in tx.freed:
-        if tx.queue_by_qid(qid).settings.effective.limit is not None and tx.queue_by_qid(qid).counts[WAITING]:
+        if (
+            tx.queue_by_qid(qid).settings.effective.limit is not None
+            and tx.queue_by_qid(qid).counts[WAITING]
+        ):
             tx.woken.setdefault(qid, 1)  # a slot under the queue's limit is free
     for qid, n in tx.woken.items():
         queue = tx.queue_by_qid(qid)
         if queue.asleep:
             _wake(tx, queue, n)
         if queue.asleep and queue.counts[DELAYED]:
-            _wake(tx, queue, 1)  # the one who knew when something is due may be busy then: another must know
+            _wake(
+                tx, queue, 1
+            )  # the one who knew when something is due may be busy then: another must know
     for qid, due in tx.soonest.items():
         queue = tx.queue_by_qid(qid)
-        if qid not in tx.woken and queue.asleep and tx.execute(HOT["next_due"], (qid,)).fetchone()[0] >= due:
-            _wake(tx, queue, 1)  # nothing else is due before it: one sleeper must learn the new time
+        if (
+            qid not in tx.woken
+            and queue.asleep
+            and tx.execute(HOT["next_due"], (qid,)).fetchone()[0] >= due
+        ):
+            _wake(
+                tx, queue, 1
+            )  # nothing else is due before it: one sleeper must learn the new time
     for qid, id in tx.ended:
         _tell(tx, f"e:{qid}:{id}", "ended", tx.queue_by_qid(qid).qname, id, once=True)
     for qid in tx.logged:
@@ -58,7 +69,9 @@ def ask_to_cancel(tx: Tx, worker: str | None, queue: QueueName, job: str) -> Non
 def fall_asleep(tx: Tx, queues: list[QueueRow], worker: str, port: int, slots: int) -> None:
     """The worker found nothing in these queues; a later job wakes it."""
     pid = os.getpid()
-    tx.connection.executemany(SQL["fall_asleep"], [(queue.qid, worker, port, pid, slots, tx.now) for queue in queues])
+    tx.connection.executemany(
+        SQL["fall_asleep"], [(queue.qid, worker, port, pid, slots, tx.now) for queue in queues]
+    )
     for queue in queues:
         if not queue.asleep:
             queue.asleep, queue.dirty = 1, True
@@ -101,7 +114,9 @@ def unlisten(tx: Tx, topics: list[Topic], port: int) -> None:
 def watch(tx: Tx, qid: int, ids: list[str], port: int) -> None:
     """The end of these new jobs is to be told at the mailbox."""
     pid = os.getpid()
-    tx.connection.executemany(SQL["listen"], [(f"e:{qid}:{id}", port, pid, tx.now + LISTEN_MS) for id in ids])
+    tx.connection.executemany(
+        SQL["listen"], [(f"e:{qid}:{id}", port, pid, tx.now + LISTEN_MS) for id in ids]
+    )
 
 
 def leave(tx: Tx, port: int) -> None:
@@ -140,11 +155,15 @@ def _tell_deputies(tx: Tx, queue: QueueRow) -> None:
         return
     tx.memory.deputies[queue.qid] = now + DEPUTIES_MS[0] / 1000
     sleepers = tx.execute(SQL["sleepers"], (queue.qid, len(DEPUTIES_MS))).fetchall()
-    for (worker, port, _, _), ms in zip(sleepers, DEPUTIES_MS, strict=False):  # there may be fewer sleepers
+    for (worker, port, _, _), ms in zip(
+        sleepers, DEPUTIES_MS, strict=False
+    ):  # there may be fewer sleepers
         tx.notices.append(Notice(port, "soon", *queue.qname, worker, str(ms)))
 
 
-def _tell(tx: Tx, topic: str, kind: str, queue: QueueName, name: str, *, once: bool = False) -> bool:
+def _tell(
+    tx: Tx, topic: str, kind: str, queue: QueueName, name: str, *, once: bool = False
+) -> bool:
     """Whether there was anybody to tell."""
     ports = tx.execute(SQL["listeners"], (topic,)).fetchall()
     tx.notices.extend(Notice(port, kind, *queue, name) for (port,) in ports)

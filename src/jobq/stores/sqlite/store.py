@@ -51,7 +51,19 @@ from jobq.core.records import (
 from jobq.core.states import State
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Clock
-from jobq.stores.sqlite import alter, database, flows, holds, presence, queues, reads, schedules, settle, signals, upkeep
+from jobq.stores.sqlite import (
+    alter,
+    database,
+    flows,
+    holds,
+    presence,
+    queues,
+    reads,
+    schedules,
+    settle,
+    signals,
+    upkeep,
+)
 from jobq.stores.sqlite import put as puts
 from jobq.stores.sqlite.mailbox import Mailbox
 from jobq.stores.sqlite.tx import Tx
@@ -63,15 +75,19 @@ SMALL = 100
 class SqliteStore:
     """A handle. Each belongs to one event loop; those on the same place share a database (see database.py)."""
 
-    def __init__(self, url: str, name: str, path: str | None, *, full: bool, clock: Clock | None) -> None:
+    def __init__(
+        self, url: str, name: str, path: str | None, *, full: bool, clock: Clock | None
+    ) -> None:
         self.url = url
         self._name, self._path, self._full, self._clock = name, path, full, clock
         self._database: database.Database | None = None
         self._mailbox: Mailbox | None = None
         self._asleep: set[str] = set()
-        self._expected: dict[JobKey, int] = {}  # jobs whose ends are wanted, and by how many (see `expect`)
+        self._expected: dict[
+            JobKey, int
+        ] = {}  # jobs whose ends are wanted, and by how many (see `expect`)
 
-    # ── lifecycle ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── lifecycle ─────────────────────────────────────────────────────────────────────────────────
 
     async def migrate(self) -> None:
         if self._database is None:
@@ -88,7 +104,9 @@ class SqliteStore:
             return
         if self._mailbox is not None:
             mailbox, self._mailbox = self._mailbox, None
-            with contextlib.suppress(Exception):  # those who would have told us find nobody, and that is all
+            with contextlib.suppress(
+                Exception
+            ):  # those who would have told us find nobody, and that is all
                 await self._write(signals.leave, mailbox.port)
             self._database.post.mailboxes.pop(mailbox.port, None)
             mailbox.close()
@@ -99,21 +117,29 @@ class SqliteStore:
         await self.migrate()
         return self
 
-    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         await self.aclose()
 
     async def tick(self, *, limit: int = 500) -> int:
         return await self._write(upkeep.tick, limit)
 
-    # ── hot ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── hot ───────────────────────────────────────────────────────────────────────────────────────
 
-    async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
+    async def put(
+        self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
+    ) -> list[PutResult]:
         watch = self._watched(specs) if self._expected else None
         if flow is not None:
             return await self._put_flow(specs, watch, flow, last)
-        return await (self._write_small if len(specs) <= SMALL else self._write)(puts.put, specs, watch)
+        return await (self._write_small if len(specs) <= SMALL else self._write)(
+            puts.put, specs, watch
+        )
 
-    async def _put_flow(self, specs: Sequence[JobSpec], watch: puts.Watch | None, flow: str, last: bool) -> list[PutResult]:
+    async def _put_flow(
+        self, specs: Sequence[JobSpec], watch: puts.Watch | None, flow: str, last: bool
+    ) -> list[PutResult]:
         try:
             return await self._write(puts.put, specs, watch, flow, last)
         except StoreUnavailable:
@@ -123,12 +149,20 @@ class SqliteStore:
                 await self._write(flows.discard, specs[0].queue.tenant, flow)
             raise
 
-    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
+    ) -> Settled:
         box = self._box()
         box.wake(worker).clear()
         was_asleep = worker in self._asleep
-        write = self._write_small if len(outcomes) + (0 if then is None else then.limit) <= 2 * SMALL else self._write
-        settled, asleep = await write(settle.exchange, outcomes, worker, call, then, box.port, was_asleep)
+        write = (
+            self._write_small
+            if len(outcomes) + (0 if then is None else then.limit) <= 2 * SMALL
+            else self._write
+        )
+        settled, asleep = await write(
+            settle.exchange, outcomes, worker, call, then, box.port, was_asleep
+        )
         if asleep:
             self._asleep.add(worker)
         elif was_asleep:
@@ -141,9 +175,11 @@ class SqliteStore:
     async def note(self, notes: Sequence[Note]) -> list[LeaseState]:
         return await self._write_small(settle.note, notes)
 
-    # ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── signals ───────────────────────────────────────────────────────────────────────────────────
 
-    async def sleep(self, queues: Sequence[QueueName], *, worker: str, slots: int, timeout_ms: int) -> bool:
+    async def sleep(
+        self, queues: Sequence[QueueName], *, worker: str, slots: int, timeout_ms: int
+    ) -> bool:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._box().wake(worker).wait()
@@ -166,7 +202,7 @@ class SqliteStore:
                     with contextlib.suppress(Exception):  # forgotten by a sweep otherwise
                         await self._write_small(signals.unlisten, topics, box.port)
 
-    # ── pipelined ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── pipelined ─────────────────────────────────────────────────────────────────────────────────
 
     lanes = 1  # its work is done in this process, so nothing is gained by more
 
@@ -190,16 +226,23 @@ class SqliteStore:
         jobs = {JobKey(spec.queue, spec.id) for spec in specs} & self._expected.keys()
         return puts.Watch(self._box().port, frozenset(jobs)) if jobs else None
 
-    # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── operators ─────────────────────────────────────────────────────────────────────────────────
 
     async def alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
-        return await (self._write_small if len(commands) <= SMALL else self._write)(alter.alter, commands)
+        return await (self._write_small if len(commands) <= SMALL else self._write)(
+            alter.alter, commands
+        )
 
     async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
         return await self._write(_declare, queue, config)
 
     async def set_limits(
-        self, queue: QueueName, limits: Limits | None, *, key: str | None = None, actor: str | None = None
+        self,
+        queue: QueueName,
+        limits: Limits | None,
+        *,
+        key: str | None = None,
+        actor: str | None = None,
     ) -> None:
         await self._write(queues.set_limits, queue, limits, key, actor)
 
@@ -209,32 +252,55 @@ class SqliteStore:
     async def resume(self, queue: QueueName, *, actor: str | None = None) -> None:
         await self._write(queues.pause, queue, False, actor)
 
-    async def hold(self, queue: QueueName, ms: int, key: str | None = None, *, actor: str | None = None) -> None:
+    async def hold(
+        self, queue: QueueName, ms: int, key: str | None = None, *, actor: str | None = None
+    ) -> None:
         await self._write(holds.hold, queue, ms, key, actor)
 
-    async def release_hold(self, queue: QueueName, key: str | None = None, *, actor: str | None = None) -> bool:
+    async def release_hold(
+        self, queue: QueueName, key: str | None = None, *, actor: str | None = None
+    ) -> bool:
         return await self._write(holds.release, queue, key, actor)
 
-    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000, actor: str | None = None) -> int:
+    async def clear(
+        self,
+        queue: QueueName,
+        *,
+        delayed: bool = False,
+        limit: int = 1000,
+        actor: str | None = None,
+    ) -> int:
         return await self._write(queues.clear, queue, delayed, limit, actor)
 
     async def clean(
-        self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000, actor: str | None = None
+        self,
+        queue: QueueName,
+        state: State,
+        *,
+        older_than_ms: int = 0,
+        limit: int = 1000,
+        actor: str | None = None,
     ) -> int:
         return await self._write(queues.clean, queue, state, older_than_ms, limit, actor)
 
-    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None) -> bool:
+    async def obliterate(
+        self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None
+    ) -> bool:
         return await self._write(queues.obliterate, queue, force, limit, actor)
 
-    # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── schedules ─────────────────────────────────────────────────────────────────────────────────
 
-    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None) -> ScheduleRecord:
+    async def put_schedule(
+        self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None
+    ) -> ScheduleRecord:
         return await self._write(schedules.put_schedule, spec, next_ms, actor)
 
     async def drop_schedule(self, queue: QueueName, id: str, *, actor: str | None = None) -> bool:
         return await self._write(schedules.drop_schedule, queue, id, actor)
 
-    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> Altered:
+    async def pause_schedule(
+        self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None
+    ) -> Altered:
         return await self._write(schedules.pause_schedule, queue, id, paused, actor)
 
     async def list_schedules(
@@ -245,7 +311,7 @@ class SqliteStore:
     async def fire(self, fires: Sequence[Fire]) -> list[bool]:
         return await self._write(schedules.fire, fires)
 
-    # ── reads ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reads ─────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
         return await (self._read_small if len(jobs) <= SMALL else self._read)(reads.get, jobs)
@@ -271,7 +337,7 @@ class SqliteStore:
     async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
         return await self._read(reads.queues, tenant)
 
-    # ── presence ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── presence ──────────────────────────────────────────────────────────────────────────────────
 
     async def beat(self, worker: WorkerRecord, *, ttl_ms: int, displace: bool = False) -> Beat:
         return await self._write(presence.beat, worker, ttl_ms, displace)
@@ -288,12 +354,19 @@ class SqliteStore:
     async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
         return await self._write(presence.lead, name, who, ttl_ms)
 
-    # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── events ────────────────────────────────────────────────────────────────────────────────────
 
     async def read_events(
-        self, queue: QueueName, *, after: str | None = None, limit: int = 1000, until: str | None = None
+        self,
+        queue: QueueName,
+        *,
+        after: str | None = None,
+        limit: int = 1000,
+        until: str | None = None,
     ) -> EventPage:
-        return await self._read(reads.read_events, self._opened().log_id, queue, after, limit, until)
+        return await self._read(
+            reads.read_events, self._opened().log_id, queue, after, limit, until
+        )
 
     async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:
         return await self._write(reads.ack_events, queue, reader, position)
@@ -304,18 +377,22 @@ class SqliteStore:
     async def forget_reader(self, queue: QueueName, reader: str) -> bool:
         return await self._write(reads.forget_reader, queue, reader)
 
-    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────
 
     def _opened(self) -> database.Database:
         if self._database is None:
-            raise RuntimeError("this store is not open: use `async with open_store(url) as store`, or await store.migrate()")
+            raise RuntimeError(
+                "this store is not open: use `async with open_store(url) as store`, or await store.migrate()"
+            )
         return self._database
 
     def _write(self, work: database.Work[database.T], *args: object) -> asyncio.Future[database.T]:
         """A write of some size: the thread's."""
         return self._opened().write(False, self._clock, work, *args)
 
-    def _write_small(self, work: database.Work[database.T], *args: object) -> asyncio.Future[database.T]:
+    def _write_small(
+        self, work: database.Work[database.T], *args: object
+    ) -> asyncio.Future[database.T]:
         """A write of at most SMALL jobs: at once, if nobody is in the way."""
         return self._opened().write(True, self._clock, work, *args)
 
@@ -323,7 +400,9 @@ class SqliteStore:
         """A read of some size: the thread's."""
         return self._opened().read(False, self._clock, work, *args)
 
-    def _read_small(self, work: database.Work[database.T], *args: object) -> asyncio.Future[database.T]:
+    def _read_small(
+        self, work: database.Work[database.T], *args: object
+    ) -> asyncio.Future[database.T]:
         """A read of at most SMALL jobs: at once."""
         return self._opened().read(True, self._clock, work, *args)
 

@@ -29,13 +29,20 @@ log = logging.getLogger("jobq")
 HOT = load("hot.sql")
 KEYED = load("keyed.sql")
 
-_STARTED, _RETRIED, _STALLED = (events.KIND_CODES[k] for k in (Kind.STARTED, Kind.RETRIED, Kind.STALLED))
+_STARTED, _RETRIED, _STALLED = (
+    events.KIND_CODES[k] for k in (Kind.STARTED, Kind.RETRIED, Kind.STALLED)
+)
 _KINDS = events.KIND_CODES
 # Kinds that count in the minute's figures, by their place in the minutes table.
 _MINUTE = {
-    _KINDS[Kind.ACCEPTED]: 0, _STARTED: 1, _KINDS[Kind.COMPLETED]: 2, _KINDS[Kind.FAILED]: 3,
-    _KINDS[Kind.CANCELLED]: 4, _RETRIED: 5, _STALLED: 6,
-}  # fmt: skip
+    _KINDS[Kind.ACCEPTED]: 0,
+    _STARTED: 1,
+    _KINDS[Kind.COMPLETED]: 2,
+    _KINDS[Kind.FAILED]: 3,
+    _KINDS[Kind.CANCELLED]: 4,
+    _RETRIED: 5,
+    _STALLED: 6,
+}
 _WAIT, _RUN = 7, 8
 
 
@@ -66,7 +73,14 @@ class QueueRow(msgspec.Struct):
     @classmethod
     def of(cls, row: Sequence[Any]) -> QueueRow:
         """From `SELECT *`."""
-        values: tuple[Any, ...] = (*row[:14], list(row[14:21]), row[21], list(row[22:31]), row[31], QueueName(row[1], row[2]))
+        values: tuple[Any, ...] = (
+            *row[:14],
+            list(row[14:21]),
+            row[21],
+            list(row[22:31]),
+            row[31],
+            QueueName(row[1], row[2]),
+        )
         return cls(*values)
 
     @property
@@ -77,14 +91,30 @@ class QueueRow(msgspec.Struct):
         try:
             return settings.unpack(self.settings_blob)
         except (msgspec.MsgspecError, TypeError) as error:
-            raise CorruptStore(f"the settings of queue {self.name!r} cannot be read ({error}): obliterate it by force") from error
+            raise CorruptStore(
+                f"the settings of queue {self.name!r} cannot be read ({error}): obliterate it by force"
+            ) from error
 
     def values(self) -> tuple[object, ...]:
         """Parameters of `save_queue`."""
         return (
-            self.mode, self.paused, self.listed, self.asleep, self.heard, self.seq, self.pos, self.logged, self.held_ms,
-            self.rate, self.settings_blob, *self.counts, self.minute, *self.figures, self.reserved, self.qid,
-        )  # fmt: skip
+            self.mode,
+            self.paused,
+            self.listed,
+            self.asleep,
+            self.heard,
+            self.seq,
+            self.pos,
+            self.logged,
+            self.held_ms,
+            self.rate,
+            self.settings_blob,
+            *self.counts,
+            self.minute,
+            *self.figures,
+            self.reserved,
+            self.qid,
+        )
 
 
 class Granted(NamedTuple):
@@ -111,12 +141,20 @@ class Memory:
     def __init__(self, incarnation: str = "") -> None:
         self.incarnation = incarnation  # of the database: see Database
         self.granted: dict[str, Granted] = {}  # by token
-        self.calls: dict[str, str] = {}  # the last exchange of each worker that talks through this process
+        self.calls: dict[
+            str, str
+        ] = {}  # the last exchange of each worker that talks through this process
         self.looked_ms: dict[int, int] = {}  # per queue: nothing was due then
-        self.deputies: dict[int, float] = {}  # per queue: until when deputies need not be told (monotonic)
-        self.unreadable: set[int] = set()  # queues whose settings cannot be read: the log has said so
+        self.deputies: dict[
+            int, float
+        ] = {}  # per queue: until when deputies need not be told (monotonic)
+        self.unreadable: set[int] = (
+            set()
+        )  # queues whose settings cannot be read: the log has said so
         self.ticked_qid = 0  # the queue the last tick got to
-        self.queues: dict[QueueName | int, QueueRow] = {}  # by name and by number, as long as nobody else writes
+        self.queues: dict[
+            QueueName | int, QueueRow
+        ] = {}  # by name and by number, as long as nobody else writes
 
     def forget_queues(self) -> None:
         """Their rows may be others by now."""
@@ -126,7 +164,9 @@ class Memory:
 class Tx:
     """The request's connection, its time, and what it has done so far."""
 
-    def __init__(self, connection: apsw.Connection, now: int, memory: Memory, ahead: int = 0) -> None:
+    def __init__(
+        self, connection: apsw.Connection, now: int, memory: Memory, ahead: int = 0
+    ) -> None:
         self.connection = connection
         self.execute: Callable[..., Any] = connection.execute  # rows of any shape
         self.now = now
@@ -154,7 +194,7 @@ class Tx:
         self.connection.executemany(sql, rows)
         return self.connection.total_changes() - before
 
-    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── rows ──────────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, name: QueueName) -> QueueRow | None:
         """The queue's row; the same object for the whole transaction."""
@@ -229,9 +269,17 @@ class Tx:
         """Write a row back."""
         self.execute(HOT["save_job"], job.values())
 
-    # ── what happened ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what happened ─────────────────────────────────────────────────────────────────────────────
 
-    def move(self, job: Job, kind: Kind, state: int, *, reason: str | None = None, failure: Failure | None = None) -> None:
+    def move(
+        self,
+        job: Job,
+        kind: Kind,
+        state: int,
+        *,
+        reason: str | None = None,
+        failure: Failure | None = None,
+    ) -> None:
         """Take a loaded job to another state, save it and put it on record."""
         previous, job.state = job.state, state
         if failure is not None:
@@ -242,7 +290,13 @@ class Tx:
             self.due_at(job.qid, job.due_ms)
 
     def record(
-        self, job: Job, kind: Kind, previous: int | None, *, reason: str | None = None, failure: Failure | None = None
+        self,
+        job: Job,
+        kind: Kind,
+        previous: int | None,
+        *,
+        reason: str | None = None,
+        failure: Failure | None = None,
     ) -> None:
         """Put a saved change on record."""
         error = fingerprint = None
@@ -250,9 +304,24 @@ class Tx:
             error, fingerprint = error_text(failure), failure.fingerprint
             reason = reason or failure.reason
         item: events.Item = (
-            _KINDS[kind], job.id, job.life, job.name, job.key, job.attempt, job.failures, job.stalls, job.state, previous,
-            reason, error, fingerprint, job.created_ms, job.due_ms, job.started_ms, job.finished_ms,
-        )  # fmt: skip
+            _KINDS[kind],
+            job.id,
+            job.life,
+            job.name,
+            job.key,
+            job.attempt,
+            job.failures,
+            job.stalls,
+            job.state,
+            previous,
+            reason,
+            error,
+            fingerprint,
+            job.created_ms,
+            job.due_ms,
+            job.started_ms,
+            job.finished_ms,
+        )
         if job.actor is not None:
             item = (*item, job.actor)
         if job.options is not None and (names := self.queue_by_qid(job.qid).settings.event_meta):
@@ -260,16 +329,33 @@ class Tx:
         run = self.now - job.started_ms if previous == ACTIVE and job.started_ms is not None else 0
         wait = self.now - (job.due_ms or job.created_ms) if job.state == ACTIVE else 0
         worker = job.worker if previous == ACTIVE or job.state == ACTIVE else None
-        self.moved(job.qid, _KINDS[kind], previous, job.state, [item], worker=worker, run_ms=run, wait_ms=wait)
+        self.moved(
+            job.qid,
+            _KINDS[kind],
+            previous,
+            job.state,
+            [item],
+            worker=worker,
+            run_ms=run,
+            wait_ms=wait,
+        )
         if job.stalls and previous != job.state and WAITING in (previous, job.state):
             self.frail(job.qid, 1 if job.state == WAITING else -1)
         if job.key is not None and previous != job.state:
             self.key_moved(job.qid, job.key, previous, job.state)
 
     def moved(
-        self, qid: int, kind: int, previous: int | None, state: int, items: Sequence[events.Item], *,
-        worker: str | None = None, run_ms: int = 0, wait_ms: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        qid: int,
+        kind: int,
+        previous: int | None,
+        state: int,
+        items: Sequence[events.Item],
+        *,
+        worker: str | None = None,
+        run_ms: int = 0,
+        wait_ms: int = 0,
+    ) -> None:
         """Put a batch of the same change on record."""
         n = len(items)
         self._tell(qid, worker, items)
@@ -299,7 +385,14 @@ class Tx:
         else:  # an entry has one worker, and entries keep the order of what happened
             entries.append((worker, list(items)))
 
-    def done_to(self, queue: QueueRow, kind: QueueKind, *, reason: str | None = None, actor: str | None = None) -> None:
+    def done_to(
+        self,
+        queue: QueueRow,
+        kind: QueueKind,
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+    ) -> None:
         """Record something that was done to a queue as a whole."""
         self._tell(queue.qid, None, [events.queue_item(kind, self.now, reason, actor)])
 
@@ -339,7 +432,7 @@ class Tx:
         row.counts[state] -= n
         row.dirty = True
 
-    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────
 
     def _figures(self, row: QueueRow) -> list[int]:
         """The figures of this minute; those of a past one are put away first."""

@@ -31,4 +31,6 @@ def due_again(job: Job) -> None:
     """The job was given another time: its ttl counts from there."""
     options = unpack_options(job.options)
     if options.put_off is not None:
-        job.options = pack_options(msgspec.structs.replace(options, put_off=options.put_off._replace(due_ms=0)))
+        job.options = pack_options(
+            msgspec.structs.replace(options, put_off=options.put_off._replace(due_ms=0))
+        )

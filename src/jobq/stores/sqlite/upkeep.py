@@ -38,7 +38,9 @@ def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
         tx.execute(KEYED["free_held_keys"], (queue.qid, now))
     found = tx.execute(HOT["anything_due"], (queue.qid, now)).fetchone()
     for there, (statement, act) in zip(found, _BY_CLOCK, strict=True):
-        if there or (steps and act is _expire):  # what was just promoted may be past its ttl already
+        if there or (
+            steps and act is _expire
+        ):  # what was just promoted may be past its ttl already
             rows = tx.execute(HOT[statement], (queue.qid, now, limit)).fetchall()
             for row in rows:
                 act(tx, queue, Job(*row))
@@ -81,8 +83,12 @@ def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
     """A lease expired: back to the front, or failed past max_stalls, or cancelled if that was asked."""
     job.stalls += 1
     allowed = chances.allowed(queue, job.name, job.options)
-    effect = outcomes.stall(stalls=job.stalls, max_stalls=allowed, cancel_asked=bool(job.flags & CANCEL))
-    stalled = verdicts.stalled(attempt=job.attempt, stalls=job.stalls, max_stalls=allowed, worker=job.worker, now_ms=tx.now)
+    effect = outcomes.stall(
+        stalls=job.stalls, max_stalls=allowed, cancel_asked=bool(job.flags & CANCEL)
+    )
+    stalled = verdicts.stalled(
+        attempt=job.attempt, stalls=job.stalls, max_stalls=allowed, worker=job.worker, now_ms=tx.now
+    )
     failure = errors.add(tx, job, stalled)
     if effect.kind is Kind.CANCELLED:
         ending.end(tx, queue, job, CANCELLED, reason=job.reason or "cancelled")
@@ -98,10 +104,14 @@ def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
     cap = queue.settings.retention.count
     for state in ENDED:
         for keep in (0, 1):
-            rows = tx.execute(SQL["past_retention"], (queue.qid, state, keep, tx.now, limit - steps)).fetchall()
+            rows = tx.execute(
+                SQL["past_retention"], (queue.qid, state, keep, tx.now, limit - steps)
+            ).fetchall()
             steps += _let_go(tx, queue, state, rows)
         if cap is not None and queue.counts[state] > cap:
-            rows = tx.execute(SQL["beyond_count"], (queue.qid, state, cap, limit - steps)).fetchall()
+            rows = tx.execute(
+                SQL["beyond_count"], (queue.qid, state, cap, limit - steps)
+            ).fetchall()
             steps += _let_go(tx, queue, state, rows)
     return steps
 
@@ -126,7 +136,13 @@ def _promote(tx: Tx, queue: QueueRow, job: Job) -> None:
 
 def _expire(tx: Tx, queue: QueueRow, job: Job) -> None:
     ttl_ms = unpack_options(job.options).ttl_ms or 0
-    ending.end(tx, queue, job, FAILED, failure=verdicts.expired(ttl_ms=ttl_ms, attempt=job.attempt, now_ms=tx.now))
+    ending.end(
+        tx,
+        queue,
+        job,
+        FAILED,
+        failure=verdicts.expired(ttl_ms=ttl_ms, attempt=job.attempt, now_ms=tx.now),
+    )
 
 
 def _overdue(tx: Tx, queue: QueueRow, job: Job) -> None:
@@ -152,7 +168,11 @@ def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
     upto = excess[-1] if read is None else min(excess[-1], read)
     over = [pos for pos, logged in oldest if pos > upto and logged <= queue.logged - LOG_CAP]
     if over:
-        log.error("the log of queue %s is full: %d entries that no reader has read are dropped", queue.name, len(over))
+        log.error(
+            "the log of queue %s is full: %d entries that no reader has read are dropped",
+            queue.name,
+            len(over),
+        )
         upto = over[-1]
     _remember_last(tx, queue, upto)
     return tx.change(SQL["trim_log"], (queue.qid, upto))

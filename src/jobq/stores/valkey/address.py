@@ -23,9 +23,13 @@ Kind = Literal["single", "sentinel", "cluster"]
 Node = tuple[str, int]
 
 _KINDS: dict[str, tuple[Kind, bool]] = {
-    "valkey": ("single", False), "redis": ("single", False), "valkeys": ("single", True), "rediss": ("single", True),
-    "valkey+sentinel": ("sentinel", False), "valkey+cluster": ("cluster", False),
-}  # fmt: skip
+    "valkey": ("single", False),
+    "redis": ("single", False),
+    "valkeys": ("single", True),
+    "rediss": ("single", True),
+    "valkey+sentinel": ("sentinel", False),
+    "valkey+cluster": ("cluster", False),
+}
 _OPTIONS = {"prefix", "wait", "wait_timeout", "timeout", "tls", "ca"}
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 """Neither braces nor colons, which would move keys to another slot or queue; nothing that must be quoted in an ACL."""
@@ -60,18 +64,24 @@ def parse(url: str) -> Address:
     except ValueError as e:
         raise ConfigError(f"{shown(url)!r} is not a URL: {e}") from None
     if set(apart(url)[1]) & set("/?#"):
-        raise ConfigError(f"{shown(url)!r}: the user or password has a '/', '?' or '#' in it: write %2F, %3F or %23 there")
+        raise ConfigError(
+            f"{shown(url)!r}: the user or password has a '/', '?' or '#' in it: write %2F, %3F or %23 there"
+        )
     kind, tls = _KINDS[parts.scheme]
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := options.keys() - _OPTIONS:
-        raise ConfigError(f"{shown(url)!r} has the unknown option {min(unknown)!r}: there are {', '.join(sorted(_OPTIONS))}")
+        raise ConfigError(
+            f"{shown(url)!r} has the unknown option {min(unknown)!r}: there are {', '.join(sorted(_OPTIONS))}"
+        )
     path = [unquote(p) for p in parts.path.split("/") if p]
     name = None
     if kind == "sentinel":
         if not path:
-            raise ConfigError(f"{shown(url)!r} does not name its primary: valkey+sentinel://host:26379/mymaster")
+            raise ConfigError(
+                f"{shown(url)!r} does not name its primary: valkey+sentinel://host:26379/mymaster"
+            )
         name = path.pop(0)
     db = _number(url, "database", path[0]) if path else 0
     if kind == "cluster" and db:
@@ -86,12 +96,21 @@ def parse(url: str) -> Address:
             "given up before; make wait_timeout shorter than timeout"
         )
     return Address(
-        kind=kind, nodes=tuple(_node(url, host, default) for host in (hosts or "localhost").split(",")), shown=shown(url),
+        kind=kind,
+        nodes=tuple(_node(url, host, default) for host in (hosts or "localhost").split(",")),
+        shown=shown(url),
         # A user without a password is one that needs none, not nobody: the server is told who it is all the same.
-        user=unquote(user) or None, password=unquote(password) if user or password else None, db=db, name=name, wait=wait,
-        wait_timeout_ms=int(wait_timeout * 1000), timeout=timeout, tls=tls or options.get("tls") == "1", ca=options.get("ca"),
+        user=unquote(user) or None,
+        password=unquote(password) if user or password else None,
+        db=db,
+        name=name,
+        wait=wait,
+        wait_timeout_ms=int(wait_timeout * 1000),
+        timeout=timeout,
+        tls=tls or options.get("tls") == "1",
+        ca=options.get("ca"),
         prefix=_prefix(url, options.get("prefix", SPACE)),
-    )  # fmt: skip
+    )
 
 
 def _prefix(url: str, text: str) -> str:
@@ -110,7 +129,9 @@ def _node(url: str, host: str, default: int) -> Node:
     elif ":" in host:
         name, port = host.rsplit(":", 1)
     number = _number(url, "port", port) if port else default
-    if not 0 < number < 65536:  # the system would take what is left of it in 16 bits, and ask somebody else
+    if (
+        not 0 < number < 65536
+    ):  # the system would take what is left of it in 16 bits, and ask somebody else
         raise ConfigError(f"{shown(url)!r} has {port!r} for its port: it is from 1 to 65535")
     return name or "localhost", number
 
@@ -127,5 +148,7 @@ def _seconds(url: str, what: str, text: str) -> float:
         if not 0 < value < 3600:
             raise ValueError(text)
     except ValueError:
-        raise ConfigError(f"{shown(url)!r} has {text!r} for {what}: it is a number of seconds") from None
+        raise ConfigError(
+            f"{shown(url)!r} has {text!r} for {what}: it is a number of seconds"
+        ) from None
     return value

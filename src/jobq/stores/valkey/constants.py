@@ -44,11 +44,17 @@ _WORDS = {
     "unreadable": verdicts.UNREADABLE,
 }
 _EFFECTS = {
-    tag: {"kind": effect.kind.value, "state": STATE_CODES[effect.state], "failed": effect.failed, "returns": effect.returns}
+    tag: {
+        "kind": effect.kind.value,
+        "state": STATE_CODES[effect.state],
+        "failed": effect.failed,
+        "returns": effect.returns,
+    }
     for tag, effect in EFFECTS.items()
 }
 _APPLIES = {
-    tag: {state.value: state in rule.states for state in STATE_CODES} | {"unstarted": rule.unstarted}
+    tag: {state.value: state in rule.states for state in STATE_CODES}
+    | {"unstarted": rule.unstarted}
     for tag, rule in APPLIES.items()
 }
 

@@ -35,7 +35,7 @@ class Flows(Mail):
         super().__init__(*args)
         self._drafts: dict[tuple[str, str], _Draft] = {}
 
-    # ── edges ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── edges ─────────────────────────────────────────────────────────────────────────────────────
 
     async def check_edges(self, specs: Sequence[JobSpec]) -> dict[JobKey, str]:
         """Where the jobs are that these wait for. InvalidJob if one of them does not exist."""
@@ -44,7 +44,9 @@ class Flows(Mail):
             return {}
         for spec in specs:
             await self.partitions(spec.queue)
-        own = {JobKey(spec.queue, spec.id): self.place(spec.queue, spec.id, spec.key) for spec in specs}
+        own = {
+            JobKey(spec.queue, spec.id): self.place(spec.queue, spec.id, spec.key) for spec in specs
+        }
         found = await self.locate(waited - own.keys())
         for spec in specs:
             for edge in spec.after:
@@ -60,7 +62,7 @@ class Flows(Mail):
             found |= {listed[n]: prefix for n, yes in zip(places, known, strict=True) if yes}
         return found
 
-    # ── flows ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── flows ─────────────────────────────────────────────────────────────────────────────────────
 
     async def put_flow(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
         """Stage members, and with the last ones submit all of them."""
@@ -74,13 +76,17 @@ class Flows(Mail):
             return await self._put_flow(specs, flow, last)
         except Parted as e:
             await self._give_up(flow, specs[0].queue.tenant)
-            raise ConfigError(f"queue {e} was given partitions while flow {flow!r} was made: submit the flow again") from None
+            raise ConfigError(
+                f"queue {e} was given partitions while flow {flow!r} was made: submit the flow again"
+            ) from None
 
     async def _put_flow(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
         tenant = specs[0].queue.tenant
         places = [await self._stage_place(spec) for spec in specs]
         draft = self._draft(tenant, flow)
-        state, *_ = await self._manifest(tenant, flow, "stage" if draft.places else "begin", *dict.fromkeys(places))
+        state, *_ = await self._manifest(
+            tenant, flow, "stage" if draft.places else "begin", *dict.fromkeys(places)
+        )
         if state == b"open":
             try:
                 check_locks(specs, draft.locks)
@@ -99,7 +105,10 @@ class Flows(Mail):
             self._drafts.pop((tenant, flow), None)
             raise refusals.swept_flow(flow)
         if not last:
-            return [PutResult(id=s.id, life=0, state=State.BLOCKED if s.after else State.WAITING) for s in specs]
+            return [
+                PutResult(id=s.id, life=0, state=State.BLOCKED if s.after else State.WAITING)
+                for s in specs
+            ]
         answers = await self._bring_in(tenant, flow)
         if draft.outside or any(len(answer) > 4 for answer in answers.values()):
             await self._look_again(answers)
@@ -115,7 +124,13 @@ class Flows(Mail):
 
     async def _manifest(self, tenant: str, flow: str, verb: str, *prefixes: str) -> Any:
         """What the one place says where it is decided whether a flow is submitted."""
-        return await self.fcall("manifest", self.keys.manifest(tenant, flow), verb, *prefixes, confirmed=verb == "submit")
+        return await self.fcall(
+            "manifest",
+            self.keys.manifest(tenant, flow),
+            verb,
+            *prefixes,
+            confirmed=verb == "submit",
+        )
 
     async def _give_up(self, flow: str, tenant: str) -> None:
         """The flow is refused: as if nothing of it had ever come."""
@@ -129,15 +144,21 @@ class Flows(Mail):
         await self.partitions(spec.queue)
         return self.place(spec.queue, spec.id, spec.key)
 
-    async def _stage(self, specs: Sequence[JobSpec], places: list[str], flow: str, draft: _Draft) -> None:
-        where = draft.places | {JobKey(s.queue, s.id): place for s, place in zip(specs, places, strict=True)}
+    async def _stage(
+        self, specs: Sequence[JobSpec], places: list[str], flow: str, draft: _Draft
+    ) -> None:
+        where = draft.places | {
+            JobKey(s.queue, s.id): place for s, place in zip(specs, places, strict=True)
+        }
         where |= await self.locate({e.job for s in specs for e in s.after} - where.keys())
         for prefix in dict.fromkeys(places):
             mine = [spec for spec, place in zip(specs, places, strict=True) if place == prefix]
             for start in range(0, len(mine), _STAGED):
                 await self._stage_at(prefix, mine[start : start + _STAGED], flow, where)
 
-    async def _stage_at(self, prefix: str, specs: Sequence[JobSpec], flow: str, where: dict[JobKey, str]) -> None:
+    async def _stage_at(
+        self, prefix: str, specs: Sequence[JobSpec], flow: str, where: dict[JobKey, str]
+    ) -> None:
         if packing.too_large(specs):
             middle = len(specs) // 2
             await self._stage_at(prefix, specs[:middle], flow, where)
@@ -190,7 +211,9 @@ class Flows(Mail):
                     to_wake, _, due_in, some, ids, more = await self.fcall(
                         "submit", prefix, self.now(), flow, which, confirmed=True
                     )
-                    answers |= {(prefix, id.decode()): answer for id, answer in zip(ids, some, strict=True)}
+                    answers |= {
+                        (prefix, id.decode()): answer for id, answer in zip(ids, some, strict=True)
+                    }
                     await self.after(keys.queue_of(prefix), prefix, to_wake=to_wake, due_in=due_in)
             for prefix in prefixes:
                 await self.pump(prefix)
@@ -225,7 +248,10 @@ class Flows(Mail):
         for place, ids in missing.items():
             for id, view in zip(ids, await self._views(place, ids), strict=True):
                 answers[place, id] = [0, id.encode(), 0, view[1] if view else 4, view or []]
-        return [self.put_result(s.queue, answers[place, s.id]) for s, place in zip(specs, places, strict=True)]
+        return [
+            self.put_result(s.queue, answers[place, s.id])
+            for s, place in zip(specs, places, strict=True)
+        ]
 
     def put_result(self, queue: QueueName, answer: list[Any]) -> PutResult:
         """An answer of put or submit."""
@@ -260,7 +286,9 @@ class _Draft:
         self.places: dict[JobKey, str] = {}
         self.edges: dict[Edge, str] = {}
         self.locks: dict[Lock, str] = {}
-        self.samples: dict[str, dict[bool, JobSpec]] = {}  # of each place, by whether it has a key, the one that costs most
+        self.samples: dict[
+            str, dict[bool, JobSpec]
+        ] = {}  # of each place, by whether it has a key, the one that costs most
 
     def add(self, specs: Sequence[JobSpec], places: list[str]) -> None:
         for spec, place in zip(specs, places, strict=True):

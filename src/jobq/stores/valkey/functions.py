@@ -16,10 +16,36 @@ VERSION = "jobq_v2"
 
 _FOLDER = Path(__file__).parent / "lua"
 FILES = (
-    "base", "clock", "counters", "log", "record", "stalls", "unknown", "verdicts", "line", "keyed", "holds", "rates", "move",
-    "unique", "bounds", "signals", "upkeep", "claim", "flow", "staging", "put", "alike", "settle", "alter", "reads",
-    "queues", "schedules", "presence", "manifest",
-)  # fmt: skip
+    "base",
+    "clock",
+    "counters",
+    "log",
+    "record",
+    "stalls",
+    "unknown",
+    "verdicts",
+    "line",
+    "keyed",
+    "holds",
+    "rates",
+    "move",
+    "unique",
+    "bounds",
+    "signals",
+    "upkeep",
+    "claim",
+    "flow",
+    "staging",
+    "put",
+    "alike",
+    "settle",
+    "alter",
+    "reads",
+    "queues",
+    "schedules",
+    "presence",
+    "manifest",
+)
 _SHARED = """local J = {}
 local call, mpack, munpack = redis.call, cmsgpack.pack, cmsgpack.unpack
 local spack, sunpack, null = struct.pack, struct.unpack, cjson.null
@@ -28,7 +54,9 @@ local spack, sunpack, null = struct.pack, struct.unpack, cjson.null
 
 def _text() -> tuple[str, str]:
     blocks = "".join(f"do\n{_read(name)}end\n" for name in FILES)
-    body = f"local function build()\n{_SHARED}{constants()}{blocks}return J\nend\n{_read('register')}"
+    body = (
+        f"local function build()\n{_SHARED}{constants()}{blocks}return J\nend\n{_read('register')}"
+    )
     digest = sha256(body.encode()).hexdigest()[:16]
     return f'#!lua name={VERSION}\nlocal VERSION, DIGEST = "{VERSION}", "{digest}"\n{body}', digest
 

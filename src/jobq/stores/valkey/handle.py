@@ -47,14 +47,16 @@ class Handle:
         """Call a function; errors of the library become exceptions of `jobq.errors`."""
         return await self.fcall_list(function(name), key, args, confirmed=confirmed)
 
-    async def fcall_list(self, name: bytes, key: str, args: Sequence[Argument], *, confirmed: bool = False) -> Reply:
+    async def fcall_list(
+        self, name: bytes, key: str, args: Sequence[Argument], *, confirmed: bool = False
+    ) -> Reply:
         """The same, for the hot paths."""
         try:
             return await self.servers.fcall(name, key, args, confirmed=confirmed)
         except ServerError as e:
             _raise(e, keys.queue_of(key) if "{" in key and ":" in key else None)
 
-    # ── where jobs are ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── where jobs are ────────────────────────────────────────────────────────────────────────────
 
     async def partitions(self, queue: QueueName) -> int:
         """How many partitions a queue has; asked for once."""
@@ -68,7 +70,11 @@ class Handle:
     async def prefixes(self, queue: QueueName) -> list[str]:
         """Where its jobs are: one prefix, or one per partition."""
         n = self._partitions.get(queue) or await self.partitions(queue)
-        return [self.keys.prefix(queue)] if n == 1 else [self.keys.partition_prefix(queue, p) for p in range(n)]
+        return (
+            [self.keys.prefix(queue)]
+            if n == 1
+            else [self.keys.partition_prefix(queue, p) for p in range(n)]
+        )
 
     async def home(self, queue: QueueName) -> str:
         """Where shard 0 of its log is: there it is told what is done to the queue as a whole."""
@@ -77,7 +83,11 @@ class Handle:
     def place(self, queue: QueueName, id: str, key: str | None = None) -> str:
         """Where a job is, in a queue whose partitions are known."""
         n = self._partitions[queue]
-        return self.keys.prefix(queue) if n == 1 else self.keys.partition_prefix(queue, keys.partition_of(key, id, n))
+        return (
+            self.keys.prefix(queue)
+            if n == 1
+            else self.keys.partition_prefix(queue, keys.partition_of(key, id, n))
+        )
 
     async def places(self, jobs: Sequence[JobKey]) -> dict[str, list[int]]:
         """Where to look for jobs, as places in the list. One with a key may be in any partition: only its id is known here."""
@@ -91,7 +101,9 @@ class Handle:
         """Put a queue on the list of queues. Before its first job: a tick must be able to find it. `again`: it may have been
         obliterated since."""
         if again or queue not in self._met:
-            await self.servers.command(self.keys.queues, "SADD", self.keys.queues, self.keys.prefix(queue))
+            await self.servers.command(
+                self.keys.queues, "SADD", self.keys.queues, self.keys.prefix(queue)
+            )
             self._met.add(queue)
 
     async def all_queues(self) -> list[QueueName]:

@@ -12,7 +12,9 @@ from jobq.stores.valkey.handle import Refused
 class Holds(Flows):
     """`hold`, `release_hold` and `holds`. Each partition has the hold of its queue; that of a key is in the key's partition."""
 
-    async def hold(self, queue: QueueName, ms: int, key: str | None = None, *, actor: str | None = None) -> None:
+    async def hold(
+        self, queue: QueueName, ms: int, key: str | None = None, *, actor: str | None = None
+    ) -> None:
         """See OperatorStore."""
         await self.meet(queue)
         home = await self.home(queue)
@@ -24,7 +26,9 @@ class Holds(Flows):
                 raise rule.no_keys(queue.queue) from None
             await self.after(queue, prefix, messages=messages)
 
-    async def release_hold(self, queue: QueueName, key: str | None = None, *, actor: str | None = None) -> bool:
+    async def release_hold(
+        self, queue: QueueName, key: str | None = None, *, actor: str | None = None
+    ) -> bool:
         """See OperatorStore."""
         home = await self.home(queue)
         args = (home, actor or "", key or "", rule.told_lifted(key) or "")
@@ -42,8 +46,13 @@ class Holds(Flows):
         for prefix in await self.prefixes(queue):
             whole, *flat = await self.fcall("holds", prefix, self.now(), limit)
             ends += [int(float(whole))] if whole else []
-            held += [(int(float(end)), key.decode()) for key, end in zip(flat[::2], flat[1::2], strict=True)]
-        return HoldsRecord(until_ms=max(ends, default=None), keys={key: end for end, key in sorted(held)[:limit]})
+            held += [
+                (int(float(end)), key.decode())
+                for key, end in zip(flat[::2], flat[1::2], strict=True)
+            ]
+        return HoldsRecord(
+            until_ms=max(ends, default=None), keys={key: end for end, key in sorted(held)[:limit]}
+        )
 
     async def _held_at(self, queue: QueueName, key: str | None) -> list[str]:
         prefixes = await self.prefixes(queue)

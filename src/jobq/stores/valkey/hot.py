@@ -41,7 +41,12 @@ from jobq.stores.valkey.wire import Argument
 
 log = logging.getLogger("jobq")
 
-_PUT, _PUT_ALIKE, _SETTLE, _EXTEND = function("put"), function("put_alike"), function("settle"), function("extend")
+_PUT, _PUT_ALIKE, _SETTLE, _EXTEND = (
+    function("put"),
+    function("put_alike"),
+    function("settle"),
+    function("extend"),
+)
 _numbers = Struct(">8d").pack
 _BATCH = 2000
 """Jobs per call of put: the server does nothing else meanwhile, and 2,000 take it about 6 ms."""
@@ -93,9 +98,11 @@ class _Found:
 
     def answer(self) -> Settled:
         return Settled(
-            stale=tuple(self.stale), leases=tuple(self.leases), next_due_ms=min(self.dues, default=None),
+            stale=tuple(self.stale),
+            leases=tuple(self.leases),
+            next_due_ms=min(self.dues, default=None),
             asleep=self.asleep and not self.leases,
-        )  # fmt: skip
+        )
 
 
 class HotCalls(Sleep):
@@ -109,7 +116,9 @@ class HotCalls(Sleep):
         """See Pipelined."""
         return Prepared(specs, self.expected)
 
-    async def put(self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True) -> list[PutResult]:
+    async def put(
+        self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
+    ) -> list[PutResult]:
         """See HotStore."""
         if not specs and flow is None:
             return []
@@ -124,7 +133,12 @@ class HotCalls(Sleep):
     async def _put(self, specs: Sequence[JobSpec]) -> list[PutResult]:
         queue = specs[0].queue
         specs = specs if isinstance(specs, Prepared) else Prepared(specs, self.expected)
-        if specs.alike is not None and len(specs) <= _BATCH and self._partitions.get(queue) == 1 and queue in self._met:
+        if (
+            specs.alike is not None
+            and len(specs) <= _BATCH
+            and self._partitions.get(queue) == 1
+            and queue in self._met
+        ):
             return await self._put_at(self.keys.prefix(queue), specs, {})
         where = await self.check_edges(specs) if any(spec.after for spec in specs) else {}
         if where and together(specs):  # a flow in all but name
@@ -139,12 +153,17 @@ class HotCalls(Sleep):
             try:
                 return await self.put_flow(specs, f"put-{os.urandom(9).hex()}", True)
             except QueueFull as full:
-                return [PutResult(id=spec.id, life=0, state=None, full=full.max_waiting) for spec in specs]
+                return [
+                    PutResult(id=spec.id, life=0, state=None, full=full.max_waiting)
+                    for spec in specs
+                ]
         answers: list[PutResult | None] = [None] * len(specs)
         for prefix, places in groups.items():
             for start in range(0, len(places), _BATCH):
                 part = places[start : start + _BATCH]
-                for n, answer in zip(part, await self._put_part(prefix, [specs[n] for n in part], where), strict=True):
+                for n, answer in zip(
+                    part, await self._put_part(prefix, [specs[n] for n in part], where), strict=True
+                ):
                     answers[n] = answer
         return answers  # type: ignore[return-value]
 
@@ -158,24 +177,32 @@ class HotCalls(Sleep):
             groups.setdefault(self.place(spec.queue, spec.id, spec.key), []).append(n)
         return groups
 
-    async def _put_at(self, prefix: str, specs: Prepared, where: dict[JobKey, str]) -> list[PutResult]:
+    async def _put_at(
+        self, prefix: str, specs: Prepared, where: dict[JobKey, str]
+    ) -> list[PutResult]:
         if specs.too_large:
             middle = len(specs) // 2
             first = await self._put_part(prefix, specs[:middle], where)
             return first + await self._put_part(prefix, specs[middle:], where)
-        name, args = (_PUT, self._each(specs, where)) if specs.alike is None else (_PUT_ALIKE, specs.alike)
+        name, args = (
+            (_PUT, self._each(specs, where)) if specs.alike is None else (_PUT_ALIKE, specs.alike)
+        )
         try:
             reply = await self.fcall_list(name, prefix, (self.now(), *args), confirmed=True)
         except Refused as e:
             self.refuse(e, specs)
         if reply[4]:
             await self.meet(specs[0].queue, again=True)
-        await self.after(specs[0].queue, prefix, to_wake=reply[0], messages=reply[1], due_in=reply[2])
+        await self.after(
+            specs[0].queue, prefix, to_wake=reply[0], messages=reply[1], due_in=reply[2]
+        )
         for answer in reply[3]:
             specs.results[answer[0] - 1] = self.put_result(specs[0].queue, answer)
         return specs.results
 
-    async def _put_part(self, prefix: str, specs: Sequence[JobSpec], where: dict[JobKey, str]) -> list[PutResult]:
+    async def _put_part(
+        self, prefix: str, specs: Sequence[JobSpec], where: dict[JobKey, str]
+    ) -> list[PutResult]:
         return await self._put_at(prefix, Prepared(specs, self.expected), where)
 
     def _each(self, specs: Sequence[JobSpec], where: dict[JobKey, str]) -> tuple[Argument, ...]:
@@ -186,7 +213,9 @@ class HotCalls(Sleep):
         tied: list[Argument] = []
         body_of, channel, expected = packing.body_of, self.channel, self.expected
         for n, spec in enumerate(specs, 1):
-            body, closely = body_of(spec, channel if expected and (spec.queue, spec.id) in expected else None)
+            body, closely = body_of(
+                spec, channel if expected and (spec.queue, spec.id) in expected else None
+            )
             jobs += (spec.id, body)
             if closely:
                 look = True
@@ -199,7 +228,15 @@ class HotCalls(Sleep):
             if spec.cost > cost:
                 cost = spec.cost
         look = look or len({spec.id for spec in specs}) != len(specs)
-        return (len(specs), plain, keyed, cost, 2 if tied and together(specs) else int(look), *jobs, *tied)
+        return (
+            len(specs),
+            plain,
+            keyed,
+            cost,
+            2 if tied and together(specs) else int(look),
+            *jobs,
+            *tied,
+        )
 
     def put_result(self, queue: QueueName, answer: list[Any]) -> PutResult:
         """An answer that is more than "new and waiting"."""
@@ -209,7 +246,9 @@ class HotCalls(Sleep):
         if not found:
             return PutResult(id=id.decode(), life=life, state=STATES[state])
         known = unpacking.record(queue, found[0]) if found[0] else None
-        return PutResult(id=id.decode(), life=life, state=STATES[state], duplicate=True, found=known)
+        return PutResult(
+            id=id.decode(), life=life, state=STATES[state], duplicate=True, found=known
+        )
 
     def refuse(self, refused: Refused, specs: Sequence[JobSpec]) -> NoReturn:
         """Say in words why jobs were refused."""
@@ -223,9 +262,11 @@ class HotCalls(Sleep):
         spec = specs[int(refused.rest[1]) - 1]
         raise refusals.wrong_mode("keyed" if refused.rest[0] == "keyed" else "plain", spec)
 
-    # ── settle and claim ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── settle and claim ──────────────────────────────────────────────────────────────────────────
 
-    async def settle(self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None) -> Settled:
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
+    ) -> Settled:
         """See HotStore."""
         self.wake(worker)
         lane = lane_of(call)
@@ -236,12 +277,27 @@ class HotCalls(Sleep):
             queues: Sequence[QueueName] = ()
         else:
             self.looked_in[worker] = queues = then.queues
-        by = Caller(worker, call, lane, last is None or last == call, self.registered.get(worker, 1) > 0, True)
-        if len(queues) == 1 and self._partitions.get(queues[0]) == 1 and all(o.queue == queues[0] for o in outcomes):
-            return await self._exchange(self.keys.prefix(queues[0]), queues[0], outcomes, by, then.limit, then.lease_ms, "")  # type: ignore[union-attr]
+        by = Caller(
+            worker,
+            call,
+            lane,
+            last is None or last == call,
+            self.registered.get(worker, 1) > 0,
+            True,
+        )
+        if (
+            len(queues) == 1
+            and self._partitions.get(queues[0]) == 1
+            and all(o.queue == queues[0] for o in outcomes)
+        ):
+            assert then is not None
+            prefix, limit, lease_ms = self.keys.prefix(queues[0]), then.limit, then.lease_ms
+            return await self._exchange(prefix, queues[0], outcomes, by, limit, lease_ms, "")
         return await self._exchanges(outcomes, by, then)
 
-    async def _exchanges(self, outcomes: Sequence[AnyOutcome], by: Caller, then: Claim | None) -> Settled:
+    async def _exchanges(
+        self, outcomes: Sequence[AnyOutcome], by: Caller, then: Claim | None
+    ) -> Settled:
         """Over several queues or partitions, one after the other: what one leaves free, the next may fill.
 
         A glance at the counters of all of them tells which are worth the way. A repeated call goes everywhere: leases it
@@ -255,12 +311,19 @@ class HotCalls(Sleep):
         claims = await self._claimed_from(then, by.call)
         found = _Found()
         for at in [at for at in by_place if at not in claims]:
-            found.add(await self._exchange(at.prefix, at.queue, by_place[at], by, -1, 0, at.mark), at.prefix)
+            found.add(
+                await self._exchange(at.prefix, at.queue, by_place[at], by, -1, 0, at.mark),
+                at.prefix,
+            )
         if then is None:
             return found.answer()
         glances = {} if by.again else await self._glance(claims)
-        found.dues += [g.due_in for at, g in glances.items() if not g.ready and g.due_in is not None]
-        skipped = [at for at in claims if at not in by_place and at in glances and not glances[at].ready]
+        found.dues += [
+            g.due_in for at, g in glances.items() if not g.ready and g.due_in is not None
+        ]
+        skipped = [
+            at for at in claims if at not in by_place and at in glances and not glances[at].ready
+        ]
         await self._claim_at([at for at in claims if at not in skipped], by_place, by, then, found)
         if not found.leases and not outcomes:
             # Nothing: it will sleep. Every queue must know, and what came since the glance must not be slept through.
@@ -268,10 +331,18 @@ class HotCalls(Sleep):
             parts = [at for at in claims if at.mark]
             ready = [at for at, g in (await self._glance(parts)).items() if g.ready]
             whole = [at for at in claims if not at.mark]
-            await self._claim_at([*whole, *ready], {}, by._replace(call=f"{by.call}+", asleep=False, sleepy=True), then, found)
+            await self._claim_at(
+                [*whole, *ready],
+                {},
+                by._replace(call=f"{by.call}+", asleep=False, sleepy=True),
+                then,
+                found,
+            )
             found.asleep = True
         elif by.asleep:
-            await self.strike_off(by.worker, {self.keys.prefix(queue) for queue in then.queues} - found.visited)
+            await self.strike_off(
+                by.worker, {self.keys.prefix(queue) for queue in then.queues} - found.visited
+            )
         return found.answer()
 
     async def _claimed_from(self, then: Claim | None, call: str) -> list[Place]:
@@ -282,11 +353,19 @@ class HotCalls(Sleep):
                 places.append(Place(prefixes[0], queue, ""))
                 continue
             turn = keys.turn_of(call, len(prefixes))
-            places += [Place(prefixes[n], queue, f"~{n}") for n in (*range(turn, len(prefixes)), *range(turn))]
+            places += [
+                Place(prefixes[n], queue, f"~{n}")
+                for n in (*range(turn, len(prefixes)), *range(turn))
+            ]
         return places
 
     async def _claim_at(
-        self, places: list[Place], outcomes: dict[Place, list[AnyOutcome]], by: Caller, then: Claim, found: _Found
+        self,
+        places: list[Place],
+        outcomes: dict[Place, list[AnyOutcome]],
+        by: Caller,
+        then: Claim,
+        found: _Found,
     ) -> None:
         for at in places:
             room = 0 if found.last_chance else then.limit - len(found.leases)
@@ -294,7 +373,9 @@ class HotCalls(Sleep):
                 mine = outcomes.get(at, ())
                 company = bool(found.leases)
                 try:
-                    answer = await self._exchange(at.prefix, at.queue, mine, by, room, then.lease_ms, at.mark, company)
+                    answer = await self._exchange(
+                        at.prefix, at.queue, mine, by, room, then.lease_ms, at.mark, company
+                    )
                 except CorruptStore as error:
                     if mine or len(places) == 1:
                         raise
@@ -305,7 +386,9 @@ class HotCalls(Sleep):
     async def _glance(self, places: Sequence[Place]) -> dict[Place, Glance]:
         """What the counters of queues or partitions say, all asked at once."""
         now = int(self.now() or time.time() * 1000)
-        stored = await asyncio.gather(*(self.servers.command(at.prefix, "GET", keys.counters(at.prefix)) for at in places))
+        stored = await asyncio.gather(
+            *(self.servers.command(at.prefix, "GET", keys.counters(at.prefix)) for at in places)
+        )
         return {at: unpacking.glance(data, now) for at, data in zip(places, stored, strict=True)}
 
     async def _where(self, queue: QueueName, token: str) -> Place:
@@ -316,9 +399,16 @@ class HotCalls(Sleep):
         return Place(self.keys.partition_prefix(queue, partition), queue, f"~{partition}")
 
     async def _exchange(
-        self, prefix: str, queue: QueueName, outcomes: Sequence[AnyOutcome], by: Caller, room: int, lease_ms: int, mark: str,
+        self,
+        prefix: str,
+        queue: QueueName,
+        outcomes: Sequence[AnyOutcome],
+        by: Caller,
+        room: int,
+        lease_ms: int,
+        mark: str,
         company: bool = False,
-    ) -> Settled:  # fmt: skip
+    ) -> Settled:
         """One queue's or partition's part. `company`: the reply has leases already, so no last chance can be added."""
         done: list[Argument] = []
         rest: list[Argument] = []
@@ -359,9 +449,11 @@ class HotCalls(Sleep):
             refs = tuple(LeaseRef(o.queue, o.id, o.token) for o in outcomes if id(o) in late)
         repeated = due == _REPEATED
         return Settled(
-            stale=refs, leases=leases, next_due_ms=0 if repeated else None if due < 0 else due,
+            stale=refs,
+            leases=leases,
+            next_due_ms=0 if repeated else None if due < 0 else due,
             asleep=sleepy and not leases and room > 0 and not repeated,
-        )  # fmt: skip
+        )
 
     async def _waited(self, outcome: Block) -> dict[JobKey, str]:
         """Where the jobs are that a blocking outcome waits for; those that are gone are looked for in their queue, in vain."""
@@ -370,7 +462,7 @@ class HotCalls(Sleep):
             return {}
         return {job: self.keys.prefix(job.queue) for job in waited} | await self.locate(waited)
 
-    # ── extend and note ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── extend and note ───────────────────────────────────────────────────────────────────────────
 
     async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
         """See HotStore."""
@@ -387,7 +479,9 @@ class HotCalls(Sleep):
             for n, letter in zip(places, reply.decode(), strict=True):
                 answers[n] = _STATES[letter]
 
-        await asyncio.gather(*(one(prefix, mark, places) for (prefix, _, mark), places in groups.items()))
+        await asyncio.gather(
+            *(one(prefix, mark, places) for (prefix, _, mark), places in groups.items())
+        )
         return answers
 
     async def note(self, notes: Sequence[Note]) -> list[LeaseState]:
@@ -401,7 +495,9 @@ class HotCalls(Sleep):
             for n in places:
                 args += packing.note(notes[n], mark)
             # A checkpoint must survive what a settled outcome survives; progress and log lines need not.
-            reply = await self.fcall("note", prefix, *args, confirmed=any(notes[n].saved is not None for n in places))
+            reply = await self.fcall(
+                "note", prefix, *args, confirmed=any(notes[n].saved is not None for n in places)
+            )
             for n, letter in zip(places, reply.decode(), strict=True):
                 answers[n] = _STATES[letter]
         return answers

@@ -94,7 +94,7 @@ class Listen(Handle):
             for prefix in await self.prefixes(topic.queue):
                 await self.fcall("hear_log", prefix, self.now(), _LOG_MS)
 
-    # ── the connection ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the connection ────────────────────────────────────────────────────────────────────────────
 
     async def _subscribe(self, channels: Sequence[str]) -> None:
         new = [channel for channel in dict.fromkeys(channels) if channel not in self._channels]
@@ -168,7 +168,10 @@ class Listen(Handle):
             if kind == "ended":
                 self._tell_end(queue, id, None)
             else:
-                self._tell(Topic("cancel", None, channel.removeprefix(self.keys.cancel_channel(""))), Signal("cancel", queue, id))
+                self._tell(
+                    Topic("cancel", None, channel.removeprefix(self.keys.cancel_channel(""))),
+                    Signal("cancel", queue, id),
+                )
 
     def _tell_end(self, queue: QueueName, id: str, record: JobRecord | None) -> None:
         for ends in self.expected.get((queue, id), ()):

@@ -30,7 +30,15 @@ class Mail(Handle):
         super().__init__(*args)
         self._pumping: dict[str, asyncio.Lock] = {}
 
-    async def after(self, queue: QueueName, prefix: str, *, to_wake: int = 0, messages: int = 0, due_in: int = -1) -> None:
+    async def after(
+        self,
+        queue: QueueName,
+        prefix: str,
+        *,
+        to_wake: int = 0,
+        messages: int = 0,
+        due_in: int = -1,
+    ) -> None:
         """What a call has left to do elsewhere: deliver messages, wake sleepers of a partitioned queue."""
         if messages:
             await self.pump(prefix)
@@ -87,7 +95,9 @@ class Mail(Handle):
         m = msgspec.msgpack.decode(packed, type=_Message)
         if m.type == "cancel":
             return await self.prefixes(queue)
-        if m.type != "letter":  # for the queue, not for a job of it: its schedules, for one, are kept in one place
+        if (
+            m.type != "letter"
+        ):  # for the queue, not for a job of it: its schedules, for one, are kept in one place
             return [target]
         mode = await self.servers.command(target, "HGET", keys.settings(target), "mode")
         return [self.place(queue, m.id, (m.key or m.origin_queue) if mode == b"keyed" else None)]

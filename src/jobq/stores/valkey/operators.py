@@ -32,20 +32,28 @@ class Operators(Flows):
                 args: list[Argument] = [self.now(), await self.home(keys.queue_of(prefix))]
                 for n in part:
                     args += packing.command(commands[n])
-                letters, messages, to_wake = await self.fcall("alter", prefix, *args, confirmed=True)
+                letters, messages, to_wake = await self.fcall(
+                    "alter", prefix, *args, confirmed=True
+                )
                 for n, letter in zip(part, letters, strict=True):
-                    if answers[n] == "missing":  # a job is in one partition at most: the others do not know it
+                    if (
+                        answers[n] == "missing"
+                    ):  # a job is in one partition at most: the others do not know it
                         answers[n] = unpacking.ALTERED[letter]
                 await self.after(keys.queue_of(prefix), prefix, to_wake=to_wake, messages=messages)
         return answers
 
-    # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── queues ────────────────────────────────────────────────────────────────────────────────────
 
     async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
         """See OperatorStore."""
         partitions = config.partitions
         stored = await self.partitions(queue)
-        if max(partitions or 1, stored) > 1 and config.limits is not None and (config.limits.limit or config.limits.rate):
+        if (
+            max(partitions or 1, stored) > 1
+            and config.limits is not None
+            and (config.limits.limit or config.limits.rate)
+        ):
             raise ConfigError(
                 f"queue {queue.queue!r} has {partitions or stored} partitions: "
                 "a limit or rate of the whole queue needs one partition"
@@ -53,9 +61,15 @@ class Operators(Flows):
         await self.meet(queue)
         base = self.keys.prefix(queue)
         args = self._declared(queue, config, partitions or stored)
-        told = "" if config.limits is None else limits_told(config.limits, version=config.limits_version)
+        told = (
+            ""
+            if config.limits is None
+            else limits_told(config.limits, version=config.limits_version)
+        )
         try:
-            flat = await self.fcall("declare", base, *args, "", told if max(partitions or 1, stored) == 1 else "")
+            flat = await self.fcall(
+                "declare", base, *args, "", told if max(partitions or 1, stored) == 1 else ""
+            )
         except Refused as e:
             raise _declared_otherwise(queue, config, e) from None
         self._partitions.pop(queue, None)
@@ -63,29 +77,47 @@ class Operators(Flows):
         if await self.partitions(queue) > 1:
             for n, prefix in enumerate(await self.prefixes(queue)):
                 rest = (*args[5:], base, "" if n else told)
-                await self.fcall("declare", prefix, args[0], declared.mode or "", *args[2:4], "", *rest)
+                await self.fcall(
+                    "declare", prefix, args[0], declared.mode or "", *args[2:4], "", *rest
+                )
         return declared
 
     def _declared(self, queue: QueueName, config: QueueConfig, partitions: int) -> list[Argument]:
         dead = ""
         if config.dead_letters is not None:
-            dead = f"{self.keys.prefix(QueueName(queue.tenant, config.dead_letters))}\n{queue.queue}"
+            dead = (
+                f"{self.keys.prefix(QueueName(queue.tenant, config.dead_letters))}\n{queue.queue}"
+            )
         limits = config.limits
         return [
-            self.now(), config.mode or "", "" if limits is None else packing.limits_text(limits), config.limits_version,
+            self.now(),
+            config.mode or "",
+            "" if limits is None else packing.limits_text(limits),
+            config.limits_version,
             "" if config.partitions is None else config.partitions,
-            "" if config.retention is None else packing.retention(config.retention), dead,
+            "" if config.retention is None else packing.retention(config.retention),
+            dead,
             "" if config.event_meta is None else packing.event_meta(config.event_meta),
             *packing.in_force(limits or Limits(), partitions),
             packing.stalls_text(config.max_stalls) if config.max_stalls else "",
-        ]  # fmt: skip
+        ]
 
     async def set_limits(
-        self, queue: QueueName, limits: Limits | None, *, key: str | None = None, actor: str | None = None
+        self,
+        queue: QueueName,
+        limits: Limits | None,
+        *,
+        key: str | None = None,
+        actor: str | None = None,
     ) -> None:
         """See OperatorStore."""
         prefixes = await self.prefixes(queue)
-        if len(prefixes) > 1 and key is None and limits is not None and (limits.limit or limits.rate):
+        if (
+            len(prefixes) > 1
+            and key is None
+            and limits is not None
+            and (limits.limit or limits.rate)
+        ):
             raise ConfigError(
                 f"queue {queue.queue!r} has {len(prefixes)} partitions: a limit or rate of the whole queue needs one partition"
             )
@@ -98,7 +130,9 @@ class Operators(Flows):
                 rest = packing.in_force(limits, len(prefixes))
             else:
                 flat, _ = await self.fcall("describe", prefix)
-                rest = packing.in_force(unpacking.queue_record(queue, flat).limits.declared, len(prefixes))
+                rest = packing.in_force(
+                    unpacking.queue_record(queue, flat).limits.declared, len(prefixes)
+                )
             told = (prefixes[0], limits_told(limits, key=key), actor or "")
             to_wake = await self.fcall("limit", prefix, self.now(), *told, key or "", text, *rest)
             await self.after(queue, prefix, to_wake=to_wake)
@@ -118,7 +152,14 @@ class Operators(Flows):
             to_wake = await self.fcall("pause", prefix, self.now(), home, actor or "", paused)
             await self.after(queue, prefix, to_wake=to_wake)
 
-    async def clear(self, queue: QueueName, *, delayed: bool = False, limit: int = 1000, actor: str | None = None) -> int:
+    async def clear(
+        self,
+        queue: QueueName,
+        *,
+        delayed: bool = False,
+        limit: int = 1000,
+        actor: str | None = None,
+    ) -> int:
         """See OperatorStore."""
         cleared, home = 0, await self.home(queue)
         for prefix in await self.prefixes(queue):
@@ -131,7 +172,13 @@ class Operators(Flows):
         return cleared
 
     async def clean(
-        self, queue: QueueName, state: State, *, older_than_ms: int = 0, limit: int = 1000, actor: str | None = None
+        self,
+        queue: QueueName,
+        state: State,
+        *,
+        older_than_ms: int = 0,
+        limit: int = 1000,
+        actor: str | None = None,
     ) -> int:
         """See OperatorStore."""
         if not state.ended:
@@ -139,23 +186,36 @@ class Operators(Flows):
         cleaned, home = 0, await self.home(queue)
         for prefix in await self.prefixes(queue):
             if cleaned < limit:
-                args = (self.now(), home, actor or "", STATE_CODES[state], older_than_ms, limit - cleaned)
+                args = (
+                    self.now(),
+                    home,
+                    actor or "",
+                    STATE_CODES[state],
+                    older_than_ms,
+                    limit - cleaned,
+                )
                 n, messages = await self.fcall("clean", prefix, *args)
                 cleaned += n
                 await self.after(queue, prefix, messages=messages)
         return cleaned
 
-    async def obliterate(self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None) -> bool:
+    async def obliterate(
+        self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None
+    ) -> bool:
         """See OperatorStore."""
         home = await self.home(queue)
         # The last one tells of it: of a partitioned queue, that is where it was declared.
         for prefix in dict.fromkeys([*await self.prefixes(queue), self.keys.prefix(queue)]):
             told = (home if prefix == self.keys.prefix(queue) else "", actor or "")
-            done, messages = await self.fcall("obliterate", prefix, self.now(), *told, int(force), limit)
+            done, messages = await self.fcall(
+                "obliterate", prefix, self.now(), *told, int(force), limit
+            )
             await self.after(queue, prefix, messages=messages)
             if not done:
                 return False
-        await self.servers.command(self.keys.queues, "SREM", self.keys.queues, self.keys.prefix(queue))
+        await self.servers.command(
+            self.keys.queues, "SREM", self.keys.queues, self.keys.prefix(queue)
+        )
         self._met.discard(queue)
         self._partitions.pop(queue, None)
         return True

@@ -69,7 +69,9 @@ def body_of(spec: JobSpec, channel: str | None) -> tuple[bytes, bool]:
         return _short(flags, len(nk)) + nk + payload, False
     options, more = _options(spec, channel)
     packed = encode(options) if options else b""
-    return _long(flags | more | MORE, len(nk), len(packed)) + nk + packed + payload, spec.unique is not None or bool(spec.after)
+    return _long(
+        flags | more | MORE, len(nk), len(packed)
+    ) + nk + packed + payload, spec.unique is not None or bool(spec.after)
 
 
 Alike = tuple[int, bytes, int, bytes, bytes]
@@ -85,12 +87,19 @@ def alike(specs: Sequence[JobSpec]) -> Alike | None:
     parts: list[bytes] = []
     for row in map(astuple, specs):
         id, payload = row[1], row[3]
-        if row[4:] != _USUAL or row[2] != name or len(id) != width or (row[0] is not queue and row[0] != queue):
+        if (
+            row[4:] != _USUAL
+            or row[2] != name
+            or len(id) != width
+            or (row[0] is not queue and row[0] != queue)
+        ):
             return None
         ids.append(id)
         parts += (_length(len(payload)), payload)
     all_ids = "".join(ids).encode()
-    if len(all_ids) != width * len(ids) or len(set(ids)) != len(ids):  # not one byte per character, or one of them twice
+    if len(all_ids) != width * len(ids) or len(set(ids)) != len(
+        ids
+    ):  # not one byte per character, or one of them twice
         return None
     return len(ids), head, width, all_ids, b"".join(parts)
 
@@ -100,10 +109,16 @@ class Prepared(list[JobSpec]):
 
     __slots__ = ("alike", "results", "too_large")
 
-    def __init__(self, specs: Sequence[JobSpec], expected: Container[tuple[QueueName, str]] = ()) -> None:
+    def __init__(
+        self, specs: Sequence[JobSpec], expected: Container[tuple[QueueName, str]] = ()
+    ) -> None:
         """`expected`: jobs whose ends the handle wants to hear of, which `put_alike` cannot say."""
         super().__init__(specs)
-        self.alike = None if expected and any((spec.queue, spec.id) in expected for spec in specs) else alike(specs)
+        self.alike = (
+            None
+            if expected and any((spec.queue, spec.id) in expected for spec in specs)
+            else alike(specs)
+        )
         self.results = [PutResult(id=spec.id, life=0, state=State.WAITING) for spec in specs]
         self.too_large = too_large(specs)
 
@@ -125,12 +140,24 @@ def _head(name: str) -> bytes | None:
 
 def _plain(spec: JobSpec) -> bool:
     return (
-        spec.priority == 0 and spec.delay_ms == 0 and spec.codec == "json" and spec.retry is None and spec.timeout_ms is None
-        and spec.max_stalls is None and spec.cost == 1 and not spec.lifo and spec.at_ms is None
-        and spec.ttl_ms is None and spec.result_ttl_ms is None and spec.unique is None and not spec.after
-        and spec.schedule is None and spec.origin is None and spec.on_child_failure == "fail"
+        spec.priority == 0
+        and spec.delay_ms == 0
+        and spec.codec == "json"
+        and spec.retry is None
+        and spec.timeout_ms is None
+        and spec.max_stalls is None
+        and spec.cost == 1
+        and not spec.lifo
+        and spec.at_ms is None
+        and spec.ttl_ms is None
+        and spec.result_ttl_ms is None
+        and spec.unique is None
+        and not spec.after
+        and spec.schedule is None
+        and spec.origin is None
+        and spec.on_child_failure == "fail"
         and spec.meta is None
-    )  # fmt: skip
+    )
 
 
 def _options(spec: JobSpec, channel: str | None) -> tuple[dict[str, Any], int]:
@@ -188,7 +215,9 @@ def some(data: bytes | None) -> bytes:
     return b"" if data is None else b"\x01" + data
 
 
-def outcome(o: AnyOutcome, where: Callable[[JobKey], str], token: str) -> tuple[bytes, bytes, bytes]:
+def outcome(
+    o: AnyOutcome, where: Callable[[JobKey], str], token: str
+) -> tuple[bytes, bytes, bytes]:
     """An outcome other than completion: itself, its bytes, its edges."""
     kind: str = type(o).__struct_config__.tag  # type: ignore[assignment]
     fields: dict[str, Any] = {"kind": kind, "id": o.id, "token": token}
@@ -258,7 +287,13 @@ def in_force(limits: Limits, partitions: int) -> list[str]:
     """Those that claims and puts look at, "" for none; of max_waiting, a partition's share and the whole."""
     most = limits.max_waiting
     bound = "" if most is None else f"{share(most, partitions)}/{most}"
-    return [_count(limits.limit), _rate(limits.rate), _count(limits.key_limit), _rate(limits.key_rate), bound]
+    return [
+        _count(limits.limit),
+        _rate(limits.rate),
+        _count(limits.key_limit),
+        _rate(limits.key_rate),
+        bound,
+    ]
 
 
 def key_in_force(limits: Limits) -> str:
@@ -268,7 +303,10 @@ def key_in_force(limits: Limits) -> str:
 
 def retention(data: RetentionData) -> str:
     """As text; nothing is for ever."""
-    return "|".join("" if n is None else str(n) for n in (data.completed_ms, data.failed_ms, data.cancelled_ms, data.count))
+    return "|".join(
+        "" if n is None else str(n)
+        for n in (data.completed_ms, data.failed_ms, data.cancelled_ms, data.count)
+    )
 
 
 def event_meta(names: Sequence[str]) -> str:
@@ -283,4 +321,8 @@ def _count(n: int | None) -> str:
 def _rate(rate: RateData | None) -> str:
     if rate is None:
         return ""
-    return f"w:{rate.limit}:{rate.per_ms}" if isinstance(rate, Window) else f"t:{rate.capacity}:{rate.refill!r}"
+    return (
+        f"w:{rate.limit}:{rate.per_ms}"
+        if isinstance(rate, Window)
+        else f"t:{rate.capacity}:{rate.refill!r}"
+    )

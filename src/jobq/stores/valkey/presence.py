@@ -14,7 +14,14 @@ class Presence(Handle):
 
     async def beat(self, worker: WorkerRecord, *, ttl_ms: int, displace: bool = False) -> Beat:
         """See PresenceStore."""
-        args = (self.now(), worker.name, ttl_ms, msgspec.json.encode(worker), worker.incarnation, int(displace))
+        args = (
+            self.now(),
+            worker.name,
+            ttl_ms,
+            msgspec.json.encode(worker),
+            worker.incarnation,
+            int(displace),
+        )
         wish, workers, displaced = await self.fcall("beat", self.keys.workers, *args)
         self.pace.heard(workers)
         return Beat(wish.decode() or None, workers, bool(displaced))
@@ -24,12 +31,19 @@ class Presence(Handle):
         if incarnation is None:
             await self.servers.command(self.keys.workers, "HDEL", self.keys.workers, worker)
             return True
-        return bool(await self.fcall("sign_off", self.keys.workers, self.now(), worker, incarnation))
+        return bool(
+            await self.fcall("sign_off", self.keys.workers, self.now(), worker, incarnation)
+        )
 
     async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
         """See PresenceStore."""
-        found = [msgspec.json.decode(w, type=WorkerRecord) for w in await self.fcall("workers", self.keys.workers, self.now())]
-        return sorted((w for w in found if queue is None or queue in w.queues), key=lambda w: w.name)
+        found = [
+            msgspec.json.decode(w, type=WorkerRecord)
+            for w in await self.fcall("workers", self.keys.workers, self.now())
+        ]
+        return sorted(
+            (w for w in found if queue is None or queue in w.queues), key=lambda w: w.name
+        )
 
     async def ask_worker(self, name: str, wish: Wish) -> bool:
         """See PresenceStore."""

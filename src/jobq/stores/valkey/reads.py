@@ -43,7 +43,9 @@ class Reads(Presence):
             raise refusals.no_cursor(cursor or "")
         state = "" if filter.state is None else STATE_CODES[filter.state]
         name = b"" if filter.name is None else packing.encode(filter.name)
-        reply = await self.fcall("find", prefixes[int(number)], self.now(), state, name, filter.key or "", inner, limit)
+        reply = await self.fcall(
+            "find", prefixes[int(number)], self.now(), state, name, filter.key or "", inner, limit
+        )
         records = tuple(unpacking.record(filter.queue, view) for view in reply[1:])
         following: str | None = f"{number}/{reply[0].decode()}" if reply[0] else None
         if following is None and int(number) + 1 < len(prefixes):
@@ -57,17 +59,26 @@ class Reads(Presence):
 
     async def stats(self, queue: QueueName) -> StatsRecord:
         """See ReadStore."""
-        replies = [await self.fcall("stats", prefix, self.now()) for prefix in await self.prefixes(queue)]
+        replies = [
+            await self.fcall("stats", prefix, self.now()) for prefix in await self.prefixes(queue)
+        ]
         oldest = [reply[3] for reply in replies if reply[3] >= 0]
         due = [reply[4] for reply in replies if reply[4] >= 0]
         modes = [reply[2].decode() for reply in replies if reply[2]]
         return StatsRecord(
-            queue=queue, counts={state: sum(reply[0][code] for reply in replies) for code, state in enumerate(STATES)},
-            paused=any(reply[1] for reply in replies), mode=modes[0] if modes else None,
-            oldest_waiting_ms=max(oldest, default=None), next_due_ms=min(due, default=None),
+            queue=queue,
+            counts={
+                state: sum(reply[0][code] for reply in replies) for code, state in enumerate(STATES)
+            },
+            paused=any(reply[1] for reply in replies),
+            mode=modes[0] if modes else None,
+            oldest_waiting_ms=max(oldest, default=None),
+            next_due_ms=min(due, default=None),
             workers=len(await self.workers(queue)),
-            held_until_ms=max((int(float(reply[5])) for reply in replies if reply[5]), default=None),
-        )  # fmt: skip
+            held_until_ms=max(
+                (int(float(reply[5])) for reply in replies if reply[5]), default=None
+            ),
+        )
 
     async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:
         """See ReadStore."""
@@ -78,7 +89,9 @@ class Reads(Presence):
                 total = sums.setdefault(int(minute), {})
                 for name, n in zip(figures[::2], figures[1::2], strict=True):
                     total[name.decode()] = total.get(name.decode(), 0) + int(n)
-        return [MinuteRecord(minute_ms=minute, **figures) for minute, figures in sorted(sums.items())]
+        return [
+            MinuteRecord(minute_ms=minute, **figures) for minute, figures in sorted(sums.items())
+        ]
 
     async def logs(self, job: JobKey) -> list[str]:
         """See ReadStore."""
@@ -89,26 +102,42 @@ class Reads(Presence):
 
     async def queues(self, tenant: str | None = None) -> list[QueueRecord]:
         """See ReadStore."""
-        found = [queue for queue in await self.all_queues() if tenant is None or queue.tenant == tenant]
+        found = [
+            queue for queue in await self.all_queues() if tenant is None or queue.tenant == tenant
+        ]
         described = [await self.fcall("describe", self.keys.prefix(queue)) for queue in found]
-        return [unpacking.queue_record(queue, flat, keyed) for queue, (flat, keyed) in zip(found, described, strict=True)]
+        return [
+            unpacking.queue_record(queue, flat, keyed)
+            for queue, (flat, keyed) in zip(found, described, strict=True)
+        ]
 
-    # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── events ────────────────────────────────────────────────────────────────────────────────────
 
     async def read_events(
-        self, queue: QueueName, *, after: str | None = None, limit: int = 1000, until: str | None = None
+        self,
+        queue: QueueName,
+        *,
+        after: str | None = None,
+        limit: int = 1000,
+        until: str | None = None,
     ) -> EventPage:
         """See EventStore. Each partition is a shard of the log."""
         prefixes = await self.prefixes(queue)
-        stands: list[Any] = [None] * len(prefixes) if after is None else events.places(after, len(prefixes))
-        ends: list[Any] = [None] * len(prefixes) if until is None else events.places(until, len(prefixes))
+        stands: list[Any] = (
+            [None] * len(prefixes) if after is None else events.places(after, len(prefixes))
+        )
+        ends: list[Any] = (
+            [None] * len(prefixes) if until is None else events.places(until, len(prefixes))
+        )
         if len(prefixes) == 1:
             found, position = await self._read_log(prefixes[0], queue, 0, stands[0], limit, ends[0])
             return EventPage(events=tuple(found), position=position)
         merged: list[EventRecord] = []
         for n, prefix in enumerate(prefixes):
             if len(merged) < limit:
-                found, stands[n] = await self._read_log(prefix, queue, n, stands[n], limit - len(merged), ends[n])
+                found, stands[n] = await self._read_log(
+                    prefix, queue, n, stands[n], limit - len(merged), ends[n]
+                )
                 reached = events.joined([stand or "0" for stand in stands])
                 merged += [msgspec.structs.replace(event, position=reached) for event in found]
             else:
@@ -116,7 +145,13 @@ class Reads(Presence):
         return EventPage(events=tuple(merged), position=events.joined(stands))
 
     async def _read_log(
-        self, prefix: str, queue: QueueName, shard: int, after: str | None, limit: int, until: str | None
+        self,
+        prefix: str,
+        queue: QueueName,
+        shard: int,
+        after: str | None,
+        limit: int,
+        until: str | None,
     ) -> tuple[list[EventRecord], str]:
         """Whole entries until there are `limit` events; a page ends where an entry does."""
         last = None if until is None else events.order(until)
@@ -124,7 +159,9 @@ class Reads(Presence):
         start = "" if after is None else after
         while True:
             entries = max(1, min(_ENTRY, limit - len(found)))
-            tag, position, gone, gone_to, gone_in, flat = await self.fcall("events", prefix, start, entries)
+            tag, position, gone, gone_to, gone_in, flat = await self.fcall(
+                "events", prefix, start, entries
+            )
             name = tag.decode()
             end = start if flat else position.decode()
             for at, entry in zip(flat[::2], flat[1::2], strict=True):
@@ -133,10 +170,16 @@ class Reads(Presence):
                     what = f"{int(gone):,} events dropped so far"
                     found.append(
                         events.gap(
-                            name, gone_to.decode(), queue, told[0].at_ms, what, shard=shard, number=int(gone),
+                            name,
+                            gone_to.decode(),
+                            queue,
+                            told[0].at_ms,
+                            what,
+                            shard=shard,
+                            number=int(gone),
                             incarnation=gone_in.decode(),
                         )
-                    )  # fmt: skip
+                    )
                     end = gone_to.decode()
                     gone = None  # told once, before the first that is left
                 if last is not None and events.order(at.decode()) > last:
@@ -155,18 +198,29 @@ class Reads(Presence):
         if position is not None:
             await self.meet(queue)
         parts = [""] * len(prefixes) if position is None else events.places(position, len(prefixes))
-        stands = [(await self.fcall("ack", prefix, reader, part)).decode() for prefix, part in zip(prefixes, parts, strict=True)]
+        stands = [
+            (await self.fcall("ack", prefix, reader, part)).decode()
+            for prefix, part in zip(prefixes, parts, strict=True)
+        ]
         if not any(stands):
             return None
         return events.joined([s or "0" for s in stands])
 
     async def readers(self, queue: QueueName) -> dict[str, str]:
         """See EventStore."""
-        found = [await self.servers.command(prefix, "HKEYS", keys.readers(prefix)) for prefix in await self.prefixes(queue)]
+        found = [
+            await self.servers.command(prefix, "HKEYS", keys.readers(prefix))
+            for prefix in await self.prefixes(queue)
+        ]
         names = sorted({name.decode() for names in found for name in names})
         return {name: await self.ack_events(queue, name, None) or "0" for name in names}
 
     async def forget_reader(self, queue: QueueName, reader: str) -> bool:
         """See EventStore."""
         prefixes = await self.prefixes(queue)
-        return any([await self.servers.command(prefix, "HDEL", keys.readers(prefix), reader) for prefix in prefixes])
+        return any(
+            [
+                await self.servers.command(prefix, "HDEL", keys.readers(prefix), reader)
+                for prefix in prefixes
+            ]
+        )

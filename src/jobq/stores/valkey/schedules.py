@@ -25,7 +25,9 @@ _decode = msgspec.msgpack.Decoder(ScheduleSpec).decode
 class Schedules(Flows):
     """`put_schedule` and the others. The schedules of a partitioned queue are kept in one place, its jobs are not."""
 
-    async def put_schedule(self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None) -> ScheduleRecord:
+    async def put_schedule(
+        self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None
+    ) -> ScheduleRecord:
         """See ScheduleStore."""
         await self.meet(spec.queue)
         rule: dict[str, Any] = {"after": spec.after_complete}
@@ -42,15 +44,21 @@ class Schedules(Flows):
         """See ScheduleStore."""
         return bool(await self._change("unschedule", queue, actor, id))
 
-    async def pause_schedule(self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None) -> Altered:
+    async def pause_schedule(
+        self, queue: QueueName, id: str, *, paused: bool, actor: str | None = None
+    ) -> Altered:
         """See ScheduleStore."""
         (letter,) = await self._change("pause_schedule", queue, actor, id, int(paused))
         return ALTERED[letter]
 
-    async def _change(self, function: str, queue: QueueName, actor: str | None, *args: Argument) -> Any:
+    async def _change(
+        self, function: str, queue: QueueName, actor: str | None, *args: Argument
+    ) -> Any:
         """Do something to a schedule. Where its queue is partitioned, the log is elsewhere, and learns of it by a message."""
         prefix = self.keys.prefix(queue)
-        answer, messages = await self.fcall(function, prefix, self.now(), await self.home(queue), actor or "", *args)
+        answer, messages = await self.fcall(
+            function, prefix, self.now(), await self.home(queue), actor or "", *args
+        )
         await self.after(queue, prefix, messages=messages)
         return answer
 
@@ -68,7 +76,9 @@ class Schedules(Flows):
                 self.fcall("schedules", self.keys.prefix(each), self.now(), int(due), room)
                 for each in queues[start : start + _TOGETHER]
             ]
-            found += [_record(view) for views in await asyncio.gather(*calls) for view in views][:room]
+            found += [_record(view) for views in await asyncio.gather(*calls) for view in views][
+                :room
+            ]
         return sorted(found, key=lambda r: r.next_ms or 0) if due else found
 
     async def fire(self, fires: Sequence[Fire]) -> list[bool]:
@@ -77,7 +87,9 @@ class Schedules(Flows):
 
     async def _fire(self, each: Fire) -> bool:
         prefix = self.keys.prefix(each.queue)
-        packed = await self.servers.command(prefix, "HGET", keys.schedule_specs(prefix), each.schedule)
+        packed = await self.servers.command(
+            prefix, "HGET", keys.schedule_specs(prefix), each.schedule
+        )
         if packed is None:
             return False
         await self.partitions(each.queue)
@@ -95,9 +107,19 @@ class Schedules(Flows):
         place = self.place(each.queue, job.id, job.key)
         try:
             fired, messages, to_wake = await self.fcall(
-                "fire", prefix, self.now(), each.schedule, each.at_ms, "" if each.next_ms is None else each.next_ms, packed,
-                place, job.id, body, await self.home(each.queue), confirmed=True,
-            )  # fmt: skip
+                "fire",
+                prefix,
+                self.now(),
+                each.schedule,
+                each.at_ms,
+                "" if each.next_ms is None else each.next_ms,
+                packed,
+                place,
+                job.id,
+                body,
+                await self.home(each.queue),
+                confirmed=True,
+            )
         except Refused as e:
             self.refuse(e, [job])
         await self.after(each.queue, prefix, to_wake=to_wake, messages=messages)
@@ -107,6 +129,10 @@ class Schedules(Flows):
 def _record(view: Sequence[Any]) -> ScheduleRecord:
     _, spec, next_ms, fired, last_ms, paused, created = view
     return ScheduleRecord(
-        spec=_decode(spec), next_ms=int(next_ms) if next_ms != b"" else None, fired=fired,
-        last_ms=int(last_ms) if last_ms != b"" else None, paused=bool(paused), created_ms=created,
-    )  # fmt: skip
+        spec=_decode(spec),
+        next_ms=int(next_ms) if next_ms != b"" else None,
+        fired=fired,
+        last_ms=int(last_ms) if last_ms != b"" else None,
+        paused=bool(paused),
+        created_ms=created,
+    )

@@ -19,10 +19,21 @@ from jobq.stores.valkey.wire import Argument, Connection, Reply, ServerError, co
 
 log = logging.getLogger("jobq.valkey")
 _REDIRECTS = 5
-_NOT_NOW = frozenset({
-    "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "UNBLOCKED", "BUSY", "MISCONF", "NOAUTH",
-    "NOPERM",
-})  # fmt: skip
+_NOT_NOW = frozenset(
+    {
+        "READONLY",
+        "LOADING",
+        "MASTERDOWN",
+        "CLUSTERDOWN",
+        "TRYAGAIN",
+        "NOREPLICAS",
+        "UNBLOCKED",
+        "BUSY",
+        "MISCONF",
+        "NOAUTH",
+        "NOPERM",
+    }
+)
 """Refusals that say nothing about the call: it did not act, and repeated it may. Taken for an answer to the call, a script
 of somebody else's that keeps the server busy would cost workers the outcomes of jobs that have ended."""
 
@@ -34,9 +45,11 @@ class Servers:
         self.address = address
         self._connections: dict[Node, Connection] = {}
         self._connecting: dict[Node, asyncio.Lock] = {}
-        self._wait = None if not address.wait else pack(("WAIT", address.wait, address.wait_timeout_ms))
+        self._wait = (
+            None if not address.wait else pack(("WAIT", address.wait, address.wait_timeout_ms))
+        )
 
-    # ── where ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── where ─────────────────────────────────────────────────────────────────────────────────────
 
     def known(self, key: str) -> Node | None:
         """Where a key lives, as far as that is known already."""
@@ -65,7 +78,11 @@ class Servers:
                     found = await self._opened(node)
                 except (StoreUnavailable, ServerError, ConfigError) as e:
                     self.forget(node)
-                    raise e if isinstance(e, JobqError) else StoreUnavailable(f"{node[0]}:{node[1]}: {e}") from e
+                    raise (
+                        e
+                        if isinstance(e, JobqError)
+                        else StoreUnavailable(f"{node[0]}:{node[1]}: {e}")
+                    ) from e
                 self._connections[node] = found
         return found
 
@@ -87,9 +104,14 @@ class Servers:
         for node in await self.primaries():
             connection = await self.connection(node)
             try:
-                facts = [(await connection.ask("INFO", section)).decode() for section in ("server", "memory")]
+                facts = [
+                    (await connection.ask("INFO", section)).decode()
+                    for section in ("server", "memory")
+                ]
             except ServerError as e:
-                raise StoreUnavailable(f"{node[0]}:{node[1]} does not say whether it can keep jobs (INFO): {e}") from e
+                raise StoreUnavailable(
+                    f"{node[0]}:{node[1]} does not say whether it can keep jobs (INFO): {e}"
+                ) from e
             _check(self.address, *facts)
 
     async def aclose(self) -> None:
@@ -97,11 +119,15 @@ class Servers:
         connections, self._connections = list(self._connections.values()), {}
         await asyncio.gather(*(c.aclose() for c in connections))
 
-    # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────────
 
-    def fcall(self, name: bytes, key: str, args: Sequence[Argument], *, confirmed: bool = False) -> Awaitable[Reply]:
+    def fcall(
+        self, name: bytes, key: str, args: Sequence[Argument], *, confirmed: bool = False
+    ) -> Awaitable[Reply]:
         """Call a function of the library where the key lives. `confirmed`: then wait for the replicas the URL asks for."""
-        return self._send(key, pack((b"FCALL", name, b"1", key, *args)), self._wait if confirmed else None)
+        return self._send(
+            key, pack((b"FCALL", name, b"1", key, *args)), self._wait if confirmed else None
+        )
 
     def command(self, key: str, *command: Argument) -> Awaitable[Reply]:
         """One command, where the key lives."""
@@ -119,12 +145,16 @@ class Servers:
             if wait is None:
                 reply = await connection.send_packed(command)
             else:
-                reply, acknowledged = await asyncio.gather(connection.send_packed(command), connection.send_packed(wait))
+                reply, acknowledged = await asyncio.gather(
+                    connection.send_packed(command), connection.send_packed(wait)
+                )
                 self._confirm(reply, acknowledged)
             if type(reply) is not ServerError:
                 return reply
             node, asking = await self._recover(key, node, connection, reply)
-        raise StoreUnavailable(f"the servers of {self.address.shown} keep pointing at each other; the cluster is not settled")
+        raise StoreUnavailable(
+            f"the servers of {self.address.shown} keep pointing at each other; the cluster is not settled"
+        )
 
     def _confirm(self, reply: Reply, acknowledged: Reply) -> None:
         if isinstance(reply, ServerError):
@@ -135,7 +165,9 @@ class Servers:
                 "it may or may not survive a failover; repeating the call is safe under the same ids"
             )
 
-    async def _recover(self, key: str, node: Node, connection: Connection, error: ServerError) -> tuple[Node, bool]:
+    async def _recover(
+        self, key: str, node: Node, connection: Connection, error: ServerError
+    ) -> tuple[Node, bool]:
         """What an error reply asks for: another node, the library, or an exception."""
         text = str(error)
         word = text.split(" ", 1)[0]
@@ -158,7 +190,9 @@ class Servers:
                 "(of a bulk, the calls before it were): raise maxmemory, or let workers drain the queue"
             )
         if "user_function" in text or "script" in text:
-            raise CorruptStore(f"the server could not carry out a call on {key!r}, whose data it cannot read: {text}")
+            raise CorruptStore(
+                f"the server could not carry out a call on {key!r}, whose data it cannot read: {text}"
+            )
         raise error
 
 
@@ -177,11 +211,15 @@ async def _load(connection: Connection) -> None:
     loaded = await connection.send("FUNCTION", "LOAD", "REPLACE", LIBRARY)
     if isinstance(loaded, ServerError):
         if str(loaded).startswith("ERR unknown command"):
-            raise ConfigError(f"{connection.node[0]}:{connection.node[1]} has no functions: Redis 7.0 or Valkey 7.2 is needed")
+            raise ConfigError(
+                f"{connection.node[0]}:{connection.node[1]} has no functions: Redis 7.0 or Valkey 7.2 is needed"
+            )
         raise loaded
     if not isinstance(about, ServerError):
         log.warning(
-            "replaced another text of %s on %s:%d: two builds of one version share this server", VERSION, *connection.node
+            "replaced another text of %s on %s:%d: two builds of one version share this server",
+            VERSION,
+            *connection.node,
         )
 
 
@@ -245,19 +283,25 @@ class Sentinel(Servers):
         last: Exception | None = None
         for node in self.address.nodes:
             try:
-                connection = await connect(node, self.address._replace(user=None, password=None, db=0))
+                connection = await connect(
+                    node, self.address._replace(user=None, password=None, db=0)
+                )
             except StoreUnavailable as e:
                 last = e
                 continue
             try:
-                found = await connection.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.address.name or "")
+                found = await connection.ask(
+                    "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.address.name or ""
+                )
             except (StoreUnavailable, ServerError) as e:
                 last = e
                 continue
             finally:
                 await connection.aclose()
             if found is None:
-                raise ConfigError(f"the Sentinel at {node[0]}:{node[1]} knows no primary called {self.address.name!r}")
+                raise ConfigError(
+                    f"the Sentinel at {node[0]}:{node[1]} knows no primary called {self.address.name!r}"
+                )
             return found[0].decode(), int(found[1])
         raise StoreUnavailable(f"no Sentinel of {self.address.shown} answers: {last}")
 
@@ -282,7 +326,9 @@ class Cluster(Servers):
             await self._refresh()
             node = self.known(key)
         if node is None:
-            raise StoreUnavailable(f"no node of {self.address.shown} serves the slot of {key!r}: the cluster is not complete")
+            raise StoreUnavailable(
+                f"no node of {self.address.shown} serves the slot of {key!r}: the cluster is not complete"
+            )
         return node
 
     async def primaries(self) -> list[Node]:
@@ -306,7 +352,10 @@ class Cluster(Servers):
                 except (StoreUnavailable, ServerError) as e:
                     last = e
                     continue
-                self._slots = [(a, b, (primary[0].decode() or node[0], primary[1])) for a, b, primary, *_ in found]
+                self._slots = [
+                    (a, b, (primary[0].decode() or node[0], primary[1]))
+                    for a, b, primary, *_ in found
+                ]
                 if self._slots:
                     return
             raise StoreUnavailable(f"no node of {self.address.shown} answers: {last}")

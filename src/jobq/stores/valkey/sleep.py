@@ -60,19 +60,25 @@ class Sleep(Flows):
             if waiter is not None and waiter.done():
                 del self._waiters[group]
 
-    async def sleep(self, queues: Sequence[QueueName], *, worker: str, slots: int, timeout_ms: int) -> bool:
+    async def sleep(
+        self, queues: Sequence[QueueName], *, worker: str, slots: int, timeout_ms: int
+    ) -> bool:
         """See SignalStore."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         prefixes = [self.keys.prefix(queue) for queue in queues]
         if self.registered.get(worker) != slots:
-            await asyncio.gather(*(self.fcall("slots", prefix, worker, slots) for prefix in prefixes))
+            await asyncio.gather(
+                *(self.fcall("slots", prefix, worker, slots) for prefix in prefixes)
+            )
             self.registered[worker] = slots
         due = deadline
         groups = self._groups(worker, prefixes)
         while True:
             waiters = {self._waiter(group): group for group in groups}
-            done, _ = await asyncio.wait(waiters, timeout=max(0.0, due - loop.time()), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                waiters, timeout=max(0.0, due - loop.time()), return_when=asyncio.FIRST_COMPLETED
+            )
             if not done:
                 return due < deadline
             for waiter in done:
@@ -88,7 +94,9 @@ class Sleep(Flows):
         # In one order, whichever the worker names its queues in this time: an earlier pop that is still under way for the
         # same keys must be found again, or it takes the marker and nobody hears of it.
         wakes = sorted(keys.wake_key(prefix, worker) for prefix in prefixes)
-        groups: list[tuple[str, ...]] = [(wake,) for wake in wakes] if self.address.kind == "cluster" else [tuple(wakes)]
+        groups: list[tuple[str, ...]] = (
+            [(wake,) for wake in wakes] if self.address.kind == "cluster" else [tuple(wakes)]
+        )
         self._of_worker.setdefault(worker, set()).update(groups)
         return groups
 

@@ -78,13 +78,16 @@ class ValkeyStore(HotCalls, Listen, Operators, Holds, Schedules, Reads):
             log.error(
                 "the event log of queue %r reached its hard cap: %d events were dropped that a registered reader had not "
                 "acknowledged; a gap stands in their place",
-                queue.queue, unread,
-            )  # fmt: skip
+                queue.queue,
+                unread,
+            )
         return int(steps)
 
     async def __aenter__(self) -> Self:
         await self.migrate()
         return self
 
-    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         await asyncio.shield(self.aclose())

@@ -13,7 +13,18 @@ from jobq.core import verdicts
 from jobq.core.commands import Altered
 from jobq.core.events import STATES
 from jobq.core.queues import Limits, LimitsRecord, QueueRecord, RetentionData
-from jobq.core.records import ChildPolicy, Failure, Input, JobKey, JobRecord, Lease, QueueName, RetryData, UniqueMode, UniqueSpec
+from jobq.core.records import (
+    ChildPolicy,
+    Failure,
+    Input,
+    JobKey,
+    JobRecord,
+    Lease,
+    QueueName,
+    RetryData,
+    UniqueMode,
+    UniqueSpec,
+)
 from jobq.core.stored import NO_OPTIONS, StoredOptions
 from jobq.stores.valkey.keys import queue_of
 
@@ -84,9 +95,15 @@ def run_of(data: bytes) -> Run:
     attempt, failures, stalls, s1, s2, d1, d2, _order, _ticket, flags, n = _run(data)
     token = data[_RUN : _RUN + n].decode()
     return Run(
-        attempt, int.from_bytes(failures), int.from_bytes(stalls), s1 << 32 | s2, d1 << 32 | d2, flags, token,
+        attempt,
+        int.from_bytes(failures),
+        int.from_bytes(stalls),
+        s1 << 32 | s2,
+        d1 << 32 | d2,
+        flags,
+        token,
         data[_RUN + n :].decode(),
-    )  # fmt: skip
+    )
 
 
 def _names_of(nk: bytes) -> tuple[str, str | None]:
@@ -116,12 +133,17 @@ def _parts(rec: bytes) -> tuple[int, int, int, str, str | None, Options, bytes]:
     return c1 << 32 | c2, due, life, name, key, options, rec[start + no :]
 
 
-def leases(queue: QueueName, granted: Sequence[Any], lease_ms: int, mark: str = "") -> tuple[Lease, ...]:
+def leases(
+    queue: QueueName, granted: Sequence[Any], lease_ms: int, mark: str = ""
+) -> tuple[Lease, ...]:
     """What a claim was granted (see lua/settle.lua). `mark` is added to the tokens: the partition they came from."""
     expires, stem, fresh, others = granted
     until, token = int(expires), stem.decode()
     started = until - lease_ms
-    told = {others[n]: _lease(queue, others[n + 1 : n + 5], until, mark) for n in range(0, len(others), 5)}
+    told = {
+        others[n]: _lease(queue, others[n + 1 : n + 5], until, mark)
+        for n in range(0, len(others), 5)
+    }
     pairs = zip(fresh[::2], fresh[1::2], strict=True)
     return tuple(
         [
@@ -131,17 +153,33 @@ def leases(queue: QueueName, granted: Sequence[Any], lease_ms: int, mark: str = 
     )
 
 
-def _fresh(queue: QueueName, id: bytes, rec: bytes, token: str, started: int, expires: int) -> Lease:
+def _fresh(
+    queue: QueueName, id: bytes, rec: bytes, token: str, started: int, expires: int
+) -> Lease:
     """A job's first run: all there is to know is in its record."""
     try:
         created, _, life, name, key, options, payload = _parts(rec)
     except _BROKEN:
         return _unreadable(queue, id, rec, token, 1, started, expires)
     return Lease(
-        queue=queue, id=id.decode(), token=token, life=life, name=name, payload=payload, codec=options.codec, attempt=1,
-        failures=0, stalls=0, created_ms=created, started_ms=started, expires_ms=expires, key=key, retry=options.retry,
-        timeout_ms=options.timeout, meta=options.meta,
-    )  # fmt: skip
+        queue=queue,
+        id=id.decode(),
+        token=token,
+        life=life,
+        name=name,
+        payload=payload,
+        codec=options.codec,
+        attempt=1,
+        failures=0,
+        stalls=0,
+        created_ms=created,
+        started_ms=started,
+        expires_ms=expires,
+        key=key,
+        retry=options.retry,
+        timeout_ms=options.timeout,
+        meta=options.meta,
+    )
 
 
 def _lease(queue: QueueName, told: Sequence[Any], expires: int, mark: str) -> Lease:
@@ -153,25 +191,56 @@ def _lease(queue: QueueName, told: Sequence[Any], expires: int, mark: str) -> Le
     except _BROKEN:
         return _unreadable(queue, id, rec, run.token + mark, run.attempt, run.started, expires)
     return Lease(
-        queue=queue, id=id.decode(), token=run.token + mark, life=life, name=name, payload=payload, codec=options.codec,
-        attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created, started_ms=run.started,
-        expires_ms=expires, key=key, retry=options.retry, timeout_ms=options.timeout, saved=more.saved,
-        cancel_asked=run.flags & _CANCEL > 0, last_chance=run.flags & _LAST > 0,
-        unknown_ms=more.unknown_ms, inputs=more.inputs, signals=more.signals,
+        queue=queue,
+        id=id.decode(),
+        token=run.token + mark,
+        life=life,
+        name=name,
+        payload=payload,
+        codec=options.codec,
+        attempt=run.attempt,
+        failures=run.failures,
+        stalls=run.stalls,
+        created_ms=created,
+        started_ms=run.started,
+        expires_ms=expires,
+        key=key,
+        retry=options.retry,
+        timeout_ms=options.timeout,
+        saved=more.saved,
+        cancel_asked=run.flags & _CANCEL > 0,
+        last_chance=run.flags & _LAST > 0,
+        unknown_ms=more.unknown_ms,
+        inputs=more.inputs,
+        signals=more.signals,
         meta=options.meta,
-    )  # fmt: skip
+    )
 
 
 _BROKEN = (msgspec.MsgspecError, struct.error, ValueError, TypeError, IndexError)
 """What taking apart something unreadable may raise."""
 
 
-def _unreadable(queue: QueueName, id: bytes, rec: bytes, token: str, attempt: int, started: int, expires: int) -> Lease:
+def _unreadable(
+    queue: QueueName, id: bytes, rec: bytes, token: str, attempt: int, started: int, expires: int
+) -> Lease:
     """The lease of a job whose record cannot be read: enough to fail it."""
     return Lease(
-        queue=queue, id=id.decode(errors="replace"), token=token, life=0, name="?", payload=rec, codec="json", attempt=attempt,
-        failures=0, stalls=0, created_ms=started, started_ms=started, expires_ms=expires, unreadable=True,
-    )  # fmt: skip
+        queue=queue,
+        id=id.decode(errors="replace"),
+        token=token,
+        life=0,
+        name="?",
+        payload=rec,
+        codec="json",
+        attempt=attempt,
+        failures=0,
+        stalls=0,
+        created_ms=started,
+        started_ms=started,
+        expires_ms=expires,
+        unreadable=True,
+    )
 
 
 def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) -> JobRecord:
@@ -182,7 +251,16 @@ def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) 
         created, due, life, name, key, options, payload = _parts(rec)
         more = _extras(extras) if extras else _NO_EXTRAS
     except _BROKEN:  # listed all the same, with what was found as its payload
-        created, due, life, name, key, options, payload, more = 0, 0, 0, "?", None, _DEFAULT, rec, _NO_EXTRAS
+        created, due, life, name, key, options, payload, more = (
+            0,
+            0,
+            0,
+            "?",
+            None,
+            _DEFAULT,
+            rec,
+            _NO_EXTRAS,
+        )
     failure = more.failure
     errors: tuple[Failure, ...] = ()
     if failed:
@@ -190,27 +268,60 @@ def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) 
         failure = errors[-1] if more.failed_last else failure
     where = STATES[state]
     return JobRecord(
-        queue=queue, id=id.decode(), name=name, state=where, payload=payload, codec=options.codec, priority=options.priority,
-        key=key, life=life, attempt=run.attempt, failures=run.failures, stalls=run.stalls, created_ms=created,
-        due_ms=_due(where.value, run.due or due or created), started_ms=run.started or None,
+        queue=queue,
+        id=id.decode(),
+        name=name,
+        state=where,
+        payload=payload,
+        codec=options.codec,
+        priority=options.priority,
+        key=key,
+        life=life,
+        attempt=run.attempt,
+        failures=run.failures,
+        stalls=run.stalls,
+        created_ms=created,
+        due_ms=_due(where.value, run.due or due or created),
+        started_ms=run.started or None,
         finished_ms=int(finished) if finished else None,
-        worker=run.worker or None, result=result[1:] if result else None, failure=failure,
+        worker=run.worker or None,
+        result=result[1:] if result else None,
+        failure=failure,
         errors=errors if with_errors else (),
         reason=reason.decode() if state == 6 else None,
-        progress=more.progress, saved=more.saved, cancel_asked=run.flags & _CANCEL > 0 and state == 3, schedule=options.schedule,
-        origin=options.origin, meta=options.meta, options=_stored(options), parents=more.parents, children=more.children,
-    )  # fmt: skip
+        progress=more.progress,
+        saved=more.saved,
+        cancel_asked=run.flags & _CANCEL > 0 and state == 3,
+        schedule=options.schedule,
+        origin=options.origin,
+        meta=options.meta,
+        options=_stored(options),
+        parents=more.parents,
+        children=more.children,
+    )
 
 
 def _stored(options: Options) -> StoredOptions:
     if options is _DEFAULT:
         return NO_OPTIONS
-    unique = None if options.lock is None else UniqueSpec(lock=options.lock, mode=options.lock_mode, ttl_ms=options.lock_ttl)
+    unique = (
+        None
+        if options.lock is None
+        else UniqueSpec(lock=options.lock, mode=options.lock_mode, ttl_ms=options.lock_ttl)
+    )
     return StoredOptions(
-        lifo=options.lifo, delay_ms=options.delay, at_ms=options.at, ttl_ms=options.ttl, result_ttl_ms=options.result_ttl,
-        retry=options.retry, timeout_ms=options.timeout, max_stalls=options.max_stalls, cost=options.cost, unique=unique,
+        lifo=options.lifo,
+        delay_ms=options.delay,
+        at_ms=options.at,
+        ttl_ms=options.ttl,
+        result_ttl_ms=options.result_ttl,
+        retry=options.retry,
+        timeout_ms=options.timeout,
+        max_stalls=options.max_stalls,
+        cost=options.cost,
+        unique=unique,
         on_child_failure=options.policy,
-    )  # fmt: skip
+    )
 
 
 def completed(data: bytes) -> tuple[QueueName, JobRecord]:
@@ -237,7 +348,9 @@ class Glance(NamedTuple):
 
 
 _waiting = Struct(">d").unpack_from
-_timers = Struct(">56xdd16xd").unpack_from  # lua/counters.lua: timer, leases and seen: the eighth, the ninth, the twelfth
+_timers = Struct(
+    ">56xdd16xd"
+).unpack_from  # lua/counters.lua: timer, leases and seen: the eighth, the ninth, the twelfth
 
 
 def glance(data: bytes | None, now: int) -> Glance:
@@ -284,13 +397,16 @@ def _extras(flat: Sequence[bytes]) -> _Extras:
             signals[int(rest)] = (name.decode(), data)
     ended = [(job, fields.get(b"i:%d" % n)) for n, job in sorted(children.items())]
     return _Extras(
-        saved=fields.get(b"saved"), progress=fields.get(b"progress"), failure=_kept_failure(fields.get(b"failure")),
+        saved=fields.get(b"saved"),
+        progress=fields.get(b"progress"),
+        failure=_kept_failure(fields.get(b"failure")),
         failed_last=fields.get(b"failure") == b"",
         unknown_ms=int(fields[b"put_off"].split(b"\t")[1]) if b"put_off" in fields else None,
         inputs=tuple(_input(job, how) for job, how in ended if how is not None),
-        signals=tuple(signal for _, signal in sorted(signals.items())), parents=tuple(sorted(parents)),
+        signals=tuple(signal for _, signal in sorted(signals.items())),
+        parents=tuple(sorted(parents)),
         children=tuple(job for job, _ in ended),
-    )  # fmt: skip
+    )
 
 
 def _job(text: bytes) -> JobKey:
@@ -320,7 +436,9 @@ def _failed(data: bytes) -> Failure:
     attempt, a1, a2, n = _failed_run(data)
     start = _FAILED_RUN + n
     worker = data[_FAILED_RUN:start].decode()
-    return msgspec.structs.replace(_failure(data[start:]), attempt=attempt, at_ms=a1 << 32 | a2, worker=worker or None)
+    return msgspec.structs.replace(
+        _failure(data[start:]), attempt=attempt, at_ms=a1 << 32 | a2, worker=worker or None
+    )
 
 
 def _failed_run_of(data: bytes) -> Failure:
@@ -331,28 +449,46 @@ def _failed_run_of(data: bytes) -> Failure:
         return verdicts.unreadable(attempt=0, worker=None, now_ms=0)
 
 
-def queue_record(queue: QueueName, flat: Sequence[bytes], keyed: Sequence[bytes] = ()) -> QueueRecord:
+def queue_record(
+    queue: QueueName, flat: Sequence[bytes], keyed: Sequence[bytes] = ()
+) -> QueueRecord:
     """What is stored about a queue."""
     m = {k.decode(): v.decode() for k, v in zip(flat[::2], flat[1::2], strict=True)}
     per_key = {k.decode(): v for k, v in zip(keyed[::2], keyed[1::2], strict=True)}
     changed = m.get("changed")
     default = RetentionData()
-    kept = default if "keep4" not in m else RetentionData(
-        completed_ms=_number(m["keep4"]), failed_ms=_number(m["keep5"]), cancelled_ms=_number(m["keep6"]),
-        count=_number(m["count"]),
-    )  # fmt: skip
+    kept = (
+        default
+        if "keep4" not in m
+        else RetentionData(
+            completed_ms=_number(m["keep4"]),
+            failed_ms=_number(m["keep5"]),
+            cancelled_ms=_number(m["keep6"]),
+            count=_number(m["count"]),
+        )
+    )
     return QueueRecord(
-        queue=queue, mode=m.get("mode"),  # type: ignore[arg-type]
+        queue=queue,
+        mode=m.get("mode"),  # type: ignore[arg-type]
         limits=LimitsRecord(
-            declared=_limits(m.get("declared", "{}")), version=int(m.get("version", 0)),
+            declared=_limits(m.get("declared", "{}")),
+            version=int(m.get("version", 0)),
             changed=None if changed is None else _limits(changed),
-            keys={key[1:]: _limits(text.decode()) for key, text in per_key.items() if key.startswith("\n")},
+            keys={
+                key[1:]: _limits(text.decode())
+                for key, text in per_key.items()
+                if key.startswith("\n")
+            },
         ),
-        partitions=int(m.get("partitions", 1)), retention=kept,
-        dead_letters=m["dead"].partition("\n")[0] and queue_of(m["dead"].partition("\n")[0]).queue if "dead" in m else None,
+        partitions=int(m.get("partitions", 1)),
+        retention=kept,
+        dead_letters=m["dead"].partition("\n")[0] and queue_of(m["dead"].partition("\n")[0]).queue
+        if "dead" in m
+        else None,
         max_stalls=msgspec.json.decode(m.get("max_stalls", "{}"), type=dict[str, int]),
-        event_meta=tuple(name for name in m.get("event_meta", "").split("\n") if name), paused=m.get("paused") == "1",
-    )  # fmt: skip
+        event_meta=tuple(name for name in m.get("event_meta", "").split("\n") if name),
+        paused=m.get("paused") == "1",
+    )
 
 
 def _limits(text: str) -> Limits:

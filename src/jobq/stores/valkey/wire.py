@@ -38,11 +38,13 @@ class Connection(asyncio.Protocol):
         self._watchdog: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
 
-    # ── asyncio.Protocol ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── asyncio.Protocol ──────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is there."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its base class
+        self._transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's is one in all but its base class
 
     def data_received(self, data: bytes) -> None:
         """Hand each reply to the oldest caller; on a subscribed connection, to `on_message`."""
@@ -52,7 +54,9 @@ class Connection(asyncio.Protocol):
             try:
                 reply = reader.gets()
             except hiredis.ProtocolError as e:
-                self.close(StoreUnavailable(f"{self._place} does not speak the Valkey protocol: {e}"))
+                self.close(
+                    StoreUnavailable(f"{self._place} does not speak the Valkey protocol: {e}")
+                )
                 return
             if reply is _NOT_YET:
                 return
@@ -65,11 +69,13 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Whoever still waits learns that nobody knows."""
-        self.close(StoreUnavailable(f"the connection to {self._place} was lost{f': {exc}' if exc else ''}"))
+        self.close(
+            StoreUnavailable(f"the connection to {self._place} was lost{f': {exc}' if exc else ''}")
+        )
         if not self._gone.done():
             self._gone.set_result(None)
 
-    # ── callers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── callers ───────────────────────────────────────────────────────────────────────────────────
 
     def send(self, *command: Argument, patience: float = 0.0) -> asyncio.Future[Reply]:
         """One command. `patience`: how much longer than usual its reply may take (blocking commands)."""
@@ -124,8 +130,15 @@ class Connection(asyncio.Protocol):
         self._watchdog = None
         if not self._waiting or self.closed:
             return
-        if min(deadline for _, deadline in (self._waiting[0], self._waiting[-1])) < self._loop.time():
-            self.close(StoreUnavailable(f"{self._place} did not answer within {self._timeout:g} s; whether it acted is unknown"))
+        if (
+            min(deadline for _, deadline in (self._waiting[0], self._waiting[-1]))
+            < self._loop.time()
+        ):
+            self.close(
+                StoreUnavailable(
+                    f"{self._place} did not answer within {self._timeout:g} s; whether it acted is unknown"
+                )
+            )
             return
         self._watchdog = self._loop.call_later(self._timeout / 4, self._watch)
 
@@ -137,7 +150,9 @@ class Connection(asyncio.Protocol):
 _PUSHED = frozenset({b"message", b"smessage"})
 
 
-async def connect(node: Node, address: Address, setup: Sequence[tuple[Argument, ...]] = ()) -> Connection:
+async def connect(
+    node: Node, address: Address, setup: Sequence[tuple[Argument, ...]] = ()
+) -> Connection:
     """A connection that is authenticated and set up. StoreUnavailable if there is nobody, or nobody who lets us in."""
     loop = asyncio.get_running_loop()
     connection: Connection | None = None
@@ -152,9 +167,13 @@ async def connect(node: Node, address: Address, setup: Sequence[tuple[Argument, 
         if connection is not None:
             connection.close(e if isinstance(e, Exception) else None)
         if isinstance(e, ServerError):
-            raise StoreUnavailable(f"{node[0]}:{node[1]} refuses the connection ({address.shown}): {e}") from e
+            raise StoreUnavailable(
+                f"{node[0]}:{node[1]} refuses the connection ({address.shown}): {e}"
+            ) from e
         if isinstance(e, OSError | TimeoutError) and not isinstance(e, StoreUnavailable):
-            raise StoreUnavailable(f"no answer from {node[0]}:{node[1]} ({address.shown}): {e or type(e).__name__}") from e
+            raise StoreUnavailable(
+                f"no answer from {node[0]}:{node[1]} ({address.shown}): {e or type(e).__name__}"
+            ) from e
         raise
     return connection
 
@@ -162,7 +181,9 @@ async def connect(node: Node, address: Address, setup: Sequence[tuple[Argument, 
 def _greeting(address: Address) -> list[tuple[Argument, ...]]:
     commands: list[tuple[Argument, ...]] = []
     if address.password is not None:
-        commands.append(("AUTH", address.user, address.password) if address.user else ("AUTH", address.password))
+        commands.append(
+            ("AUTH", address.user, address.password) if address.user else ("AUTH", address.password)
+        )
     if address.db:
         commands.append(("SELECT", address.db))
     return commands
