@@ -127,7 +127,7 @@ class Operations(ABC):
         store = await self.store()
         total = 0
         while True:
-            n = await store.clear(
+            n = await store.purge_pending(
                 self.qname,
                 delayed=checks.check_bool(delayed, "delayed"),
                 limit=CHUNK,
@@ -152,7 +152,7 @@ class Operations(ABC):
         total = 0
         while left is None or left > total:
             most = CHUNK if left is None else min(CHUNK, left - total)
-            n = await store.clean(
+            n = await store.purge_ended(
                 self.qname, wanted, older_than_ms=older_than_ms, limit=most, actor=self.actor
             )
             total += n

@@ -315,7 +315,7 @@ async def clear(ctl: Ctl, name: str, delayed: bool, yes: bool) -> None:
 
 
 async def _clear(ctl: Ctl, name: QueueName, delayed: bool) -> int:
-    return await ctl.backend.store.clear(
+    return await ctl.backend.store.purge_pending(
         name, delayed=delayed, limit=_STEP, actor=ctl.backend.actor
     )
 
@@ -363,7 +363,7 @@ async def clean(
         if left <= 0:
             return 0
         n = await ctl.backend.within(
-            ctl.backend.store.clean(
+            ctl.backend.store.purge_ended(
                 seen.record.queue,
                 State(state),
                 older_than_ms=round(older_than * 1000),

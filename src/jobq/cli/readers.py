@@ -50,6 +50,6 @@ async def forget_reader(ctl: Ctl, reader: str, names: tuple[str, ...], yes: bool
         f"Keep no events for {reader!r} any more, in {text.plural(len(held), 'queue')}?", yes=yes
     )
     for name in held:
-        await ctl.backend.within(store.forget_reader(name, reader))
+        await ctl.backend.within(store.remove_reader(name, reader))
     done = f"{reader} forgotten in {text.plural(len(held), 'queue')}"
     ctl.out.show({"reader": reader, "queues": [name.queue for name in held]}, lambda: done)

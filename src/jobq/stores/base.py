@@ -204,7 +204,7 @@ class OperatorStore(Protocol):
         """Lift the hold of the queue, or of one key, and wake workers. False if there is none."""
         ...
 
-    async def clear(
+    async def purge_pending(
         self,
         queue: QueueName,
         *,
@@ -215,7 +215,7 @@ class OperatorStore(Protocol):
         """Cancel up to `limit` waiting (and delayed and blocked, with `delayed`) jobs as `removed`; how many it were."""
         ...
 
-    async def clean(
+    async def purge_ended(
         self,
         queue: QueueName,
         state: State,
@@ -372,7 +372,7 @@ class EventStore(Protocol):
         """The registered readers, and where each stands."""
         ...
 
-    async def forget_reader(self, queue: QueueName, reader: str) -> bool:
+    async def remove_reader(self, queue: QueueName, reader: str) -> bool:
         """Keep nothing for this reader any more: it will not come back. False if there is none of that name."""
         ...
 

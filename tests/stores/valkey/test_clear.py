@@ -21,5 +21,5 @@ async def test_clear_finds_what_waits_behind_many_that_were_cancelled(
         "clear", keys.Space().prefix(queue), store.now(), keys.Space().prefix(queue), "", 0, 100
     )
     assert (cleared, more) == (0, 1)
-    assert await store.clear(queue, limit=100) == 10
+    assert await store.purge_pending(queue, limit=100) == 10
     assert (await store.count(queue))[State.WAITING] == 0

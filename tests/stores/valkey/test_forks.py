@@ -83,8 +83,8 @@ async def test_what_is_done_to_a_partitioned_queue_is_told_in_shard_0_once(
     leases = await take(store, queue, 10)
     await store.settle([done(lease) for lease in leases], worker="w1", call="done")
     await store.alter([Remove(job=JobKey(queue, lease.id), actor="ann") for lease in leases[:5]])
-    assert await store.clear(queue, actor="ann") == 30
-    assert await store.clean(queue, State.COMPLETED, actor="ann") == 5
+    assert await store.purge_pending(queue, actor="ann") == 30
+    assert await store.purge_ended(queue, State.COMPLETED, actor="ann") == 5
     while not await store.obliterate(queue, actor="ann"):
         pass
     await store.declare(queue, QueueConfig(partitions=PARTS))  # the log is found by the partitions

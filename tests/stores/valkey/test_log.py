@@ -63,7 +63,7 @@ async def test_what_only_a_forgotten_reader_had_not_acknowledged_goes(
     bound(server, queue, 200, 10_000)
     await store.ack_events(queue, "trial", "0")
     await write(store, queue, 0, 1000)
-    await store.forget_reader(queue, "trial")
+    await store.remove_reader(queue, "trial")
     await store.tick()
     assert len(await everything(store, queue)) <= 211
 

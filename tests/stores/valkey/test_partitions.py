@@ -277,7 +277,7 @@ async def test_pause_and_obliterate_reach_all_partitions(
     await store.pause(parted)
     assert await take(store, parted, 100) == []
     await store.resume(parted)
-    assert await store.clear(parted, limit=10) == 10
+    assert await store.purge_pending(parted, limit=10) == 10
     while not await store.obliterate(parted, limit=10):
         pass
     assert not any((await store.count(parted)).values())

@@ -190,7 +190,7 @@ async def test_errors_go_with_the_record(q: Desk, way: str) -> None:
         q.clock.advance(2 * SECOND)
         await q.tick()
     elif way == "cleaned":
-        await q.store.clean(q.queue, State.FAILED)
+        await q.store.purge_ended(q.queue, State.FAILED)
     await q.put_one("a", result_ttl_ms=SECOND)
     assert (await q.get("a")).errors == ()
     await fail_run(q, "new")

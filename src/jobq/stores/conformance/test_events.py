@@ -245,8 +245,8 @@ async def test_a_reader_that_is_forgotten_is_not_listed_and_stands_nowhere(q: De
     await q.store.ack_events(q.queue, "relay", position)
     await q.store.ack_events(q.queue, "trial", "0")
     assert await q.store.readers(q.queue) == {"relay": position, "trial": "0"}
-    assert await q.store.forget_reader(q.queue, "trial")
-    assert not await q.store.forget_reader(q.queue, "trial")
+    assert await q.store.remove_reader(q.queue, "trial")
+    assert not await q.store.remove_reader(q.queue, "trial")
     assert await q.store.readers(q.queue) == {"relay": position}
     assert await q.store.ack_events(q.queue, "trial", None) is None
 

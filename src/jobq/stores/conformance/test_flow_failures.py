@@ -127,7 +127,7 @@ async def test_cancelling_or_removing_the_last_open_child_releases_a_parent_that
 
 async def test_clearing_the_queue_leaves_no_parent_waiting_for_ever(q: Desk) -> None:
     await family(q, "a", "b")
-    await q.store.clear(q.queue)
+    await q.store.purge_pending(q.queue)
     assert (await q.get("p")).state.ended
 
 

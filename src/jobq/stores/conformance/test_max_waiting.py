@@ -293,9 +293,9 @@ async def test_clearing_makes_room(q: Desk) -> None:
     await q.put_one("a")
     await q.put_one("b", delay_ms=HOUR)
     assert await put(q, "c") == "F"
-    assert await q.store.clear(q.queue) == 1
+    assert await q.store.purge_pending(q.queue) == 1
     assert await put(q, "c", "d") == "jF"
-    assert await q.store.clear(q.queue, delayed=True) == 2
+    assert await q.store.purge_pending(q.queue, delayed=True) == 2
     assert await put(q, "d", "e", "f") == "jjF"
 
 

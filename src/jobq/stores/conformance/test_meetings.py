@@ -369,7 +369,7 @@ async def test_keyed_and_stall_past_the_last_stall_the_key_goes_on(q: Desk) -> N
 
 async def test_keyed_and_clear_a_cleared_key_can_be_used_again(q: Desk) -> None:
     await q.put("a1", "a2", key="a")
-    await q.store.clear(q.queue)
+    await q.store.purge_pending(q.queue)
     await q.put_one("a3", key="a")
     assert await q.line() == ["a3"]
 

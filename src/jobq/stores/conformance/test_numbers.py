@@ -58,7 +58,7 @@ async def test_every_kind_of_call_continues_the_numbers(q: Desk) -> None:
     await q.store.pause(q.queue)
     await q.store.resume(q.queue)
     await q.alter(Remove(job=q.key("plain")))
-    await q.store.clear(q.queue, delayed=True)
+    await q.store.purge_pending(q.queue, delayed=True)
     found = await numbers(q)
     assert found == list(range(1, len(found) + 1))
     assert len(found) > 30
@@ -81,7 +81,7 @@ async def test_what_changes_nothing_uses_no_number(q: Desk) -> None:
     await q.put("a")
     await q.store.alter([Rerun(job=q.key("a")), Cancel(job=q.key("nobody"))])
     await q.store.resume(q.queue)
-    assert await q.store.clear(q.beside("other").queue) == 0
+    assert await q.store.purge_pending(q.beside("other").queue) == 0
     await q.put("b")
     assert await numbers(q) == [1, 2]
 

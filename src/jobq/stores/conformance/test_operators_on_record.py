@@ -113,21 +113,21 @@ async def test_limits_are_recorded_when_a_higher_version_declares_them(q: Desk) 
 async def test_clear_says_how_many_and_who(q: Desk) -> None:
     await q.put("a", "b", "c")
     await q.put_one("later", delay_ms=SECOND)
-    assert await q.store.clear(q.queue, limit=2, actor="ann") == 2
-    assert await q.store.clear(q.queue, delayed=True, actor="bob") == 2
-    assert await q.store.clear(q.queue, delayed=True, actor="cat") == 0
+    assert await q.store.purge_pending(q.queue, limit=2, actor="ann") == 2
+    assert await q.store.purge_pending(q.queue, delayed=True, actor="bob") == 2
+    assert await q.store.purge_pending(q.queue, delayed=True, actor="cat") == 0
     assert await done(q) == [("cleared", "2 jobs", "ann"), ("cleared", "2 jobs", "bob")]
     cancelled = [(e.job, e.actor) for e in await q.events() if e.kind == "cancelled"]
     assert sorted(cancelled) == [("a", "ann"), ("b", "ann"), ("c", "bob"), ("later", "bob")]
 
 
-async def test_clean_says_how_many_of_which_state(q: Desk) -> None:
+async def test_purge_ended_says_how_many_of_which_state(q: Desk) -> None:
     await q.run("a")
     await q.put("b", "c")
     await q.settle(*(fail(lease) for lease in await q.claim(2)))
-    assert await q.store.clean(q.queue, State.FAILED, actor="ann") == 2
-    assert await q.store.clean(q.queue, State.FAILED, actor="bob") == 0
-    assert await q.store.clean(q.queue, State.COMPLETED) == 1
+    assert await q.store.purge_ended(q.queue, State.FAILED, actor="ann") == 2
+    assert await q.store.purge_ended(q.queue, State.FAILED, actor="bob") == 0
+    assert await q.store.purge_ended(q.queue, State.COMPLETED) == 1
     assert await done(q) == [
         ("purged", "2 failed jobs", "ann"),
         ("purged", "1 completed job", None),

@@ -1,4 +1,4 @@
-"""What operators do to queues: declare, limit, pause, clear, clean, obliterate."""
+"""What operators do to queues: declare, limit, pause, purge, obliterate."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def pause(tx: Tx, name: QueueName, paused: bool, actor: str | None) -> None:
         tx.woken[queue.qid] = max(1, queue.counts[WAITING])
 
 
-def clear(tx: Tx, name: QueueName, delayed: bool, limit: int, actor: str | None) -> int:
-    """The whole of `Store.clear`."""
+def purge_pending(tx: Tx, name: QueueName, delayed: bool, limit: int, actor: str | None) -> int:
+    """The whole of `Store.purge_pending`."""
     queue = tx.queue(name)
     if queue is None:
         return 0
@@ -115,10 +115,10 @@ def clear(tx: Tx, name: QueueName, delayed: bool, limit: int, actor: str | None)
     return cleared
 
 
-def clean(
+def purge_ended(
     tx: Tx, name: QueueName, state: State, older_than_ms: int, limit: int, actor: str | None
 ) -> int:
-    """The whole of `Store.clean`."""
+    """The whole of `Store.purge_ended`."""
     queue = tx.queue(name)
     code = STATE_CODES[state]
     if code not in ENDED:

@@ -292,7 +292,7 @@ def readers(tx: Tx, name: QueueName) -> dict[str, str]:
     )
 
 
-def forget_reader(tx: Tx, name: QueueName, reader: str) -> bool:
-    """The whole of `Store.forget_reader`."""
+def remove_reader(tx: Tx, name: QueueName, reader: str) -> bool:
+    """The whole of `Store.remove_reader`."""
     queue = tx.queue(name)
-    return queue is not None and tx.change(SQL["forget_reader"], (queue.qid, reader)) > 0
+    return queue is not None and tx.change(SQL["remove_reader"], (queue.qid, reader)) > 0

@@ -262,7 +262,7 @@ class SqliteStore:
     ) -> bool:
         return await self._write(holds.release, queue, key, actor)
 
-    async def clear(
+    async def purge_pending(
         self,
         queue: QueueName,
         *,
@@ -270,9 +270,9 @@ class SqliteStore:
         limit: int = 1000,
         actor: str | None = None,
     ) -> int:
-        return await self._write(queues.clear, queue, delayed, limit, actor)
+        return await self._write(queues.purge_pending, queue, delayed, limit, actor)
 
-    async def clean(
+    async def purge_ended(
         self,
         queue: QueueName,
         state: State,
@@ -281,7 +281,7 @@ class SqliteStore:
         limit: int = 1000,
         actor: str | None = None,
     ) -> int:
-        return await self._write(queues.clean, queue, state, older_than_ms, limit, actor)
+        return await self._write(queues.purge_ended, queue, state, older_than_ms, limit, actor)
 
     async def obliterate(
         self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None
@@ -374,8 +374,8 @@ class SqliteStore:
     async def readers(self, queue: QueueName) -> dict[str, str]:
         return await self._read(reads.readers, queue)
 
-    async def forget_reader(self, queue: QueueName, reader: str) -> bool:
-        return await self._write(reads.forget_reader, queue, reader)
+    async def remove_reader(self, queue: QueueName, reader: str) -> bool:
+        return await self._write(reads.remove_reader, queue, reader)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────
 

@@ -152,7 +152,7 @@ class Operators(Flows):
             to_wake = await self.fcall("pause", prefix, self.now(), home, actor or "", paused)
             await self.after(queue, prefix, to_wake=to_wake)
 
-    async def clear(
+    async def purge_pending(
         self,
         queue: QueueName,
         *,
@@ -171,7 +171,7 @@ class Operators(Flows):
                 await self.after(queue, prefix, messages=messages)
         return cleared
 
-    async def clean(
+    async def purge_ended(
         self,
         queue: QueueName,
         state: State,

@@ -215,7 +215,7 @@ class Reads(Presence):
         names = sorted({name.decode() for names in found for name in names})
         return {name: await self.ack_events(queue, name, None) or "0" for name in names}
 
-    async def forget_reader(self, queue: QueueName, reader: str) -> bool:
+    async def remove_reader(self, queue: QueueName, reader: str) -> bool:
         """See EventStore."""
         prefixes = await self.prefixes(queue)
         return any(

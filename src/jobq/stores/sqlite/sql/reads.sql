@@ -34,7 +34,7 @@ INSERT INTO readers VALUES (?, ?, ?) ON CONFLICT (qid, reader) DO UPDATE SET pos
 -- name: readers: all that are registered, and how far they have got
 SELECT reader, pos FROM readers WHERE qid = ? ORDER BY reader;
 
--- name: forget_reader: it will not come back
+-- name: remove_reader: it will not come back
 DELETE FROM readers WHERE qid = ? AND reader = ?;
 
 -- name: reader: how far it has got

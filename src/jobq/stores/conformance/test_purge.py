@@ -1,4 +1,4 @@
-"""clear, clean, obliterate: many jobs at once, a bounded number per call."""
+"""purge_pending, purge_ended, obliterate: many jobs at once, a bounded number per call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def test_clear_removes_what_waits(q: Desk) -> None:
     await q.put("active", "a", "b")
     lease = await q.take()
     await q.put_one("delayed", delay_ms=SECOND)
-    assert await q.store.clear(q.queue) == 2
+    assert await q.store.purge_pending(q.queue) == 2
     assert await q.states("active", "a", "b", "delayed") == [
         "active",
         "cancelled",
@@ -39,19 +39,19 @@ async def test_clear_with_delayed_removes_all_that_has_not_started(q: Desk) -> N
     await q.put_one("blocked", unique=lock)
     await q.put_one("delayed", delay_ms=SECOND)
     await q.put("waiting")
-    assert await q.store.clear(q.queue, delayed=True) == 3
+    assert await q.store.purge_pending(q.queue, delayed=True) == 3
     assert await q.counts() == {"active": 1, "cancelled": 3}
 
 
 async def test_clear_is_bounded(q: Desk) -> None:
     await q.put(*(f"j{n}" for n in range(5)))
-    assert [await q.store.clear(q.queue, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert [await q.store.purge_pending(q.queue, limit=2) for _ in range(4)] == [2, 2, 1, 0]
 
 
 async def test_clear_releases_unique_locks(q: Desk) -> None:
     lock = UniqueSpec(lock="L")
     await q.put_one("a", unique=lock)
-    await q.store.clear(q.queue)
+    await q.store.purge_pending(q.queue)
     assert not (await q.put_one("b", unique=lock)).duplicate
 
 
@@ -59,16 +59,16 @@ async def test_clear_leaves_other_queues_alone(q: Desk) -> None:
     beside = q.beside("other")
     await q.put("a")
     await beside.put("a")
-    await q.store.clear(q.queue, delayed=True)
+    await q.store.purge_pending(q.queue, delayed=True)
     assert await beside.counts() == {"waiting": 1}
 
 
-async def test_clean_removes_ended_records_of_one_state(q: Desk) -> None:
+async def test_purge_ended_removes_ended_records_of_one_state(q: Desk) -> None:
     await q.run("done")
     await q.put("broken", "gone", "waiting")
     await q.settle(fail(await q.take()))
     await q.alter(Cancel(job=q.key("gone")))
-    assert await q.store.clean(q.queue, State.FAILED) == 1
+    assert await q.store.purge_ended(q.queue, State.FAILED) == 1
     assert await q.states("done", "broken", "gone", "waiting") == [
         "completed",
         None,
@@ -77,28 +77,28 @@ async def test_clean_removes_ended_records_of_one_state(q: Desk) -> None:
     ]
 
 
-async def test_clean_takes_the_oldest_first_and_is_bounded(q: Desk) -> None:
+async def test_purge_ended_takes_the_oldest_first_and_is_bounded(q: Desk) -> None:
     for n in range(5):
         await q.run(f"j{n}")
         q.clock.advance(SECOND)
-    assert await q.store.clean(q.queue, State.COMPLETED, limit=2) == 2
+    assert await q.store.purge_ended(q.queue, State.COMPLETED, limit=2) == 2
     assert await q.states("j0", "j1", "j2") == [None, None, "completed"]
-    assert await q.store.clean(q.queue, State.COMPLETED, limit=10) == 3
-    assert await q.store.clean(q.queue, State.COMPLETED, limit=10) == 0
+    assert await q.store.purge_ended(q.queue, State.COMPLETED, limit=10) == 3
+    assert await q.store.purge_ended(q.queue, State.COMPLETED, limit=10) == 0
     assert await q.counts() == {}
 
 
-async def test_clean_leaves_what_ended_lately(q: Desk) -> None:
+async def test_purge_ended_leaves_what_ended_lately(q: Desk) -> None:
     await q.run("old")
     q.clock.advance(DAY // 2)
     await q.run("new")
-    assert await q.store.clean(q.queue, State.COMPLETED, older_than_ms=DAY // 4) == 1
+    assert await q.store.purge_ended(q.queue, State.COMPLETED, older_than_ms=DAY // 4) == 1
     assert await q.states("old", "new") == [None, "completed"]
 
 
-async def test_clean_removes_ids_that_callers_gave_too(q: Desk) -> None:
+async def test_purge_ended_removes_ids_that_callers_gave_too(q: Desk) -> None:
     await q.run("mine", given_id=True, result_ttl_ms=DAY)
-    assert await q.store.clean(q.queue, State.COMPLETED) == 1
+    assert await q.store.purge_ended(q.queue, State.COMPLETED) == 1
     assert not (await q.put_one("mine", given_id=True)).duplicate
 
 
