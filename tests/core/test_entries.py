@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from jobq.core.events import FORMAT, incarnation_of, pack, unpack
+from jobq.core.event_log import FORMAT, incarnation_of, pack, unpack
 from jobq.core.records import QueueName
 from jobq.errors import ConfigError
 

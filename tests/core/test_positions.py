@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.events import joined, passed, places
+from jobq.core.event_log import joined, passed, places
 from jobq.errors import InvalidJob
 
 

@@ -359,7 +359,7 @@ class EventStore(Protocol):
     ) -> EventPage:
         """Events after a position, about `limit` of them. None: nothing yet, only the present end; "0": from the oldest kept.
 
-        A position has the form of `core.events.places` on every store, and a place for each shard of the log. With `until`, a
+        A position has the form of `core.event_log.places` on every store, and a place for each shard of the log. With `until`, a
         position that the log has reached, no event past it is returned, and an empty page says that all were read."""
         ...
 

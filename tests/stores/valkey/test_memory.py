@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.events import KINDS
+from jobq.core.event_log import KINDS
 from jobq.core.records import QueueName
 from jobq.engine.ids import new_id
 from jobq.errors import ConfigError, StoreUnavailable

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from jobq.core import wire
-from jobq.core.events import passed
+from jobq.core.event_log import passed
 from jobq.core.records import EventPage, EventRecord, QueueName
 from jobq.log import BEGINNING, EventLog
 from jobq.pipeline.datasource.columns import EVENTS, LINES, store_url

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from jobq.core import events
+from jobq.core import event_log
 from jobq.core.commands import (
     Altered,
     AnyCommand,
@@ -52,7 +52,9 @@ def alter(tx: Tx, commands: Sequence[AnyCommand]) -> list[Altered]:
     purged: Counter[tuple[QueueName, str | None]] = Counter()
     answers = [_carry_out(tx, command, purged) for command in commands]
     for (name, actor), n in purged.items():
-        tx.done_to(tx.queue_made(name), QueueKind.PURGED, reason=events.jobs_told(n), actor=actor)
+        tx.done_to(
+            tx.queue_made(name), QueueKind.PURGED, reason=event_log.jobs_told(n), actor=actor
+        )
     return answers
 
 
@@ -84,7 +86,7 @@ def _carry_out(
     if found is None:
         return "missing"
     queue, job = found
-    if not applies(command, events.STATES[job.state], job.starts):
+    if not applies(command, event_log.STATES[job.state], job.starts):
         return "late"
     job.actor = command.actor
     how = _applied(tx, queue, job, command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobq.core import bounds
-from jobq.core.events import STATE_CODES
+from jobq.core.event_log import STATE_CODES
 from jobq.core.records import JobSpec, PutResult, QueueName
 from jobq.stores.sqlite import locks
 from jobq.stores.sqlite.queries import load

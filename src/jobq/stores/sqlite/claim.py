@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobq.core.events import KIND_CODES, Item, with_meta
+from jobq.core.event_log import KIND_CODES, Item, with_meta
 from jobq.core.records import Claim, Lease, QueueName
 from jobq.core.states import Kind
 from jobq.stores.sqlite import chances, flows, keys, rates, upkeep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobq.core.dead_letters import letter_id, letter_key, origin
-from jobq.core.events import STATES
+from jobq.core.event_log import STATES
 from jobq.core.records import Failure, JobSpec, QueueName
 from jobq.core.retention import kept_ms
 from jobq.core.states import Kind

@@ -8,7 +8,7 @@ import msgspec
 
 from jobq.core import refusals, verdicts
 from jobq.core.defaults import FLOW_MS
-from jobq.core.events import STATES
+from jobq.core.event_log import STATES
 from jobq.core.records import ChildPolicy, Edge, Input, JobKey, JobSpec, QueueName
 from jobq.core.verdicts import ChildEnd
 from jobq.stores.sqlite import bounds, line

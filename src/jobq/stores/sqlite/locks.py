@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from jobq.core.events import STATES
+from jobq.core.event_log import STATES
 from jobq.core.locks import Standing, meet, passes_on, releases, standing
 from jobq.core.outcomes import due_ms
 from jobq.core.records import JobSpec, UniqueSpec

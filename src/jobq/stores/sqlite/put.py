@@ -12,7 +12,7 @@ import msgspec
 
 from jobq.core import refusals
 from jobq.core.bounds import together
-from jobq.core.events import KIND_CODES, STATES, Item, with_meta
+from jobq.core.event_log import KIND_CODES, STATES, Item, with_meta
 from jobq.core.graph import check_locks
 from jobq.core.locks import meet
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core import events, refusals, stalls
-from jobq.core.events import STATE_CODES
+from jobq.core import event_log, refusals, stalls
+from jobq.core.event_log import STATE_CODES
 from jobq.core.queues import Limits, QueueConfig, limits_told
 from jobq.core.records import Mode, QueueName
 from jobq.core.states import QueueKind, State
@@ -111,7 +111,7 @@ def purge_pending(tx: Tx, name: QueueName, delayed: bool, limit: int, actor: str
                 alter.cancel(tx, queue, job, reason="removed", cascade=False)
                 cleared += 1
     if cleared:
-        tx.done_to(queue, QueueKind.CLEARED, reason=events.jobs_told(cleared), actor=actor)
+        tx.done_to(queue, QueueKind.CLEARED, reason=event_log.jobs_told(cleared), actor=actor)
     return cleared
 
 
@@ -134,7 +134,7 @@ def purge_ended(
             ending.forget(tx, Job(*row))
         cleaned += len(rows)
     if cleaned:
-        tx.done_to(queue, QueueKind.PURGED, reason=events.jobs_told(cleaned, state), actor=actor)
+        tx.done_to(queue, QueueKind.PURGED, reason=event_log.jobs_told(cleaned, state), actor=actor)
     return cleaned
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from jobq.core import events, refusals
-from jobq.core.events import STATE_CODES, STATES
+from jobq.core import event_log, refusals
+from jobq.core.event_log import STATE_CODES, STATES
 from jobq.core.queues import LimitsRecord, MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import (
     EventPage,
@@ -240,19 +240,19 @@ def read_events(
     if after is None:
         return EventPage(events=(), position=str(queue.pos))
     for position in (after, until or "0"):
-        if not events.places(position, 1)[0].isdigit():
+        if not event_log.places(position, 1)[0].isdigit():
             raise refusals.no_position(position)
     last = None if until is None else int(until)
     found: list[EventRecord] = []
     position = after
     log = f"{log_id}.{queue.qid}"
     for pos, entry in tx.execute(SQL["entries"], (queue.qid, int(after))):
-        told = events.unpack(log, str(pos), name, entry)
+        told = event_log.unpack(log, str(pos), name, entry)
         if not found and pos > int(after) + 1:  # positions are dense: what is missing was dropped
             what = f"{pos - int(after) - 1:,} entries dropped"
             trimmed = tx.execute(SQL["trimmed"], (f"trimmed.{queue.qid}",)).fetchone()
             found.append(
-                events.gap(
+                event_log.gap(
                     log,
                     str(pos - 1),
                     name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from jobq.core import meta
-from jobq.core.events import STATES
+from jobq.core.event_log import STATES
 from jobq.core.records import (
     ChildPolicy,
     Failure,
@@ -24,7 +24,7 @@ from jobq.core.stored import NO_OPTIONS, StoredOptions
 from jobq.core.unknown import PutOff, starts
 from jobq.core.verdicts import unreadable
 
-# State codes as in core.events.STATES, for SQL and speed.
+# State codes as in core.event_log.STATES, for SQL and speed.
 DELAYED, BLOCKED, WAITING, ACTIVE, COMPLETED, FAILED, CANCELLED = range(7)
 ENDED = (COMPLETED, FAILED, CANCELLED)
 

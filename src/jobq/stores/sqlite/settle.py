@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 
 from jobq.core.defaults import LINES
-from jobq.core.events import KIND_CODES, STATE_CODES, Item, with_meta
+from jobq.core.event_log import KIND_CODES, STATE_CODES, Item, with_meta
 from jobq.core.outcomes import effect as effect_of
 from jobq.core.records import (
     AnyOutcome,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from jobq.core import events
+from jobq.core import event_log
 from jobq.core.records import Failure, Mode, QueueName
 from jobq.core.states import Kind, QueueKind
 from jobq.core.verdicts import error_text
@@ -30,9 +30,9 @@ HOT = load("hot.sql")
 KEYED = load("keyed.sql")
 
 _STARTED, _RETRIED, _STALLED = (
-    events.KIND_CODES[k] for k in (Kind.STARTED, Kind.RETRIED, Kind.STALLED)
+    event_log.KIND_CODES[k] for k in (Kind.STARTED, Kind.RETRIED, Kind.STALLED)
 )
-_KINDS = events.KIND_CODES
+_KINDS = event_log.KIND_CODES
 # Kinds that count in the minute's figures, by their place in the minutes table.
 _MINUTE = {
     _KINDS[Kind.ACCEPTED]: 0,
@@ -173,7 +173,7 @@ class Tx:
         self.ahead = ahead  # of the clock, which was set back (core/clock.py); nearly always 0
         self.memory = memory
         self.notices: list[Notice] = []
-        self._entries: dict[int, list[tuple[str | None, list[events.Item]]]] = {}
+        self._entries: dict[int, list[tuple[str | None, list[event_log.Item]]]] = {}
         self._freed: dict[int, int] = {}
         self._queues: dict[QueueName, QueueRow] = {}
         self._qids: dict[int, QueueRow] = {}
@@ -303,7 +303,7 @@ class Tx:
         if failure is not None:
             error, fingerprint = error_text(failure), failure.fingerprint
             reason = reason or failure.reason
-        item: events.Item = (
+        item: event_log.Item = (
             _KINDS[kind],
             job.id,
             job.life,
@@ -325,7 +325,7 @@ class Tx:
         if job.actor is not None:
             item = (*item, job.actor)
         if job.options is not None and (names := self.queue_by_qid(job.qid).settings.event_meta):
-            item = events.with_meta(item, told_meta(job.options, names))
+            item = event_log.with_meta(item, told_meta(job.options, names))
         run = self.now - job.started_ms if previous == ACTIVE and job.started_ms is not None else 0
         wait = self.now - (job.due_ms or job.created_ms) if job.state == ACTIVE else 0
         worker = job.worker if previous == ACTIVE or job.state == ACTIVE else None
@@ -350,7 +350,7 @@ class Tx:
         kind: int,
         previous: int | None,
         state: int,
-        items: Sequence[events.Item],
+        items: Sequence[event_log.Item],
         *,
         worker: str | None = None,
         run_ms: int = 0,
@@ -378,7 +378,7 @@ class Tx:
         if state == WAITING and previous != WAITING:
             self.woken[qid] = self.woken.get(qid, 0) + n
 
-    def _tell(self, qid: int, worker: str | None, items: Sequence[events.Item]) -> None:
+    def _tell(self, qid: int, worker: str | None, items: Sequence[event_log.Item]) -> None:
         entries = self._entries.setdefault(qid, [])
         if entries and entries[-1][0] == worker:
             entries[-1][1].extend(items)
@@ -394,7 +394,7 @@ class Tx:
         actor: str | None = None,
     ) -> None:
         """Record something that was done to a queue as a whole."""
-        self._tell(queue.qid, None, [events.queue_item(kind, self.now, reason, actor)])
+        self._tell(queue.qid, None, [event_log.queue_item(kind, self.now, reason, actor)])
 
     def frail(self, qid: int, change: int) -> None:
         """So many more (or fewer) jobs that have stalled are waiting (see chances.py)."""
@@ -460,9 +460,9 @@ class Tx:
                 self.execute(HOT["save_queue"], row.values())
                 row.dirty = False
 
-    def _log(self, row: QueueRow, worker: str | None, items: Sequence[events.Item]) -> None:
+    def _log(self, row: QueueRow, worker: str | None, items: Sequence[event_log.Item]) -> None:
         """Append an entry to a queue's log. `logged` counts the events ever written, so it is the number of the last one."""
-        entry = events.pack(row.logged + 1, self.memory.incarnation, self.now, worker, items)
+        entry = event_log.pack(row.logged + 1, self.memory.incarnation, self.now, worker, items)
         row.pos += 1
         row.logged += len(items)
         row.dirty = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from jobq.core import defaults, events, outcomes, verdicts
+from jobq.core import defaults, event_log, outcomes, verdicts
 from jobq.core.defaults import DAY_MS, METRICS_MS
 from jobq.core.states import Kind
 from jobq.stores.sqlite import chances, ending, errors, flows, holds, line, signals
@@ -182,4 +182,4 @@ def _remember_last(tx: Tx, queue: QueueRow, pos: int) -> None:
     """Keep what the gap needs of the last entry that is dropped: its incarnation, which is part of the ids of its events."""
     found = tx.execute(SQL["entry_at"], (queue.qid, pos)).fetchone()
     if found is not None:
-        tx.execute(SQL["trimmed"], (f"trimmed.{queue.qid}", events.incarnation_of(found[0])))
+        tx.execute(SQL["trimmed"], (f"trimmed.{queue.qid}", event_log.incarnation_of(found[0])))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from jobq.core import clock, defaults, limits, locks, verdicts
 from jobq.core.commands import APPLIES
-from jobq.core.events import KIND_CODES, STATE_CODES
+from jobq.core.event_log import KIND_CODES, STATE_CODES
 from jobq.core.failures import ERRORS, MAX_MESSAGE
 from jobq.core.outcomes import EFFECTS
 from jobq.core.records import MAX_ID_LENGTH

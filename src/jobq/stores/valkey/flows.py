@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from jobq.core import refusals
 from jobq.core.defaults import FLOW_MS
-from jobq.core.events import STATE_CODES
+from jobq.core.event_log import STATE_CODES
 from jobq.core.graph import Lock, check_locks
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import State

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from jobq.core import refusals
 from jobq.core.bounds import queue_full, together
-from jobq.core.events import STATES
+from jobq.core.event_log import STATES
 from jobq.core.graph import check_locks
 from jobq.core.records import (
     AnyOutcome,

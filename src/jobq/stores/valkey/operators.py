@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobq.core import refusals
 from jobq.core.commands import Altered, AnyCommand
-from jobq.core.events import STATE_CODES
+from jobq.core.event_log import STATE_CODES
 from jobq.core.queues import Limits, QueueConfig, QueueRecord, limits_told
 from jobq.core.records import QueueName
 from jobq.core.states import State

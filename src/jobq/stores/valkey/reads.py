@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from jobq.core import events, refusals
-from jobq.core.events import STATE_CODES, STATES
+from jobq.core import event_log, refusals
+from jobq.core.event_log import STATE_CODES, STATES
 from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import EventPage, EventRecord, Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
@@ -124,10 +124,10 @@ class Reads(Presence):
         """See EventStore. Each partition is a shard of the log."""
         prefixes = await self.prefixes(queue)
         stands: list[Any] = (
-            [None] * len(prefixes) if after is None else events.places(after, len(prefixes))
+            [None] * len(prefixes) if after is None else event_log.places(after, len(prefixes))
         )
         ends: list[Any] = (
-            [None] * len(prefixes) if until is None else events.places(until, len(prefixes))
+            [None] * len(prefixes) if until is None else event_log.places(until, len(prefixes))
         )
         if len(prefixes) == 1:
             found, position = await self._read_log(prefixes[0], queue, 0, stands[0], limit, ends[0])
@@ -138,11 +138,11 @@ class Reads(Presence):
                 found, stands[n] = await self._read_log(
                     prefix, queue, n, stands[n], limit - len(merged), ends[n]
                 )
-                reached = events.joined([stand or "0" for stand in stands])
+                reached = event_log.joined([stand or "0" for stand in stands])
                 merged += [msgspec.structs.replace(event, position=reached) for event in found]
             else:
                 stands[n] = stands[n] or "0"
-        return EventPage(events=tuple(merged), position=events.joined(stands))
+        return EventPage(events=tuple(merged), position=event_log.joined(stands))
 
     async def _read_log(
         self,
@@ -154,7 +154,7 @@ class Reads(Presence):
         until: str | None,
     ) -> tuple[list[EventRecord], str]:
         """Whole entries until there are `limit` events; a page ends where an entry does."""
-        last = None if until is None else events.order(until)
+        last = None if until is None else event_log.order(until)
         found: list[EventRecord] = []
         start = "" if after is None else after
         while True:
@@ -165,11 +165,11 @@ class Reads(Presence):
             name = tag.decode()
             end = start if flat else position.decode()
             for at, entry in zip(flat[::2], flat[1::2], strict=True):
-                told = events.unpack(name, at.decode(), queue, entry, shard=shard)
+                told = event_log.unpack(name, at.decode(), queue, entry, shard=shard)
                 if gone:
                     what = f"{int(gone):,} events dropped so far"
                     found.append(
-                        events.gap(
+                        event_log.gap(
                             name,
                             gone_to.decode(),
                             queue,
@@ -182,7 +182,7 @@ class Reads(Presence):
                     )
                     end = gone_to.decode()
                     gone = None  # told once, before the first that is left
-                if last is not None and events.order(at.decode()) > last:
+                if last is not None and event_log.order(at.decode()) > last:
                     return found, end
                 found += told
                 end = at.decode()
@@ -197,14 +197,16 @@ class Reads(Presence):
         prefixes = await self.prefixes(queue)
         if position is not None:
             await self.meet(queue)
-        parts = [""] * len(prefixes) if position is None else events.places(position, len(prefixes))
+        parts = (
+            [""] * len(prefixes) if position is None else event_log.places(position, len(prefixes))
+        )
         stands = [
             (await self.fcall("ack", prefix, reader, part)).decode()
             for prefix, part in zip(prefixes, parts, strict=True)
         ]
         if not any(stands):
             return None
-        return events.joined([s or "0" for s in stands])
+        return event_log.joined([s or "0" for s in stands])
 
     async def readers(self, queue: QueueName) -> dict[str, str]:
         """See EventStore."""

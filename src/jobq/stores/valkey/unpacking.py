@@ -11,7 +11,7 @@ import msgspec
 
 from jobq.core import verdicts
 from jobq.core.commands import Altered
-from jobq.core.events import STATES
+from jobq.core.event_log import STATES
 from jobq.core.queues import Limits, LimitsRecord, QueueRecord, RetentionData
 from jobq.core.records import (
     ChildPolicy,

@@ -2,7 +2,7 @@
 local concat, char = table.concat, string.char
 local pstr, pint, parray, pmaybe = J.pstr, J.pint, J.parray, J.pmaybe
 local NIL, TIME = J.NIL, "\207\0\0" -- six bytes of milliseconds follow
-local HEAD = "\220\0\17" -- an item is an array of 17: core/events.py names them
+local HEAD = "\220\0\17" -- an item is an array of 17: core/event_log.py names them
 local WITH_ACTOR, WITH_META = "\220\0\18", "\220\0\19" -- or of 18, or of 19
 local ENTRY, ACCEPTED = "\150\2", "\153\2" -- arrays of 6 and 9, format 2
 
@@ -72,7 +72,7 @@ function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
   if previous == J.STATE.active and job.started > 0 then J.add(cx, "run_ms", cx.now - job.started) end
 end
 
--- How many jobs were cleared or purged: core/events.py jobs_told. `state` is "" or the name of a state and a space.
+-- How many jobs were cleared or purged: core/event_log.py jobs_told. `state` is "" or the name of a state and a space.
 function J.jobs_told(n, state) return J.whole(n) .. " " .. (state or "") .. (n == 1 and "job" or "jobs") end
 
 -- Something was done to the queue as a whole. It is told in shard 0 of the log, which is at the prefix `home`: here, or elsewhere by
@@ -89,7 +89,7 @@ function J.done_to(cx, home, kind, reason, actor)
     .. pmaybe(reason) .. NIL .. NIL .. TIME .. cx.now6 .. NIL .. NIL .. NIL .. (actor and pstr(actor) or "")
 end
 
--- Jobs that were accepted and wait: an entry of its own, shorter than their events would be (see core/events.py).
+-- Jobs that were accepted and wait: an entry of its own, shorter than their events would be (see core/event_log.py).
 function J.tell_accepted(cx, nk, ids)
   local n, id = #ids, J.str_head(#ids[1])
   local data = NIL .. pstr("accepted") .. nk .. parray(n) .. id .. concat(ids, id)
