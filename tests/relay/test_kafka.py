@@ -97,7 +97,7 @@ async def test_an_event_too_large_for_the_broker_is_kept_apart(
     target = open_target(
         f"kafka://{kafka.address}/small?message.max.bytes=1000&compression.type=none"
     )
-    relay = Relay(store, target, outcasts=tmp_path / "refused.jsonl")
+    relay = Relay(store, target, rejected=tmp_path / "refused.jsonl")
     long_name = JobSpec(queue=QUEUE, id="long", name="x" * 2000, payload=b"[[],{}]", given_id=True)
     await store.put([long_name])
     await put(store, "short")

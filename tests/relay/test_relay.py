@@ -11,7 +11,7 @@ import pytest
 from jobq.core.records import EventRecord, QueueName
 from jobq.errors import StoreUnavailable
 from jobq.relay import Relay
-from jobq.relay.targets import Refused, TargetUnavailable
+from jobq.relay.targets import Rejected, TargetUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from tests.relay.conftest import QUEUE, put, work
@@ -39,7 +39,7 @@ class Shelf:
 
     async def aclose(self) -> None: ...
 
-    async def send(self, events: Sequence[EventRecord]) -> list[Refused]:
+    async def send(self, events: Sequence[EventRecord]) -> list[Rejected]:
         if events[0].queue == self.fails_for:
             self.failed.set()
             raise StoreUnavailable("not an outage of the target")
@@ -48,7 +48,7 @@ class Shelf:
         if self.down:
             raise TargetUnavailable("the shelf is down")
         self.taken += [event for event in events if event.job not in self.refuses]
-        return [Refused(event, "too large") for event in events if event.job in self.refuses]
+        return [Rejected(event, "too large") for event in events if event.job in self.refuses]
 
     @property
     def ids(self) -> list[str]:
@@ -62,7 +62,7 @@ def shelf() -> Shelf:
 
 @pytest.fixture
 def relay(store: Store, shelf: Shelf, tmp_path: Path) -> Relay:
-    return Relay(store, shelf, outcasts=tmp_path / "refused.jsonl")
+    return Relay(store, shelf, rejected=tmp_path / "refused.jsonl")
 
 
 async def test_events_of_all_queues_are_shipped_in_order(
@@ -88,7 +88,7 @@ async def test_a_restarted_relay_goes_on_where_the_last_one_was(
     await put(store, "a")
     await relay.drain()
     await put(store, "b")
-    again = Relay(store, shelf, who=relay.who, outcasts=tmp_path / "refused.jsonl")
+    again = Relay(store, shelf, who=relay.who, rejected=tmp_path / "refused.jsonl")
     assert await again.drain() == 1
     assert [event.job for event in shelf.taken] == ["a", "b"]
 
@@ -120,7 +120,7 @@ async def test_a_page_not_acknowledged_is_sent_again(
         await pass_under_way
     shelf.gate.set()
     assert (
-        await Relay(store, shelf, who=relay.who, outcasts=tmp_path / "refused.jsonl").drain() == 1
+        await Relay(store, shelf, who=relay.who, rejected=tmp_path / "refused.jsonl").drain() == 1
     )
     assert [event.job for event in shelf.taken] == ["a"]
 
@@ -150,7 +150,7 @@ async def test_an_event_the_target_will_never_take_is_kept_and_counted(
     shelf.refuses = {"huge"}
     await relay.drain()
     assert [event.job for event in shelf.taken] == ["small", "last"]
-    kept = relay.outcasts.path.read_text()
+    kept = relay.rejected.path.read_text()
     assert '"why":"too large"' in kept
     assert '"job":"huge"' in kept
     assert relay.status.queues[0].refused == 1
@@ -222,7 +222,7 @@ async def test_refused_events_that_cannot_be_kept_are_not_passed_over(
     store: Store, shelf: Shelf, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    relay = Relay(store, shelf, outcasts=tmp_path / "file" / "refused.jsonl")
+    relay = Relay(store, shelf, rejected=tmp_path / "file" / "refused.jsonl")
     await put(store, "huge")
     shelf.refuses = {"huge"}
     assert await relay.tick() == 0

@@ -3,7 +3,7 @@
     relay.py     the loop: which queues are ours, one page after the other, position stored after delivery
     targets.py   what a target is, and `open_target(url)`
     kafka.py     a topic      files.py   rotated JSON lines
-    outcasts.py  events that a target will never take: kept in a file, never dropped
+    rejected.py  events that a target will never take: kept in a file, never dropped
     status.py    lag and counts, as records and as Prometheus text
     cli.py       jq-relay
 

@@ -83,7 +83,7 @@ async def _main(
     url: str, target: str, name: str, once: bool, refused: Path, metrics_port: int | None
 ) -> None:
     async with open_store(url) as store:
-        relay = Relay(store, open_target(target), name=name, outcasts=refused)
+        relay = Relay(store, open_target(target), name=name, rejected=refused)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, relay.stop)

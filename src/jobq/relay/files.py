@@ -26,7 +26,7 @@ from jobq.core.checks import did_you_mean
 from jobq.core.records import EventRecord
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
-from jobq.relay.targets import Refused, TargetUnavailable
+from jobq.relay.targets import Rejected, TargetUnavailable
 
 _GROWING = ".growing-"
 _DEFAULTS = {"max_mb": 64.0, "max_seconds": 10.0}
@@ -94,7 +94,7 @@ class FilesTarget:
         else:
             path.unlink()
 
-    async def send(self, events: Sequence[EventRecord]) -> list[Refused]:
+    async def send(self, events: Sequence[EventRecord]) -> list[Rejected]:
         """Append and fsync. A disk that is full or gone is an outage, not a reason to drop."""
         lines = b"".join(wire.encode(event) + b"\n" for event in events)
         try:

@@ -24,7 +24,7 @@ from jobq.core.kafka import sasl
 from jobq.core.records import EventRecord
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
-from jobq.relay.targets import Refused, TargetUnavailable
+from jobq.relay.targets import Rejected, TargetUnavailable
 
 log = logging.getLogger("jobq.relay.kafka")
 
@@ -100,13 +100,13 @@ class KafkaTarget:
     def _on_error(self, error: KafkaError) -> None:
         self.problem = error.str()
 
-    async def send(self, events: Sequence[EventRecord]) -> list[Refused]:
+    async def send(self, events: Sequence[EventRecord]) -> list[Rejected]:
         """Hand the page to the producer and wait for every delivery report."""
         await self.open()
         assert self._producer is not None
         delivery = _Delivery(asyncio.get_running_loop(), len(events))
         refused = [
-            Refused(event, why) for event in events if (why := await self._produce(event, delivery))
+            Rejected(event, why) for event in events if (why := await self._produce(event, delivery))
         ]
         delivery.give_up(len(refused))
         try:
@@ -115,7 +115,7 @@ class KafkaTarget:
             self._abandon()  # nothing may be delivered behind the back of whoever sends these events next
             raise
         refused += [
-            Refused(event, error.str())
+            Rejected(event, error.str())
             for event, error in delivery.failed
             if error.code() in _NEVER
         ]

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from jobq.core.records import EventPage, QueueName
 from jobq.errors import StoreUnavailable
-from jobq.relay.outcasts import Outcasts
+from jobq.relay.rejected import RejectedEvents
 from jobq.relay.status import QueueStatus, RelayStatus
-from jobq.relay.targets import Refused, Target, TargetUnavailable
+from jobq.relay.targets import Rejected, Target, TargetUnavailable
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq.relay")
@@ -45,13 +45,13 @@ class Relay:
         page: int = 2000,
         lease: float = 15.0,
         poll: float = 0.5,
-        outcasts: Path = Path("jq-relay-refused.jsonl"),
+        rejected: Path = Path("jq-relay-refused.jsonl"),
         clock: Callable[[], int] = _now_ms,
     ) -> None:
         self.store, self.target, self.name = store, target, name
         self.who = who or f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
         self.page, self.lease_ms, self.poll, self.clock = page, int(lease * 1000), poll, clock
-        self.outcasts = Outcasts(outcasts)
+        self.rejected = RejectedEvents(rejected)
         self._lanes: dict[QueueName, _Lane] = {}
         self._others = 0
         self._problem: str | None = None
@@ -200,7 +200,7 @@ class _Lane:
             return 0
         if refused:
             try:
-                await relay.outcasts.keep(relay.target.name, refused)
+                await relay.rejected.keep(relay.target.name, refused)
             except OSError as e:  # what is not kept may not be passed over: the page is sent again
                 self._note(problem=f"{len(refused)} refused events cannot be kept: {e}")
                 log.warning("%d refused events cannot be kept, trying again: %s", len(refused), e)
@@ -210,7 +210,7 @@ class _Lane:
                 relay.target.name,
                 len(refused),
                 refused[0].why,
-                relay.outcasts.path,
+                relay.rejected.path,
             )
         await relay.store.ack_events(self.queue, relay.name, page.position)
         self.position = page.position
@@ -221,7 +221,7 @@ class _Lane:
         )
         return len(page.events)
 
-    async def _wait(self, sending: asyncio.Future[list[Refused]]) -> list[Refused] | None:
+    async def _wait(self, sending: asyncio.Future[list[Rejected]]) -> list[Rejected] | None:
         """The target's answer; None if the office was lost meanwhile."""
         try:
             while True:

@@ -16,7 +16,7 @@ class TargetUnavailable(JobqError, ConnectionError):
     """The target took none, or not all, of the events; sending the same ones again is right and in order."""
 
 
-class Refused(NamedTuple):
+class Rejected(NamedTuple):
     """An event that the target will never take, and why."""
 
     event: EventRecord
@@ -32,7 +32,7 @@ class Target(Protocol):
         """Get ready. A target that is down now is not an error: events wait."""
         ...
 
-    async def send(self, events: Sequence[EventRecord]) -> list[Refused]:
+    async def send(self, events: Sequence[EventRecord]) -> list[Rejected]:
         """Store the events for good, in order per job; returns when that is certain, with those that can never be stored.
 
         Raises TargetUnavailable if it cannot be known for all of them: the caller sends them again."""
