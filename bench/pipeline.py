@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from jobq.pipeline.audit import audit
-from jobq.pipeline.jobs.run import Run
+from jobq.pipeline.jobs.run import PipelineRun
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.session import open_session
 from jobq.pipeline.slo import DEFAULTS
@@ -89,7 +89,7 @@ def bench(
 
     def pipeline() -> None:
         into = Lake(spark, str(lake))
-        run = Run(into, opened, DEFAULTS)
+        run = PipelineRun(into, opened, DEFAULTS)
         run.start(spark, once=True)
         run.wait()
         assert into.state.totals.events == events, into.state.totals

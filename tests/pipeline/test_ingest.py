@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from jobq.errors import ConfigError
 from jobq.pipeline.jobs.ingest import ingest
-from jobq.pipeline.jobs.run import Run
+from jobq.pipeline.jobs.run import PipelineRun
 from jobq.pipeline.lake import Batch, Lake, Totals
 from jobq.pipeline.slo import load_targets
 from jobq.pipeline.sources import open_source
@@ -239,7 +239,7 @@ def test_bytes_that_are_no_text_do_not_spoil_the_table_for_its_readers(
     (folder / "a.jsonl").write_bytes(
         b"\n".join([b"\xff\xfe nonsense", good[0].replace(b"acme", b"ac\xffme"), *good])
     )
-    job = Run(lake, open_source(f"files://{folder}"), load_targets(None))
+    job = PipelineRun(lake, open_source(f"files://{folder}"), load_targets(None))
     job.start(lake.spark, once=True)
     job.wait()
     assert (job.brought.events, job.brought.quarantined) == (3, 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobq.pipeline.jobs.run import Run
+from jobq.pipeline.jobs.run import PipelineRun
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.lock import EXPIRES_S, Claim, LakeInUse
 from jobq.pipeline.slo import DEFAULTS
@@ -82,10 +82,10 @@ def test_a_run_holds_the_lake_and_sweeps_what_others_left_half_written(
     left = Path(lake.root, "_staging", "earlier", "batch")
     left.mkdir(parents=True)
     (left / "half.parquet").touch()
-    run = Run(lake, open_source(str(folder)), DEFAULTS)
+    run = PipelineRun(lake, open_source(str(folder)), DEFAULTS)
     run.start(lake.spark, once=True)
     with pytest.raises(LakeInUse):
-        Run(Lake(lake.spark, lake.root), open_source(str(folder)), DEFAULTS).start(
+        PipelineRun(Lake(lake.spark, lake.root), open_source(str(folder)), DEFAULTS).start(
             lake.spark, once=True
         )
     run.wait()

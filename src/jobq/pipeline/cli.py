@@ -192,7 +192,7 @@ def run(
     conf: tuple[str, ...],
 ) -> None:
     """Read events into the lake and keep its tables up to date. Stop it at any point; it goes on where it was."""
-    from jobq.pipeline.jobs.run import Run, describe
+    from jobq.pipeline.jobs.run import PipelineRun, describe
     from jobq.pipeline.report import write_report
     from jobq.pipeline.slo import load_targets
     from jobq.pipeline.sources import open_source
@@ -200,7 +200,7 @@ def run(
     opened = open_source(source, max_events=max_events, max_files=max_files)
     targets = load_targets(slo_file)
     where = _open(lake, master, conf, format=format, kafka=opened.kafka)
-    job = Run(where, opened, targets, every=every, derive_every=derive_every, report=say)
+    job = PipelineRun(where, opened, targets, every=every, derive_every=derive_every, report=say)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.stop())
     job.start(where.spark, once=once)

@@ -50,7 +50,7 @@ class JobqSource(DataSource):
         """A stream of events."""
         if self.options.get("read", "jobs") == "jobs":
             raise ConfigError('a stream reads events: add .option("read", "events")')
-        return _part("events", "EventsReader")(dict(self.options))
+        return _part("event_source", "EventsReader")(dict(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """A DataFrame as jobs."""

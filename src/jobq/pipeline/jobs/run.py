@@ -18,7 +18,7 @@ from jobq.pipeline.sources import Source
 Report = Callable[[str], None]
 
 
-class Run:
+class PipelineRun:
     """One stream. `once`: what is there now, and then it ends; otherwise a batch every `every` seconds until `stop`."""
 
     def __init__(
