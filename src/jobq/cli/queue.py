@@ -17,7 +17,7 @@ from rich.text import Text
 from jobq.cli import documents, text
 from jobq.cli.options import DURATION, Ctl, confirm, fail, noun, on_store, yes_option
 from jobq.cli.progress import bar, sweep
-from jobq.cli.queue_view import Glance, glance, queue_details, queue_table, watch_table
+from jobq.cli.queue_view import QueueSummary, queue_details, queue_table, summarize, watch_table
 from jobq.core.checks import check_queue_name
 from jobq.core.queues import QueueConfig, RetentionData
 from jobq.core.records import Mode, QueueName
@@ -39,7 +39,7 @@ _STEP = 1000
 @on_store
 async def list_(ctl: Ctl) -> None:
     """List the queues with how many jobs stand where."""
-    queues = await _glances(ctl, ())
+    queues = await _summaries(ctl, ())
     ctl.out.show([g.document for g in queues], lambda: queue_table(queues))
     if not queues:
         ctl.out.note(
@@ -61,7 +61,7 @@ async def list_(ctl: Ctl) -> None:
 @on_store
 async def stats(ctl: Ctl, name: str, minutes: int) -> None:
     """Show one queue: counts, limits, retention, and its last minutes."""
-    (seen,) = await _glances(ctl, [name])
+    (seen,) = await _summaries(ctl, [name])
     metrics = await ctl.backend.within(
         ctl.backend.store.metrics(seen.record.queue, minutes=minutes)
     )
@@ -92,11 +92,11 @@ async def watch(ctl: Ctl, names: tuple[str, ...], every: float, times: int | Non
         if ctl.out.format == "table" and ctl.out.console.is_terminal
         else None
     )
-    before: list[Glance] | None = None
+    before: list[QueueSummary] | None = None
     looks = 0
     with screen or nullcontext():
         while True:
-            now = await _glances(ctl, names)
+            now = await _summaries(ctl, names)
             if screen is not None:
                 screen.update(watch_table(before, now), refresh=True)
             else:
@@ -107,10 +107,10 @@ async def watch(ctl: Ctl, names: tuple[str, ...], every: float, times: int | Non
             await asyncio.sleep(max(0.1, every))
 
 
-async def _glances(ctl: Ctl, names: Sequence[str]) -> list[Glance]:
+async def _summaries(ctl: Ctl, names: Sequence[str]) -> list[QueueSummary]:
     records = await ctl.backend.known(names)
     stats = [await ctl.backend.within(ctl.backend.store.stats(record.queue)) for record in records]
-    return [glance(record, s) for record, s in zip(records, stats, strict=True)]
+    return [summarize(record, s) for record, s in zip(records, stats, strict=True)]
 
 
 # ── making and unmaking ───────────────────────────────────────────────────────────────────────────
@@ -170,7 +170,7 @@ async def create(
         retention=await _retention(ctl, queue, given) if given else None,
     )
     await ctl.backend.within(ctl.backend.store.declare(queue, config))
-    (seen,) = await _glances(ctl, [name])
+    (seen,) = await _summaries(ctl, [name])
     ctl.out.show(seen.document, lambda: queue_details(seen, [], 0))
 
 
@@ -186,7 +186,7 @@ async def _retention(ctl: Ctl, queue: QueueName, given: dict[str, int]) -> Reten
 @on_store
 async def delete(ctl: Ctl, name: str, yes: bool) -> None:
     """Delete a queue that has nothing left to do, with the records of its ended jobs."""
-    (seen,) = await _glances(ctl, [name])
+    (seen,) = await _summaries(ctl, [name])
     if open_ := sum(n for state, n in seen.stats.counts.items() if state not in ENDED):
         fail(
             f"queue {name!r} has {text.plural(open_, 'unfinished job')}: let them end, or use jq-ctl queue obliterate {name}"
@@ -205,11 +205,11 @@ async def delete(ctl: Ctl, name: str, yes: bool) -> None:
 @on_store
 async def obliterate(ctl: Ctl, name: str, force: bool, yes: bool) -> None:
     """Remove a queue with everything in it, unfinished jobs too."""
-    (seen,) = await _glances(ctl, [name])
+    (seen,) = await _summaries(ctl, [name])
     await _obliterate(ctl, seen, yes=yes, force=force, did="obliterated")
 
 
-async def _obliterate(ctl: Ctl, seen: Glance, *, yes: bool, force: bool, did: str) -> None:
+async def _obliterate(ctl: Ctl, seen: QueueSummary, *, yes: bool, force: bool, did: str) -> None:
     name, total = seen.record.queue, sum(seen.stats.counts.values())
     confirm(f"Remove queue {name.queue!r} with {text.plural(total, 'job')} for good?", yes=yes)
     left = total
@@ -302,7 +302,7 @@ async def release(ctl: Ctl, name: str, key: str | None) -> None:
 @on_store
 async def clear(ctl: Ctl, name: str, delayed: bool, yes: bool) -> None:
     """Cancel every job of the queue that has not started."""
-    (seen,) = await _glances(ctl, [name])
+    (seen,) = await _summaries(ctl, [name])
     states = (State.WAITING, State.DELAYED, State.BLOCKED) if delayed else (State.WAITING,)
     total = sum(seen.stats.counts.get(state, 0) for state in states)
     confirm(f"Cancel {text.plural(total, 'job')} of {name!r}?", yes=yes or not total)
@@ -349,7 +349,7 @@ async def clean(
     ctl: Ctl, name: str, state: str, older_than: float, limit: int | None, yes: bool
 ) -> None:
     """Remove the records of ended jobs."""
-    (seen,) = await _glances(ctl, [name])
+    (seen,) = await _summaries(ctl, [name])
     there = seen.stats.counts.get(State(state), 0)
     most = there if limit is None else min(limit, there)
     age = f" older than {text.duration(older_than * 1000)}" if older_than else ""

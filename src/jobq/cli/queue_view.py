@@ -28,7 +28,7 @@ _WATCHED = (State.WAITING, State.ACTIVE, State.DELAYED, State.COMPLETED, State.F
 _SPARE = {State.CANCELLED: 4, State.BLOCKED: 3, State.COMPLETED: 2, State.DELAYED: 1}
 
 
-class Glance(NamedTuple):
+class QueueSummary(NamedTuple):
     """A queue as it was at one moment."""
 
     record: QueueRecord
@@ -41,16 +41,16 @@ class Glance(NamedTuple):
         return documents.queue(self.record, self.stats)
 
 
-def glance(record: QueueRecord, stats: StatsRecord) -> Glance:
+def summarize(record: QueueRecord, stats: StatsRecord) -> QueueSummary:
     """The queue, seen now."""
-    return Glance(record, stats, time.monotonic())
+    return QueueSummary(record, stats, time.monotonic())
 
 
 def _count_column(state: State) -> Column:
     return Column(state.value.upper(), right=True, spare=_SPARE.get(state, 0))
 
 
-def queue_table(queues: Sequence[Glance]) -> RenderableType:
+def queue_table(queues: Sequence[QueueSummary]) -> RenderableType:
     """One line per queue."""
     columns = [
         Column("QUEUE"),
@@ -74,7 +74,9 @@ def queue_table(queues: Sequence[Glance]) -> RenderableType:
     )
 
 
-def watch_table(before: Sequence[Glance] | None, now: Sequence[Glance]) -> RenderableType:
+def watch_table(
+    before: Sequence[QueueSummary] | None, now: Sequence[QueueSummary]
+) -> RenderableType:
     """One line per queue, with what came and ended per second since the last look."""
     past = {g.record.queue: g for g in before or ()}
     columns = [
@@ -101,7 +103,9 @@ def watch_table(before: Sequence[Glance] | None, now: Sequence[Glance]) -> Rende
     )
 
 
-def queue_details(seen: Glance, metrics: Sequence[MinuteRecord], minutes: int) -> RenderableType:
+def queue_details(
+    seen: QueueSummary, metrics: Sequence[MinuteRecord], minutes: int
+) -> RenderableType:
     """A queue, whole, for people."""
     record, stats = seen.record, seen.stats
     retention = record.retention
@@ -190,7 +194,7 @@ def _minutes(metrics: Sequence[MinuteRecord], minutes: int) -> RenderableType:
     return Group(table(heading, rows), averages)
 
 
-def _status(g: Glance) -> Text:
+def _status(g: QueueSummary) -> Text:
     if g.stats.paused:
         return Text("paused", style="yellow")
     if g.stats.held_until_ms is not None:
@@ -203,11 +207,11 @@ def _status(g: Glance) -> Text:
     )
 
 
-def _counts(g: Glance, states: Sequence[State]) -> list[Text]:
+def _counts(g: QueueSummary, states: Sequence[State]) -> list[Text]:
     return [text.count(g.stats.counts.get(state, 0), text.STATE_STYLES[state]) for state in states]
 
 
-def _rate(before: Glance | None, now: Glance) -> str:
+def _rate(before: QueueSummary | None, now: QueueSummary) -> str:
     if before is None:
         return "-"
     ended = sum(

@@ -12,7 +12,7 @@ from rich.text import Text
 from jobq.cli import text
 from jobq.cli.options import Command, Ctl, on_store
 from jobq.cli.output import Output, details
-from jobq.cli.queue_view import glance, queue_table
+from jobq.cli.queue_view import queue_table, summarize
 from jobq.core.states import State
 
 
@@ -26,7 +26,7 @@ async def status(ctl: Ctl) -> None:
     records = await ctl.backend.queues()
     answered_ms = (time.monotonic() - began) * 1000
     queues = [
-        glance(r, await ctl.backend.within(ctl.backend.store.stats(r.queue))) for r in records
+        summarize(r, await ctl.backend.within(ctl.backend.store.stats(r.queue))) for r in records
     ]
     workers = [
         w

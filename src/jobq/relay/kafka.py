@@ -106,7 +106,9 @@ class KafkaTarget:
         assert self._producer is not None
         delivery = _Delivery(asyncio.get_running_loop(), len(events))
         refused = [
-            Rejected(event, why) for event in events if (why := await self._produce(event, delivery))
+            Rejected(event, why)
+            for event in events
+            if (why := await self._produce(event, delivery))
         ]
         delivery.give_up(len(refused))
         try:
