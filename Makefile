@@ -23,12 +23,13 @@ demo: $(STAMP)  ## a worker, a few thousand mixed jobs, live, in seconds; then, 
 test: check  ## everything CI runs: check, then the tests
 	@$(PYTEST) $(PYTEST_ARGS) -m "not faults" $(ARGS)
 
-check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are current
+check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are current, links resolve
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/layers.py
 	@if [ -f scripts/states_doc.py ]; then $(BIN)/python scripts/states_doc.py --check; fi
+	@$(BIN)/python scripts/links.py
 
 format: $(STAMP)  ## let ruff format, sort imports and fix what it can
 	@$(BIN)/ruff format
