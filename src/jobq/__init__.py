@@ -16,6 +16,7 @@ from jobq.core.codec import Codec
 from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze
 from jobq.core.policies import Bucket, Cron, Every, Permissions, Rate, Retention, Retry, Unique
 from jobq.core.states import State
+from jobq.core.version import __version__ as __version__
 from jobq.current import CurrentJob, SyncCurrentJob, current_job
 from jobq.errors import (
     ConfigError,
@@ -54,8 +55,6 @@ from jobq.sync import SyncFlow, SyncJob, SyncQueue, SyncTask
 from jobq.task import AsyncTask, Call, PlainTask, Task
 from jobq.tree import FlowNode, FlowTree
 from jobq.worker import Worker
-
-__version__ = "0.1.0"
 
 __all__ = [
     # producing

@@ -15,6 +15,7 @@ from jobq.cli.queue import queue
 from jobq.cli.schedule import schedule
 from jobq.cli.system import status, version
 from jobq.cli.workers import worker
+from jobq.core.version import __version__
 
 NOUNS: tuple[click.Command, ...] = (
     job,
@@ -45,7 +46,7 @@ main = Root(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-main = click.version_option(package_name="jobq", prog_name="jq-ctl")(main)
+main = click.version_option(__version__, prog_name="jq-ctl")(main)
 
 for _noun in NOUNS:
     main.add_command(_noun)

@@ -14,6 +14,7 @@ from jobq.cli.options import Command, Ctl, on_store
 from jobq.cli.output import Output, details
 from jobq.cli.queue_view import queue_table, summarize
 from jobq.core.states import State
+from jobq.core.version import __version__
 
 
 @click.command(
@@ -92,10 +93,8 @@ def _counted(state: State, n: int) -> Text:
 @click.pass_context
 def version(ctx: click.Context) -> None:
     """Print the versions of jobq and of what it runs on."""
-    from importlib.metadata import version as installed  # slow to import, and only this needs it
-
     facts = {
-        "jobq": installed("jobq"),
+        "jobq": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
     }

@@ -16,6 +16,7 @@ from jobq.cli.app import chosen, load
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
 from jobq.console import logs
 from jobq.console.discreet import Discreet
+from jobq.core.version import __version__
 from jobq.errors import ConfigError, InvalidJob, JobqError
 from jobq.queue import Queue
 from jobq.worker import Worker
@@ -158,7 +159,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     show_default=True,
     help="Lines for people, or a JSON object per line. An app that configures logging itself keeps its own format.",
 )
-@click.version_option(package_name="jobq", prog_name="jq-worker")
+@click.version_option(__version__, prog_name="jq-worker")
 @click.pass_context
 def main(
     ctx: click.Context,

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from jobq.console.discreet import DiscreetGroup, said
+from jobq.core.version import __version__
 from jobq.errors import JobqError
 from jobq.pipeline.session import Format, open_session, require
 
@@ -53,7 +54,7 @@ def _said_in_spark(error: Exception) -> str | None:
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="jobq")
+@click.version_option(__version__, prog_name="jq-pipeline")
 def main() -> None:
     """Lifecycle events into a lake, an audit over it, and reports: on Spark."""
     require("pyspark", "spark")

@@ -12,6 +12,7 @@ import click
 
 from jobq.console import logs
 from jobq.console.discreet import Discreet, said
+from jobq.core.version import __version__
 from jobq.errors import ConfigError, JobqError
 from jobq.relay.relay import Relay
 from jobq.relay.targets import TargetUnavailable, open_target
@@ -60,7 +61,7 @@ from jobq.stores import open_store
     show_default=True,
     help="How to log, to stderr.",
 )
-@click.version_option(package_name="jobq")
+@click.version_option(__version__, prog_name="jq-relay")
 def main(
     url: str,
     target: str,
