@@ -1,0 +1,14 @@
+"""The policies that users write, such as `Retry` and `Rate`.
+
+A policy checks its arguments when it is made, and is immutable. Its `data` is the form that crosses
+the Store seam.
+"""
+
+from jobq.core.policies.permissions import Permissions
+from jobq.core.policies.rates import Bucket, Rate
+from jobq.core.policies.retention import Retention
+from jobq.core.policies.retry import Retry
+from jobq.core.policies.schedules import Cron, Every
+from jobq.core.policies.unique import Unique
+
+__all__ = ["Bucket", "Cron", "Every", "Permissions", "Rate", "Retention", "Retry", "Unique"]

@@ -1,0 +1,58 @@
+"""`Rate` and `Bucket`: how many jobs may start in a time."""
+
+from __future__ import annotations
+
+from jobq.core import checks
+from jobq.core.checks import Seconds, shown, to_ms
+from jobq.core.policies._base import policy, set_fields
+from jobq.core.queues import Tokens, Window
+from jobq.errors import ConfigError
+
+
+@policy
+class Rate:
+    """At most `limit` starts per window of `per`, which its first start opens."""
+
+    limit: int
+    per_ms: int
+
+    def __init__(self, limit: int, *, per: Seconds) -> None:
+        set_fields(
+            self,
+            limit=checks.check_int(limit, "Rate limit", low=1, high=2**31 - 1, error=ConfigError),
+            per_ms=to_ms(per, "Rate per", positive=True, whole=True, error=ConfigError),
+        )
+
+    @property
+    def data(self) -> Window:
+        """As a store keeps it."""
+        return Window(limit=self.limit, per_ms=self.per_ms)
+
+
+@policy
+class Bucket:
+    """A token bucket: a start takes its job's `cost`; `refill` tokens come back per second, up to `capacity`."""
+
+    capacity: int
+    refill: float
+
+    def __init__(self, capacity: int, *, refill: float) -> None:
+        checks.check_number(refill, "Bucket refill", error=ConfigError)
+        if (
+            refill < 1e-6
+        ):  # a token in eleven days; at 0 the queue would stop for ever once the bucket is empty
+            raise ConfigError(
+                f"Bucket refill={shown(refill)} is too small: it is in tokens per second, at least 0.000001"
+            )
+        set_fields(
+            self,
+            capacity=checks.check_int(
+                capacity, "Bucket capacity", low=1, high=2**31 - 1, error=ConfigError
+            ),
+            refill=float(refill),
+        )
+
+    @property
+    def data(self) -> Tokens:
+        """As a store keeps it."""
+        return Tokens(capacity=self.capacity, refill=self.refill)

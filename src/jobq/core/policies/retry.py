@@ -1,0 +1,127 @@
+"""`Retry`: when a failed job runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
+
+from jobq.core import checks
+from jobq.core.checks import Seconds, shown, to_ms
+from jobq.core.control import RetryAfter
+from jobq.core.policies._base import policy, set_fields
+from jobq.core.records import RetryData
+from jobq.errors import InvalidJob
+
+Errors = type[BaseException] | tuple[type[BaseException], ...]
+DelayFunction = Callable[[int, BaseException], Seconds | None]
+"""From the number of the retry (1 is the first) and the error to a delay. None gives up."""
+
+
+@policy
+class Retry:
+    """When a failed job runs again. The n-th retry waits min(base·factor^(n-1), cap), ± `jitter` as a fraction of it.
+
+    `delays` instead lists the waits (its last one from then on), or is a function of the retry's number and the error
+    that answers the wait, or None to give up. Only errors of `on` are retried, and none of `give_up_on`; a timeout
+    counts as TimeoutError. `max_retries=0` means none.
+    """
+
+    max_retries: int
+    base_ms: int
+    factor: float
+    cap_ms: int
+    jitter: float
+    delays_ms: tuple[int, ...] | None
+    choose: DelayFunction | None
+    on: tuple[type[BaseException], ...]
+    give_up_on: tuple[type[BaseException], ...]
+
+    def __init__(
+        self,
+        max_retries: int = 3,
+        *,
+        base: Seconds = 1,
+        factor: float = 2,
+        cap: Seconds = 3600,
+        jitter: float = 0.0,
+        delays: Sequence[Seconds] | DelayFunction | None = None,
+        on: Errors = BaseException,
+        give_up_on: Errors = (),
+    ) -> None:
+        base_ms, cap_ms = to_ms(base, "Retry base"), to_ms(cap, "Retry cap", positive=True)
+        if base_ms > cap_ms:
+            raise InvalidJob(
+                f"Retry base={shown(base)} is above cap={shown(cap)}: give a higher cap as well"
+            )
+        choose = delays if callable(delays) else None
+        set_fields(
+            self,
+            max_retries=checks.check_int(max_retries, "max_retries", high=2**31 - 1),
+            base_ms=base_ms,
+            factor=checks.check_number(factor, "Retry factor", low=1),
+            cap_ms=cap_ms,
+            jitter=checks.check_number(jitter, "Retry jitter", high=1),
+            delays_ms=None if delays is None or callable(delays) else _delays(delays),
+            choose=choose,
+            on=_errors(on, "on"),
+            give_up_on=_errors(give_up_on, "give_up_on"),
+        )
+
+    @staticmethod
+    def after(delay: Seconds) -> RetryAfter:
+        """`raise Retry.after(30)`: fail, and retry in 30 seconds if retries are left."""
+        return RetryAfter(delay)
+
+    @staticmethod
+    def of(value: object) -> Retry:
+        """The policy that `retry=value` means: a Retry, or a number of retries."""
+        if isinstance(value, Retry):
+            return value
+        if type(value) is int:
+            return Retry(value)
+        raise InvalidJob(f"retry={shown(value)} is neither a Retry nor a number of retries")
+
+    @property
+    def data(self) -> RetryData:
+        """The policy as data, to travel with one call. What only code can say is refused: it belongs to the task."""
+        if self.choose is not None:
+            raise InvalidJob(
+                f"retry: delays={shown(self.choose)} is a function; a call can only carry data, put it in @queue.task(retry=…)"
+            )
+        if self.on != (BaseException,) or self.give_up_on:
+            raise InvalidJob(
+                "retry: on= and give_up_on= are classes; a call can only carry data, put them in @queue.task(retry=…)"
+            )
+        return RetryData(
+            max_retries=self.max_retries,
+            base_ms=self.base_ms,
+            factor=self.factor,
+            cap_ms=self.cap_ms,
+            jitter=self.jitter,
+            delays_ms=self.delays_ms,
+        )
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether errors of this type are retried at all."""
+        return isinstance(error, self.on) and not isinstance(error, self.give_up_on)
+
+
+def _delays(delays: object) -> tuple[int, ...]:
+    if isinstance(delays, (str, bytes)) or not isinstance(delays, Iterable):
+        raise InvalidJob(
+            f"Retry delays={shown(delays)} is neither a sequence of times nor a function"
+        )
+    listed = tuple(to_ms(delay, f"Retry delays[{n}]") for n, delay in enumerate(delays))
+    if not listed:
+        raise InvalidJob("Retry delays is empty: list at least one time, or leave it out")
+    return listed
+
+
+def _errors(value: object, option: str) -> tuple[type[BaseException], ...]:
+    listed = value if isinstance(value, tuple) else (value,)
+    for item in listed:
+        if not (isinstance(item, type) and issubclass(item, BaseException)):
+            raise InvalidJob(
+                f"Retry {option}={shown(value)}: {shown(item)} is not an exception class"
+            )
+    return cast("tuple[type[BaseException], ...]", listed)

@@ -1,0 +1,53 @@
+"""`Unique`: which calls count as the same job."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jobq.core import checks, records
+from jobq.core.checks import Seconds, shown
+from jobq.core.policies._base import policy, set_fields
+from jobq.errors import InvalidJob
+
+
+@policy
+class Unique:
+    """Which calls count as the same one: those that agree in `fields` of their arguments (none named: in all of them).
+
+    simple: until the job ends (or `ttl`) · throttle: for `ttl`, whatever happens · debounce: replaces the pending one and
+    waits `ttl` anew · keep_last: while one runs, later ones become a single follow-up with the newest data.
+    """
+
+    fields: tuple[str, ...]
+    mode: records.UniqueMode
+    ttl_ms: int | None
+
+    def __init__(
+        self,
+        *fields: str,
+        ttl: Seconds | None = None,
+        mode: Literal["simple", "throttle", "debounce", "keep_last"] = "simple",
+    ) -> None:
+        for field in fields:
+            if not isinstance(field, str) or not field:
+                raise InvalidJob(f"Unique field {shown(field)} is not the name of a parameter")
+        checks.check_choice(mode, "Unique mode", ("simple", "throttle", "debounce", "keep_last"))
+        if ttl is None and mode in ("throttle", "debounce"):
+            raise InvalidJob(f"Unique mode={mode!r} needs a ttl: for how long?")
+        set_fields(
+            self,
+            fields=tuple(dict.fromkeys(fields)),
+            mode=mode,
+            ttl_ms=checks.check_ttl(ttl, "Unique ttl"),
+        )
+
+    @staticmethod
+    def of(value: object) -> Unique | None:
+        """The policy that `unique=value` means: a Unique, True for all arguments, False or None for none."""
+        if isinstance(value, Unique):
+            return value
+        if value is True:
+            return Unique()
+        if value is False or value is None:
+            return None
+        raise InvalidJob(f"unique={shown(value)} is neither a Unique nor True or False")
