@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobq import Queue, Retry, current_job
-from jobq.info import Event
+from jobq.api.info import Event
 
 # ── the application ───────────────────────────────────────────────────────────────────────────────
 

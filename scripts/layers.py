@@ -1,6 +1,6 @@
 """Who may import whom. `make check` runs it; it prints one line per broken rule and exits 1.
 
-    cli → server → public API (queue … worker) → engine → stores.base → core
+    cli → server → jobq (the public names) → api → engine, client → stores.base → core
 
 - A store imports no other store; `stores` itself opens them by name, so no driver is loaded before it is asked for.
 - A driver is imported only in the package it belongs to, so that `import jobq` needs none.
@@ -21,12 +21,11 @@ from typing import NamedTuple
 PACKAGE = "jobq"
 
 STORES = frozenset({"stores.sqlite", "stores.valkey", "stores.postgres", "stores.remote"})
-BELOW_PUBLIC = frozenset(
-    {"engine", "executors", "current", "stores", "stores.base", "core", "errors"}
-)
+BELOW_API = frozenset({"engine", "executors", "client", "stores", "stores.base", "core", "errors"})
+PUBLIC = BELOW_API | {"api", "public"}
 
 # Unit → the units it may import, besides itself. A unit is the longest of these names that begins a module's name;
-# what has no entry (queue, task, job, worker, …, and `jobq` itself) is "public".
+# what has no entry (`jobq` itself, and submodules that users import by name, such as `jobq.testing`) is "public".
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "core": frozenset({"errors"}),
@@ -35,17 +34,18 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     **{store: frozenset({"stores.base", "core", "errors"}) for store in STORES},
     "stores.remote": frozenset({"rpc", "stores.base", "core", "errors"}),
     "rpc": frozenset({"core", "errors"}),
-    # `current` is the run a handler finds itself in: the engine sets it, users read it.
-    "current": frozenset({"core", "errors", "stores.base"}),
-    "executors": frozenset({"core", "errors", "current"}),
-    "engine": BELOW_PUBLIC,
-    "public": BELOW_PUBLIC,
+    # `client` is how calls reach a store; `executors` is where handlers run, and what they see of their job.
+    "client": frozenset({"stores", "stores.base", "core", "errors"}),
+    "executors": frozenset({"stores.base", "core", "errors"}),
+    "engine": frozenset({"executors", "stores", "stores.base", "core", "errors"}),
+    "api": BELOW_API,
+    "public": BELOW_API | {"api"},
     # `console` is what the command lines share: logging, and errors that show no password.
     "console": frozenset({"core", "errors"}),
-    "relay": BELOW_PUBLIC | {"public", "console"},
-    "pipeline": frozenset({"public", "core", "errors", "console"}),
-    "server": BELOW_PUBLIC | {"public", "rpc", "relay", "console"},
-    "cli": BELOW_PUBLIC | {"public", "rpc", "relay", "server", "console"},
+    "relay": PUBLIC | {"console"},
+    "pipeline": frozenset({"public", "api", "client", "core", "errors", "console"}),
+    "server": PUBLIC | {"rpc", "relay", "console"},
+    "cli": PUBLIC | {"rpc", "relay", "server", "console"},
 }
 
 # Third-party (or costly) module → where it may be imported, and what it is.

@@ -9,15 +9,36 @@ job = await charge.enqueue("acme", invoice=7)
 await Worker(queue).run()
 """
 
-from jobq.applied import AppliedOptions, UniqueLock
-from jobq.batch import BatchTask
+from jobq.api.applied import AppliedOptions, UniqueLock
+from jobq.api.batch import BatchTask
+from jobq.api.event_stream import EventStream
+from jobq.api.flow import Flow, chain, chord, group
+from jobq.api.info import (
+    Event,
+    Failure,
+    JobInfo,
+    JobRef,
+    MinuteMetrics,
+    QueueStats,
+    Undecoded,
+    WorkerInfo,
+)
+from jobq.api.job import Job
+from jobq.api.limits import KeyLimits, QueueLimits
+from jobq.api.options import JobOptions, TaskOptions
+from jobq.api.queue import Queue
+from jobq.api.schedule import ScheduleInfo
+from jobq.api.stopped import Stopped
+from jobq.api.sync import SyncFlow, SyncJob, SyncQueue, SyncTask
+from jobq.api.task import AsyncTask, Call, PlainTask, Task
+from jobq.api.tree import FlowNode, FlowTree
+from jobq.api.worker import Worker
 from jobq.core.checks import Seconds
 from jobq.core.codec import Codec
 from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze
 from jobq.core.policies import Bucket, Cron, Every, Permissions, Rate, Retention, Retry, Unique
 from jobq.core.states import State
 from jobq.core.version import __version__ as __version__
-from jobq.current import CurrentJob, SyncCurrentJob, current_job
 from jobq.errors import (
     ConfigError,
     CorruptStore,
@@ -33,28 +54,7 @@ from jobq.errors import (
     StoreUnavailable,
     WaitTimeout,
 )
-from jobq.events import EventStream
-from jobq.flow import Flow, chain, chord, group
-from jobq.info import (
-    Event,
-    Failure,
-    JobInfo,
-    JobRef,
-    MinuteMetrics,
-    QueueStats,
-    Undecoded,
-    WorkerInfo,
-)
-from jobq.job import Job
-from jobq.limits import KeyLimits, QueueLimits
-from jobq.options import JobOptions, TaskOptions
-from jobq.queue import Queue
-from jobq.schedule import ScheduleInfo
-from jobq.stopped import Stopped
-from jobq.sync import SyncFlow, SyncJob, SyncQueue, SyncTask
-from jobq.task import AsyncTask, Call, PlainTask, Task
-from jobq.tree import FlowNode, FlowTree
-from jobq.worker import Worker
+from jobq.executors.current import CurrentJob, SyncCurrentJob, current_job
 
 __all__ = [
     # producing

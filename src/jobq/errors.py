@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jobq.api.job import Job
     from jobq.core.records import Failure
-    from jobq.job import Job
 
 
 class JobqError(Exception):

@@ -25,23 +25,23 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
-from jobq import sync
+from jobq.api.info import JobInfo
+from jobq.api.queue import Queue
+from jobq.api.task import Task
+from jobq.client import portal
+from jobq.client.ids import new_id
 from jobq.core.checks import Seconds, check_int, shown, to_epoch_ms, to_ms
 from jobq.core.moments import moment
 from jobq.core.records import Claim, QueueName
 from jobq.engine.exchange import Exchange
 from jobq.engine.handler import Handler
-from jobq.engine.ids import new_id
 from jobq.engine.notes import Notes
 from jobq.engine.runner import Executors, Runner
 from jobq.engine.scheduler import fire_due, put_planned
 from jobq.engine.settings import Settings
 from jobq.engine.slots import Bell, Slots
 from jobq.errors import ConfigError
-from jobq.info import JobInfo
-from jobq.queue import Queue
 from jobq.stores.base import Store
-from jobq.task import Task
 
 _LOOK_AGAIN = 0.02
 
@@ -116,7 +116,7 @@ class Sandbox:
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
         """Move them back; what they held is gone."""
-        sync.run(self.__aexit__(t, e, tb))
+        portal.run(self.__aexit__(t, e, tb))
 
     @property
     def sync(self) -> SyncSandbox:
@@ -189,19 +189,19 @@ class SyncSandbox:
 
     def drain(self, *, delayed: bool = False, concurrency: int = 1, most: int = 10_000) -> int:
         """See `Sandbox.drain`."""
-        return sync.run(self._sandbox.drain(delayed=delayed, concurrency=concurrency, most=most))
+        return portal.run(self._sandbox.drain(delayed=delayed, concurrency=concurrency, most=most))
 
     def enqueued(self, task: Task[..., Any]) -> list[JobInfo]:
         """See `Sandbox.enqueued`."""
-        return sync.run(self._sandbox.enqueued(task))
+        return portal.run(self._sandbox.enqueued(task))
 
     def assert_enqueued(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> JobInfo:
         """See `Sandbox.assert_enqueued`."""
-        return sync.run(self._sandbox.assert_enqueued(task, *args, **kwargs))
+        return portal.run(self._sandbox.assert_enqueued(task, *args, **kwargs))
 
     def assert_not_enqueued(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> None:
         """See `Sandbox.assert_not_enqueued`."""
-        sync.run(self._sandbox.assert_not_enqueued(task, *args, **kwargs))
+        portal.run(self._sandbox.assert_not_enqueued(task, *args, **kwargs))
 
 
 def _fits(

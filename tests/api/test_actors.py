@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from jobq import Every, InvalidJob, Queue
+from jobq.api.info import Event
 from jobq.core.records import Claim, Fail, Failure
-from jobq.info import Event
 
 
 async def recorded(queue: Queue) -> list[Event]:

@@ -119,7 +119,7 @@ async def test_a_wait_that_times_out_cancels_nothing(queue: Queue) -> None:
 
 
 async def test_a_wait_outlasts_lost_signals(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobq.deadline.LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("jobq.client.deadline.LOOK_AGAIN", 0.05)
     store = await queue.store()
 
     @asynccontextmanager
@@ -144,7 +144,7 @@ async def test_a_wait_outlasts_lost_signals(queue: Queue, monkeypatch: pytest.Mo
 async def test_nobody_hangs_on_a_record_that_is_gone(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobq.deadline.LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("jobq.client.deadline.LOOK_AGAIN", 0.05)
     job = await queue.named("nobody").enqueue()
     waiter = asyncio.create_task(job.result())
     await asyncio.sleep(0)

@@ -10,18 +10,18 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from jobq.api.worker import Worker
+from jobq.client.ids import new_id
 from jobq.core.codec import JSON
 from jobq.core.policies import Retry
 from jobq.core.queues import QueueConfig, ScheduleSpec
 from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, Lease, QueueName, Settled
 from jobq.core.states import State
 from jobq.engine.handler import BatchSize
-from jobq.engine.ids import new_id
 from jobq.engine.settings import Settings
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Clock, Store
-from jobq.worker import Worker
 
 PATIENCE = 20.0
 

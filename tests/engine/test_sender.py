@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 
+from jobq.client.sender import Sender
 from jobq.core.states import State
-from jobq.engine.sender import Sender
 from jobq.errors import InvalidJob, StoreUnavailable
 
 from .kit import Bench, Proxy, eventually

@@ -282,7 +282,7 @@ async def test_a_worker_that_never_started_can_be_stopped(bench: Bench) -> None:
     ],
 )
 def test_bad_options_are_refused_by_name(options: dict[str, float], named: str) -> None:
-    from jobq.worker import Worker
+    from jobq.api.worker import Worker
 
     with pytest.raises(ConfigError, match=named):
         Worker(Bench(None), **options)  # type: ignore[arg-type]

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from jobq import JobRef
+from jobq.api.stopped import Stopped
 from jobq.core.states import State
 from jobq.engine.handler import BatchSize
-from jobq.stopped import Stopped
 from jobq.stores import open_store
 
 from .kit import Bench, Proxy, eventually, soon

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jobq.api.schedule import template
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.decide import End, decide
 from jobq.core.policies import Retry
@@ -21,7 +22,6 @@ from jobq.core.records import (
 )
 from jobq.core.states import State
 from jobq.errors import ConfigError
-from jobq.schedule import template
 from jobq.stores.base import Store
 from jobq.stores.conformance.audit import audit
 from jobq.stores.conformance.kit import SECOND, Desk, FakeClock, complete, fresh_queue

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jobq import Queue, State
-from jobq.log import EventLog
+from jobq.client.log_reader import EventLog
 from tests.kafka import Kafka, spark_jars
 
 ROOT = Path(__file__).parents[2]

@@ -233,8 +233,8 @@ def test_synthetic_events_are_legal_and_in_the_wire_format(lake: Lake, spark: Sp
 def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(
     lake: Lake, tmp_path: Path
 ) -> None:
+    from jobq.client.log_reader import BEGINNING, EventLog
     from jobq.core import wire
-    from jobq.log import BEGINNING, EventLog
 
     url = f"sqlite:///{tmp_path}/jobs.db"
 

@@ -25,7 +25,8 @@ def problems(tmp_path: Path, files: dict[str, str]) -> list[str]:
         ("jobq.stores.base", "stores.base"),
         ("jobq.stores.valkey.keys", "stores.valkey"),
         ("jobq.stores.traced", "stores"),
-        ("jobq.queue", "public"),
+        ("jobq.api.queue", "api"),
+        ("jobq.testing", "public"),
         ("jobq", "public"),
     ],
 )
@@ -43,7 +44,7 @@ def test_the_right_way_is_free(tmp_path: Path) -> None:
                 "stores/base.py": "from jobq.core import states",
                 "stores/sqlite/store.py": "import sqlite3\nfrom jobq.stores.base import Store",
                 "engine/fetcher.py": "import asyncio\nfrom jobq.stores.base import Store",
-                "queue.py": "from jobq.engine.fetcher import Fetcher",
+                "api/queue.py": "from jobq.engine.fetcher import Fetcher",
                 "cli/ctl.py": "import click\nfrom jobq import Queue\nfrom jobq.server import app",
             },
         )
@@ -53,11 +54,23 @@ def test_the_right_way_is_free(tmp_path: Path) -> None:
 
 def test_the_engine_may_not_import_the_public_api(tmp_path: Path) -> None:
     (problem,) = problems(
-        tmp_path, {"engine/fetcher.py": "\nfrom jobq.queue import Queue", "queue.py": ""}
+        tmp_path, {"engine/fetcher.py": "\nfrom jobq.api.queue import Queue", "api/queue.py": ""}
     )
     assert problem.startswith(
-        "engine/fetcher.py:2: engine may not import jobq.queue (public); it may import core, "
+        "engine/fetcher.py:2: engine may not import jobq.api.queue (api); it may import core, "
     )
+
+
+def test_the_client_knows_neither_the_api_nor_the_engine(tmp_path: Path) -> None:
+    files = {
+        "client/session.py": "from jobq.api.queue import Queue\nfrom jobq.engine.run import Run",
+        "api/queue.py": "from jobq.client import session",
+        "engine/run.py": "",
+    }
+    assert [problem.split(";")[0] for problem in problems(tmp_path, files)] == [
+        "client/session.py:1: client may not import jobq.api.queue (api)",
+        "client/session.py:2: client may not import jobq.engine.run (engine)",
+    ]
 
 
 def test_an_import_inside_a_function_counts(tmp_path: Path) -> None:
@@ -65,7 +78,7 @@ def test_an_import_inside_a_function_counts(tmp_path: Path) -> None:
 
 
 def test_an_import_for_type_checking_does_not_count(tmp_path: Path) -> None:
-    source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from jobq.queue import Queue\nelse:\n    x = 1"
+    source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from jobq.api.queue import Queue\nelse:\n    x = 1"
     assert problems(tmp_path, {"engine/handler.py": source}) == []
 
 
@@ -118,7 +131,10 @@ def test_nothing_imports_pipeline_server_or_cli(tmp_path: Path, unit: str) -> No
         len(
             problems(
                 tmp_path,
-                {"worker.py": f"import jobq.{unit}", "relay/run.py": f"from jobq.{unit} import x"},
+                {
+                    "api/worker.py": f"import jobq.{unit}",
+                    "relay/run.py": f"from jobq.{unit} import x",
+                },
             )
         )
         == 2

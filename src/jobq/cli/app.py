@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
+from jobq.api.queue import Queue
 from jobq.core.checks import did_you_mean
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
-from jobq.queue import Queue
 
 
 def load(specs: Iterable[str]) -> list[Queue]:

@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from jobq.api.queue import Queue
+from jobq.client.store_handles import handle, release
 from jobq.core import checks
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.queues import QueueRecord
 from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.core.redact import redacted_url
-from jobq.engine.handles import handle, release
 from jobq.errors import ConfigError, JobNotFound, StoreUnavailable
-from jobq.queue import Queue
 from jobq.stores.base import Store
 
 T = TypeVar("T")

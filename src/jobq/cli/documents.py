@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from jobq.applied import applied
+from jobq.api.applied import applied
 from jobq.cli.output import plain
 from jobq.cli.text import iso
 from jobq.core.codec import get_codec

@@ -8,12 +8,12 @@ import click
 from rich.console import Group
 from rich.text import Text
 
+from jobq.api.tree import MOST, FlowNode, FlowTree, lines
 from jobq.cli import documents, text
 from jobq.cli.options import FAILED, Ctl, confirm, noun, on_store, queue_option, yes_option
 from jobq.core.commands import Cancel
 from jobq.core.records import JobKey
 from jobq.errors import JobNotFound
-from jobq.tree import MOST, FlowNode, FlowTree, lines
 
 flow = noun("flow", "Look at jobs that wait for other jobs, and stop them together.")
 id_argument = click.argument("id")

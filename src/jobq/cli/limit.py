@@ -11,13 +11,13 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from jobq.api.limits import QueueLimits
 from jobq.cli import text
 from jobq.cli.options import Ctl, noun, on_store
 from jobq.cli.output import Column, details, table
 from jobq.cli.text import parse_duration
 from jobq.core.policies import Bucket, Rate
 from jobq.errors import ConfigError
-from jobq.limits import QueueLimits
 
 limit = noun("limit", "See and change the limits of queues and keys.")
 key_option = click.option("--key", metavar="KEY", help="Of this key only (keyed queues).")

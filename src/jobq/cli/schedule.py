@@ -12,6 +12,8 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
+from jobq.api.queue import Queue
+from jobq.api.schedule import MOST, ScheduleInfo, schedule_info
 from jobq.cli import documents, text
 from jobq.cli.job_view import job_table
 from jobq.cli.options import (
@@ -30,8 +32,6 @@ from jobq.cli.submit import TIMES, arguments
 from jobq.core.policies import Cron, Every
 from jobq.core.queues import ScheduleRecord
 from jobq.errors import ConfigError
-from jobq.queue import Queue
-from jobq.schedule import MOST, ScheduleInfo, schedule_info
 
 schedule = noun("schedule", "Look at schedules, make them, hold them, and run them now.")
 id_argument = click.argument("id")

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
+from jobq.api.job import Job
+from jobq.api.queue import Queue
 from jobq.cli import documents, text
 from jobq.cli.job_view import job_table
 from jobq.cli.options import DURATION, FAILED, USAGE, Command, Ctl, fail, on_store
@@ -19,8 +21,6 @@ from jobq.cli.progress import bar
 from jobq.core.checks import shown
 from jobq.core.states import State
 from jobq.errors import InvalidJob, JobqError, QueueFull, WaitTimeout
-from jobq.job import Job
-from jobq.queue import Queue
 
 _BATCH = 1000
 _OPTIONS = (

@@ -12,14 +12,14 @@ from typing import Any
 import click
 import yaml
 
+from jobq.api.queue import Queue
+from jobq.api.worker import Worker
 from jobq.cli.app import chosen, load
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
 from jobq.console import logs
 from jobq.console.discreet import Discreet
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, InvalidJob, JobqError
-from jobq.queue import Queue
-from jobq.worker import Worker
 
 log = logging.getLogger("jobq.worker")
 

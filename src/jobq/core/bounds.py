@@ -16,7 +16,7 @@ from jobq.core.states import State
 from jobq.errors import QueueFull
 
 if TYPE_CHECKING:
-    from jobq.job import Job
+    from jobq.api.job import Job
 
 COUNTED = (State.WAITING, State.DELAYED, State.BLOCKED)
 """The states in which a job takes a place. lua/bounds.lua (J.room) adds up the same."""

@@ -1,7 +1,7 @@
 """Ids that a producer makes: 26 characters, ordered by time, and from one maker in the order they were made.
 
 Ten characters of milliseconds, eight of a counter, eight of chance that tells makers apart. Crockford's alphabet in lower
-case, whose order as text is that of its digits. `engine/ids.py` has the process's own maker, with its clock and chance.
+case, whose order as text is that of its digits. `client/ids.py` has the process's own maker, with its clock and chance.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from jobq.core.policies import Retry
 from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName
 from jobq.core.verdicts import unreadable
-from jobq.current import running
 from jobq.engine.batches import Batches
 from jobq.engine.builtin import BUILTIN
 from jobq.engine.handler import Handler
@@ -30,6 +29,7 @@ from jobq.engine.settings import Settings
 from jobq.engine.slots import Bell, Slots
 from jobq.errors import LeaseLost
 from jobq.executors import Executor, open_executor
+from jobq.executors.current import running
 
 log = logging.getLogger("jobq")
 

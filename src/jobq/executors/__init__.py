@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
-from jobq.current import Running
 from jobq.errors import ConfigError
+from jobq.executors.current import Running
 
 # name → module with `open()`; imported when a task asks for it
 _MODULES = {"inline": "jobq.executors.inline", "thread": "jobq.executors.thread"}

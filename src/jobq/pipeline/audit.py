@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 
-from jobq.log import EventLog
+from jobq.client.log_reader import EventLog
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.tables import EVENTS
 from jobq.pipeline.transforms.conservation import FAULTS, HELD, balance, counterexamples, judged

@@ -16,10 +16,10 @@ from urllib.parse import parse_qsl, urlsplit
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from jobq.client.log_reader import EventLog
 from jobq.core.kafka import sasl
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
-from jobq.log import EventLog
 from jobq.pipeline.failures import asked_for
 from jobq.pipeline.transforms.parse import CORRUPT, WIRE, from_json_lines
 

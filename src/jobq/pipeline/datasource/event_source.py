@@ -23,10 +23,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from jobq.client.log_reader import BEGINNING, EventLog
 from jobq.core import wire
 from jobq.core.event_log import passed
 from jobq.core.records import EventPage, EventRecord, QueueName
-from jobq.log import BEGINNING, EventLog
 from jobq.pipeline.datasource.columns import EVENTS, LINES, store_url
 
 _PAGE = 5_000

@@ -19,9 +19,9 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputP
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from jobq import Queue
+from jobq.api.info import JobInfo, Undecoded
 from jobq.core.states import State
 from jobq.errors import JobNotFound
-from jobq.info import JobInfo, Undecoded
 from jobq.pipeline.datasource.columns import JOBS, required, store_url
 
 _BATCH = 2_000

@@ -33,10 +33,10 @@ from pyspark.sql.datasource import (
 )
 
 from jobq import Queue
+from jobq.api.task import Call, Task
 from jobq.core.checks import check_id, did_you_mean
 from jobq.errors import ConfigError, InvalidJob
 from jobq.pipeline.datasource.columns import required, store_url
-from jobq.task import Call, Task
 
 OPTIONS = (
     "priority",

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from jobq.api.info import JobRef
 from jobq.core.records import Complete, Fail, Release, RetryLater
 from jobq.engine.run import Run
-from jobq.info import JobRef
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):

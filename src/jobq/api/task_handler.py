@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jobq.api.options import EXECUTORS, ExecutorName
 from jobq.core import checks
 from jobq.core.calls import ArgumentDecoder
 from jobq.core.checks import shown
@@ -15,7 +16,6 @@ from jobq.core.records import Lease
 from jobq.core.stalls import DEFAULT_MAX_STALLS
 from jobq.engine.handler import BatchSize
 from jobq.errors import ConfigError
-from jobq.options import EXECUTORS, ExecutorName
 
 
 class TaskHandler:

@@ -16,6 +16,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from jobq.api.stopped import Stopped, stopped
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
 from jobq.core.pace import Pace
 from jobq.core.queues import QueueConfig
@@ -34,7 +35,6 @@ from jobq.engine.slots import Slots
 from jobq.engine.station import Station
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.executors import check_executor
-from jobq.stopped import Stopped, stopped
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")

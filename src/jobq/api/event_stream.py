@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from jobq import info
+from jobq.api import info
+from jobq.client.deadline import LOOK_AGAIN
+from jobq.client.waiting import closing
 from jobq.core import checks
 from jobq.core.checks import shown
 from jobq.core.records import EventRecord, Topic
-from jobq.deadline import LOOK_AGAIN
 from jobq.errors import InvalidJob
-from jobq.waiting import closing
 
 if TYPE_CHECKING:
-    from jobq.queue import Queue
+    from jobq.api.queue import Queue
 
 _PAGE = 1000
 

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from msgspec.structs import replace
 
+from jobq.api.job import Job
+from jobq.api.task import Definition, Gathered, Task
+from jobq.client.ids import new_id
+from jobq.client.session import CHUNK, batches
 from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.checks import shown
 from jobq.core.graph import check_flow
 from jobq.core.records import Edge, JobKey, JobSpec, QueueName
 from jobq.engine.builtin import GATHER
-from jobq.engine.ids import new_id
 from jobq.errors import InvalidJob, QueueFull
-from jobq.job import Job
-from jobq.session import CHUNK, batches
-from jobq.task import Definition, Gathered, Task
 
 if TYPE_CHECKING:
-    from jobq.queue import Queue
+    from jobq.api.queue import Queue
 
 P = ParamSpec("P")
 R = TypeVar("R")

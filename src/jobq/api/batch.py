@@ -12,6 +12,9 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from jobq.api.options import TaskOptions
+from jobq.api.task import Definition, Task, publish
+from jobq.api.task_handler import TaskHandler
 from jobq.core import checks
 from jobq.core.calls import ArgumentDecoder, CallShape
 from jobq.core.checks import Seconds, shown
@@ -20,12 +23,9 @@ from jobq.core.records import Lease
 from jobq.core.refs import fill
 from jobq.engine.handler import BatchSize
 from jobq.errors import ConfigError, InvalidJob
-from jobq.handler import TaskHandler
-from jobq.options import TaskOptions
-from jobq.task import Definition, Task, publish
 
 if TYPE_CHECKING:
-    from jobq.queue import Queue
+    from jobq.api.queue import Queue
 
 T = TypeVar("T")
 

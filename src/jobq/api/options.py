@@ -19,7 +19,7 @@ from jobq.core.records import Edge, JobKey
 from jobq.errors import ConfigError, InvalidJob
 
 if TYPE_CHECKING:
-    from jobq.job import Job
+    from jobq.api.job import Job
 
 ExecutorName = Literal["inline", "thread", "process", "command"]
 EXECUTORS: tuple[ExecutorName, ...] = ("inline", "thread", "process", "command")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.engine.handles import handle, release
+from jobq.client.store_handles import handle, release
 from jobq.errors import ConfigError, JobqError
 
 from .kit import Bench

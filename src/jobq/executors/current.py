@@ -22,8 +22,8 @@ from jobq.errors import InvalidJob, JobNotFound
 from jobq.stores.base import Store
 
 if TYPE_CHECKING:
-    from jobq.job import Job
-    from jobq.task import Task
+    from jobq.api.job import Job
+    from jobq.api.task import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")

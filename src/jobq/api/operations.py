@@ -10,17 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Self
 
-from jobq import info, tree
+from jobq.api import info, tree
+from jobq.api.info import JobInfo, MinuteMetrics, QueueStats, WorkerInfo
+from jobq.api.tree import FlowTree
+from jobq.client.session import CHUNK
 from jobq.core import checks
 from jobq.core.checks import Seconds
 from jobq.core.commands import AnyCommand, Remove, Rerun
 from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.core.states import ENDED, State
 from jobq.errors import InvalidJob, JobNotFound
-from jobq.info import JobInfo, MinuteMetrics, QueueStats, WorkerInfo
-from jobq.session import CHUNK
 from jobq.stores.base import Store
-from jobq.tree import FlowTree
 
 _PAGE = 100
 

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import msgspec
 from msgspec.structs import replace
 
+from jobq.api.info import call_of
+from jobq.api.job import Job
+from jobq.client.ids import new_id
+from jobq.client.session import Session
 from jobq.core import checks, cron
 from jobq.core.checks import shown
 from jobq.core.moments import moment, moment_or_none
 from jobq.core.policies import Cron, Every
 from jobq.core.queues import CatchUp, ScheduleRecord, ScheduleSpec
 from jobq.core.records import JobSpec, QueueName
-from jobq.engine.ids import new_id
 from jobq.errors import ConfigError, InvalidJob, JobNotFound
-from jobq.info import call_of
-from jobq.job import Job
-from jobq.session import Session
 from jobq.stores.base import Store
 
 if TYPE_CHECKING:
-    from jobq.task import Task
+    from jobq.api.task import Task
 
 P = ParamSpec("P")
 

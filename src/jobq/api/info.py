@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from jobq.applied import AppliedOptions, TaskPolicy, applied
+from jobq.api.applied import AppliedOptions, TaskPolicy, applied
 from jobq.core import queues, records
 from jobq.core.codec import get_codec
 from jobq.core.moments import moment, moment_or_none

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from jobq import waiting
+from jobq.api.job import Job
+from jobq.api.options import NOTHING, JobOptions, Resolved, TaskOptions, resolve_task
+from jobq.api.schedule import planned
+from jobq.api.task_handler import TaskHandler, runs_async
+from jobq.client import waiting
+from jobq.client.ids import new_id
 from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.calls import ArgumentDecoder, CallShape, is_plain
@@ -18,16 +23,11 @@ from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.refs import mark
 from jobq.core.unique import debounce_ms, unique_spec
 from jobq.engine.builtin import GATHER, unmarked
-from jobq.engine.ids import new_id
 from jobq.errors import ConfigError, InvalidJob, QueueFull
-from jobq.handler import TaskHandler, runs_async
-from jobq.job import Job
-from jobq.options import NOTHING, JobOptions, Resolved, TaskOptions, resolve_task
-from jobq.schedule import planned
 
 if TYPE_CHECKING:
-    from jobq.queue import Queue
-    from jobq.sync import SyncTask
+    from jobq.api.queue import Queue
+    from jobq.api.sync import SyncTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -205,7 +205,7 @@ class Task(Generic[P, R]):
     @property
     def sync(self) -> SyncTask[P, R]:
         """The same task with blocking methods."""
-        from jobq.sync import SyncTask
+        from jobq.api.sync import SyncTask
 
         return SyncTask(self)
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from jobq.session import close_sessions_here
+from jobq.client.session import close_sessions_here
 
 T = TypeVar("T")
 

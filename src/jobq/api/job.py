@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from jobq import waiting
+from jobq.api.info import Failure, JobInfo
+from jobq.client import waiting
 from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds
@@ -27,12 +28,11 @@ from jobq.core.records import JobKey, JobRecord, PutResult
 from jobq.core.refs import Ref
 from jobq.core.states import State
 from jobq.errors import InvalidJob, JobCancelled, JobFailed, JobNotFound
-from jobq.info import Failure, JobInfo
 
 if TYPE_CHECKING:
-    from jobq.queue import Queue
-    from jobq.sync import SyncJob
-    from jobq.task import Definition
+    from jobq.api.queue import Queue
+    from jobq.api.sync import SyncJob
+    from jobq.api.task import Definition
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -80,7 +80,7 @@ class Job(Generic[R_co]):
     @property
     def sync(self) -> SyncJob[R_co]:
         """The same handle with blocking methods."""
-        from jobq.sync import SyncJob
+        from jobq.api.sync import SyncJob
 
         return SyncJob(self)
 

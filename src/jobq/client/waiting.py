@@ -10,11 +10,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
+from jobq.client.deadline import Deadline
+from jobq.client.session import Session
 from jobq.core.bounds import queue_full
 from jobq.core.records import JobKey, JobRecord, JobSpec, PutResult, Signal, Topic
-from jobq.deadline import Deadline
 from jobq.errors import JobNotFound, QueueClosed, WaitTimeout
-from jobq.session import Session
 
 
 async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadline) -> JobRecord:

@@ -17,8 +17,30 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from jobq import info
-from jobq.batch import BatchDecorator
+from jobq.api import info
+from jobq.api.batch import BatchDecorator
+from jobq.api.event_stream import EventStream
+from jobq.api.flow import Flow
+from jobq.api.info import JobInfo
+from jobq.api.job import Job
+from jobq.api.limits import Limiting, declared_limits
+from jobq.api.operations import Operations
+from jobq.api.options import NOTHING, JobOptions, TaskOptions, queue_config, retention_data
+from jobq.api.schedule import Scheduling
+from jobq.api.sync import SyncQueue
+from jobq.api.task import (
+    AsyncTask,
+    Call,
+    Definition,
+    PlainTask,
+    Task,
+    TaskDecorator,
+    Wanted,
+    make_task,
+)
+from jobq.api.task_handler import TaskHandler
+from jobq.client.deadline import Deadlines
+from jobq.client.session import CHUNK, Session, batches, close_session, open_session
 from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds, shown
@@ -27,23 +49,10 @@ from jobq.core.meta import check_event_names
 from jobq.core.policies import Bucket, Rate, Retention
 from jobq.core.queues import ScheduleSpec
 from jobq.core.records import JobRecord, JobSpec, PutResult, QueueName
-from jobq.deadline import Deadlines
 from jobq.engine.clock import wall_clock
 from jobq.errors import ConfigError, InvalidJob, QueueFull
-from jobq.events import EventStream
-from jobq.flow import Flow
-from jobq.handler import TaskHandler
-from jobq.info import JobInfo
-from jobq.job import Job
-from jobq.limits import Limiting, declared_limits
-from jobq.operations import Operations
-from jobq.options import NOTHING, JobOptions, TaskOptions, queue_config, retention_data
-from jobq.schedule import Scheduling
-from jobq.session import CHUNK, Session, batches, close_session, open_session
 from jobq.stores import open_store
 from jobq.stores.base import Clock, Store
-from jobq.sync import SyncQueue
-from jobq.task import AsyncTask, Call, Definition, PlainTask, Task, TaskDecorator, Wanted, make_task
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,0 +1,71 @@
+"""Reads of single jobs, in batches that form while another read is in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+
+from jobq.core.records import JobKey, JobRecord
+from jobq.stores.base import Store
+
+
+class Reader:
+    """Reads single jobs in natural batches: one read in flight; what is asked meanwhile rides in the next."""
+
+    MOST = 500
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._asked: list[tuple[JobKey, asyncio.Future[JobRecord | None]]] = []
+        self._busy = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def get(self, job: JobKey) -> JobRecord | None:
+        """The job as it is now, read after this call was made."""
+        loop = asyncio.get_running_loop()
+        if self._busy:
+            future: asyncio.Future[JobRecord | None] = loop.create_future()
+            self._asked.append((job, future))
+            return await future
+        self._busy = True
+        try:
+            return (await self._store.get((job,)))[0]
+        finally:
+            if self._asked:
+                self._task = loop.create_task(self._read(), name="jobq reader")
+            else:
+                self._busy = False
+
+    async def _read(self) -> None:
+        try:
+            while self._asked:
+                batch, self._asked = self._asked[: self.MOST], self._asked[self.MOST :]
+                await self._read_batch(
+                    [(job, future) for job, future in batch if not future.done()]
+                )
+        finally:
+            self._busy = False
+            self._task = None
+            for _, future in self._asked:  # only when the loop is being torn down
+                future.cancel()
+            self._asked.clear()
+
+    async def _read_batch(
+        self, batch: list[tuple[JobKey, asyncio.Future[JobRecord | None]]]
+    ) -> None:
+        try:
+            records = await self._store.get([job for job, _ in batch]) if batch else []
+        except Exception as error:
+            for _, future in batch:
+                if (
+                    not future.done()
+                ):  # each its own copy: a shared one would collect all their tracebacks
+                    future.set_exception(copy.copy(error).with_traceback(error.__traceback__))
+        except BaseException:
+            for _, future in batch:
+                future.cancel()
+            raise
+        else:
+            for (_, future), record in zip(batch, records, strict=True):
+                if not future.done():
+                    future.set_result(record)
