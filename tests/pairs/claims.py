@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from jobq.core import limits
+from jobq.core.event_records import EventRecord
 from jobq.core.limits import RateState
 from jobq.core.queues import RateData
-from jobq.core.records import EventRecord
 from jobq.core.states import Kind, State
 from tests.pairs.scene import Scene
 

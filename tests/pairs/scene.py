@@ -8,12 +8,12 @@ from typing import Any
 from jobq.api.schedule import template
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.decide import End, decide
+from jobq.core.event_records import EventRecord
 from jobq.core.policies import Retry
 from jobq.core.queues import Fire, Limits, QueueConfig, RetentionData, ScheduleSpec
 from jobq.core.records import (
     MAX_PRIORITY,
     AnyOutcome,
-    EventRecord,
     JobKey,
     JobRecord,
     JobSpec,

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobq.core import wire
-from jobq.core.records import EventRecord
+from jobq.core.event_records import EventRecord
 from jobq.errors import ConfigError
 from jobq.relay import Relay, files, open_target
 from jobq.relay.cli import main

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError
 
 from jobq.core import wire
-from jobq.core.records import EventRecord, JobSpec
+from jobq.core.event_records import EventRecord
+from jobq.core.records import JobSpec
 from jobq.relay import Relay, open_target
 from jobq.stores.base import Store
 from tests.kafka import Kafka

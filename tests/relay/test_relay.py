@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.core.records import EventRecord, QueueName
+from jobq.core.event_records import EventRecord
+from jobq.core.records import QueueName
 from jobq.errors import StoreUnavailable
 from jobq.relay import Relay
 from jobq.relay.targets import Rejected, TargetUnavailable

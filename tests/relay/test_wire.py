@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from jobq.core import wire
-from jobq.core.records import EventRecord, QueueName
+from jobq.core.event_records import EventRecord
+from jobq.core.records import QueueName
 from jobq.core.states import Kind, QueueKind, State
 
 EVENT = EventRecord(

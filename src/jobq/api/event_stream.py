@@ -13,7 +13,8 @@ from jobq.client.deadline import LOOK_AGAIN
 from jobq.client.waiting import closing
 from jobq.core import checks
 from jobq.core.checks import shown
-from jobq.core.records import EventRecord, Topic
+from jobq.core.event_records import EventRecord
+from jobq.core.records import Topic
 from jobq.errors import InvalidJob
 
 if TYPE_CHECKING:

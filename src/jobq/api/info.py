@@ -11,9 +11,11 @@ import msgspec
 from jobq.api.applied import AppliedOptions, TaskPolicy, applied
 from jobq.core import queues, records
 from jobq.core.codec import get_codec
+from jobq.core.event_records import EventRecord
 from jobq.core.moments import moment, moment_or_none
 from jobq.core.records import Failure, Mode
 from jobq.core.states import Kind, QueueKind, State
+from jobq.core.workers import WorkerRecord
 
 __all__ = [
     "Event",
@@ -236,7 +238,7 @@ def _value(codec: str, data: bytes | None, decode: Decode) -> Any:
         return Undecoded(codec=codec, data=data)
 
 
-def event(record: records.EventRecord, position: str) -> Event:
+def event(record: EventRecord, position: str) -> Event:
     """An event of the log, for users. `position` continues right behind it."""
     return Event(
         id=record.id,
@@ -309,7 +311,7 @@ def minute_metrics(record: queues.MinuteRecord) -> MinuteMetrics:
     )
 
 
-def worker_info(record: records.WorkerRecord) -> WorkerInfo:
+def worker_info(record: WorkerRecord) -> WorkerInfo:
     """A worker, for users."""
     return WorkerInfo(
         name=record.name,

@@ -20,7 +20,8 @@ from jobq.api.stopped import Stopped, stopped
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
 from jobq.core.pace import Pace
 from jobq.core.queues import QueueConfig
-from jobq.core.records import QueueName, Wish
+from jobq.core.records import QueueName
+from jobq.core.workers import WorkerRequest
 from jobq.engine.clock import wall_clock
 from jobq.engine.handler import Handler, Source
 from jobq.engine.identity import Identity, take_name
@@ -39,7 +40,7 @@ from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
 
-_WISHES: dict[Wish, str] = {
+_WISHES: dict[WorkerRequest, str] = {
     "drain": "finish what it runs and claim nothing more",
     "resume": "claim jobs again",
     "shutdown": "finish what it runs and stop",
@@ -323,7 +324,7 @@ class Worker:
         """How long a run that is handed back may clean up."""
         return min(1.0, self.settings.grace_ms / 1000)
 
-    def _wished(self, wish: Wish) -> None:
+    def _wished(self, wish: WorkerRequest) -> None:
         log.info("worker %s was asked to %s", self.name, _WISHES[wish])
         if wish in ("drain", "resume"):
             self._draining = wish == "drain"

@@ -14,9 +14,11 @@ from jobq.api.applied import applied
 from jobq.cli.output import plain
 from jobq.cli.text import iso
 from jobq.core.codec import get_codec
+from jobq.core.event_records import EventRecord
 from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
-from jobq.core.records import EventRecord, Failure, JobKey, JobRecord, WorkerRecord
+from jobq.core.records import Failure, JobKey, JobRecord
 from jobq.core.states import State
+from jobq.core.workers import WorkerRecord
 
 Document = dict[str, Any]
 

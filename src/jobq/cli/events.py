@@ -15,7 +15,8 @@ from rich.text import Text
 
 from jobq.cli import documents, text
 from jobq.cli.options import Command, Ctl, on_store
-from jobq.core.records import EventRecord, QueueName, Topic
+from jobq.core.event_records import EventRecord
+from jobq.core.records import QueueName, Topic
 from jobq.core.states import Kind, QueueKind
 
 _KIND_STYLES = {

@@ -13,17 +13,17 @@ from rich.text import Text
 from jobq.cli import documents, text
 from jobq.cli.options import DURATION, FAILED, Ctl, fail, noun, on_store
 from jobq.cli.output import Column, table
-from jobq.core.records import Wish, WorkerRecord
+from jobq.core.workers import WorkerRecord, WorkerRequest
 
 worker = noun("worker", "See the workers, and ask them to drain, to go on, or to shut down.")
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-_ASKED: dict[Wish, str] = {
+_ASKED: dict[WorkerRequest, str] = {
     "drain": "was asked to finish what it runs and claim nothing more",
     "resume": "was asked to claim jobs again",
     "shutdown": "was asked to finish what it runs and stop",
     "shutdown-now": "was asked to release what it runs and stop",
 }
-_DONE: dict[Wish, str] = {
+_DONE: dict[WorkerRequest, str] = {
     "drain": "is drained",
     "resume": "claims jobs again",
     "shutdown": "has stopped",
@@ -84,7 +84,7 @@ async def shutdown(ctl: Ctl, names: tuple[str, ...], now: bool, wait: float | No
     return await _ask(ctl, names, "shutdown-now" if now else "shutdown", wait)
 
 
-async def _ask(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float | None) -> int:
+async def _ask(ctl: Ctl, names: Sequence[str], wish: WorkerRequest, wait: float | None) -> int:
     """Leave the wish with each; they hear of it with their next heartbeat."""
     alive = {r.name for r in await _workers(ctl, None)}
     if missing := [name for name in names if name not in alive]:
@@ -111,7 +111,7 @@ async def _ask(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float | None) -
     return 0 if all(asked.values()) else FAILED
 
 
-async def _until_done(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float) -> set[str]:
+async def _until_done(ctl: Ctl, names: Sequence[str], wish: WorkerRequest, wait: float) -> set[str]:
     """Those that have done what they were asked to, as their heartbeats tell."""
     end = time.monotonic() + wait
     while True:
@@ -123,7 +123,7 @@ async def _until_done(ctl: Ctl, names: Sequence[str], wish: Wish, wait: float) -
         await asyncio.sleep(min(0.2, max(0.0, end - time.monotonic())))
 
 
-def _has_done(record: WorkerRecord | None, wish: Wish) -> bool:
+def _has_done(record: WorkerRecord | None, wish: WorkerRequest) -> bool:
     if wish == "drain":
         return record is None or (record.draining and not record.active)
     if wish == "resume":

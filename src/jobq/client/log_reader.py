@@ -9,7 +9,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from jobq.core.records import EventPage, QueueName
+from jobq.core.event_records import EventPage
+from jobq.core.records import QueueName
 from jobq.core.states import State
 from jobq.stores import open_store
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from jobq.core.records import EventRecord, QueueName
+from jobq.core.event_records import EventRecord
+from jobq.core.records import QueueName
 from jobq.core.refusals import no_position
 from jobq.core.states import Kind, QueueKind, State
 from jobq.errors import ConfigError

@@ -6,21 +6,8 @@ thirty times a second between them, and the store has its time for jobs.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from jobq.core.records import Wish
-
 _SMALL = 100
 _MOST = 6.0
-
-
-class Beat(NamedTuple):
-    """The answer to a worker's beat: what an operator last asked of it, about how many workers the store has, and whether
-    the name is another worker's (`displaced`)."""
-
-    wish: Wish | None
-    workers: int
-    displaced: bool = False
 
 
 def stretch(workers: int) -> float:

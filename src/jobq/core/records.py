@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from jobq.core.states import Kind, QueueKind, State
+from jobq.core.states import State
 from jobq.core.stored import NO_OPTIONS, StoredOptions
 from jobq.core.stored import ChildPolicy as ChildPolicy  # re-exported: a spec is made of these
 from jobq.core.stored import RetryData as RetryData
@@ -332,73 +332,6 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     records: tuple[JobRecord, ...]
     cursor: str | None = None
-
-
-class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as it last said it was."""
-
-    name: str
-    host: str
-    pid: int
-    queues: tuple[QueueName, ...]
-    concurrency: int
-    active: int = 0
-    paused: bool = False  # by its own program
-    draining: bool = False  # by an operator: it finishes what it runs, claims nothing, and stays
-    started_ms: int = 0
-    seen_ms: int = 0
-    incarnation: str = ""  # tells two workers of one name apart
-
-
-Wish = Literal["drain", "resume", "shutdown", "shutdown-now"]
-"""What an operator may ask of a worker, which hears of it in its next beat. `drain`: claim nothing more, until `resume`.
-`shutdown`: finish what runs, then stop. `shutdown-now`: release what runs, then stop."""
-
-# ── events ────────────────────────────────────────────────────────────────────────────────────────
-
-
-class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One transition, self-contained. In order per job. `kind="gap"` has no job: what came before it was dropped unread.
-    What was done to the queue as a whole (`QueueKind`) has no job either, and stands in shard 0.
-
-    `number` counts the events of one shard of the queue's log from 1, without gaps, and goes on after `obliterate`. Two ids under
-    one number are a fork: the store lost its last writes and gave the number again. 0: written before events were numbered.
-    `shard` is the partition of a partitioned queue, else 0. `actor` is who an operator's command said it was.
-    """
-
-    id: str
-    number: int
-    shard: int
-    position: str
-    kind: Kind | QueueKind | Literal["gap"]
-    at_ms: int
-    queue: QueueName
-    job: str
-    life: int
-    name: str
-    key: str | None
-    attempt: int
-    failures: int
-    stalls: int
-    state: State | None
-    previous: State | None
-    worker: str | None
-    actor: str | None
-    reason: str | None
-    error: str | None
-    fingerprint: str | None
-    created_ms: int
-    due_ms: int | None
-    started_ms: int | None
-    finished_ms: int | None
-    meta: dict[str, str] | None = None
-
-
-class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of a queue's log. `position` continues after it, also when `events` is empty."""
-
-    events: tuple[EventRecord, ...]
-    position: str
 
 
 class Topic(NamedTuple):

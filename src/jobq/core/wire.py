@@ -21,7 +21,8 @@ from typing import Literal
 
 import msgspec
 
-from jobq.core.records import EventRecord, QueueName
+from jobq.core.event_records import EventRecord
+from jobq.core.records import QueueName
 from jobq.core.states import Kind, QueueKind, State
 
 VERSION = 1

@@ -11,7 +11,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from jobq.core.records import QueueName, WorkerRecord
+from jobq.core.records import QueueName
+from jobq.core.workers import WorkerRecord
 from jobq.engine.clock import wall_clock
 from jobq.errors import ConfigError
 from jobq.stores.base import Store

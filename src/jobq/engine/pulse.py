@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jobq.core.pace import Pace, stretch
-from jobq.core.records import Wish, WorkerRecord
+from jobq.core.workers import WorkerRecord, WorkerRequest
 from jobq.engine.service import Service
 from jobq.engine.settings import Settings
 from jobq.stores.base import Store
@@ -26,7 +26,7 @@ class Pulse(Service):
         pace: Pace,
         *,
         record: Callable[[], WorkerRecord],
-        wish: Callable[[Wish], None],
+        wish: Callable[[WorkerRequest], None],
         displaced: Callable[[], None],
     ) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Pulse(Service):
         self._record = record
         self._wish = wish
         self._displaced = displaced
-        self._heard: Wish | None = (
+        self._heard: WorkerRequest | None = (
             None  # a wish stays in the store until another takes its place: each is passed on once
         )
 
@@ -50,9 +50,9 @@ class Pulse(Service):
             self._pace.heard(answer.workers)
             await self._store.beat(self._record(), ttl_ms=self._ttl_ms)
         self._pace.heard(answer.workers)
-        if answer.wish is not None and answer.wish != self._heard:
-            self._heard = answer.wish
-            self._wish(answer.wish)
+        if answer.request is not None and answer.request != self._heard:
+            self._heard = answer.request
+            self._wish(answer.request)
             return min(_SHOW_S, self._rest_s)
         return self._rest_s
 

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from jobq.core.pace import Pace
-from jobq.core.records import QueueName, Wish, WorkerRecord
+from jobq.core.records import QueueName
+from jobq.core.workers import WorkerRecord, WorkerRequest
 from jobq.engine.clock import wall_clock
 from jobq.engine.fetcher import Fetcher
 from jobq.engine.handler import Handler
@@ -45,7 +46,7 @@ class Station:
         executors: Executors,
         settings: Settings,
         chance: LastChance,
-        wish: Callable[[Wish], None],
+        wish: Callable[[WorkerRequest], None],
         displaced: Callable[[], None],
         interrupted: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
@@ -198,7 +199,7 @@ class Station:
             draining=self._draining,
         )
 
-    def _wished(self, wish: Wish) -> None:
+    def _wished(self, wish: WorkerRequest) -> None:
         self._loop.call_soon_threadsafe(self._wish, wish)
 
     def _lost_name(self) -> None:

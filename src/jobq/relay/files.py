@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from jobq.core import wire
 from jobq.core.checks import did_you_mean
-from jobq.core.records import EventRecord
+from jobq.core.event_records import EventRecord
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.relay.targets import Rejected, TargetUnavailable

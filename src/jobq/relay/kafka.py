@@ -20,8 +20,8 @@ from urllib.parse import parse_qsl, urlsplit
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from jobq.core import wire
+from jobq.core.event_records import EventRecord
 from jobq.core.kafka import sasl
-from jobq.core.records import EventRecord
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.relay.targets import Rejected, TargetUnavailable

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jobq.core.records import EventPage, QueueName
+from jobq.core.event_records import EventPage
+from jobq.core.records import QueueName
 from jobq.errors import StoreUnavailable
 from jobq.relay.rejected import RejectedEvents
 from jobq.relay.status import QueueStatus, RelayStatus

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from jobq.core.records import EventRecord
+from jobq.core.event_records import EventRecord
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError, JobqError
 

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Protocol, Self, cast
 
 from jobq.core.commands import Altered, AnyCommand
+from jobq.core.event_records import EventPage
 from jobq.core.holds import LISTED
-from jobq.core.pace import Beat
 from jobq.core.queues import (
     Fire,
     HoldsRecord,
@@ -36,7 +36,6 @@ from jobq.core.queues import (
 from jobq.core.records import (
     AnyOutcome,
     Claim,
-    EventPage,
     Filter,
     JobKey,
     JobRecord,
@@ -50,10 +49,9 @@ from jobq.core.records import (
     Settled,
     Signal,
     Topic,
-    Wish,
-    WorkerRecord,
 )
 from jobq.core.states import State
+from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
 
 Clock = Callable[[], int]
 """Milliseconds since the epoch."""
@@ -318,7 +316,7 @@ class PresenceStore(Protocol):
         """A worker announces itself for `ttl_ms`. The answer is what an operator last asked of it, and the size of the fleet.
 
         A name belongs to one incarnation at a time. While another one's last beat is not older than its ttl, nothing is
-        stored and the answer is `displaced`; with `displace` the name is taken from it. A new incarnation inherits no wish.
+        stored and the answer is `displaced`; with `displace` the name is taken from it. A new incarnation inherits no request.
         The size is at least the number of live workers: one that died counts until a tick."""
         ...
 
@@ -331,7 +329,7 @@ class PresenceStore(Protocol):
         """Workers whose last `beat` is not older than its ttl, by name; of one queue, or all."""
         ...
 
-    async def ask_worker(self, name: str, wish: Wish) -> bool:
+    async def ask_worker(self, name: str, request: WorkerRequest) -> bool:
         """Leave a request for a worker, which its next beats return until another one takes its place, so that a lost reply
         loses no request. False: there is no such worker."""
         ...

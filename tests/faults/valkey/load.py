@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
-from jobq.core.records import EventRecord, JobSpec, QueueName
+from jobq.core.event_records import EventRecord
+from jobq.core.records import JobSpec, QueueName
 from jobq.core.states import ENDED, State
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store

@@ -6,7 +6,8 @@ import msgspec
 from msgspec.structs import replace
 
 from jobq.core.commands import Remove
-from jobq.core.records import EventRecord, JobKey, JobSpec, QueueName
+from jobq.core.event_records import EventRecord
+from jobq.core.records import JobKey, JobSpec, QueueName
 from jobq.core.states import State
 from jobq.stores.valkey import packing
 from jobq.stores.valkey.store import ValkeyStore

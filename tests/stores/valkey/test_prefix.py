@@ -13,8 +13,14 @@ import pytest
 
 from jobq.core.commands import Cancel
 from jobq.core.queues import QueueConfig, ScheduleSpec
-from jobq.core.records import Edge, JobKey, QueueName, Topic, WorkerRecord
+from jobq.core.records import (
+    Edge,
+    JobKey,
+    QueueName,
+    Topic,
+)
 from jobq.core.waits import child_note
+from jobq.core.workers import WorkerRecord
 from jobq.errors import ConfigError
 from jobq.stores import open_store
 from jobq.stores.base import Store

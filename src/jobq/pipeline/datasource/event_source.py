@@ -26,7 +26,8 @@ from pyspark.sql.streaming.datasource import (
 from jobq.client.log_reader import BEGINNING, EventLog
 from jobq.core import wire
 from jobq.core.event_log import passed
-from jobq.core.records import EventPage, EventRecord, QueueName
+from jobq.core.event_records import EventPage, EventRecord
+from jobq.core.records import QueueName
 from jobq.pipeline.datasource.columns import EVENTS, LINES, store_url
 
 _PAGE = 5_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
-from jobq.core.records import EventRecord, JobKey, JobRecord, QueueName
+from jobq.core.event_records import EventRecord
+from jobq.core.records import JobKey, JobRecord, QueueName
 from jobq.core.states import ENDED, Kind, QueueKind, State, legal
 from jobq.stores.base import Store
 from jobq.stores.conformance.kit import read_all, read_log, tally

@@ -7,6 +7,7 @@ from itertools import count
 from uuid import uuid4
 
 from jobq.core.commands import Altered, AnyCommand
+from jobq.core.event_records import EventRecord
 from jobq.core.records import (
     AnyOutcome,
     Block,
@@ -14,7 +15,6 @@ from jobq.core.records import (
     Complete,
     Defer,
     Edge,
-    EventRecord,
     Fail,
     Failure,
     Filter,

@@ -18,11 +18,11 @@ from hypothesis.stateful import (
 )
 
 from jobq.core.commands import AnyCommand, Cancel, Remove, Rerun, SendSignal
+from jobq.core.event_records import EventRecord
 from jobq.core.queues import Limits, QueueConfig, Window
 from jobq.core.records import (
     AnyOutcome,
     ChildPolicy,
-    EventRecord,
     JobRecord,
     Lease,
     UniqueMode,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.pace import Beat
-from jobq.core.records import Wish, WorkerRecord
+from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
 from jobq.stores.conformance.kit import SECOND, Desk
 
 TTL = 10 * SECOND
@@ -93,16 +92,16 @@ async def test_a_draining_worker_is_listed_as_such(q: Desk) -> None:
     assert [record.draining for record in await q.store.workers(q.queue)] == [True]
 
 
-@pytest.mark.parametrize("wish", ["drain", "resume", "shutdown", "shutdown-now"])
+@pytest.mark.parametrize("request", ["drain", "resume", "shutdown", "shutdown-now"])
 async def test_a_wish_is_told_with_every_beat_until_another_takes_its_place(
-    q: Desk, wish: Wish
+    q: Desk, request: WorkerRequest
 ) -> None:
     await q.store.beat(worker(q, "one"), ttl_ms=TTL)
-    assert await q.store.ask_worker(worker(q, "one").name, wish)
+    assert await q.store.ask_worker(worker(q, "one").name, request)
     for _ in range(2):  # the first reply may have been lost
-        assert (await q.store.beat(worker(q, "one"), ttl_ms=TTL)).wish == wish
+        assert (await q.store.beat(worker(q, "one"), ttl_ms=TTL)).request == request
     await q.store.ask_worker(worker(q, "one").name, "resume")
-    assert (await q.store.beat(worker(q, "one"), ttl_ms=TTL)).wish == "resume"
+    assert (await q.store.beat(worker(q, "one"), ttl_ms=TTL)).request == "resume"
 
 
 @pytest.mark.parametrize("displace", [True, False])
@@ -111,5 +110,5 @@ async def test_a_new_incarnation_inherits_no_wish(q: Desk, displace: bool) -> No
     await q.store.ask_worker(worker(q, "one").name, "shutdown")
     if not displace:
         q.clock.advance(TTL + 1)
-    assert (await q.store.beat(worker(q, "two"), ttl_ms=TTL, displace=displace)).wish is None
-    assert (await q.store.beat(worker(q, "two"), ttl_ms=TTL)).wish is None
+    assert (await q.store.beat(worker(q, "two"), ttl_ms=TTL, displace=displace)).request is None
+    assert (await q.store.beat(worker(q, "two"), ttl_ms=TTL)).request is None

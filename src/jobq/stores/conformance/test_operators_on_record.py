@@ -13,8 +13,8 @@ from jobq.core.commands import (
     SendSignal,
     Update,
 )
+from jobq.core.event_records import EventRecord
 from jobq.core.queues import Limits, QueueConfig, ScheduleSpec, Window
-from jobq.core.records import EventRecord
 from jobq.core.states import QueueKind, State
 from jobq.stores.conformance.kit import MINUTE, SECOND, Desk, block, complete, fail, release, retry
 from jobq.stores.conformance.roles import needs

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from jobq.core.commands import Cancel
-from jobq.core.pace import Beat
-from jobq.core.records import WorkerRecord
 from jobq.core.states import State
+from jobq.core.workers import Beat, WorkerRecord
 from jobq.stores.base import Store
 from jobq.stores.conformance.kit import (
     BEGINNING,
@@ -52,7 +51,7 @@ async def test_a_worker_that_beats_is_listed(q_twice: tuple[Desk, Desk]) -> None
     first, second = q_twice
     record = worker(first, "bee", active=3)
     answer = await first.store.beat(record, ttl_ms=10 * SECOND)
-    assert answer.wish is None
+    assert answer.request is None
     assert answer.workers >= 1
     assert await second.store.workers(second.queue) == [record]
     assert record in await second.store.workers()
@@ -104,9 +103,9 @@ async def test_a_wish_is_heard_with_the_next_beat(q_twice: tuple[Desk, Desk]) ->
     record = worker(first, "bee")
     await first.store.beat(record, ttl_ms=10 * SECOND)
     assert await second.store.ask_worker(record.name, "drain")
-    assert (await first.store.beat(record, ttl_ms=10 * SECOND)).wish == "drain"
+    assert (await first.store.beat(record, ttl_ms=10 * SECOND)).request == "drain"
     assert await second.store.ask_worker(record.name, "shutdown")
-    assert (await first.store.beat(record, ttl_ms=10 * SECOND)).wish == "shutdown"
+    assert (await first.store.beat(record, ttl_ms=10 * SECOND)).request == "shutdown"
 
 
 async def test_nothing_can_be_asked_of_a_worker_that_is_not_there(q: Desk) -> None:
@@ -122,7 +121,7 @@ async def test_a_wish_does_not_outlive_the_worker_it_was_for(q: Desk) -> None:
     await q.store.beat(record, ttl_ms=10 * SECOND)
     await q.store.ask_worker(record.name, "shutdown")
     await q.store.retire(record.name)
-    assert (await q.store.beat(record, ttl_ms=10 * SECOND)).wish is None
+    assert (await q.store.beat(record, ttl_ms=10 * SECOND)).request is None
 
 
 # ── lead ──────────────────────────────────────────────────────────────────────────────────────────

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core.pace import Beat
-from jobq.core.records import QueueName, Wish, WorkerRecord
+from jobq.core.records import QueueName
+from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.tx import Tx
 
@@ -51,9 +51,9 @@ def number_of(tx: Tx, queue: QueueName) -> int:
     return len(workers(tx, queue))
 
 
-def ask_worker(tx: Tx, name: str, wish: Wish) -> bool:
+def ask_worker(tx: Tx, name: str, request: WorkerRequest) -> bool:
     """The whole of `Store.ask_worker`."""
-    return tx.change(SQL["ask_worker"], (wish, name, tx.now)) > 0
+    return tx.change(SQL["ask_worker"], (request, name, tx.now)) > 0
 
 
 def lead(tx: Tx, name: str, who: str, ttl_ms: int) -> bool:

@@ -10,10 +10,9 @@ import msgspec
 
 from jobq.core import event_log, refusals
 from jobq.core.event_log import STATE_CODES, STATES
+from jobq.core.event_records import EventPage, EventRecord
 from jobq.core.queues import LimitsRecord, MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import (
-    EventPage,
-    EventRecord,
     Failure,
     Filter,
     JobKey,

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from jobq.core.commands import Altered, AnyCommand
+from jobq.core.event_records import EventPage
 from jobq.core.holds import LISTED
-from jobq.core.pace import Beat
 from jobq.core.queues import (
     Fire,
     HoldsRecord,
@@ -31,7 +31,6 @@ from jobq.core.queues import (
 from jobq.core.records import (
     AnyOutcome,
     Claim,
-    EventPage,
     Filter,
     JobKey,
     JobRecord,
@@ -45,10 +44,9 @@ from jobq.core.records import (
     Settled,
     Signal,
     Topic,
-    Wish,
-    WorkerRecord,
 )
 from jobq.core.states import State
+from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Clock
 from jobq.stores.sqlite import (
@@ -348,8 +346,8 @@ class SqliteStore:
     async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
         return await self._read(presence.workers, queue)
 
-    async def ask_worker(self, name: str, wish: Wish) -> bool:
-        return await self._write(presence.ask_worker, name, wish)
+    async def ask_worker(self, name: str, request: WorkerRequest) -> bool:
+        return await self._write(presence.ask_worker, name, request)
 
     async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
         return await self._write(presence.lead, name, who, ttl_ms)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core.pace import Beat
-from jobq.core.records import QueueName, Wish, WorkerRecord
+from jobq.core.records import QueueName
+from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
 from jobq.stores.valkey.handle import Handle
 
 
@@ -45,9 +45,9 @@ class Presence(Handle):
             (w for w in found if queue is None or queue in w.queues), key=lambda w: w.name
         )
 
-    async def ask_worker(self, name: str, wish: Wish) -> bool:
+    async def ask_worker(self, name: str, request: WorkerRequest) -> bool:
         """See PresenceStore."""
-        return bool(await self.fcall("ask", self.keys.workers, self.now(), name, wish))
+        return bool(await self.fcall("ask", self.keys.workers, self.now(), name, request))
 
     async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
         """See PresenceStore."""

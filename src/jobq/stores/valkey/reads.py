@@ -9,8 +9,15 @@ import msgspec
 
 from jobq.core import event_log, refusals
 from jobq.core.event_log import STATE_CODES, STATES
+from jobq.core.event_records import EventPage, EventRecord
 from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
-from jobq.core.records import EventPage, EventRecord, Filter, JobKey, JobRecord, Page, QueueName
+from jobq.core.records import (
+    Filter,
+    JobKey,
+    JobRecord,
+    Page,
+    QueueName,
+)
 from jobq.core.states import State
 from jobq.stores.valkey import keys, packing, unpacking
 from jobq.stores.valkey.presence import Presence

@@ -1,0 +1,54 @@
+"""Events as readers receive them from a store."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from jobq.core.records import QueueName
+from jobq.core.states import Kind, QueueKind, State
+
+
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One transition, self-contained. In order per job. `kind="gap"` has no job: what came before it was dropped unread.
+    What was done to the queue as a whole (`QueueKind`) has no job either, and stands in shard 0.
+
+    `number` counts the events of one shard of the queue's log from 1, without gaps, and goes on after `obliterate`. Two ids under
+    one number are a fork: the store lost its last writes and gave the number again. 0: written before events were numbered.
+    `shard` is the partition of a partitioned queue, else 0. `actor` is who an operator's command said it was.
+    """
+
+    id: str
+    number: int
+    shard: int
+    position: str
+    kind: Kind | QueueKind | Literal["gap"]
+    at_ms: int
+    queue: QueueName
+    job: str
+    life: int
+    name: str
+    key: str | None
+    attempt: int
+    failures: int
+    stalls: int
+    state: State | None
+    previous: State | None
+    worker: str | None
+    actor: str | None
+    reason: str | None
+    error: str | None
+    fingerprint: str | None
+    created_ms: int
+    due_ms: int | None
+    started_ms: int | None
+    finished_ms: int | None
+    meta: dict[str, str] | None = None
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a queue's log. `position` continues after it, also when `events` is empty."""
+
+    events: tuple[EventRecord, ...]
+    position: str
