@@ -9,6 +9,7 @@ import pytest
 
 import jobq.stores.valkey.functions as library
 from jobq.core.records import QueueName
+from jobq.stores.valkey import layout
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import spec, take
 from tests.stores.valkey.servers import Server
@@ -29,7 +30,7 @@ def test_every_edit_of_the_library_is_a_decision() -> None:
 
 
 def test_the_library_is_made_of_all_files() -> None:
-    assert {path.stem for path in FILES} == {*library.FILES, "register"}
+    assert {path.stem for path in FILES} == {*library.FILES, *layout.DEFINITIONS, "register"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -8,13 +8,12 @@ library is still understood, and the version is raised if it is not.
 from __future__ import annotations
 
 from hashlib import sha256
-from pathlib import Path
 
 from jobq.stores.valkey.constants import constants
+from jobq.stores.valkey.layout import LUA, with_values
 
 VERSION = "jobq_v2"
 
-_FOLDER = Path(__file__).parent / "lua"
 FILES = (
     "base",
     "clock",
@@ -62,7 +61,7 @@ def _text() -> tuple[str, str]:
 
 
 def _read(name: str) -> str:
-    return (_FOLDER / f"{name}.lua").read_text()
+    return with_values((LUA / f"{name}.lua").read_text())
 
 
 LIBRARY, DIGEST = _text()

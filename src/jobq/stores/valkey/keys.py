@@ -3,7 +3,7 @@
 In front of everything stands the name of a space (`?prefix=` of the URL, `jq` by default): stores with different ones share a
 server and see nothing of each other. Functions of the library learn it from the keys they are called with.
 
-The parts inside a prefix (`m`, `h`, `j:<id>`, …) are named at the top of the Lua file that owns them; no other Python
+The parts inside a prefix (`m`, `h`, `j:<id>`, …) are named in lua/keys.lua, from which `KEY` is read; no other Python
 module spells one. Names are escaped, so that braces and colons in them cannot move a key to another slot or queue.
 """
 
@@ -15,7 +15,9 @@ from urllib.parse import unquote
 from zlib import crc32
 
 from jobq.core.records import QueueName
+from jobq.stores.valkey.layout import texts
 
+KEY = texts("KEY")
 _UNSAFE = re.compile(r"[%{}:\x00-\x1f\x7f]")
 
 SPACE = "jq"
@@ -53,7 +55,7 @@ class Space:
 
     def cancel_channel(self, worker: str) -> str:
         """Where a worker is told which of its jobs are asked to stop."""
-        return f"{self._name}:cancel:{worker}"
+        return f"{self._name}:{KEY['cancel_channel']}{worker}"
 
     def office(self, name: str) -> str:
         """Who holds the office."""
@@ -83,37 +85,37 @@ def turn_of(call: str, partitions: int) -> int:
 
 def log_channel(prefix: str) -> str:
     """Where it is told that the log of a queue (or of one partition) has grown."""
-    return f"{prefix}log"
+    return prefix + KEY["log_channel"]
 
 
 def wake_key(prefix: str, worker: str) -> str:
     """Where a sleeping worker waits for a marker."""
-    return f"{prefix}wake:{worker}"
+    return prefix + KEY["wake"] + worker
 
 
 def outbox(prefix: str) -> str:
     """Messages of a queue to others that have not been taken yet."""
-    return f"{prefix}o"
+    return prefix + KEY["outbox"]
 
 
 def counters(prefix: str) -> str:
     """What a queue counts, packed."""
-    return f"{prefix}n"
+    return prefix + KEY["counters"]
 
 
 def schedule_specs(prefix: str) -> str:
     """Schedules of a queue, as their callers packed them."""
-    return f"{prefix}sc"
+    return prefix + KEY["schedule_specs"]
 
 
 def readers(prefix: str) -> str:
     """Where the registered readers of a log stand."""
-    return f"{prefix}sr"
+    return prefix + KEY["readers"]
 
 
 def settings(prefix: str) -> str:
     """What is stored about a queue."""
-    return f"{prefix}m"
+    return prefix + KEY["settings"]
 
 
 def slot_of(key: str) -> int:

@@ -158,7 +158,7 @@ class Listen(Handle):
             self._tell_end(queue, record.id, record)
             return
         channel, text = message[1].decode(), message[2].decode()
-        if channel.endswith("}log"):
+        if channel.endswith("}" + keys.KEY["log_channel"]):
             queue = keys.queue_of(channel)
             self._tell(Topic("log", queue, None), Signal("log", queue, None))
             return

@@ -6,7 +6,7 @@ local MOST = 500 -- jobs per command: each is two of its arguments
 -- All of them at once. RETURNS whether it was done: not if an id is taken
 local function put_together(cx, head, ids, records)
   if call("MSETNX", unpack(records)) == 0 then return false end
-  call("RPUSH", cx.P .. "w:l0", unpack(ids))
+  call("RPUSH", cx.prefix .. KEY.plain_back_0, unpack(ids))
   J.wait(cx, #ids)
   J.add(cx, "accepted", #ids)
   J.tell_accepted(cx, head:sub(3), ids)
@@ -22,8 +22,8 @@ function J.put_alike(keys, args)
   local wrong = J.refusal(cx, 1, 0, 1)
   if wrong then return wrong end
   J.fix_mode(cx, head)
-  local job, start, answers, id_at, at = cx.P .. "j:", cx.now6 .. head, {}, 1, 1
-  local tombs = call("EXISTS", cx.P .. "tb") == 1
+  local job, start, answers, id_at, at = cx.prefix .. KEY.job, cx.now6 .. head, {}, 1, 1
+  local tombs = call("EXISTS", cx.prefix .. KEY.next_lives) == 1
   count = tonumber(count)
   local room = J.room(cx)
   if room and room >= count then room = nil end -- all of them fit

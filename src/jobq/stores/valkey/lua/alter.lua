@@ -18,19 +18,19 @@ function J.cancel(cx, job, reason, cascade)
     J.extra(cx, job, "why", reason)
     if job.actor then J.extra(cx, job, "who", job.actor) end
     J.save_run(cx, job)
-    call("PUBLISH", cx.P:match("^[^{]*") .. "cancel:" .. job.worker, "cancel\n" .. cx.P .. "\n" .. job.id)
+    call("PUBLISH", cx.prefix:match("^[^{]*") .. KEY.cancel_channel .. job.worker, "cancel\n" .. cx.prefix .. "\n" .. job.id)
   end
   return true
 end
 
 -- Another queue of the tenant, by its name (see keys.py).
 local function sibling(cx, name)
-  return cx.P:match("^[^{]*{[^:]*:") .. name:gsub("[%%{}:%c]", function(c) return string.format("%%%02x", c:byte()) end) .. "}"
+  return cx.prefix:match("^[^{]*{[^:]*:") .. name:gsub("[%%{}:%c]", function(c) return string.format("%%%02x", c:byte()) end) .. "}"
 end
 
 -- The jobs it waits for, and those it has added as its children (see core/waits.py).
 function J.cancel_children(cx, job)
-  for field, value in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. job.id))) do
+  for field, value in pairs(J.pairs_of(call("HGETALL", cx.prefix .. KEY.extras .. job.id))) do
     local queue, id = field:match("^e:([^\n]*)\n(.*)$")
     if field:sub(1, 2) == "g:" and value:sub(1, #CHILD) == CHILD then
       local name, child = value:match("^[^\n]*\n([^\n]*)\n(.*)$")
@@ -41,14 +41,14 @@ function J.cancel_children(cx, job)
 end
 
 function J.add_signal(cx, job, name, value)
-  local n = call("HINCRBY", cx.P .. "x:" .. job.id, "signals", 1)
+  local n = call("HINCRBY", cx.prefix .. KEY.extras .. job.id, "signals", 1)
   J.extra(cx, job, "g:" .. n, name .. "\n" .. value)
   J.save_run(cx, job)
 end
 
 -- What a life has gathered: it does not go over into the next. Edges and their inputs do.
 function J.forget_life(cx, job)
-  local x, gone = cx.P .. "x:" .. job.id, { "failure", "progress", "saved", "why", "who", "signals", "signal", "put_off" }
+  local x, gone = cx.prefix .. KEY.extras .. job.id, { "failure", "progress", "saved", "why", "who", "signals", "signal", "put_off" }
   for _, field in ipairs(call("HKEYS", x)) do
     if field:sub(1, 2) == "g:" then gone[#gone + 1] = field end
   end
@@ -132,7 +132,7 @@ end
 
 function COMMANDS.signal(cx, job, c, value)
   J.add_signal(cx, job, c.name, value)
-  if job.state == STATE.blocked and call("HGET", cx.P .. "x:" .. job.id, "signal") == c.name then J.unblock(cx, job) end
+  if job.state == STATE.blocked and call("HGET", cx.prefix .. KEY.extras .. job.id, "signal") == c.name then J.unblock(cx, job) end
   return true
 end
 
@@ -169,7 +169,7 @@ function J.extend(keys, args)
   local cx, lease_ms = J.open(keys[1], args[1]), tonumber(args[2])
   local ids, answers, times = {}, {}, {}
   for i = 3, #args, 2 do ids[#ids + 1] = args[i] end
-  local runs = J.hmget(cx.P .. "h", ids)
+  local runs = J.hmget(cx.prefix .. KEY.runs, ids)
   for i = 1, #ids do
     answers[i] = lease_state(runs[i], args[2 + 2 * i])
     if answers[i] ~= "l" then
@@ -177,7 +177,7 @@ function J.extend(keys, args)
       times[#times + 1] = ids[i]
     end
   end
-  J.variadic("ZADD", cx.P .. "q", times, 2)
+  J.variadic("ZADD", cx.prefix .. KEY.leases, times, 2)
   local soonest = J.counters(cx).leases
   if #times > 0 and (soonest == 0 or cx.now + lease_ms < soonest) then
     J.lease_timer(cx, cx.now + lease_ms)
@@ -187,30 +187,30 @@ function J.extend(keys, args)
 end
 
 -- What a note sets in x:<id>. Its run then says that there is such a hash.
-local function set_extras(P, id, run, fields)
+local function set_extras(prefix, id, run, fields)
   if #fields == 0 then return end
-  call("HSET", P .. "x:" .. id, unpack(fields))
+  call("HSET", prefix .. KEY.extras .. id, unpack(fields))
   local flags = run:byte(33)
-  if not J.has(flags, J.EXTRA) then call("HSET", P .. "h", id, run:sub(1, 32) .. string.char(flags + J.EXTRA) .. run:sub(34)) end
+  if not J.has(flags, J.EXTRA) then call("HSET", prefix .. KEY.runs, id, run:sub(1, 32) .. string.char(flags + J.EXTRA) .. run:sub(34)) end
 end
 
 -- note. KEYS 1 prefix
 -- ARGS per note: id, token, progress and saved ("" for none, else "\1" and its bytes), number of lines, line, …
 -- RETURNS a letter per lease (see lease_state)
 function J.note(keys, args)
-  local P, i, answers = keys[1], 1, {}
+  local prefix, i, answers = keys[1], 1, {}
   while i <= #args do
     local id, token, progress, saved, n = unpack(args, i, i + 4)
     n = tonumber(n)
-    local run, fields = call("HGET", P .. "h", id), {}
+    local run, fields = call("HGET", prefix .. KEY.runs, id), {}
     local state = lease_state(run, token)
     if state ~= "l" then
       if progress ~= "" then fields[1], fields[2] = "progress", progress:sub(2) end
       if saved ~= "" then fields[#fields + 1], fields[#fields + 2] = "saved", saved:sub(2) end
-      set_extras(P, id, run, fields)
+      set_extras(prefix, id, run, fields)
       if n > 0 then
-        call("RPUSH", P .. "n:" .. id, unpack(args, i + 5, i + 4 + n))
-        call("LTRIM", P .. "n:" .. id, -LINES, -1)
+        call("RPUSH", prefix .. KEY.log_lines .. id, unpack(args, i + 5, i + 4 + n))
+        call("LTRIM", prefix .. KEY.log_lines .. id, -LINES, -1)
       end
     end
     answers[#answers + 1] = state

@@ -120,7 +120,7 @@ function J.open(prefix, now, reading)
     now = tonumber(now)
   end
   local cx = {
-    P = prefix, now = now, now_text = text, now6 = spack(">I6", now), logs = {}, woken = 0, minute = now - now % 60000, outbox = 0, ahead = 0,
+    P = prefix, prefix = prefix, now = now, now_text = text, now6 = spack(">I6", now), logs = {}, woken = 0, minute = now - now % 60000, outbox = 0, ahead = 0,
   }
   if prefix ~= "" then
     local seen = J.counters(cx).seen
@@ -163,7 +163,7 @@ end
 
 -- Something of it has changed in m: note it where calls look. Whoever writes a field of META calls this.
 function J.meta_changed(cx)
-  local values, set = call("HMGET", cx.P .. "m", unpack(META)), {}
+  local values, set = call("HMGET", cx.prefix .. KEY.settings, unpack(META)), {}
   for i = 1, #META do
     if values[i] then set[META[i]] = values[i] end
   end

@@ -7,8 +7,8 @@ local STATE = J.STATE
 function J.room(cx)
   local most = J.meta(cx).max_waiting
   if not most then return nil end
-  local reserved = tonumber(call("HGET", cx.P .. "m", "reserved") or 0)
-  return most - J.counters(cx).waiting - call("ZCARD", cx.P .. "d") - call("ZCARD", cx.P .. "b") - reserved
+  local reserved = tonumber(call("HGET", cx.prefix .. KEY.settings, "reserved") or 0)
+  return most - J.counters(cx).waiting - call("ZCARD", cx.prefix .. KEY.delayed) - call("ZCARD", cx.prefix .. KEY.blocked) - reserved
 end
 
 -- The options in what a producer made of a job.
@@ -41,15 +41,15 @@ function J.full(cx, place, id) return { place, id, 0, -1, J.meta(cx).max_whole }
 
 function J.reserve(cx, flow, n)
   if n == 0 then return end
-  call("HINCRBY", cx.P .. "m", "reserved", n)
-  call("HINCRBY", cx.P .. "fr", flow, n)
+  call("HINCRBY", cx.prefix .. KEY.settings, "reserved", n)
+  call("HINCRBY", cx.prefix .. KEY.flow_places, flow, n)
 end
 
 -- Up to n places of a flow (nil: all of them) are free again: its members go in now, or never will.
 function J.give_back(cx, flow, n)
-  local has = tonumber(call("HGET", cx.P .. "fr", flow) or 0)
+  local has = tonumber(call("HGET", cx.prefix .. KEY.flow_places, flow) or 0)
   n = math.min(n or has, has)
   if n <= 0 then return end
-  call("HINCRBY", cx.P .. "m", "reserved", -n)
-  if n == has then call("HDEL", cx.P .. "fr", flow) else call("HINCRBY", cx.P .. "fr", flow, -n) end
+  call("HINCRBY", cx.prefix .. KEY.settings, "reserved", -n)
+  if n == has then call("HDEL", cx.prefix .. KEY.flow_places, flow) else call("HINCRBY", cx.prefix .. KEY.flow_places, flow, -n) end
 end

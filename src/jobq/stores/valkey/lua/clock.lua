@@ -25,13 +25,13 @@ function J.steady(cx, clock, seen, reading)
   end
   if clock >= seen then -- it has caught up
     if not reading then
-      call("HDEL", cx.P .. "m", "behind")
+      call("HDEL", cx.prefix .. KEY.settings, "behind")
       J.meta_changed(cx)
     end
     return clock
   end
   if seen - clock >= JITTER and not reading then
-    call("HSET", cx.P .. "m", "behind", J.whole(seen) .. ":" .. J.whole(clock))
+    call("HSET", cx.prefix .. KEY.settings, "behind", J.whole(seen) .. ":" .. J.whole(clock))
     J.meta_changed(cx)
   end
   return seen

@@ -16,18 +16,18 @@ for _, name in ipairs(FIGURES) do IS_FIGURE[name] = true end
 local left, left_n, LEFT = {}, 0, 1000
 
 local function leave(cx, n, text)
-  if not left[cx.P] then
+  if not left[cx.prefix] then
     if left_n >= LEFT then left, left_n = {}, 0 end
     left_n = left_n + 1
   end
-  n.text, left[cx.P] = text, n
+  n.text, left[cx.prefix] = text, n
 end
 
 function J.counters(cx)
   local n = cx.n
   if not n then
-    local stored = call("GET", cx.P .. "n") or NONE
-    n = left[cx.P]
+    local stored = call("GET", cx.prefix .. KEY.counters) or NONE
+    n = left[cx.prefix]
     if n and n.text == stored then
       n.text, cx.n = false, n
       return n
@@ -54,7 +54,7 @@ function J.save_counters(cx, last)
   n.seen = cx.now
   local text = spack(FORMAT, n.waiting, n.order, n.lifo, n.turn, n.popped, n.logged, n.sweeps, n.timer, n.leases, n.fronts,
     n.priorities, n.seen, n.accepted, n.started, n.completed, n.failed, n.cancelled, n.retried, n.stalled, n.wait_ms, n.run_ms) .. n.meta
-  call("SET", cx.P .. "n", text)
+  call("SET", cx.prefix .. KEY.counters, text)
   if last then
     leave(cx, n, text)
     cx.n = nil
@@ -77,7 +77,7 @@ local function end_minute(cx, n)
     n[name] = 0
   end
   if any then
-    local key = cx.P .. "mm:" .. n.minute
+    local key = cx.prefix .. KEY.minute .. n.minute
     call("HSET", key, unpack(flat))
     call("PEXPIRE", key, KEPT)
   end
@@ -129,7 +129,7 @@ end
 function J.soonest(cx, ...)
   local soonest = 0
   for _, set in ipairs({ ... }) do
-    local first = call("ZRANGE", cx.P .. set, 0, 0, "WITHSCORES")[2]
+    local first = call("ZRANGE", cx.prefix .. set, 0, 0, "WITHSCORES")[2]
     first = first and math.floor(tonumber(first))
     if first and (soonest == 0 or first < soonest) then soonest = first end
   end

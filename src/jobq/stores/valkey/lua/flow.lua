@@ -10,11 +10,11 @@ local STATE = J.STATE
 
 -- A message to a queue. `m` is a flat map of text and numbers.
 function J.post(cx, queue, m)
-  if queue == cx.P then
+  if queue == cx.prefix then
     cx.mail = cx.mail or {}
     cx.mail[#cx.mail + 1] = m
   else
-    call("ZADD", cx.P .. "o", "NX", cx.now, queue .. "\n" .. mpack(m))
+    call("ZADD", cx.prefix .. KEY.outbox, "NX", cx.now, queue .. "\n" .. mpack(m))
     cx.outbox = cx.outbox + 1
   end
 end
@@ -30,14 +30,14 @@ end
 
 -- Make a blocked job wait for others. edges: {{queue, id, data}, …}
 function J.tie(cx, job, edges)
-  local x, open = cx.P .. "x:" .. job.id, 0
+  local x, open = cx.prefix .. KEY.extras .. job.id, 0
   local ordinal = tonumber(call("HGET", x, "edges") or 0)
   for i = 1, #edges do
     local queue, id, data = unpack(edges[i], 1, 3)
     local field = "e:" .. queue .. "\n" .. id
     if call("HSETNX", x, field, ordinal .. ":" .. data) == 1 then
       ordinal, open = ordinal + 1, open + 1
-      J.post(cx, queue, { type = "watch", child = id, queue = cx.P, parent = job.id, flow = cx.flow })
+      J.post(cx, queue, { type = "watch", child = id, queue = cx.prefix, parent = job.id, flow = cx.flow })
     end
   end
   call("HSET", x, "edges", ordinal)
@@ -48,7 +48,7 @@ end
 
 -- Nothing holds the job any more: it is due now, or its delay begins.
 function J.unblock(cx, job, reason)
-  call("HDEL", cx.P .. "x:" .. job.id, "signal")
+  call("HDEL", cx.prefix .. KEY.extras .. job.id, "signal")
   local opts, due = J.options(job), cx.now
   if job.attempt == 0 then due = J.due(cx, opts) end
   if due > cx.now then
@@ -59,13 +59,13 @@ function J.unblock(cx, job, reason)
 end
 
 function J.unblock_if_free(cx, job)
-  local open, follows, signal, tying = unpack(call("HMGET", cx.P .. "x:" .. job.id, "open", "follows", "signal", "tying"))
+  local open, follows, signal, tying = unpack(call("HMGET", cx.prefix .. KEY.extras .. job.id, "open", "follows", "signal", "tying"))
   if tonumber(open or 0) <= 0 and not follows and not signal and not tying then J.unblock(cx, job) end
 end
 
 -- A running job waits: for edges, or for a signal, until a timeout.
 function J.block(cx, job, o, saved, edges)
-  local x = cx.P .. "x:" .. job.id
+  local x = cx.prefix .. KEY.extras .. job.id
   if saved then J.extra(cx, job, "saved", saved) end
   if o.signal then J.extra(cx, job, "signal", o.signal) else call("HDEL", x, "signal") end
   J.to_blocked(cx, job, "blocked", o.timeout and cx.now + o.timeout)
@@ -79,7 +79,7 @@ end
 
 function J.signals_of(cx, job, name)
   local n = 0
-  for field, value in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. job.id))) do
+  for field, value in pairs(J.pairs_of(call("HGETALL", cx.prefix .. KEY.extras .. job.id))) do
     if field:sub(1, 2) == "g:" and value:sub(1, #name + 1) == name .. "\n" then n = n + 1 end
   end
   return n
@@ -88,7 +88,7 @@ end
 -- How a child ended, as its parents are told. `child` is the id they asked for, `id` its own.
 local function ending(cx, child, as, parent)
   local m = {
-    type = "ended", queue = cx.P, child = as, id = child.id, name = J.name_key(child), state = child.state,
+    type = "ended", queue = cx.prefix, child = as, id = child.id, name = J.name_key(child), state = child.state,
     codec = J.options(child).codec or "json", parent = parent, attempt = child.attempt, at = child.finished,
   }
   if child.state == STATE.completed then
@@ -101,7 +101,7 @@ end
 
 function J.tell_parents(cx, child)
   local parents = {}
-  for field, value in pairs(J.pairs_of(call("HGETALL", cx.P .. "x:" .. child.id))) do
+  for field, value in pairs(J.pairs_of(call("HGETALL", cx.prefix .. KEY.extras .. child.id))) do
     if field:sub(1, 2) == "P:" then
       local queue, parent, as = field:match("^P:([^\n]*)\n([^\n]*)\n(.*)$")
       parents[#parents + 1] = { n = tonumber(value), as = as, queue = queue, parent = parent }
@@ -133,7 +133,7 @@ J.MAIL = {}
 local function stands_for(cx, id)
   local job = J.load(cx, id)
   if job then return job end
-  local holder = call("GET", cx.P .. "al:" .. id)
+  local holder = call("GET", cx.prefix .. KEY.alias .. id)
   if not holder then return nil, false end
   return J.load(cx, holder), true
 end
@@ -145,11 +145,11 @@ function J.watched(cx, id, who)
     for i = 1, #who do
       local queue, parent = who[i]:match("^([^\n]*)\n(.*)$")
       local state = done and STATE.completed or STATE.cancelled
-      J.post(cx, queue, { type = "ended", queue = cx.P, child = id, id = id, parent = parent, state = state, result = "" })
+      J.post(cx, queue, { type = "ended", queue = cx.prefix, child = id, id = id, parent = parent, state = state, result = "" })
     end
     return
   end
-  local x, fields = cx.P .. "x:" .. child.id, {}
+  local x, fields = cx.prefix .. KEY.extras .. child.id, {}
   local n = call("HLEN", x)
   for i = 1, #who do fields[2 * i - 1], fields[2 * i] = "P:" .. who[i] .. "\n" .. id, n + i - 1 end
   J.variadic("HSET", x, fields, 2)
@@ -179,7 +179,7 @@ end
 -- A parent of this queue: a child of it has ended. While others are open, one that completed does not have the parent read:
 -- its payload names all of them, and read for each of 10,000 it was most of what the flow cost.
 function J.MAIL.ended(cx, m)
-  local x, completed = cx.P .. "x:" .. m.parent, m.state == STATE.completed
+  local x, completed = cx.prefix .. KEY.extras .. m.parent, m.state == STATE.completed
   local edge = call("HGET", x, "e:" .. m.queue .. "\n" .. m.child)
   if not edge then return end
   local ordinal, data = edge:match("^(%d+):(%d)$")
@@ -206,7 +206,7 @@ end
 
 -- Something was done to the queue, and this is where its log tells of it. A message may come twice: it is remembered for a day.
 function J.MAIL.tell(cx, m)
-  if call("SET", cx.P .. "td:" .. m.nonce, "1", "NX", "PX", 86400000) then J.done_to(cx, cx.P, m.kind, m.reason, m.actor) end
+  if call("SET", cx.prefix .. KEY.reported .. m.nonce, "1", "NX", "PX", 86400000) then J.done_to(cx, cx.prefix, m.kind, m.reason, m.actor) end
 end
 
 -- The copy of a dead letter. Copies core/dead_letters.py (letter_key). One that was sent to a partitioned queue as a whole is left
@@ -231,7 +231,7 @@ end
 -- Send a failed job to the dead-letter queue; the original stays failed. Copies core/dead_letters.py (letter_id, origin).
 function J.forward(cx, job, opts)
   local target, from = J.meta(cx).dead:match("^([^\n]*)\n(.*)$")
-  if target == cx.P or target == call("HGET", cx.P .. "m", "base") then return end
+  if target == cx.prefix or target == call("HGET", cx.prefix .. KEY.settings, "base") then return end
   local name, key = J.name_key(job)
   local origin = from .. "/" .. job.id
   J.post(cx, target, {
@@ -250,5 +250,5 @@ function J.deliver(keys, args)
     J.deliver_local(cx)
   end
   J.close(cx)
-  return { table.concat(taken, ","), call("ZCARD", cx.P .. "o"), cx.to_wake or 0 }
+  return { table.concat(taken, ","), call("ZCARD", cx.prefix .. KEY.outbox), cx.to_wake or 0 }
 end

@@ -6,25 +6,25 @@
 function J.line_of(cx, job)
   if J.meta(cx).mode == "keyed" then
     local _, key = J.name_key(job)
-    if key then return cx.P .. "k:" .. key .. ":", key end
+    if key then return cx.prefix .. KEY.key_list .. key .. ":", key end
   end
-  return cx.P .. "w:", nil
+  return cx.prefix .. KEY.plain_list, nil
 end
 
 -- Counters tell whether there is anything but lists of priority 0, in any line of the queue.
 local function note_priority(cx, line, priority)
-  if priority > 0 then J.take_numbers(cx, "priorities", call("ZADD", line .. "p", priority, priority)) end
+  if priority > 0 then J.take_numbers(cx, "priorities", call("ZADD", line .. KEY.priorities, priority, priority)) end
 end
 
 -- Behind those of the same priority.
 function J.push_back(cx, line, priority, entries)
-  J.variadic("RPUSH", line .. "l" .. priority, entries)
+  J.variadic("RPUSH", line .. KEY.back .. priority, entries)
   note_priority(cx, line, priority)
 end
 
 -- In front, at place `order` among those in front.
 function J.push_front(cx, line, priority, entry, order)
-  J.take_numbers(cx, "fronts", call("ZADD", line .. "f" .. priority, order, entry))
+  J.take_numbers(cx, "fronts", call("ZADD", line .. KEY.front .. priority, order, entry))
   note_priority(cx, line, priority)
 end
 
@@ -36,10 +36,10 @@ function J.pop(cx, line, n)
   local entries, orders, got = {}, NO_PLACES, 0
   local c = J.counters(cx)
   while got < n do
-    local top = c.priorities > 0 and call("ZREVRANGE", line .. "p", 0, 0)[1] or nil
+    local top = c.priorities > 0 and call("ZREVRANGE", line .. KEY.priorities, 0, 0)[1] or nil
     local priority = top or "0"
     if c.fronts > 0 then
-      local front = call("ZPOPMIN", line .. "f" .. priority, n - got)
+      local front = call("ZPOPMIN", line .. KEY.front .. priority, n - got)
       if orders == NO_PLACES then orders = {} end
       for i = 1, #front, 2 do
         got = got + 1
@@ -49,7 +49,7 @@ function J.pop(cx, line, n)
       if #front > 0 then return entries, orders end
     end
     if got < n then
-      local back = call("LPOP", line .. "l" .. priority, J.whole(n - got))
+      local back = call("LPOP", line .. KEY.back .. priority, J.whole(n - got))
       if back then
         if not top then c.popped = c.popped + #back end
         if got == 0 then
@@ -62,7 +62,7 @@ function J.pop(cx, line, n)
     end
     if got < n then
       if not top then break end
-      local gone = call("ZREM", line .. "p", top)
+      local gone = call("ZREM", line .. KEY.priorities, top)
       c.priorities = c.priorities - gone
     end
   end
@@ -72,13 +72,13 @@ end
 -- Which of these keys have a line still (perhaps of entries left behind only). One command says it of all, in the usual case.
 function J.standing(cx, keys)
   local c, lists, standing = J.counters(cx), {}, {}
-  for i = 1, #keys do lists[i] = cx.P .. "k:" .. keys[i] .. ":l0" end
+  for i = 1, #keys do lists[i] = cx.prefix .. KEY.key_list .. keys[i] .. ":l0" end
   local all = #lists > 0 and #lists <= J.CHUNK and call("EXISTS", unpack(lists)) == #lists
   for i = 1, #keys do
     standing[i] = all or call("EXISTS", lists[i]) == 1
     if not standing[i] and (c.fronts > 0 or c.priorities > 0) then
-      local line = cx.P .. "k:" .. keys[i] .. ":"
-      standing[i] = call("EXISTS", line .. "f0", line .. "p") > 0
+      local line = cx.prefix .. KEY.key_list .. keys[i] .. ":"
+      standing[i] = call("EXISTS", line .. KEY.front_0, line .. KEY.priorities) > 0
     end
   end
   return standing

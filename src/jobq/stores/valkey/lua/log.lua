@@ -80,8 +80,8 @@ function J.jobs_told(n, state) return J.whole(n) .. " " .. (state or "") .. (n =
 function J.done_to(cx, home, kind, reason, actor)
   if reason == "" then reason = nil end
   if actor == "" then actor = nil end
-  if home ~= cx.P then
-    local nonce = call("HINCRBY", cx.P .. "m", "told", 1) .. "." .. J.INCARNATION .. cx.P
+  if home ~= cx.prefix then
+    local nonce = call("HINCRBY", cx.prefix .. KEY.settings, "told", 1) .. "." .. J.INCARNATION .. cx.prefix
     return J.post(cx, home, { type = "tell", kind = kind, reason = reason, actor = actor, nonce = nonce })
   end
   local items = J.items(cx)
@@ -100,8 +100,8 @@ end
 -- What is gone leaves a note (how many, up to where), so that whoever comes from before it is told of a gap.
 -- RETURNS the number of events dropped that a reader had not acknowledged.
 function J.log_trim(cx)
-  local stream, n = cx.P .. "s", J.counters(cx)
-  local kept, bounds = n.logged, call("HMGET", cx.P .. "m", "soft", "hard")
+  local stream, n = cx.prefix .. KEY.log, J.counters(cx)
+  local kept, bounds = n.logged, call("HMGET", cx.prefix .. KEY.settings, "soft", "hard")
   local soft, hard = tonumber(bounds[1] or SOFT), tonumber(bounds[2] or HARD)
   if kept <= soft then return 0 end
   local oldest = J.oldest_ack(cx)
@@ -126,9 +126,9 @@ function J.log_trim(cx)
     call("XDEL", stream, unpack(gone))
   end
   if last then
-    call("HINCRBY", cx.P .. "m", "gone", dropped)
+    call("HINCRBY", cx.prefix .. KEY.settings, "gone", dropped)
     -- The gap has the id of an event of the last entry, and the incarnation is part of it. An entry of format 1 has none.
-    call("HSET", cx.P .. "m", "gone_to", last, "gone_in", data:byte(2) == 2 and data:sub(13, 20) or "")
+    call("HSET", cx.prefix .. KEY.settings, "gone_to", last, "gone_in", data:byte(2) == 2 and data:sub(13, 20) or "")
     n.logged = n.logged - dropped
     J.meta_changed(cx)
   end
@@ -145,7 +145,7 @@ end
 
 -- Where the slowest registered reader stands; nil: there is none.
 function J.oldest_ack(cx)
-  local readers, oldest = call("HVALS", cx.P .. "sr"), nil
+  local readers, oldest = call("HVALS", cx.prefix .. KEY.readers), nil
   for i = 1, #readers do
     if not oldest or J.after(oldest, readers[i]) then oldest = readers[i] end
   end
@@ -156,15 +156,15 @@ end
 -- from here on (a log of jobq 0.1 has a name, and not yet that).
 local function begin_log(cx)
   local time = call("TIME")
-  call("HSETNX", cx.P .. "m", "tag", string.format("%x%05x", time[1], time[2]))
-  call("HSETNX", cx.P .. "m", "gone", "0")
+  call("HSETNX", cx.prefix .. KEY.settings, "tag", string.format("%x%05x", time[1], time[2]))
+  call("HSETNX", cx.prefix .. KEY.settings, "gone", "0")
   J.meta_changed(cx)
 end
 
 -- Append what happened: an entry per worker, each holding its whole batch. The number of its first event stands at bytes 6 to 11, the
 -- incarnation at 13 to 20.
 function J.log_flush(cx)
-  local stream, logs, total = cx.P .. "s", cx.logs, 0
+  local stream, logs, total = cx.prefix .. KEY.log, cx.logs, 0
   for i = 1, #logs do total = total + (logs[i].n or #logs[i].items) end
   if total == 0 then return end
   if not J.meta(cx).gone then begin_log(cx) end
@@ -184,5 +184,5 @@ function J.log_flush(cx)
   -- Crossing a multiple of 1,024 pays for the trim: bounded work, and nobody has to tick for it.
   if (before + total) % 1024 < total then J.log_trim(cx) end
   local meta = J.meta(cx)
-  if meta.listened and tonumber(meta.listened) > cx.now then call("PUBLISH", cx.P .. "log", "") end
+  if meta.listened and tonumber(meta.listened) > cx.now then call("PUBLISH", cx.prefix .. KEY.log_channel, "") end
 end

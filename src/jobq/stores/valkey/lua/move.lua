@@ -4,18 +4,18 @@ local ERRORS = J.DEFAULT.errors -- failed runs kept per job
 
 -- Take a job from where it stands. The worker that held it is answered, for the event.
 local function leave(cx, job)
-  local P, state = cx.P, job.state
+  local prefix, state = cx.prefix, job.state
   if state == STATE.active then
-    call("ZREM", P .. "q", job.id)
+    call("ZREM", prefix .. KEY.leases, job.id)
     job.rflags = J.without(job.rflags, J.ACTIVE)
     local _, key = J.name_key(job)
     if key then J.key_freed(cx, key) else cx.freed = true end
     return job.worker
   elseif state == STATE.delayed then
-    call("ZREM", P .. "d", job.id)
+    call("ZREM", prefix .. KEY.delayed, job.id)
   elseif state == STATE.blocked then
-    call("ZREM", P .. "b", job.id)
-    call("ZREM", P .. "bt", job.id)
+    call("ZREM", prefix .. KEY.blocked, job.id)
+    call("ZREM", prefix .. KEY.block_timeouts, job.id)
   else
     J.wait(cx, -1)
     job.ticket = (job.ticket + 1) % 65536 -- its entry stays in line, worth nothing
@@ -38,7 +38,7 @@ end
 function J.await_ttl(cx, job)
   local ends = J.ttl_end(cx, job)
   if not ends then return end
-  call("ZADD", cx.P .. "t", ends, job.id)
+  call("ZADD", cx.prefix .. KEY.ttls, ends, job.id)
   J.timer(cx, ends)
 end
 
@@ -59,7 +59,7 @@ function J.delay_score(cx, due)
   cx.delays = cx.delays or {}
   local last = cx.delays[due]
   if not last then
-    local top = call("ZREVRANGEBYSCORE", cx.P .. "d", "(" .. (due + 1), due, "WITHSCORES", "LIMIT", 0, 1)
+    local top = call("ZREVRANGEBYSCORE", cx.prefix .. KEY.delayed, "(" .. (due + 1), due, "WITHSCORES", "LIMIT", 0, 1)
     last = top[2] and tonumber(top[2]) or due - STEP
   end
   if last + STEP < due + 1 then last = last + STEP end
@@ -73,7 +73,7 @@ function J.to_delayed(cx, job, kind, due, reason, err, fingerprint)
   local previous, worker = job.state, leave_unended(cx, job)
   job.state, job.due, job.run_due = STATE.delayed, due, due
   J.save_run(cx, job)
-  call("ZADD", cx.P .. "d", J.delay_score(cx, due), job.id)
+  call("ZADD", cx.prefix .. KEY.delayed, J.delay_score(cx, due), job.id)
   J.timer(cx, due)
   J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
   J.due_later(cx, due)
@@ -84,9 +84,9 @@ function J.to_blocked(cx, job, kind, until_ms)
   local previous, worker = job.state, leave(cx, job)
   job.state = STATE.blocked
   J.save_run(cx, job)
-  call("ZADD", cx.P .. "b", cx.now, job.id)
+  call("ZADD", cx.prefix .. KEY.blocked, cx.now, job.id)
   if until_ms then
-    call("ZADD", cx.P .. "bt", until_ms, job.id)
+    call("ZADD", cx.prefix .. KEY.block_timeouts, until_ms, job.id)
     J.timer(cx, until_ms)
   end
   J.event(cx, job, kind, previous, nil, nil, nil, worker)
@@ -97,18 +97,18 @@ end
 function J.shelve(cx, job)
   local ttl = J.own_ttl(cx, job)
   if ttl then
-    call("ZADD", cx.P .. "y" .. job.state, job.finished, job.id)
-    call("ZADD", cx.P .. "y", job.finished + ttl, job.id)
+    call("ZADD", cx.prefix .. KEY.ended_own_ttl .. job.state, job.finished, job.id)
+    call("ZADD", cx.prefix .. KEY.own_ttl_ends, job.finished + ttl, job.id)
   else
-    call("ZADD", cx.P .. (J.has(job.flags, J.GIVEN) and "k" or "e") .. job.state, job.finished, job.id)
+    call("ZADD", cx.prefix .. (J.has(job.flags, J.GIVEN) and KEY.ended_given_id or KEY.ended) .. job.state, job.finished, job.id)
   end
 end
 
 function J.unshelve(cx, job)
-  local P, id, state = cx.P, job.id, job.state
-  call("ZREM", P .. "e" .. state, id)
-  call("ZREM", P .. "k" .. state, id)
-  if call("ZREM", P .. "y" .. state, id) == 1 then call("ZREM", P .. "y", id) end
+  local prefix, id, state = cx.prefix, job.id, job.state
+  call("ZREM", prefix .. KEY.ended .. state, id)
+  call("ZREM", prefix .. KEY.ended_given_id .. state, id)
+  if call("ZREM", prefix .. KEY.ended_own_ttl .. state, id) == 1 then call("ZREM", prefix .. KEY.own_ttl_ends, id) end
 end
 
 -- The end of a job. `reason` defaults to that of the failure. `result` is "" or "\1" .. bytes. `failure` is one made here (see verdicts.lua),
@@ -121,7 +121,7 @@ function J.finish(cx, job, state, reason, result, failure)
   reason = reason or why
   job.state, job.finished, job.reason, job.result = state, cx.now, reason or "", result or ""
   J.write_end(cx, job)
-  call("HDEL", cx.P .. "h", job.id)
+  call("HDEL", cx.prefix .. KEY.runs, job.id)
   J.shelve(cx, job)
   J.event(cx, job, J.ENDINGS[state], previous, reason, err, fingerprint, worker)
   J.after_end(cx, job, failure)
@@ -137,7 +137,7 @@ function J.keep_failure(cx, job, failure)
   end
   local head = spack(">I4I6", job.attempt, cx.now)
   if failure.run then
-    local errors = cx.P .. "er:" .. job.id
+    local errors = cx.prefix .. KEY.failed_runs .. job.id
     call("RPUSH", errors, head .. spack(">I2", #job.worker) .. job.worker .. blob)
     if job.attempt > ERRORS then call("LTRIM", errors, -ERRORS, -1) end
     J.extra(cx, job, "failure", "")
@@ -149,8 +149,8 @@ end
 
 -- The failure of a job, in the form of er:<id> (see record.lua); nil if it has none.
 function J.kept_failure(cx, id)
-  local kept = call("HGET", cx.P .. "x:" .. id, "failure")
-  if kept == "" then return call("LINDEX", cx.P .. "er:" .. id, -1) end
+  local kept = call("HGET", cx.prefix .. KEY.extras .. id, "failure")
+  if kept == "" then return call("LINDEX", cx.prefix .. KEY.failed_runs .. id, -1) end
   return kept and kept:sub(1, 10) .. "\0\0" .. kept:sub(11) or nil
 end
 
@@ -167,6 +167,6 @@ end
 -- Forget an ended job. Entries it may have left in line must not fit the id's next life: that life is remembered.
 function J.purge(cx, job)
   J.unshelve(cx, job)
-  if J.has(job.rflags, J.LEFT) then call("HSET", cx.P .. "tb", job.id, job.life + 1) end
-  call("UNLINK", cx.P .. "j:" .. job.id, cx.P .. "x:" .. job.id, cx.P .. "n:" .. job.id, cx.P .. "er:" .. job.id)
+  if J.has(job.rflags, J.LEFT) then call("HSET", cx.prefix .. KEY.next_lives, job.id, job.life + 1) end
+  call("UNLINK", cx.prefix .. KEY.job .. job.id, cx.prefix .. KEY.extras .. job.id, cx.prefix .. KEY.log_lines .. job.id, cx.prefix .. KEY.failed_runs .. job.id)
 end

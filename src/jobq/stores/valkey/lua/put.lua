@@ -29,7 +29,7 @@ end
 function J.fix_mode(cx, body)
   local meta = J.meta(cx)
   if meta.mode then return end
-  call("HSET", cx.P .. "m", "mode", J.has_key(body) and "keyed" or "plain")
+  call("HSET", cx.prefix .. KEY.settings, "mode", J.has_key(body) and "keyed" or "plain")
   J.meta_changed(cx)
   cx.begun = 1
 end
@@ -61,23 +61,23 @@ end
 
 -- They are in: let each stand where it belongs.
 local function stand_all(cx, b)
-  local line = cx.P .. "w:"
+  local line = cx.prefix .. KEY.plain_list
   if b.keyed then
     for i = 1, b.n do
-      call("RPUSH", cx.P .. "k:" .. b.keys[i] .. ":l0", b.ids[i])
+      call("RPUSH", cx.prefix .. KEY.key_list .. b.keys[i] .. ":l0", b.ids[i])
       J.key_touched(cx, b.keys[i])
     end
   else
-    J.variadic("RPUSH", line .. "l0", b.ids)
+    J.variadic("RPUSH", line .. KEY.back_0, b.ids)
   end
   for priority, ids in pairs(b.lines) do J.push_back(cx, line, priority, ids) end
   for _, job in ipairs(b.front) do J.push_front(cx, line, job[1], job[2], J.place_in_front(cx)) end
   for _, ttl in ipairs(b.ttls) do
-    call("ZADD", cx.P .. "t", ttl[1], ttl[2])
+    call("ZADD", cx.prefix .. KEY.ttls, ttl[1], ttl[2])
     J.timer(cx, ttl[1])
   end
   for _, job in ipairs(b.delayed) do
-    call("ZADD", cx.P .. "d", J.delay_score(cx, job[1]), job[2])
+    call("ZADD", cx.prefix .. KEY.delayed, J.delay_score(cx, job[1]), job[2])
     J.timer(cx, job[1])
   end
   if b.delayed[1] then J.due_later(cx, b.delayed[1][1]) end
@@ -87,7 +87,7 @@ end
 
 -- Whether one of these ids has left an entry in line in a life that is forgotten.
 function J.any_tomb(cx, ids)
-  for _, life in ipairs(J.hmget(cx.P .. "tb", ids)) do
+  for _, life in ipairs(J.hmget(cx.prefix .. KEY.next_lives, ids)) do
     if life then return true end
   end
   return false
@@ -102,7 +102,7 @@ end
 -- A whole batch of jobs without locks and edges. RETURNS answers of those that do not simply wait; or nil if some id is
 -- taken: then nothing was done.
 local function put_together(cx, args, first, last)
-  local P, now6, b, answers = cx.P, cx.now6, gather(cx), {}
+  local prefix, now6, b, answers = cx.prefix, cx.now6, gather(cx), {}
   local with_meta, head, middle, rest = "\220\0\19\0", "\220\0\17\0", NIL .. NIL .. NIL .. NIL .. TIME .. now6 .. TIME, NIL .. NIL
   local records, items, count, names = b.records, b.items, 0, J.event_meta(cx)
   b.keyed, b.keys, b.others = J.meta(cx).mode == "keyed", {}, 0
@@ -129,7 +129,7 @@ local function put_together(cx, args, first, last)
       b.ids[b.n] = id
       if b.keyed then b.keys[b.n] = select(2, munpack(nk)) end
     end
-    records[2 * count - 1], records[2 * count] = P .. "j:" .. id, record
+    records[2 * count - 1], records[2 * count] = prefix .. KEY.job .. id, record
     local meta = names and no > 0 and J.told_meta(names, body:sub(at + nn, at + nn + no - 1))
     items[b.first + count] = (meta and with_meta or head) .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. nk .. "\0\0\0" .. state .. middle .. due6 .. (meta and rest .. NIL .. meta or rest)
   end
@@ -145,7 +145,7 @@ end
 local function in_the_way(cx, id)
   local old = J.load(cx, id)
   if not old then
-    local life = call("HGET", cx.P .. "tb", id)
+    local life = call("HGET", cx.prefix .. KEY.next_lives, id)
     return nil, tonumber(life or 0)
   end
   if old.finished and (old.state == STATE.cancelled or J.past_keeping(cx, old)) then
@@ -166,10 +166,10 @@ function J.birth(cx, id, body, life, blocked)
   J.write(cx, job)
   if blocked then
     job.state = STATE.blocked
-    call("ZADD", cx.P .. "b", cx.now, id)
+    call("ZADD", cx.prefix .. KEY.blocked, cx.now, id)
   elseif due > cx.now then
     job.state = STATE.delayed
-    call("ZADD", cx.P .. "d", J.delay_score(cx, due), id)
+    call("ZADD", cx.prefix .. KEY.delayed, J.delay_score(cx, due), id)
     J.timer(cx, due)
     J.due_later(cx, due)
   else
@@ -228,7 +228,7 @@ end
 
 -- A job whose lock is held stands for its holder, also for jobs elsewhere that are to wait for it.
 function J.alias(cx, id, answer)
-  if answer[2] ~= id then call("SET", cx.P .. "al:" .. id, answer[2], "PX", 86400000) end
+  if answer[2] ~= id then call("SET", cx.prefix .. KEY.alias .. id, answer[2], "PX", 86400000) end
   return answer
 end
 
@@ -274,7 +274,7 @@ function J.put(keys, args)
   local first, last = 7, 6 + 2 * count
   J.fix_mode(cx, args[first + 1])
   local answers = {}
-  local tombs = call("EXISTS", cx.P .. "tb") == 1
+  local tombs = call("EXISTS", cx.prefix .. KEY.next_lives) == 1
   local edges = {}
   for k = last + 1, #args, 2 do edges[tonumber(args[k])] = munpack(args[k + 1]) end
   local room = J.room(cx)

@@ -6,9 +6,9 @@ local IN_FORCE = { "limit", "rate", "key_limit", "key_rate", "max_waiting" }
 -- that still allows nothing holds again. What its window or bucket has counted stays (core/limits.py: loaded).
 local function put_in_force(cx, texts)
   for i, field in ipairs(IN_FORCE) do
-    if texts[i] == "" then call("HDEL", cx.P .. "m", field) else call("HSET", cx.P .. "m", field, texts[i]) end
+    if texts[i] == "" then call("HDEL", cx.prefix .. KEY.settings, field) else call("HSET", cx.prefix .. KEY.settings, field, texts[i]) end
   end
-  call("HDEL", cx.P .. "m", "rate_until", "held", "held_for")
+  call("HDEL", cx.prefix .. KEY.settings, "rate_until", "held", "held_for")
   J.forget_holds(cx)
   J.meta_changed(cx)
   J.settle_keys(cx)
@@ -18,10 +18,10 @@ end
 -- A new limit for all keys: rare, and by the number of keys that have jobs.
 function J.settle_keys(cx)
   if J.meta(cx).mode ~= "keyed" then return end
-  local held = call("ZRANGE", cx.P .. "hd", 0, -1)
-  for _, key in ipairs(call("ZRANGE", cx.P .. "ks", 0, -1)) do J.key_touched(cx, key) end
+  local held = call("ZRANGE", cx.prefix .. KEY.keys_skipped, 0, -1)
+  for _, key in ipairs(call("ZRANGE", cx.prefix .. KEY.keys_waiting, 0, -1)) do J.key_touched(cx, key) end
   if #held > 0 then -- a rate may have changed: they find out anew whether they must wait
-    call("DEL", cx.P .. "hd")
+    call("DEL", cx.prefix .. KEY.keys_skipped)
     for _, key in ipairs(held) do J.key_touched(cx, key) end
   end
   J.keys_flush(cx)
@@ -35,7 +35,7 @@ end
 function J.declare(keys, args)
   local now, mode, limits, version, partitions, retention, dead, event_meta = unpack(args, 1, 8)
   local limit, rate, key_limit, key_rate, max_waiting, stalls, base, told = unpack(args, 9)
-  local cx, m = J.open(keys[1], now), keys[1] .. "m"
+  local cx, m = J.open(keys[1], now), keys[1] .. KEY.settings
   local stored = J.pairs_of(call("HGETALL", m))
   if mode ~= "" and stored.mode and stored.mode ~= mode then return redis.error_reply("JOBQ DECLARE mode " .. stored.mode) end
   if partitions ~= "" and (stored.partitions or stored.mode and "1" or partitions) ~= partitions then
@@ -63,7 +63,7 @@ function J.declare(keys, args)
     call("HSET", m, "declared", limits, "version", version)
     call("HDEL", m, "changed")
     put_in_force(cx, { limit, rate, key_limit, key_rate, max_waiting })
-    if told ~= "" then J.done_to(cx, cx.P, "limits", told) end
+    if told ~= "" then J.done_to(cx, cx.prefix, "limits", told) end
   end
   J.close(cx)
   return call("HGETALL", m)
@@ -74,18 +74,18 @@ end
 function J.limit(keys, args)
   local now, home, told, actor, key, limits, limit, rate, key_limit, key_rate, max_waiting = unpack(args)
   local cx = J.open(keys[1], now)
-  local before = key ~= "" and call("HGET", cx.P .. "kl", "\n" .. key) or key == "" and call("HGET", cx.P .. "m", "changed") or ""
-  if cx.P == home and before ~= limits then J.done_to(cx, home, "limits", told, actor) end
+  local before = key ~= "" and call("HGET", cx.prefix .. KEY.key_limits, "\n" .. key) or key == "" and call("HGET", cx.prefix .. KEY.settings, "changed") or ""
+  if cx.prefix == home and before ~= limits then J.done_to(cx, home, "limits", told, actor) end
   if key ~= "" then
     local own = limit -- "limit|rate"
-    if limits == "" then call("HDEL", cx.P .. "kl", key, "\n" .. key) else call("HSET", cx.P .. "kl", key, own, "\n" .. key, limits) end
-    call("ZREM", cx.P .. "hd", key)
+    if limits == "" then call("HDEL", cx.prefix .. KEY.key_limits, key, "\n" .. key) else call("HSET", cx.prefix .. KEY.key_limits, key, own, "\n" .. key, limits) end
+    call("ZREM", cx.prefix .. KEY.keys_skipped, key)
     J.forget_holds(cx, key)
-    if call("ZSCORE", cx.P .. "ks", key) then J.key_touched(cx, key) end
+    if call("ZSCORE", cx.prefix .. KEY.keys_waiting, key) then J.key_touched(cx, key) end
     J.keys_flush(cx)
     cx.woken = 1
   else
-    if limits == "" then call("HDEL", cx.P .. "m", "changed") else call("HSET", cx.P .. "m", "changed", limits) end
+    if limits == "" then call("HDEL", cx.prefix .. KEY.settings, "changed") else call("HSET", cx.prefix .. KEY.settings, "changed", limits) end
     put_in_force(cx, { limit, rate, key_limit, key_rate, max_waiting })
   end
   J.close(cx)
@@ -93,19 +93,19 @@ function J.limit(keys, args)
 end
 
 -- describe. KEYS 1 prefix. RETURNS {what is stored flat, limits of keys flat}
-function J.describe(keys) return { call("HGETALL", keys[1] .. "m"), call("HGETALL", keys[1] .. "kl") } end
+function J.describe(keys) return { call("HGETALL", keys[1] .. KEY.settings), call("HGETALL", keys[1] .. KEY.key_limits) } end
 
 -- pause. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", "1" or "0". RETURNS jobs to wake for elsewhere
 function J.pause(keys, args)
   local now, home, actor, paused = unpack(args)
   local cx = J.open(keys[1], now)
-  if cx.P == home and (J.meta(cx).paused or "0") ~= paused then
+  if cx.prefix == home and (J.meta(cx).paused or "0") ~= paused then
     J.done_to(cx, home, paused == "1" and "paused" or "resumed", nil, actor)
   end
-  call("HSET", cx.P .. "m", "paused", paused)
+  call("HSET", cx.prefix .. KEY.settings, "paused", paused)
   J.meta_changed(cx)
   if paused == "0" then
-    if J.lift_hold(cx) and cx.P == home then J.done_to(cx, home, "released_hold", nil, actor) end
+    if J.lift_hold(cx) and cx.prefix == home then J.done_to(cx, home, "released_hold", nil, actor) end
     cx.woken = math.max(1, J.counters(cx).waiting)
   end
   J.close(cx)
@@ -116,14 +116,14 @@ local WADE = 1000 -- entries left behind that one call wades through at most
 
 -- Take entries off the lines of the queue. RETURNS entries; none: the lines are empty.
 local function pop_any(cx, n)
-  if J.meta(cx).mode ~= "keyed" then return J.pop(cx, cx.P .. "w:", n) end
+  if J.meta(cx).mode ~= "keyed" then return J.pop(cx, cx.prefix .. KEY.plain_list, n) end
   while true do
-    local key = call("ZRANGE", cx.P .. "ks", 0, 0)[1]
+    local key = call("ZRANGE", cx.prefix .. KEY.keys_waiting, 0, 0)[1]
     if not key then return {} end
-    local entries = J.pop(cx, cx.P .. "k:" .. key .. ":", n)
+    local entries = J.pop(cx, cx.prefix .. KEY.key_list .. key .. ":", n)
     if #entries > 0 then return entries end
-    call("ZREM", cx.P .. "ks", key)
-    call("ZREM", cx.P .. "r", key)
+    call("ZREM", cx.prefix .. KEY.keys_waiting, key)
+    call("ZREM", cx.prefix .. KEY.keys_ready, key)
   end
 end
 
@@ -142,7 +142,7 @@ local function drop_waiting(cx, limit, drop)
         drop(job)
         n = n + 1
       elseif not job then
-        call("HDEL", cx.P .. "tb", id)
+        call("HDEL", cx.prefix .. KEY.next_lives, id)
       end
     end
   end
@@ -150,15 +150,15 @@ local function drop_waiting(cx, limit, drop)
 end
 
 local function drop_listed(cx, list, limit, drop)
-  local ids = call("ZRANGE", cx.P .. list, 0, limit - 1)
+  local ids = call("ZRANGE", cx.prefix .. list, 0, limit - 1)
   local n = 0
   for i = 1, #ids do
     local job = J.load(cx, ids[i])
-    if job and (job.finished or call("ZSCORE", cx.P .. list, ids[i])) then
+    if job and (job.finished or call("ZSCORE", cx.prefix .. list, ids[i])) then
       drop(job)
       n = n + 1
     end
-    call("ZREM", cx.P .. list, ids[i])
+    call("ZREM", cx.prefix .. list, ids[i])
   end
   return n
 end
@@ -176,7 +176,7 @@ function J.clear(keys, args)
   end
   local n, more = drop_waiting(cx, limit, drop)
   if with_delayed == "1" and not more then
-    for _, list in ipairs({ "d", "b" }) do
+    for _, list in ipairs({ KEY.delayed, KEY.blocked }) do
       if n < limit then n = n + drop_listed(cx, list, limit - n, drop) end
     end
   end
@@ -191,8 +191,8 @@ function J.clean(keys, args)
   local now, home, actor, state, older, limit = unpack(args)
   local cx, n = J.open(keys[1], now), 0
   older, limit = tonumber(older), tonumber(limit)
-  for _, list in ipairs({ "e", "k", "y" }) do
-    local ids = n < limit and call("ZRANGEBYSCORE", cx.P .. list .. state, "-inf", cx.now - older, "LIMIT", 0, limit - n) or {}
+  for _, list in ipairs({ KEY.ended, KEY.ended_given_id, KEY.ended_own_ttl }) do
+    local ids = n < limit and call("ZRANGEBYSCORE", cx.prefix .. list .. state, "-inf", cx.now - older, "LIMIT", 0, limit - n) or {}
     for i = 1, #ids do
       local job = J.load(cx, ids[i])
       if job then
@@ -209,10 +209,17 @@ function J.clean(keys, args)
   return { n, cx.outbox }
 end
 
-local LISTS = { "q", "d", "b", "e4", "k4", "y4", "e5", "k5", "y5", "e6", "k6", "y6" }
+local LISTS = {
+  KEY.leases, KEY.delayed, KEY.blocked, KEY.completed, KEY.completed_given_id, KEY.completed_own_ttl,
+  KEY.failed, KEY.failed_given_id, KEY.failed_own_ttl, KEY.cancelled, KEY.cancelled_given_id,
+  KEY.cancelled_own_ttl,
+}
 local REST = {
-  "h", "t", "bt", "w:l0", "w:f0", "w:p", "r", "a", "ks", "hd", "kl", "y", "u", "uy", "z", "zs", "zd", "sc", "ss", "sd", "tb", "fz", "fr",
-  "hx", "hl",
+  KEY.runs, KEY.ttls, KEY.block_timeouts, KEY.plain_back_0, KEY.plain_front_0, KEY.plain_priorities,
+  KEY.keys_ready, KEY.keys_active, KEY.keys_waiting, KEY.keys_skipped, KEY.key_limits,
+  KEY.own_ttl_ends, KEY.locks, KEY.lock_ends, KEY.sleepers, KEY.sleeper_slots, KEY.deputies,
+  KEY.schedule_specs, KEY.schedule_states, KEY.schedules_due, KEY.next_lives, KEY.flows,
+  KEY.flow_places, KEY.keys_held, KEY.keys_held_for,
 }
 local KEPT = { tag = true, gone = true, gone_to = true, gone_in = true, told = true }
 
@@ -222,7 +229,7 @@ function J.obliterate(keys, args)
   local now, home, actor, force, limit = unpack(args)
   local cx = J.open(keys[1], now)
   limit = tonumber(limit)
-  local active = call("ZCARD", cx.P .. "q")
+  local active = call("ZCARD", cx.prefix .. KEY.leases)
   if active > 0 and force ~= "1" then return redis.error_reply("JOBQ ACTIVE " .. active) end
   local function drop(job)
     if not job.finished then
@@ -232,7 +239,7 @@ function J.obliterate(keys, args)
     end
     J.purge(cx, job)
   end
-  for _, flow in ipairs(call("ZRANGE", cx.P .. "fz", 0, -1)) do J.discard_flow(cx, flow) end
+  for _, flow in ipairs(call("ZRANGE", cx.prefix .. KEY.flows, 0, -1)) do J.discard_flow(cx, flow) end
   local n, more = drop_waiting(cx, limit, drop)
   for _, list in ipairs(LISTS) do
     if n < limit then n = n + drop_listed(cx, list, limit - n, drop) end
@@ -240,10 +247,10 @@ function J.obliterate(keys, args)
   J.deliver_local(cx)
   J.close(cx)
   if more or n >= limit then return { 0, cx.outbox } end
-  for _, name in ipairs(REST) do call("UNLINK", cx.P .. name) end
+  for _, name in ipairs(REST) do call("UNLINK", cx.prefix .. name) end
   local known = 0
-  for field in pairs(J.pairs_of(call("HGETALL", cx.P .. "m"))) do
-    if not KEPT[field] then known = known + call("HDEL", cx.P .. "m", field) end
+  for field in pairs(J.pairs_of(call("HGETALL", cx.prefix .. KEY.settings))) do
+    if not KEPT[field] then known = known + call("HDEL", cx.prefix .. KEY.settings, field) end
   end
   for _, name in ipairs({ "waiting", "popped", "timer", "leases", "fronts", "priorities" }) do J.counters(cx)[name] = 0 end
   J.meta_changed(cx)

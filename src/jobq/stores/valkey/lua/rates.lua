@@ -63,7 +63,7 @@ end
 
 -- Keep the state of a key's limit for as long as it matters.
 function J.keep_key_rate(cx, key, rate)
-  call("SET", cx.P .. "kr:" .. key, J.rate_state(rate), "PX", J.whole(J.rate_memory(rate, cx.now) + J.RATES.margin_ms))
+  call("SET", cx.prefix .. KEY.key_rate .. key, J.rate_state(rate), "PX", J.whole(J.rate_memory(rate, cx.now) + J.RATES.margin_ms))
   rate.dirty = false
 end
 

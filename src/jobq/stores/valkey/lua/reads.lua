@@ -8,8 +8,8 @@ local ALL_ERRORS = J.DEFAULT.errors -- as many as are kept
 function J.view(cx, job, errors)
   local extras, failed = "", ""
   if J.has(job.rflags, J.EXTRA) then
-    extras = call("HGETALL", cx.P .. "x:" .. job.id)
-    if job.failures + job.stalls + job.life > 0 then failed = call("LRANGE", cx.P .. "er:" .. job.id, -(errors or 1), -1) end
+    extras = call("HGETALL", cx.prefix .. KEY.extras .. job.id)
+    if job.failures + job.stalls + job.life > 0 then failed = call("LRANGE", cx.prefix .. KEY.failed_runs .. job.id, -(errors or 1), -1) end
   end
   local finished = job.finished and string.format("%.0f", job.finished) or ""
   return { job.id, job.state, job.rec, J.pack_run(job), extras, finished, job.reason or "", job.result or "", failed }
@@ -29,7 +29,7 @@ end
 function J.logs(keys, args)
   local now, id = unpack(args)
   local cx = J.open(keys[1], now, true)
-  return J.look(cx, id) and call("LRANGE", cx.P .. "n:" .. id, 0, -1) or {}
+  return J.look(cx, id) and call("LRANGE", cx.prefix .. KEY.log_lines .. id, 0, -1) or {}
 end
 
 -- A page of a sorted set, highest first, from behind position "score\tmember". RETURNS ids, position or nil at the end.
@@ -63,22 +63,22 @@ local function page_of_line(cx, line, position, n)
   priority, part = priority or "0", part or "l"
   local entries, rest
   if part == "l" then
-    local popped = priority == "0" and line:sub(-2) == "w:" and J.counters(cx).popped or 0
-    local last = place and place ~= "" and tonumber(place) - 1 - popped or call("LLEN", line .. "l" .. priority) - 1
+    local popped = priority == "0" and line:sub(-2) == KEY.plain_list and J.counters(cx).popped or 0
+    local last = place and place ~= "" and tonumber(place) - 1 - popped or call("LLEN", line .. KEY.back .. priority) - 1
     entries = {}
     if last >= 0 then
       local first = math.max(last - n + 1, 0)
-      local found = call("LRANGE", line .. "l" .. priority, first, last)
+      local found = call("LRANGE", line .. KEY.back .. priority, first, last)
       for i = #found, 1, -1 do entries[#entries + 1] = found[i] end
       if first > 0 then rest = priority .. "\tl\t" .. (first + popped) end
     end
     if not rest then rest = priority .. "\tf\t" end
   else
-    entries, rest = page_of_set(line .. "f" .. priority, place, n)
+    entries, rest = page_of_set(line .. KEY.front .. priority, place, n)
     if rest then
       rest = priority .. "\tf\t" .. rest
     else
-      local higher = call("ZRANGEBYSCORE", line .. "p", "(" .. priority, "+inf", "LIMIT", 0, 1)[1]
+      local higher = call("ZRANGEBYSCORE", line .. KEY.priorities, "(" .. priority, "+inf", "LIMIT", 0, 1)[1]
       rest = higher and higher .. "\tl\t" or nil
     end
   end
@@ -88,17 +88,20 @@ end
 -- The same over all keys: position "key\n…".
 local function page_of_keys(cx, position, n)
   local key, inside = position:match("^([^\n]*)\n(.*)$")
-  if not key then key = call("ZRANGE", cx.P .. "ks", 0, 0)[1] end
+  if not key then key = call("ZRANGE", cx.prefix .. KEY.keys_waiting, 0, 0)[1] end
   if not key then return {}, nil end
-  local entries, rest = page_of_line(cx, cx.P .. "k:" .. key .. ":", inside or "", n)
+  local entries, rest = page_of_line(cx, cx.prefix .. KEY.key_list .. key .. ":", inside or "", n)
   if rest then return entries, key .. "\n" .. rest end
-  local following = call("ZRANGEBYLEX", cx.P .. "ks", "(" .. key, "+", "LIMIT", 0, 1)[1]
+  local following = call("ZRANGEBYLEX", cx.prefix .. KEY.keys_waiting, "(" .. key, "+", "LIMIT", 0, 1)[1]
   return entries, following and following .. "\n" or nil
 end
 
 local SECTIONS = {
-  [STATE.active] = { "q" }, [STATE.delayed] = { "d" }, [STATE.blocked] = { "b" }, [STATE.waiting] = { "line" },
-  [STATE.failed] = { "e5", "k5", "y5" }, [STATE.completed] = { "e4", "k4", "y4" }, [STATE.cancelled] = { "e6", "k6", "y6" },
+  [STATE.active] = { KEY.leases }, [STATE.delayed] = { KEY.delayed },
+  [STATE.blocked] = { KEY.blocked }, [STATE.waiting] = { "line" },
+  [STATE.failed] = { KEY.failed, KEY.failed_given_id, KEY.failed_own_ttl },
+  [STATE.completed] = { KEY.completed, KEY.completed_given_id, KEY.completed_own_ttl },
+  [STATE.cancelled] = { KEY.cancelled, KEY.cancelled_given_id, KEY.cancelled_own_ttl },
 }
 local ALL = { STATE.active, STATE.waiting, STATE.delayed, STATE.blocked, STATE.failed, STATE.completed, STATE.cancelled }
 
@@ -112,9 +115,9 @@ local function sections_of(state)
 end
 
 local function page_of(cx, section, position, n)
-  if section ~= "line" then return page_of_set(cx.P .. section, position, n) end
+  if section ~= "line" then return page_of_set(cx.prefix .. section, position, n) end
   if J.meta(cx).mode == "keyed" then return page_of_keys(cx, position, n) end
-  return page_of_line(cx, cx.P .. "w:", position, n)
+  return page_of_line(cx, cx.prefix .. KEY.plain_list, position, n)
 end
 
 -- find. KEYS 1 prefix. ARGS now, state or "", name packed or "", key or "", cursor ("section|position") or "", limit
@@ -144,27 +147,27 @@ function J.find(keys, args)
 end
 
 local function counts(cx)
-  local P = cx.P
+  local prefix = cx.prefix
   return {
-    call("ZCARD", P .. "d"), call("ZCARD", P .. "b"), J.counters(cx).waiting, call("ZCARD", P .. "q"),
+    call("ZCARD", prefix .. KEY.delayed), call("ZCARD", prefix .. KEY.blocked), J.counters(cx).waiting, call("ZCARD", prefix .. KEY.leases),
     J.ended_count(cx, STATE.completed), J.ended_count(cx, STATE.failed), J.ended_count(cx, STATE.cancelled),
   }
 end
 
 -- count. KEYS 1 prefix. RETURNS seven numbers, in the order of the states' codes
-function J.count(keys) return counts({ P = keys[1] }) end
+function J.count(keys) return counts({ prefix = keys[1] }) end
 
 -- How long the next job in line has been waiting; -1: none is.
 local function oldest(cx)
-  local line = cx.P .. "w:"
+  local line = cx.prefix .. KEY.plain_list
   if J.meta(cx).mode == "keyed" then
-    local key = call("ZRANGE", cx.P .. "r", 0, 0)[1] or call("ZRANGE", cx.P .. "ks", 0, 0)[1]
+    local key = call("ZRANGE", cx.prefix .. KEY.keys_ready, 0, 0)[1] or call("ZRANGE", cx.prefix .. KEY.keys_waiting, 0, 0)[1]
     if not key then return -1 end
-    line = cx.P .. "k:" .. key .. ":"
+    line = cx.prefix .. KEY.key_list .. key .. ":"
   end
-  local priority = call("ZREVRANGE", line .. "p", 0, 0)[1] or "0"
-  local heads = call("ZRANGE", line .. "f" .. priority, 0, 9)
-  for _, entry in ipairs(call("LRANGE", line .. "l" .. priority, 0, 99)) do heads[#heads + 1] = entry end
+  local priority = call("ZREVRANGE", line .. KEY.priorities, 0, 0)[1] or "0"
+  local heads = call("ZRANGE", line .. KEY.front .. priority, 0, 9)
+  for _, entry in ipairs(call("LRANGE", line .. KEY.back .. priority, 0, 99)) do heads[#heads + 1] = entry end
   for i = 1, #heads do
     local id, life, ticket = J.entry_parts(heads[i])
     local job = J.load(cx, id)
@@ -178,7 +181,7 @@ end
 function J.stats(keys, args)
   local cx = J.open(keys[1], args[1], true)
   local meta = J.meta(cx)
-  local due = call("ZRANGE", cx.P .. "d", 0, 0, "WITHSCORES")[2]
+  local due = call("ZRANGE", cx.prefix .. KEY.delayed, 0, 0, "WITHSCORES")[2]
   return {
     counts(cx), meta.paused == "1" and 1 or 0, meta.mode or "", oldest(cx), due and math.max(0, math.floor(tonumber(due)) - cx.now) or -1,
     J.held_until(cx),
@@ -191,7 +194,7 @@ function J.metrics(keys, args)
   local this, answers = cx.now - cx.now % 60000, {}
   for n = minutes - 1, 0, -1 do
     local minute = this - n * 60000
-    local figures = minute == J.counters(cx).minute and J.this_minute(cx) or call("HGETALL", cx.P .. "mm:" .. minute)
+    local figures = minute == J.counters(cx).minute and J.this_minute(cx) or call("HGETALL", cx.prefix .. KEY.minute .. minute)
     if #figures > 0 then
       answers[#answers + 1] = string.format("%.0f", minute)
       answers[#answers + 1] = figures
@@ -204,14 +207,14 @@ end
 -- RETURNS {name of the log, position, if some were dropped after `after`: how many ever, up to where, in which incarnation;
 -- entries: position, entry, …}
 function J.events(keys, args)
-  local P, after, entries = keys[1], unpack(args)
-  local tag, gone, gone_to, gone_in = unpack(call("HMGET", P .. "m", "tag", "gone", "gone_to", "gone_in"))
+  local prefix, after, entries = keys[1], unpack(args)
+  local tag, gone, gone_to, gone_in = unpack(call("HMGET", prefix .. KEY.settings, "tag", "gone", "gone_to", "gone_in"))
   local flat, position = {}, after
   if after == "" then
-    local last = call("XREVRANGE", P .. "s", "+", "-", "COUNT", 1)[1]
+    local last = call("XREVRANGE", prefix .. KEY.log, "+", "-", "COUNT", 1)[1]
     return { tag or "", last and last[1] or "0", "", "", "", {} }
   end
-  for _, entry in ipairs(call("XRANGE", P .. "s", after == "0" and "-" or "(" .. after, "+", "COUNT", entries)) do
+  for _, entry in ipairs(call("XRANGE", prefix .. KEY.log, after == "0" and "-" or "(" .. after, "+", "COUNT", entries)) do
     flat[#flat + 1] = entry[1]
     flat[#flat + 1] = entry[2][4]
     position = entry[1]
@@ -222,10 +225,10 @@ end
 
 -- ack: register a reader or move it on. KEYS 1 prefix. ARGS reader, position or "" to ask. RETURNS where it stands, or ""
 function J.ack(keys, args)
-  local P, reader, position = keys[1], args[1], args[2]
-  local stands = call("HGET", P .. "sr", reader)
+  local prefix, reader, position = keys[1], args[1], args[2]
+  local stands = call("HGET", prefix .. KEY.readers, reader)
   if position ~= "" and (not stands or J.after(position, stands)) then
-    call("HSET", P .. "sr", reader, position)
+    call("HSET", prefix .. KEY.readers, reader, position)
     stands = position
   end
   return stands or ""

@@ -156,13 +156,13 @@ end
 
 -- The job as it stands, or nil.
 function J.load(cx, id)
-  local rec = call("GET", cx.P .. "j:" .. id)
+  local rec = call("GET", cx.prefix .. KEY.job .. id)
   if not rec then return nil end
-  local job = J.read(id, rec, call("HGET", cx.P .. "h", id))
+  local job = J.read(id, rec, call("HGET", cx.prefix .. KEY.runs, id))
   if not job.state then
-    if call("ZSCORE", cx.P .. "d", id) then
+    if call("ZSCORE", cx.prefix .. KEY.delayed, id) then
       job.state = STATE.delayed
-    elseif call("ZSCORE", cx.P .. "b", id) then
+    elseif call("ZSCORE", cx.prefix .. KEY.blocked, id) then
       job.state = STATE.blocked
     else
       job.state = STATE.waiting
@@ -192,14 +192,14 @@ function J.name_key(job)
   return job.name, job.key
 end
 
-function J.save_run(cx, job) call("HSET", cx.P .. "h", job.id, J.pack_run(job)) end
+function J.save_run(cx, job) call("HSET", cx.prefix .. KEY.runs, job.id, J.pack_run(job)) end
 
-function J.write(cx, job) call("SET", cx.P .. "j:" .. job.id, job.rec) end
+function J.write(cx, job) call("SET", cx.prefix .. KEY.job .. job.id, job.rec) end
 
 -- The same with its end, of which the run becomes a part.
 function J.write_end(cx, job)
   local run, reason = J.pack_run(job), job.reason:sub(1, 255)
-  call("SET", cx.P .. "j:" .. job.id, "\255" .. spack(">BI6I2", job.state, job.finished, #run) .. run .. string.char(#reason) .. reason
+  call("SET", cx.prefix .. KEY.job .. job.id, "\255" .. spack(">BI6I2", job.state, job.finished, #run) .. run .. string.char(#reason) .. reason
     .. spack(">I4", #job.result) .. job.result .. job.rec)
 end
 
@@ -218,7 +218,7 @@ function J.entry_parts(entry)
 end
 
 function J.extra(cx, job, ...)
-  call("HSET", cx.P .. "x:" .. job.id, ...)
+  call("HSET", cx.prefix .. KEY.extras .. job.id, ...)
   job.rflags = J.with(job.rflags, J.EXTRA)
 end
 

@@ -1,18 +1,18 @@
 -- schedules: jobs that come by the clock. sc: id → spec, as the caller packed it · ss: id → its state packed · sd: ids by their next time
 -- When the next time is, callers work out; here it is compared and set, so that each time fires once.
 
-local function state_of(P, id)
-  local packed = call("HGET", P .. "ss", id)
+local function state_of(prefix, id)
+  local packed = call("HGET", prefix .. KEY.schedule_states, id)
   return packed and munpack(packed)
 end
 
-local function keep(P, id, state)
-  call("HSET", P .. "ss", id, mpack(state))
-  if state.next and not state.paused then call("ZADD", P .. "sd", state.next, id) else call("ZREM", P .. "sd", id) end
+local function keep(prefix, id, state)
+  call("HSET", prefix .. KEY.schedule_states, id, mpack(state))
+  if state.next and not state.paused then call("ZADD", prefix .. KEY.schedules_due, state.next, id) else call("ZREM", prefix .. KEY.schedules_due, id) end
 end
 
-local function view(P, id, state)
-  return { id, call("HGET", P .. "sc", id), state.next or "", state.fired, state.last or "", state.paused and 1 or 0, state.created }
+local function view(prefix, id, state)
+  return { id, call("HGET", prefix .. KEY.schedule_specs, id), state.next or "", state.fired, state.last or "", state.paused and 1 or 0, state.created }
 end
 
 -- The log tells what was done to a schedule, and to which.
@@ -26,27 +26,27 @@ end
 function J.schedule(keys, args)
   local now, home, actor, id, spec, next_time, rule = unpack(args)
   local cx = J.open(keys[1], now)
-  local P = cx.P
-  local state = state_of(P, id)
-  if not state or call("HGET", P .. "sc", id) ~= spec then
+  local prefix = cx.prefix
+  local state = state_of(prefix, id)
+  if not state or call("HGET", prefix .. KEY.schedule_specs, id) ~= spec then
     local paused = state and state.paused -- what an operator has stopped, a changed spec does not set going
     state = munpack(rule)
     state.paused = paused
     state.next, state.fired, state.created = tonumber(next_time), 0, cx.now
-    call("HSET", P .. "sc", id, spec)
-    keep(P, id, state)
+    call("HSET", prefix .. KEY.schedule_specs, id, spec)
+    keep(prefix, id, state)
     changed(cx, home, "put", id, actor)
   end
-  return { view(P, id, state), cx.outbox }
+  return { view(prefix, id, state), cx.outbox }
 end
 
 -- unschedule. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", id. RETURNS {1 if it was there, messages waiting}
 function J.unschedule(keys, args)
   local now, home, actor, id = unpack(args)
   local cx = J.open(keys[1], now)
-  call("ZREM", cx.P .. "sd", id)
-  call("HDEL", cx.P .. "sc", id)
-  local there = call("HDEL", cx.P .. "ss", id)
+  call("ZREM", cx.prefix .. KEY.schedules_due, id)
+  call("HDEL", cx.prefix .. KEY.schedule_specs, id)
+  local there = call("HDEL", cx.prefix .. KEY.schedule_states, id)
   if there == 1 then changed(cx, home, "dropped", id, actor) end
   return { there, cx.outbox }
 end
@@ -55,11 +55,11 @@ end
 function J.pause_schedule(keys, args)
   local now, home, actor, id, paused = unpack(args)
   local cx = J.open(keys[1], now)
-  local state = state_of(cx.P, id)
+  local state = state_of(cx.prefix, id)
   if not state then return { "m", 0 } end
   if (paused == "1") == (state.paused == true) then return { "l", 0 } end
   state.paused = paused == "1" or nil
-  keep(cx.P, id, state)
+  keep(cx.prefix, id, state)
   changed(cx, home, paused == "1" and "paused" or "resumed", id, actor)
   return { "d", cx.outbox }
 end
@@ -71,12 +71,12 @@ function J.schedules(keys, args)
   limit = tonumber(limit)
   local answers, ids = {}
   if due == "1" then
-    ids = call("ZRANGEBYSCORE", cx.P .. "sd", "-inf", cx.now - cx.ahead, "LIMIT", 0, limit) -- times of day are the clock's
+    ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.schedules_due, "-inf", cx.now - cx.ahead, "LIMIT", 0, limit) -- times of day are the clock's
   else
-    ids = call("HKEYS", cx.P .. "ss")
+    ids = call("HKEYS", cx.prefix .. KEY.schedule_states)
     table.sort(ids)
   end
-  for i = 1, math.min(#ids, limit) do answers[i] = view(cx.P, ids[i], state_of(cx.P, ids[i])) end
+  for i = 1, math.min(#ids, limit) do answers[i] = view(cx.prefix, ids[i], state_of(cx.prefix, ids[i])) end
   return answers
 end
 
@@ -94,16 +94,16 @@ end
 function J.fire(keys, args)
   local now, id, at, next_time, spec, queue, job_id, body, home = unpack(args, 1, 9)
   local cx = J.open(keys[1], now)
-  local state = state_of(cx.P, id)
-  if not state or state.paused or state.next ~= tonumber(at) or call("HGET", cx.P .. "sc", id) ~= spec then return { 0, 0, 0 } end
+  local state = state_of(cx.prefix, id)
+  if not state or state.paused or state.next ~= tonumber(at) or call("HGET", cx.prefix .. KEY.schedule_specs, id) ~= spec then return { 0, 0, 0 } end
   local wrong = body ~= "" and misfit(cx, body)
   if wrong then return wrong end
   state.next = tonumber(next_time)
   if body ~= "" then
     state.fired, state.last = state.fired + 1, tonumber(at)
-    J.post(cx, queue, { type = "put", id = job_id, body = body, schedule = id, base = cx.P, home = home })
+    J.post(cx, queue, { type = "put", id = job_id, body = body, schedule = id, base = cx.prefix, home = home })
   end
-  keep(cx.P, id, state)
+  keep(cx.prefix, id, state)
   J.deliver_local(cx)
   J.close(cx)
   return { 1, cx.outbox, cx.to_wake or 0 }
@@ -113,20 +113,20 @@ end
 function J.MAIL.put(cx, m)
   J.fix_mode(cx, m.body)
   local answer = J.put_if_room(cx, J.room(cx), 1, m.id, m.body)
-  if answer[4] == -1 then J.done_to(cx, m.home or cx.P, "missed", m.id) end
+  if answer[4] == -1 then J.done_to(cx, m.home or cx.prefix, "missed", m.id) end
   if answer[2] ~= m.id or answer[4] == -1 then J.post(cx, m.base, { type = "rearm", schedule = m.schedule }) end
 end
 
 -- The job of an after-complete schedule has ended: it goes on from here. Copies core/cron.py: after_end.
 function J.MAIL.rearm(cx, m)
-  local state = state_of(cx.P, m.schedule)
+  local state = state_of(cx.prefix, m.schedule)
   if not state or not state.after or state.next then return end
   local following = cx.now - cx.ahead + state.every
   if (state.limit and state.fired >= state.limit) or (state.stop and following > state.stop) then return end
   state.next = following
-  keep(cx.P, m.schedule, state)
+  keep(cx.prefix, m.schedule, state)
 end
 
 function J.schedule_ended(cx, id)
-  J.post(cx, call("HGET", cx.P .. "m", "base") or cx.P, { type = "rearm", schedule = id })
+  J.post(cx, call("HGET", cx.prefix .. KEY.settings, "base") or cx.prefix, { type = "rearm", schedule = id })
 end

@@ -7,12 +7,12 @@
 local STATE, STEP = J.STATE, 500 -- members and edges per step: the server does nothing else meanwhile
 
 -- Whether an id is a member of the flow that is not in yet.
-function J.is_staged(cx, flow, id) return call("SISMEMBER", cx.P .. "fl:" .. flow, id) == 1 end
+function J.is_staged(cx, flow, id) return call("SISMEMBER", cx.prefix .. KEY.flow_members .. flow, id) == 1 end
 
 -- A job waits for a member that is not in yet: it is told of when it is.
 function J.wait_for_member(cx, flow, id, who)
-  call("SADD", cx.P .. "fw:" .. flow, id)
-  call("SADD", cx.P .. "fw:" .. flow .. "\n" .. id, who)
+  call("SADD", cx.prefix .. KEY.flow_awaited .. flow, id)
+  call("SADD", cx.prefix .. KEY.flow_awaited .. flow .. "\n" .. id, who)
 end
 
 -- One member with many edges goes in by pieces: {id, body ("" after the first), edges, 1 if there are more}
@@ -20,7 +20,7 @@ local function stage_tied(cx, flow, id, body, edges)
   for first = 1, #edges, STEP do
     local last = math.min(first + STEP - 1, #edges)
     local piece = { id, first == 1 and body or "", { unpack(edges, first, last) }, last < #edges and 1 or 0 }
-    call("RPUSH", cx.P .. "fe:" .. flow, mpack(piece))
+    call("RPUSH", cx.prefix .. KEY.flow_tied .. flow, mpack(piece))
   end
 end
 
@@ -45,12 +45,12 @@ function J.stage(keys, args)
   local wrong = J.refusal(cx, tonumber(plain), tonumber(keyed), tonumber(cost))
   wrong = wrong or take_places(cx, flow, args)
   if wrong then return wrong end
-  call("ZADD", cx.P .. "fz", "NX", cx.now, flow)
+  call("ZADD", cx.prefix .. KEY.flows, "NX", cx.now, flow)
   for i = 6, #args, 3 do
     local id, body, edges = args[i], args[i + 1], args[i + 2]
-    if call("SADD", cx.P .. "fl:" .. flow, id) == 1 then
+    if call("SADD", cx.prefix .. KEY.flow_members .. flow, id) == 1 then
       if edges == "" then
-        call("RPUSH", cx.P .. "fm:" .. flow, mpack({ id, body }))
+        call("RPUSH", cx.prefix .. KEY.flow_free .. flow, mpack({ id, body }))
       else
         stage_tied(cx, flow, id, body, munpack(edges))
       end
@@ -67,7 +67,7 @@ function J.seal(keys, args)
   local wrong = J.refusal(cx, tonumber(plain), tonumber(keyed), tonumber(cost))
   if wrong then return wrong end
   if not J.meta(cx).mode then
-    call("HSET", cx.P .. "m", "mode", keyed == "0" and "plain" or "keyed")
+    call("HSET", cx.prefix .. KEY.settings, "mode", keyed == "0" and "plain" or "keyed")
     J.meta_changed(cx)
     return 1
   end
@@ -76,11 +76,11 @@ end
 
 -- Those who waited for this member before it was in.
 local function tell_watchers(cx, flow, id)
-  local name = cx.P .. "fw:" .. flow .. "\n" .. id
+  local name = cx.prefix .. KEY.flow_awaited .. flow .. "\n" .. id
   local who = call("SMEMBERS", name)
   if #who == 0 then return end
   call("UNLINK", name)
-  call("SREM", cx.P .. "fw:" .. flow, id)
+  call("SREM", cx.prefix .. KEY.flow_awaited .. flow, id)
   J.watched(cx, id, who)
 end
 
@@ -88,7 +88,7 @@ end
 local function bring_in(cx, flow, id, body, edges)
   J.fix_mode(cx, body)
   local answer = J.alias(cx, id, J.put_one(cx, 1, id, body, edges))
-  if edges then call("SREM", cx.P .. "fl:" .. flow, id) end -- the others of a step leave together
+  if edges then call("SREM", cx.prefix .. KEY.flow_members .. flow, id) end -- the others of a step leave together
   tell_watchers(cx, flow, id)
   return answer
 end
@@ -96,7 +96,7 @@ end
 -- A piece of a member with edges. Until its last one it is held by `tying`: those it waits for may all have ended before.
 -- A job that was there already under the id has its own edges, and gets none. RETURNS an answer with the first piece.
 local function bring_in_piece(cx, flow, id, body, edges, more)
-  local x, answer = cx.P .. "x:" .. id, nil
+  local x, answer = cx.prefix .. KEY.extras .. id, nil
   if body ~= "" then
     answer = bring_in(cx, flow, id, body, edges)
     local is_new = answer[2] == id and not answer[5]
@@ -120,8 +120,8 @@ end
 
 local function forget(cx, flow)
   J.give_back(cx, flow)
-  call("UNLINK", cx.P .. "fl:" .. flow, cx.P .. "fe:" .. flow, cx.P .. "fm:" .. flow, cx.P .. "fw:" .. flow)
-  call("ZREM", cx.P .. "fz", flow)
+  call("UNLINK", cx.prefix .. KEY.flow_members .. flow, cx.prefix .. KEY.flow_tied .. flow, cx.prefix .. KEY.flow_free .. flow, cx.prefix .. KEY.flow_awaited .. flow)
+  call("ZREM", cx.prefix .. KEY.flows, flow)
 end
 
 -- submit: a step of bringing in this queue's part of a flow. KEYS 1 prefix. ARGS now, flow, "tied" for members with edges or "free"
@@ -131,7 +131,7 @@ function J.submit(keys, args)
   local cx = J.open(keys[1], now)
   cx.flow = flow
   local answers, ids, room, new = {}, {}, STEP, 0
-  local list = cx.P .. (which == "tied" and "fe:" or "fm:") .. flow
+  local list = cx.prefix .. (which == "tied" and KEY.flow_tied or KEY.flow_free) .. flow
   while room > 0 do
     local some = call("LPOP", list, which == "tied" and 1 or room)
     if not some or #some == 0 then break end
@@ -147,9 +147,9 @@ function J.submit(keys, args)
     end
   end
   J.give_back(cx, flow, new)
-  if which == "free" then J.variadic("SREM", cx.P .. "fl:" .. flow, ids) end
+  if which == "free" then J.variadic("SREM", cx.prefix .. KEY.flow_members .. flow, ids) end
   local left = call("LLEN", list)
-  if left == 0 and which == "free" and call("LLEN", cx.P .. "fe:" .. flow) == 0 then forget(cx, flow) end
+  if left == 0 and which == "free" and call("LLEN", cx.prefix .. KEY.flow_tied .. flow) == 0 then forget(cx, flow) end
   J.close(cx)
   J.look_again(cx, answers)
   return { cx.to_wake or 0, cx.outbox, cx.due_at and cx.due_at - cx.now or -1, answers, ids, left > 0 and 1 or 0 }
@@ -157,7 +157,7 @@ end
 
 -- Forget a flow's part of this queue. Whoever waited for members of it hears that they are gone.
 function J.discard_flow(cx, flow)
-  local waited = call("SMEMBERS", cx.P .. "fw:" .. flow)
+  local waited = call("SMEMBERS", cx.prefix .. KEY.flow_awaited .. flow)
   forget(cx, flow)
   for i = 1, #waited do tell_watchers(cx, flow, waited[i]) end
 end
@@ -172,7 +172,7 @@ end
 
 -- staged: flows begun before a time. KEYS 1 prefix. ARGS before, limit. RETURNS flow, beginning, …
 function J.staged(keys, args)
-  return call("ZRANGEBYSCORE", keys[1] .. "fz", "-inf", args[1], "WITHSCORES", "LIMIT", 0, args[2])
+  return call("ZRANGEBYSCORE", keys[1] .. KEY.flows, "-inf", args[1], "WITHSCORES", "LIMIT", 0, args[2])
 end
 
 -- known: which of these ids have a record or are about to. KEYS 1 prefix. ARGS now, id, … RETURNS "1" or "0" per id

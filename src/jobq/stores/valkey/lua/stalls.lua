@@ -5,7 +5,7 @@ local DEFAULT = J.DEFAULT.max_stalls
 -- What workers declared, by task name. The text of one call is the same for all its jobs.
 local function declared(cx)
   if not cx.max_stalls then
-    local text = call("HGET", cx.P .. "m", "max_stalls")
+    local text = call("HGET", cx.prefix .. KEY.settings, "max_stalls")
     cx.max_stalls = text and cjson.decode(text) or {}
   end
   return cx.max_stalls
@@ -32,5 +32,5 @@ function J.declare_stalls(cx, text)
   for name, n in pairs(cjson.decode(text)) do
     if n == DEFAULT then all[name] = nil else all[name] = n end
   end
-  if next(all) then call("HSET", cx.P .. "m", "max_stalls", cjson.encode(all)) else call("HDEL", cx.P .. "m", "max_stalls") end
+  if next(all) then call("HSET", cx.prefix .. KEY.settings, "max_stalls", cjson.encode(all)) else call("HDEL", cx.prefix .. KEY.settings, "max_stalls") end
 end

@@ -6,7 +6,7 @@ local STATE = J.STATE
 
 -- Who holds a lock: an id, or nil.
 local function holder(cx, lock)
-  local held = call("HGET", cx.P .. "u", lock)
+  local held = call("HGET", cx.prefix .. KEY.locks, lock)
   if not held then return nil end
   local until_ms, id = held:match("^(%d+)\t(.*)$")
   until_ms = tonumber(until_ms)
@@ -16,14 +16,14 @@ end
 
 local function take(cx, lock, id, ttl)
   local until_ms = ttl and cx.now + ttl or 0
-  call("HSET", cx.P .. "u", lock, string.format("%.0f", until_ms) .. "\t" .. id)
-  if ttl then call("ZADD", cx.P .. "uy", until_ms, lock) else call("ZREM", cx.P .. "uy", lock) end
+  call("HSET", cx.prefix .. KEY.locks, lock, string.format("%.0f", until_ms) .. "\t" .. id)
+  if ttl then call("ZADD", cx.prefix .. KEY.lock_ends, until_ms, lock) else call("ZREM", cx.prefix .. KEY.lock_ends, lock) end
 end
 
 local function drop(cx, lock, id)
   if holder(cx, lock) == id then
-    call("HDEL", cx.P .. "u", lock)
-    call("ZREM", cx.P .. "uy", lock)
+    call("HDEL", cx.prefix .. KEY.locks, lock)
+    call("ZREM", cx.prefix .. KEY.lock_ends, lock)
     return true
   end
   return false
@@ -108,7 +108,7 @@ local function pass_on(cx, lock)
   if stands == "fresh" or stands == "started" then return end
   drop(cx, lock .. "\nnext", next_id)
   if not id then take(cx, lock, next_id, J.options(follower).lock_ttl) end
-  call("HDEL", cx.P .. "x:" .. next_id, "follows")
+  call("HDEL", cx.prefix .. KEY.extras .. next_id, "follows")
   J.unblock_if_free(cx, follower)
 end
 
@@ -126,10 +126,10 @@ function J.unlock_removed(cx, job)
 end
 
 function J.sweep_locks(cx, limit)
-  local locks = call("ZRANGEBYSCORE", cx.P .. "uy", "-inf", cx.now, "LIMIT", 0, limit)
+  local locks = call("ZRANGEBYSCORE", cx.prefix .. KEY.lock_ends, "-inf", cx.now, "LIMIT", 0, limit)
   if #locks > 0 then
-    call("HDEL", cx.P .. "u", unpack(locks))
-    call("ZREM", cx.P .. "uy", unpack(locks))
+    call("HDEL", cx.prefix .. KEY.locks, unpack(locks))
+    call("ZREM", cx.prefix .. KEY.lock_ends, unpack(locks))
   end
   return #locks
 end

@@ -3,7 +3,7 @@
 
 -- RETURNS times, since, due; 0 where there is none
 local function put_off(cx, job)
-  local kept = J.has(job.rflags, J.EXTRA) and call("HGET", cx.P .. "x:" .. job.id, "put_off")
+  local kept = J.has(job.rflags, J.EXTRA) and call("HGET", cx.prefix .. KEY.extras .. job.id, "put_off")
   if not kept then return 0, 0, 0 end
   local times, since, due = kept:match("^(%d+)\t(%d+)\t(%d+)$")
   return tonumber(times), tonumber(since), tonumber(due)

@@ -3,15 +3,15 @@ local STATE = J.STATE
 
 -- Delayed jobs whose time has come, oldest first. RETURNS how many.
 function J.promote(cx, limit)
-  local ids = call("ZRANGEBYSCORE", cx.P .. "d", "-inf", "(" .. (cx.now + 1), "LIMIT", 0, limit)
+  local ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.delayed, "-inf", "(" .. (cx.now + 1), "LIMIT", 0, limit)
   for i = 1, #ids do
     local job = J.load(cx, ids[i])
     if job and J.too_early(cx, job) then
-      call("ZADD", cx.P .. "d", J.delay_score(cx, J.due(cx, J.options(job))), ids[i])
+      call("ZADD", cx.prefix .. KEY.delayed, J.delay_score(cx, J.due(cx, J.options(job))), ids[i])
     elseif job then
       J.to_waiting(cx, job, "promoted", J.place_when_due(cx, job))
     else
-      call("ZREM", cx.P .. "d", ids[i])
+      call("ZREM", cx.prefix .. KEY.delayed, ids[i])
     end
   end
   return #ids
@@ -27,15 +27,15 @@ end
 
 -- Leases that ran out: back to the front of the line, or failed past max_stalls. RETURNS how many.
 function J.repair(cx, limit)
-  local ids, lost = call("ZRANGEBYSCORE", cx.P .. "q", "-inf", cx.now, "LIMIT", 0, limit), false
+  local ids, lost = call("ZRANGEBYSCORE", cx.prefix .. KEY.leases, "-inf", cx.now, "LIMIT", 0, limit), false
   for i = 1, #ids do
     local job = J.load(cx, ids[i])
     if job and job.state == STATE.active and not job.broken then
       J.stalled(cx, job)
     else
       if job and job.state == STATE.active then J.fail_broken(cx, job) end
-      call("ZREM", cx.P .. "q", ids[i])
-      call("HDEL", cx.P .. "h", ids[i])
+      call("ZREM", cx.prefix .. KEY.leases, ids[i])
+      call("HDEL", cx.prefix .. KEY.runs, ids[i])
       lost = true -- and nobody knows which key had it
     end
   end
@@ -65,9 +65,9 @@ function J.expire(cx, job)
 end
 
 function J.expire_due(cx, limit)
-  local ids = call("ZRANGEBYSCORE", cx.P .. "t", "-inf", cx.now, "LIMIT", 0, limit)
+  local ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.ttls, "-inf", cx.now, "LIMIT", 0, limit)
   for i = 1, #ids do
-    call("ZREM", cx.P .. "t", ids[i])
+    call("ZREM", cx.prefix .. KEY.ttls, ids[i])
     local job = J.load(cx, ids[i])
     local ends = job and job.state == STATE.waiting and J.ttl_end(cx, job)
     if ends and ends <= cx.now then J.expire(cx, job) end
@@ -77,12 +77,12 @@ end
 
 -- Waits for children or a signal that have timed out: the job goes on without.
 function J.waited_enough(cx, limit)
-  local ids = call("ZRANGEBYSCORE", cx.P .. "bt", "-inf", cx.now, "LIMIT", 0, limit)
+  local ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.block_timeouts, "-inf", cx.now, "LIMIT", 0, limit)
   for i = 1, #ids do
-    call("ZREM", cx.P .. "bt", ids[i])
+    call("ZREM", cx.prefix .. KEY.block_timeouts, ids[i])
     local job = J.load(cx, ids[i])
     if job and job.state == STATE.blocked then
-      local signal = call("HGET", cx.P .. "x:" .. job.id, "signal")
+      local signal = call("HGET", cx.prefix .. KEY.extras .. job.id, "signal")
       if signal then J.add_signal(cx, job, signal, "") end -- an empty value: nothing came
       J.unblock(cx, job, "timeout")
     end
@@ -93,8 +93,8 @@ end
 -- Forget ended jobs, all at once (J.purge does it for one). Ids without a record go from the listing all the same.
 local function purge_from(cx, list, ids)
   if #ids == 0 then return 0 end
-  local P, names, gone, by_state = cx.P, {}, {}, {}
-  for i = 1, #ids do names[i] = P .. "j:" .. ids[i] end
+  local prefix, names, gone, by_state = cx.prefix, {}, {}, {}
+  for i = 1, #ids do names[i] = prefix .. KEY.job .. ids[i] end
   local recs = J.mget(names)
   for i = 1, #ids do
     local rec, id = recs[i], ids[i]
@@ -103,17 +103,17 @@ local function purge_from(cx, list, ids)
       by_state[state] = by_state[state] or {}
       table.insert(by_state[state], id)
       local rflags = rec:byte(43) or 0 -- none: it cannot be read
-      if J.has(rflags, J.LEFT) then call("HSET", P .. "tb", id, J.read(id, rec).life + 1) end
+      if J.has(rflags, J.LEFT) then call("HSET", prefix .. KEY.next_lives, id, J.read(id, rec).life + 1) end
       gone[#gone + 1] = names[i]
-      gone[#gone + 1] = P .. "x:" .. id
-      gone[#gone + 1] = P .. "n:" .. id
-      if J.has(rflags, J.EXTRA) then gone[#gone + 1] = P .. "er:" .. id end
+      gone[#gone + 1] = prefix .. KEY.extras .. id
+      gone[#gone + 1] = prefix .. KEY.log_lines .. id
+      if J.has(rflags, J.EXTRA) then gone[#gone + 1] = prefix .. KEY.failed_runs .. id end
     end
   end
   for first = 1, #gone, J.CHUNK do call("UNLINK", unpack(gone, first, math.min(first + J.CHUNK - 1, #gone))) end
   for state, ended in pairs(by_state) do
-    for _, set in ipairs({ "e", "k", "y" }) do J.variadic("ZREM", P .. set .. state, ended) end
-    J.variadic("ZREM", P .. "y", ended)
+    for _, set in ipairs({ KEY.ended, KEY.ended_given_id, KEY.ended_own_ttl }) do J.variadic("ZREM", prefix .. set .. state, ended) end
+    J.variadic("ZREM", prefix .. KEY.own_ttl_ends, ended)
   end
   J.variadic("ZREM", list, ids)
   return #ids
@@ -121,27 +121,27 @@ end
 
 -- Retention: by age, by a time of their own, by count. RETURNS how many records went.
 function J.sweep(cx, limit)
-  local P, n, meta = cx.P, 0, J.meta(cx)
+  local prefix, n, meta = cx.prefix, 0, J.meta(cx)
   for state = STATE.completed, STATE.cancelled do
     local keep = J.retention(cx, state)
     if keep then
-      for _, list in ipairs({ "e", "k" }) do
-        local key = P .. list .. state
+      for _, list in ipairs({ KEY.ended, KEY.ended_given_id }) do
+        local key = prefix .. list .. state
         n = n + purge_from(cx, key, call("ZRANGEBYSCORE", key, "-inf", cx.now - keep, "LIMIT", 0, math.max(limit - n, 0)))
       end
     end
     local count = meta.count ~= "" and tonumber(meta.count or J.DEFAULT.kept)
     if count and n < limit then
-      local over = call("ZCARD", P .. "e" .. state) - count -- those with an id or a time of their own do not count
-      if over > 0 then n = n + purge_from(cx, P .. "e" .. state, call("ZRANGE", P .. "e" .. state, 0, math.min(over, limit - n) - 1)) end
+      local over = call("ZCARD", prefix .. KEY.ended .. state) - count -- those with an id or a time of their own do not count
+      if over > 0 then n = n + purge_from(cx, prefix .. KEY.ended .. state, call("ZRANGE", prefix .. KEY.ended .. state, 0, math.min(over, limit - n) - 1)) end
     end
   end
-  return n + purge_from(cx, P .. "y", call("ZRANGEBYSCORE", P .. "y", "-inf", cx.now, "LIMIT", 0, math.max(limit - n, 0)))
+  return n + purge_from(cx, prefix .. KEY.own_ttl_ends, call("ZRANGEBYSCORE", prefix .. KEY.own_ttl_ends, "-inf", cx.now, "LIMIT", 0, math.max(limit - n, 0)))
 end
 
 function J.ended_count(cx, state)
-  local P = cx.P
-  return call("ZCARD", P .. "e" .. state) + call("ZCARD", P .. "k" .. state) + call("ZCARD", P .. "y" .. state)
+  local prefix = cx.prefix
+  return call("ZCARD", prefix .. KEY.ended .. state) + call("ZCARD", prefix .. KEY.ended_given_id .. state) + call("ZCARD", prefix .. KEY.ended_own_ttl .. state)
 end
 
 -- What time has done to the queue since. The counters know when there is nothing to do, which is nearly always.
@@ -152,11 +152,11 @@ function J.prepare(cx, limit)
     J.expire_due(cx, limit)
     J.waited_enough(cx, limit)
     J.release_keys(cx)
-    n.timer = J.soonest(cx, "d", "t", "bt", "hd")
+    n.timer = J.soonest(cx, KEY.delayed, KEY.ttls, KEY.block_timeouts, KEY.keys_skipped)
   end
   if n.leases > 0 and n.leases <= cx.now then
     J.repair(cx, limit)
-    n.leases = J.soonest(cx, "q")
+    n.leases = J.soonest(cx, KEY.leases)
   end
   J.deliver_local(cx)
 end
@@ -171,12 +171,12 @@ function J.tick(keys, args)
   J.tick_holds(cx)
   steps = steps + J.release_keys(cx)
   local counters = J.counters(cx)
-  counters.timer, counters.leases = J.soonest(cx, "d", "t", "bt", "hd"), J.soonest(cx, "q")
+  counters.timer, counters.leases = J.soonest(cx, KEY.delayed, KEY.ttls, KEY.block_timeouts, KEY.keys_skipped), J.soonest(cx, KEY.leases)
   local time = call("TIME")
-  local gone = call("ZRANGEBYSCORE", cx.P .. "z", "-inf", time[1] - 120, "LIMIT", 0, 100)
-  J.variadic("ZREM", cx.P .. "z", gone)
-  J.variadic("HDEL", cx.P .. "zs", gone)
+  local gone = call("ZRANGEBYSCORE", cx.prefix .. KEY.sleepers, "-inf", time[1] - 120, "LIMIT", 0, 100)
+  J.variadic("ZREM", cx.prefix .. KEY.sleepers, gone)
+  J.variadic("HDEL", cx.prefix .. KEY.sleeper_slots, gone)
   local unread = J.log_trim(cx)
   J.close(cx)
-  return { math.min(steps, limit), cx.to_wake or 0, call("ZCARD", cx.P .. "o"), unread }
+  return { math.min(steps, limit), cx.to_wake or 0, call("ZCARD", cx.prefix .. KEY.outbox), unread }
 end
