@@ -17,7 +17,7 @@ from jobq import Queue
 from jobq.errors import ConfigError
 from jobq.pipeline import synthetic
 from jobq.pipeline.audit import Audit, QueueAudit, StoreView, audit
-from jobq.pipeline.cli import _audit_grid, _remarks
+from jobq.pipeline.cli.audit import audit_table, remarks
 from jobq.pipeline.lake import Lake
 from tests.pipeline.conftest import History, take_in
 
@@ -287,7 +287,7 @@ def test_a_queue_that_never_reached_the_lake_is_not_overlooked(
 def test_where_there_is_no_queue_nothing_is_proved() -> None:
     found = Audit(queues=())
     assert (found.verdict, found.exit_code) == ("unprovable", 2)
-    assert _remarks(found) == ["there is no queue to audit: nothing has reached the lake"]
+    assert remarks(found) == ["no queue to audit: no event has reached the lake"]
 
 
 def test_a_folder_that_is_no_lake_is_refused_and_not_made(
@@ -317,10 +317,10 @@ def test_the_audits_table_is_readable_at_80_columns() -> None:
     }
     found = Audit(queues=(QueueAudit(**fields, **books, faults={"resurrected": 2}),))  # type: ignore[arg-type]
     console = Console(width=80, file=StringIO())
-    console.print(_audit_grid(found))
+    console.print(audit_table(found))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(name in text for name in (*books, "tenant/queue", "12,345,678", "123,456", "12,345"))
-    assert _remarks(found) == [
+    assert remarks(found) == [
         "umbrella/thumbnails-large: violated; 2 × resurrected; 12,345 lives too many ended",
         "0 of 1 queues proved",
     ]

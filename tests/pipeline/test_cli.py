@@ -1,4 +1,4 @@
-"""What a command cannot do, it says in one line, and it leaves nothing behind."""
+"""A jq-pipeline command that cannot work prints a one-line error and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from jobq.pipeline import cli
+from jobq.pipeline.cli import group, main
 
 
 @pytest.fixture
 def where(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a table of one row. Commands use the session of the tests."""
-    monkeypatch.setattr(cli, "open_session", lambda *_, **__: spark)
+    monkeypatch.setattr(group, "open_session", lambda *_, **__: spark)
     (tmp_path / "rows.json").write_text('{"invoice": 1}')
     return tmp_path
 
 
-def said(where: Path, command: str) -> Result:
-    """Run it; `@` stands for the folder."""
-    return CliRunner().invoke(cli.main, command.replace("@", str(where)).split())
+def run(where: Path, command: str) -> Result:
+    """Run a command line in which `@` stands for the folder."""
+    return CliRunner().invoke(main, command.replace("@", str(where)).split())
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def said(where: Path, command: str) -> Result:
         ("run --once --lake @/lake --source valkey://localhost:1", "no answer from localhost:1"),
         (
             "load @/missing.parquet --queue q --task t --url sqlite:///@/jobs.db",
-            "missing.parquet cannot be read as parquet",
+            "missing.parquet as parquet",
         ),
         (
             "load @/rows.json --format json --queue q --task t --url valkey://localhost:1",
@@ -50,15 +50,15 @@ def said(where: Path, command: str) -> Result:
         ),
         (
             "report --lake @/lake --out @/report.html --since 15.11.2026",
-            "'15.11.2026' is not a day: YYYY-MM-DD",
+            "'15.11.2026' is not a date: use YYYY-MM-DD",
         ),
-        ("rebuild --lake @/lake --since yesterday", "'yesterday' is not a day: YYYY-MM-DD"),
+        ("rebuild --lake @/lake --since yesterday", "'yesterday' is not a date: use YYYY-MM-DD"),
     ],
 )
-def test_what_was_asked_for_wrongly_is_said_in_one_line(
+def test_a_wrong_option_or_an_unusable_input_is_a_one_line_error(
     where: Path, command: str, says: str
 ) -> None:
-    done = said(where, command)
+    done = run(where, command)
     assert done.exit_code in (1, 2)
     assert isinstance(done.exception, SystemExit), done.exception
     last = done.output.splitlines()[-1]
@@ -78,7 +78,7 @@ def test_what_was_asked_for_wrongly_is_said_in_one_line(
     ],
 )
 def test_a_folder_that_is_no_lake_is_an_error_and_is_not_made(where: Path, command: str) -> None:
-    done = said(where, f"{command} --lake @/typo")
+    done = run(where, f"{command} --lake @/typo")
     assert (done.exit_code, done.output.splitlines()[-1]) == (
         1,
         f"Error: there is no lake in {where}/typo: `jq-pipeline run` makes one",

@@ -15,14 +15,14 @@ from jobq.errors import ConfigError
 _OURS = re.compile(r"^jobq\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
-def our_words(error: PySparkException) -> str | None:
+def jobq_message(error: PySparkException) -> str | None:
     """What jobq said in a Python worker; None if it was not jobq that failed."""
     said = _OURS.findall(str(error))
     return said[-1] if said else None
 
 
 @contextmanager
-def asked_for(what: str) -> Iterator[None]:
+def as_config_error(what: str) -> Iterator[None]:
     """What Spark says to an input that the user named is a ConfigError: a path that is not there, say."""
     try:
         yield

@@ -20,7 +20,7 @@ from jobq.client.log_reader import EventLog
 from jobq.core.kafka import sasl
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
-from jobq.pipeline.failures import asked_for
+from jobq.pipeline.failures import as_config_error
 from jobq.pipeline.transforms.parse import CORRUPT, WIRE, from_json_lines
 
 STORES = (
@@ -152,7 +152,7 @@ class FileSource:
         if self.max_files:
             reader = reader.option("maxFilesPerTrigger", self.max_files)
         # Not the column _metadata.file_path: with it, a copy of 1M lines took 9.0 instead of 7.3 CPU s.
-        with asked_for(f"there are no events to read in {self.folder}"):
+        with as_config_error(f"there are no events to read in {self.folder}"):
             return reader.json(self.folder).withColumn("origin", F.input_file_name())
 
 

@@ -17,7 +17,7 @@ from jobq import Queue
 from jobq.pipeline.datasource import register
 
 
-def ask(url: str, queue: str, tenant: str | None = None) -> None:
+def check_store(url: str, queue: str, tenant: str | None = None) -> None:
     """Raise what the store has against these jobs before any work is done: StoreUnavailable, ConfigError."""
 
     async def go() -> None:

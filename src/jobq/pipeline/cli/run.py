@@ -1,0 +1,112 @@
+"""`jq-pipeline run`: read events into the lake."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from jobq.pipeline.cli.audit import run_audit
+from jobq.pipeline.cli.group import lake_option, open_lake, say, slo_option, spark_options
+from jobq.pipeline.session import Format
+
+
+@click.command()
+@click.option(
+    "--source",
+    required=True,
+    metavar="URL",
+    help="Where to read events: kafka://host:9092/topic, a folder of JSON lines (files:///folder), "
+    "or the URL of a store.",
+)
+@lake_option
+@click.option("--once", is_flag=True, help="Read what is there now, then exit.")
+@click.option(
+    "--audit",
+    "audit_too",
+    is_flag=True,
+    help="With --once: audit the lake afterwards. If the source is a store, compare with it.",
+)
+@click.option(
+    "--report",
+    "page",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="With --once: write the HTML report to this file afterwards.",
+)
+@click.option(
+    "--format",
+    "format",
+    type=click.Choice(["parquet", "delta"]),
+    help="File format of a new lake. Default: parquet.",
+)
+@slo_option
+@click.option(
+    "--every", default=10.0, show_default=True, metavar="SECONDS", help="Interval between batches."
+)
+@click.option(
+    "--derive-every",
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Interval between updates of the derived tables.",
+)
+@click.option(
+    "--max-events",
+    type=int,
+    metavar="N",
+    help="Maximum events per batch, from Kafka or a store. Default: no limit for Kafka, 1,000,000 "
+    "for a store.",
+)
+@click.option(
+    "--max-files",
+    type=int,
+    metavar="N",
+    help="Maximum files per batch, from a folder. Default: no limit.",
+)
+@spark_options
+def run(
+    source: str,
+    lake: str,
+    once: bool,
+    audit_too: bool,
+    page: str | None,
+    format: Format | None,
+    slo_file: str | None,
+    every: float,
+    derive_every: float,
+    max_events: int | None,
+    max_files: int | None,
+    master: str | None,
+    conf: tuple[str, ...],
+) -> None:
+    """Read events into the lake and keep its tables up to date.
+
+    You can stop or kill it at any time: the next run continues where this one stopped."""
+    from jobq.pipeline.jobs.run import PipelineRun, describe
+    from jobq.pipeline.report import write_report
+    from jobq.pipeline.slo import load_targets
+    from jobq.pipeline.sources import open_source
+
+    opened = open_source(source, max_events=max_events, max_files=max_files)
+    targets = load_targets(slo_file)
+    opened_lake = open_lake(lake, master, conf, format=format, kafka=opened.kafka)
+    job = PipelineRun(
+        opened_lake, opened, targets, every=every, derive_every=derive_every, report=say
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: job.stop())
+    job.start(opened_lake.spark, once=once)
+    job.wait()
+    total = opened_lake.state.totals.events
+    click.echo(f"{describe(job.brought)}; the lake now has {total:,} events")
+    code = 0
+    if once and audit_too:
+        code = run_audit(opened_lake, source if opened.store else None, None)
+    if once and page:
+        write_report(opened_lake, Path(page))
+        click.echo(f"report: {page}")
+    opened_lake.spark.stop()
+    sys.exit(code)

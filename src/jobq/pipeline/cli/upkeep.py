@@ -1,0 +1,97 @@
+"""`jq-pipeline rebuild`, `compact` and `retention`: maintenance of a lake."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import click
+
+from jobq.pipeline.cli.group import (
+    lake_option,
+    open_existing_lake,
+    parse_day,
+    slo_option,
+    spark_options,
+)
+
+
+@click.command()
+@lake_option
+@slo_option
+@click.option(
+    "--since",
+    callback=parse_day,
+    metavar="YYYY-MM-DD",
+    help="First day to rebuild (UTC). Default: all days.",
+)
+@spark_options
+def rebuild(
+    lake: str, slo_file: str | None, since: str | None, master: str | None, conf: tuple[str, ...]
+) -> None:
+    """Rebuild the derived tables from `events`, e.g. after the SLO targets changed."""
+    from jobq.pipeline.jobs.upkeep import rebuild as rebuild_lake
+    from jobq.pipeline.slo import load_targets
+
+    targets = load_targets(slo_file)
+    opened = open_existing_lake(lake, master, conf)
+    with opened.writing("rebuild"):
+        opened.reload()
+        click.echo(f"rebuilt {len(rebuild_lake(opened, targets, since=since))} hours")
+    opened.spark.stop()
+
+
+@click.command()
+@lake_option
+@click.option(
+    "--target-mb",
+    default=128,
+    show_default=True,
+    metavar="MB",
+    help="Size of the files to write, in MB (Parquet lakes).",
+)
+@spark_options
+def compact(lake: str, target_mb: int, master: str | None, conf: tuple[str, ...]) -> None:
+    """Merge many small files into few large ones.
+
+    Refused while `run` is writing to the same Parquet lake."""
+    from jobq.pipeline.jobs.upkeep import compact as compact_lake
+
+    opened = open_existing_lake(lake, master, conf)
+    with nullcontext() if opened.state.format == "delta" else opened.writing("compact"):
+        opened.reload()
+        changed = compact_lake(opened, target=target_mb * 1024 * 1024)
+    for name, (before, after) in changed.items():
+        click.echo(f"{name}: {before} files → {after}")
+    opened.spark.stop()
+
+
+@click.command()
+@lake_option
+@click.option(
+    "--keep-days",
+    required=True,
+    metavar="DAYS",
+    type=click.IntRange(min=1),
+    help="Remove days that are older than this many days.",
+)
+@click.option(
+    "--all-tables",
+    is_flag=True,
+    help="Remove them from all tables. Default: only from events, attempts and quarantine.",
+)
+@spark_options
+def retention(
+    lake: str, keep_days: int, all_tables: bool, master: str | None, conf: tuple[str, ...]
+) -> None:
+    """Remove old days from the lake."""
+    from jobq.pipeline.jobs.upkeep import retain
+
+    opened = open_existing_lake(lake, master, conf)
+    with opened.writing("retention"):
+        opened.reload()
+        removed = retain(opened, keep_days=keep_days, all_tables=all_tables)
+    for name, count in removed.items():
+        click.echo(f"{name}: {count} partitions removed")
+    if not removed:
+        click.echo(f"nothing is older than {keep_days} days")
+    opened.spark.stop()
