@@ -80,17 +80,6 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
         await open_store(f"sqlite:///{path}").migrate()
 
 
-async def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    async with open_store(f"sqlite:///{path}") as store:
-        await store.put([spec("a")])
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = '99' WHERE name = 'schema'")
-    connection.close()
-    with pytest.raises(ConfigError, match="schema 99"):
-        await open_store(f"sqlite:///{path}").migrate()
-
-
 async def test_what_others_wrote_to_a_queue_counts_at_once(tmp_path: Path) -> None:
     """Two databases on one file, as two processes have: each remembers the queue's row only while the other does not write."""
     stores = [

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+import time
 from importlib.resources import files
 from pathlib import Path
 
 import apsw
 import pytest
 
+from jobq import __version__
 from jobq.core.commands import Rerun
-from jobq.core.records import Claim, Complete, JobKey, QueueName
+from jobq.core.records import Claim, Complete, JobKey, JobSpec, QueueName
 from jobq.core.states import State
+from jobq.errors import ConfigError
 from jobq.stores import open_store
 
 WORK, KEYED = QueueName("default", "work"), QueueName("default", "keyed")
@@ -136,3 +139,72 @@ def test_a_released_migration_never_changes(number: int) -> None:
     assert hashlib.sha256(data).hexdigest() == RELEASED[number], (
         "put the change into the newest migration instead"
     )
+
+
+def tell(path: Path, *statements: str) -> None:
+    """What another version of jobq may have written to a file."""
+    connection = apsw.Connection(str(path))
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+def newer(schema: int, oldest: int) -> str:
+    values = f"('schema', '{schema}'), ('oldest', '{oldest}'), ('release', '9.1.0')"
+    return f"INSERT OR REPLACE INTO meta VALUES {values}"
+
+
+async def test_a_file_says_which_layout_it_has(old_file: Path) -> None:
+    async with open_store(f"sqlite:///{old_file}"):
+        pass
+    connection = apsw.Connection(str(old_file))
+    facts = dict(connection.execute("SELECT name, value FROM meta"))
+    assert (facts["schema"], facts["oldest"], facts["release"]) == ("2", "2", __version__)
+
+
+async def test_an_old_file_is_not_migrated_while_its_workers_run(old_file: Path) -> None:
+    ahead = int(time.time() * 1000) + 60_000
+    tell(old_file, f"INSERT INTO workers VALUES ('left', x'', {ahead}, NULL)")
+    before = shape(old_file)
+    with pytest.raises(ConfigError, match=r"1 of its workers are running \(left\): stop all"):
+        async with open_store(f"sqlite:///{old_file}"):
+            pass
+    assert shape(old_file) == before
+
+
+async def test_a_file_of_a_newer_layout_is_refused_with_both_versions(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    async with open_store(f"sqlite:///{path}"):
+        pass
+    tell(path, newer(9, 8))
+    words = rf"jobs.db has layout 9, from jobq 9.1.0, and this is jobq {__version__}.* up to 2"
+    with pytest.raises(ConfigError, match=words):
+        async with open_store(f"sqlite:///{path}"):
+            pass
+
+
+async def test_a_file_of_a_newer_layout_that_only_adds_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    async with open_store(f"sqlite:///{path}"):
+        pass
+    tell(path, newer(9, 2))
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.put([job("a")])
+    facts = dict(apsw.Connection(str(path)).execute("SELECT name, value FROM meta"))
+    assert (facts["schema"], facts["release"]) == ("9", "9.1.0")
+
+
+async def test_an_open_handle_stops_writing_when_a_newer_jobq_migrates_the_file(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "jobs.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.put([job("a")])
+        tell(path, newer(9, 9))
+        with pytest.raises(ConfigError, match=r"has layout 9, from jobq 9\.1\.0"):
+            await store.put([job("b")])
+        assert (await store.count(WORK))[State.WAITING] == 1
+
+
+def job(id: str) -> JobSpec:
+    return JobSpec(queue=WORK, id=id, name="charge", payload=b"[[],{}]")

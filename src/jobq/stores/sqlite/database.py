@@ -334,6 +334,7 @@ class _Desk:
         elif connection.data_version() != self._version:
             self._memory.forget_queues()
             clock.load(connection)
+            schema.check(connection)
         elif len(self._memory.queues) > 2 * QUEUES:
             self._memory.forget_queues()
         alone = len(group) == 1

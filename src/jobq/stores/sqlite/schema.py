@@ -1,43 +1,73 @@
 """The schema of a database file: numbered migrations, applied in order, each once.
 
-`migrations/0001.sql` is the schema of jobq 0.1 and every later file changes it. A new database takes all of them, so there
-is one way to a schema and not two. `meta.schema` holds the number of the last one applied.
+`migrations/0001.sql` is the schema of jobq 0.1, and every later file changes it. A new database
+takes all of them, so a migrated file and a new one have the same schema. `meta` holds the number of
+the last migration (`schema`), the oldest schema whose code can work on the file (`oldest`), and the
+release that wrote both (`release`): see core/layout.py.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from importlib.resources import files
 
 import apsw
 
+from jobq.core.layout import Layout, refuse_newer, refuse_running
+from jobq.core.version import __version__
 from jobq.errors import ConfigError
 
 LATEST = 2
+"""The number of the newest migration."""
+OLDEST = 2
+"""The oldest schema whose code can work on a file of schema LATEST. Raise it with a migration that
+changes what the statements of older releases read or write; keep it for one that only adds."""
 
 
 def migrate(connection: apsw.Connection) -> str:
-    """Bring the database up to date inside the caller's transaction. Returns the id of its event log, made once."""
+    """Bring the database up to date inside the caller's transaction, and return its log's id.
+
+    ConfigError: the file belongs to another program or a newer jobq, or is in use by an older one.
+    """
     known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
     if known is None and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
         raise ConfigError(
             "this SQLite file belongs to another program: it has tables, but not those of jobq"
         )
     version = 0 if known is None else int(_meta(connection)["schema"])
-    if version > LATEST:
-        raise ConfigError(
-            f"this file has jobq schema {version}, and this version of jobq knows schemas up to {LATEST}: "
-            "upgrade jobq, or use the version that wrote the file"
-        )
+    if known is not None:
+        check(connection)
+    if 0 < version < OLDEST:
+        refuse_running(connection.filename, version, LATEST, _running(connection))
     for number in range(version + 1, LATEST + 1):
         for statement in statements(number):
             connection.execute(statement)
     if known is None:
         connection.execute("INSERT INTO meta VALUES ('log', ?)", (uuid.uuid4().hex[:12],))
     if version < LATEST:
-        connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?)", (str(LATEST),))
+        facts = {"schema": LATEST, "oldest": OLDEST, "release": __version__}
+        for name, value in facts.items():
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, str(value)))
     return _meta(connection)["log"]
+
+
+def check(connection: apsw.Connection) -> None:
+    """ConfigError if a newer jobq has given the file a schema that this code would damage.
+
+    Runs when the file is opened, and in a write transaction after another process has written.
+    """
+    row = connection.execute("SELECT value FROM meta WHERE name = 'oldest'").fetchone()
+    if row is not None and int(row[0]) <= LATEST:
+        return
+    facts = _meta(connection)  # a file of jobq 0.1 has a schema only
+    found = Layout(
+        layout=int(facts["schema"]),
+        oldest=int(facts.get("oldest", facts["schema"])),
+        release=facts.get("release", "?"),
+    )
+    refuse_newer(connection.filename, found, LATEST)
 
 
 def statements(number: int) -> Iterator[str]:
@@ -54,3 +84,10 @@ def every_statement() -> Iterator[str]:
 
 def _meta(connection: apsw.Connection) -> dict[str, str]:
     return dict(connection.execute("SELECT name, value FROM meta"))
+
+
+def _running(connection: apsw.Connection) -> list[str]:
+    """Workers whose last heartbeat has not expired, by the machine's clock."""
+    now_ms = time.time_ns() // 1_000_000
+    rows = connection.execute("SELECT name FROM workers WHERE until_ms > ?", (now_ms,))
+    return [name for (name,) in rows]
