@@ -1,0 +1,129 @@
+"""The calls that run for every job, and the signals that wake workers and callers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from jobq.core.records import (
+    AnyOutcome,
+    Claim,
+    JobSpec,
+    LeaseRef,
+    LeaseState,
+    Note,
+    PutResult,
+    QueueName,
+    Settled,
+    Signal,
+    Topic,
+)
+
+
+class HotStore(Protocol):
+    """The calls that run for every job."""
+
+    async def put(
+        self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
+    ) -> list[PutResult]:
+        """Accept jobs. Results are in the order of the specs.
+
+        If a record with the spec's id exists, the spec is a duplicate: nothing changes, and the
+        result has the job that was found. An id is free again when its job was cancelled (the new
+        job has life+1) or its retention has passed. If the spec's unique lock is held, its mode
+        decides (`core.locks`).
+
+        A spec with `after` is blocked until those jobs have ended; an id in `after` that does not
+        exist is InvalidJob. A spec with a delay or a time is delayed. All others are waiting,
+        behind the jobs of their priority, or in front of them with `lifo`.
+
+        The first job of a queue without a mode sets it: keyed if the job has a key, else plain. A
+        job of the other kind is then a ConfigError. A cost above the capacity of the bucket that
+        would pay for it is InvalidJob.
+
+        A queue with `max_waiting` refuses each new job beyond that number: the result has `full`
+        set to the number and `state` None, and nothing of the job is stored. The other specs of the
+        call are not affected, unless some of them wait for others: those are accepted together or
+        refused together. `core.bounds` says which jobs count and which are never refused. A
+        partition holds an equal share of the number, rounded up.
+
+        With `flow`, the specs are staged under that id, and the call with `last` submits the flow.
+        A call without specs is InvalidJob.
+
+        - No job of a flow is visible before the flow is submitted. All of them are visible when
+          that call returns, in every queue. If the caller dies meanwhile, ticks finish the work.
+        - Submitting may take several steps. Each step is bounded, and no job starts before the jobs
+          that wait for it are stored.
+        - Submitting the same flow again changes nothing.
+        - A flow that is never submitted is swept. Submitting it after that is InvalidJob.
+        - Members count towards `max_waiting` from when they are staged. If those of one call do not
+          all fit, it raises QueueFull. Any refused call discards the flow and frees its places, and
+          so does the sweep.
+        """
+        ...
+
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
+    ) -> Settled:
+        """Apply the outcomes of runs, then claim more jobs. A working worker needs no other call.
+
+        Outcomes: if a token is not the job's lease (any more), that outcome changes nothing and is
+        listed in `stale`. If a cancel was requested, the job ends as completed if it completed, and
+        as cancelled otherwise. The end of a job releases its unique lock and its slots, and
+        unblocks the jobs that waited only for it.
+
+        Claiming: the store first promotes due jobs and recovers expired leases of the claimed
+        queues, a bounded number of each. Then it claims up to `then.limit` jobs: highest priority
+        first, oldest first within a priority, as far as limits allow. In a keyed queue the keys
+        take turns. A paused queue is promoted and recovered, but not claimed from. A job past its
+        ttl fails as `expired` instead. A claimed job is active with attempt+1, under a token of
+        this claim, until `lease_ms` from now.
+
+        A job on its last chance (`core.stalls`) is claimed alone: it is the only lease of the
+        reply, or the claim ends before it. If it is the first job that can be claimed, it is
+        claimed, so such a job never makes a claim come back empty.
+
+        `call` names the exchange and is unique for the worker. Repeating a call changes nothing and
+        returns the first reply again. A call belongs to a lane (`core.records.lane_of`). A worker
+        has one exchange at a time in each lane, and the store remembers the last call of each.
+
+        If the call settles nothing and finds nothing to claim, `asleep` is True. New work then
+        wakes the worker (see `sleep`) until its next exchange.
+        """
+        ...
+
+    async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
+        """Renew leases until `lease_ms` from now. Results are in the order of the leases."""
+        ...
+
+    async def note(self, notes: Sequence[Note]) -> list[LeaseState]:
+        """Store progress, log lines and checkpoints of running jobs.
+
+        Only the last progress is kept, and the last 1,000 log lines per job. A checkpoint is as
+        durable as an outcome that `settle` accepted. Returns the state of each lease, in order, and
+        renews none. Nothing is stored for a lost lease, and nothing goes into the event log.
+        """
+        ...
+
+
+class SignalStore(Protocol):
+    """Notifications. A signal can be lost, so every waiter also polls, slowly."""
+
+    async def sleep(
+        self, queues: Sequence[QueueName], *, worker: str, slots: int, timeout_ms: int
+    ) -> bool:
+        """Wait until one of the queues may have work (True) or the timeout has passed (False).
+
+        Work that arrived since the worker's last empty exchange is not missed. n new waiting jobs
+        wake workers with about n free slots in total, not all workers. If those workers do not
+        claim, because they are frozen or dead, another one wakes within about a second.
+        """
+        ...
+
+    def listen(self, topics: Sequence[Topic]) -> AbstractAsyncContextManager[AsyncIterator[Signal]]:
+        """Signals for these topics, from when the context is entered.
+
+        To miss nothing, enter the context, then read the state, then wait for signals.
+        """
+        ...
