@@ -125,12 +125,6 @@ def leave(tx: Tx, port: int) -> None:
     tx.execute(SQL["drop_sleepers_of_mailbox"], (port,))
 
 
-def sweep(tx: Tx) -> None:
-    """Forget those who died without leaving."""
-    tx.execute(SQL["sweep_listeners"], (tx.now,))
-    tx.execute(SQL["sweep_sleepers"], (tx.now - SLEEP_MS,))
-
-
 def _wake(tx: Tx, queue: QueueRow, n: int) -> None:
     name = queue.qname
     most = min(n, _LOOK)

@@ -152,6 +152,10 @@ class Memory:
             set()
         )  # queues whose settings cannot be read: the log has said so
         self.ticked_qid = 0  # the queue the last tick got to
+        self.trimmed: dict[
+            int, int
+        ] = {}  # per queue: events logged when a tick last trimmed its log
+        self.swept: dict[str, tuple[int | str, ...]] = {}  # per sweep: the last key it looked at
         self.queues: dict[
             QueueName | int, QueueRow
         ] = {}  # by name and by number, as long as nobody else writes

@@ -29,9 +29,3 @@ DELETE FROM sleepers WHERE port = ?;
 
 -- name: watch_job: its end is to be told
 UPDATE jobs SET flags = flags | 4 WHERE qid = ? AND id = ? AND state < 4;
-
--- name: sweep_listeners: dead and forgotten ones
-DELETE FROM listeners WHERE until_ms < ?;
-
--- name: sweep_sleepers: dead and forgotten ones
-DELETE FROM sleepers WHERE since_ms < ?;

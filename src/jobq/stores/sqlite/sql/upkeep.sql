@@ -12,14 +12,35 @@ SELECT pk, flags FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = 0 AND at_ms 
                         ORDER BY at_ms DESC, pk DESC LIMIT 1 OFFSET ?3)
 ORDER BY at_ms LIMIT ?4;
 
--- name: sweep_minutes: a day is kept
-DELETE FROM minutes WHERE minute < ?;
+-- name: sweep_minutes: metrics of a queue that are past their time
+DELETE FROM minutes WHERE qid = ?1 AND minute IN (SELECT minute FROM minutes WHERE qid = ?1 AND minute < ?2 LIMIT ?3);
 
--- name: sweep_workers: silent for a day
-DELETE FROM workers WHERE until_ms < ?;
+-- A sweep reads the next rows in the order of the primary key and deletes the expired ones (see sweeps.py). These tables
+-- have no index on their time: workers write it often, and a sweep is never urgent.
 
--- name: sweep_calls: nobody repeats a call a day later
-DELETE FROM calls WHERE at_ms < ?;
+-- name: next_workers: the next workers in order, with the time they count as present until
+SELECT name, until_ms FROM workers WHERE name > ? ORDER BY name LIMIT ?;
+
+-- name: delete_worker: a worker that is gone
+DELETE FROM workers WHERE name = ?;
+
+-- name: next_calls: the next remembered calls in order, with their time
+SELECT worker, at_ms FROM calls WHERE worker > ? ORDER BY worker LIMIT ?;
+
+-- name: delete_call: a call that nobody will repeat
+DELETE FROM calls WHERE worker = ?;
+
+-- name: next_listeners: the next listeners in order, with the time they are kept until
+SELECT topic, port, until_ms FROM listeners WHERE (topic, port) > (?, ?) ORDER BY topic, port LIMIT ?;
+
+-- name: delete_listener: a listener that did not unregister
+DELETE FROM listeners WHERE topic = ? AND port = ?;
+
+-- name: next_sleepers: the next sleepers in order, with the time they fell asleep
+SELECT qid, worker, since_ms FROM sleepers WHERE (qid, worker) > (?, ?) ORDER BY qid, worker LIMIT ?;
+
+-- name: delete_sleeper: a sleeper that did not wake up
+DELETE FROM sleepers WHERE qid = ? AND worker = ?;
 
 -- name: oldest_entries: of a queue's log
 SELECT at - ?1 * 1099511627776, logged FROM events WHERE at > ?1 * 1099511627776 AND at < (?1 + 1) * 1099511627776 ORDER BY at LIMIT ?2;
