@@ -208,9 +208,10 @@ async def test_what_makes_no_sense_is_refused(queue: Queue) -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             queue.batch_task(**options)(fine)  # type: ignore[arg-type]
-    for fn in (nothing, two):
+    wrong: tuple[Any, ...] = (nothing, two)
+    for fn in wrong:
         with pytest.raises(ConfigError, match="must take one argument, the list of items"):
-            queue.batch_task(size=10)(fn)  # type: ignore[call-overload]
+            queue.batch_task(size=10)(fn)
     task = queue.batch_task(size=10, name="fine")(fine)
     with pytest.raises(InvalidJob, match=r"fine\(item.*\)"):
         await task.enqueue(1, 2)  # type: ignore[call-arg]

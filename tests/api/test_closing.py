@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import pytest
 
-from jobq import Queue, QueueClosed, Worker
+from jobq import Queue, QueueClosed, State, Worker
 from jobq.stores import open_store
 
 
@@ -25,10 +26,14 @@ async def test_a_wait_ends_at_once_when_its_queue_is_closed(queue: Queue, how: s
         return 1
 
     job = await work.enqueue()
-    waits = {"result": job.result, "wait": job.wait, "call": work.call}
+    waits: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "result": job.result,
+        "wait": job.wait,
+        "call": work.call,
+    }
     waiting = asyncio.ensure_future(waits[how]())
     asked = 2 if how == "call" else 1
-    while (await queue.counts())["waiting"] < asked:
+    while (await queue.counts())[State.WAITING] < asked:
         await asyncio.sleep(0)
     for _ in range(20):  # until it waits for a signal
         await asyncio.sleep(0)
@@ -36,9 +41,7 @@ async def test_a_wait_ends_at_once_when_its_queue_is_closed(queue: Queue, how: s
     async with asyncio.timeout(2):
         with pytest.raises(QueueClosed, match="was closed while job"):
             await waiting
-    assert (await queue.counts())[
-        "waiting"
-    ] == asked  # nothing was cancelled, and the next use opens the queue again
+    assert (await queue.counts())[State.WAITING] == asked  # nothing was cancelled
 
 
 async def test_a_wait_ends_at_once_also_where_a_worker_keeps_the_store_open(queue: Queue) -> None:
@@ -52,7 +55,7 @@ async def test_a_wait_ends_at_once_also_where_a_worker_keeps_the_store_open(queu
     async with Worker(queue):
         job = await work.enqueue()
         waiting = asyncio.ensure_future(job.result())
-        while not (await queue.counts())["active"]:
+        while not (await queue.counts())[State.ACTIVE]:
             await asyncio.sleep(0.005)
         await queue.aclose()
         async with asyncio.timeout(2):

@@ -317,14 +317,20 @@ async def test_cancelling_a_parent_cascades_on_request(queue: Queue) -> None:
     assert (await child.state(), await parent.state()) == (State.CANCELLED, State.CANCELLED)
 
 
+POLICIES: tuple[tuple[Literal["fail", "ignore"], State], ...] = (
+    ("fail", State.FAILED),
+    ("ignore", State.WAITING),
+)
+
+
 async def test_cancelling_or_removing_the_last_open_child_settles_the_parent_by_its_policy(
     queue: Queue,
 ) -> None:
     for act in (Job.cancel, Job.remove):
-        for policy, state in (("fail", State.FAILED), ("ignore", State.WAITING)):
+        for policy, state in POLICIES:
             async with queue.flow() as flow:
                 child = flow.add(queue.named("child"))
-                parent = flow.add(queue.named("parent", on_child_failure=policy), child.ref)  # type: ignore[typeddict-item]
+                parent = flow.add(queue.named("parent", on_child_failure=policy), child.ref)
             assert await act(child)
             assert await parent.state() is state
 

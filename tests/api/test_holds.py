@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -74,12 +75,12 @@ async def test_lifting_a_hold_wakes_a_sleeping_worker(url: str, how: str) -> Non
         await queue.hold(3600)
         job = await work.enqueue()
         async with Worker(queue):
-            lift = {
+            ways: dict[str, Callable[[], Awaitable[object]]] = {
                 "release": queue.release_hold,
                 "resume": queue.resume,
                 "reset": queue.reset_limits,
-            }[how]
-            await lift()
+            }
+            await ways[how]()
             await job.wait(timeout=10)
         assert (await queue.limits()).held_until is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -242,9 +243,10 @@ def test_limits_have_their_blocking_twins() -> None:
 
 
 async def test_limits_of_keys_are_refused_for_a_plain_queue(url: str) -> None:
-    for limits in ({"key_limit": 2}, {"key_rate": Rate(1, per=1)}):
+    declared: tuple[dict[str, Any], ...] = ({"key_limit": 2}, {"key_rate": Rate(1, per=1)})
+    for limits in declared:
         with pytest.raises(ConfigError, match="is plain: its jobs have no keys"):
-            Queue("q", url, mode="plain", **limits)  # type: ignore[arg-type]
+            Queue("q", url, mode="plain", **limits)
     async with Queue("q", url, mode="plain") as queue:
         with pytest.raises(ConfigError, match="is plain: its jobs have no keys"):
             await queue.set_limits(key_limit=2)

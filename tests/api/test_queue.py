@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from jobq import Bucket, ConfigError, Queue, Rate, Retention, State, Worker
+from jobq import Bucket, ConfigError, Queue, Rate, Retention, State, Stopped, Worker
 from jobq.client import store_handles
 from jobq.core.queues import Limits, QueueConfig, Tokens, Window
 
@@ -178,7 +178,7 @@ async def test_a_worker_leaves_no_store_open(url: str) -> None:
     async def second() -> None:
         stopping.append(asyncio.ensure_future(worker.stop()))
 
-    stopping: list[asyncio.Future[None]] = []
+    stopping: list[asyncio.Future[Stopped]] = []
     worker = Worker(queue)
     async with Queue("keep", url):  # or a memory store would be gone with its last handle
         await first.enqueue()

@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from jobq.cli.ctl import main
+from tests.cli.kit import Ctl
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -31,7 +32,7 @@ def test_every_command_has_help_that_says_what_it_does(path: tuple[str, ...]) ->
         assert "Examples:" in result.output
 
 
-def test_global_options_stand_anywhere_and_the_last_one_wins(ctl) -> None:
+def test_global_options_stand_anywhere_and_the_last_one_wins(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     for args in (
         ["-o", "json", "queue", "list"],
@@ -42,18 +43,21 @@ def test_global_options_stand_anywhere_and_the_last_one_wins(ctl) -> None:
 
 
 def test_options_come_from_the_environment_unless_typed(
-    ctl, url: str, monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctl("queue", "create", "shop")
     monkeypatch.setenv("JQ_URL", url)
     monkeypatch.setenv("JQ_OUTPUT", "json")
-    run = lambda *args: CliRunner().invoke(main, args).stdout  # noqa: E731
+
+    def run(*args: str) -> str:
+        return CliRunner().invoke(main, args).stdout
+
     assert json.loads(run("queue", "list"))[0]["queue"] == "shop"
     assert yaml.safe_load(run("queue", "list", "--output", "yaml"))[0]["queue"] == "shop"
     assert run("--output", "table", "queue", "list").startswith("QUEUE")
 
 
-def test_tenants_do_not_see_each_other(ctl) -> None:
+def test_tenants_do_not_see_each_other(ctl: Ctl) -> None:
     ctl("job", "submit", "add", "--id", "mine", "--tenant", "acme")
     assert ctl.json("--tenant", "acme", "job", "status", "mine")["tenant"] == "acme"
     ctl("job", "status", "mine", code=1)
@@ -75,7 +79,7 @@ def test_a_bad_url_is_wrong_usage_and_says_what_one_looks_like(url: str) -> None
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_status_shows_what_needs_a_look(ctl) -> None:
+def test_status_shows_what_needs_a_look(ctl: Ctl) -> None:
     ctl("job", "submit", "add", "-q", "shop")
     ctl("queue", "create", "calm")
     ctl("queue", "pause", "calm")
@@ -91,7 +95,7 @@ def test_version_needs_no_store() -> None:
     assert set(json.loads(result.stdout)) == {"jobq", "python", "platform"}
 
 
-def test_a_reader_that_leaves_early_is_no_traceback(ctl, url: str) -> None:
+def test_a_reader_that_leaves_early_is_no_traceback(ctl: Ctl, url: str) -> None:
     ctl("job", "submit", "add", "--lines", "-", input="[1, 2]\n" * 2000)
     command = (
         f"{sys.executable} -m jobq.cli.ctl --url {url} job list --limit 2000 -o yaml | head -1"

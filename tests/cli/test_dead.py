@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+
+from tests.cli.kit import Ctl
 
 Work = Callable[[], None]
 
 
 @pytest.fixture
-def dead(ctl, work: Work) -> None:
+def dead(ctl: Ctl, work: Work) -> None:
     """Seven failed jobs of two kinds, and a completed one."""
-    lines = [
+    lines: list[dict[str, Any]] = [
         {
             "name": "boom",
             "id": f"bad-{n}",
@@ -27,7 +30,7 @@ def dead(ctl, work: Work) -> None:
 
 
 @pytest.mark.usefixtures("dead")
-def test_dead_letters_are_listed_with_their_errors(ctl) -> None:
+def test_dead_letters_are_listed_with_their_errors(ctl: Ctl) -> None:
     assert {job["id"] for job in ctl.json("dead", "list")} == {f"bad-{n}" for n in range(7)}
     shown = ctl("dead", "list", "-n", "2").stdout
     assert len(shown.splitlines()) == 3
@@ -35,7 +38,7 @@ def test_dead_letters_are_listed_with_their_errors(ctl) -> None:
 
 
 @pytest.mark.usefixtures("dead")
-def test_dead_letters_are_counted_by_cause(ctl) -> None:
+def test_dead_letters_are_counted_by_cause(ctl: Ctl) -> None:
     groups = ctl.json("dead", "list", "--by-error")
     assert sum(group["jobs"] for group in groups) == 7
     assert all(
@@ -46,7 +49,7 @@ def test_dead_letters_are_counted_by_cause(ctl) -> None:
 
 
 @pytest.mark.usefixtures("dead")
-def test_dead_letters_run_again_one_by_one_or_all(ctl) -> None:
+def test_dead_letters_run_again_one_by_one_or_all(ctl: Ctl) -> None:
     assert ctl.json("dead", "rerun", "bad-1") == {"matched": 1, "rerun": 1}
     assert "nothing was done" in ctl("dead", "rerun", "--all", input="n\n", code=1).stderr
     assert ctl.json("dead", "retry", "--all", "--yes") == {"matched": 6, "rerun": 6}
@@ -55,7 +58,7 @@ def test_dead_letters_run_again_one_by_one_or_all(ctl) -> None:
 
 
 @pytest.mark.usefixtures("dead")
-def test_a_job_that_did_not_fail_is_left_alone(ctl) -> None:
+def test_a_job_that_did_not_fail_is_left_alone(ctl: Ctl) -> None:
     result = ctl("dead", "purge", "good", "bad-0", "--yes", code=1)
     assert "not failed, left alone: good" in result.stderr
     assert ctl.json("job", "status", "good")["state"] == "completed"
@@ -63,7 +66,7 @@ def test_a_job_that_did_not_fail_is_left_alone(ctl) -> None:
 
 
 @pytest.mark.usefixtures("dead")
-def test_dead_letters_are_purged_by_age(ctl) -> None:
+def test_dead_letters_are_purged_by_age(ctl: Ctl) -> None:
     assert ctl.json("dead", "purge", "--all", "--older-than", "1h", "--yes") == {
         "matched": 0,
         "purged": 0,
@@ -76,7 +79,7 @@ def test_dead_letters_are_purged_by_age(ctl) -> None:
     assert "no failed jobs" in ctl("dead", "list").stderr
 
 
-def test_ids_or_all_must_be_given_and_not_both(ctl) -> None:
+def test_ids_or_all_must_be_given_and_not_both(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     for args in (["rerun"], ["purge"], ["rerun", "x", "--all"]):
         assert "give the ids of failed jobs, or --all" in ctl("dead", *args, code=2).stderr

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 
-def test_the_demo_accounts_for_every_job(tmp_path: Path, monkeypatch) -> None:
+def test_the_demo_accounts_for_every_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEMO_DIR", str(tmp_path))
     monkeypatch.setenv("DEMO_PIPELINE", "no")
     result = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=110)

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from tests.cli.kit import Ctl
+
 Work = Callable[[], None]
 
 
-def test_one_jobs_story_is_told_in_order(ctl, work: Work) -> None:
+def test_one_jobs_story_is_told_in_order(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
     work()
@@ -26,7 +28,7 @@ def test_one_jobs_story_is_told_in_order(ctl, work: Work) -> None:
     assert any("run 1 on here" in line for line in shown)
 
 
-def test_the_last_ones_are_shown_and_a_position_goes_on_from_there(ctl) -> None:
+def test_the_last_ones_are_shown_and_a_position_goes_on_from_there(ctl: Ctl) -> None:
     for n in range(5):
         ctl("job", "submit", "add", "-q", "shop", "--id", f"job-{n}")
     last = ctl.json("events", "-n", "2")
@@ -52,7 +54,7 @@ def test_the_last_ones_are_shown_and_a_position_goes_on_from_there(ctl) -> None:
     assert "give that --queue too" in ctl("events", "--after", position, code=2).stderr
 
 
-def test_following_prints_what_comes_one_document_per_line(ctl, url: str) -> None:
+def test_following_prints_what_comes_one_document_per_line(ctl: Ctl, url: str) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "before")
     command = [
         sys.executable,
@@ -81,7 +83,7 @@ def test_following_prints_what_comes_one_document_per_line(ctl, url: str) -> Non
         process.communicate()
 
 
-def test_what_an_operator_does_is_told_with_the_users_name(ctl) -> None:
+def test_what_an_operator_does_is_told_with_the_users_name(ctl: Ctl) -> None:
     user = f"{getpass.getuser()}@{socket.gethostname()}"
     ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--delay", "1h")
     ctl("queue", "pause", "shop")
@@ -122,7 +124,7 @@ def test_what_an_operator_does_is_told_with_the_users_name(ctl) -> None:
     assert any("cleared" in line and "1 job" in line and f"by {user}" in line for line in lines)
 
 
-def test_an_obliterated_queue_is_told_of_with_the_users_name(ctl) -> None:
+def test_an_obliterated_queue_is_told_of_with_the_users_name(ctl: Ctl) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "a")
     ctl("queue", "obliterate", "shop", "--yes")
     ctl("job", "submit", "add", "-q", "shop", "--id", "a")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from jobq import Queue
+from tests.cli.kit import Ctl
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def flow(url: str) -> None:
 
 
 @pytest.mark.usefixtures("flow")
-def test_a_flow_is_shown_as_a_tree(ctl) -> None:
+def test_a_flow_is_shown_as_a_tree(ctl: Ctl) -> None:
     expected = [
         "add top (shop) blocked",
         "├─ add sum.0 (shop) waiting",
@@ -43,7 +44,7 @@ def test_a_flow_is_shown_as_a_tree(ctl) -> None:
 
 
 @pytest.mark.usefixtures("flow")
-def test_a_finished_flow_shows_its_states(ctl, work: Callable[[], None]) -> None:
+def test_a_finished_flow_shows_its_states(ctl: Ctl, work: Callable[[], None]) -> None:
     work()
     work()
     assert ctl.json("flow", "show", "sum")["counts"] == {"completed": 3}
@@ -51,20 +52,20 @@ def test_a_finished_flow_shows_its_states(ctl, work: Callable[[], None]) -> None
 
 
 @pytest.mark.usefixtures("flow")
-def test_a_large_tree_is_cut_and_says_so(ctl) -> None:
+def test_a_large_tree_is_cut_and_says_so(ctl: Ctl) -> None:
     assert "└─ … 1 more" in ctl("flow", "show", "top", "-n", "2").stdout
     assert ctl.json("flow", "show", "top", "-n", "2")["complete"] is False
 
 
 @pytest.mark.usefixtures("flow")
-def test_a_flow_is_cancelled_whole(ctl) -> None:
+def test_a_flow_is_cancelled_whole(ctl: Ctl) -> None:
     assert "nothing was done" in ctl("flow", "cancel", "sum", input="n\n", code=1).stderr
     assert ctl.json("flow", "cancel", "sum", "--yes") == {"id": "sum", "cancelled": ["top"]}
     assert ctl.json("flow", "show", "sum")["counts"] == {"cancelled": 3}
     assert "nothing of it is unfinished" in ctl("flow", "cancel", "sum", "--yes", code=1).stdout
 
 
-def test_what_is_not_there_is_not_found(ctl) -> None:
+def test_what_is_not_there_is_not_found(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     assert "no job and no flow nobody in any queue" in ctl("flow", "show", "nobody", code=1).stderr
     assert "in queue 'shop'" in ctl("flow", "cancel", "nobody", "-q", "shop", code=1).stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tests.cli.kit import Ctl
 
-def test_a_queue_is_held_shown_and_released(ctl) -> None:
+
+def test_a_queue_is_held_shown_and_released(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     held = ctl.json("queue", "hold", "shop", "10m")
     assert (held["queue"], held["key"]) == ("shop", None)
@@ -17,7 +19,7 @@ def test_a_queue_is_held_shown_and_released(ctl) -> None:
     assert "was not held" in ctl("queue", "release", "shop").stdout
 
 
-def test_a_key_is_held_shown_and_released(ctl) -> None:
+def test_a_key_is_held_shown_and_released(ctl: Ctl) -> None:
     ctl("queue", "create", "shop", "--mode", "keyed")
     held = ctl.json("queue", "hold", "shop", "1h", "--key", "acme")
     assert ctl.json("limit", "show", "shop")[0]["held_keys"] == {"acme": held["held_until"]}
@@ -26,7 +28,7 @@ def test_a_key_is_held_shown_and_released(ctl) -> None:
     assert ctl.json("limit", "show", "shop")[0]["held_keys"] == {}
 
 
-def test_mistakes_are_named(ctl) -> None:
+def test_mistakes_are_named(ctl: Ctl) -> None:
     ctl("queue", "create", "shop", "--mode", "plain")
     assert "no keys to hold" in ctl("queue", "hold", "shop", "1h", "--key", "acme", code=1).stderr
     assert "no queue 'ghost'" in ctl("queue", "hold", "ghost", "1h", code=1).stderr

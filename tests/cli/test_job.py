@@ -7,11 +7,12 @@ from collections.abc import Callable
 import yaml
 
 from jobq.cli.job import unseen
+from tests.cli.kit import Ctl
 
 Work = Callable[[], None]
 
 
-def test_a_job_is_shown_whole(ctl, work: Work) -> None:
+def test_a_job_is_shown_whole(ctl: Ctl, work: Work) -> None:
     ctl(
         "job",
         "submit",
@@ -61,7 +62,7 @@ def test_a_job_is_shown_whole(ctl, work: Work) -> None:
     assert "2, 3" in table
 
 
-def test_the_options_of_a_job_are_shown_as_they_apply(ctl) -> None:
+def test_the_options_of_a_job_are_shown_as_they_apply(ctl: Ctl) -> None:
     given = (
         "--max-retries",
         "2",
@@ -112,7 +113,7 @@ def test_the_options_of_a_job_are_shown_as_they_apply(ctl) -> None:
     assert ctl("job", "status", "bare").stdout.count("the worker's task decides") == 3
 
 
-def test_a_job_that_failed_often_lists_its_failed_runs(ctl, work: Work) -> None:
+def test_a_job_that_failed_often_lists_its_failed_runs(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
     work()
     ctl("job", "rerun", "bad")
@@ -126,7 +127,7 @@ def test_a_job_that_failed_often_lists_its_failed_runs(ctl, work: Work) -> None:
     assert "Failed runs" in ctl("job", "status", "bad").stdout
 
 
-def test_a_failed_job_shows_its_traceback(ctl, work: Work) -> None:
+def test_a_failed_job_shows_its_traceback(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
     work()
     shown = ctl("job", "status", "bad").stdout
@@ -140,7 +141,7 @@ def test_a_failed_job_shows_its_traceback(ctl, work: Work) -> None:
     )
 
 
-def test_an_unknown_job_is_one_line_and_exit_code_1(ctl) -> None:
+def test_an_unknown_job_is_one_line_and_exit_code_1(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     result = ctl("job", "status", "ghost", code=1)
     assert result.stderr.startswith("Error: no job ghost in any queue of")
@@ -150,7 +151,7 @@ def test_an_unknown_job_is_one_line_and_exit_code_1(ctl) -> None:
     )
 
 
-def test_an_id_in_two_queues_asks_which(ctl) -> None:
+def test_an_id_in_two_queues_asks_which(ctl: Ctl) -> None:
     for queue in ("left", "right"):
         ctl("job", "submit", "add", "-q", queue, "--id", "twin", "--payload", "[1, 1]")
     assert (
@@ -160,13 +161,16 @@ def test_an_id_in_two_queues_asks_which(ctl) -> None:
     assert ctl.json("job", "status", "twin", "-q", "right")["queue"] == "right"
 
 
-def test_jobs_are_listed_by_queue_state_and_name(ctl, work: Work) -> None:
+def test_jobs_are_listed_by_queue_state_and_name(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--payload", "[1, 1]", "--id", "one")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "two")
     work()
     ctl("job", "submit", "add", "-q", "shop", "--payload", "[1, 1]", "--id", "three")
     ctl("job", "submit", "add", "-q", "other", "--payload", "[1, 1]", "--id", "four")
-    ids = lambda *args: {job["id"] for job in ctl.json("job", "list", *args)}  # noqa: E731
+
+    def ids(*args: str) -> set[str]:
+        return {job["id"] for job in ctl.json("job", "list", *args)}
+
     assert ids() == {"one", "two", "three", "four"}
     assert ids("-q", "shop") == {"one", "two", "three"}
     assert ids("--state", "failed") == {"two"}
@@ -177,7 +181,7 @@ def test_jobs_are_listed_by_queue_state_and_name(ctl, work: Work) -> None:
     assert len(lines) == 5
 
 
-def test_a_long_listing_says_that_there_is_more(ctl) -> None:
+def test_a_long_listing_says_that_there_is_more(ctl: Ctl) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--lines", "-", input="[1, 1]\n" * 7)
     result = ctl("job", "list", "--limit", "5")
     assert len(result.stdout.splitlines()) == 6
@@ -185,13 +189,13 @@ def test_a_long_listing_says_that_there_is_more(ctl) -> None:
     assert len(ctl.json("job", "list", "--limit", "700")) == 7
 
 
-def test_a_listing_of_an_unknown_queue_names_those_there_are(ctl) -> None:
+def test_a_listing_of_an_unknown_queue_names_those_there_are(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     assert "no queue 'shoop'" in (error := ctl("job", "list", "-q", "shoop", code=1).stderr)
     assert "it has shop" in error
 
 
-def test_waiting_jobs_are_cancelled_at_once_and_ended_ones_not(ctl) -> None:
+def test_waiting_jobs_are_cancelled_at_once_and_ended_ones_not(ctl: Ctl) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--payload", "[1, 1]")
     assert "a cancelled" in ctl("job", "cancel", "a").stdout
     assert ctl.json("job", "status", "a")["state"] == "cancelled"
@@ -204,7 +208,7 @@ def test_waiting_jobs_are_cancelled_at_once_and_ended_ones_not(ctl) -> None:
     ]
 
 
-def test_an_ended_job_runs_again_by_rerun_and_by_its_other_name(ctl, work: Work) -> None:
+def test_an_ended_job_runs_again_by_rerun_and_by_its_other_name(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
     work()
     for command in ("rerun", "retry"):
@@ -215,7 +219,7 @@ def test_an_ended_job_runs_again_by_rerun_and_by_its_other_name(ctl, work: Work)
     assert (job["state"], job["attempt"], job["failures"]) == ("failed", 3, 1)
 
 
-def test_a_delayed_job_is_promoted(ctl) -> None:
+def test_a_delayed_job_is_promoted(ctl: Ctl) -> None:
     ctl(
         "job",
         "submit",
@@ -234,7 +238,7 @@ def test_a_delayed_job_is_promoted(ctl) -> None:
     assert "only delayed jobs" in ctl("job", "promote", "later", code=1).stdout
 
 
-def test_a_waiting_job_gets_another_priority(ctl) -> None:
+def test_a_waiting_job_gets_another_priority(ctl: Ctl) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--payload", "[1, 1]")
     ctl("job", "reprioritise", "a", "--priority", "9")
     assert ctl.json("job", "status", "a")["priority"] == 9
@@ -244,7 +248,7 @@ def test_a_waiting_job_gets_another_priority(ctl) -> None:
     )
 
 
-def test_a_job_gets_a_signal_before_it_runs_and_while_it_waits(ctl, work: Work) -> None:
+def test_a_job_gets_a_signal_before_it_runs_and_while_it_waits(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "approval", "-q", "shop", "--id", "early")
     assert ctl.json("job", "signal", "early", "approved", '{"by": "ada"}') == {
         "queue": "shop",
@@ -265,7 +269,7 @@ def test_a_job_gets_a_signal_before_it_runs_and_while_it_waits(ctl, work: Work) 
     assert ctl.json("job", "status", "late")["result"] == "plain text"
 
 
-def test_a_signal_without_data_is_nothing_and_an_ended_job_takes_none(ctl, work: Work) -> None:
+def test_a_signal_without_data_is_nothing_and_an_ended_job_takes_none(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "approval", "-q", "shop", "--id", "one")
     ctl("job", "signal", "one", "approved")
     work()
@@ -279,7 +283,7 @@ def test_a_signal_without_data_is_nothing_and_an_ended_job_takes_none(ctl, work:
     assert "jobq's own" in ctl("job", "signal", "two", "$jobq.child 0", "x", code=2).stderr
 
 
-def test_removing_asks_first(ctl, work: Work) -> None:
+def test_removing_asks_first(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--payload", "[1, 1]")
     work()
     assert "nothing was done" in ctl("job", "remove", "a", input="n\n", code=1).stderr
@@ -288,7 +292,7 @@ def test_removing_asks_first(ctl, work: Work) -> None:
     ctl("job", "status", "a", code=1)
 
 
-def test_waiting_for_jobs_tells_by_the_exit_code_how_they_ended(ctl, work: Work) -> None:
+def test_waiting_for_jobs_tells_by_the_exit_code_how_they_ended(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "good", "--payload", "[1, 1]")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
     work()
@@ -300,7 +304,7 @@ def test_waiting_for_jobs_tells_by_the_exit_code_how_they_ended(ctl, work: Work)
     assert "still unfinished: late" in ctl("job", "wait", "late", "--for", "50ms", code=1).stderr
 
 
-def test_logs_are_printed(ctl, work: Work) -> None:
+def test_logs_are_printed(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "chatty", "-q", "shop", "--id", "talk", "--payload", "[3]")
     work()
     assert ctl("job", "logs", "talk").stdout == "line 0\nline 1\nline 2\n"
@@ -315,7 +319,7 @@ def test_a_followed_log_that_drops_its_oldest_lines_prints_each_line_once() -> N
     assert unseen(["a"], ["x", "y"]) == ["x", "y"]
 
 
-def test_what_users_stored_is_no_markup_and_no_escape(ctl) -> None:
+def test_what_users_stored_is_no_markup_and_no_escape(ctl: Ctl) -> None:
     ctl(
         "job",
         "submit",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cli.kit import Ctl
+
 
 @pytest.fixture
-def shop(ctl) -> None:
+def shop(ctl: Ctl) -> None:
     ctl("queue", "create", "shop", "--mode", "keyed")
 
 
 @pytest.mark.usefixtures("shop")
-def test_limits_are_set_shown_and_removed(ctl) -> None:
+def test_limits_are_set_shown_and_removed(ctl: Ctl) -> None:
     limits = ctl.json(
         "limit", "set", "shop", "--limit", "20", "--rate", "100/1m", "--key-rate", "10+0.5/s"
     )
@@ -34,7 +36,7 @@ def test_limits_are_set_shown_and_removed(ctl) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_how_many_may_wait_is_set_shown_and_removed(ctl) -> None:
+def test_how_many_may_wait_is_set_shown_and_removed(ctl: Ctl) -> None:
     assert ctl.json("limit", "set", "shop", "--max-waiting", "2")["max_waiting"] == 2
     assert "at most 2" in ctl("limit", "show", "shop").stdout
     assert "at most 2 waiting" in ctl("queue", "stats", "shop").stdout
@@ -48,7 +50,7 @@ def test_how_many_may_wait_is_set_shown_and_removed(ctl) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_key_can_have_limits_of_its_own(ctl) -> None:
+def test_a_key_can_have_limits_of_its_own(ctl: Ctl) -> None:
     limits = ctl.json("limit", "set", "shop", "--key", "acme", "--key-limit", "5")
     assert limits["keys"] == {"acme": {"key_limit": 5, "key_rate": None}}
     assert "acme" in ctl("limit", "show").stdout
@@ -56,7 +58,7 @@ def test_a_key_can_have_limits_of_its_own(ctl) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_mistakes_are_named(ctl) -> None:
+def test_mistakes_are_named(ctl: Ctl) -> None:
     assert "which limit?" in ctl("limit", "set", "shop", code=2).stderr
     assert "write 100/1m" in ctl("limit", "set", "shop", "--rate", "fast", code=2).stderr
     assert "0" in ctl("limit", "set", "shop", "--rate", "0/1m", code=2).stderr
@@ -68,7 +70,7 @@ def test_mistakes_are_named(ctl) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_all_queues_are_shown_unless_some_are_named(ctl) -> None:
+def test_all_queues_are_shown_unless_some_are_named(ctl: Ctl) -> None:
     ctl("queue", "create", "mail")
     assert [limits["queue"] for limits in ctl.json("limit", "show")] == ["mail", "shop"]
     assert [limits["queue"] for limits in ctl.json("limit", "show", "shop")] == ["shop"]

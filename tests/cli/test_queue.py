@@ -8,20 +8,21 @@ from collections.abc import Callable
 
 from jobq.core.records import QueueName
 from jobq.stores import open_store
+from tests.cli.kit import Ctl
 
 Work = Callable[[], None]
 
 
-def fill(ctl, n: int, queue: str = "shop", *args: str) -> None:
+def fill(ctl: Ctl, n: int, queue: str = "shop", *args: str) -> None:
     lines = "\n".join(json.dumps({"name": "add", "args": [i, 1]}) for i in range(n))
     ctl("job", "submit", "-q", queue, "--lines", "-", *args, input=lines)
 
 
-def counts(ctl, queue: str = "shop") -> dict[str, int]:
+def counts(ctl: Ctl, queue: str = "shop") -> dict[str, int]:
     return {state: n for state, n in ctl.json("queue", "stats", queue)["counts"].items() if n}
 
 
-def test_queues_are_listed_with_their_counts(ctl) -> None:
+def test_queues_are_listed_with_their_counts(ctl: Ctl) -> None:
     fill(ctl, 3)
     fill(ctl, 2, "later", "--delay", "1h")
     assert {
@@ -35,14 +36,14 @@ def test_queues_are_listed_with_their_counts(ctl) -> None:
     assert "no worker" in lines[2]
 
 
-def test_a_store_without_queues_says_how_to_get_one(ctl) -> None:
+def test_a_store_without_queues_says_how_to_get_one(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     ctl("queue", "delete", "shop", "--yes")
     assert "no queues yet" in ctl("queue", "list").stderr
     assert ctl.json("queue", "list") == []
 
 
-def test_the_stats_of_a_queue_show_its_last_minutes(ctl, work: Work) -> None:
+def test_the_stats_of_a_queue_show_its_last_minutes(ctl: Ctl, work: Work) -> None:
     fill(ctl, 5)
     work()
     stats = ctl.json("queue", "stats", "shop")
@@ -53,7 +54,7 @@ def test_the_stats_of_a_queue_show_its_last_minutes(ctl, work: Work) -> None:
     assert "on average" in shown
 
 
-def test_a_created_queue_keeps_what_it_was_told_and_can_be_changed(ctl) -> None:
+def test_a_created_queue_keeps_what_it_was_told_and_can_be_changed(ctl: Ctl) -> None:
     made = ctl.json(
         "queue", "create", "shop", "--mode", "keyed", "--keep-completed", "7d", "--keep-count", "10"
     )
@@ -72,7 +73,7 @@ def test_a_created_queue_keeps_what_it_was_told_and_can_be_changed(ctl) -> None:
     ctl("queue", "create", "shop", "--mode", "plain", code=1)
 
 
-def test_a_paused_queue_starts_nothing_until_resumed(ctl, work: Work) -> None:
+def test_a_paused_queue_starts_nothing_until_resumed(ctl: Ctl, work: Work) -> None:
     fill(ctl, 1)
     ctl("queue", "pause", "shop")
     assert ctl.json("queue", "stats", "shop")["paused"] is True
@@ -83,7 +84,7 @@ def test_a_paused_queue_starts_nothing_until_resumed(ctl, work: Work) -> None:
     ctl("queue", "pause", "ghost", code=1)
 
 
-def test_clearing_cancels_what_waits_and_with_a_word_what_is_delayed(ctl) -> None:
+def test_clearing_cancels_what_waits_and_with_a_word_what_is_delayed(ctl: Ctl) -> None:
     fill(ctl, 1500)
     fill(ctl, 2, "shop", "--delay", "1h")
     assert "nothing was done" in ctl("queue", "clear", "shop", input="n\n", code=1).stderr
@@ -93,7 +94,7 @@ def test_clearing_cancels_what_waits_and_with_a_word_what_is_delayed(ctl) -> Non
     assert ctl.json("queue", "clear", "shop")["cleared"] == 0  # nothing to lose: nothing to ask
 
 
-def test_cleaning_removes_ended_jobs_by_state_age_and_number(ctl) -> None:
+def test_cleaning_removes_ended_jobs_by_state_age_and_number(ctl: Ctl) -> None:
     fill(ctl, 1200)
     ctl("queue", "clear", "shop", "--yes")
     assert (
@@ -110,7 +111,7 @@ def test_cleaning_removes_ended_jobs_by_state_age_and_number(ctl) -> None:
     ctl("queue", "clean", "shop", "--state", "waiting", code=2)
 
 
-def test_deleting_refuses_a_queue_with_work_left_and_obliterating_does_not(ctl) -> None:
+def test_deleting_refuses_a_queue_with_work_left_and_obliterating_does_not(ctl: Ctl) -> None:
     fill(ctl, 1100)
     assert "has 1,100 unfinished jobs" in ctl("queue", "delete", "shop", "--yes", code=1).stderr
     assert "nothing was done" in ctl("queue", "obliterate", "shop", code=1).stderr
@@ -118,7 +119,7 @@ def test_deleting_refuses_a_queue_with_work_left_and_obliterating_does_not(ctl) 
     assert ctl.json("queue", "list") == []
 
 
-def test_watching_prints_each_look(ctl) -> None:
+def test_watching_prints_each_look(ctl: Ctl) -> None:
     fill(ctl, 2)
     result = ctl("queue", "watch", "--every", "100ms", "--times", "2", "-o", "json")
     looks = [json.loads(line) for line in result.stdout.splitlines()]
@@ -126,7 +127,7 @@ def test_watching_prints_each_look(ctl) -> None:
     assert "ENDED/S" in ctl("queue", "watch", "--times", "1").stdout
 
 
-def test_readers_of_the_event_logs_are_listed_and_can_be_forgotten(ctl) -> None:
+def test_readers_of_the_event_logs_are_listed_and_can_be_forgotten(ctl: Ctl) -> None:
     fill(ctl, 3)
     assert "no readers" in ctl("queue", "readers").stderr
     asyncio.run(register(ctl.url, "trial"))

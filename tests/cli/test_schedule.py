@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+
+from tests.cli.kit import Ctl
 
 Work = Callable[[], None]
 
 
-def nightly(ctl, *more: str):
+def nightly(ctl: Ctl, *more: str) -> Any:
     return ctl.json(
         "schedule",
         "set",
@@ -27,7 +30,7 @@ def nightly(ctl, *more: str):
     )
 
 
-def test_a_schedule_is_made_and_shown(ctl) -> None:
+def test_a_schedule_is_made_and_shown(ctl: Ctl) -> None:
     made = nightly(ctl, "--limit", "3", "--catch-up", "one")
     assert (made["id"], made["queue"], made["name"], made["args"]) == (
         "nightly",
@@ -48,7 +51,7 @@ def test_a_schedule_is_made_and_shown(ctl) -> None:
     assert ctl.json("schedule", "show", "nightly") == made
 
 
-def test_schedules_are_listed_with_their_next_times(ctl) -> None:
+def test_schedules_are_listed_with_their_next_times(ctl: Ctl) -> None:
     nightly(ctl)
     ctl(
         "schedule",
@@ -73,16 +76,16 @@ def test_schedules_are_listed_with_their_next_times(ctl) -> None:
     assert [s["id"] for s in ctl.json("schedule", "list", "-q", "mail")] == ["poll"]
 
 
-def test_storing_the_same_again_changes_nothing(ctl) -> None:
+def test_storing_the_same_again_changes_nothing(ctl: Ctl) -> None:
     assert nightly(ctl) == nightly(ctl)
 
 
-def test_a_store_without_schedules_says_how_to_get_one(ctl) -> None:
+def test_a_store_without_schedules_says_how_to_get_one(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     assert "no schedules" in ctl("schedule", "list").stderr
 
 
-def test_a_schedule_can_be_held_and_go_on(ctl) -> None:
+def test_a_schedule_can_be_held_and_go_on(ctl: Ctl) -> None:
     nightly(ctl)
     ctl("schedule", "pause", "nightly")
     assert ctl.json("schedule", "show", "nightly")["paused"] is True
@@ -95,7 +98,7 @@ def test_a_schedule_can_be_held_and_go_on(ctl) -> None:
     assert ctl.json("schedule", "show", "nightly")["paused"] is False
 
 
-def test_a_schedule_can_be_run_now(ctl, work: Work) -> None:
+def test_a_schedule_can_be_run_now(ctl: Ctl, work: Work) -> None:
     nightly(ctl)
     job = ctl.json("schedule", "run", "nightly")
     assert (job["name"], job["args"], job["schedule"]) == ("add", [1, 2], "nightly")
@@ -104,14 +107,14 @@ def test_a_schedule_can_be_run_now(ctl, work: Work) -> None:
     assert ctl.json("schedule", "show", "nightly")["fired"] == 0
 
 
-def test_a_schedule_can_be_removed(ctl) -> None:
+def test_a_schedule_can_be_removed(ctl: Ctl) -> None:
     nightly(ctl)
     assert "nothing was done" in ctl("schedule", "remove", "nightly", input="n\n", code=1).stderr
     ctl("schedule", "rm", "nightly", "--yes")
     assert "no schedule nightly" in ctl("schedule", "show", "nightly", code=1).stderr
 
 
-def test_a_schedule_of_two_queues_needs_the_queue(ctl) -> None:
+def test_a_schedule_of_two_queues_needs_the_queue(ctl: Ctl) -> None:
     for queue in ("a", "b"):
         ctl("schedule", "set", "s", "t", "-q", queue, "--every", "1h")
     assert "in several queues (a, b)" in ctl("schedule", "pause", "s", code=1).stderr
@@ -130,5 +133,5 @@ def test_a_schedule_of_two_queues_needs_the_queue(ctl) -> None:
         (("--every", "5m", "--payload", "7"), "--payload must be"),
     ],
 )
-def test_mistakes_are_named(ctl, options: tuple[str, ...], said: str) -> None:
+def test_mistakes_are_named(ctl: Ctl, options: tuple[str, ...], said: str) -> None:
     assert said in ctl("schedule", "set", "s", "t", *options, code=2).stderr

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.cli.kit import Ctl
 
-def test_arguments_come_as_an_array_an_object_a_file_or_one_by_one(ctl, tmp_path: Path) -> None:
+
+def test_arguments_come_as_an_array_an_object_a_file_or_one_by_one(
+    ctl: Ctl, tmp_path: Path
+) -> None:
     (tmp_path / "args.json").write_text('{"invoice": 7}')
 
     def submit(*args: str, input: str | None = None) -> Any:
@@ -43,7 +47,7 @@ def test_arguments_come_as_an_array_an_object_a_file_or_one_by_one(ctl, tmp_path
     ],
 )
 def test_bad_input_is_wrong_usage_named_in_one_line_and_stores_nothing(
-    ctl, args: list[str], said: str
+    ctl: Ctl, args: list[str], said: str
 ) -> None:
     ctl("queue", "create", "shop")
     result = ctl("job", "submit", "charge", "-q", "shop", *args, code=2)
@@ -51,11 +55,11 @@ def test_bad_input_is_wrong_usage_named_in_one_line_and_stores_nothing(
     assert ctl.json("job", "list") == []
 
 
-def test_a_job_without_a_task_is_wrong_usage(ctl) -> None:
+def test_a_job_without_a_task_is_wrong_usage(ctl: Ctl) -> None:
     assert "which task?" in ctl("job", "submit", code=2).stderr
 
 
-def test_the_same_id_twice_is_one_job(ctl) -> None:
+def test_the_same_id_twice_is_one_job(ctl: Ctl) -> None:
     assert ctl.json("job", "submit", "charge", "-q", "shop", "--id", "inv-7")["duplicate"] is False
     assert ctl.json("job", "submit", "charge", "-q", "shop", "--id", "inv-7")["duplicate"] is True
     assert (
@@ -64,12 +68,12 @@ def test_the_same_id_twice_is_one_job(ctl) -> None:
     )
 
 
-def test_a_time_may_have_an_offset(ctl) -> None:
+def test_a_time_may_have_an_offset(ctl: Ctl) -> None:
     job = ctl.json("job", "submit", "charge", "-q", "shop", "--at", "2099-01-01T00:00:00Z")
     assert (job["state"], job["due_at"]) == ("delayed", "2099-01-01T00:00:00.000Z")
 
 
-def test_lines_bring_names_arguments_and_options(ctl, tmp_path: Path) -> None:
+def test_lines_bring_names_arguments_and_options(ctl: Ctl, tmp_path: Path) -> None:
     lines = [
         '{"name": "charge", "kwargs": {"invoice": 8}, "id": "inv-8", "priority": 5}',
         "",
@@ -100,7 +104,7 @@ def test_lines_bring_names_arguments_and_options(ctl, tmp_path: Path) -> None:
     assert "1 job accepted in shop, 2 were there already" in ctl(*submit).stdout
 
 
-def test_thousands_of_lines_go_in_batches(ctl) -> None:
+def test_thousands_of_lines_go_in_batches(ctl: Ctl) -> None:
     lines = "\n".join(json.dumps({"args": [n], "id": f"job-{n}"}) for n in range(2500))
     assert (
         ctl.json("job", "submit", "charge", "-q", "shop", "--lines", "-", input=lines)["accepted"]
@@ -121,28 +125,28 @@ def test_thousands_of_lines_go_in_batches(ctl) -> None:
         ('{"delay": "1h"}', "line 1002: delay='1h' is not a time"),
     ],
 )
-def test_a_bad_line_is_named_with_what_was_done_before_it(ctl, line: str, said: str) -> None:
+def test_a_bad_line_is_named_with_what_was_done_before_it(ctl: Ctl, line: str, said: str) -> None:
     lines = "[1]\n" * 1001 + line + "\n[2]\n"
     result = ctl("job", "submit", "charge", "-q", "shop", "--lines", "-", input=lines, code=2)
     assert said in result.stderr
     assert "(1,000 jobs before it were submitted)" in result.stderr
 
 
-def test_lines_without_a_task_are_refused(ctl) -> None:
+def test_lines_without_a_task_are_refused(ctl: Ctl) -> None:
     assert (
         "line 1 names no task"
         in ctl("job", "submit", "-q", "shop", "--lines", "-", input="[1]", code=2).stderr
     )
 
 
-def test_lines_and_arguments_do_not_go_together(ctl) -> None:
+def test_lines_and_arguments_do_not_go_together(ctl: Ctl) -> None:
     assert (
         "--lines brings its own"
         in ctl("job", "submit", "x", "--lines", "-", "--payload", "[]", input="", code=2).stderr
     )
 
 
-def test_meta_comes_from_the_command_line_and_from_lines(ctl, tmp_path) -> None:
+def test_meta_comes_from_the_command_line_and_from_lines(ctl: Ctl, tmp_path: Path) -> None:
     ctl(
         "job",
         "submit",

@@ -11,6 +11,7 @@ import yaml
 from jobq.cli.output import SafeConsole
 from jobq.cli.tables import Column, table
 from jobq.core.printable import is_harmless
+from tests.cli.kit import Ctl
 
 COLUMNS = (
     Column("NAME"),
@@ -52,7 +53,7 @@ def test_no_title_is_ever_missing(width: int) -> None:
 
 
 def test_every_list_names_all_its_columns_in_80_columns(
-    ctl, monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctl("job", "submit", "add", "-q", "a-queue-with-a-rather-long-name", "--id", "x" * 40)
     monkeypatch.setattr("jobq.cli.output._PIPE_WIDTH", 80)
@@ -88,7 +89,7 @@ HOSTILE = "a\x1b[2J\x9b2J\x85\u2028\u202eb\x7f\x07c"
     [("job", "status", "h"), ("job", "list", "-q", "shop"), ("events", "--all", "-q", "shop")],
 )
 def test_what_users_stored_cannot_reach_the_terminal(
-    ctl, format: str, command: tuple[str, ...]
+    ctl: Ctl, format: str, command: tuple[str, ...]
 ) -> None:
     ctl(
         "job",
@@ -105,7 +106,7 @@ def test_what_users_stored_cannot_reach_the_terminal(
     assert is_harmless(said)
 
 
-def test_documents_still_mean_what_was_stored(ctl) -> None:
+def test_documents_still_mean_what_was_stored(ctl: Ctl) -> None:
     ctl(
         "job",
         "submit",
@@ -124,6 +125,6 @@ def test_documents_still_mean_what_was_stored(ctl) -> None:
     ]
 
 
-def test_an_error_cannot_reach_the_terminal_either(ctl) -> None:
+def test_an_error_cannot_reach_the_terminal_either(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     assert is_harmless(ctl("job", "status", HOSTILE, code=1).output)

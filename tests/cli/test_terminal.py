@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.cli.kit import Ctl
+
 
 def on_a_terminal(url: str, *args: str) -> tuple[str, str]:
     """stdout as a pipe, and what a terminal on stderr would show."""
@@ -32,7 +34,7 @@ def on_a_terminal(url: str, *args: str) -> tuple[str, str]:
 
 
 def test_long_work_shows_its_progress_on_the_terminal_and_never_in_the_answer(
-    ctl, url: str, tmp_path: Path
+    ctl: Ctl, url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "jobs.jsonl").write_text("[1, 2]\n" * 3000)
     answer, shown = on_a_terminal(url, "job", "submit", "add", "--lines", f"{tmp_path}/jobs.jsonl")
@@ -43,6 +45,6 @@ def test_long_work_shows_its_progress_on_the_terminal_and_never_in_the_answer(
     assert "clearing" in shown
 
 
-def test_without_a_terminal_there_is_no_progress(ctl) -> None:
+def test_without_a_terminal_there_is_no_progress(ctl: Ctl) -> None:
     result = ctl("job", "submit", "add", "--lines", "-", input="[1, 2]\n" * 3000)
     assert result.stderr == ""

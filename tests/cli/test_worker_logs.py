@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.kit import Ctl
+
 Start = Callable[..., "subprocess.Popen[str]"]
 Until = Callable[[Callable[[], Any], str], Any]
 
@@ -27,7 +29,7 @@ def stopped(worker: subprocess.Popen[str]) -> list[str]:
 
 
 def test_the_stored_traceback_is_the_handlers_alone(
-    ctl, tmp_path: Path, start_worker: Start
+    ctl: Ctl, tmp_path: Path, start_worker: Start
 ) -> None:
     (tmp_path / "uvloop.py").write_text("raise ImportError('as on a machine without it')")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "b")
@@ -42,7 +44,7 @@ def test_the_stored_traceback_is_the_handlers_alone(
 
 
 def test_the_log_tells_of_every_job_in_lines_that_nobody_can_forge(
-    ctl, start_worker: Start
+    ctl: Ctl, start_worker: Start
 ) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "b", "--payload", json.dumps([FORGED]))
@@ -63,7 +65,7 @@ def test_the_log_tells_of_every_job_in_lines_that_nobody_can_forge(
 
 
 def test_json_logs_are_an_object_per_line_with_the_facts_of_the_job(
-    ctl, start_worker: Start
+    ctl: Ctl, start_worker: Start
 ) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "b", "--payload", json.dumps([FORGED]))
@@ -89,7 +91,7 @@ def test_json_logs_are_an_object_per_line_with_the_facts_of_the_job(
 
 @pytest.mark.parametrize(("args", "told"), [((), True), (("--log-level", "warning"), False)])
 def test_an_application_that_configures_logging_keeps_its_format(
-    ctl, start_worker: Start, args: tuple[str, ...], told: bool
+    ctl: Ctl, start_worker: Start, args: tuple[str, ...], told: bool
 ) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     worker = start_worker("loggingapp:shop", *args, "--log-format", "json", app=None)
@@ -103,7 +105,7 @@ def test_an_application_that_configures_logging_keeps_its_format(
 
 
 def test_a_signal_that_comes_while_the_process_ends_does_not_kill_it(
-    ctl, tmp_path: Path, start_worker: Start, until: Until
+    ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     worker = start_worker(app="slowexitapp:shop", JQ_TEST_FOLDER=str(tmp_path))
     until(

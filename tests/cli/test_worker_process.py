@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
+from tests.cli.kit import Ctl
 from tests.stores.valkey import servers
 
 Start = Callable[..., "subprocess.Popen[str]"]
 Until = Callable[[Callable[[], Any], str], Any]
 
 
-def state(ctl, id: str) -> str:
+def state(ctl: Ctl, id: str) -> str:
     return str(ctl.json("job", "status", id)["state"])
 
 
-def hold(ctl, tmp_path: Path, n: int) -> list[str]:
+def hold(ctl: Ctl, tmp_path: Path, n: int) -> list[str]:
     """Submit jobs that run until they are let go."""
     ids = [f"held-{i}" for i in range(n)]
     lines = "\n".join(json.dumps({"name": "hold", "args": [str(tmp_path)], "id": id}) for id in ids)
@@ -29,19 +30,24 @@ def hold(ctl, tmp_path: Path, n: int) -> list[str]:
     return ids
 
 
+def read_until(worker: subprocess.Popen[str], text: str) -> None:
+    """Return once the worker has printed a line with this text."""
+    assert worker.stdout is not None
+    assert any(text in line for line in worker.stdout), f"the worker never printed {text!r}"
+
+
 def all_started(tmp_path: Path, ids: list[str]) -> bool:
     return all((tmp_path / f"{id}.started").exists() for id in ids)
 
 
 def test_a_worker_runs_jobs_and_drains_on_sigterm(
-    ctl, tmp_path: Path, start_worker: Start, until: Until
+    ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     ids = hold(ctl, tmp_path, 3)
     worker = start_worker("--concurrency", "2", "--name", "w1")
     until(lambda: all_started(tmp_path, ids[:2]), "two jobs to run")
     worker.send_signal(signal.SIGTERM)
-    assert worker.stdout is not None
-    until(lambda: "finishing running jobs" in worker.stdout.readline(), "the worker to hear of it")
+    read_until(worker, "finishing running jobs")
     (tmp_path / "go").touch()
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0, output
@@ -51,17 +57,13 @@ def test_a_worker_runs_jobs_and_drains_on_sigterm(
 
 
 def test_a_second_signal_hands_back_at_once_and_at_no_cost(
-    ctl, tmp_path: Path, start_worker: Start, until: Until
+    ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     (id,) = hold(ctl, tmp_path, 1)
     worker = start_worker("--drain", "1h")
     until(lambda: all_started(tmp_path, [id]), "the job to run")
     worker.send_signal(signal.SIGTERM)
-    assert worker.stdout is not None
-    until(
-        lambda: "finishing running jobs" in worker.stdout.readline(),
-        "the worker to hear of the first",
-    )
+    read_until(worker, "finishing running jobs")
     worker.send_signal(signal.SIGINT)
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0, output
@@ -70,7 +72,7 @@ def test_a_second_signal_hands_back_at_once_and_at_no_cost(
 
 
 def test_jobs_of_a_killed_worker_are_taken_up_by_another(
-    ctl, tmp_path: Path, start_worker: Start, until: Until
+    ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     ids = hold(ctl, tmp_path, 20)
     first = start_worker("--lease", "2s", "--name", "first")
@@ -95,7 +97,7 @@ def test_jobs_of_a_killed_worker_are_taken_up_by_another(
 
 
 def test_an_operator_shuts_down_one_worker_gracefully_and_another_at_once(
-    ctl, tmp_path: Path, start_worker: Start, until: Until
+    ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     ids = hold(ctl, tmp_path, 1)
     idle, busy = (
@@ -124,7 +126,7 @@ def test_an_operator_shuts_down_one_worker_gracefully_and_another_at_once(
 
 
 def test_a_drained_worker_stays_and_can_be_resumed(
-    ctl, tmp_path: Path, start_worker: Start, until: Until
+    ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     (first,) = hold(ctl, tmp_path, 1)
     worker = start_worker("--name", "w")
@@ -144,7 +146,7 @@ def test_a_drained_worker_stays_and_can_be_resumed(
 
 
 def test_a_second_worker_of_a_name_is_refused_and_that_of_a_dead_one_is_not(
-    ctl, tmp_path: Path, start_worker: Start, until: Until
+    ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     first = start_worker("--name", "w")
     until(
@@ -167,7 +169,7 @@ def test_a_second_worker_of_a_name_is_refused_and_that_of_a_dead_one_is_not(
 
 
 def test_the_environment_and_a_file_configure_a_worker(
-    ctl, tmp_path: Path, start_worker: Start, until: Until
+    ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     (tmp_path / "worker.yaml").write_text(
         "concurrency: 3\nworker-id: from-the-file\nqueues: [shop]\n"
@@ -190,7 +192,7 @@ def test_the_environment_and_a_file_configure_a_worker(
 
 
 def test_a_url_given_to_the_worker_wins_over_the_apps(
-    ctl, url: str, tmp_path: Path, start_worker: Start
+    ctl: Ctl, url: str, tmp_path: Path, start_worker: Start
 ) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     start_worker(
@@ -204,14 +206,14 @@ def test_a_url_given_to_the_worker_wins_over_the_apps(
 
 
 def test_the_url_an_app_names_wins_over_the_environments(
-    ctl, url: str, tmp_path: Path, start_worker: Start
+    ctl: Ctl, url: str, tmp_path: Path, start_worker: Start
 ) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     start_worker(JQ_URL=f"sqlite:///{tmp_path}/other.db", JQ_TEST_SHOP=url)
     ctl("job", "wait", "sum", "--for", "30s")
 
 
-def test_an_unknown_task_is_put_off_and_the_worker_goes_on(ctl, start_worker: Start) -> None:
+def test_an_unknown_task_is_put_off_and_the_worker_goes_on(ctl: Ctl, start_worker: Start) -> None:
     ctl("job", "submit", "nobody_knows", "-q", "shop", "--id", "strange", "--max-retries", "0")
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     start_worker()
@@ -227,7 +229,7 @@ def test_an_unknown_task_is_put_off_and_the_worker_goes_on(ctl, start_worker: St
     ]
 
 
-def test_submitting_can_wait_for_the_answer(ctl, start_worker: Start) -> None:
+def test_submitting_can_wait_for_the_answer(ctl: Ctl, start_worker: Start) -> None:
     start_worker()
     assert (
         ctl.json("job", "submit", "add", "-q", "shop", "--payload", "[2, 40]", "--wait", "30s")[
@@ -248,11 +250,10 @@ def away(tmp_path: Path) -> servers.Server:
 
 
 def test_a_worker_waits_for_a_store_that_comes_later(
-    ctl, away: servers.Server, start_worker: Start, until: Until
+    ctl: Ctl, away: servers.Server, start_worker: Start, until: Until
 ) -> None:
     worker = start_worker("--url", away.url)
-    assert worker.stdout is not None
-    until(lambda: "waits for its store" in worker.stdout.readline(), "the worker to say so")
+    read_until(worker, "waits for its store")
     away.start()
     try:
         ctl.url = away.url
@@ -283,8 +284,7 @@ def test_a_worker_that_waits_for_its_store_can_be_stopped(
     away: servers.Server, start_worker: Start, until: Until
 ) -> None:
     worker = start_worker("--url", away.url)
-    assert worker.stdout is not None
-    until(lambda: "waits for its store" in worker.stdout.readline(), "the worker to say so")
+    read_until(worker, "waits for its store")
     worker.send_signal(signal.SIGTERM)
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0, output

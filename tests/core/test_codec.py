@@ -157,8 +157,8 @@ def test_nan_and_infinity_are_refused_wherever_they_are(
         bad,
         [around, bad],
         {"a": around, "b": {"c": [bad]}},
-        Item("x", 1, bad, frozenset()),
-    ):  # type: ignore[arg-type]
+        Item("x", 1, bad, frozenset()),  # type: ignore[arg-type]
+    ):
         with pytest.raises(InvalidJob, match="is not a number that can be stored"):
             codec.encode(value)
 

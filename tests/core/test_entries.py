@@ -11,7 +11,7 @@ from jobq.errors import ConfigError
 
 QUEUE = QueueName("default", "work")
 
-DAMAGED = [
+DAMAGED: list[object] = [
     None,
     5,
     "text",

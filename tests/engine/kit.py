@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast, overload
 from uuid import uuid4
 
 from jobq.api.worker import Worker
@@ -24,6 +24,8 @@ from jobq.stores import open_store
 from jobq.stores.base import Clock, Store
 
 PATIENCE = 20.0
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 async def eventually(condition: Callable[[], Any | Awaitable[Any]], what: str = "") -> Any:
@@ -105,16 +107,24 @@ class Bench:
             else self._open()
         )
 
-    def through(self, store: Store) -> Bench:
-        """The same queue and handlers, through another handle."""
+    def through(self, store: Any) -> Bench:
+        """The same queue and handlers, through another handle: a store, or a Proxy in front of one."""
         other = Bench(store)
         other.qname, other.tasks = self.qname, self.tasks
         return other
 
+    @overload
+    def task(self, fn: F, **options: Any) -> F: ...
+    @overload
+    def task(self, **options: Any) -> Callable[[F], F]: ...
     def task(self, fn: Callable[..., Any] | None = None, **options: Any) -> Any:
         """Register a handler."""
         if fn is None:
-            return lambda fn: self.task(fn, **options)
+            return lambda fn: self.register(fn, **options)
+        return self.register(fn, **options)
+
+    def register(self, fn: F, **options: Any) -> F:
+        """Register a handler under its function's name."""
         self.tasks[fn.__name__] = Handled(fn, **options)
         return fn
 
@@ -173,7 +183,7 @@ class Bench:
 
 def worker_on(*benches: Bench, settings: dict[str, Any] | None = None, **options: Any) -> Worker:
     """A worker on these queues. It looks for lost signals so seldom that a test relying on that would fail."""
-    worker = Worker(*benches, **options)
+    worker = Worker(*cast("tuple[Any, ...]", benches), **options)
     chosen: dict[str, Any] = {"poll_ms": 60_000, "grace_ms": 200, **(settings or {})}
     worker.settings = replace(worker.settings, **chosen)
     assert isinstance(worker.settings, Settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -320,11 +321,10 @@ async def test_a_payload_that_does_not_fit_fails_its_job_only(bench: Bench) -> N
 async def test_an_outcome_the_store_refuses_fails_its_job_and_holds_up_no_other(
     bench: Bench, line: Proxy
 ) -> None:
-    async def before(method: str, args: tuple[object, ...]) -> None:
-        outcomes = args[0]
+    async def before(method: str, args: tuple[Any, ...]) -> None:
         if method == "settle" and any(
-            isinstance(o, Complete) and o.result == b'"poison"' for o in outcomes
-        ):  # type: ignore[attr-defined]
+            isinstance(o, Complete) and o.result == b'"poison"' for o in args[0]
+        ):
             raise InvalidJob("result='poison' is not for this store")
 
     line.before = before

@@ -224,7 +224,7 @@ async def test_a_job_cancelled_while_its_lease_is_on_the_way_does_not_start(
     id = await bench.add("work")
 
     async def after(method: str, answer: object) -> None:
-        if method == "settle" and getattr(answer, "leases", ()):
+        if method == "settle" and getattr(answer, "leases", None):
             line.after = None
             heard = len(line.of("beat"))
             await store.alter([Cancel(job=JobKey(bench.qname, id))])
@@ -298,8 +298,11 @@ async def test_leases_are_renewed_until_timeout_and_grace_and_no_longer(
     young.since = time.monotonic()
     told: list[tuple[Run, LeaseState]] = []
     renewer = Renewer(
-        line, {endless, over, young}, lease_ms=60_000, tell=lambda *what: told.append(what)
-    )  # type: ignore[arg-type]
+        line,  # type: ignore[arg-type]
+        {endless, over, young},
+        lease_ms=60_000,
+        tell=lambda *what: told.append(what),
+    )
     assert 0 < await renewer.tick() <= 20
     assert [args[0] for args, _ in line.of("extend")] == [[endless.ref]]
     assert told == []

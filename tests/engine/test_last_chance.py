@@ -260,7 +260,7 @@ class Two:
         self.second.tasks = bench.tasks
         self.under_way, self.answer = asyncio.Event(), asyncio.Event()
         self.second_line.after, line.after = self._hold, self._arrive_second
-        self.worker = worker_on(bench.through(line), self.second, concurrency=2, **options)  # type: ignore[arg-type]
+        self.worker = worker_on(bench.through(line), self.second, concurrency=2, **options)
 
     async def _hold(self, method: str, found: Any) -> None:
         if method == "settle" and found.leases:

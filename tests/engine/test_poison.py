@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq import Queue, State, Worker
+from jobq import JobOptions, Queue, State, Worker
 from tests.stores.valkey import servers
 
 _APP = """
@@ -103,6 +103,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield f"sqlite:///{tmp_path}/jobs.db"
 
 
+def options(mode: str, n: int, id: str) -> JobOptions:
+    """The n-th job gets one of seven keys if the queue is keyed."""
+    return {"id": id, "key": f"k{n % 7}"} if mode == "keyed" else {"id": id}
+
+
 async def play(
     folder: Path,
     url: str,
@@ -123,12 +128,11 @@ async def play(
     opened = [Queue(name, url, mode=mode) for name in names]  # type: ignore[arg-type]
     async with ExitStackOf(opened):
         for queue in opened:
-            key = (lambda n: {"key": f"k{n % 7}"}) if mode == "keyed" else (lambda n: {})
             every = healthy // poison
             for n in range(healthy):
                 if n % every == every // 3 and n // every < poison:
-                    await queue.named("poison", id=f"poison-{n}", **key(n)).enqueue(after)  # type: ignore[arg-type]
-                await queue.named("healthy", id=f"healthy-{n}", **key(n)).enqueue(n)  # type: ignore[arg-type]
+                    await queue.named("poison", **options(mode, n, f"poison-{n}")).enqueue(after)
+                await queue.named("healthy", **options(mode, n, f"healthy-{n}")).enqueue(n)
         await fleet.until_done(opened, queues * (healthy + poison), seconds)
         for queue in opened:
             counts = await queue.counts()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -41,10 +42,10 @@ async def store(url: str, time: Time) -> Store:  # type: ignore[misc]
         yield handle
 
 
-def every(bench: Bench, id: str, ms: int = SECOND, **fields: object) -> ScheduleSpec:
+def every(bench: Bench, id: str, ms: int = SECOND, **fields: Any) -> ScheduleSpec:
     return ScheduleSpec(
         queue=bench.qname, id=id, template=bench.spec("work", id=id), every_ms=ms, **fields
-    )  # type: ignore[arg-type]
+    )
 
 
 async def test_each_time_fires_once_among_many_schedulers(

@@ -146,7 +146,7 @@ async def test_a_job_that_arrives_in_an_exchange_under_way_is_handed_back(
     claimed, answer_now = asyncio.Event(), asyncio.Event()
 
     async def after(method: str, answer: object) -> None:
-        if method == "settle" and getattr(answer, "leases", ()):
+        if method == "settle" and getattr(answer, "leases", None):
             claimed.set()
             await answer_now.wait()
 

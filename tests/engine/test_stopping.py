@@ -60,7 +60,7 @@ async def test_a_stop_without_an_answering_store_tells_what_was_left(
         await asyncio.Event().wait()
 
     id = await bench.add("work")
-    async with bench.through(line).worker(settings={"farewell_ms": 100}) as worker:  # type: ignore[arg-type]
+    async with bench.through(line).worker(settings={"farewell_ms": 100}) as worker:
         await soon(begun)
         line.down = True
         assert await worker.stop(drain=0) == Stopped(left=(JobRef(queue="work", id=id),))
@@ -93,13 +93,13 @@ async def test_a_keyboard_interrupt_in_a_handler_releases_its_job_and_stops_the_
     elif kind == "thread":
 
         @bench.task
-        def work() -> None:
+        def work() -> None:  # type: ignore[misc]  # another kind of the same handler
             raise KeyboardInterrupt
 
     else:
 
         @bench.task(batch=BatchSize(size=10, linger_ms=0))
-        async def work(items: list[object]) -> None:
+        async def work(items: list[object]) -> None:  # type: ignore[misc]
             raise KeyboardInterrupt
 
     other = await bench.add("beside")

@@ -36,7 +36,7 @@ def test_the_books_balance_after_many_crashes_of_everything(drill: Drill) -> Non
         drill.enqueue(n * JOBS, (n + 1) * JOBS)
         before = drill.taken_in()
         victims = chance.sample(["worker", "relay", "pipeline", "kafka"], 2)
-        drill.wait_until(lambda target=before: drill.taken_in() > target, seconds=240)  # type: ignore[misc]
+        drill.wait_until(lambda target=before: drill.taken_in() > target, seconds=240)
         if "kafka" in victims:
             drill.kafka.stop(hard=chance.random() < 0.5)
         for name in victims:

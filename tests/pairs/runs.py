@@ -24,7 +24,7 @@ TIMEOUT_MS = 1 * SECOND
 
 def ran(scene: Scene, feature: str) -> bool:
     """Whether the subject got as far as the runs of this feature."""
-    return scene.memory.get(f"ran {feature}", False)
+    return bool(scene.memory.get(f"ran {feature}"))
 
 
 def reached(scene: Scene, feature: str, lease: Lease) -> None:

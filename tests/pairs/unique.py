@@ -152,7 +152,7 @@ async def _alive(scene: Scene, id: str | None) -> bool:
 
 def one_mode(scene: Scene) -> bool:
     """Whether those who knock have the subject's own mode. The rules say nothing of modes mixed on one lock."""
-    return newcomer_mode(scene) == scene.options["unique"].mode
+    return bool(newcomer_mode(scene) == scene.options["unique"].mode)
 
 
 def newcomer_mode(scene: Scene) -> UniqueMode:

@@ -118,7 +118,7 @@ def test_jobs_are_read_with_results_and_filters_go_to_the_store(
     assert [row.state for row in jobs.where("id IN ('later', 'nobody')").collect()] == ["delayed"]
     assert jobs.count() == 6
     assert load(state="failed,delayed").count() == 2
-    assert load(id="later").first()["kwargs"] == "{}"
+    assert [row["kwargs"] for row in load(id="later").collect()] == ["{}"]
     pushed = load(pushdown="true").where(
         "state = 'completed' AND name = 'double' AND int(result) > 2"
     )

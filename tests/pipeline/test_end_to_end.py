@@ -57,4 +57,5 @@ def test_whatever_is_killed_the_lake_agrees_with_the_store(
     events = lake.read(EVENTS)
     assert events.count() == events.select("id").distinct().count() == lake.state.totals.events
     usage = lake.read(TENANT_DAY).selectExpr("sum(accepted)", "sum(completed)").first()
+    assert usage is not None
     assert tuple(usage) == (600, store[State.COMPLETED])

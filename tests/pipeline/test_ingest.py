@@ -34,6 +34,7 @@ def test_an_event_arrives_with_its_declared_types(lake: Lake, history: History) 
         .selectExpr("job", "unix_millis(at)", "string(day)", "hour", "state", "previous")
         .first()
     )
+    assert found is not None
     assert tuple(found) == ("a", History.START + 3_603_250, "2025-11-15", 1, "completed", "active")
 
 
@@ -214,8 +215,9 @@ def test_a_time_that_no_timestamp_can_hold_stops_no_compiled_plan_either(
             [*({**good[0], name: 2**63 - 1} for name in ("at_ms", "created_ms", "due_ms")), *good],
         )
     finally:
-        for name, value in before.items():
-            lake.spark.conf.set(name, value)
+        for name, old in before.items():
+            assert old is not None
+            lake.spark.conf.set(name, old)
     assert (totals.events, totals.quarantined) == (3, 3)
 
 

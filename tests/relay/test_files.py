@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from jobq.core import wire
 from jobq.core.event_records import EventRecord
 from jobq.errors import ConfigError
-from jobq.relay import Relay, files, open_target
+from jobq.relay import Relay, open_target
 from jobq.relay.cli import main
 from jobq.relay.files import FilesTarget
 from jobq.stores.base import Store
@@ -110,7 +110,7 @@ async def test_a_relay_that_starts_in_the_wrong_moment_takes_nothing_from_a_livi
             starting.pop()._open()
         lock(file, how)
 
-    monkeypatch.setattr(files.fcntl, "flock", another_starts_before)
+    monkeypatch.setattr("jobq.relay.files.fcntl.flock", another_starts_before)
     await target.send((await store.read_events(QUEUE, after="0")).events)
     await target.aclose()
     assert not starting

@@ -37,14 +37,13 @@ def read(kafka: Kafka, topic: str, count: int) -> list[EventRecord]:
     while len({event.id for event in found}) < count:
         message = consumer.poll(30) if time.monotonic() < until else None
         assert message is not None, f"only {len(found)} of {count} events came"
-        if (
-            message.error() is not None
-            and message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        ):
+        error, value = message.error(), message.value()
+        if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             continue  # the first event makes the topic, and is on its way
-        assert message.error() is None
-        assert message.key() == wire.key(wire.decode(message.value()))
-        found.append(wire.decode(message.value()))
+        assert error is None
+        assert value is not None
+        assert message.key() == wire.key(wire.decode(value))
+        found.append(wire.decode(value))
     consumer.close()
     return found
 

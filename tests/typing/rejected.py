@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from accepted import Receipt, billing, charge, email, index
-
 from jobq import Cron, Every, Queue, Rate, Retry, Worker, chain, current_job, group
+from tests.typing.accepted import Receipt, billing, charge, email, index
 
 
 async def wrong_arguments() -> None:

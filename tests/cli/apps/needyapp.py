@@ -1,3 +1,3 @@
 """An application that needs something nobody installed."""
 
-import no_such_package_anywhere  # noqa: F401
+import no_such_package_anywhere  # type: ignore[import-not-found]  # noqa: F401

@@ -16,7 +16,8 @@ from jobq.stores.sqlite import settings
 def frail(path: Path) -> int:
     """The count, as another process reads it."""
     with apsw.Connection(str(path)) as connection:
-        (blob,) = connection.execute("SELECT settings FROM queues").fetchone()
+        ((blob,),) = connection.execute("SELECT settings FROM queues").fetchall()
+    assert isinstance(blob, bytes)
     return settings.unpack(blob).frail
 
 

@@ -15,7 +15,7 @@ from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore, upkeep
 
 QUEUE = QueueName("t", "q")
-WORK = {"queue": QUEUE, "name": "task", "payload": b"[[],{}]"}
+WORK: dict[str, Any] = {"queue": QUEUE, "name": "task", "payload": b"[[],{}]"}
 
 
 @pytest.fixture

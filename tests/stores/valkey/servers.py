@@ -116,6 +116,11 @@ class Server:
         except OSError:
             return b""
 
+    def wait_until_info(self, found: bytes, *command: str, count: int = 1) -> None:
+        """Return once the reply to this command has the text `count` times."""
+        what = f"{found.decode()} in {' '.join(command)}"
+        wait_until(lambda: self.tell(*command).count(found) >= count, what)
+
     @property
     def url(self) -> str:
         return f"valkey://127.0.0.1:{self.port}"
@@ -190,20 +195,13 @@ def running_cluster(folder: Path, *, replicas: int = 1) -> Iterator[ClusterOf]:
         for node in nodes[1:]:
             node.tell("CLUSTER", "MEET", "127.0.0.1", str(nodes[0].port))
         for node in nodes:
-            wait_until(
-                lambda node=node: node.tell("CLUSTER", "NODES").count(b"connected") == len(nodes),
-                "cluster nodes",
-            )  # type: ignore[misc]
+            node.wait_until_info(b"connected", "CLUSTER", "NODES", count=len(nodes))
         for n, replica in enumerate(rest):
             _follow(replica, primaries[n % 3])
         for node in nodes:
-            wait_until(
-                lambda node=node: b"cluster_state:ok" in node.tell("CLUSTER", "INFO"), "cluster"
-            )  # type: ignore[misc]
+            node.wait_until_info(b"cluster_state:ok", "CLUSTER", "INFO")
         for primary in primaries if rest else []:
-            wait_until(
-                lambda p=primary: b"state=online" in p.tell("INFO", "replication"), "replica"
-            )  # type: ignore[misc]
+            primary.wait_until_info(b"state=online", "INFO", "replication")
         yield ClusterOf(primaries, rest)
 
 
@@ -237,7 +235,7 @@ def running_sentinel(folder: Path, sentinels: int = 3) -> Iterator[Watched]:
         replica = stack.enter_context(
             running(valkey_binary(), folder, "--replicaof", "127.0.0.1", str(primary.port))
         )
-        wait_until(lambda: b"state=online" in primary.tell("INFO", "replication"), "replica")
+        primary.wait_until_info(b"state=online", "INFO", "replication")
         watchers = []
         for _ in range(sentinels):
             port = free_port()
@@ -252,10 +250,6 @@ def running_sentinel(folder: Path, sentinels: int = 3) -> Iterator[Watched]:
             stack.callback(server.stop)
             watchers.append(server)
         for watcher in watchers:
-            wait_until(
-                lambda w=watcher: (
-                    f"slaves=1,sentinels={sentinels}".encode() in w.tell("INFO", "sentinel")
-                ),
-                "sentinels",
-            )  # type: ignore[misc]
+            found = f"slaves=1,sentinels={sentinels}".encode()
+            watcher.wait_until_info(found, "INFO", "sentinel")
         yield Watched(primary, replica, watchers)

@@ -100,5 +100,5 @@ async def test_without_memory_nothing_is_half_written_and_workers_go_on(
                 "accepted",
                 "started",
                 "completed",
-            ]  # type: ignore[arg-type]
+            ]
             assert len(events) == 301

@@ -1,0 +1,29 @@
+"""jq-ctl as the tests of the command lines call it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from jobq.cli.ctl import main
+
+
+class Ctl:
+    """jq-ctl on one store."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(self, *args: str, input: str | None = None, code: int = 0) -> Result:
+        """Run it; the exit code must be this one, and there is never a traceback."""
+        result = CliRunner().invoke(main, ["--url", self.url, *args], input=input)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result
+
+    def json(self, *args: str, input: str | None = None, code: int = 0) -> Any:
+        """The document it prints."""
+        return json.loads(self(*args, "-o", "json", input=input, code=code).stdout)
