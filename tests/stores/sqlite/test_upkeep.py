@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -38,7 +38,7 @@ def spec(id: str) -> JobSpec:
     return JobSpec(queue=QUEUE, id=id, name="task", payload=b"[[],{}]")
 
 
-SWEPT = {
+SWEPT: dict[str, tuple[str, Callable[[int, bool], tuple[object, ...]]]] = {
     "workers": (
         "INSERT INTO workers VALUES (?, x'00', ?, NULL)",
         lambda n, old: (f"w{n:04}", 0 if old else NOW),
