@@ -116,9 +116,9 @@ def test_one_fires_only_the_last_of_the_missed_times_however_old() -> None:
 
 def test_all_fires_each_of_them_in_bounded_passes() -> None:
     spec = every(HOUR, catch_up="all")
-    first = plan(record(spec, NOW - 4 * HOUR), NOW, most=3)
+    first = plan(record(spec, NOW - 4 * HOUR), NOW, max_fires=3)
     assert made(first) == [NOW - 4 * HOUR, NOW - 3 * HOUR, NOW - 2 * HOUR]
-    rest = plan(record(spec, first[-1].next_ms), NOW, most=3)
+    rest = plan(record(spec, first[-1].next_ms), NOW, max_fires=3)
     assert made(rest) == [NOW - HOUR, NOW]
     assert rest[-1].next_ms == NOW + HOUR
 
@@ -195,7 +195,7 @@ def test_fires_follow_each_other_and_leave_nothing_due_behind(
     due = first_time(spec, made_ms)
     assert due is not None
     now = due + late
-    fires = plan(record(spec, due), now, most=50)
+    fires = plan(record(spec, due), now, max_fires=50)
     assert fires
     assert fires[0].at_ms == due
     for fire, following in pairwise(fires):
@@ -235,7 +235,7 @@ def test_the_policies_agree_on_the_last_time(spec: ScheduleSpec, made_ms: int, l
         return plan(
             record(msgspec.structs.replace(unlimited, catch_up=catch_up), due),
             due + late,
-            most=10**6,
+            max_fires=10**6,
         )
 
     if spec.every_ms is not None and spec.every_ms < 1000:  # a day of milliseconds is a long list

@@ -16,7 +16,7 @@ from jobq.core.control import (
     WaitForChildren,
     WaitForSignal,
 )
-from jobq.core.decide import Crashed, End, HandedBack, Raised, Returned, TimedOut, Unknown, decide
+from jobq.core.decide import Crashed, End, Raised, Released, Returned, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
 from jobq.core.records import (
     AnyOutcome,
@@ -192,7 +192,7 @@ def test_a_crash_of_its_process_is_retried_like_an_error() -> None:
 
 
 def test_handing_back_costs_nothing() -> None:
-    assert isinstance(decided(HandedBack(), Retry(0)), Release)
+    assert isinstance(decided(Released(), Retry(0)), Release)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobq.core.meta import MAX_BYTES, check_event_names, check_meta, inherited, told
+from jobq.core.meta import MAX_BYTES, check_event_names, check_meta, event_meta, inherited
 from jobq.errors import ConfigError, InvalidJob
 
 
@@ -54,9 +54,9 @@ def test_a_child_inherits_and_its_own_names_win() -> None:
 
 
 def test_events_tell_allowed_names_only() -> None:
-    assert told({"a": "1", "b": "2"}, ("b", "c")) == {"b": "2"}
-    assert told({"a": "1"}, ("b",)) is None
-    assert told(None, ("b",)) is None
+    assert event_meta({"a": "1", "b": "2"}, ("b", "c")) == {"b": "2"}
+    assert event_meta({"a": "1"}, ("b",)) is None
+    assert event_meta(None, ("b",)) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobq.core.commands import Cancel, Remove, Rerun
-from jobq.core.locks import meet, releases, standing
+from jobq.core.locks import on_held_lock, releases, standing
 from jobq.core.records import AnyOutcome, JobRecord, Lease, UniqueMode, UniqueSpec
 from jobq.core.states import State
 from jobq.stores.conformance.kit import (
@@ -116,7 +116,7 @@ class Script:
         holder = None if self.lock is None else await self.q.look(self.lock.id)
         meeting = "accept"
         if self.lock is not None:
-            meeting = meet(
+            meeting = on_held_lock(
                 step.mode,
                 standing(None, 0) if holder is None else standing(holder.state, holder.attempt),
             )

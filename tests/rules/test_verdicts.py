@@ -79,7 +79,7 @@ def test_a_childs_end_is_handed_on_as_core_says(
             )
         else:
             (given_,) = (await q.take()).inputs
-            assert given_.failure == verdicts.handed_on(policy, told)
+            assert given_.failure == verdicts.failure_for_parent(policy, told)
             assert given_.result == (b"1" if end == "completed" else None)
 
     table.play(play)

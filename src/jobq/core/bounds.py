@@ -32,7 +32,7 @@ def free(max_waiting: int, counted: int, reserved: int) -> int:
     return max_waiting - counted - reserved
 
 
-def together(specs: Sequence[JobSpec]) -> bool:
+def depend_on_each_other(specs: Sequence[JobSpec]) -> bool:
     """Whether some of these wait for others of them. A job must not wait for one that was refused, so such specs are
     accepted together or refused together."""
     if not any(spec.after for spec in specs):

@@ -46,12 +46,12 @@ def after_end(record: ScheduleRecord, ended_ms: int) -> int | None:
 
 
 def plan(
-    record: ScheduleRecord, now_ms: int, *, most: int = 100, grace_ms: int = GRACE_MS
+    record: ScheduleRecord, now_ms: int, *, max_fires: int = 100, grace_ms: int = GRACE_MS
 ) -> list[Fire]:
     """What to fire now, in order; each Fire begins where the one before it ended.
 
     Times that passed are made up for by policy. skip: none of them (the last one still counts within `grace_ms`) ·
-    one: the last one · all: each, at most `most` per pass, the rest in the next. An `after_complete` schedule has only
+    one: the last one · all: each, at max_fires `max_fires` per pass, the rest in the next. An `after_complete` schedule has only
     one time to its name, so it fires late rather than not.
     """
     due = record.next_ms
@@ -60,7 +60,7 @@ def plan(
     if record.spec.after_complete:
         return [_fire(record, due, None)]
     if record.spec.catch_up == "all":
-        return _each(record, due, now_ms, most)
+        return _each(record, due, now_ms, max_fires)
     last = _last_due(record.spec, due, now_ms)
     if record.spec.catch_up == "skip" and now_ms - last > grace_ms:
         return [_fire(record, due, next_after(record.spec, now_ms, anchor_ms=due), skipped=True)]
@@ -69,10 +69,10 @@ def plan(
     return [*skipped, _fire(record, last, following)]
 
 
-def _each(record: ScheduleRecord, due: int, now_ms: int, most: int) -> list[Fire]:
+def _each(record: ScheduleRecord, due: int, now_ms: int, max_fires: int) -> list[Fire]:
     fires: list[Fire] = []
     at: int | None = due
-    while at is not None and at <= now_ms and len(fires) < most:
+    while at is not None and at <= now_ms and len(fires) < max_fires:
         following = (
             None if _spent(record, len(fires) + 1) else next_after(record.spec, at, anchor_ms=due)
         )

@@ -39,7 +39,7 @@ from jobq.core.records import (
 __all__ = [
     "Crashed",
     "End",
-    "HandedBack",
+    "Released",
     "Raised",
     "Returned",
     "TimedOut",
@@ -72,7 +72,7 @@ class TimedOut(msgspec.Struct, frozen=True, gc=False):
     seconds: float
 
 
-class HandedBack(msgspec.Struct, frozen=True, gc=False):
+class Released(msgspec.Struct, frozen=True, gc=False):
     """The worker stops and gives the job back unfinished."""
 
 
@@ -88,7 +88,7 @@ class Crashed(msgspec.Struct, frozen=True, gc=False):
     message: str
 
 
-End = Returned | Raised | TimedOut | HandedBack | Unknown | Crashed
+End = Returned | Raised | TimedOut | Released | Unknown | Crashed
 
 
 class UnknownTask(LookupError):
@@ -118,7 +118,7 @@ def decide(
     """
     if isinstance(end, Returned):
         return Complete(queue=lease.queue, id=lease.id, token=lease.token, result=end.result)
-    if isinstance(end, HandedBack):
+    if isinstance(end, Released):
         return Release(queue=lease.queue, id=lease.id, token=lease.token)
     if isinstance(end, Raised):
         return _raised(lease, end.error, retry, now_ms, random, encode)

@@ -16,7 +16,7 @@ FAILED_MS = 30 * DAY_MS
 """The same for failed jobs, which people look into days later."""
 CANCELLED_MS = DAY_MS
 """The same for cancelled jobs."""
-KEPT = 100_000
+KEPT_JOBS = 100_000
 """How many ended jobs of each state are kept unless the queue declares a retention."""
 WATCHED_MS = MINUTE_MS
 """The shortest time the record of a job stays readable after its end while a caller waits for its result. The caller reads
@@ -25,7 +25,7 @@ the record when it hears of the end, so `Retention(completed=0)` must not remove
 KEY_LIMIT = 1
 """Active jobs per key of a keyed queue that declares no limit: strict order per key."""
 
-LINES = 1_000
+LOG_LINES = 1_000
 """Log lines kept per job, the newest ones."""
 ERROR_LENGTH = 500
 """Characters of "type: message" that an event tells of a failure. The job's record has all of it."""

@@ -145,7 +145,7 @@ def queue_item(kind: QueueKind, at_ms: int, reason: str | None, actor: str | Non
     return item if actor is None else (*item, actor)
 
 
-def jobs_told(count: int, state: State | None = None) -> str:
+def jobs_reason(count: int, state: State | None = None) -> str:
     """How many jobs were cleared or purged, as the reason of the event says it."""
     return f"{count} {'' if state is None else f'{state} '}{'job' if count == 1 else 'jobs'}"
 

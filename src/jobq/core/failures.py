@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import NamedTuple
 
 MAX_MESSAGE = 2_000
-MAX_TRACEBACK = 4_096  # bytes of UTF-8: a job keeps up to ERRORS of them
-ERRORS = 10
+MAX_TRACEBACK = 4_096  # bytes of UTF-8: a job keeps up to MAX_ERRORS of them
+MAX_ERRORS = 10
 """Failed runs that a job keeps: errors, timeouts, stalls, crashes. Enough to see whether they have one cause."""
 _PART = 500  # characters of one frame or message in a traceback that is too long
 _FRAMES = 30  # formatting costs about 20 µs a frame, and the last ones tell the story
@@ -27,7 +27,7 @@ _LIBRARIES = tuple(
 )
 
 
-class Told(NamedTuple):
+class Description(NamedTuple):
     """An exception in words."""
 
     type: str
@@ -35,20 +35,22 @@ class Told(NamedTuple):
     traceback: str | None
 
 
-def describe(error: BaseException) -> Told:
+def describe(error: BaseException) -> Description:
     """Type, message and traceback, each bounded. Never raises, whatever the exception's own methods do."""
-    return Told(_type(error), bounded(_message(error)), _traceback(error))
+    return Description(_type(error), bounded(_message(error)), _traceback(error))
 
 
 def fingerprint(error: BaseException) -> str:
     """Twelve hex digits that are equal for failures of one cause: the same type, raised in the same function of the
     user's code, with the same message up to numbers, addresses and quoted values. Line numbers do not count."""
-    return fingerprint_of(error, Told(_type(error), bounded(_message(error)), None))
+    return fingerprint_of(error, Description(_type(error), bounded(_message(error)), None))
 
 
-def fingerprint_of(error: BaseException, told: Told) -> str:
+def fingerprint_of(error: BaseException, description: Description) -> str:
     """The same, of an exception that was described already."""
-    text = "\0".join((told.type, _origin(error.__traceback__), normalised(told.message)))
+    text = "\0".join(
+        (description.type, _origin(error.__traceback__), normalised(description.message))
+    )
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).hexdigest()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from jobq.errors import ConfigError
 
-LISTED = 100
+MAX_LISTED = 100
 """Held keys that `Queue.limits()` and the command line show, those that end first."""
 
 
@@ -18,12 +18,12 @@ def end(until_ms: int, ms: int, now_ms: int) -> int:
     return min(until_ms, now_ms + ms)
 
 
-def told(ms: int, key: str | None) -> str:
+def hold_reason(ms: int, key: str | None) -> str:
     """What the event of a hold says of it."""
     return f"{ms} ms" if key is None else f"{ms} ms, key {key}"
 
 
-def told_lifted(key: str | None) -> str | None:
+def lifted_reason(key: str | None) -> str | None:
     """What the event of a lifted hold says of it."""
     return None if key is None else f"key {key}"
 

@@ -24,12 +24,12 @@ from jobq.core.states import State
 Standing = Literal["fresh", "started", "ended", "gone"]
 """How the holder of a lock stands: never started · started and not ended · ended · without a record."""
 
-Meeting = Literal["duplicate", "replace", "follow", "accept"]
+OnHeldLock = Literal["duplicate", "replace", "follow", "accept"]
 """What becomes of a new job whose lock is held: it is a duplicate of the holder · it is one, and the holder gets its data · it is
 accepted and blocked until the holder ends (or, if the holder has a follow-up already, replaces that one's data) · it is accepted
 and takes the lock."""
 
-MEETINGS: dict[UniqueMode, dict[Standing, Meeting]] = {
+ON_HELD_LOCK: dict[UniqueMode, dict[Standing, OnHeldLock]] = {
     "simple": {
         "fresh": "duplicate",
         "started": "duplicate",
@@ -65,9 +65,9 @@ def standing(state: State | None, attempt: int) -> Standing:
     return "fresh" if never_started(attempt) and state is not State.ACTIVE else "started"
 
 
-def meet(mode: UniqueMode, holder: Standing) -> Meeting:
+def on_held_lock(mode: UniqueMode, holder: Standing) -> OnHeldLock:
     """What becomes of a new job of this mode."""
-    return MEETINGS[mode][holder]
+    return ON_HELD_LOCK[mode][holder]
 
 
 def releases(mode: UniqueMode, end: State) -> bool:

@@ -52,7 +52,7 @@ def check_event_names(value: object, *, error: Refusal = ConfigError) -> tuple[s
     return names
 
 
-def told(meta: Meta | None, names: Sequence[str]) -> Meta | None:
+def event_meta(meta: Meta | None, names: Sequence[str]) -> Meta | None:
     """What events tell of a job's meta: the names that its queue allows. None: nothing."""
     if meta is None:
         return None

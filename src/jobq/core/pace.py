@@ -6,13 +6,13 @@ thirty times a second between them, and the store has its time for jobs.
 
 from __future__ import annotations
 
-_SMALL = 100
-_MOST = 6.0
+_SMALL_FLEET = 100
+_MAX_STRETCH = 6.0
 
 
 def stretch(workers: int) -> float:
     """By how much the intervals of each grow in a fleet of so many: 1 up to a hundred workers, 6 from six hundred on."""
-    return min(_MOST, max(1.0, workers / _SMALL))
+    return min(_MAX_STRETCH, max(1.0, workers / _SMALL_FLEET))
 
 
 class Pace:

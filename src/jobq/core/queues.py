@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     )
 
 
-def limits_told(
+def limits_reason(
     limits: Limits | None, *, key: str | None = None, version: int | None = None
 ) -> str:
     """The reason of a `limits` event: the limits as JSON, or `reset`; before them the key, or the version that was declared."""
@@ -79,7 +79,7 @@ class RetentionData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
     completed_ms: int | None = defaults.COMPLETED_MS
     failed_ms: int | None = defaults.FAILED_MS
     cancelled_ms: int | None = defaults.CANCELLED_MS
-    count: int | None = defaults.KEPT
+    count: int | None = defaults.KEPT_JOBS
 
 
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,12 +10,14 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from jobq.core.call_options import NO_OPTIONS, CallOptions
+from jobq.core.call_options import (
+    ChildPolicy as ChildPolicy,  # re-exported: a spec is made of these
+)
+from jobq.core.call_options import RetryData as RetryData
+from jobq.core.call_options import UniqueMode as UniqueMode
+from jobq.core.call_options import UniqueSpec as UniqueSpec
 from jobq.core.states import State
-from jobq.core.stored import NO_OPTIONS, StoredOptions
-from jobq.core.stored import ChildPolicy as ChildPolicy  # re-exported: a spec is made of these
-from jobq.core.stored import RetryData as RetryData
-from jobq.core.stored import UniqueMode as UniqueMode
-from jobq.core.stored import UniqueSpec as UniqueSpec
 
 MAX_PRIORITY = 2**21 - 1
 MAX_ID_LENGTH = 256
@@ -305,7 +307,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None  # of this life: the last failed run, or what ended the job
     errors: tuple[
         Failure, ...
-    ] = ()  # the last failed runs (core.failures.ERRORS) of all lives, oldest first; only from `get`
+    ] = ()  # the last failed runs (core.failures.MAX_ERRORS) of all lives, oldest first; only from `get`
     reason: str | None = None  # of a cancelled job: cancelled, removed, replaced, …
     progress: bytes | None = None
     saved: bytes | None = None
@@ -315,7 +317,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     parents: tuple[JobKey, ...] = ()
     children: tuple[JobKey, ...] = ()
     meta: dict[str, str] | None = None
-    options: StoredOptions = NO_OPTIONS
+    options: CallOptions = NO_OPTIONS
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ def redacted_url(url: str) -> str:
     if not mark:
         return url
     place, _, options = rest.partition("?")
-    # A password of digits with a ? in it looks like a port with options, but no option has an @ in its name (see `apart`).
+    # A password of digits with a ? in it looks like a port with options, but no option has an @ in its name (see `split_credentials`).
     plain = _PLACE.fullmatch(place) and "@" not in options.partition("=")[0]
     credentials, at, place = ("", "", rest) if plain else rest.rpartition("@")
     user, colon, _ = credentials.partition(":")
@@ -35,7 +35,7 @@ def redacted(text: str) -> str:
     return _URL.sub(lambda found: redacted_url(found[0]), text) if "://" in text else text
 
 
-def apart(url: str) -> tuple[str, str, str]:
+def split_credentials(url: str) -> tuple[str, str, str]:
     """Scheme, credentials and the rest, also where a password with signs of its own has broken the URL up elsewhere."""
     scheme, _, rest = url.partition("://")
     place, mark, options = rest.partition("?")

@@ -92,7 +92,7 @@ def fails_parent(policy: ChildPolicy, state: State) -> bool:
     return policy == "fail" and state is not State.COMPLETED
 
 
-def handed_on(policy: ChildPolicy, child: ChildEnd) -> Failure | None:
+def failure_for_parent(policy: ChildPolicy, child: ChildEnd) -> Failure | None:
     """The failure that a parent is given in place of a result: by policy `continue`, the child's own."""
     if policy != "continue" or child.state is State.COMPLETED:
         return None

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jobq.core.decide import HandedBack, Raised
+from jobq.core.decide import Raised, Released
 from jobq.core.records import AnyOutcome, Complete
 from jobq.engine.handler import Handler
 from jobq.engine.run import Run
@@ -90,7 +90,7 @@ class Batches:
             self._close_gathering(batch)
         self._runner.close(
             run,
-            None if run.concluded else self._runner.decide(run, HandedBack(), batch.handler.retry),
+            None if run.concluded else self._runner.decide(run, Released(), batch.handler.retry),
         )
 
     def _close_gathering(self, batch: Batch) -> None:
@@ -121,7 +121,7 @@ class Batches:
             answers = _answers(results, len(runs), handler.name)
         except KeyboardInterrupt:  # somebody stops the process, not the jobs
             for run in runs:
-                runner.close(run, runner.decide(run, HandedBack(), handler.retry))
+                runner.close(run, runner.decide(run, Released(), handler.retry))
             runner.interrupted()
             return
         except BaseException as error:

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 
-from jobq.core.decide import End, HandedBack, Raised, TimedOut, Unknown, decide
+from jobq.core.decide import End, Raised, Released, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
 from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName
@@ -101,7 +101,7 @@ class Runner:
                 or lease.cancel_asked
                 or (self._early and JobKey(lease.queue, lease.id) in self._early)
             ):
-                self.close(run, self.decide(run, HandedBack(), _DEFAULT_RETRY))
+                self.close(run, self.decide(run, Released(), _DEFAULT_RETRY))
                 continue
             if lease.unreadable:
                 failure = unreadable(attempt=lease.attempt, worker=None, now_ms=run.now_ms)
@@ -144,7 +144,7 @@ class Runner:
                     self._run_alone(run, self._chance, handler, executor)
                 )
             else:
-                self.close(run, self.decide(run, HandedBack(), handler.retry))
+                self.close(run, self.decide(run, Released(), handler.retry))
             return
         if self._journal.starts:
             self._journal.started(run)
@@ -170,7 +170,7 @@ class Runner:
         self.refusing = self.releasing = True
         self.batches.flush()
         if self._chance is not None and (run := self._chance.waiting_in(self)) is not None:
-            run.end = HandedBack()
+            run.end = Released()
             self._interrupt(run)
 
     async def _run(self, run: Run, lease: Lease, handler: Handler, executor: Executor) -> None:
@@ -189,7 +189,7 @@ class Runner:
                 result=handler.encode(value, lease),
             )
         except KeyboardInterrupt:  # somebody stops the process, not the job: raised on, it would end the loop before the release
-            outcome = self.decide(run, HandedBack(), handler.retry)
+            outcome = self.decide(run, Released(), handler.retry)
             self.interrupted()
         except BaseException as error:
             outcome = self.raised(run, handler, error)
@@ -254,7 +254,7 @@ class Runner:
             return None
         if isinstance(error, LeaseOver):
             if not run.late:  # it shares a batch with one that is
-                return self.decide(run, HandedBack(), handler.retry)
+                return self.decide(run, Released(), handler.retry)
             log.warning("%s", error)
             return None
         if isinstance(error, asyncio.CancelledError) and run.end is not None:
@@ -313,7 +313,7 @@ class Runner:
         if run.concluded or run.cancelled:
             return
         run.cancelled = True
-        run.end = HandedBack()  # asked to cancel, the store ends it as cancelled
+        run.end = Released()  # asked to cancel, the store ends it as cancelled
         if run.batch is not None:
             self.batches.told(run)
         elif run.executor is not None:
@@ -341,14 +341,14 @@ class Runner:
         for run in tuple(self.held):
             if not run.concluded:
                 run.cancelled = True
-                run.end = run.end or HandedBack()
+                run.end = run.end or Released()
                 self._interrupt(run)
 
     def release_rest(self) -> None:
         """Release what was interrupted and goes on all the same."""
         for run in tuple(self.held):
             if not run.concluded:
-                self._overrule(run, HandedBack(), _DEFAULT_RETRY)
+                self._overrule(run, Released(), _DEFAULT_RETRY)
 
     def settled(self, runs: Iterable[Run]) -> None:
         """The store has these outcomes: their leases need no keeping."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from jobq.core.failures import ERRORS
+from jobq.core.failures import MAX_ERRORS
 from jobq.core.records import JobKey, QueueName, RetryLater
 from jobq.stores.valkey import keys
 from jobq.stores.valkey.store import ValkeyStore
@@ -40,11 +40,11 @@ async def test_no_more_failed_runs_are_stored_than_are_shown(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.put([spec(queue, "a")])
-    for n in range(ERRORS + 5):
+    for n in range(MAX_ERRORS + 5):
         (lease,) = await take(store, queue)
         outcome = RetryLater(queue=queue, id="a", token=lease.token, failure=failed(lease).failure)
         await store.settle([outcome], worker="w1", call=f"retry{n}")
-    assert server.tell("LLEN", f"{keys.Space().prefix(queue)}er:a").strip() == b":%d" % ERRORS
+    assert server.tell("LLEN", f"{keys.Space().prefix(queue)}er:a").strip() == b":%d" % MAX_ERRORS
 
 
 async def test_a_failed_run_that_cannot_be_read_is_told_as_such(

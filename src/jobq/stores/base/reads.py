@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from jobq.core.event_records import EventPage
-from jobq.core.holds import LISTED
+from jobq.core.holds import MAX_LISTED
 from jobq.core.queues import HoldsRecord, MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
@@ -43,7 +43,7 @@ class ReadStore(Protocol):
         """The queue at a glance: counts, mode, age of the next job, and what holds it back."""
         ...
 
-    async def holds(self, queue: QueueName, *, limit: int = LISTED) -> HoldsRecord:
+    async def holds(self, queue: QueueName, *, limit: int = MAX_LISTED) -> HoldsRecord:
         """The holds in force: of the queue, and of up to `limit` keys, those that end first."""
         ...
 

@@ -28,7 +28,7 @@ Place = tuple[int, int]
 
 
 @dataclass
-class Run:
+class ModelRun:
     """A lease as the model sees it."""
 
     worker: str
@@ -54,7 +54,7 @@ class ModelJob:
     asked: bool = False
     finished_ms: int | None = None
     token: str | None = None
-    run: Run | None = None
+    run: ModelRun | None = None
 
     def end(self, state: State, now_ms: int) -> None:
         """It is over."""
@@ -219,7 +219,7 @@ class Model:
 
     def start(self, job: ModelJob, token: str, worker: str, expires_ms: int) -> None:
         """It was claimed."""
-        job.state, job.token, job.run = State.ACTIVE, token, Run(worker, expires_ms)
+        job.state, job.token, job.run = State.ACTIVE, token, ModelRun(worker, expires_ms)
         job.attempt += 1
 
     # ── commands ──────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from jobq.core.commands import Cancel, Remove, Rerun
-from jobq.core.failures import ERRORS
+from jobq.core.failures import MAX_ERRORS
 from jobq.core.records import Failure, Lease
 from jobq.core.states import State
 from jobq.stores.conformance.kit import (
@@ -57,9 +57,9 @@ async def test_a_job_keeps_its_failed_runs_oldest_first(q: Desk) -> None:
 
 async def test_the_last_ten_failed_runs_are_kept(q: Desk) -> None:
     await q.put("a")
-    for n in range(1, ERRORS + 4):
+    for n in range(1, MAX_ERRORS + 4):
         await fail_run(q, str(n))
-    assert [error.attempt for error in (await q.get("a")).errors] == list(range(4, ERRORS + 4))
+    assert [error.attempt for error in (await q.get("a")).errors] == list(range(4, MAX_ERRORS + 4))
 
 
 async def test_runs_that_did_not_fail_leave_no_error(q: Desk) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from jobq.core.call_options import NO_OPTIONS, CallOptions
 from jobq.core.commands import Reprioritise, Rerun
 from jobq.core.records import RetryData, UniqueSpec
 from jobq.core.states import State
-from jobq.core.stored import NO_OPTIONS, StoredOptions
 from jobq.stores.conformance.kit import HOUR, SECOND, Desk, complete, fail, read_all
 
 RETRY = RetryData(max_retries=7, base_ms=500, factor=1.5, cap_ms=90_000, jitter=0.25)
@@ -41,7 +41,7 @@ GIVEN: list[dict[str, object]] = [
 @pytest.mark.parametrize("given", GIVEN, ids=lambda given: "-".join(given))
 async def test_what_a_call_gave_can_be_read_back(q: Desk, given: dict[str, object]) -> None:
     await q.put_one("a", **given)
-    expected = StoredOptions(**given)  # type: ignore[arg-type]
+    expected = CallOptions(**given)  # type: ignore[arg-type]
     assert (await q.get("a")).options == expected
     (listed,) = await read_all(q.store, q.queue)
     assert listed.options == expected
@@ -50,7 +50,7 @@ async def test_what_a_call_gave_can_be_read_back(q: Desk, given: dict[str, objec
 async def test_a_time_can_be_read_back(q: Desk) -> None:
     at = q.clock() + HOUR
     await q.put_one("a", at_ms=at)
-    assert (await q.get("a")).options == StoredOptions(at_ms=at)
+    assert (await q.get("a")).options == CallOptions(at_ms=at)
 
 
 async def test_a_call_that_gave_nothing_reads_as_nothing(q: Desk) -> None:
@@ -60,7 +60,7 @@ async def test_a_call_that_gave_nothing_reads_as_nothing(q: Desk) -> None:
 
 
 async def test_options_stay_with_a_job_to_its_end_and_beyond(q: Desk) -> None:
-    options = StoredOptions(retry=RETRY, timeout_ms=1500, max_stalls=2, cost=3)
+    options = CallOptions(retry=RETRY, timeout_ms=1500, max_stalls=2, cost=3)
     await q.put_one("a", retry=RETRY, timeout_ms=1500, max_stalls=2, cost=3)
     await q.alter(Reprioritise(job=q.key("a"), priority=5))
     lease = await q.take()

@@ -142,7 +142,7 @@ async def test_continue_says_that_a_child_was_cancelled(q: Desk) -> None:
     await family(q, "a", on_child_failure="continue")
     await q.alter(Cancel(job=q.key("a")))
     (given,) = (await q.take()).inputs
-    assert given.failure == verdicts.handed_on("continue", await ended(q, "a"))
+    assert given.failure == verdicts.failure_for_parent("continue", await ended(q, "a"))
     assert given.failure is not None
     assert (given.failure.reason, given.failure.type) == ("child", "JobCancelled")
 

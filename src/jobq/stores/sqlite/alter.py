@@ -53,7 +53,7 @@ def alter(tx: Tx, commands: Sequence[AnyCommand]) -> list[Altered]:
     answers = [_carry_out(tx, command, purged) for command in commands]
     for (name, actor), n in purged.items():
         tx.done_to(
-            tx.queue_made(name), QueueKind.PURGED, reason=event_log.jobs_told(n), actor=actor
+            tx.queue_made(name), QueueKind.PURGED, reason=event_log.jobs_reason(n), actor=actor
         )
     return answers
 

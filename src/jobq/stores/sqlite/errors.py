@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core.failures import ERRORS
+from jobq.core.failures import MAX_ERRORS
 from jobq.core.records import Failure
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import ERRED, Job, pack_failure, unpack_failure
@@ -21,7 +21,7 @@ def add(tx: Tx, job: Job, failure: Failure) -> Failure:
     job.failure = pack_failure(told)
     tx.execute(TIES["add_error"], (job.pk, job.attempt, job.failure))
     if job.flags & ERRED:  # the first one needs no trimming
-        tx.execute(TIES["trim_errors"], (job.pk, ERRORS))
+        tx.execute(TIES["trim_errors"], (job.pk, MAX_ERRORS))
     job.flags |= ERRED
     return told
 

@@ -216,7 +216,7 @@ def _keys(rows: list[tuple[str, str, str]]) -> tuple[JobKey, ...]:
 def _end_of(child: Job, policy: ChildPolicy) -> tuple[int, bytes | None, bytes | None]:
     if child.state == COMPLETED:
         return 1, child.result, None
-    failure = verdicts.handed_on(policy, _ended(child))
+    failure = verdicts.failure_for_parent(policy, _ended(child))
     return 1, None, None if failure is None else pack_failure(failure)
 
 

@@ -25,7 +25,7 @@ def hold(tx: Tx, name: QueueName, ms: int, key: str | None, actor: str | None) -
     if key is not None and queue.mode == "plain":
         raise holds.no_keys(name.queue)
     if put(tx, queue, ms, key):
-        tx.done_to(queue, QueueKind.HELD, reason=holds.told(ms, key), actor=actor)
+        tx.done_to(queue, QueueKind.HELD, reason=holds.hold_reason(ms, key), actor=actor)
         if key is not None:
             keys.settle(tx, queue.qid, [key])
 
@@ -54,7 +54,7 @@ def lift(tx: Tx, queue: QueueRow, key: str | None, actor: str | None) -> bool:
     tx.execute(SQL["lift_hold"], (queue.qid, key or _QUEUE))
     if held is None:
         return False
-    tx.done_to(queue, QueueKind.RELEASED_HOLD, reason=holds.told_lifted(key), actor=actor)
+    tx.done_to(queue, QueueKind.RELEASED_HOLD, reason=holds.lifted_reason(key), actor=actor)
     if key is not None:
         tx.execute(KEYED["lift_key"], (queue.qid, key))
         keys.settle(tx, queue.qid, [key])

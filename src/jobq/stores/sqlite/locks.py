@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from jobq.core.event_log import STATES
-from jobq.core.locks import Standing, meet, passes_on, releases, standing
+from jobq.core.locks import Standing, on_held_lock, passes_on, releases, standing
 from jobq.core.outcomes import due_ms
 from jobq.core.records import JobSpec, UniqueSpec
 from jobq.core.states import Kind
@@ -74,7 +74,7 @@ def held_against(tx: Tx, qid: int, job: Job) -> bool:
 def is_free_for(tx: Tx, qid: int, unique: UniqueSpec) -> bool:
     """Whether a new job with this lock would be accepted as a job of its own that follows none."""
     found = holder(tx, qid, unique.lock)
-    return found is None or meet(unique.mode, found.standing) == "accept"
+    return found is None or on_held_lock(unique.mode, found.standing) == "accept"
 
 
 def take(tx: Tx, job: Job) -> None:

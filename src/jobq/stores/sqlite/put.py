@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jobq.core import refusals
-from jobq.core.bounds import together
+from jobq.core.bounds import depend_on_each_other
 from jobq.core.event_log import KIND_CODES, STATES, Item, with_meta
 from jobq.core.graph import check_locks
-from jobq.core.locks import meet
+from jobq.core.locks import on_held_lock
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
 from jobq.stores.sqlite import bounds, ending, flows, line, locks, rates, signals
@@ -98,7 +98,7 @@ def _put_in_several(
     by_queue: dict[QueueName, list[int]] = {}
     for n, spec in enumerate(specs):
         by_queue.setdefault(spec.queue, []).append(n)
-    linked = together(specs)
+    linked = depend_on_each_other(specs)
     if linked:  # a flow in all but name
         check_locks(specs)
     if bounded and linked:
@@ -164,7 +164,7 @@ def _put_in(
         return _put_bounded(tx, queue, specs, watch, tied, room)
     if all(spec.unique is None and not spec.after and spec.schedule is None for spec in specs):
         return _put_plain(tx, queue, specs, watch)
-    if together(specs):  # a flow in all but name
+    if depend_on_each_other(specs):  # a flow in all but name
         check_locks(specs)
     return [_put_one(tx, queue, spec, watch, tied) for spec in specs]
 
@@ -178,7 +178,7 @@ def _put_bounded(
     room: int,
 ) -> list[PutResult]:
     """More specs than there are places: each is judged for itself, unless they wait for each other."""
-    if together(specs):
+    if depend_on_each_other(specs):
         check_locks(specs)
         if bounds.needed(tx, queue, specs) > max(0, room):
             return [bounds.refused(queue, spec) for spec in specs]
@@ -248,7 +248,7 @@ def _put_one(
     follows = False
     if spec.unique is not None:
         held = locks.holder(tx, qid, spec.unique.lock)
-        meeting = "accept" if held is None else meet(spec.unique.mode, held.standing)
+        meeting = "accept" if held is None else on_held_lock(spec.unique.mode, held.standing)
         if held is not None and meeting in ("duplicate", "replace"):
             if held.job is None:
                 return PutResult(id=held.id, life=0, state=State.COMPLETED, duplicate=True)

@@ -6,7 +6,7 @@ import msgspec
 
 from jobq.core import event_log, refusals, stalls
 from jobq.core.event_log import STATE_CODES
-from jobq.core.queues import Limits, QueueConfig, limits_told
+from jobq.core.queues import Limits, QueueConfig, limits_reason
 from jobq.core.records import Mode, QueueName
 from jobq.core.states import QueueKind, State
 from jobq.stores.sqlite import alter, ending, holds, keys, settings
@@ -28,7 +28,7 @@ def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
     stored = _with_limits(name, queue.settings, config)
     if config.limits is not None and stored.version > queue.settings.version:
         tx.done_to(
-            queue, QueueKind.LIMITS, reason=limits_told(config.limits, version=stored.version)
+            queue, QueueKind.LIMITS, reason=limits_reason(config.limits, version=stored.version)
         )
     if config.retention is not None:
         stored = msgspec.structs.replace(stored, retention=config.retention)
@@ -52,7 +52,7 @@ def set_limits(
     if limits != (
         queue.settings.changed if key is None else keys.overrides(tx, queue.qid, [key]).get(key)
     ):
-        tx.done_to(queue, QueueKind.LIMITS, reason=limits_told(limits, key=key), actor=actor)
+        tx.done_to(queue, QueueKind.LIMITS, reason=limits_reason(limits, key=key), actor=actor)
     if key is None:
         _store(
             tx,
@@ -111,7 +111,7 @@ def purge_pending(tx: Tx, name: QueueName, delayed: bool, limit: int, actor: str
                 alter.cancel(tx, queue, job, reason="removed", cascade=False)
                 cleared += 1
     if cleared:
-        tx.done_to(queue, QueueKind.CLEARED, reason=event_log.jobs_told(cleared), actor=actor)
+        tx.done_to(queue, QueueKind.CLEARED, reason=event_log.jobs_reason(cleared), actor=actor)
     return cleared
 
 
@@ -134,7 +134,9 @@ def purge_ended(
             ending.forget(tx, Job(*row))
         cleaned += len(rows)
     if cleaned:
-        tx.done_to(queue, QueueKind.PURGED, reason=event_log.jobs_told(cleaned, state), actor=actor)
+        tx.done_to(
+            queue, QueueKind.PURGED, reason=event_log.jobs_reason(cleaned, state), actor=actor
+        )
     return cleaned
 
 

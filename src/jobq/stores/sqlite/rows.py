@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from jobq.core import meta
+from jobq.core.call_options import NO_OPTIONS, CallOptions
 from jobq.core.event_log import STATES
 from jobq.core.records import (
     ChildPolicy,
@@ -20,7 +21,6 @@ from jobq.core.records import (
     UniqueMode,
     UniqueSpec,
 )
-from jobq.core.stored import NO_OPTIONS, StoredOptions
 from jobq.core.unknown import PutOff, starts
 from jobq.core.verdicts import unreadable
 
@@ -100,7 +100,7 @@ def options_of(spec: JobSpec) -> Options:
     )
 
 
-def stored_options(options: Options) -> StoredOptions:
+def stored_options(options: Options) -> CallOptions:
     """The other way, for readers."""
     if options is DEFAULT:
         return NO_OPTIONS
@@ -111,7 +111,7 @@ def stored_options(options: Options) -> StoredOptions:
             lock=options.lock, mode=options.lock_mode or "simple", ttl_ms=options.lock_ttl_ms
         )
     )
-    return StoredOptions(
+    return CallOptions(
         lifo=options.lifo,
         delay_ms=options.delay_ms,
         at_ms=options.at_ms,
@@ -143,7 +143,7 @@ def unpack_options(data: bytes | None) -> Options:
 
 def told_meta(packed: bytes | None, names: tuple[str, ...]) -> dict[str, str] | None:
     """What events tell of a job with these packed options, in a queue that allows these names."""
-    return None if packed is None else meta.told(unpack_options(packed).meta, names)
+    return None if packed is None else meta.event_meta(unpack_options(packed).meta, names)
 
 
 def pack_failure(failure: Failure) -> bytes:

@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 
-from jobq.core.defaults import LINES
+from jobq.core.defaults import LOG_LINES
 from jobq.core.event_log import KIND_CODES, STATE_CODES, Item, with_meta
 from jobq.core.outcomes import effect as effect_of
 from jobq.core.records import (
@@ -122,7 +122,7 @@ def _note(tx: Tx, item: Note) -> LeaseState:
     for text in item.lines:
         tx.execute(TIES["add_line"], (pk, text))
     if item.lines:
-        tx.execute(TIES["trim_lines"], (pk, LINES))
+        tx.execute(TIES["trim_lines"], (pk, LOG_LINES))
     return "cancel" if row[0] & CANCEL else "held"
 
 

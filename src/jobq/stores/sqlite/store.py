@@ -16,7 +16,7 @@ from typing import Self
 
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.event_records import EventPage
-from jobq.core.holds import LISTED
+from jobq.core.holds import MAX_LISTED
 from jobq.core.queues import (
     Fire,
     HoldsRecord,
@@ -323,7 +323,7 @@ class SqliteStore:
     async def stats(self, queue: QueueName) -> StatsRecord:
         return await self._read_small(reads.stats, queue)
 
-    async def holds(self, queue: QueueName, *, limit: int = LISTED) -> HoldsRecord:
+    async def holds(self, queue: QueueName, *, limit: int = MAX_LISTED) -> HoldsRecord:
         return await self._read(holds.listed, queue, limit)
 
     async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:

@@ -14,8 +14,8 @@ import ssl
 from typing import Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from jobq.core.redact import apart
 from jobq.core.redact import redacted_url as shown
+from jobq.core.redact import split_credentials
 from jobq.errors import ConfigError
 from jobq.stores.valkey.keys import SPACE
 
@@ -36,7 +36,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
 class Address(NamedTuple):
-    """A URL, taken apart. `shown` is the URL without its password."""
+    """A URL, taken split_credentials. `shown` is the URL without its password."""
 
     kind: Kind
     nodes: tuple[Node, ...]
@@ -63,7 +63,7 @@ def parse(url: str) -> Address:
         parts = urlsplit(url)
     except ValueError as e:
         raise ConfigError(f"{shown(url)!r} is not a URL: {e}") from None
-    if set(apart(url)[1]) & set("/?#"):
+    if set(split_credentials(url)[1]) & set("/?#"):
         raise ConfigError(
             f"{shown(url)!r}: the user or password has a '/', '?' or '#' in it: write %2F, %3F or %23 there"
         )

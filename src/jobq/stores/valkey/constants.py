@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from jobq.core import clock, defaults, limits, locks, verdicts
 from jobq.core.commands import APPLIES
 from jobq.core.event_log import KIND_CODES, STATE_CODES
-from jobq.core.failures import ERRORS, MAX_MESSAGE
+from jobq.core.failures import MAX_ERRORS, MAX_MESSAGE
 from jobq.core.outcomes import EFFECTS
 from jobq.core.records import MAX_ID_LENGTH
 from jobq.core.stalls import DEFAULT_MAX_STALLS
@@ -19,12 +19,12 @@ _DEFAULTS = {
     "completed_ms": defaults.COMPLETED_MS,
     "failed_ms": defaults.FAILED_MS,
     "cancelled_ms": defaults.CANCELLED_MS,
-    "kept": defaults.KEPT,
+    "kept": defaults.KEPT_JOBS,
     "watched_ms": defaults.WATCHED_MS,
     "max_stalls": DEFAULT_MAX_STALLS,
-    "errors": ERRORS,
+    "errors": MAX_ERRORS,
     "key_limit": defaults.KEY_LIMIT,
-    "lines": defaults.LINES,
+    "lines": defaults.LOG_LINES,
     "error_length": defaults.ERROR_LENGTH,
     "log_events": defaults.LOG_EVENTS["valkey"],
     "log_cap": defaults.LOG_CAP["valkey"],
@@ -68,7 +68,7 @@ def constants() -> str:
         "RATES": _RATES,
         "CLOCK": {"jitter_ms": clock.JITTER_MS, "full_speed_ms": clock.FULL_SPEED_MS},
         "WORDS": _WORDS,
-        "MEETINGS": locks.MEETINGS,
+        "ON_HELD_LOCK": locks.ON_HELD_LOCK,
         "KEPT_WHEN_REPLACED": locks.KEPT_WHEN_REPLACED,
         "EFFECTS": _EFFECTS,
         "APPLIES": _APPLIES,

@@ -18,7 +18,7 @@ class Holds(Flows):
         """See OperatorStore."""
         await self.meet(queue)
         home = await self.home(queue)
-        args = (home, actor or "", key or "", ms, rule.told(ms, key))
+        args = (home, actor or "", key or "", ms, rule.hold_reason(ms, key))
         for prefix in await self._held_at(queue, key):
             try:
                 (messages,) = await self.fcall("hold", prefix, self.now(), *args)
@@ -31,7 +31,7 @@ class Holds(Flows):
     ) -> bool:
         """See OperatorStore."""
         home = await self.home(queue)
-        args = (home, actor or "", key or "", rule.told_lifted(key) or "")
+        args = (home, actor or "", key or "", rule.lifted_reason(key) or "")
         lifted = False
         for prefix in await self._held_at(queue, key):
             yes, messages, to_wake = await self.fcall("release_hold", prefix, self.now(), *args)
@@ -39,7 +39,7 @@ class Holds(Flows):
             await self.after(queue, prefix, to_wake=to_wake, messages=messages)
         return lifted
 
-    async def holds(self, queue: QueueName, *, limit: int = rule.LISTED) -> HoldsRecord:
+    async def holds(self, queue: QueueName, *, limit: int = rule.MAX_LISTED) -> HoldsRecord:
         """See ReadStore."""
         ends: list[int] = []
         held: list[tuple[int, str]] = []

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any, NamedTuple, NoReturn
 
 from jobq.core import refusals
-from jobq.core.bounds import queue_full, together
+from jobq.core.bounds import depend_on_each_other, queue_full
 from jobq.core.event_log import STATES
 from jobq.core.graph import check_locks
 from jobq.core.records import (
@@ -141,7 +141,7 @@ class HotCalls(Sleep):
         ):
             return await self._put_at(self.keys.prefix(queue), specs, {})
         where = await self.check_edges(specs) if any(spec.after for spec in specs) else {}
-        if where and together(specs):  # a flow in all but name
+        if where and depend_on_each_other(specs):  # a flow in all but name
             check_locks(specs)
         groups = await self._by_place(specs)
         if len(groups) == 1 and len(specs) <= _BATCH and not (where and specs.too_large):
@@ -233,7 +233,7 @@ class HotCalls(Sleep):
             plain,
             keyed,
             cost,
-            2 if tied and together(specs) else int(look),
+            2 if tied and depend_on_each_other(specs) else int(look),
             *jobs,
             *tied,
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jobq.core import refusals
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.event_log import STATE_CODES
-from jobq.core.queues import Limits, QueueConfig, QueueRecord, limits_told
+from jobq.core.queues import Limits, QueueConfig, QueueRecord, limits_reason
 from jobq.core.records import QueueName
 from jobq.core.states import State
 from jobq.errors import ConfigError
@@ -64,7 +64,7 @@ class Operators(Flows):
         told = (
             ""
             if config.limits is None
-            else limits_told(config.limits, version=config.limits_version)
+            else limits_reason(config.limits, version=config.limits_version)
         )
         try:
             flat = await self.fcall(
@@ -133,7 +133,7 @@ class Operators(Flows):
                 rest = packing.in_force(
                     unpacking.queue_record(queue, flat).limits.declared, len(prefixes)
                 )
-            told = (prefixes[0], limits_told(limits, key=key), actor or "")
+            told = (prefixes[0], limits_reason(limits, key=key), actor or "")
             to_wake = await self.fcall("limit", prefix, self.now(), *told, key or "", text, *rest)
             await self.after(queue, prefix, to_wake=to_wake)
 

@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 from jobq.core.bounds import share
 from jobq.core.commands import AnyCommand, Cancel, Reprioritise, Reschedule, SendSignal, Update
-from jobq.core.defaults import LINES
+from jobq.core.defaults import LOG_LINES
 from jobq.core.queues import Limits, RateData, RetentionData, Window
 from jobq.core.records import (
     AnyOutcome,
@@ -240,7 +240,7 @@ def outcome(
 
 def note(n: Note, mark: str) -> list[Any]:
     """A note as the function takes it. `mark`: what its token ends with in a partition (see hot.Place)."""
-    lines = n.lines[-LINES:]
+    lines = n.lines[-LOG_LINES:]
     token = n.lease.token.removesuffix(mark)
     return [n.lease.id, token, some(n.progress), some(n.saved), len(lines), *lines]
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jobq.core import verdicts
+from jobq.core.call_options import NO_OPTIONS, CallOptions
 from jobq.core.commands import Altered
 from jobq.core.event_log import STATES
 from jobq.core.queues import Limits, LimitsRecord, QueueRecord, RetentionData
@@ -25,7 +26,6 @@ from jobq.core.records import (
     UniqueMode,
     UniqueSpec,
 )
-from jobq.core.stored import NO_OPTIONS, StoredOptions
 from jobq.stores.valkey.keys import queue_of
 
 _head = Struct(">HIBB").unpack_from  # created (6 bytes, as 2 + 4), flags, length of name and key
@@ -301,7 +301,7 @@ def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) 
     )
 
 
-def _stored(options: Options) -> StoredOptions:
+def _stored(options: Options) -> CallOptions:
     if options is _DEFAULT:
         return NO_OPTIONS
     unique = (
@@ -309,7 +309,7 @@ def _stored(options: Options) -> StoredOptions:
         if options.lock is None
         else UniqueSpec(lock=options.lock, mode=options.lock_mode, ttl_ms=options.lock_ttl)
     )
-    return StoredOptions(
+    return CallOptions(
         lifo=options.lifo,
         delay_ms=options.delay,
         at_ms=options.at,

@@ -24,7 +24,7 @@ CREATE UNIQUE INDEX staged_identity ON staged (tenant, flow, queue, id) WHERE id
 CREATE TABLE holds (qid INTEGER NOT NULL, key TEXT NOT NULL, until_ms INTEGER NOT NULL, ms INTEGER NOT NULL, PRIMARY KEY (qid, key)) WITHOUT ROWID;
 CREATE INDEX holds_clock ON holds (qid, until_ms);
 
--- The last failed runs of each job (core.failures.ERRORS of them). Not in its row: a claim reads that, and needs none of them.
+-- The last failed runs of each job (core.failures.MAX_ERRORS of them). Not in its row: a claim reads that, and needs none of them.
 CREATE TABLE errors (pk INTEGER NOT NULL, attempt INTEGER NOT NULL, failure BLOB NOT NULL, PRIMARY KEY (pk, attempt)) WITHOUT ROWID;
 
 -- A lock names the id of its job as well: a throttle outlives the record of its job, and the row's number may be another's then.

@@ -114,7 +114,7 @@ end
 -- i:<ordinal>: state B, #codec B, codec, then "" or "\1" .. result, or "\3" .. a failure in the form of er:<id>
 -- RETURNS how many children are open still
 local function keep_input(cx, x, ordinal, with_data, m, policy)
-  local failure, rest = J.handed_on(policy, m), ""
+  local failure, rest = J.failure_for_parent(policy, m), ""
   if failure then
     rest = "\3" .. failure
   elseif with_data and m.state == STATE.completed then

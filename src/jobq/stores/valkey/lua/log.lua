@@ -42,7 +42,7 @@ function J.event_meta(cx)
   return names
 end
 
--- What events tell of the meta of a job with these options (packed), as MessagePack; nil: nothing. Copies core/meta.py: told.
+-- What events tell of the meta of a job with these options (packed), as MessagePack; nil: nothing. Copies core/meta.py: event_meta.
 function J.told_meta(names, raw)
   local ok, opts = pcall(munpack, raw)
   local meta = ok and type(opts) == "table" and opts.meta
@@ -72,7 +72,7 @@ function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
   if previous == J.STATE.active and job.started > 0 then J.add(cx, "run_ms", cx.now - job.started) end
 end
 
--- How many jobs were cleared or purged: core/event_log.py jobs_told. `state` is "" or the name of a state and a space.
+-- How many jobs were cleared or purged: core/event_log.py jobs_reason. `state` is "" or the name of a state and a space.
 function J.jobs_told(n, state) return J.whole(n) .. " " .. (state or "") .. (n == 1 and "job" or "jobs") end
 
 -- Something was done to the queue as a whole. It is told in shard 0 of the log, which is at the prefix `home`: here, or elsewhere by

@@ -1,4 +1,4 @@
--- unique: locks. What a held lock means for a new job is core's table (core/locks.py: MEETINGS); `standing`, `releases` and
+-- unique: locks. What a held lock means for a new job is core's table (core/locks.py: ON_HELD_LOCK); `standing`, `releases` and
 -- `passes_on` are copied from there. tests/rules/test_locks.py holds both together.
 -- u: lock → "<until>\t<id>", until 0: as long as its job is unfinished · uy: locks by their end
 -- The follow-up of a running keep_last job holds "<lock>\nnext".
@@ -49,7 +49,7 @@ end
 -- Whether a new job with this lock would be accepted as a job of its own that follows none. (J.meet decides, and acts on it.)
 function J.is_free_for(cx, opts)
   local id = holder(cx, opts.lock)
-  return not id or J.MEETINGS[opts.lock_mode or "simple"][standing(cx, J.look(cx, id))] == "accept"
+  return not id or J.ON_HELD_LOCK[opts.lock_mode or "simple"][standing(cx, J.look(cx, id))] == "accept"
 end
 
 -- What a held lock means for a new job. RETURNS the job to answer with (or its id, if its record is gone), or nil and
@@ -58,7 +58,7 @@ function J.meet(cx, opts, body)
   local id = holder(cx, opts.lock)
   if not id then return nil, false end
   local job = J.look(cx, id)
-  local meeting = J.MEETINGS[opts.lock_mode or "simple"][standing(cx, job)]
+  local meeting = J.ON_HELD_LOCK[opts.lock_mode or "simple"][standing(cx, job)]
   if meeting == "accept" then return nil, false end
   if meeting == "follow" then
     local next_id = holder(cx, opts.lock .. "\nnext")

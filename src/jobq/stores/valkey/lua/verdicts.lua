@@ -1,4 +1,4 @@
--- verdicts: failures that the store gives a job by itself. Copies core/verdicts.py (stalled, expired, fails_parent, handed_on,
+-- verdicts: failures that the store gives a job by itself. Copies core/verdicts.py (stalled, expired, fails_parent, failure_for_parent,
 -- parent_failure); the words are core's (J.WORDS). tests/rules holds both together.
 -- A failure is {reason =, type =, message =, fingerprint =, traceback =} here. From a worker it comes packed, as `blob`.
 local STATE, WORDS, byte = J.STATE, J.WORDS, string.byte
@@ -87,7 +87,7 @@ function J.copied_failure(kept)
 end
 
 -- What a parent is given in place of a result: nothing, or by policy `continue` the child's own failure, in the form of er:<id>.
-function J.handed_on(policy, m)
+function J.failure_for_parent(policy, m)
   if policy ~= "continue" or m.state == STATE.completed then return nil end
   return m.kept or spack(">I4I6I2", m.attempt or 0, m.at or 0, 0) .. J.pack_failure(not_done(m))
 end

@@ -30,7 +30,7 @@ class UniqueSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=
     ttl_ms: int | None = None
 
 
-class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CallOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The options of a job as its call gave them, for readers; priority and key are fields of the record itself.
 
     The fields mean what they mean in `JobSpec`."""
@@ -48,5 +48,5 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     on_child_failure: ChildPolicy = "fail"
 
 
-NO_OPTIONS = StoredOptions()
+NO_OPTIONS = CallOptions()
 """Of a job whose call gave none: shared, so that reading such a job costs nothing for them."""
