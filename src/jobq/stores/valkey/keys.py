@@ -37,6 +37,8 @@ class Space:
         """The set of queues there are, as prefixes."""
         self.workers = f"{name}:{{workers}}"
         """Workers as they last said they were."""
+        self.layout = f"{name}:{{layout}}"
+        """Which layout the data of the store has."""
         self._name = name
         self.prefix = lru_cache(maxsize=4096)(self._prefix)
         """What all keys of a queue begin with."""

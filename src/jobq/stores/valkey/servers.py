@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 
 from jobq.errors import ConfigError, CorruptStore, JobqError, StoreUnavailable
-from jobq.stores.valkey import keys
+from jobq.stores.valkey import keys, layout_version
 from jobq.stores.valkey.address import Address, Node
 from jobq.stores.valkey.functions import DIGEST, LIBRARY, VERSION, function
 from jobq.stores.valkey.wire import Argument, Connection, Reply, ServerError, connect, pack
@@ -43,6 +43,8 @@ class Servers:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self._layout = keys.Space(address.prefix).layout
+        self._layout_checked = False
         self._connections: dict[Node, Connection] = {}
         self._connecting: dict[Node, asyncio.Lock] = {}
         self._wait = (
@@ -89,11 +91,37 @@ class Servers:
     async def _opened(self, node: Node) -> Connection:
         connection = await self.open(node)
         try:
-            await _load(connection)
+            await self._prepare(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    async def _prepare(self, connection: Connection) -> None:
+        """Refuse a store that belongs to a newer jobq; then make sure that the library is there."""
+        try:
+            layout_version.check(self.address.shown, await self._read_layout(connection))
+            self._layout_checked = True
+        except (StoreUnavailable, ServerError):
+            # In a Cluster, the key is on one node: this one is still of use while that one is down.
+            if not self._layout_checked:
+                raise
+        await _load(connection)
+
+    async def _read_layout(self, connection: Connection) -> Reply:
+        stored = await connection.send("GET", self._layout)
+        word = str(stored).partition(" ")[0] if isinstance(stored, ServerError) else ""
+        if word in ("MOVED", "ASK"):
+            other = await self.open(_target(str(stored), connection.node))
+            try:
+                if word == "ASK":
+                    other.send("ASKING")
+                return await other.ask("GET", self._layout)
+            finally:
+                await other.aclose()
+        if isinstance(stored, ServerError):
+            raise stored
+        return stored
 
     async def open(self, node: Node) -> Connection:
         """A connection of one's own: for blocking commands and subscriptions."""
@@ -177,7 +205,7 @@ class Servers:
                 self.forget(None)
             return target, word == "ASK"
         if "unction not found" in text:  # FUNCTION FLUSH, or a failover to a node that was empty
-            await _load(connection)
+            await self._prepare(connection)
             return node, False
         if word in _NOT_NOW:
             self.forget(node)

@@ -11,8 +11,9 @@ import logging
 from types import TracebackType
 from typing import Self
 
+from jobq.errors import ConfigError
 from jobq.stores.base import Clock
-from jobq.stores.valkey import keys
+from jobq.stores.valkey import keys, layout_version
 from jobq.stores.valkey.holds import Holds
 from jobq.stores.valkey.hot import HotCalls
 from jobq.stores.valkey.listen import Listen
@@ -35,8 +36,23 @@ class ValkeyStore(HotCalls, Listen, Operators, Holds, Schedules, Reads):
     async def migrate(self) -> None:
         """Connect, load the function library, and refuse servers that may lose jobs silently."""
         if not self._migrated:
-            await self.servers.check()
+            try:
+                await self.servers.check()
+                await self._stamp()
+            except ConfigError:
+                await self.servers.aclose()
+                raise
             self._migrated = True
+
+    async def _stamp(self) -> None:
+        """Write the layout of a new store, or of one that jobq 0.1 wrote."""
+        key = self.keys.layout
+        if await self.servers.command(key, "GET", key) is not None:
+            return
+        queues = await self.servers.command(self.keys.queues, "SCARD", self.keys.queues)
+        workers = await self.fcall("workers", self.keys.workers, self.now())
+        layout_version.check_migration(self.url, queues, workers)
+        await self.servers.command(key, "SET", key, layout_version.STAMP, "NX")
 
     async def aclose(self) -> None:
         """See LifecycleStore."""

@@ -1,0 +1,49 @@
+"""The layout of a store on Valkey: one key says how its jobs are written (see core/layout.py).
+
+Every new connection reads the key, and so does a handle that has to load the function library
+again. A release that changes the meaning of stored data deletes the older library: handles of the
+older release then find out that the layout is not theirs before they can write again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobq.core.layout import Layout, refuse_newer, refuse_running
+from jobq.core.version import __version__
+from jobq.errors import CorruptStore
+from jobq.stores.valkey.wire import Reply
+
+LATEST = 2
+"""The layout that this code writes. 1 is that of jobq 0.1, which wrote no key."""
+OLDEST = 2
+"""The oldest layout whose code can work on a store of layout LATEST. Raise it when older libraries
+would misread what this one writes; keep it when this one only adds fields and keys."""
+
+STAMP = msgspec.json.encode(Layout(layout=LATEST, oldest=OLDEST, release=__version__))
+"""What the key of a new store holds."""
+
+_decode = msgspec.json.Decoder(Layout).decode
+
+
+def check(store: str, stored: Reply) -> None:
+    """Raise ConfigError if a newer jobq has given the store a layout that this code would damage."""
+    if stored is None:
+        return
+    try:
+        found = _decode(stored)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as e:
+        raise CorruptStore(f"{store} does not say which layout its jobs have: {e}") from e
+    refuse_newer(store, found, LATEST)
+
+
+def check_migration(store: str, queues: int, workers: list[bytes]) -> None:
+    """Raise ConfigError if workers of jobq 0.1 run on a store that carries no layout yet.
+
+    The data of jobq 0.1 needs no change: its records and log entries are read as they are. Newer
+    workers say which incarnation they are; a store that was flushed may have them and no layout.
+    """
+    if queues:
+        records = [msgspec.json.decode(worker) for worker in workers]
+        old = [str(record["name"]) for record in records if not record.get("incarnation")]
+        refuse_running(store, 1, LATEST, old)

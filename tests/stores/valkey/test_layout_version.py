@@ -1,0 +1,236 @@
+"""A store carries its layout: data of jobq 0.1 is taken over, that of a newer jobq is refused."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import hiredis
+import pytest
+
+from jobq import __version__
+from jobq.core.commands import Rerun, SendSignal
+from jobq.core.records import Claim, Complete, JobKey, QueueName
+from jobq.core.states import State
+from jobq.core.workers import WorkerRecord
+from jobq.errors import ConfigError, CorruptStore
+from jobq.stores import open_store
+from jobq.stores.base import Store
+from jobq.stores.valkey import layout_version
+from jobq.stores.valkey.store import ValkeyStore
+from tests.stores.valkey import servers
+from tests.stores.valkey.jobs import spec
+
+KEY = "jq:{layout}"
+WRITTEN_MS = 1_700_000_000_000
+WORK, KEYED, PARTED, RATED = (
+    QueueName("default", name) for name in ("work", "keyed", "parted", "rated")
+)
+
+
+def replay(server: servers.Server, commands: Path) -> None:
+    """Write recorded data to a server: a command per line, its arguments as Latin-1 text."""
+    lines = [json.loads(line) for line in commands.read_text("utf-8").splitlines()]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        for words in lines:
+            packed = tuple(word.encode("latin-1") for word in words)
+            connection.sendall(hiredis.pack_command(packed))
+        reader, replies = hiredis.Reader(), 0
+        while replies < len(lines):
+            reader.feed(connection.recv(1 << 16))
+            while (reply := reader.gets()) is not False:
+                assert not isinstance(reply, Exception), reply
+                replies += 1
+
+
+@pytest.fixture
+def old_server(server: servers.Server) -> servers.Server:
+    """A server as jobq 0.1 left it: jobs in every state, a schedule, a rate, a log with a reader."""
+    replay(server, Path(__file__).with_name("written_by_0_1.jsonl"))
+    return server
+
+
+@pytest.fixture
+def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    servers.valkey_or_skip()
+    with servers.running_cluster(tmp_path_factory.mktemp("layouts"), replicas=0) as nodes:
+        yield nodes.url
+
+
+def stamp(server: servers.Server, layout: int, oldest: int) -> None:
+    """What a newer jobq may have written."""
+    server.tell("SET", KEY, json.dumps({"layout": layout, "oldest": oldest, "release": "9.1.0"}))
+
+
+async def drain(store: Store, *queues: QueueName) -> list[str]:
+    """Complete whatever can be claimed; the ids, in no order."""
+    ended = []
+    for n in range(25):
+        claim = Claim(queues=queues, limit=3, lease_ms=15_000)
+        leases = (await store.settle([], worker="new", call=f"claim{n}", then=claim)).leases
+        ended += [lease.id for lease in leases]
+        outcomes = [Complete(queue=lease.queue, id=lease.id, token=lease.token) for lease in leases]
+        await store.settle(outcomes, worker="new", call=f"settle{n}")
+    return sorted(ended)
+
+
+# ── data of jobq 0.1 ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_data_of_an_old_store_is_read(old_server: servers.Server) -> None:
+    async with open_store(old_server.url, clock=lambda: WRITTEN_MS + 1) as store:
+        counts = await store.count(WORK)
+        assert {state.value: n for state, n in counts.items() if n} == {
+            "completed": 1,
+            "failed": 1,
+            "delayed": 2,
+            "active": 1,
+            "cancelled": 1,
+            "waiting": 4,
+            "blocked": 1,
+        }
+        done, failed, parent = await store.get(
+            [JobKey(WORK, id) for id in ("done", "failed", "parent")]
+        )
+        assert done is not None
+        assert done.result == b"7"
+        assert await store.logs(JobKey(WORK, "done")) == ["one"]
+        assert failed is not None
+        assert failed.failure is not None
+        assert failed.failure.message == "boom"
+        assert parent is not None
+        assert parent.children == (JobKey(WORK, "child"),)
+        assert [record.spec.id for record in await store.list_schedules(WORK)] == ["nightly"]
+        (record,) = [record for record in await store.queues("default") if record.queue == WORK]
+        assert (record.limits.declared.limit, record.limits.version) == (5, 2)
+        assert record.dead_letters == "dead"
+
+
+async def test_the_jobs_of_an_old_store_run_to_their_end(old_server: servers.Server) -> None:
+    later = WRITTEN_MS + 7_200_000  # delays and leases are over
+    async with open_store(old_server.url, clock=lambda: later) as store:
+        assert await store.alter([Rerun(job=JobKey(WORK, "failed"))])
+        await store.alter([SendSignal(job=JobKey(RATED, "r1"), name="go", value=b"1")])
+        ended = await drain(store, WORK, KEYED, PARTED, RATED)
+        work = ["child", "delayed", "failed", "gone", "parent", "retried", "unique", "waiting"]
+        others = ["k1", "k2", "k3", "p0", "p1", "p2", "p3", "r1", "r2"]
+        assert ended == sorted(work + others)
+        assert (await store.count(WORK))[State.FAILED] == 1  # `late`: its ttl passed
+
+
+async def test_a_rate_of_an_old_store_starts_with_a_new_window(old_server: servers.Server) -> None:
+    async with open_store(old_server.url, clock=lambda: WRITTEN_MS + 1) as store:
+        await store.put([spec(RATED, f"new{n}") for n in range(3)])
+        assert await drain(store, RATED) == ["new0", "r2"]  # two per minute, and no more
+
+
+async def test_the_log_of_an_old_store_is_read_on_from_where_its_reader_was(
+    old_server: servers.Server,
+) -> None:
+    async with open_store(old_server.url, clock=lambda: WRITTEN_MS + 1) as store:
+        position = (await store.readers(WORK))["relay"]
+        events = (await store.read_events(WORK, after=position)).events
+        assert [str(event.kind) for event in events[:4]] == ["started"] * 4
+        assert {event.number for event in events} == {0}  # jobq 0.1 did not number them
+        await store.put([spec(WORK, "new")])
+        (event,) = (await store.read_events(WORK, after=events[-1].position)).events
+        assert (event.job, event.number) == ("new", 20)  # the log held 19
+
+
+async def test_an_old_store_gets_a_layout(old_server: servers.Server) -> None:
+    async with open_store(old_server.url):
+        pass
+    assert layout_version.STAMP in old_server.tell("GET", KEY)
+
+
+async def test_an_old_store_is_not_taken_over_while_its_workers_run(
+    server: servers.Server,
+) -> None:
+    record = WorkerRecord(name="left", host="h", pid=1, queues=(WORK,), concurrency=1)
+    async with open_store(server.url) as store:
+        await store.put([spec(WORK, "a")])
+        await store.beat(record, ttl_ms=60_000)
+        server.tell("DEL", KEY)  # jobq 0.1 wrote none
+    with pytest.raises(ConfigError, match=r"1 of its workers are running \(left\): stop all"):
+        async with open_store(server.url):
+            pass
+    assert server.tell("EXISTS", KEY) == b":0\r\n"
+
+
+async def test_a_store_that_was_flushed_under_running_workers_is_used_again(
+    server: servers.Server,
+) -> None:
+    record = WorkerRecord(
+        name="left", host="h", pid=1, queues=(WORK,), concurrency=1, incarnation="a.b.c"
+    )
+    async with open_store(server.url) as store:
+        server.tell("FLUSHALL")
+        await store.beat(record, ttl_ms=60_000)
+        await store.put([spec(WORK, "a")])
+        async with open_store(server.url) as another:
+            assert (await another.count(WORK))[State.WAITING] == 1
+    assert layout_version.STAMP in server.tell("GET", KEY)
+
+
+# ── data of a newer jobq ──────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_new_store_says_which_layout_it_has(
+    store: ValkeyStore, server: servers.Server
+) -> None:
+    assert json.loads(layout_version.STAMP) == {"layout": 2, "oldest": 2, "release": __version__}
+    assert layout_version.STAMP in server.tell("GET", KEY)
+
+
+async def test_a_store_of_a_newer_layout_is_refused_with_both_versions(
+    server: servers.Server,
+) -> None:
+    stamp(server, 9, 8)
+    words = rf"has layout 9, from jobq 9\.1\.0, and this is jobq {__version__}.* layouts up to 2"
+    with pytest.raises(ConfigError, match=words):
+        async with open_store(server.url):
+            pass
+
+
+async def test_a_store_of_a_newer_layout_that_only_adds_is_used(server: servers.Server) -> None:
+    stamp(server, 9, 2)
+    async with open_store(server.url) as store:
+        await store.put([spec(WORK, "a")])
+    assert b"9.1.0" in server.tell("GET", KEY)
+
+
+async def test_an_open_handle_stops_when_a_newer_jobq_takes_its_library_away(
+    store: ValkeyStore, server: servers.Server
+) -> None:
+    await store.put([spec(WORK, "a")])
+    stamp(server, 9, 9)
+    server.tell("FUNCTION", "FLUSH")
+    with pytest.raises(ConfigError, match=r"has layout 9, from jobq 9\.1\.0"):
+        await store.put([spec(WORK, "b")])
+
+
+async def test_a_layout_that_cannot_be_read_is_reported(server: servers.Server) -> None:
+    server.tell("SET", KEY, "rubbish")
+    with pytest.raises(CorruptStore, match="does not say which layout its jobs have"):
+        async with open_store(server.url):
+            pass
+
+
+async def test_stores_of_one_server_have_layouts_of_their_own(server: servers.Server) -> None:
+    stamp(server, 9, 9)
+    async with open_store(f"{server.url}?prefix=other") as store:
+        await store.put([spec(WORK, "a")])
+
+
+async def test_every_node_of_a_cluster_is_held_to_the_layout(cluster_url: str) -> None:
+    async with open_store(cluster_url) as store:
+        assert isinstance(store, ValkeyStore)
+        newer = b'{"layout":9,"oldest":9,"release":"9.1.0"}'
+        await store.servers.command(KEY, "SET", KEY, newer)
+        for node in await store.servers.primaries():
+            connection = await store.servers.connection(node)
+            connection.close()
+            with pytest.raises(ConfigError, match="has layout 9"):
+                await store.servers.connection(node)
