@@ -65,7 +65,7 @@ async def fleet(port: int, first: int, count: int) -> None:
                 QUEUE, f"valkey://127.0.0.1:{port}?timeout={10 + n / 1e6:f}"
             )  # a handle of its own
             queue.task(name="noop")(_noop)
-            store = await (await stack.enter_async_context(queue)).store()
+            store = await (await stack.enter_async_context(queue))._context.store()
             store.sleep = counter.watch(store.sleep)  # type: ignore[method-assign, assignment]
             await stack.enter_async_context(Worker(queue, concurrency=1, name=f"idle-{n}"))
         print("ready", flush=True)

@@ -6,6 +6,7 @@
 - A driver is imported only in the package it belongs to, so that `import jobq` needs none.
 - core is pure: no I/O, no asyncio, no clock.
 - Nothing imports pipeline, server or cli (cli may import server).
+- No module imports itself through others: modules can be read, tested and imported one by one.
 
 Imports under `if TYPE_CHECKING` are not dependencies at run time and are left alone; imports inside functions count.
 """
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +72,11 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     "yaml": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),
     "uvloop": (frozenset({"cli", "server"}), "an event loop, the process's choice"),
 }
+
+# One function of each ends a job, which may free a job of another: they need a common module.
+KNOWN_CYCLES = (
+    frozenset({f"jobq.stores.sqlite.{name}" for name in ("ending", "flows", "put", "signals")}),
+)
 
 IMPURE = frozenset(
     {
@@ -189,15 +196,54 @@ def _clock_reads(tree: ast.AST) -> Iterator[tuple[int, str]]:
             )
 
 
+def cycles(graph: Mapping[str, AbstractSet[str]]) -> list[list[str]]:
+    """The groups of modules that import each other, directly or through others.
+
+    Tarjan's algorithm: each group is a strongly connected component of more than one module."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    path: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        path.append(module)
+        for target in sorted(graph.get(module, ())):
+            if target not in index:
+                visit(target)
+            if target in path:
+                low[module] = min(low[module], low[target])
+        if low[module] == index[module]:
+            group = path[path.index(module) :]
+            del path[-len(group) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for module in sorted(graph):
+        if module not in index:
+            visit(module)
+    return found
+
+
 def check(src: Path) -> list[str]:
     """Every broken rule under `src`, as `path:line: message`."""
     files = {_module_name(path, src): path for path in sorted((src / PACKAGE).rglob("*.py"))}
     names = frozenset(files)
-    return [
+    problems = [
         f"{path}:{line}: {message}"
         for module, path in files.items()
         for line, message in broken(module, path.read_text(), names)
     ]
+    graph = {
+        module: {found.module for found in imports(ast.parse(path.read_text()), names)} & names
+        for module, path in files.items()
+    }
+    problems += [
+        f"{files[group[0]]}:1: these modules import each other: {', '.join(group)}"
+        for group in cycles(graph)
+        if not any(known.issuperset(group) for known in KNOWN_CYCLES)
+    ]
+    return problems
 
 
 def _module_name(path: Path, src: Path) -> str:

@@ -11,6 +11,7 @@ await Worker(queue).run()
 
 from jobq.api.applied import AppliedOptions, UniqueLock
 from jobq.api.batch import BatchTask
+from jobq.api.current import CurrentJob, SyncCurrentJob, current_job
 from jobq.api.event_stream import EventStream
 from jobq.api.flow import Flow, chain, chord, group
 from jobq.api.info import (
@@ -29,7 +30,10 @@ from jobq.api.options import JobOptions, TaskOptions
 from jobq.api.queue import Queue
 from jobq.api.schedule import ScheduleInfo
 from jobq.api.stopped import Stopped
-from jobq.api.sync import SyncFlow, SyncJob, SyncQueue, SyncTask
+from jobq.api.sync.flow import SyncFlow
+from jobq.api.sync.job import SyncJob
+from jobq.api.sync.queue import SyncQueue
+from jobq.api.sync.task import SyncTask
 from jobq.api.task import AsyncTask, Call, PlainTask, Task
 from jobq.api.tree import FlowNode, FlowTree
 from jobq.api.worker import Worker
@@ -54,7 +58,6 @@ from jobq.errors import (
     StoreUnavailable,
     WaitTimeout,
 )
-from jobq.executors.current import CurrentJob, SyncCurrentJob, current_job
 
 __all__ = [
     # producing

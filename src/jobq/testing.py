@@ -104,12 +104,12 @@ class Sandbox:
     ) -> None:
         """Move them back; what they held is gone."""
         for moved in self.queues:
-            await moved.move_back()
+            await moved._context.connection.move_back()
 
     def __enter__(self) -> Self:
         """Move the queues in."""
         for moved in self.queues:
-            moved.move(self._url, self.clock)
+            moved._context.connection.move(self._url, self.clock)
         return self
 
     def __exit__(
@@ -138,9 +138,9 @@ class Sandbox:
         tasks: dict[QueueName, Mapping[str, Handler]] = {
             one.qname: one.tasks for one in self.queues
         }
-        store = await self.queues[0].store()
+        store = await self.queues[0]._context.store()
         for one in self.queues:  # as if a worker had started with the sandbox
-            await put_planned(store, one.planned.values(), self._since_ms)
+            await put_planned(store, one._context.planned.values(), self._since_ms)
         drainer = _Drainer(store, tasks, concurrency, most)
         try:
             while True:
@@ -157,7 +157,7 @@ class Sandbox:
 
     async def enqueued(self, task: Task[..., Any]) -> list[JobInfo]:
         """The jobs of a task, whatever became of them, oldest first."""
-        found = [job async for job in task.queue.find(name=task.name)]
+        found = [job async for job in task._context.queue.find(name=task.name)]
         return sorted(found, key=lambda job: (job.created_at, job.id))
 
     async def assert_enqueued(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> JobInfo:
@@ -209,11 +209,11 @@ def _fits(
 ) -> bool:
     if not args and not kwargs:
         return True
-    codec = task.queue.codec
+    codec = task._context.codec
     wanted_args, wanted_kwargs = codec.decode_call(
         codec.encode_call(args, kwargs)
     )  # as they look when they come back
-    bound = task.definition.bound
+    bound = task._definition.bound
     return bound(job.args, job.kwargs) == bound(wanted_args, wanted_kwargs)
 
 

@@ -80,7 +80,7 @@ async def test_an_update_may_have_an_argument_called_actor(queue: Queue) -> None
 
 
 async def test_failed_jobs_are_run_again_and_purged_under_the_name(queue: Queue) -> None:
-    job, store = await queue.named("work").enqueue(), await queue.store()
+    job, store = await queue.named("work").enqueue(), await queue._context.store()
     why = Failure(reason="error", type="ValueError", message="boom", attempt=1, at_ms=0)
     for call in ("1", "2"):
         claim = Claim(queues=(queue.qname,), limit=1, lease_ms=60_000)
@@ -103,13 +103,13 @@ async def test_a_view_shares_the_queues_store_also_after_it_moved(
     ann = queue.as_actor("ann")
     assert (ann.name, ann.url, ann.actor, queue.actor) == (queue.name, queue.url, "ann", None)
     async with queue:
-        assert await ann.store() is await queue.store()
+        assert await ann._context.store() is await queue._context.store()
     await queue.aclose()
-    queue.move(f"sqlite:///{tmp_path}/elsewhere.db")
+    queue._context.connection.move(f"sqlite:///{tmp_path}/elsewhere.db")
     assert ann.url == queue.url
     await ann.pause()
     assert await told(queue) == [("paused", "ann")]
-    await queue.move_back()
+    await queue._context.connection.move_back()
     assert ann.url == queue.url
 
 

@@ -92,7 +92,7 @@ async def test_what_does_not_fit_together_is_refused_whole(queue: Queue) -> None
         await _submit(queue, a.options(id="x"), b.options(id="x"))
     with pytest.raises(InvalidJob, match="does not exist"):
         await _submit(queue, a, b.options(after=[queue.job("nowhere")]))
-    with pytest.raises(InvalidJob, match="lives in one"):
+    with pytest.raises(InvalidJob, match="must be in the same one"):
         await _submit(queue, a, Queue("q", "memory://elsewhere").named("b"))
     assert sum((await queue.counts()).values()) == 0
 
@@ -100,7 +100,7 @@ async def test_what_does_not_fit_together_is_refused_whole(queue: Queue) -> None
 async def test_nothing_can_be_added_to_a_submitted_flow(queue: Queue) -> None:
     flow = queue.flow()
     await flow.submit()
-    with pytest.raises(InvalidJob, match="is submitted"):
+    with pytest.raises(InvalidJob, match="has been submitted"):
         flow.add(queue.named("a"))
 
 
@@ -443,7 +443,7 @@ async def test_ten_thousand_children_go_in_by_bounded_calls_and_finish(
     async def child(n: int) -> int:
         return n
 
-    store, sizes = await queue.store(), list[int]()
+    store, sizes = await queue._context.store(), list[int]()
     put = store.put
 
     async def counted(specs: Sequence[JobSpec], **options: Any) -> list[PutResult]:

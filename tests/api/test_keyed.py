@@ -44,7 +44,7 @@ async def test_a_key_that_is_no_key_is_refused(queue: Queue) -> None:
         await charge.enqueue(1.5)
     with pytest.raises(InvalidJob, match="no such parameter"):
         queue.task(key="tenent")(lambda tenant: None)
-    assert charge.bind(7).spec.key == "7"
+    assert charge.bind(7)._spec.key == "7"
 
 
 async def test_inside_a_key_order_is_strict_at_any_concurrency(queue: Queue) -> None:

@@ -69,7 +69,7 @@ async def test_what_is_declared_can_be_read_back(url: str) -> None:
 
 async def test_looking_at_the_limits_of_a_queue_that_is_not_there_makes_none(queue: Queue) -> None:
     assert (await queue.limits()).limit is None
-    assert await (await queue.store()).queues() == []
+    assert await (await queue._context.store()).queues() == []
 
 
 async def test_another_limit_needs_a_higher_version(url: str) -> None:

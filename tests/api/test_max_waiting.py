@@ -160,7 +160,7 @@ async def test_a_handler_whose_child_is_refused_tries_again(jobs: Sandbox, clock
 
     await clocked.set_limits(max_waiting=1)
     job = await parent.enqueue()
-    store = await clocked.store()
+    store = await clocked._context.store()
     await store.pause(clocked.qname)
     await clocked.set_limits(max_waiting=2)
     await child.enqueue()

@@ -175,7 +175,7 @@ async def test_a_queue_with_running_jobs_is_obliterated_only_by_force(queue: Que
     from jobq.core.records import Claim
 
     await queue.named("nobody").enqueue()
-    store = await queue.store()
+    store = await queue._context.store()
     await store.settle(
         [], worker="w", call="1", then=Claim(queues=(queue.qname,), limit=1, lease_ms=60_000)
     )

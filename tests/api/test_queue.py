@@ -100,11 +100,11 @@ async def test_a_queue_opens_by_itself_and_again_after_it_was_closed(url: str) -
 async def test_only_the_outermost_context_closes(url: str) -> None:
     queue = Queue("q", url)
     async with queue:
-        store = await queue.store()
+        store = await queue._context.store()
         async with queue:
             pass
-        assert await queue.store() is store
-    assert queue.session_here() is None
+        assert await queue._context.store() is store
+    assert queue._context.connection.session_here() is None
 
 
 async def test_a_context_leaves_open_what_was_open_before_it(url: str) -> None:
@@ -123,13 +123,13 @@ async def test_a_context_leaves_open_what_was_open_before_it(url: str) -> None:
 
 async def test_queues_on_one_url_share_a_store_handle(url: str) -> None:
     async with Queue("a", url) as a, Queue("b", url) as b:
-        assert await a.store() is await b.store()
-        assert await a.session() is await b.session()
+        assert await a._context.store() is await b._context.store()
+        assert await a._context.session() is await b._context.session()
 
 
 async def test_many_first_uses_at_once_open_one_handle(url: str) -> None:
     queue = Queue("q", url)
-    stores = await asyncio.gather(*(queue.store() for _ in range(20)))
+    stores = await asyncio.gather(*(queue._context.store() for _ in range(20)))
     assert len({id(store) for store in stores}) == 1
     await queue.aclose()
 
@@ -140,11 +140,11 @@ async def test_every_event_loop_has_its_own_handle(url: str) -> None:
 
         async def elsewhere() -> int:
             async with queue:
-                assert await queue.store() is not here
+                assert await queue._context.store() is not here
                 await queue.named("nobody").enqueue()
                 return (await queue.counts())[State.WAITING]
 
-        here = await queue.store()
+        here = await queue._context.store()
         counted: list[int] = []
         thread = threading.Thread(target=lambda: counted.append(asyncio.run(elsewhere())))
         thread.start()
@@ -164,7 +164,7 @@ async def test_a_loop_that_ended_without_closing_is_forgotten(url: str, kind: st
     async with Queue("keep", url):
         await asyncio.to_thread(asyncio.run, leave_open())
         async with queue:
-            assert len(queue._sessions) == 1
+            assert len(queue._context.connection._sessions) == 1
 
 
 async def test_a_worker_leaves_no_store_open(url: str) -> None:
@@ -185,7 +185,7 @@ async def test_a_worker_leaves_no_store_open(url: str) -> None:
         await queue.aclose()
         await asyncio.wait_for(worker.run(), 20)
         await asyncio.gather(*stopping)
-        assert not queue._sessions
+        assert not queue._context.connection._sessions
     assert not [key for key in store_handles._entries if key[0] == url]
 
 
@@ -223,7 +223,7 @@ async def test_two_tasks_of_one_name_are_refused(queue: Queue) -> None:
 
     async def other() -> None: ...
 
-    with pytest.raises(ConfigError, match="has a task 'ping' already"):
+    with pytest.raises(ConfigError, match="already has a task 'ping'"):
         queue.task(name="ping")(other)
     assert set(queue.tasks) == {"ping"}
 

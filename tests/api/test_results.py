@@ -120,7 +120,7 @@ async def test_a_wait_that_times_out_cancels_nothing(queue: Queue) -> None:
 
 async def test_a_wait_outlasts_lost_signals(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobq.client.deadline.LOOK_AGAIN", 0.05)
-    store = await queue.store()
+    store = await queue._context.store()
 
     @asynccontextmanager
     async def deaf(*_: Any, **__: Any) -> AsyncIterator[AsyncIterator[Any]]:
@@ -194,7 +194,7 @@ async def test_a_call_that_meets_a_running_duplicate_waits_for_it(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, met = asyncio.Event(), asyncio.Event()
-    sender = (await queue.session()).sender
+    sender = (await queue._context.session()).sender
     put = sender.put
 
     async def put_and_say(spec: JobSpec) -> PutResult:

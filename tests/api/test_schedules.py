@@ -318,7 +318,7 @@ async def test_a_scheduled_task_needs_no_arguments(queue: Queue) -> None:
         @queue.task(schedule=Every(60))
         async def beat(n: int) -> None: ...
 
-    assert not queue.planned
+    assert not queue._context.planned
     with pytest.raises(ConfigError, match="schedule=60"):
         queue.task(schedule=60)(lambda: None)  # type: ignore[call-overload]
 

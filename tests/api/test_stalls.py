@@ -10,7 +10,9 @@ from jobq import InvalidJob, Queue, Worker
 async def stored(queue: Queue) -> dict[str, int]:
     """What the store knows of the queue's tasks."""
     (record,) = [
-        r for r in await (await queue.store()).queues(queue.tenant) if r.queue == queue.qname
+        r
+        for r in await (await queue._context.store()).queues(queue.tenant)
+        if r.queue == queue.qname
     ]
     return record.max_stalls
 
@@ -21,10 +23,10 @@ async def test_the_limit_of_a_task_stays_with_its_workers_and_one_per_call_goes_
     @queue.task(max_stalls=1)
     async def brittle() -> None: ...
 
-    assert brittle.bind().spec.max_stalls is None
-    assert brittle.options(max_stalls=5).bind().spec.max_stalls == 5
-    assert queue.named("brittle").bind().spec.max_stalls is None
-    assert queue.named("brittle", max_stalls=0).bind().spec.max_stalls == 0
+    assert brittle.bind()._spec.max_stalls is None
+    assert brittle.options(max_stalls=5).bind()._spec.max_stalls == 5
+    assert queue.named("brittle").bind()._spec.max_stalls is None
+    assert queue.named("brittle", max_stalls=0).bind()._spec.max_stalls == 0
 
 
 async def test_a_worker_declares_the_limits_of_its_tasks_where_they_are_not_the_default(

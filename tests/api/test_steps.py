@@ -200,7 +200,7 @@ async def test_a_timeout_is_kept_by_workers_of_other_queues(
     assert await job.state() is State.BLOCKED
     jobs.clock.advance(60)
     other = Queue("other", url)
-    other.move(url, jobs.clock)
+    other._context.connection.move(url, jobs.clock)
     worker = Worker(other)
     worker.settings = replace(worker.settings, tick_ms=10)
     async with clocked.events(after="0") as events, worker, asyncio.timeout(20):

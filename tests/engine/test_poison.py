@@ -146,7 +146,7 @@ async def check_story(queue: Queue, poison: int) -> None:
     kinds: dict[str, Counter[str]] = {}
     reasons = {}
     position = "0"
-    store = await queue.store()
+    store = await queue._context.store()
     while (page := await store.read_events(queue.qname, after=position)).events:
         position = page.position
         for event in page.events:
@@ -216,7 +216,7 @@ async def test_a_last_chance_of_an_hour_leaves_other_queues_served(tmp_path: Pat
             await first._stations[0]._keeper.stop()
             async with asyncio.timeout(20):
                 while not (await job.info()).stalls:
-                    await (await slow.store()).tick()
+                    await (await slow._context.store()).tick()
                     await asyncio.sleep(0.02)
         begun.clear()
         async with Worker(slow, other, lease=1, drain=0, last_chance=0.5):

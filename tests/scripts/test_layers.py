@@ -64,7 +64,7 @@ def test_the_engine_may_not_import_the_public_api(tmp_path: Path) -> None:
 def test_the_client_knows_neither_the_api_nor_the_engine(tmp_path: Path) -> None:
     files = {
         "client/session.py": "from jobq.api.queue import Queue\nfrom jobq.engine.run import Run",
-        "api/queue.py": "from jobq.client import session",
+        "api/queue.py": "",
         "engine/run.py": "",
     }
     assert [problem.split(";")[0] for problem in problems(tmp_path, files)] == [
@@ -139,6 +139,40 @@ def test_nothing_imports_pipeline_server_or_cli(tmp_path: Path, unit: str) -> No
         )
         == 2
     )
+
+
+def test_modules_that_import_each_other_are_named_together(tmp_path: Path) -> None:
+    files = {
+        "api/a.py": "from jobq.api.b import B",
+        "api/b.py": "from jobq.api import c",
+        "api/c.py": "def late():\n    from jobq.api.a import A",
+        "api/d.py": "from jobq.api.a import A",
+    }
+    assert problems(tmp_path, files) == [
+        "api/a.py:1: these modules import each other: jobq.api.a, jobq.api.b, jobq.api.c"
+    ]
+
+
+def test_an_import_for_type_checking_makes_no_cycle(tmp_path: Path) -> None:
+    files = {
+        "api/a.py": "from jobq.api.b import B",
+        "api/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from jobq.api.a import A",
+    }
+    assert problems(tmp_path, files) == []
+
+
+def test_two_cycles_are_two_problems(tmp_path: Path) -> None:
+    files = {
+        "api/a.py": "import jobq.api.b",
+        "api/b.py": "import jobq.api.a",
+        "core/c.py": "import jobq.core.d\nimport jobq.core.e",
+        "core/d.py": "import jobq.core.c",
+        "core/e.py": "",
+    }
+    assert [problem.split(": ")[-1] for problem in problems(tmp_path, files)] == [
+        "jobq.api.a, jobq.api.b",
+        "jobq.core.c, jobq.core.d",
+    ]
 
 
 def test_this_repository_keeps_its_layers() -> None:

@@ -1,4 +1,6 @@
-"""Batch tasks: one handler call for up to N jobs. Each job is enqueued, retried and awaited for itself.
+"""Batch tasks: one handler call for up to N jobs.
+
+Each job is still enqueued, retried and awaited on its own.
 
 @queue.batch_task(size=100, linger=0.5)
 async def index(documents: list[Document]) -> list[int | Exception]: ...
@@ -10,10 +12,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
+from jobq.api.context import QueueContext
+from jobq.api.definition import Definition
 from jobq.api.options import TaskOptions
-from jobq.api.task import Definition, Task, publish
+from jobq.api.task import Task, publish
 from jobq.api.task_handler import TaskHandler
 from jobq.core import checks
 from jobq.core.calls import ArgumentDecoder, CallShape
@@ -24,31 +28,30 @@ from jobq.core.refs import fill
 from jobq.engine.handler import BatchSize
 from jobq.errors import ConfigError, InvalidJob
 
-if TYPE_CHECKING:
-    from jobq.api.queue import Queue
-
 T = TypeVar("T")
 
-MOST = 10_000
-"""Jobs in one call."""
+MAX_BATCH = 10_000
+"""Jobs that one handler call may take."""
 
 
 class BatchTask(Task[[T], Any]):
-    """A task whose handler takes a list. Its calls have one argument: an item of that list."""
+    """A task whose handler takes a list of items. A call of the task has one item as argument."""
 
     def __call__(self, items: list[T]) -> Any:
-        """The function itself, here and now, on these items."""
-        assert self.definition.fn is not None
-        return self.definition.fn(items)
+        """Call the function itself with these items, without jobs."""
+        assert self._definition.fn is not None
+        return self._definition.fn(items)
 
 
 class BatchDecorator:
     """What `queue.batch_task(…)` returns."""
 
-    def __init__(self, queue: Queue, size: int, linger: Seconds, options: TaskOptions) -> None:
-        self._queue = queue
+    def __init__(
+        self, context: QueueContext, size: int, linger: Seconds, options: TaskOptions
+    ) -> None:
+        self._context = context
         self._size = BatchSize(
-            size=checks.check_int(size, "size", low=1, high=MOST, error=ConfigError),
+            size=checks.check_int(size, "size", low=1, high=MAX_BATCH, error=ConfigError),
             linger_ms=checks.to_ms(linger, "linger", error=ConfigError),
         )
         self._options = options
@@ -63,11 +66,11 @@ class BatchDecorator:
         def handler(name: str, codec: Codec, options: Mapping[str, Any]) -> BatchHandler:
             return BatchHandler(name, fn, ArgumentDecoder(fn, name), codec, options, self._size)
 
-        return publish(self._queue, fn, self._options, BatchTask, BatchDefinition, handler)
+        return publish(self._context, fn, self._options, BatchTask, BatchDefinition, handler)
 
 
 class BatchDefinition(Definition):
-    """Of a batch task: what a call must look like is not what the function does."""
+    """The definition of a batch task: a call has one item, while the function takes a list."""
 
     def __init__(self, name: str, fn: Callable[..., Any]) -> None:
         super().__init__(name)
@@ -77,7 +80,7 @@ class BatchDefinition(Definition):
 
 
 class BatchHandler(TaskHandler):
-    """What the engine runs."""
+    """What the engine runs for a batch task."""
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class BatchHandler(TaskHandler):
         self.batch = batch
 
     def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The item of this job, as the function's annotation says. One that does not fit fails alone."""
+        """Decode the item of one job to the function's annotation. A bad item fails its job only."""
         args, kwargs = self._codec_of(lease).decode_call(lease.payload)
         if lease.inputs:
             args, kwargs = fill(args, kwargs, lease.inputs)
@@ -108,7 +111,7 @@ class BatchHandler(TaskHandler):
 
 
 def _one(item: Any) -> None:
-    """What a call of a batch task looks like."""
+    """The signature of a batch task's calls."""
 
 
 def _check_parameters(name: str, fn: Callable[..., Any]) -> None:

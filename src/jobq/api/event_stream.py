@@ -6,9 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from jobq.api import info
+from jobq.api.context import QueueContext
 from jobq.client.deadline import LOOK_AGAIN
 from jobq.client.waiting import closing
 from jobq.core import checks
@@ -16,9 +17,6 @@ from jobq.core.checks import shown
 from jobq.core.event_records import EventRecord
 from jobq.core.records import Topic
 from jobq.errors import InvalidJob
-
-if TYPE_CHECKING:
-    from jobq.api.queue import Queue
 
 _PAGE = 1000
 
@@ -57,8 +55,10 @@ class EventStream(AsyncIterator[info.Event]):
     it ends with the last event that was written before that moment.
     """
 
-    def __init__(self, queue: Queue, after: str | None = None, follow: bool = True) -> None:
-        self._queue = queue
+    def __init__(
+        self, context: QueueContext, after: str | None = None, follow: bool = True
+    ) -> None:
+        self._context = context
         self._mark = None if after is None else Mark.parse(after)
         self._follow = checks.check_bool(follow, "follow")
         if after is None and not follow:
@@ -90,7 +90,7 @@ class EventStream(AsyncIterator[info.Event]):
     async def _begin(self) -> Mark:
         """Where to read on. The first time, find the end of the log, if reading begins or ends there."""
         if self._mark is None or not (self._follow or self._until):
-            page = await (await self._queue.store()).read_events(self._queue.qname, after=None)
+            page = await (await self._context.store()).read_events(self._context.qname, after=None)
             self._mark = self._mark or Mark(page.position)
             self._until = None if self._follow else page.position
         return self._mark
@@ -98,9 +98,9 @@ class EventStream(AsyncIterator[info.Event]):
     async def _read(self) -> bool:
         """Fetch what has happened since; False if nothing has."""
         mark = await self._begin()
-        store = await self._queue.store()
+        store = await self._context.store()
         page = await store.read_events(
-            self._queue.qname, after=mark.position, limit=_PAGE, until=self._until
+            self._context.qname, after=mark.position, limit=_PAGE, until=self._until
         )
         self._ready.extend(_marked(page.events, mark))
         if page.events:
@@ -109,8 +109,8 @@ class EventStream(AsyncIterator[info.Event]):
 
     async def _wait(self) -> None:
         """Until events were written, or for some seconds: a signal may be lost."""
-        store = await self._queue.store()
-        async with store.listen([Topic("log", self._queue.qname, None)]) as signals:
+        store = await self._context.store()
+        async with store.listen([Topic("log", self._context.qname, None)]) as signals:
             if await self._read():
                 return
             limit = asyncio.timeout(LOOK_AGAIN)

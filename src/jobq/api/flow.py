@@ -1,4 +1,6 @@
-"""Flows: jobs that wait for jobs, submitted whole or not at all. An argument that is another job's result is an edge.
+"""Flows: jobs that wait for other jobs, stored all together or not at all.
+
+An argument that is another job's result (`job.ref`) makes the job wait for that one:
 
 async with queue.flow() as flow:
     paid = [flow.add(charge, "acme", n) for n in (10, 11)]
@@ -9,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from msgspec.structs import replace
 
+from jobq.api.context import QueueContext
+from jobq.api.definition import Definition, Gathered
 from jobq.api.job import Job
-from jobq.api.task import Definition, Gathered, Task
+from jobq.api.task import Task
 from jobq.client.ids import new_id
 from jobq.client.session import CHUNK, batches
 from jobq.core import checks
@@ -25,24 +29,22 @@ from jobq.core.records import Edge, JobKey, JobSpec, QueueName
 from jobq.engine.builtin import GATHER
 from jobq.errors import InvalidJob, QueueFull
 
-if TYPE_CHECKING:
-    from jobq.api.queue import Queue
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Flow:
-    """A graph of jobs in one store and one tenant, in any of its queues. Leaving the context submits it.
+    """A graph of jobs in the queues of one store and tenant. Leaving `async with` submits it.
 
-    With an `id` of your own, its jobs have ids that follow from it, and submitting the same flow again changes nothing.
+    If you give the flow an `id`, the ids of its jobs are made from it, and submitting the same flow
+    again changes nothing.
     """
 
-    def __init__(self, queue: Queue, id: str | None = None) -> None:
+    def __init__(self, context: QueueContext, id: str | None = None) -> None:
         self.id = new_id() if id is None else checks.check_id(id, "flow id")
-        self._queue = queue
+        self._context = context
         self._given = id is not None
-        self._queues: dict[QueueName, Queue] = {}
+        self._contexts: dict[QueueName, QueueContext] = {}
         self._specs: dict[JobKey, JobSpec] = {}
         self._jobs: dict[JobKey, Job[Any]] = {}
         self._submitted = False
@@ -51,12 +53,15 @@ class Flow:
         return f"<Flow {self.id!r} of {len(self._specs)} jobs>"
 
     def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """A job of the flow, with options through `task.options(…)`. `job.ref` as an argument stands for a job's result."""
-        self._check_place(task)
-        return self.take(task, task.linked(args, kwargs), task.definition)
+        """Add a job and return its handle. Give options through `task.options(…)`.
 
-    def take(self, task: Task[..., Any], spec: JobSpec, definition: Definition) -> Job[Any]:
-        """A job of the flow, made elsewhere; it gets its id here unless it has one of the caller's."""
+        `job.ref` of a job of the flow may be used as an argument: it stands for that job's result.
+        """
+        self._check_task(task)
+        return self._add(task, task._linked_spec(args, kwargs), task._definition)
+
+    def _add(self, task: Task[..., Any], spec: JobSpec, definition: Definition) -> Job[Any]:
+        """Add a job. It gets an id made from the flow's unless the caller chose one."""
         if not spec.given_id:
             spec = replace(
                 spec, id=checks.check_id(f"{self.id}.{len(self._specs)}"), given_id=self._given
@@ -66,64 +71,69 @@ class Flow:
             raise InvalidJob(
                 f"two jobs of the flow have the id {spec.id!r} in queue {spec.queue.queue!r}"
             )
-        self._queues[spec.queue] = task.queue
+        self._contexts[spec.queue] = task._context
         self._specs[key] = spec
-        self._jobs[key] = job = Job[Any](task.queue, spec.id, spec.name, None, definition)
+        self._jobs[key] = job = Job[Any](task._context, spec.id, spec.name, None, definition)
         return job
 
     async def __aenter__(self) -> Self:
-        """Nothing is stored before the context is left."""
+        """Nothing is stored before the block ends."""
         return self
 
     async def __aexit__(
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Submit, unless an error came out of the context."""
+        """Submit the flow, unless the block raised an error."""
         if t is None:
             await self.submit()
 
     async def submit(self) -> None:
-        """Store all jobs, or none. None starts before those that wait for it are there.
+        """Store all jobs or none. No job starts before all of them are stored.
 
-        InvalidJob if the graph is not sound. QueueFull if one of the queues has no room for all of the flow's jobs there."""
+        Raises InvalidJob if the graph is not valid, and QueueFull if one of the queues has no room
+        for all of the flow's jobs there."""
         specs = check_flow(list(self._specs.values()))
-        for queue in self._queues.values():
-            await queue.session()  # each declares what its constructor was given
-        store = await self._queue.store()
-        lots = list(batches(specs, CHUNK))
+        for context in self._contexts.values():
+            await context.session()  # opening a queue declares its configuration
+        store = await self._context.store()
+        chunks = list(batches(specs, CHUNK))
         try:
-            for n, lot in enumerate(lots, 1):
-                results = await store.put(lot, flow=self.id, last=n == len(lots))
+            for n, chunk in enumerate(chunks, 1):
+                results = await store.put(chunk, flow=self.id, last=n == len(chunks))
         except QueueFull as full:
             raise queue_full(full.queue, full.max_waiting, refused=len(specs)) from None
         self._submitted = True
-        if len(lots) == 1:  # of a staged lot nobody knows yet what it found
+        if len(chunks) == 1:  # the results of a larger flow's earlier chunks are not final
             for spec, result in zip(specs, results, strict=True):
-                self._jobs[JobKey(spec.queue, spec.id)].settle_on(result)
+                self._jobs[JobKey(spec.queue, spec.id)]._stored_as(result)
 
-    def gathering(self, task: Task[..., Any], members: Sequence[Job[Any]]) -> JobSpec:
-        """The job whose result is the list of the members' results. Every worker knows how to run it."""
-        some = self._specs[members[0].job_key] if members else None
+    def _gather(self, task: Task[..., Any], members: Sequence[Job[Any]]) -> JobSpec:
+        """The job whose result is the list of the members' results. Every worker can run it."""
+        first = self._specs[members[0].job_key] if members else None
+        codec = task._context.codec
         return JobSpec(
-            queue=task.queue.qname,
+            queue=task._context.qname,
             id=new_id(),
             name=GATHER,
-            payload=task.queue.codec.encode_call((), {}),
-            codec=task.queue.codec.name,
-            key=None
-            if some is None or some.key is None
-            else self.id,  # a keyed queue takes only jobs with a key
+            payload=codec.encode_call((), {}),
+            codec=codec.name,
+            # A keyed queue accepts only jobs with a key.
+            key=None if first is None or first.key is None else self.id,
             after=tuple(Edge(member.job_key) for member in members),
-            on_child_failure="fail" if some is None else some.on_child_failure,
-            meta=None if some is None else some.meta,
+            on_child_failure="fail" if first is None else first.on_child_failure,
+            meta=None if first is None else first.meta,
         )
 
-    def _check_place(self, task: Task[..., Any]) -> None:
+    def _check_task(self, task: Task[..., Any]) -> None:
         if self._submitted:
-            raise InvalidJob(f"flow {self.id!r} is submitted: {task.name} cannot be added any more")
-        if (task.queue.url, task.queue.tenant) != (self._queue.url, self._queue.tenant):
             raise InvalidJob(
-                f"{task!r} is in another store or tenant than the flow: a flow lives in one"
+                f"flow {self.id!r} has been submitted: {task.name} cannot be added any more"
+            )
+        own, other = self._context, task._context
+        if (other.url, other.qname.tenant) != (own.url, own.qname.tenant):
+            raise InvalidJob(
+                f"{task!r} is in another store or tenant than the flow: all jobs of a flow must be "
+                "in the same one"
             )
 
 
@@ -131,13 +141,14 @@ class Flow:
 
 
 async def chain(*steps: Task[..., Any], first: tuple[Any, ...] = ()) -> Job[Any]:
-    """One after the other: the first step gets `first` as its arguments, each further one the result before it.
+    """Run tasks one after the other and return the handle of the last job.
 
-    Answers the handle of the last. A step that fails fails those behind it.
+    The first task gets `first` as its arguments, every other one the result of the task before it.
+    If a step fails, the steps after it fail too.
     """
     if not steps:
         raise InvalidJob("chain() has no steps")
-    async with steps[0].queue.flow() as flow:
+    async with Flow(steps[0]._context) as flow:
         job = flow.add(steps[0], *first)
         for step in steps[1:]:
             job = flow.add(step, job.ref)
@@ -145,23 +156,26 @@ async def chain(*steps: Task[..., Any], first: tuple[Any, ...] = ()) -> Job[Any]
 
 
 async def group(task: Task[..., R], calls: Iterable[tuple[Any, ...]]) -> Job[list[R]]:
-    """All at once: a job per call, and one more whose result is the list of theirs, in the order of the calls.
+    """Run a job per call side by side, and one more whose result is the list of their results.
 
-    If one fails, so does that; `task.options(on_child_failure="continue")` puts a Failure in its place, "ignore" a None.
+    The list is in the order of the calls. If a job fails, so does the last one, unless
+    `task.options(on_child_failure=…)` says otherwise: "continue" puts a Failure into the list,
+    "ignore" a None.
     """
-    async with task.queue.flow() as flow:
+    async with Flow(task._context) as flow:
         members = [flow.add(task, *_call(n, call)) for n, call in enumerate(calls)]
-        return flow.take(task, flow.gathering(task, members), Gathered(task.definition))
+        return flow._add(task, flow._gather(task, members), Gathered(task._definition))
 
 
 async def chord(
     task: Task[..., R], calls: Iterable[tuple[Any, ...]], then: Task[..., Any]
 ) -> Job[Any]:
-    """All at once, then `then` with the list of their results as its argument. Answers the handle of the latter.
+    """Run a job per call side by side, then `then` with the list of their results.
 
-    The policy for a failed call is that of `then`: `then.options(on_child_failure=…)`.
+    Returns the handle of the `then` job. `then.options(on_child_failure=…)` decides what a failed
+    call means for it.
     """
-    async with task.queue.flow() as flow:
+    async with Flow(task._context) as flow:
         members = [flow.add(task, *_call(n, call)) for n, call in enumerate(calls)]
         return flow.add(then, [member.ref for member in members])
 

@@ -1,13 +1,16 @@
-"""A job's handle: what `enqueue` returns. Reading a field costs nothing; each method asks the store."""
+"""A job's handle: what `enqueue` returns. Attributes are local; every method asks the store."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from jobq.api.info import Failure, JobInfo
+from jobq.api.context import QueueContext
+from jobq.api.definition import Definition
+from jobq.api.info import Failure, JobInfo, plain
+from jobq.api.sync.job import SyncJob
 from jobq.client import waiting
 from jobq.core import checks
 from jobq.core.bounds import queue_full
@@ -29,26 +32,22 @@ from jobq.core.refs import Ref
 from jobq.core.states import State
 from jobq.errors import InvalidJob, JobCancelled, JobFailed, JobNotFound
 
-if TYPE_CHECKING:
-    from jobq.api.queue import Queue
-    from jobq.api.sync import SyncJob
-    from jobq.api.task import Definition
-
 R_co = TypeVar("R_co", covariant=True)
 
 
 class Job(Generic[R_co]):
     """One job of a queue.
 
-    A handle that came from `enqueue` stands for that life of the job: once the job is begun anew (a rerun by another, a
-    cancelled id used again) its `wait` and `result` raise JobNotFound. One from `queue.job(id)` takes the job as it is.
+    A handle from `enqueue` stands for one life of the job. A rerun by someone else, or a new job
+    under the id of a cancelled one, starts another life: then `wait` and `result` of this handle
+    raise JobNotFound. A handle from `queue.job(id)` follows the job into any life.
     """
 
-    __slots__ = ("_definition", "_life", "_queue", "duplicate", "id", "name", "snapshot")
+    __slots__ = ("_context", "_definition", "_life", "duplicate", "id", "name", "snapshot")
 
     def __init__(
         self,
-        queue: Queue,
+        context: QueueContext,
         id: str,
         name: str = "",
         life: int | None = None,
@@ -56,7 +55,7 @@ class Job(Generic[R_co]):
         duplicate: bool = False,
         snapshot: JobInfo | None = None,
     ) -> None:
-        self._queue = queue
+        self._context = context
         self._life = life
         self._definition = definition
         self.id = id
@@ -65,102 +64,117 @@ class Job(Generic[R_co]):
         self.snapshot = snapshot
 
     def __repr__(self) -> str:
-        return f"<Job {self.id!r} ({self.name or 'any task'}) of queue {self.queue!r}{', duplicate' if self.duplicate else ''}>"
+        duplicate = ", duplicate" if self.duplicate else ""
+        return f"<Job {self.id!r} ({self.name or 'any task'}) of queue {self.queue!r}{duplicate}>"
 
     @property
     def queue(self) -> str:
-        """The name of its queue."""
-        return self._queue.name
+        """The name of the job's queue."""
+        return self._context.name
 
     @property
     def job_key(self) -> JobKey:
-        """Its whole name."""
-        return JobKey(self._queue.qname, self.id)
+        """The job's tenant, queue and id."""
+        return JobKey(self._context.qname, self.id)
 
     @property
     def sync(self) -> SyncJob[R_co]:
         """The same handle with blocking methods."""
-        from jobq.api.sync import SyncJob
-
         return SyncJob(self)
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────────────
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
     async def info(self) -> JobInfo:
         """The job as it is now. Raises JobNotFound."""
         return self._info(await self._record())
 
     async def state(self) -> State:
-        """Where it stands. Raises JobNotFound."""
+        """The job's state now. Raises JobNotFound."""
         return (await self._record()).state
 
     async def logs(self) -> list[str]:
-        """Its log lines, oldest first."""
-        return await (await self._queue.store()).logs(self.job_key)
+        """The lines that its handler logged, oldest first."""
+        return await (await self._context.store()).logs(self.job_key)
 
     async def wait(self, *, timeout: Seconds | None = None) -> JobInfo:
-        """The job once it has ended, however. Raises WaitTimeout, which cancels nothing, or JobNotFound if it is gone."""
+        """Wait until the job has completed, failed or been cancelled, and return it.
+
+        Raises WaitTimeout, which does not cancel the job, or JobNotFound if its record is gone."""
         return self._info(await self._ended(timeout))
 
     async def result(self, *, timeout: Seconds | None = None) -> R_co:
-        """What the handler returned, once it has. Raises JobFailed, JobCancelled, WaitTimeout, JobNotFound."""
-        return self.outcome(await self._ended(timeout))
+        """Wait for the job and return what its handler returned.
 
-    def outcome(self, record: JobRecord) -> R_co:
-        """The result in the record of an ended job, or the error that stands for how it ended."""
+        Raises JobFailed, JobCancelled, WaitTimeout or JobNotFound."""
+        return self._outcome(await self._ended(timeout))
+
+    def _outcome(self, record: JobRecord) -> R_co:
+        """The result of an ended job. Raises JobFailed or JobCancelled if it has none."""
         if record.state is State.FAILED:
             why = record.failure or Failure(
-                reason="error", type="unknown", message="no reason is on record"
+                reason="error", type="unknown", message="the store has no reason on record"
             )
             last = ", with no retry left" if why.exhausted else ""
-            told = f"{self._told(record)} failed ({why.reason}) in attempt {why.attempt}{last}"
-            raise JobFailed(f"{told}: {why.type}: {why.message}", why)
+            what = f"{self._label(record)} failed ({why.reason}) in attempt {why.attempt}{last}"
+            raise JobFailed(f"{what}: {why.type}: {why.message}", why)
         if record.state is State.CANCELLED:
-            raise JobCancelled(f"{self._told(record)} was {record.reason or 'cancelled'}")
-        value: R_co = self._queue.decode_result(record, self._definition)
+            raise JobCancelled(f"{self._label(record)} was {record.reason or 'cancelled'}")
+        if record.result is None:
+            return cast("R_co", None)
+        decode = plain if self._definition is None else self._definition.decode
+        value: R_co = decode(record.codec, record.result)
         return value
 
-    # ── acting ────────────────────────────────────────────────────────────────────────────────────
+    # ── changing ──────────────────────────────────────────────────────────────────────────────────
 
     def as_actor(self, name: str) -> Job[R_co]:
-        """A handle on the same job whose commands are recorded under this name: `await job.as_actor("ann").cancel()`.
+        """A handle on the same job that records its commands under this name.
 
-        The events that result have it as their `actor`. After a rerun, the handle that ran it stands for the new life."""
-        queue = self._queue.as_actor(name)
+        The events that result carry it as `actor`: `await job.as_actor("ann").cancel()`. If that
+        handle reruns the job, it stands for the new life; this one does not."""
         return Job(
-            queue, self.id, self.name, self._life, self._definition, self.duplicate, self.snapshot
+            self._context.acting_as(name),
+            self.id,
+            self.name,
+            self._life,
+            self._definition,
+            self.duplicate,
+            self.snapshot,
         )
 
     async def cancel(self, *, cascade: bool = False) -> bool:
-        """Not started: at once. Running: the handler is asked to stop. False if the job had already ended.
+        """Cancel the job. False if it had already ended.
 
-        With `cascade` the jobs it waits for are cancelled as well. Raises JobNotFound, as all of these do.
+        A job that has not started is cancelled at once. A running handler is asked to stop. With
+        `cascade`, the jobs it waits for are cancelled too. Raises JobNotFound, as all of these do.
         """
         return await self._do(
             Cancel(job=self.job_key, cascade=checks.check_bool(cascade, "cascade"))
         )
 
     async def rerun(self) -> bool:
-        """Run an ended job again, from the start; this handle then stands for its new life.
+        """Run an ended job again from the start. This handle then stands for its new life.
 
-        False if it has not ended, or if another job holds its unique lock."""
+        False if the job has not ended, or if another job holds its unique lock."""
         done = await self._do(Rerun(job=self.job_key))
         if done and self._life is not None:
             self._life = (await self._record()).life
         return done
 
     async def promote(self) -> bool:
-        """A delayed job runs now. False if it is not delayed."""
+        """Make a delayed job due now. False if it is not delayed."""
         return await self._do(Promote(job=self.job_key))
 
     async def reprioritise(self, priority: int) -> bool:
-        """Another priority, behind those that have it already. False if it has started."""
+        """Change the priority of a job that has not started. False if it has.
+
+        The job queues behind those that already have this priority."""
         return await self._do(
             Reprioritise(job=self.job_key, priority=checks.check_priority(priority))
         )
 
     async def reschedule(self, *, delay: Seconds | None = None, at: datetime | None = None) -> bool:
-        """Another time for a job that has not started. False if it has."""
+        """Change when a job that has not started is due. False if it has started."""
         if (delay is None) == (at is None):
             raise InvalidJob(
                 f"reschedule(delay={checks.shown(delay)}, at={checks.shown(at)}): give one of them"
@@ -170,22 +184,23 @@ class Job(Generic[R_co]):
         return await self._do(Reschedule(job=self.job_key, delay_ms=checks.check_delay(delay)))
 
     async def update(self, *args: Any, **kwargs: Any) -> bool:
-        """New arguments for a job that has not started. False if it has."""
-        payload = self._queue.encode_call(self._definition, self.name, args, kwargs)
-        return await self._do(
-            Update(job=self.job_key, payload=payload, codec=self._queue.codec.name)
-        )
+        """Replace the arguments of a job that has not started. False if it has."""
+        context = self._context
+        payload = context.encode_call(self._definition, self.name, args, kwargs)
+        return await self._do(Update(job=self.job_key, payload=payload, codec=context.codec.name))
 
     async def remove(self) -> bool:
-        """Forget an ended job; cancel one that has not started. False if it is running."""
+        """Delete the record of an ended job, or cancel one that has not started. False if it is
+        running."""
         return await self._do(Remove(job=self.job_key))
 
     async def signal(self, name: str, value: Any = None) -> bool:
-        """Wake its `wait_for_signal(name)`, now or when it gets there. False if the job has ended."""
+        """Send a signal to the job's `wait_for_signal(name)`, which may come later. False if the job
+        has ended."""
         checks.check_signal(name)
-        codec = get_codec((await self._record()).codec)  # the one its handler reads with
+        codec = get_codec((await self._record()).codec)  # the codec its handler decodes with
         data = checks.check_payload(
-            codec.encode(value), self._queue.max_payload, f"the value of signal {name!r} takes"
+            codec.encode(value), self._context.max_payload, f"the value of signal {name!r} takes"
         )
         return await self._do(SendSignal(job=self.job_key, name=name, value=data))
 
@@ -193,46 +208,49 @@ class Job(Generic[R_co]):
 
     @property
     def ref(self) -> R_co:
-        """In a flow: "the result of this job", as an argument of another."""
+        """In a flow: stands for the result of this job as an argument of another job."""
         return cast("R_co", Ref(self.queue, self.id))
 
-    def settle_on(self, result: PutResult) -> None:
-        """The store has taken it in, or found another in its place. QueueFull if it did neither."""
+    def _stored_as(self, result: PutResult) -> None:
+        """Take over the id and life that the store returned. QueueFull if it refused the job."""
         if result.full is not None:
             raise queue_full(self.queue, result.full)
         self.id, self._life, self.duplicate = result.id, result.life, result.duplicate
         if result.found is not None:
             self.snapshot = self._info(result.found)
 
-    # ── inside ────────────────────────────────────────────────────────────────────────────────────
+    # ── internal ──────────────────────────────────────────────────────────────────────────────────
 
     async def _do(self, command: AnyCommand) -> bool:
-        if self._queue.actor is not None:
-            command = msgspec.structs.replace(command, actor=self._queue.actor)
-        (answer,) = await (await self._queue.store()).alter([command])
-        if answer == "missing":
+        if self._context.actor is not None:
+            command = msgspec.structs.replace(command, actor=self._context.actor)
+        (reply,) = await (await self._context.store()).alter([command])
+        if reply == "missing":
             raise self._missing()
-        return answer == "done"
+        return reply == "done"
 
     async def _record(self) -> JobRecord:
-        record = await (await self._queue.session()).reader.get(self.job_key)
+        record = await (await self._context.session()).reader.get(self.job_key)
         if record is None:
             raise self._missing()
         return record
 
     def _missing(self) -> JobNotFound:
         return JobNotFound(
-            f"there is no job {self.id!r} in queue {self.queue!r}: it was removed, or its record has expired"
+            f"there is no job {self.id!r} in queue {self.queue!r}: it was removed, or its record "
+            "has expired"
         )
 
     async def _ended(self, timeout: Seconds | None) -> JobRecord:
-        deadline = self._queue.deadlines.new(
+        deadline = self._context.connection.deadlines.new(
             None if timeout is None else checks.to_ms(timeout, "timeout")
         )
-        return await waiting.ended(await self._queue.session(), self.job_key, self._life, deadline)
+        return await waiting.ended(
+            await self._context.session(), self.job_key, self._life, deadline
+        )
 
     def _info(self, record: JobRecord) -> JobInfo:
-        return self._queue.job_info(record, self._definition)
+        return self._context.job_info(record, self._definition)
 
-    def _told(self, record: JobRecord) -> str:
+    def _label(self, record: JobRecord) -> str:
         return f"job {self.id!r} ({record.name}) of queue {self.queue!r}"

@@ -5,7 +5,6 @@ A declaration carries its `limits_version`. A change at run time is stored apart
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import EllipsisType
@@ -13,14 +12,13 @@ from typing import Any
 
 import msgspec
 
+from jobq.api.context import QueueMethods
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.moments import moment, moment_or_none
 from jobq.core.policies import Bucket, Rate
 from jobq.core.queues import HoldsRecord, Limits, LimitsRecord, QueueRecord, RateData, Window
-from jobq.core.records import QueueName
 from jobq.errors import ConfigError
-from jobq.stores.base import Store
 
 MOST = 2**31 - 1
 
@@ -51,20 +49,13 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}  # the same for single keys; at most 100, those that end first
 
 
-class Limiting(ABC):
+class LimitMethods(QueueMethods):
     """The limits of a queue: look, change, go back to what is declared."""
-
-    qname: QueueName
-    actor: str | None = None
-
-    @abstractmethod
-    async def store(self) -> Store:
-        """Its store handle in the running event loop."""
 
     async def limits(self) -> QueueLimits:
         """What is in force now, also for single keys, and what is held."""
         record = await self._queue_record()
-        held = await (await self.store()).holds(self.qname)
+        held = await (await self._context.store()).holds(self.qname)
         return queue_limits(LimitsRecord() if record is None else record.limits, held)
 
     async def set_limits(
@@ -98,7 +89,7 @@ class Limiting(ABC):
             )
         record = await self._queue_record()
         stored = LimitsRecord() if record is None else record.limits
-        store = await self.store()
+        store = await self._context.store()
         if key is None:
             if any(wanted.get(name) is not None for name in ("key_limit", "key_rate")):
                 self._check_has_keys(record)
@@ -120,7 +111,7 @@ class Limiting(ABC):
 
         Lifts holds as well: of the key, or of the queue and all its keys."""
         key = None if key is None else checks.check_key(key)
-        await (await self.store()).set_limits(self.qname, None, key=key, actor=self.actor)
+        await (await self._context.store()).set_limits(self.qname, None, key=key, actor=self.actor)
 
     # ── holds ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -131,14 +122,14 @@ class Limiting(ABC):
         one too. It ends by itself; `release_hold`, `resume` and `reset_limits` (or any change of limits) end it sooner.
         """
         ms = checks.to_ms(seconds, "seconds", positive=True)
-        await (await self.store()).hold(
+        await (await self._context.store()).hold(
             self.qname, ms, None if key is None else checks.check_key(key), actor=self.actor
         )
 
     async def release_hold(self, key: str | None = None) -> bool:
         """Lift the hold of the queue, or of one key: jobs start at once. False if there is none."""
         key = None if key is None else checks.check_key(key)
-        return await (await self.store()).release_hold(self.qname, key, actor=self.actor)
+        return await (await self._context.store()).release_hold(self.qname, key, actor=self.actor)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,7 +149,7 @@ class Limiting(ABC):
 
     async def _queue_record(self) -> QueueRecord | None:
         """What is stored about the queue. Looking makes no queue."""
-        records = await (await self.store()).queues(self.qname.tenant)
+        records = await (await self._context.store()).queues(self.qname.tenant)
         return next((record for record in records if record.queue == self.qname), None)
 
 

@@ -6,39 +6,26 @@ Every store call is bounded; what may touch a whole queue is a loop of them here
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Self
 
 from jobq.api import info, tree
+from jobq.api.context import QueueMethods
 from jobq.api.info import JobInfo, MinuteMetrics, QueueStats, WorkerInfo
 from jobq.api.tree import FlowTree
 from jobq.client.session import CHUNK
 from jobq.core import checks
 from jobq.core.checks import Seconds
 from jobq.core.commands import AnyCommand, Remove, Rerun
-from jobq.core.records import Filter, JobKey, JobRecord, QueueName
+from jobq.core.records import Filter, JobKey, JobRecord
 from jobq.core.states import ENDED, State
 from jobq.errors import InvalidJob, JobNotFound
-from jobq.stores.base import Store
 
 _PAGE = 100
 
 
-class Operations(ABC):
+class OperatorMethods(QueueMethods):
     """The reads and the operators' commands of a queue."""
-
-    qname: QueueName
-    actor: str | None = None
-    """Who operations are recorded as: see `as_actor`."""
-
-    @abstractmethod
-    async def store(self) -> Store:
-        """Its store handle in the running event loop."""
-
-    @abstractmethod
-    def job_info(self, record: JobRecord) -> JobInfo:
-        """A record as users see it."""
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────────
 
@@ -60,7 +47,7 @@ class Operations(ABC):
         left = None if limit is None else checks.check_int(limit, "limit")
         async for records in self._pages(wanted, _PAGE if left is None else min(_PAGE, left)):
             for record in records if left is None else records[:left]:
-                yield self.job_info(record)
+                yield self._context.job_info(record)
             if left is not None:
                 left -= len(records)
                 if left <= 0:
@@ -68,24 +55,25 @@ class Operations(ABC):
 
     async def counts(self) -> dict[State, int]:
         """How many jobs stand where."""
-        return info.all_counts(await (await self.store()).count(self.qname))
+        return info.all_counts(await (await self._context.store()).count(self.qname))
 
     async def stats(self) -> QueueStats:
         """The queue at a glance."""
-        return info.queue_stats(await (await self.store()).stats(self.qname))
+        return info.queue_stats(await (await self._context.store()).stats(self.qname))
 
     async def metrics(self, *, minutes: int = 60) -> list[MinuteMetrics]:
         """The last minutes, oldest first, with empty ones left out. A day is kept."""
         checks.check_int(minutes, "minutes", low=1)
         return [
             info.minute_metrics(record)
-            for record in await (await self.store()).metrics(self.qname, minutes=minutes)
+            for record in await (await self._context.store()).metrics(self.qname, minutes=minutes)
         ]
 
     async def workers(self) -> list[WorkerInfo]:
         """Who works on this queue."""
         return [
-            info.worker_info(record) for record in await (await self.store()).workers(self.qname)
+            info.worker_info(record)
+            for record in await (await self._context.store()).workers(self.qname)
         ]
 
     async def flow_tree(self, id: str, *, limit: int = tree.MOST) -> FlowTree:
@@ -94,7 +82,7 @@ class Operations(ABC):
         At most about `limit` jobs are read; what is left out is counted. Raises JobNotFound.
         """
         return await tree.read_tree(
-            await self.store(),
+            await self._context.store(),
             self.qname,
             checks.check_id(id),
             limit=checks.check_int(limit, "limit", low=1),
@@ -107,24 +95,25 @@ class Operations(ABC):
 
         The events that result have it as their `actor`: `await queue.as_actor("ann").pause()`."""
         acting = copy.copy(self)
-        acting.actor = checks.check_actor(name)
+        acting._context = self._context.acting_as(name)
+        acting._context.queue = acting
         return acting
 
     # ── holding ───────────────────────────────────────────────────────────────────────────────────
 
     async def pause(self) -> None:
         """Nothing more starts; what runs goes on, and so does everything else."""
-        await (await self.store()).pause(self.qname, actor=self.actor)
+        await (await self._context.store()).pause(self.qname, actor=self.actor)
 
     async def resume(self) -> None:
         """Jobs start again. Lifts a hold of the queue as well."""
-        await (await self.store()).resume(self.qname, actor=self.actor)
+        await (await self._context.store()).resume(self.qname, actor=self.actor)
 
     # ── clearing up ───────────────────────────────────────────────────────────────────────────────
 
     async def clear(self, *, delayed: bool = False) -> int:
         """Cancel what is waiting (with `delayed`, also what is delayed or blocked), as `removed`; how many it were."""
-        store = await self.store()
+        store = await self._context.store()
         total = 0
         while True:
             n = await store.purge_pending(
@@ -148,7 +137,7 @@ class Operations(ABC):
             )
         older_than_ms = checks.to_ms(older_than, "older_than")
         left = None if limit is None else checks.check_int(limit, "limit")
-        store = await self.store()
+        store = await self._context.store()
         total = 0
         while left is None or left > total:
             most = CHUNK if left is None else min(CHUNK, left - total)
@@ -176,7 +165,7 @@ class Operations(ABC):
 
     async def obliterate(self, *, force: bool = False) -> None:
         """Remove everything of the queue. ConfigError if jobs are running, unless forced (their results are then lost)."""
-        store = await self.store()
+        store = await self._context.store()
         while not await store.obliterate(
             self.qname, force=checks.check_bool(force, "force"), limit=CHUNK, actor=self.actor
         ):
@@ -185,7 +174,7 @@ class Operations(ABC):
     # ── inside ────────────────────────────────────────────────────────────────────────────────────
 
     async def _pages(self, wanted: Filter, size: int) -> AsyncIterator[tuple[JobRecord, ...]]:
-        store = await self.store()
+        store = await self._context.store()
         cursor: str | None = None
         while size > 0:
             page = await store.find(wanted, cursor=cursor, limit=size)
@@ -208,7 +197,7 @@ class Operations(ABC):
 
     async def _failed_of(self, ids: Sequence[str], name: str | None) -> list[JobKey]:
         """The failed jobs among these ids. JobNotFound names the first unknown one."""
-        store = await self.store()
+        store = await self._context.store()
         failed: list[JobKey] = []
         for start in range(0, len(ids), CHUNK):
             keys = [JobKey(self.qname, id) for id in ids[start : start + CHUNK]]
@@ -225,7 +214,7 @@ class Operations(ABC):
         self, ids: tuple[str, ...], name: str | None, command: Callable[[JobKey], AnyCommand]
     ) -> int:
         name = None if name is None else checks.check_task_name(name)
-        store = await self.store()
+        store = await self._context.store()
         total = 0
         async for jobs in self._failed(ids, name):
             total += (

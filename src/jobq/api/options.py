@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
+from jobq.api.job import Job
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.meta import check_meta
 from jobq.core.policies import Cron, Every, Permissions, Retention, Retry, Unique
 from jobq.core.queues import QueueConfig
 from jobq.core.records import Edge, JobKey
+from jobq.engine.handler import ExecutorName
 from jobq.errors import ConfigError, InvalidJob
-
-if TYPE_CHECKING:
-    from jobq.api.job import Job
-
-ExecutorName = Literal["inline", "thread", "process", "command"]
-EXECUTORS: tuple[ExecutorName, ...] = ("inline", "thread", "process", "command")
 
 DEFAULT_WAIT: Seconds = 30
 """How long `call` waits unless `wait=` says otherwise."""

@@ -6,35 +6,30 @@ a time has the id `schedule@milliseconds`, so that each time has one job, whoeve
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any, ParamSpec
 
 import msgspec
 from msgspec.structs import replace
 
+from jobq.api.context import QueueMethods
 from jobq.api.info import call_of
 from jobq.api.job import Job
+from jobq.api.schedule_template import check_schedule_id, template
+from jobq.api.task import Task
 from jobq.client.ids import new_id
-from jobq.client.session import Session
-from jobq.core import checks, cron
+from jobq.core import cron
 from jobq.core.checks import shown
 from jobq.core.moments import moment, moment_or_none
 from jobq.core.policies import Cron, Every
-from jobq.core.queues import CatchUp, ScheduleRecord, ScheduleSpec
-from jobq.core.records import JobSpec, QueueName
+from jobq.core.queues import CatchUp, ScheduleRecord
 from jobq.errors import ConfigError, InvalidJob, JobNotFound
-from jobq.stores.base import Store
-
-if TYPE_CHECKING:
-    from jobq.api.task import Task
 
 P = ParamSpec("P")
 
 MOST = 10_000
 """Schedules that are listed of one queue."""
-_LONGEST = 200  # of an id: the ids of its jobs are longer
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,23 +55,8 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-class Scheduling(ABC):
+class ScheduleMethods(QueueMethods):
     """The schedules of a queue."""
-
-    qname: QueueName
-    actor: str | None = None
-
-    @abstractmethod
-    async def session(self) -> Session:
-        """Its session in the running event loop."""
-
-    @abstractmethod
-    def job(self, id: str) -> Job[Any]:
-        """A handle on the job of that id."""
-
-    @abstractmethod
-    def now_ms(self) -> int:
-        """What time it is, as far as it is known here."""
 
     async def schedule(
         self, id: str, when: Cron | Every, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs
@@ -88,22 +68,22 @@ class Scheduling(ABC):
         id = check_schedule_id(id)
         if not isinstance(when, (Cron, Every)):
             raise ConfigError(f"schedule {id!r}: {shown(when)} is neither a Cron nor an Every")
-        if not hasattr(task, "definition"):
+        if not isinstance(task, Task):
             raise InvalidJob(
                 f"schedule {id!r}: {shown(task)} is not a task: decorate a function with @queue.task"
             )
-        if task.queue.qname != self.qname:
+        if task._context.qname != self.qname:
             raise InvalidJob(
                 f"schedule {id!r}: {task!r} belongs to another queue than {self.qname.queue!r}"
             )
-        spec = when.spec(self.qname, id, template(task.spec(args, kwargs), id))
-        await (await self._store()).put_schedule(
-            spec, next_ms=cron.first_time(spec, self.now_ms()), actor=self.actor
+        spec = when.spec(self.qname, id, template(task._spec(args, kwargs), id))
+        await (await self._context.store()).put_schedule(
+            spec, next_ms=cron.first_time(spec, self._context.now_ms()), actor=self.actor
         )
 
     async def unschedule(self, id: str) -> bool:
         """Forget a schedule; the jobs it made stay. Raises JobNotFound if there is none of that id."""
-        if not await (await self._store()).drop_schedule(
+        if not await (await self._context.store()).drop_schedule(
             self.qname, check_schedule_id(id), actor=self.actor
         ):
             raise self._missing(id)
@@ -129,18 +109,17 @@ class Scheduling(ABC):
             # The end of a job that names an after-complete schedule sets its next time, and this is not the one it waits for.
             schedule=None if spec.after_complete else id,
         )
-        handle = self.job(job.id)
-        handle.name = job.name
-        handle.settle_on(await (await self.session()).sender.put(job))
+        handle = Job[Any](self._context, job.id, job.name)
+        handle._stored_as(await (await self._context.session()).sender.put(job))
         return handle
 
     async def schedules(self) -> list[ScheduleInfo]:
         """All of the queue, by id."""
-        records = await (await self._store()).list_schedules(self.qname, limit=MOST)
+        records = await (await self._context.store()).list_schedules(self.qname, limit=MOST)
         return [schedule_info(record) for record in records]
 
     async def _set_paused(self, id: str, paused: bool) -> bool:
-        answer = await (await self._store()).pause_schedule(
+        answer = await (await self._context.store()).pause_schedule(
             self.qname, id, paused=paused, actor=self.actor
         )
         if answer == "missing":
@@ -148,52 +127,13 @@ class Scheduling(ABC):
         return answer == "done"
 
     async def _schedule(self, id: str) -> ScheduleRecord:
-        for record in await (await self._store()).list_schedules(self.qname, limit=MOST):
+        for record in await (await self._context.store()).list_schedules(self.qname, limit=MOST):
             if record.spec.id == id:
                 return record
         raise self._missing(id)
 
     def _missing(self, id: str) -> JobNotFound:
         return JobNotFound(f"there is no schedule {id!r} in queue {self.qname.queue!r}")
-
-    async def _store(self) -> Store:
-        return (await self.session()).store
-
-
-def check_schedule_id(id: object) -> str:
-    """Like a job's id, and short enough for the ids of its jobs."""
-    checked = checks.check_id(id, "schedule id")
-    if len(checked) > _LONGEST:
-        raise InvalidJob(f"schedule id={shown(id)} is too long: at most {_LONGEST} characters")
-    return checked
-
-
-def template(spec: JobSpec, id: str) -> JobSpec:
-    """What the jobs of a schedule are made like: nothing in it changes from one making to the next, or the schedule would
-    be another one each time."""
-    if spec.given_id:
-        raise InvalidJob(
-            f"schedule {id!r}: id={spec.id!r} would be the id of all its jobs; theirs follow from their times"
-        )
-    if spec.delay_ms or spec.at_ms is not None:
-        raise InvalidJob(f"schedule {id!r}: its times say when; leave out delay and at")
-    if spec.after:
-        raise InvalidJob(
-            f"schedule {id!r}: after= names jobs that have long ended the next time; add them in the handler"
-        )
-    return replace(spec, id=id)
-
-
-def planned(when: Cron | Every, task: Task[..., Any]) -> ScheduleSpec:
-    """The schedule of `@queue.task(schedule=…)`, under the task's name. ConfigError if the function needs arguments."""
-    try:
-        return when.spec(
-            task.queue.qname, check_schedule_id(task.name), template(task.spec((), {}), task.name)
-        )
-    except InvalidJob as error:
-        raise ConfigError(
-            f"task {task.name} with a schedule is called without arguments: {error}"
-        ) from None
 
 
 def schedule_info(record: ScheduleRecord) -> ScheduleInfo:

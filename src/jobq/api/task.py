@@ -1,203 +1,171 @@
-"""A task: a function that can be enqueued. `@queue.task` makes one; options and arguments travel apart."""
+"""A task: a function whose calls can be enqueued as jobs. `@queue.task` makes one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from msgspec.structs import replace
 
+from jobq.api.bulk import NewJob, put_all
+from jobq.api.context import QueueContext
+from jobq.api.definition import Definition
+from jobq.api.deprecated import QueueNameOfTask
 from jobq.api.job import Job
 from jobq.api.options import NOTHING, JobOptions, Resolved, TaskOptions, resolve_task
-from jobq.api.schedule import planned
+from jobq.api.schedule_template import check_schedule_id, template
+from jobq.api.sync.task import SyncTask
 from jobq.api.task_handler import TaskHandler, runs_async
 from jobq.client import waiting
 from jobq.client.ids import new_id
 from jobq.core import checks
 from jobq.core.bounds import queue_full
-from jobq.core.calls import ArgumentDecoder, CallShape, is_plain
+from jobq.core.calls import ArgumentDecoder
 from jobq.core.checks import shown
-from jobq.core.codec import Codec, get_codec
+from jobq.core.codec import Codec
+from jobq.core.policies import Cron, Every
+from jobq.core.queues import ScheduleSpec
 from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.core.refs import mark
 from jobq.core.unique import debounce_ms, unique_spec
-from jobq.engine.builtin import GATHER, unmarked
 from jobq.errors import ConfigError, InvalidJob, QueueFull
-
-if TYPE_CHECKING:
-    from jobq.api.queue import Queue
-    from jobq.api.sync import SyncTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Definition:
-    """What all copies of a task share: its name and, where it is known, its function."""
-
-    def __init__(self, name: str, fn: Callable[..., Any] | None = None) -> None:
-        self.name = name
-        self.fn = fn
-        self.shape = None if fn is None else CallShape(fn, name)
-        self.decoder = None if fn is None else ArgumentDecoder(fn, name)
-        self._returns: Any = None
+class HasContext(Protocol):
+    """A Queue, for `Task.broadcast`."""
 
     @property
-    def returns(self) -> Any:
-        """The annotation of the result, looked up at the first use; Any where plain values are all it takes."""
-        if self._returns is None:
-            self._returns = self._look_up()
-        return self._returns
-
-    def _look_up(self) -> Any:
-        if self.decoder is None:
-            return Any
-        try:
-            self.decoder.resolve()
-        except (
-            ConfigError
-        ):  # a parameter's annotation: the worker says so, reading results does not need it
-            return Any
-        return Any if is_plain(self.decoder.returns) else self.decoder.returns
-
-    def decode(self, codec: str, data: bytes) -> Any:
-        """A result, as the return annotation says."""
-        return get_codec(codec).decode(data, self.returns)
-
-    def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments by name; of a task known by name only, those that were given by name, the others by place."""
-        if self.shape is not None:
-            return self.shape.bound(args, kwargs)
-        return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
-
-
-class Gathered(Definition):
-    """Of the job whose result is a list of results of one task (see `group`)."""
-
-    def __init__(self, each: Definition) -> None:
-        super().__init__(GATHER)
-        self._each = each
-
-    def decode(self, codec: str, data: bytes) -> Any:
-        """Each as the task's return annotation says; failed ones, by policy `continue`, as the Failure they were."""
-        return [
-            unmarked(item, self._each.returns) for item in get_codec(codec).decode(data, list[Any])
-        ]
-
-
-Wanted = tuple["Task[..., Any]", JobSpec]
-"""A job to be put, and the task that makes its handle."""
+    def _context(self) -> QueueContext: ...
 
 
 class Call(Generic[R_co]):
-    """One job, ready to be enqueued: made by `task.bind(…)` for `queue.enqueue_many`.
+    """One call, ready to be enqueued: `task.bind(…)` makes it for `queue.enqueue_many`.
 
-    Its id is fixed already, so enqueueing the same Call again (after StoreUnavailable, say) does not add a second job.
+    Its job id is already fixed. Enqueueing the same Call twice, for example after StoreUnavailable,
+    adds one job.
     """
 
-    __slots__ = ("spec", "task")
+    __slots__ = ("_spec", "_task")
 
     def __init__(self, task: Task[..., R_co], spec: JobSpec) -> None:
-        self.task = task
-        self.spec = spec
+        self._task = task
+        self._spec = spec
 
     def __repr__(self) -> str:
-        return f"<Call {self.spec.name} {self.spec.id!r}>"
+        return f"<Call {self._spec.name} {self._spec.id!r}>"
 
 
 class Task(Generic[P, R]):
-    """A function of a queue. Also what `options(…)` returns: a light copy that carries them."""
+    """A function of a queue. `options(…)` returns a light copy of it that carries the options."""
 
     name: str
-    queue: Queue
-    definition: Definition
 
-    def __init__(self, queue: Queue, definition: Definition, options: Resolved = NOTHING) -> None:
+    def __init__(
+        self, context: QueueContext, definition: Definition, options: Resolved = NOTHING
+    ) -> None:
         self.name = definition.name
-        self.queue = queue
-        self.definition = definition
+        self._context = context
+        self._connection = context.connection
+        self._definition = definition
         self._use(options)
 
     def _use(self, options: Resolved) -> None:
-        """Work out beforehand all of a spec that does not depend on the call."""
+        """Prepare everything in a job's spec that does not depend on the call's arguments."""
         fields = {
-            "queue": self.queue.qname,
+            "queue": self._context.qname,
             "name": self.name,
-            "codec": self.queue.codec.name,
+            "codec": self._context.codec.name,
             **options.fields,
         }
         self._options = options
         self._id: str | None = fields.pop("id", None)
         self._like = JobSpec(id="", payload=b"", **fields)
         self._plain = self._id is None and options.unique is None and options.key_parameter is None
-        self._encode = self.queue.codec.encode_call
-        self._check = None if self.definition.shape is None else self.definition.shape.check
+        self._encode = self._context.codec.encode_call
+        self._check = None if self._definition.shape is None else self._definition.shape.check
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name} of queue {self.queue.name!r}>"
+        return f"<{type(self).__name__} {self.name} of queue {self._context.name!r}>"
+
+    @property
+    def queue(self) -> str:
+        """The name of the task's queue."""
+        return QueueNameOfTask.of(self._context.name, self._context.queue)
 
     def options(self, **options: Unpack[JobOptions]) -> Self:
-        """The same task with options for its calls. InvalidJob names one that is unknown or has a bad value."""
+        """The same task with options for its calls. Raises InvalidJob, which names the option, if
+        one is unknown or has a bad value."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy._use(self._options.with_options(options))
         return copy
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Accept a job. Calls made while a put is in flight ride together in the next. QueueFull: `max_waiting` is reached."""
-        spec = self.spec(args, kwargs)
-        queue = self.queue
-        session = queue.session_here() or await queue.session()
-        return self.handle(await session.sender.put(spec))
+        """Enqueue a job and return its handle. Raises QueueFull if `max_waiting` is reached.
+
+        Calls made while the store is busy with another put are stored together in the next one."""
+        spec = self._spec(args, kwargs)
+        connection = self._connection
+        session = connection.session_here() or await connection.session()
+        return self._handle(await session.sender.put(spec))
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Enqueue, wait, and answer with the result. Raises what `Job.result` does.
+        """Enqueue a job, wait for it and return its result. Raises what `Job.result` raises.
 
-        It waits 30 seconds, or as long as `options(wait=…)` says; WaitTimeout leaves the job to go on.
+        Waits 30 seconds unless `options(wait=…)` gives another time. Then it raises WaitTimeout,
+        and the job continues.
         """
-        spec = self.spec(args, kwargs)
-        session = await self.queue.session()
+        spec = self._spec(args, kwargs)
+        connection = self._connection
+        session = await connection.session()
         result, record = await waiting.put_and_wait(
-            session, spec, self.queue.deadlines.new(self._options.wait_ms)
+            session, spec, connection.deadlines.new(self._options.wait_ms)
         )
-        return self.handle(result).outcome(record)
+        return self._handle(result)._outcome(record)
 
     async def enqueue_many(
         self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]
     ) -> list[Job[R]]:
-        """Accept many jobs, in chunks; each call is a tuple of arguments or a mapping of named ones.
+        """Enqueue many jobs in chunks. A call is a tuple of arguments or a mapping of named ones.
 
-        A generator is read as it goes. A call that is refused leaves the chunks before its own accepted; InvalidJob says
-        which it was. Where the queue's `max_waiting` is reached, each job is judged for itself, to the last call, and then
-        QueueFull is raised: its `accepted` holds the handles of the jobs that were stored.
+        A generator is read as it goes. If a call is invalid, InvalidJob says which one; the chunks
+        before it are already stored. If the queue reaches `max_waiting`, every remaining call is
+        still tried, and then QueueFull is raised: its `accepted` has the handles of stored jobs.
         """
-        return await self.queue.put(self.wanted(calls))
+        return await put_all(self._context, self._new_jobs(calls))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call for `queue.enqueue_many`, which takes any mix of tasks and options."""
-        return Call(self, self.spec(args, kwargs))
+        return Call(self, self._spec(args, kwargs))
 
     async def broadcast(
-        self, queues: Sequence[Queue], *args: P.args, **kwargs: P.kwargs
+        self, queues: Sequence[HasContext], *args: P.args, **kwargs: P.kwargs
     ) -> list[Job[R]]:
-        """The same call into several queues, each of which has a task of this name.
+        """Enqueue the same call in several queues, each of which has a task of this name.
 
-        Stored in one after the other: where a store refuses it, the queues before have theirs (QueueFull has their handles
-        in `accepted`). With an id, repeating it is safe.
+        The queues are served one after the other. If one refuses the job, those before it have
+        theirs: QueueFull has their handles in `accepted`. With an `id`, it is safe to repeat.
         """
-        for queue in queues:
-            if not hasattr(queue, "qname"):
+        contexts = [getattr(queue, "_context", None) for queue in queues]
+        for queue, context in zip(queues, contexts, strict=True):
+            if not isinstance(context, QueueContext):
                 raise InvalidJob(f"broadcast to {shown(queue)}: it is not a Queue")
-        copies = [Task[P, R](queue, self.definition, self._options) for queue in queues]
-        specs = [
-            copy.spec(args, kwargs) for copy in copies
-        ]  # all are checked before the first is stored
+        copies = [
+            Task[P, R](context, self._definition, self._options)
+            for context in contexts
+            if context is not None
+        ]
+        # Check all calls before storing the first job.
+        specs = [copy._spec(args, kwargs) for copy in copies]
         jobs: list[Job[R]] = []
         for copy, spec in zip(copies, specs, strict=True):
             try:
-                jobs += await copy.queue.put([(copy, spec)])
+                jobs += await put_all(copy._context, [(copy._handle, spec)])
             except QueueFull as full:
                 raise queue_full(full.queue, full.max_waiting, accepted=jobs) from None
         return jobs
@@ -205,62 +173,62 @@ class Task(Generic[P, R]):
     @property
     def sync(self) -> SyncTask[P, R]:
         """The same task with blocking methods."""
-        from jobq.api.sync import SyncTask
-
         return SyncTask(self)
 
-    # ── for queues ────────────────────────────────────────────────────────────────────────────────
+    # ── internal: jobs and handles ────────────────────────────────────────────────────────────────
 
-    def wanted(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> Iterator[Wanted]:
-        """What `Queue.put` takes, from the arguments of each call."""
+    def _new_jobs(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> Iterator[NewJob]:
+        """The jobs of these calls, for `put_all`."""
         if not isinstance(calls, Iterable):
             raise InvalidJob(
-                f"enqueue_many({shown(calls)}): give a list of calls, each a tuple or a mapping of arguments"
+                f"enqueue_many({shown(calls)}): give a list of calls, each a tuple or a mapping of "
+                "arguments"
             )
+        handle = self._handle
         for n, call in enumerate(calls):
             if n == 1 and self._id is not None:
                 raise InvalidJob(
                     f"id={self._id!r} with more than one call: they would all be the same job"
                 )
             try:
-                yield (
-                    self,
-                    self.spec(call, _NO_NAMES)
-                    if type(call) is tuple
-                    else self.spec(*_arguments(call)),
-                )
+                if type(call) is tuple:
+                    spec = self._spec(call, _NO_NAMES)
+                else:
+                    spec = self._spec(*_arguments(call))
             except InvalidJob as error:
                 raise type(error)(f"call {n}: {error}") from error
+            yield handle, spec
 
-    def handle(self, result: PutResult) -> Job[R]:
-        """The handle of what was put. QueueFull if it was refused."""
+    def _handle(self, result: PutResult) -> Job[R]:
+        """The handle of a stored job, or of the duplicate that was found. Raises QueueFull."""
+        context, definition = self._context, self._definition
         if not result.duplicate:
             if result.full is not None:
-                raise queue_full(self.queue.name, result.full)
-            return Job(self.queue, result.id, self.name, result.life, self.definition)
+                raise queue_full(context.name, result.full)
+            return Job(context, result.id, self.name, result.life, definition)
         found = result.found
         if found is None:
-            return Job(self.queue, result.id, self.name, result.life, self.definition, True)
-        definition = (
-            self.definition if found.name == self.name else None
-        )  # the id may be that of another task's job
-        snapshot = self.queue.job_info(found, definition)
-        return Job(self.queue, result.id, found.name, result.life, definition, True, snapshot)
+            return Job(context, result.id, self.name, result.life, definition, True)
+        # The id may belong to a job of another task.
+        known = definition if found.name == self.name else None
+        snapshot = context.job_info(found, known)
+        return Job(context, result.id, found.name, result.life, known, True, snapshot)
 
-    def child(self, result: PutResult, id: str) -> Job[R]:
-        """The handle of a child: found again under its id, it is not another's. Its life is the one it has then."""
+    def _child(self, result: PutResult, id: str) -> Job[R]:
+        """The handle of a child. A child found under its own id is no duplicate, and the handle
+        follows whichever life the child has."""
         if result.id != id or result.full is not None:
-            return self.handle(result)
-        return Job(self.queue, result.id, self.name, None, self.definition)
+            return self._handle(result)
+        return Job(self._context, result.id, self.name, None, self._definition)
 
-    def spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobSpec:
+    def _spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobSpec:
         """The job of one call, checked and encoded."""
         if self._check is not None:
             self._check(args, kwargs)
         payload = self._encode(args, kwargs)
-        if len(payload) > self.queue.max_payload:
+        if len(payload) > self._context.max_payload:
             checks.check_payload(
-                payload, self.queue.max_payload, f"the arguments of {self.name} take"
+                payload, self._context.max_payload, f"the arguments of {self.name} take"
             )
         if self._plain:
             return replace(self._like, id=new_id(), payload=payload)
@@ -268,13 +236,15 @@ class Task(Generic[P, R]):
             self._like, id=self._id or new_id(), payload=payload, **self._per_call(args, kwargs)
         )
 
-    def linked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobSpec:
-        """The same, where arguments may be other jobs' results (`job.ref`): each is an edge."""
+    def _linked_spec(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobSpec:
+        """Like `_spec`, but arguments may be results of other jobs (`job.ref`). Each one becomes
+        an edge of the flow."""
         plain_args, plain_kwargs, refs = mark(args, kwargs)
-        spec = self.spec(tuple(plain_args), plain_kwargs)
+        spec = self._spec(tuple(plain_args), plain_kwargs)
         if not refs:
             return spec
-        edges = [Edge(JobKey(QueueName(self.queue.tenant, ref.queue), ref.id)) for ref in refs]
+        tenant = self._context.qname.tenant
+        edges = [Edge(JobKey(QueueName(tenant, ref.queue), ref.id)) for ref in refs]
         carried = {edge.job for edge in edges}
         return replace(
             spec,
@@ -284,19 +254,27 @@ class Task(Generic[P, R]):
             ),
         )
 
-    # ── inside ────────────────────────────────────────────────────────────────────────────────────
+    def _planned(self, when: Cron | Every) -> ScheduleSpec:
+        """The schedule of `@queue.task(schedule=…)`. ConfigError if the function needs arguments."""
+        try:
+            spec = template(self._spec((), {}), self.name)
+            return when.spec(self._context.qname, check_schedule_id(self.name), spec)
+        except InvalidJob as error:
+            raise ConfigError(
+                f"task {self.name} with a schedule is called without arguments: {error}"
+            ) from None
 
     def _per_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that follow from the arguments."""
+        """The fields that depend on the arguments."""
         fields: dict[str, Any] = {}
-        definition, options = self.definition, self._options
+        definition, options = self._definition, self._options
         if options.key_parameter is not None and definition.shape is not None:
             fields["key"] = checks.check_key(
                 definition.shape.argument(options.key_parameter, args, kwargs)
             )
         if options.unique is not None:
             fields["unique"] = unique_spec(
-                options.unique, self.name, definition.bound(args, kwargs), self.queue.codec
+                options.unique, self.name, definition.bound(args, kwargs), self._context.codec
             )
             if (wait_ms := debounce_ms(options.unique)) and "delay_ms" not in options.fields:
                 fields["delay_ms"] = wait_ms
@@ -315,28 +293,28 @@ def _arguments(call: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 class AsyncTask(Task[P, R]):
-    """A task on `async def`. Calling it runs the function here."""
+    """A task made from `async def`. Calling it runs the function here, without a job."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """The function itself."""
-        fn = cast("Callable[P, Coroutine[Any, Any, R]]", self.definition.fn)
+        """Call the function itself."""
+        fn = cast("Callable[P, Coroutine[Any, Any, R]]", self._definition.fn)
         return fn(*args, **kwargs)
 
 
 class PlainTask(Task[P, R]):
-    """A task on `def`. Calling it runs the function here."""
+    """A task made from `def`. Calling it runs the function here, without a job."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function itself."""
-        fn = cast("Callable[P, R]", self.definition.fn)
+        """Call the function itself."""
+        fn = cast("Callable[P, R]", self._definition.fn)
         return fn(*args, **kwargs)
 
 
 class TaskDecorator:
     """What `queue.task(**options)` returns."""
 
-    def __init__(self, queue: Queue, options: TaskOptions) -> None:
-        self._queue = queue
+    def __init__(self, context: QueueContext, options: TaskOptions) -> None:
+        self._context = context
         self._options = options
 
     @overload
@@ -345,11 +323,13 @@ class TaskDecorator:
     def __call__(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         """Make a task of the function and register it with the queue."""
-        return make_task(self._queue, fn, self._options)
+        return make_task(self._context, fn, self._options)
 
 
-def make_task(queue: Queue, fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
-    """The task of a function, registered with the queue under its name."""
+def make_task(
+    context: QueueContext, fn: Callable[..., Any], options: TaskOptions
+) -> Task[..., Any]:
+    """Make a task of a function and register it with the queue under its name."""
     if not callable(fn):
         raise ConfigError(f"@queue.task: {shown(fn)} is not a function; options are given by name")
 
@@ -357,12 +337,12 @@ def make_task(queue: Queue, fn: Callable[..., Any], options: TaskOptions) -> Tas
         return TaskHandler(name, fn, ArgumentDecoder(fn, name), codec, options)
 
     return publish(
-        queue, fn, options, AsyncTask if runs_async(fn) else PlainTask, Definition, handler
+        context, fn, options, AsyncTask if runs_async(fn) else PlainTask, Definition, handler
     )
 
 
 def publish(
-    queue: Queue,
+    context: QueueContext,
     fn: Callable[..., Any],
     options: TaskOptions,
     kind: type[Task[..., Any]],
@@ -382,9 +362,9 @@ def publish(
     if resolved.unique is not None:
         for field in resolved.unique.fields:
             definition.shape.check_parameter(field, "Unique field")
-    handler = make_handler(name, queue.codec, of_worker)
-    handler.max_payload = queue.max_payload
-    task = kind(queue, definition, resolved)
-    queue.register(handler, None if handler.schedule is None else planned(handler.schedule, task))
+    handler = make_handler(name, context.codec, of_worker)
+    handler.max_payload = context.max_payload
+    task = kind(context, definition, resolved)
+    context.register(handler, None if handler.schedule is None else task._planned(handler.schedule))
     update_wrapper(cast("Any", task), fn, updated=())
     return task

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jobq.api.options import EXECUTORS, ExecutorName
 from jobq.core import checks
 from jobq.core.calls import ArgumentDecoder
 from jobq.core.checks import shown
@@ -14,8 +13,10 @@ from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Cron, Every, Permissions, Retry
 from jobq.core.records import Lease
 from jobq.core.stalls import DEFAULT_MAX_STALLS
-from jobq.engine.handler import BatchSize
+from jobq.engine.handler import BatchSize, ExecutorName
 from jobq.errors import ConfigError
+
+EXECUTORS: tuple[ExecutorName, ...] = ("inline", "thread", "process", "command")
 
 
 class TaskHandler:

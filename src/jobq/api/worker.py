@@ -16,6 +16,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
 from jobq.core.pace import Pace
@@ -77,12 +78,12 @@ class Worker:
     Queues may be in different stores.
     """
 
-    ends_process = False
+    _ends_process = False
     """Set by jq-worker: the process ends with this worker, so signals that arrive after the stop are ignored."""
 
     def __init__(
         self,
-        *queues: Source,
+        *queues: Queue | Source,
         concurrency: int = 100,
         lease: Seconds = 15,
         drain: Seconds = 30,
@@ -91,8 +92,11 @@ class Worker:
     ) -> None:
         if not queues:
             raise ConfigError("Worker() has no queue to work on: Worker(queue, …)")
-        for queue in queues:
-            if not isinstance(getattr(queue, "qname", None), QueueName):
+        sources: list[Source] = [
+            queue._context if isinstance(queue, Queue) else queue for queue in queues
+        ]
+        for queue, source in zip(queues, sources, strict=True):
+            if not isinstance(getattr(source, "qname", None), QueueName):
                 raise ConfigError(
                     f"Worker({shown(queue)}): give it Queue objects, as in Worker(Queue('emails'))"
                 )
@@ -109,7 +113,7 @@ class Worker:
             if name is None
             else check_id(name, "name")
         )
-        self._queues = queues
+        self._queues = sources
         self._stations: list[Station] = []
         self._executors = Executors()
         self._identity = Identity(self.name)
@@ -135,7 +139,7 @@ class Worker:
         StoreUnavailable. (`async with` does not wait.)"""
         wait_s = None if wait is None else to_ms(wait, "wait", error=ConfigError) / 1000
         self._serving = True
-        with caught(self._on_signal, last=self.ends_process):
+        with caught(self._on_signal, last=self._ends_process):
             try:
                 await self._start(
                     patience=Patience(f"worker {self.name} waits for its store", wait_s)

@@ -187,7 +187,7 @@ def main(
             chosen=ctx.get_parameter_source("log_level") is not _Source.DEFAULT,
         )
         for queue in working:
-            queue.move(url or queue.url)
+            queue._context.connection.move(url or queue.url)
         _check_tasks(working)
         _run(
             _work(
@@ -236,7 +236,7 @@ async def _work(queues: list[Queue], *, wait: float | None, **options: Any) -> N
                 "queue %s has no tasks: the module that defines them is not imported", queue.name
             )
     worker = Worker(*queues, **options)
-    worker.ends_process = True
+    worker._ends_process = True
     await worker.run(wait=wait)
 
 

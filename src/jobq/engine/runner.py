@@ -29,7 +29,7 @@ from jobq.engine.settings import Settings
 from jobq.engine.slots import Bell, Slots
 from jobq.errors import LeaseLost
 from jobq.executors import Executor, open_executor
-from jobq.executors.current import running
+from jobq.executors.running import running
 
 log = logging.getLogger("jobq")
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from jobq.errors import ConfigError
-from jobq.executors.current import Running
+from jobq.executors.running import Running
 
 # name → module with `open()`; imported when a task asks for it
 _MODULES = {"inline": "jobq.executors.inline", "thread": "jobq.executors.thread"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from jobq.executors.current import Running
+from jobq.executors.running import Running
 
 
 class InlineExecutor:

@@ -14,7 +14,7 @@ from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any
 
-from jobq.executors.current import Running
+from jobq.executors.running import Running
 
 
 class _Work:

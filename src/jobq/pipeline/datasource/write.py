@@ -109,7 +109,7 @@ class _Rows:
             return self._task(name).options(id=id, **options).bind(**arguments)
         # The usual row has only an id of its own: setting it in the spec saves a copy of the task per row.
         call = self._task(name).bind(**arguments)
-        return Call(call.task, msgspec.structs.replace(call.spec, id=check_id(id), given_id=True))
+        return Call(call._task, msgspec.structs.replace(call._spec, id=check_id(id), given_id=True))
 
     def _task(self, name: str) -> Task[..., Any]:
         if name not in self._tasks:

@@ -4,87 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from contextvars import ContextVar
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
+from jobq.api.job import Job
+from jobq.api.task import Task
 from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds, to_ms
 from jobq.core.meta import inherited
 from jobq.core.moments import moment
-from jobq.core.records import JobKey, Lease, PutResult
+from jobq.core.records import JobKey, PutResult
 from jobq.core.states import State
-from jobq.core.waits import Children, Inbox, child_id, child_note
+from jobq.core.waits import child_id, child_note
 from jobq.errors import InvalidJob, JobNotFound
+from jobq.executors.running import Running, running
 from jobq.stores.base import Store
-
-if TYPE_CHECKING:
-    from jobq.api.job import Job
-    from jobq.api.task import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Running(Protocol):
-    """A run, as far as its handler and its executor may see it."""
-
-    lease: Lease
-    cancelled: bool
-    task: asyncio.Task[None] | None
-    linger: (
-        asyncio.Future[None] | None
-    )  # set by an executor that was told to stop and cannot yet: the slot stays taken
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The worker's event loop."""
-        ...
-
-    @property
-    def store(self) -> Store:
-        """Where its job is kept."""
-        ...
-
-    @property
-    def max_retries(self) -> int:
-        """How many failures of its job are retried."""
-        ...
-
-    @property
-    def children(self) -> Children:
-        """The jobs it has added."""
-        ...
-
-    @property
-    def inbox(self) -> Inbox:
-        """The signals its job has received."""
-        ...
-
-    def check(self) -> None:
-        """Executors call this just before the function, where it runs. Raises if the lease is over: then nothing is called."""
-        ...
-
-    def encode(self, value: Any, what: str) -> bytes:
-        """A value in the job's codec, if it is not larger than a result may be; `what` names it where it is."""
-        ...
-
-    def decode(self, data: bytes) -> Any:
-        """A value out of the job's codec."""
-        ...
-
-    async def note(self, progress: bytes | None, lines: tuple[str, ...]) -> None:
-        """Store progress and log lines; returns when that is done. If the lease is lost they are dropped and the run stops."""
-        ...
-
-
 LINE_LENGTH = 10_000
-
-running: ContextVar[Running] = ContextVar("jobq_running")
 
 
 class CurrentJob:
@@ -183,14 +127,14 @@ class CurrentJob:
         """
         run = self._run
         ordinal = run.children.next()
-        spec = task.linked(args, kwargs)
+        spec = task._linked_spec(args, kwargs)
         if run.lease.meta is not None:
             spec = replace(spec, meta=inherited(run.lease.meta, spec.meta))
         if not spec.given_id:
             spec = replace(spec, id=child_id(run.lease, spec.queue, ordinal), given_id=True)
         child = run.children.found(ordinal, JobKey(spec.queue, spec.id))
         if child is None:
-            session = await task.queue.session()
+            session = await task._context.session()
             self._check_place(task, session.store)
             _, result = await asyncio.gather(
                 self._note(ordinal, JobKey(spec.queue, spec.id)), session.sender.put(spec)
@@ -203,8 +147,8 @@ class CurrentJob:
                 await self._note(ordinal, JobKey(spec.queue, result.id))
         else:
             result = PutResult(id=child.id, life=0, state=State.COMPLETED)
-        run.children.add(ordinal, JobKey(spec.queue, result.id), task.definition.returns)
-        return task.child(result, spec.id)
+        run.children.add(ordinal, JobKey(spec.queue, result.id), task._definition.returns)
+        return task._child(result, spec.id)
 
     async def wait_for_children(self) -> Mapping[str, Any]:
         """The results of the children added so far, by id; what failed by this job's `on_child_failure`.
@@ -235,7 +179,7 @@ class CurrentJob:
         )
 
     def _check_place(self, task: Task[..., Any], store: Store) -> None:
-        if task.queue.tenant != self.tenant or store.url != self._run.store.url:
+        if task._context.qname.tenant != self.tenant or store.url != self._run.store.url:
             raise InvalidJob(
                 f"{task!r} is in another store or tenant than job {self.id} ({self.name}): it cannot be its child"
             )

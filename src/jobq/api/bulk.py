@@ -1,0 +1,84 @@
+"""Enqueueing many jobs: encoded, stored and turned into handles a chunk at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from jobq.api.context import QueueContext
+from jobq.api.job import Job
+from jobq.client.portal import run
+from jobq.client.session import CHUNK, Session, batches
+from jobq.core.bounds import queue_full
+from jobq.core.records import JobSpec, PutResult
+from jobq.errors import QueueFull
+
+NewJob = tuple[Callable[[PutResult], Job[Any]], JobSpec]
+"""A job to store, and the function that makes its handle (`Task._handle`)."""
+
+
+async def put_all(context: QueueContext, jobs: Iterable[NewJob]) -> list[Job[Any]]:
+    """Store jobs in chunks and return their handles in order. A generator is read as it goes.
+
+    Raises QueueFull after the last chunk if some jobs were refused; it has the other handles."""
+    session = await context.session()
+    chunks = batches(jobs, CHUNK)
+    chunk = next(chunks, None)
+    specs = _prepared(session, chunk)
+    handles: list[Job[Any]] = []
+    refused: list[int] = []
+    accepted: tuple[list[NewJob], list[PutResult]] = ([], [])
+    while chunk is not None:
+        putting = asyncio.create_task(session.sender.put_many(specs))  # awaited below
+        try:
+            # Let the put start. While the store works on it, make the handles of the previous
+            # chunk and encode the next one.
+            await asyncio.sleep(0)
+            handles += _handles(*accepted, refused)
+            following = next(chunks, None)
+            specs = _prepared(session, following)
+        except asyncio.CancelledError:
+            putting.cancel()
+            raise
+        except Exception:  # the next chunk is bad; this one is accepted all the same
+            await putting
+            raise
+        accepted, chunk = (chunk, await putting), following
+    handles += _handles(*accepted, refused)
+    if refused:
+        raise queue_full(context.name, refused[-1], accepted=handles, refused=len(refused))
+    return handles
+
+
+def put_all_blocking(context: QueueContext, jobs: Iterable[NewJob]) -> list[Job[Any]]:
+    """Like `put_all`, for code without an event loop. A generator is read in the caller's thread,
+    so it may use the caller's database connection."""
+    handles: list[Job[Any]] = []
+    max_waiting = refused = 0
+    for chunk in batches(jobs, CHUNK):
+        try:
+            handles += run(put_all(context, chunk))
+        except QueueFull as full:
+            handles += full.accepted
+            max_waiting, refused = full.max_waiting, refused + full.refused
+    if refused:
+        raise queue_full(context.name, max_waiting, accepted=handles, refused=refused)
+    return handles
+
+
+def _prepared(session: Session, chunk: Sequence[NewJob] | None) -> Sequence[JobSpec]:
+    specs = [spec for _, spec in chunk or ()]
+    return specs if session.pipeline is None or not specs else session.pipeline.prepare(specs)
+
+
+def _handles(
+    chunk: Sequence[NewJob], results: Sequence[PutResult], refused: list[int]
+) -> list[Job[Any]]:
+    """The handles of accepted jobs. For each refused job, `refused` gets the queue's limit."""
+    try:
+        return [handle(result) for (handle, _), result in zip(chunk, results, strict=True)]
+    except QueueFull:  # rare, so only this path looks at each result
+        refused += [result.full for result in results if result.full is not None]
+        pairs = zip(chunk, results, strict=True)
+        return [handle(result) for (handle, _), result in pairs if result.full is None]

@@ -1,0 +1,69 @@
+"""What users can reach is decided, not an accident: public_names.txt lists every public name.
+
+After a decision to add or remove one: `python tests/api/test_public_names.py` writes the list.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import jobq
+import jobq.sync
+import jobq.testing
+
+LISTED = Path(__file__).with_name("public_names.txt")
+
+
+def public_names() -> list[str]:
+    """Every public name of the modules that users import, and every public attribute of a class."""
+    names: set[str] = set()
+    for module in (jobq, jobq.sync, jobq.testing):
+        for name in module.__all__:
+            whole = f"{module.__name__}.{name}"
+            names.add(whole)
+            value = getattr(module, name)
+            if inspect.isclass(value):
+                names.update(f"{whole}.{attribute}" for attribute in attributes(value))
+    return sorted(names)
+
+
+def attributes(cls: type) -> Iterator[str]:
+    """The public attributes that jobq gives a class: those of the class and those of instances."""
+    for base in cls.__mro__:
+        if not base.__module__.startswith("jobq."):
+            continue
+        slots = base.__dict__.get("__slots__", ())
+        declared = {*base.__dict__, *inspect.get_annotations(base), *slots}
+        yield from (name for name in declared | _assigned(base) if not name.startswith("_"))
+
+
+def _assigned(cls: type) -> set[str]:
+    """The attributes that the methods of a class assign to `self`."""
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(cls))))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+    }
+
+
+def test_the_public_names_are_those_that_were_decided() -> None:
+    listed = LISTED.read_text().split()
+    added, removed = set(public_names()) - set(listed), set(listed) - set(public_names())
+    assert not added, f"make these private, or decide that they are public: {sorted(added)}"
+    assert not removed, f"users may rely on these: {sorted(removed)}"
+
+
+def test_an_attribute_that_is_assigned_to_self_is_found() -> None:
+    assert {"jobq.Queue.name", "jobq.Queue.url", "jobq.Worker.name", "jobq.Job.id"} <= set(
+        public_names()
+    )
+
+
+if __name__ == "__main__":
+    LISTED.write_text("".join(f"{name}\n" for name in public_names()))
