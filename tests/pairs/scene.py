@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jobq.api.schedule import template
+from jobq.api.schedule_template import template
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.decide import End, decide
 from jobq.core.event_records import EventRecord
