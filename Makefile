@@ -1,11 +1,16 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-pipeline clean setup
+.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-pipeline clean setup release hooks test-store
 SHELL := /bin/sh
 
 VENV  := .venv
 BIN   := $(VENV)/bin
+CORE  := $(VENV)/.core
+SPARK := $(VENV)/.spark
 STAMP := $(VENV)/.stamp
+LOGS  := out/logs
+# Under another name, because `make -n` runs every recipe line that mentions MAKE.
+MAKE_COMMAND := $(MAKE)
 PEERS := $(patsubst bench/peers/requirements/%.txt,.venv-bench/%/.stamp,$(wildcard bench/peers/requirements/*.txt))
 NODE  := bench/peers/node/node_modules/.stamp
 
@@ -13,15 +18,23 @@ NODE  := bench/peers/node/node_modules/.stamp
 PYTEST      := $(BIN)/python -m pytest
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
+# Shows progress while a command runs, and keeps its log if it fails.
+STEP := $(BIN)/python scripts/step.py
+PIP  := $(BIN)/python -m pip install --disable-pip-version-check
+OLD_PYTHON = $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(VENV) was made by a Python older than 3.11: run make clean, then try again" >&2; exit 1; }
+
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  (make test ARGS='tests/core -q' passes arguments on to pytest)"
 
-demo: $(STAMP)  ## a worker, a few thousand mixed jobs, live, in seconds; then, where there is Java, the same on Spark (a minute or two)
-	@$(BIN)/python examples/demo.py
+demo: $(CORE)  ## two workers and a few thousand jobs, live, in seconds; then, where there is Java, their events on Spark (DEMO_PIPELINE=no leaves that out)
+	@DEMO_INSTALL_SPARK="$(MAKE_COMMAND) --no-print-directory $(SPARK)" $(BIN)/python examples/demo/story.py
 
 test: check  ## everything CI runs: check, then the tests
 	@$(PYTEST) $(PYTEST_ARGS) -m "not faults" $(ARGS)
+
+test-store: $(STAMP)  ## the tests that run on any store, on one: make test-store STORE=sqlite
+	@$(PYTEST) $(PYTEST_ARGS) src/jobq/stores/conformance tests/core tests/api tests/engine --store $(or $(STORE),sqlite) $(ARGS)
 
 check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are current, links resolve
 	@$(BIN)/ruff check
@@ -55,23 +68,45 @@ bench-pipeline: $(STAMP)  ## the Spark pipeline against bare copies of its sourc
 
 setup: $(STAMP)  ## only make the virtual environment
 
+hooks: $(STAMP)  ## check every commit, and its subject, before git makes it
+	@$(STEP) "Installing pre-commit into $(VENV)" $(LOGS)/install-hooks.log $(PIP) pre-commit
+	@$(BIN)/pre-commit install
+
+release: .venv-release/.stamp  ## build sdist and wheel, and try both in empty environments; uploads nothing (DIRTY=yes: also with changes that are not committed)
+	@.venv-release/bin/python scripts/release.py $(if $(DIRTY),--dirty) $(ARGS)
+
 clean:  ## remove the virtual environments and caches
-	rm -rf $(VENV) .venv-bench bench/peers/node/node_modules .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-bench .venv-release bench/peers/node/node_modules .mypy_cache .ruff_cache .hypothesis
 
 # The first Python of at least 3.11 among $PYTHON and the usual names.
-$(STAMP): pyproject.toml
-	@set -e; if [ ! -x $(BIN)/python ]; then \
-	  for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
-	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
-	  done; \
-	  if [ -z "$$found" ]; then \
-	    echo "jobq needs Python 3.11 or newer and found $$(python3 --version 2>/dev/null || echo no python3): install one, or say make PYTHON=/path/to/python3.12" >&2; exit 1; \
-	  fi; \
-	  "$$found" -m venv $(VENV) || { echo "could not make $(VENV): is the venv module installed? (Debian, Ubuntu: apt install python3-venv)" >&2; rm -rf $(VENV); exit 1; }; \
-	fi
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(VENV) was made by a Python older than 3.11: make clean, then again" >&2; exit 1; }
-	@echo "Setting up $(VENV) (once, and when pyproject.toml changes) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' || { echo "pip could not install the development dependencies (see above): is there a network?" >&2; exit 1; }
+$(BIN)/python:
+	@set -e; for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "jobq needs Python 3.11 or newer and found $$(python3 --version 2>/dev/null || echo no python3): install one, or run make PYTHON=/path/to/python3.12" >&2; exit 1; \
+	fi; \
+	"$$found" -m venv $(VENV) || { echo "could not make $(VENV): is the venv module installed? (Debian, Ubuntu: apt install python3-venv)" >&2; rm -rf $(VENV); exit 1; }
+
+# Three sets of packages in one environment: what `pip install jobq` brings, Spark for the second half
+# of the demo, and everything that development needs. The last contains the others.
+$(CORE): pyproject.toml | $(BIN)/python
+	@$(OLD_PYTHON)
+	@$(STEP) "Installing jobq into $(VENV)" $(LOGS)/install-core.log $(PIP) --editable .
+	@touch $@
+
+$(SPARK): pyproject.toml | $(CORE)
+	@$(STEP) "Installing Spark into $(VENV) (about 500 MB)" $(LOGS)/install-spark.log $(PIP) --editable '.[spark]'
+	@touch $@
+
+$(STAMP): pyproject.toml | $(BIN)/python
+	@$(OLD_PYTHON)
+	@$(STEP) "Installing the development dependencies into $(VENV)" $(LOGS)/install-dev.log $(PIP) --editable '.[dev]'
+	@touch $(CORE) $(SPARK) $@
+
+.venv-release/.stamp: scripts/requirements-release.txt | $(BIN)/python
+	@[ -x .venv-release/bin/python ] || $(BIN)/python -m venv .venv-release
+	@$(STEP) "Installing the build tools into .venv-release" $(LOGS)/install-release.log .venv-release/bin/python -m pip install --disable-pip-version-check -r $<
 	@touch $@
 
 # An environment per peer: their redis-py versions exclude each other.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
+DEMO = Path(__file__).parents[2] / "examples" / "demo" / "story.py"
 
 
 def test_the_demo_accounts_for_every_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

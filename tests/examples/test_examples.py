@@ -12,9 +12,7 @@ from textwrap import dedent, indent
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted(
-    path for path in (ROOT / "examples").glob("*.py") if path.name != "demo.py"
-)  # tests/cli runs the demo
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))  # tests/cli runs the demo
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXCERPT = re.compile(
     r'^```python title="(?P<file>[^"]+)"\n(?P<code>.*?)^```$', re.MULTILINE | re.DOTALL
