@@ -42,11 +42,11 @@ def test_queues_are_found_each_once(specs: list[str], names: list[str]) -> None:
         ("shopapp:number", "'number' in"),
         ("shopapp:number", "is a int, not a jobq Queue"),
         ("brokenapp:shop", "importing brokenapp failed: RuntimeError: the settings are missing"),
-        ("needyapp:shop", "needs a module that is not installed: no_such_package_anywhere"),
+        ("needyapp:shop", "imports no_such_package_anywhere, which is not installed"),
         ("needyapp:shop", "needyapp.py, line 3"),
         (":shop", "must look like module:queue"),
         ("shopapp:", "must look like module:queue"),
-        ("json", "there is no Queue in"),
+        ("json", "found no Queue in"),
     ],
 )
 def test_what_is_wrong_with_an_app_is_said_in_one_line(spec: str, said: str) -> None:
@@ -66,12 +66,12 @@ def test_of_the_apps_queues_some_are_chosen_by_name() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "Name one as MODULE:QUEUE"),
+        ([], "give one as MODULE:QUEUE"),
         # With a store that cannot be opened, so that a worker which starts all the same fails the test instead of running on.
         (["--app", "idleapp", "--url", "nonsense"], "no tasks in first, second"),
         (["idleapp:first", "--url", "nonsense"], "no tasks in first"),
         (["--app", "shopapp", "--concurrency", "0"], "0 is not in the range"),
-        (["--app", "shopapp", "--lease", "soon"], "'soon' is no duration"),
+        (["--app", "shopapp", "--lease", "soon"], "'soon' is not a duration"),
         (["--app", "shopapp", "--config", "nowhere.yaml"], "cannot read nowhere.yaml"),
         (["--app", "shopapp", "--url", "nonsense"], "no store for 'nonsense'"),
     ],
@@ -86,7 +86,7 @@ def test_a_config_file_with_an_unknown_option_is_refused(tmp_path: Path) -> None
     (tmp_path / "worker.yaml").write_text("concurency: 5\n")
     result = CliRunner().invoke(main, ["--app", "shopapp", "--config", f"{tmp_path}/worker.yaml"])
     assert result.exit_code == 2
-    assert "has 'concurency', which is no option of jq-worker" in " ".join(result.output.split())
+    assert "has an unknown option 'concurency'" in " ".join(result.output.split())
 
 
 def test_a_queue_is_named_with_or_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:

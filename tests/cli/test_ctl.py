@@ -68,7 +68,7 @@ def test_a_file_that_is_not_there_is_an_error_and_not_a_new_store(tmp_path: Path
     path = tmp_path / "typo.db"
     result = CliRunner().invoke(main, ["--url", f"sqlite:///{path}", "queue", "list"])
     assert result.exit_code == 2
-    assert f"there is no file {path}" in result.stderr
+    assert f"the file {path} does not exist" in result.stderr
     assert not path.exists()
 
 

@@ -60,7 +60,7 @@ def test_dead_letters_run_again_one_by_one_or_all(ctl: Ctl) -> None:
 @pytest.mark.usefixtures("dead")
 def test_a_job_that_did_not_fail_is_left_alone(ctl: Ctl) -> None:
     result = ctl("dead", "purge", "good", "bad-0", "--yes", code=1)
-    assert "not failed, left alone: good" in result.stderr
+    assert "skipped, because they are not failed: good" in result.stderr
     assert ctl.json("job", "status", "good")["state"] == "completed"
     ctl("job", "status", "bad-0", code=1)
 
@@ -82,4 +82,4 @@ def test_dead_letters_are_purged_by_age(ctl: Ctl) -> None:
 def test_ids_or_all_must_be_given_and_not_both(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     for args in (["rerun"], ["purge"], ["rerun", "x", "--all"]):
-        assert "give the ids of failed jobs, or --all" in ctl("dead", *args, code=2).stderr
+        assert "give ids of failed jobs, or --all" in ctl("dead", *args, code=2).stderr

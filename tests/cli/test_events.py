@@ -49,9 +49,9 @@ def test_the_last_ones_are_shown_and_a_position_goes_on_from_there(ctl: Ctl) -> 
         "elsewhere",
     ]
     assert (
-        "that is no position" in ctl("events", "-q", "shop", "--after", "nonsense", code=2).stderr
+        "not a valid position" in ctl("events", "-q", "shop", "--after", "nonsense", code=2).stderr
     )
-    assert "give that --queue too" in ctl("events", "--after", position, code=2).stderr
+    assert "add --queue" in ctl("events", "--after", position, code=2).stderr
 
 
 def test_following_prints_what_comes_one_document_per_line(ctl: Ctl, url: str) -> None:

@@ -62,10 +62,10 @@ def test_a_flow_is_cancelled_whole(ctl: Ctl) -> None:
     assert "nothing was done" in ctl("flow", "cancel", "sum", input="n\n", code=1).stderr
     assert ctl.json("flow", "cancel", "sum", "--yes") == {"id": "sum", "cancelled": ["top"]}
     assert ctl.json("flow", "show", "sum")["counts"] == {"cancelled": 3}
-    assert "nothing of it is unfinished" in ctl("flow", "cancel", "sum", "--yes", code=1).stdout
+    assert "all its jobs have ended already" in ctl("flow", "cancel", "sum", "--yes", code=1).stdout
 
 
 def test_what_is_not_there_is_not_found(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
-    assert "no job and no flow nobody in any queue" in ctl("flow", "show", "nobody", code=1).stderr
+    assert "no job or flow nobody in any queue" in ctl("flow", "show", "nobody", code=1).stderr
     assert "in queue 'shop'" in ctl("flow", "cancel", "nobody", "-q", "shop", code=1).stderr

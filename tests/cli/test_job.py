@@ -110,7 +110,7 @@ def test_the_options_of_a_job_are_shown_as_they_apply(ctl: Ctl) -> None:
     )
     table = ctl("job", "status", "given").stdout
     assert "up to 2, after 1.0s, then 2 times longer, up to 1h" in table
-    assert ctl("job", "status", "bare").stdout.count("the worker's task decides") == 3
+    assert ctl("job", "status", "bare").stdout.count("as declared by the task") == 3
 
 
 def test_a_job_that_failed_often_lists_its_failed_runs(ctl: Ctl, work: Work) -> None:
@@ -155,7 +155,7 @@ def test_an_id_in_two_queues_asks_which(ctl: Ctl) -> None:
     for queue in ("left", "right"):
         ctl("job", "submit", "add", "-q", queue, "--id", "twin", "--payload", "[1, 1]")
     assert (
-        "several queues (left, right): say which with --queue"
+        "several queues (left, right): choose one with --queue"
         in ctl("job", "status", "twin", code=1).stderr
     )
     assert ctl.json("job", "status", "twin", "-q", "right")["queue"] == "right"
@@ -185,14 +185,14 @@ def test_a_long_listing_says_that_there_is_more(ctl: Ctl) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--lines", "-", input="[1, 1]\n" * 7)
     result = ctl("job", "list", "--limit", "5")
     assert len(result.stdout.splitlines()) == 6
-    assert "5 shown of shop; --limit shows more" in result.stderr
+    assert "only 5 jobs shown of shop; use --limit to see more" in result.stderr
     assert len(ctl.json("job", "list", "--limit", "700")) == 7
 
 
 def test_a_listing_of_an_unknown_queue_names_those_there_are(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     assert "no queue 'shoop'" in (error := ctl("job", "list", "-q", "shoop", code=1).stderr)
-    assert "it has shop" in error
+    assert "its queues are shop" in error
 
 
 def test_waiting_jobs_are_cancelled_at_once_and_ended_ones_not(ctl: Ctl) -> None:
@@ -263,7 +263,7 @@ def test_a_job_gets_a_signal_before_it_runs_and_while_it_waits(ctl: Ctl, work: W
     assert ctl.json("job", "status", "late")["state"] == "blocked"
     assert (
         ctl("job", "signal", "late", "approved", "plain text", "-q", "shop").stdout
-        == "late got approved, waiting\n"
+        == "signal approved sent to late, which is waiting\n"
     )
     work()
     assert ctl.json("job", "status", "late")["result"] == "plain text"
@@ -277,7 +277,7 @@ def test_a_signal_without_data_is_nothing_and_an_ended_job_takes_none(ctl: Ctl, 
     refused = ctl("job", "signal", "one", "approved", code=1).stdout
     assert (
         refused
-        == "one did not get approved: only unfinished jobs take signals, and it is completed\n"
+        == "signal approved not sent: only unfinished jobs take signals, and one is completed\n"
     )
     ctl("job", "submit", "approval", "-q", "shop", "--id", "two")
     assert "jobq's own" in ctl("job", "signal", "two", "$jobq.child 0", "x", code=2).stderr

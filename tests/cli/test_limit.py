@@ -59,8 +59,8 @@ def test_a_key_can_have_limits_of_its_own(ctl: Ctl) -> None:
 
 @pytest.mark.usefixtures("shop")
 def test_mistakes_are_named(ctl: Ctl) -> None:
-    assert "which limit?" in ctl("limit", "set", "shop", code=2).stderr
-    assert "write 100/1m" in ctl("limit", "set", "shop", "--rate", "fast", code=2).stderr
+    assert "nothing to change" in ctl("limit", "set", "shop", code=2).stderr
+    assert "use 100/1m" in ctl("limit", "set", "shop", "--rate", "fast", code=2).stderr
     assert "0" in ctl("limit", "set", "shop", "--rate", "0/1m", code=2).stderr
     assert (
         "limit is the queue's"

@@ -140,10 +140,13 @@ def test_readers_of_the_event_logs_are_listed_and_can_be_forgotten(ctl: Ctl) -> 
         "trial",
         "0",
     ]
-    assert "trial forgotten in 1 queue" in ctl("queue", "forget-reader", "trial", "--yes").stdout
+    assert (
+        "reader trial removed from 1 queue"
+        in ctl("queue", "forget-reader", "trial", "--yes").stdout
+    )
     assert ctl.json("queue", "readers") == []
     refused = ctl("queue", "forget-reader", "trial", "--yes", code=1)
-    assert "no reader 'trial' there" in refused.stderr
+    assert "no reader 'trial' in these queues" in refused.stderr
 
 
 async def register(url: str, reader: str) -> None:

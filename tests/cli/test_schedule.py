@@ -92,7 +92,7 @@ def test_a_schedule_can_be_held_and_go_on(ctl: Ctl) -> None:
     assert "paused" in ctl("schedule", "list").stdout
     assert (
         ctl("schedule", "pause", "nightly", code=1).stdout
-        == "nightly was not changed: it had been paused before\n"
+        == "nightly was not changed: it is paused already\n"
     )
     ctl("schedule", "resume", "nightly", "-q", "shop")
     assert ctl.json("schedule", "show", "nightly")["paused"] is False
@@ -126,7 +126,7 @@ def test_a_schedule_of_two_queues_needs_the_queue(ctl: Ctl) -> None:
     [
         ((), "either --cron or --every"),
         (("--cron", "* * * * *", "--every", "5m"), "either --cron or --every"),
-        (("--cron", "* * * * *", "--after-complete"), "--after-complete goes with --every"),
+        (("--cron", "* * * * *", "--after-complete"), "--after-complete needs --every"),
         (("--cron", "0 25 * * *"), "25"),
         (("--cron", "* * * * *", "--tz", "Mars/Base"), "Mars/Base"),
         (("--every", "0"), "must be above 0"),

@@ -33,13 +33,13 @@ def test_arguments_come_as_an_array_an_object_a_file_or_one_by_one(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--payload", "{"], "--payload is no JSON"),
-        (["--payload", "7"], "--payload must be an array of arguments or an object"),
+        (["--payload", "{"], "--payload is not valid JSON"),
+        (["--payload", "7"], "--payload must be a JSON array or object"),
         (["--payload", "@nowhere.json"], "cannot read nowhere.json"),
         (["-a", "seven"], "--arg 'seven' must look like name=value"),
         (["--priority", "-1"], "priority=-1 is out of range"),
         (["--priority", "x"], "'x' is not a valid integer"),
-        (["--delay", "soon"], "'soon' is no duration"),
+        (["--delay", "soon"], "'soon' is not a duration"),
         (["--ttl", "0"], "ttl=0.0 is not a time span"),
         (["--id", "a{b"], "braces are not allowed"),
         (["--id", "x" * 257], "too long"),
@@ -56,14 +56,14 @@ def test_bad_input_is_wrong_usage_named_in_one_line_and_stores_nothing(
 
 
 def test_a_job_without_a_task_is_wrong_usage(ctl: Ctl) -> None:
-    assert "which task?" in ctl("job", "submit", code=2).stderr
+    assert "no task: give its NAME" in ctl("job", "submit", code=2).stderr
 
 
 def test_the_same_id_twice_is_one_job(ctl: Ctl) -> None:
     assert ctl.json("job", "submit", "charge", "-q", "shop", "--id", "inv-7")["duplicate"] is False
     assert ctl.json("job", "submit", "charge", "-q", "shop", "--id", "inv-7")["duplicate"] is True
     assert (
-        "was there already: nothing changed"
+        "nothing was added: job"
         in ctl("job", "submit", "charge", "-q", "shop", "--id", "inv-7").stderr
     )
 
@@ -101,7 +101,7 @@ def test_lines_bring_names_arguments_and_options(ctl: Ctl, tmp_path: Path) -> No
         ("acme", 9): 2,
         (10,): 2,
     }
-    assert "1 job accepted in shop, 2 were there already" in ctl(*submit).stdout
+    assert "1 job accepted in shop, 2 already there" in ctl(*submit).stdout
 
 
 def test_thousands_of_lines_go_in_batches(ctl: Ctl) -> None:
@@ -116,7 +116,7 @@ def test_thousands_of_lines_go_in_batches(ctl: Ctl) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "line 1002 is no JSON"),
+        ("{", "line 1002 is not valid JSON"),
         ("7", "line 1002 must be an array of arguments or an object, not 7"),
         ('{"invoice": 7}', "line 1002 has an unknown field 'invoice'"),
         ('{"args": {}}', 'line 1002: "args" must be an array'),
@@ -129,19 +129,19 @@ def test_a_bad_line_is_named_with_what_was_done_before_it(ctl: Ctl, line: str, s
     lines = "[1]\n" * 1001 + line + "\n[2]\n"
     result = ctl("job", "submit", "charge", "-q", "shop", "--lines", "-", input=lines, code=2)
     assert said in result.stderr
-    assert "(1,000 jobs before it were submitted)" in result.stderr
+    assert "(1,000 jobs submitted before it)" in result.stderr
 
 
 def test_lines_without_a_task_are_refused(ctl: Ctl) -> None:
     assert (
-        "line 1 names no task"
+        "line 1 has no task"
         in ctl("job", "submit", "-q", "shop", "--lines", "-", input="[1]", code=2).stderr
     )
 
 
 def test_lines_and_arguments_do_not_go_together(ctl: Ctl) -> None:
     assert (
-        "--lines brings its own"
+        "--lines cannot be combined with"
         in ctl("job", "submit", "x", "--lines", "-", "--payload", "[]", input="", code=2).stderr
     )
 

@@ -35,8 +35,8 @@ def test_what_fits_is_a_table() -> None:
 def test_a_column_that_does_not_fit_is_named_below_the_table() -> None:
     text = drawn(60)
     assert text.splitlines()[0].split() == ["NAME", "SIZE", "ABOUT"]
-    assert "not shown for want of width: HOST" in text
-    assert "not shown for want of width: SIZE, HOST" in drawn(46)
+    assert "columns that did not fit: HOST" in text
+    assert "columns that did not fit: SIZE, HOST" in drawn(46)
 
 
 @pytest.mark.parametrize("width", [10, 30, 40])

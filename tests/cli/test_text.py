@@ -28,7 +28,7 @@ def test_a_duration_is_read(written: str, seconds: float) -> None:
     "written", ["", "soon", "5 minutes", "5x", "-1", "1h-2m", "nan", "inf", "m5"]
 )
 def test_what_is_no_duration_is_refused_with_what_was_written(written: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         text.parse_duration(written)
 
 

@@ -1,4 +1,4 @@
-"""From `--app module:queue` to the queues it names, with errors that say which part is wrong."""
+"""Import the queues that `--app module:queue` names. Errors say which part of the spec is wrong."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from jobq.errors import ConfigError
 
 
 def load(specs: Iterable[str]) -> list[Queue]:
-    """The queues of all specs, each once: `module:queue`, `module:queue,queue2`, or `module` for all queues in it."""
+    """Import the queues of all specs, without repeats.
+
+    A spec is `module:queue`, `module:queue,queue2`, or `module` for every queue in the module."""
     here = os.getcwd()
     if here not in sys.path:
-        sys.path.insert(0, here)  # like `python -m`: the app is usually where one stands
+        sys.path.insert(0, here)  # as `python -m` does: the app is usually in the current directory
     found: list[Queue] = []
     for spec in specs:
         found += [queue for queue in _load(spec) if queue not in found]
@@ -28,13 +30,14 @@ def load(specs: Iterable[str]) -> list[Queue]:
 
 
 def chosen(queues: list[Queue], names: Iterable[str]) -> list[Queue]:
-    """Those of the queues that have these names, in this order; no names: all."""
+    """Return the queues with these names, in this order. Without names, return all."""
     by_name = {queue.name: queue for queue in queues}
     picked = []
     for name in names:
         if name not in by_name:
             raise ConfigError(
-                f"--queues {name}: the app has no queue {name!r}, only {', '.join(by_name)}{did_you_mean(name, by_name)}"
+                f"--queues {name}: the app has no queue {name!r}{did_you_mean(name, by_name)}; "
+                f"its queues are {', '.join(by_name)}"
             )
         picked.append(by_name[name])
     return picked or queues
@@ -43,7 +46,8 @@ def chosen(queues: list[Queue], names: Iterable[str]) -> list[Queue]:
 def _load(spec: str) -> list[Queue]:
     if "://" in spec:
         raise ConfigError(
-            f"{redacted_url(spec)!r} is the URL of a store, which --url takes; the app is module:queue"
+            f"{redacted_url(spec)!r} is the URL of a store: pass it as --url. "
+            "The app is given as module:queue"
         )
     module_name, colon, attributes = spec.partition(":")
     if not module_name or (colon and not attributes):
@@ -54,7 +58,7 @@ def _load(spec: str) -> list[Queue]:
     if not colon:
         queues = [value for value in vars(module).values() if isinstance(value, Queue)]
         if not queues:
-            raise ConfigError(f"--app {spec}: there is no Queue in {_where(module)}")
+            raise ConfigError(f"--app {spec}: found no Queue in {_where(module)}")
         return list(dict.fromkeys(queues))
     return [_attribute(module, name.strip(), spec) for name in attributes.split(",")]
 
@@ -65,10 +69,10 @@ def _import(name: str, spec: str) -> ModuleType:
     except ModuleNotFoundError as e:
         if e.name is not None and (name == e.name or name.startswith(e.name + ".")):
             raise ConfigError(
-                f"--app {spec}: no module {e.name!r} in {os.getcwd()} or among the installed packages"
+                f"--app {spec}: no module {e.name!r} in {os.getcwd()} or in the installed packages"
             ) from e
         raise ConfigError(
-            f"--app {spec}: {name} needs a module that is not installed: {e.name}{_line_of(e)}"
+            f"--app {spec}: {name} imports {e.name}, which is not installed{_line_of(e)}"
         ) from e
     except Exception as e:
         raise ConfigError(
@@ -88,7 +92,8 @@ def _attribute(module: ModuleType, path: str, spec: str) -> Queue:
         value = getattr(value, part)
     if not isinstance(value, Queue):
         raise ConfigError(
-            f"--app {spec}: {path!r} in {_where(module)} is a {type(value).__name__}, not a jobq Queue"
+            f"--app {spec}: {path!r} in {_where(module)} is a {type(value).__name__}, "
+            "not a jobq Queue"
         )
     return value
 
@@ -98,7 +103,7 @@ def _where(module: ModuleType) -> str:
 
 
 def _line_of(error: BaseException) -> str:
-    """Where in the app it happened: the innermost line that is not Python's own import machinery."""
+    """The file and line in the app that raised: the innermost frame outside Python's importer."""
     frames = [
         f
         for f in traceback.extract_tb(error.__traceback__)

@@ -1,7 +1,7 @@
-"""The seam between the commands and what they command: the one place of jq-ctl that opens a store.
+"""How jq-ctl's commands reach a store. This is the only place in jq-ctl that opens one.
 
-A command gets a `Backend` and asks it for the store, for a queue of the public API, or for where a job is. Whatever
-`open_store` can open works; a jq-server is a store too, so its address will be one more URL here and nothing else.
+A command gets a `Backend` and asks it for the store, for a `Queue` of the public API, or for the
+records of jobs by id. Every URL that `open_store` accepts works here.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from jobq.errors import ConfigError, JobNotFound, StoreUnavailable
 from jobq.stores.base import Store
 
 T = TypeVar("T")
-PAGE = 500
+PAGE = 500  # jobs per `find` call: few round trips, and each is well within --timeout
 
 
 def default_url() -> str:
-    """Where jobs are when nobody says so: the same place as for `Queue()`."""
+    """The store when --url is not given: the same as for `Queue()`."""
     return os.environ.get("JQ_URL") or "sqlite:///jobq.db"
 
 
 class WrongAddress(ConfigError):
-    """--url names no store."""
+    """--url does not lead to a store."""
 
 
 class Backend:
-    """One tenant's queues in one store. `within` bounds every wait for an answer by `timeout` seconds."""
+    """One tenant's queues in one store. `timeout` limits each wait for a reply, in seconds."""
 
     store: Store
 
     def __init__(self, url: str, *, tenant: str | None = None, timeout: float = 10.0) -> None:
         self.url = url
-        self.shown = redacted_url(url)  # what messages may say of it
+        self.shown = redacted_url(url)  # the URL without its password, for messages
         self.tenant = tenant or os.environ.get("JQ_TENANT") or "default"
         self.timeout = timeout
         self.actor = _user()
-        """Who commands are recorded as, in the events that result."""
+        """Recorded in the events of every command: `user@host`."""
         self._stack = AsyncExitStack()
 
     @asynccontextmanager
     async def opened(self, *, create: bool = False) -> AsyncIterator[Backend]:
-        """Connected, for as long as the context lasts."""
+        """Connect to the store, for as long as the context lasts."""
         if not create:
             _must_exist(self.url)
         async with self._stack:
@@ -66,36 +66,37 @@ class Backend:
             yield self
 
     async def within(self, answer: Awaitable[T]) -> T:
-        """The answer, or StoreUnavailable when it does not come in time."""
+        """Wait for the store's reply. Raises StoreUnavailable after `timeout` seconds."""
         try:
             async with asyncio.timeout(self.timeout):
                 return await answer
         except TimeoutError as e:
             raise StoreUnavailable(
-                f"{self.shown} did not answer within {self.timeout:g} s; --timeout gives it longer"
+                f"{self.shown} did not reply within {self.timeout:g} s; "
+                "use --timeout to wait longer"
             ) from e
 
     async def queue(self, name: str, **declared: Any) -> Queue:
-        """A queue of the public API, open until the command ends."""
+        """Open a queue of the public API. It stays open until the command ends."""
         queue = Queue(name, self.url, tenant=self.tenant, **declared).as_actor(self.actor)
         return await self.within(self._stack.enter_async_context(queue))
 
     async def alter(self, commands: Iterable[AnyCommand]) -> list[Altered]:
-        """Carry out commands on single jobs, in the user's name."""
+        """Apply commands to single jobs. Their events name the user as the actor."""
         return await self.within(
             self.store.alter([msgspec.structs.replace(each, actor=self.actor) for each in commands])
         )
 
     def name(self, queue: str) -> QueueName:
-        """The queue's whole name."""
+        """The queue's name together with the tenant."""
         return QueueName(self.tenant, queue)
 
     async def queues(self) -> list[QueueRecord]:
-        """The tenant's queues, by name."""
+        """The tenant's queues, sorted by name."""
         return sorted(await self.within(self.store.queues(self.tenant)), key=lambda q: q.queue)
 
     async def known(self, names: Sequence[str]) -> list[QueueRecord]:
-        """The queues of these names (none: all). ConfigError for one that is not there."""
+        """The queues with these names, or all. Raises ConfigError for one that does not exist."""
         there = {record.queue.queue: record for record in await self.queues()}
         for name in names:
             if name not in there:
@@ -103,7 +104,9 @@ class Backend:
         return [there[name] for name in names] if names else list(there.values())
 
     async def locate(self, ids: Sequence[str], queue: str | None = None) -> list[JobRecord]:
-        """The jobs with these ids, in order, wherever they are. JobNotFound names those that are nowhere."""
+        """Find jobs by id, in `queue` or in any queue of the tenant, in the order of `ids`.
+
+        Raises JobNotFound for ids that are in none, ConfigError for an id that is in several."""
         names = (
             [self.name(queue)]
             if queue is not None
@@ -117,20 +120,21 @@ class Backend:
         if missing := [id for id, records in found.items() if not records]:
             where = f"queue {queue!r}" if queue is not None else f"any queue of {self.shown}"
             raise JobNotFound(
-                f"no job {', '.join(missing)} in {where}: the id is wrong, or retention has removed it"
+                f"no job {', '.join(missing)} in {where}: "
+                "the id is wrong, or retention has removed the job"
             )
         for id, records in found.items():
             if len(records) > 1:
                 places = ", ".join(record.queue.queue for record in records)
                 raise ConfigError(
-                    f"job {id} is in several queues ({places}): say which with --queue"
+                    f"job {id} is in several queues ({places}): choose one with --queue"
                 )
         return [found[id][0] for id in ids]
 
     async def pages(
         self, filter: Filter, *, limit: int | None = None
     ) -> AsyncIterator[list[JobRecord]]:
-        """What the filter finds, page by page, up to `limit` jobs."""
+        """The jobs that match the filter, page by page, at most `limit` in total."""
         cursor, left = None, limit
         while left is None or left > 0:
             page = await self.within(
@@ -147,7 +151,7 @@ class Backend:
 
 
 def _user() -> str:
-    """`user@host`; the number of a user who has no name here, as in some containers."""
+    """`user@host`, or `uid N@host` where the user has no name, as in some containers."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
@@ -163,16 +167,19 @@ async def _connected(url: str) -> Store:
 
 
 def _have(names: dict[str, QueueRecord]) -> str:
-    return f": it has {', '.join(names)}" if names else ": it has none yet"
+    return f": its queues are {', '.join(names)}" if names else ": it has no queues yet"
 
 
 def _must_exist(url: str) -> None:
-    """A file that is not there is a wrong directory or a typo; opening it would create an empty store."""
+    """Raise WrongAddress if a SQLite file does not exist.
+
+    It is most likely a typo or the wrong directory, and opening it would create an empty store."""
     parts = urlsplit(url)
     if parts.scheme != "sqlite":
         return
     path = Path(parts.path.removeprefix("/"))
     if not path.exists():
         raise WrongAddress(
-            f"no jobs at {redacted_url(url)}: there is no file {path.absolute()}. Give --url or set JQ_URL"
+            f"no store at {redacted_url(url)}: the file {path.absolute()} does not exist. "
+            "Set --url or JQ_URL"
         )

@@ -1,10 +1,10 @@
-"""`jq-ctl`: the operator's command. One file per noun; a new noun is one more line in `NOUNS`."""
+"""`jq-ctl`, the operator's command line. Each noun has its own file and an entry in `NOUNS`."""
 
 from __future__ import annotations
 
 import click
 
-from jobq.cli import readers as _readers  # noqa: F401 - adds to `queue`
+from jobq.cli import readers as _readers  # noqa: F401 - adds commands to `queue`
 from jobq.cli.dead import dead
 from jobq.cli.events import events
 from jobq.cli.flow import flow
@@ -32,10 +32,10 @@ NOUNS: tuple[click.Command, ...] = (
 
 main = Root(
     "jq-ctl",
-    help="""Look after a jobq store: its jobs, queues and workers.
+    help="""Inspect and operate a jobq store: its jobs, queues, schedules and workers.
 
-    The store is given by --url or JQ_URL. Answers are tables for people, or with -o json|yaml whole documents for
-    programs. Exit codes: 0 done, 1 failed or not found, 2 wrong usage.""",
+    Set the store with --url or JQ_URL. Output is a table; -o json or -o yaml prints the complete
+    document for scripts. Exit codes: 0 success, 1 failed or not found, 2 wrong usage.""",
     examples="""
     jq-ctl --url sqlite:///jobs.db status
     export JQ_URL=valkey://localhost:6379

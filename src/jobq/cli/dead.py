@@ -1,4 +1,6 @@
-"""`jq-ctl dead …`: dead letters, that is the failed jobs of a queue. They stay until rerun, purged or out of retention."""
+"""`jq-ctl dead …`: dead letters, which are a queue's failed jobs.
+
+A failed job stays in its queue until someone reruns or purges it, or until its retention ends."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from jobq.core.states import State
 
 dead = noun(
     "dead",
-    "Dead letters: jobs that failed for good. Look at them, run them again, or let go of them.",
+    "Dead letters: jobs that failed for good. List them, run them again, or remove them.",
 )
 
 _queues_option = click.option(
@@ -29,9 +31,9 @@ _queues_option = click.option(
     "queues",
     metavar="NAME",
     multiple=True,
-    help="Only this queue (may be given several times).",
+    help="Only this queue. Repeat for several. Default: all queues.",
 )
-_name_option = click.option("--name", help="Only jobs of the task with this name.")
+_name_option = click.option("--name", metavar="TASK", help="Only jobs of this task.")
 _all_option = click.option(
     "--all", "every", is_flag=True, help="All failed jobs that match, instead of ids."
 )
@@ -41,7 +43,7 @@ _all_option = click.option(
     "list",
     examples="""
     jq-ctl dead list -q billing
-    jq-ctl dead list --by-error          # which mistakes, and how often
+    jq-ctl dead list --by-error          # one line per cause, with the number of jobs
     """,
 )
 @_queues_option
@@ -52,21 +54,22 @@ _all_option = click.option(
     type=click.IntRange(min=1),
     default=50,
     show_default=True,
-    help="At most so many per queue.",
+    metavar="N",
+    help="Maximum jobs per queue.",
 )
-@click.option("--by-error", is_flag=True, help="Group them all by task and kind of error.")
+@click.option("--by-error", is_flag=True, help="Count all failed jobs by task and cause.")
 @on_store
 async def list_(
     ctl: Ctl, queues: tuple[str, ...], name: str | None, limit: int, by_error: bool
 ) -> None:
-    """List failed jobs with what went wrong, latest first."""
+    """List failed jobs with their errors, latest first."""
     if by_error:
         await _by_error(ctl, queues, name)
         return
     records = [r async for r in _failed(ctl, queues, name, limit=limit)]
     ctl.out.show([documents.job(r) for r in records], lambda: _table(records))
     ctl.out.note(
-        "jq-ctl job status ID shows the traceback; jq-ctl dead rerun ID runs it again"
+        "jq-ctl job status ID shows the traceback; jq-ctl dead rerun ID runs the job again"
         if records
         else "no failed jobs"
     )
@@ -113,7 +116,7 @@ async def rerun(
     type=DURATION,
     metavar="TIME",
     default=0.0,
-    help="With --all: only those that failed so long ago.",
+    help="With --all: only jobs that failed at least this long ago, e.g. 7d.",
 )
 @yes_option
 @on_store
@@ -154,23 +157,23 @@ async def _each(
     *,
     older_than: float = 0,
 ) -> int:
-    """One command for every failed job that is meant; how many there were, and how many it applied to."""
+    """Apply a command to the failed jobs with these ids, or to all that match. Print the counts."""
     if every == bool(ids):
-        raise click.UsageError("give the ids of failed jobs, or --all")
+        raise click.UsageError("give ids of failed jobs, or --all")
     before = int((time.time() - older_than) * 1000)
     if every:
-        meant = [
+        selected = [
             r
             async for r in _failed(ctl, queues, name)
             if not older_than or (r.finished_ms or 0) <= before
         ]
     else:
-        meant = await ctl.backend.locate(ids, queues[0] if queues else None)
+        selected = await ctl.backend.locate(ids, queues[0] if queues else None)
     confirm(
-        question.format(n=text.plural(len(meant), "failed job")),
-        yes=yes or (bool(ids) and did == "rerun") or not meant,
+        question.format(n=text.plural(len(selected), "failed job")),
+        yes=yes or (bool(ids) and did == "rerun") or not selected,
     )
-    failed = [JobKey(r.queue, r.id) for r in meant if r.state is State.FAILED]
+    failed = [JobKey(r.queue, r.id) for r in selected if r.state is State.FAILED]
     done = 0
     with bar(did, len(failed)) as advance:
         for start in range(0, len(failed), 500):
@@ -178,12 +181,12 @@ async def _each(
             done += answers.count("done")
             advance(len(answers))
     ctl.out.show(
-        {"matched": len(meant), did: done},
-        lambda: f"{did}: {done:,} of {text.plural(len(meant), 'failed job')}",
+        {"matched": len(selected), did: done},
+        lambda: f"{did}: {done:,} of {text.plural(len(selected), 'failed job')}",
     )
-    if skipped := [r.id for r in meant if r.state is not State.FAILED]:
-        ctl.out.note(f"not failed, left alone: {', '.join(skipped)}")
-    return 0 if done == len(meant) else FAILED
+    if skipped := [r.id for r in selected if r.state is not State.FAILED]:
+        ctl.out.note(f"skipped, because they are not failed: {', '.join(skipped)}")
+    return 0 if done == len(selected) else FAILED
 
 
 async def _failed(
@@ -230,7 +233,9 @@ def _reason(record: JobRecord) -> str | None:
 
 
 async def _by_error(ctl: Ctl, queues: Sequence[str], name: str | None) -> None:
-    """Failures of one cause have one fingerprint; the latest of each is its example."""
+    """Group failed jobs by fingerprint, which is equal for failures of the same cause.
+
+    Each group shows its latest job as the example."""
     counts: Counter[tuple[str, str, str]] = Counter()
     latest: dict[tuple[str, str, str], JobRecord] = {}
     async for record in _failed(ctl, queues, name):

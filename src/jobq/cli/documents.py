@@ -1,6 +1,7 @@
-"""Store records as the documents that `--output json|yaml` prints. Keys are a promise: add, never rename or drop.
+"""The documents that `--output json|yaml` prints. Keys may be added, but never renamed or dropped.
 
-Every key is always there (null where there is nothing); times are ISO 8601 in UTC, durations `_ms`.
+Every key is always present, with null for no value. Times are ISO 8601 in UTC. Durations are in
+milliseconds, in keys that end with `_ms`.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ Document = dict[str, Any]
 
 
 def decode(data: bytes | None, codec: str) -> Any:
-    """What a user stored, as plain values. A codec that is not known here (an application's own) leaves the bytes."""
+    """Decode a stored value. Bytes that cannot be decoded here are returned as base64."""
     if data is None:
         return None
     try:
         return plain(get_codec(codec).decode(data, Any))
-    except Exception:  # a custom codec's bytes can do anything; looking at a job must still work
+    except Exception:  # a custom codec may raise anything, and the job must still be shown
         return {"codec": codec, "base64": base64.b64encode(data).decode()}
 
 
 def arguments(record: JobRecord) -> tuple[Any, Any]:
-    """args and kwargs; a payload that cannot be read here is shown whole as args."""
+    """A job's args and kwargs. A payload that cannot be decoded is shown whole, as args."""
     value = decode(record.payload, record.codec)
     if isinstance(value, list) and len(value) == 2:
         return value[0], value[1]
@@ -42,7 +43,7 @@ def arguments(record: JobRecord) -> tuple[Any, Any]:
 
 
 def job(record: JobRecord) -> Document:
-    """A job, whole."""
+    """Everything about a job."""
     args, kwargs = arguments(record)
     return {
         "tenant": record.queue.tenant,
@@ -79,7 +80,7 @@ def job(record: JobRecord) -> Document:
 
 
 def options(record: JobRecord) -> Document:
-    """Its options as they apply. "worker": the worker's task decides."""
+    """The options in effect. `"worker"` means that the task's declaration in the worker decides."""
     found, stored = applied(record), record.options
     return {
         "retry": found.retry
@@ -101,7 +102,7 @@ def options(record: JobRecord) -> Document:
 
 
 def failure(value: Failure | None) -> Document | None:
-    """Why it failed, if it did."""
+    """A failed run: its error, and where and when it happened."""
     if value is None:
         return None
     return {
@@ -118,7 +119,7 @@ def failure(value: Failure | None) -> Document | None:
 
 
 def queue(record: QueueRecord, stats: StatsRecord) -> Document:
-    """A queue at a glance, with what is declared about it."""
+    """A queue's counts and settings."""
     retention = record.retention
     return {
         "tenant": record.queue.tenant,
@@ -143,7 +144,7 @@ def queue(record: QueueRecord, stats: StatsRecord) -> Document:
 
 
 def minute(record: MinuteRecord) -> Document:
-    """One minute of a queue's life."""
+    """A queue's counters for one minute."""
     return {
         "minute": iso(record.minute_ms),
         "accepted": record.accepted,
@@ -159,7 +160,7 @@ def minute(record: MinuteRecord) -> Document:
 
 
 def worker(record: WorkerRecord) -> Document:
-    """A worker as it last said it was."""
+    """A worker, as of its last heartbeat."""
     return {
         "name": record.name,
         "host": record.host,
@@ -175,7 +176,7 @@ def worker(record: WorkerRecord) -> Document:
 
 
 def event(record: EventRecord) -> Document:
-    """One transition."""
+    """One event of the log."""
     return {
         "id": record.id,
         "number": record.number,

@@ -1,4 +1,4 @@
-"""`jq-ctl events`: what happened, and what is happening."""
+"""`jq-ctl events`: print the event log, or follow it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _KIND_STYLES = {
 _KINDS = [*(kind.value for kind in Kind), *(kind.value for kind in QueueKind), "gap"]
 Entries = AsyncIterator[list[EventRecord]]
 Wanted = Callable[[EventRecord], bool]
-_LOOK = 1.0  # signals can be lost, and new queues have none yet: look this often as well
+_POLL = (
+    1.0  # seconds: --follow also polls, because signals can be lost and a new queue sends none yet
+)
 
 
 @click.command(
@@ -40,7 +42,7 @@ _LOOK = 1.0  # signals can be lost, and new queues have none yet: look this ofte
     examples="""
     jq-ctl events                             # the last 50
     jq-ctl events --follow -q billing         # as they happen
-    jq-ctl events --job inv-8 --all           # one job's whole story
+    jq-ctl events --job inv-8 --all           # the complete history of one job
     jq-ctl events -q billing --after 1042 -o json
     """,
 )
@@ -50,24 +52,34 @@ _LOOK = 1.0  # signals can be lost, and new queues have none yet: look this ofte
     "queues",
     metavar="NAME",
     multiple=True,
-    help="Only this queue (may be given several times).",
+    help="Only this queue. Repeat for several. Default: all queues.",
 )
 @click.option(
     "-f",
     "--follow/--no-follow",
-    help="From now on, until interrupted (or --limit are printed). Default: those there are now, and end.",
+    help="Print new events until interrupted, or until --limit are printed. "
+    "Default: print past events and exit.",
 )
-@click.option("--job", "job", metavar="ID", help="Only this job.")
-@click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, help="Only these kinds.")
+@click.option("--job", "job", metavar="ID", help="Only events of this job.")
 @click.option(
-    "--after", metavar="POSITION", help="Those after this position of a queue's log, oldest first."
+    "--kind",
+    "kinds",
+    type=click.Choice(_KINDS),
+    multiple=True,
+    help="Only events of this kind. Repeat for several.",
 )
-@click.option("--all", "everything", is_flag=True, help="All that are kept.")
+@click.option(
+    "--after",
+    metavar="POSITION",
+    help="Only events after this position in the log, oldest first. Needs one --queue.",
+)
+@click.option("--all", "everything", is_flag=True, help="All events that the store still has.")
 @click.option(
     "-n",
     "--limit",
     type=click.IntRange(min=1),
-    help="The last so many (50 if not given); with --after or --follow: stop after about so many.",
+    metavar="N",
+    help="Print the last N events (default: 50). With --after or --follow: stop after about N.",
 )
 @on_store
 async def events(
@@ -80,9 +92,9 @@ async def events(
     everything: bool,
     limit: int | None,
 ) -> None:
-    """Print lifecycle events: the latest, all that are kept, or those that come."""
+    """Print lifecycle events: the latest, all that are stored, or new ones as they happen."""
     if after is not None and len(queues) != 1:
-        raise click.UsageError("--after is a position in one queue's log: give that --queue too")
+        raise click.UsageError("--after is a position in the log of one queue: add --queue")
     if after is not None:
         await _check_position(ctl, queues[0], after)
     wanted = partial(_wanted, job=job, kinds=frozenset(kinds))
@@ -105,14 +117,15 @@ async def events(
 
 
 async def _check_position(ctl: Ctl, queue: str, position: str) -> None:
-    """Positions are the store's own, so only it can tell what is none."""
+    """Raise UsageError for an invalid position. Only the store knows its format."""
     try:
         await ctl.backend.within(
             ctl.backend.store.read_events(ctl.backend.name(queue), after=position, limit=1)
         )
     except ValueError as e:
         raise click.UsageError(
-            f"--after {position}: that is no position; take one from an event, or 0 for the oldest kept"
+            f"--after {position}: not a valid position; use the position of an event, or 0 for the "
+            "oldest event"
         ) from e
 
 
@@ -133,7 +146,9 @@ async def _print_as_they_come(
 
 
 async def _first(entries: Entries, wanted: Wanted, limit: int | None) -> list[EventRecord]:
-    """About `limit` events by time: what was written together has one position, so it is shown together."""
+    """About `limit` events, sorted by time.
+
+    Events that were written together share a position, so they are never split."""
     kept: list[EventRecord] = []
     async for entry in entries:
         kept += filter(wanted, entry)
@@ -143,7 +158,9 @@ async def _first(entries: Entries, wanted: Wanted, limit: int | None) -> list[Ev
 
 
 async def _last(entries: Entries, wanted: Wanted, limit: int) -> list[EventRecord]:
-    """The last `limit` events of all queues by time. Logs are read one after the other, so each keeps its own last ones."""
+    """The last `limit` events of all queues, sorted by time.
+
+    The logs are read one after the other, so the last `limit` events of each are kept."""
     kept: dict[QueueName, deque[EventRecord]] = {}
     async for entry in entries:
         kept.setdefault(entry[0].queue, deque(maxlen=limit)).extend(filter(wanted, entry))
@@ -151,18 +168,19 @@ async def _last(entries: Entries, wanted: Wanted, limit: int) -> list[EventRecor
 
 
 def _by_time(events: Iterable[EventRecord]) -> list[EventRecord]:
-    return sorted(
-        events, key=lambda e: e.at_ms
-    )  # stable: within one queue the log's own order stays
+    # The sort is stable, so events of one queue stay in the order of its log.
+    return sorted(events, key=lambda e: e.at_ms)
 
 
 async def _entries(
     ctl: Ctl, queues: Sequence[str], *, follow: bool, after: str | None, everything: bool
 ) -> AsyncGenerator[list[EventRecord], None]:
-    """What was written to the queues' logs, entry by entry. Ends at the present unless it follows."""
+    """Read the queues' logs, one log entry (a list of events) at a time.
+
+    Without `follow`, stop at the current end of each log."""
     start = after if after is not None else (None if follow and not everything else "0")
     positions: dict[QueueName, str | None] = {}
-    # A queue that appears while following is read from its beginning: it was made after we began to look.
+    # A queue that appears while following is read from its beginning: it is new.
     for record in await ctl.backend.known(queues):
         positions[record.queue] = start
         if start is None:
@@ -185,7 +203,10 @@ async def _entries(
 async def _drain(
     ctl: Ctl, positions: dict[QueueName, str | None], *, to_the_end: bool
 ) -> AsyncIterator[list[EventRecord]]:
-    """What is there. `to_the_end`: and nothing that is written while it is read, or a busy queue would never be done with."""
+    """Read what is in the logs.
+
+    With `to_the_end`, ignore events written after this call began: otherwise reading a busy queue
+    would never end."""
     read = ctl.backend.store.read_events
     ends = (
         {queue: (await ctl.backend.within(read(queue))).position for queue in positions}
@@ -206,7 +227,7 @@ async def _drain(
 
 async def _heard(signals: AsyncIterator[object]) -> None:
     try:
-        async with asyncio.timeout(_LOOK):
+        async with asyncio.timeout(_POLL):
             await anext(signals, None)
     except TimeoutError:
         pass

@@ -1,4 +1,4 @@
-"""`jq-ctl flow …`: jobs that wait for jobs, as a tree, and stopping them together."""
+"""`jq-ctl flow …`: show jobs that wait for other jobs as a tree, and cancel them together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobq.core.commands import Cancel
 from jobq.core.records import JobKey
 from jobq.errors import JobNotFound
 
-flow = noun("flow", "Look at jobs that wait for other jobs, and stop them together.")
+flow = noun("flow", "Show jobs that wait for other jobs, and cancel them together.")
 id_argument = click.argument("id")
 
 
@@ -30,11 +30,12 @@ id_argument = click.argument("id")
     type=click.IntRange(min=1),
     default=MOST,
     show_default=True,
-    help="Read about so many jobs.",
+    metavar="N",
+    help="Maximum jobs to read, approximately.",
 )
 @on_store
 async def show(ctl: Ctl, id: str, queue: str | None, limit: int) -> None:
-    """Show a job with all it waits for, or a whole flow by its id, as a tree with states."""
+    """Show a job and everything it waits for, or a whole flow by its id, as a tree."""
     tree = await _tree(ctl, id, queue, limit)
     counts = {state.value: n for state, n in tree.counts.items()}
     document = {
@@ -57,7 +58,7 @@ async def cancel(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
     unfinished = sum(n for state, n in tree.counts.items() if not state.ended)
     if not unfinished and tree.complete:
         ctl.out.show(
-            {"id": id, "cancelled": []}, lambda: Text(f"{id}: nothing of it is unfinished")
+            {"id": id, "cancelled": []}, lambda: Text(f"{id}: all its jobs have ended already")
         )
         return FAILED
     more = "" if tree.complete else " at least"
@@ -71,7 +72,7 @@ async def cancel(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
 
 
 async def _tree(ctl: Ctl, id: str, queue: str | None, limit: int) -> FlowTree:
-    """In the queue named, or in the first that knows it."""
+    """Find the tree in `queue`, or in the first queue that has a job or flow of this id."""
     names = (
         [queue]
         if queue is not None
@@ -86,7 +87,7 @@ async def _tree(ctl: Ctl, id: str, queue: str | None, limit: int) -> FlowTree:
             continue
     where = f"queue {queue!r}" if queue is not None else f"any queue of {ctl.backend.shown}"
     raise JobNotFound(
-        f"no job and no flow {id} in {where}: the id is wrong, or retention has removed it"
+        f"no job or flow {id} in {where}: the id is wrong, or retention has removed the jobs"
     )
 
 
@@ -112,6 +113,6 @@ def _shown(tree: FlowTree) -> Group:
 
 
 def _clean(line: str) -> str:
-    """Its branches as drawn, the rest safe to print."""
+    """Keep the drawn branches of a line and make the rest safe to print."""
     branches = len(line) - len(line.lstrip("│├└─ "))
     return line[:branches] + text.clean(line[branches:])

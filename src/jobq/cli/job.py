@@ -1,4 +1,4 @@
-"""`jq-ctl job …`: look at jobs and act on them. Submitting is in submit.py."""
+"""`jq-ctl job …`: inspect jobs and act on them. `job submit` is in submit.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jobq.core.records import Filter, JobKey, JobRecord
 from jobq.core.states import State
 from jobq.errors import WaitTimeout
 
-job = noun("job", "Submit jobs, look at them, and act on them.")
+job = noun("job", "Submit, inspect, cancel and rerun jobs.")
 job.add_command(submit)
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 
@@ -43,20 +43,21 @@ ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
     "queues",
     metavar="NAME",
     multiple=True,
-    help="Only this queue (may be given several times).",
+    help="Only this queue. Repeat for several. Default: all queues.",
 )
 @click.option(
     "--state", type=click.Choice([s.value for s in State]), help="Only jobs in this state."
 )
-@click.option("--name", help="Only jobs of the task with this name.")
-@click.option("--key", help="Only jobs with this key.")
+@click.option("--name", metavar="TASK", help="Only jobs of this task.")
+@click.option("--key", metavar="KEY", help="Only jobs with this concurrency key.")
 @click.option(
     "-n",
     "--limit",
     type=click.IntRange(min=1),
     default=50,
     show_default=True,
-    help="At most so many per queue.",
+    metavar="N",
+    help="Maximum jobs per queue.",
 )
 @on_store
 async def list_(
@@ -80,9 +81,9 @@ async def list_(
         records += found
     ctl.out.show([documents.job(r) for r in records], lambda: job_table(records))
     if not records:
-        ctl.out.note("no such jobs")
+        ctl.out.note("no jobs match")
     elif full:
-        ctl.out.note(f"{limit} shown of {', '.join(full)}; --limit shows more")
+        ctl.out.note(f"only {limit} jobs shown of {', '.join(full)}; use --limit to see more")
 
 
 @job.command(examples="jq-ctl job status inv-8\njq-ctl job status inv-8 -q billing -o yaml")
@@ -90,7 +91,7 @@ async def list_(
 @queue_option
 @on_store
 async def status(ctl: Ctl, id: str, queue: str | None) -> None:
-    """Show everything about one job: arguments, result, failure, times."""
+    """Show everything about one job: arguments, result, errors, times."""
     (record,) = await ctl.backend.locate([id], queue)
     ctl.out.show(documents.job(record), lambda: job_details(record))
 
@@ -98,10 +99,10 @@ async def status(ctl: Ctl, id: str, queue: str | None) -> None:
 @job.command(examples="jq-ctl job logs inv-8\njq-ctl job logs inv-8 --follow")
 @click.argument("id")
 @queue_option
-@click.option("-f", "--follow", is_flag=True, help="Go on printing until the job ends.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until the job ends.")
 @on_store
 async def logs(ctl: Ctl, id: str, queue: str | None, follow: bool) -> None:
-    """Print what the job's handler logged (the last 1,000 lines are kept)."""
+    """Print what the job's handler logged. The store keeps the last 1,000 lines."""
     (record,) = await ctl.backend.locate([id], queue)
     key = JobKey(record.queue, record.id)
     if follow:
@@ -114,7 +115,9 @@ async def logs(ctl: Ctl, id: str, queue: str | None, follow: bool) -> None:
 
 
 async def _follow(ctl: Ctl, key: JobKey) -> None:
-    """Print lines as they come. The state is read before the lines: an ended job's lines are then all there."""
+    """Print log lines until the job ends.
+
+    The state is read before the lines: if the job has ended, these are its last lines."""
     shown: list[str] = []
     while True:
         (record,) = await ctl.backend.within(ctl.backend.store.get([key]))
@@ -124,9 +127,7 @@ async def _follow(ctl: Ctl, key: JobKey) -> None:
         if record is None or record.state.ended:
             return
         shown = lines
-        await asyncio.sleep(
-            0.5
-        )  # stores signal transitions, not log lines: a person's pace is enough
+        await asyncio.sleep(0.5)  # poll: stores send signals for transitions, not for log lines
 
 
 @job.command(
@@ -142,11 +143,11 @@ async def _follow(ctl: Ctl, key: JobKey) -> None:
     "patience",
     type=DURATION,
     metavar="TIME",
-    help="How long to wait. Default: until they end.",
+    help="How long to wait, e.g. 5m. Default: until all have ended.",
 )
 @on_store
 async def wait(ctl: Ctl, ids: tuple[str, ...], queue: str | None, patience: float | None) -> int:
-    """Wait until jobs end. Exit code 0 if all completed, 1 otherwise."""
+    """Wait until jobs have ended. Exit code 0 if all of them completed, otherwise 1."""
     found = await ctl.backend.locate(ids, queue)
     end = None if patience is None else time.monotonic() + patience
     late: list[str] = []
@@ -174,7 +175,9 @@ async def alter(
     did: str,
     why_not: str,
 ) -> int:
-    """Carry out one command per job and say what became of each; exit code 1 if one did not apply."""
+    """Apply one command to each job and print the result of each.
+
+    Returns exit code 1 if the command did not apply to every job."""
     found = await ctl.backend.locate(list(dict.fromkeys(ids)), queue)
     keys = [JobKey(record.queue, record.id) for record in found]
     answers = await ctl.backend.alter(command(key) for key in keys)
@@ -198,7 +201,7 @@ async def alter(
                 did if applied else f"not {did}", style="green" if applied else "red"
             )
             if answer == "missing":
-                line += Text(": it has been removed meanwhile")
+                line += Text(": the job was removed in the meantime")
             elif not applied:
                 line += Text(f": it is {before.state.value}; {why_not}")
             elif state is not None and state is not before.state:
@@ -215,10 +218,12 @@ async def alter(
 @job.command(examples="jq-ctl job cancel inv-8 inv-9\njq-ctl job cancel month-end --cascade")
 @ids_argument
 @queue_option
-@click.option("--cascade", is_flag=True, help="Also the jobs it waits for, and its children.")
+@click.option(
+    "--cascade", is_flag=True, help="Also cancel the jobs it waits for, and its children."
+)
 @on_store
 async def cancel(ctl: Ctl, ids: tuple[str, ...], queue: str | None, cascade: bool) -> int:
-    """Cancel jobs: at once if they have not started, otherwise the handler is asked to stop."""
+    """Cancel jobs. A running job's handler is asked to stop; any other job ends at once."""
     return await alter(
         ctl,
         ids,
@@ -243,7 +248,7 @@ async def rerun(ctl: Ctl, ids: tuple[str, ...], queue: str | None) -> int:
         queue,
         lambda key: Rerun(job=key),
         "set to run again",
-        "only ended jobs, whose unique lock is free, run again",
+        "only jobs that have ended, and whose unique lock is free, can run again",
     )
 
 
@@ -252,7 +257,7 @@ async def rerun(ctl: Ctl, ids: tuple[str, ...], queue: str | None) -> int:
 @queue_option
 @on_store
 async def promote(ctl: Ctl, ids: tuple[str, ...], queue: str | None) -> int:
-    """Make delayed jobs due now."""
+    """Make delayed jobs due now instead of at their time."""
     return await alter(
         ctl,
         ids,
@@ -266,10 +271,12 @@ async def promote(ctl: Ctl, ids: tuple[str, ...], queue: str | None) -> int:
 @job.command(examples="jq-ctl job reprioritise inv-8 --priority 9")
 @ids_argument
 @queue_option
-@click.option("--priority", type=int, required=True, help="Higher runs first.")
+@click.option(
+    "--priority", type=int, metavar="N", required=True, help="New priority. Higher runs first."
+)
 @on_store
 async def reprioritise(ctl: Ctl, ids: tuple[str, ...], queue: str | None, priority: int) -> int:
-    """Give jobs that have not started another priority."""
+    """Change the priority of jobs that have not started."""
     from jobq.core.checks import check_priority
 
     priority = check_priority(priority)
@@ -279,7 +286,7 @@ async def reprioritise(ctl: Ctl, ids: tuple[str, ...], queue: str | None, priori
         queue,
         lambda key: Reprioritise(job=key, priority=priority),
         "moved",
-        "only jobs that have not started can be moved",
+        "only jobs that have not started can change priority",
     )
 
 
@@ -296,7 +303,10 @@ async def reprioritise(ctl: Ctl, ids: tuple[str, ...], queue: str | None, priori
 @queue_option
 @on_store
 async def signal(ctl: Ctl, id: str, name: str, data: str | None, queue: str | None) -> int:
-    """Send a job the signal NAME, which its wait_for_signal gets now or when it is there. DATA is JSON, or else text."""
+    """Send the signal NAME to a job, for its handler's wait_for_signal.
+
+    The store keeps the signal until the handler asks for it. DATA is JSON; anything that is not
+    valid JSON is sent as text."""
     (record,) = await ctl.backend.locate([id], queue)
     handle = (await ctl.backend.queue(record.queue.queue)).job(record.id)
     sent = await ctl.backend.within(handle.signal(name, None if data is None else value_of(data)))
@@ -308,12 +318,12 @@ async def signal(ctl: Ctl, id: str, name: str, data: str | None, queue: str | No
         "applied": sent,
         "state": now.state.value,
     }
-    told = (
-        f"{id} got {name}, "
+    message = (
+        f"signal {name} sent to {id}, which is "
         if sent
-        else f"{id} did not get {name}: only unfinished jobs take signals, and it is "
+        else f"signal {name} not sent: only unfinished jobs take signals, and {id} is "
     )
-    ctl.out.show(outcome, lambda: Text(told) + text.state(now.state))
+    ctl.out.show(outcome, lambda: Text(message) + text.state(now.state))
     return 0 if sent else FAILED
 
 
@@ -323,7 +333,7 @@ async def signal(ctl: Ctl, id: str, name: str, data: str | None, queue: str | No
 @yes_option
 @on_store
 async def remove(ctl: Ctl, ids: tuple[str, ...], queue: str | None, yes: bool) -> int:
-    """Remove jobs: the record of an ended one, an unfinished one is cancelled."""
+    """Remove the records of ended jobs. An unfinished job is cancelled instead."""
     ask(f"Remove {text.plural(len(ids), 'job')}?", yes=yes)
     return await alter(
         ctl,
@@ -336,7 +346,9 @@ async def remove(ctl: Ctl, ids: tuple[str, ...], queue: str | None, yes: bool) -
 
 
 def unseen(shown: Sequence[str], lines: Sequence[str]) -> Sequence[str]:
-    """The lines after those already shown, of a log that drops its oldest lines: the longest overlap counts."""
+    """The lines that follow those already shown.
+
+    A job's log drops its oldest lines, so the longest overlap between the two is assumed."""
     for start in range(len(shown) + 1):
         if list(shown[start:]) == list(lines[: len(shown) - start]):
             return lines[len(shown) - start :]

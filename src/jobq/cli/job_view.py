@@ -1,4 +1,4 @@
-"""How jobs look to people: one line in a listing, or everything about one."""
+"""How jobs are printed: one row per job, or everything about one job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS = (
 )
 
 
-_BY_WORKER = "the worker's task decides"
+_BY_WORKER = "as declared by the task"
 _ERRORS = (
     Column("RUN", right=True),
     Column("WHEN"),
@@ -37,7 +37,7 @@ _ERRORS = (
 
 
 def job_table(records: Sequence[JobRecord]) -> RenderableType:
-    """One line per job."""
+    """A table with one row per job."""
     now = int(time.time() * 1000)
     return table(_COLUMNS, [_row(record, now) for record in records])
 
@@ -56,7 +56,7 @@ def _row(record: JobRecord, now: int) -> list[Cell]:
 
 
 def _when(record: JobRecord, now: int) -> str:
-    """The time that matters in its state."""
+    """The time that matters in the job's state: due, started or finished."""
     match record.state:
         case State.DELAYED:
             return text.relative(record.due_ms, now)
@@ -69,7 +69,7 @@ def _when(record: JobRecord, now: int) -> str:
 
 
 def about(record: JobRecord) -> Cell:
-    """What a person wants to know about a job in its state, in one line."""
+    """The most useful fact about a job in its state, in one line."""
     match record.state:
         case State.FAILED if record.failure is not None:
             return Text(f"{record.failure.reason}: {error(record)}", style="red")
@@ -93,7 +93,7 @@ def about(record: JobRecord) -> Cell:
 
 
 def error(record: JobRecord) -> str:
-    """`ValueError: no such tenant`."""
+    """The error's type and message, e.g. `ValueError: no such tenant`."""
     return (
         ""
         if record.failure is None
@@ -102,7 +102,7 @@ def error(record: JobRecord) -> str:
 
 
 def call(record: JobRecord) -> str:
-    """The arguments as they would be typed."""
+    """The arguments as in a Python call, e.g. `"acme", invoice=7`."""
     args, kwargs = documents.arguments(record)
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         return brief(args)
@@ -110,13 +110,13 @@ def call(record: JobRecord) -> str:
 
 
 def brief(value: object) -> str:
-    """A value in one line of JSON, cut at 200 characters."""
+    """A value as one line of JSON, cut at 200 characters."""
     line = msgspec.json.encode(value).decode()
     return text.clean(line if len(line) <= 200 else line[:199] + "…")
 
 
 def job_details(record: JobRecord) -> RenderableType:
-    """A job, whole, for people."""
+    """Everything about a job, with its last traceback and its failed runs."""
     now = int(time.time() * 1000)
 
     def moment(ms: int | None) -> str | None:
@@ -151,7 +151,8 @@ def job_details(record: JobRecord) -> RenderableType:
                 *_options(record),
                 (
                     "Runs",
-                    f"{record.attempt} ({text.plural(record.failures, 'failure')}, {text.plural(record.stalls, 'stall')})",
+                    f"{record.attempt} ({text.plural(record.failures, 'failure')}, "
+                    f"{text.plural(record.stalls, 'stall')})",
                 ),
                 ("Life", record.life if record.life > 1 else None),
                 ("Created", moment(record.created_ms)),
@@ -185,9 +186,8 @@ def job_details(record: JobRecord) -> RenderableType:
         )
     ]
     if record.failure is not None and record.failure.traceback:
-        from rich.syntax import (
-            Syntax,
-        )  # brings a highlighter that only this needs: every other command starts faster
+        # Imported here: it loads a syntax highlighter that no other command needs.
+        from rich.syntax import Syntax
 
         traceback = text.clean_lines(record.failure.traceback.rstrip())
         parts += [
@@ -206,7 +206,9 @@ def job_details(record: JobRecord) -> RenderableType:
 
 
 def _options(record: JobRecord) -> list[tuple[str, str | int | None]]:
-    """The options that are not at their default, and the three that the worker's task decides unless the call gave them."""
+    """Options that differ from their default.
+
+    The first three are always shown: unless the call set them, the worker's task decides."""
     stored = record.options
     retry, unique = stored.retry, stored.unique
     return [
@@ -223,7 +225,7 @@ def _options(record: JobRecord) -> list[tuple[str, str | int | None]]:
             "Unique",
             None
             if unique is None
-            else f"{unique.mode}, for {_span(unique.ttl_ms) or 'as long as the job lives'}",
+            else f"{unique.mode}, for {_span(unique.ttl_ms) or 'as long as the job is unfinished'}",
         ),
         ("Delay", _span(stored.delay_ms)),
         ("In front", "yes" if stored.lifo else None),
@@ -241,7 +243,10 @@ def _span(ms: int | None) -> str | None:
 def _waits(retry: RetryData) -> str:
     if retry.delays_ms is not None:
         return f"after {', '.join(text.duration(ms) for ms in retry.delays_ms)}"
-    return f"after {text.duration(retry.base_ms)}, then {retry.factor:g} times longer, up to {text.duration(retry.cap_ms)}"
+    return (
+        f"after {text.duration(retry.base_ms)}, then {retry.factor:g} times longer, "
+        f"up to {text.duration(retry.cap_ms)}"
+    )
 
 
 def _error_row(failed: Failure, now: int) -> list[Cell]:

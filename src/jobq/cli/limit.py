@@ -1,4 +1,4 @@
-"""`jq-ctl limit …`: how many jobs may run or start, for a queue or one of its keys, changed while it runs."""
+"""`jq-ctl limit …`: show and change how many jobs of a queue or key may run or start."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from jobq.cli.text import parse_duration
 from jobq.core.policies import Bucket, Rate
 from jobq.errors import ConfigError
 
-limit = noun("limit", "See and change the limits of queues and keys.")
-key_option = click.option("--key", metavar="KEY", help="Of this key only (keyed queues).")
+limit = noun("limit", "Show and change the limits of queues and keys.")
+key_option = click.option(
+    "--key", metavar="KEY", help="Only for this key of a keyed queue. Default: the queue."
+)
 _BUCKET = re.compile(r"(\d+)\+(\d+(?:\.\d+)?)/s")
 _WINDOW = re.compile(r"(\d+)/(.+)")
 
@@ -31,14 +33,17 @@ else:  # generic since click 8.2 only
 
 
 class RateParam(_Policy):
-    """`100/1m`: so many starts per window. `10+0.5/s`: a bucket of ten, refilled with half a token a second."""
+    """A start rate: `100/1m` or `10+0.5/s`.
+
+    `100/1m` allows 100 starts per minute. `10+0.5/s` is a bucket of 10 tokens, refilled with half a
+    token per second."""
 
     name = "rate"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Rate | Bucket:
-        """The policy."""
+        """Parse the rate."""
         try:
             if bucket := _BUCKET.fullmatch(value):
                 return Bucket(int(bucket[1]), refill=float(bucket[2]))
@@ -47,7 +52,8 @@ class RateParam(_Policy):
         except (ConfigError, ValueError) as e:
             self.fail(str(e), param, ctx)
         self.fail(
-            f"{value!r} is no rate: write 100/1m for a window, or 10+0.5/s for a bucket and its refill",
+            f"{value!r} is not a rate: use 100/1m for 100 starts per minute, "
+            "or 10+0.5/s for a bucket of 10 refilled with 0.5 per second",
             param,
             ctx,
         )
@@ -60,7 +66,7 @@ RATE = RateParam()
 @click.argument("names", metavar="[QUEUE...]", nargs=-1)
 @on_store
 async def show(ctl: Ctl, names: tuple[str, ...]) -> None:
-    """Show the limits in force, also those of single keys."""
+    """Show the limits in effect, including those of single keys."""
     found = [
         (record.queue.queue, await _limits(ctl, record.queue.queue))
         for record in await ctl.backend.known(names)
@@ -73,34 +79,55 @@ async def show(ctl: Ctl, names: tuple[str, ...]) -> None:
     examples="""
     jq-ctl limit set billing --limit 20 --rate 100/1m
     jq-ctl limit set imports --key acme --key-limit 5
-    jq-ctl limit set api --rate 10+0.5/s        # a bucket of 10 tokens, half a token a second
+    jq-ctl limit set api --rate 10+0.5/s        # a bucket of 10 tokens, refilled at 0.5 per s
     """,
 )
 @click.argument("name", metavar="QUEUE")
 @key_option
-@click.option("--limit", "most", type=click.IntRange(min=1), help="Jobs that run at a time.")
-@click.option("--rate", type=RATE, metavar="RATE", help="Starts: 100/1m, or a bucket 10+0.5/s.")
-@click.option("--key-limit", type=click.IntRange(min=1), help="Jobs of one key that run at a time.")
-@click.option("--key-rate", type=RATE, metavar="RATE", help="Starts per key.")
+@click.option(
+    "--limit",
+    "max_running",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Maximum jobs of the queue that run at once.",
+)
+@click.option(
+    "--rate",
+    type=RATE,
+    metavar="RATE",
+    help="Maximum starts, e.g. 100/1m, or a token bucket, e.g. 10+0.5/s.",
+)
+@click.option(
+    "--key-limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Maximum jobs of one key that run at once.",
+)
+@click.option(
+    "--key-rate", type=RATE, metavar="RATE", help="Maximum starts per key, as for --rate."
+)
 @click.option(
     "--max-waiting",
     type=click.IntRange(min=1),
-    help="Jobs that wait to start. Beyond it, new ones are refused.",
+    metavar="N",
+    help="Maximum unstarted jobs. A full queue rejects new jobs.",
 )
 @on_store
 async def set_(
     ctl: Ctl,
     name: str,
     key: str | None,
-    most: int | None,
+    max_running: int | None,
     rate: Rate | Bucket | None,
     key_limit: int | None,
     key_rate: Rate | Bucket | None,
     max_waiting: int | None,
 ) -> None:
-    """Change limits now, for all workers. What is not named stays. It holds until a higher limits_version is declared."""
+    """Change limits at once, for all workers. Limits that are not given stay as they are.
+
+    The change holds until a deploy declares the queue with a higher limits_version."""
     given = {
-        "limit": most,
+        "limit": max_running,
         "rate": rate,
         "key_limit": key_limit,
         "key_rate": key_rate,
@@ -109,25 +136,25 @@ async def set_(
     changes = {option: value for option, value in given.items() if value is not None}
     if not changes:
         raise click.UsageError(
-            "which limit? Give --limit, --rate, --key-limit, --key-rate or --max-waiting"
+            "nothing to change: give --limit, --rate, --key-limit, --key-rate or --max-waiting"
         )
     await _change(ctl, name, key, changes)
 
 
 @limit.command(
     examples="""
-    jq-ctl limit remove billing                 # back to what the code declares
-    jq-ctl limit remove billing --rate          # no rate at all
-    jq-ctl limit remove imports --key acme      # as all other keys
+    jq-ctl limit remove billing                 # return to the limits declared in code
+    jq-ctl limit remove billing --rate          # no start rate
+    jq-ctl limit remove imports --key acme      # same limits as the other keys
     """
 )
 @click.argument("name", metavar="QUEUE")
 @key_option
-@click.option("--limit", "limit_", is_flag=True, help="Let any number run.")
-@click.option("--rate", is_flag=True, help="Let any number start.")
-@click.option("--key-limit", is_flag=True, help="The default per key again: one.")
-@click.option("--key-rate", is_flag=True, help="Let any number of a key start.")
-@click.option("--max-waiting", is_flag=True, help="Accept any number of jobs.")
+@click.option("--limit", "limit_", is_flag=True, help="Let any number of jobs run at once.")
+@click.option("--rate", is_flag=True, help="Let jobs start at any rate.")
+@click.option("--key-limit", is_flag=True, help="Return to the default of one job per key.")
+@click.option("--key-rate", is_flag=True, help="Let jobs of one key start at any rate.")
+@click.option("--max-waiting", is_flag=True, help="Accept any number of unstarted jobs.")
 @on_store
 async def remove(
     ctl: Ctl,
@@ -139,7 +166,10 @@ async def remove(
     key_rate: bool,
     max_waiting: bool,
 ) -> None:
-    """Remove limits: those named; none named, all of the queue that were changed at run time. Single keys keep theirs."""
+    """Remove the given limits.
+
+    Without options, undo every change that was made to the queue at run time. Limits of single keys
+    stay."""
     given = {
         "limit": limit_,
         "rate": rate,
@@ -147,7 +177,7 @@ async def remove(
         "key_rate": key_rate,
         "max_waiting": max_waiting,
     }
-    await _change(ctl, name, key, {option: None for option, named in given.items() if named})
+    await _change(ctl, name, key, {option: None for option, remove in given.items() if remove})
 
 
 async def _change(ctl: Ctl, name: str, key: str | None, changes: dict[str, Any]) -> None:
@@ -164,7 +194,7 @@ async def _limits(ctl: Ctl, name: str) -> QueueLimits:
     return await ctl.backend.within((await ctl.backend.queue(name)).limits())
 
 
-# ── how it looks ──────────────────────────────────────────────────────────────────────────────────
+# ── output ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _document(name: str, limits: QueueLimits) -> dict[str, Any]:

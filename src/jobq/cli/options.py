@@ -1,4 +1,7 @@
-"""The shape of every command: options that may stand anywhere on the line, examples in the help, errors in one line."""
+"""What all jq-ctl commands share.
+
+Global options are accepted anywhere on the command line, help ends with examples, and errors are
+printed as one line."""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Duration(_Seconds):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """A number of seconds."""
+        """Parse a number of seconds."""
         if isinstance(value, (int, float)):
             return float(value)
         try:
@@ -49,7 +52,7 @@ class Duration(_Seconds):
 DURATION = Duration()
 
 queue_option = click.option(
-    "-q", "--queue", metavar="NAME", help="The queue. Without it: looked for in all of them."
+    "-q", "--queue", metavar="NAME", help="Queue. Default: search all queues for the id."
 )
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -58,11 +61,11 @@ yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for conf
 
 
 class GlobalOption(click.Option):
-    """An option of jq-ctl itself, accepted before and after the command; the one further right wins."""
+    """An option that is accepted before and after the command. The rightmost one wins."""
 
 
 def _global_options(*, env: bool) -> list[click.Parameter]:
-    # Only the root reads the environment: a leaf doing so would override what was typed before it.
+    # Only the root reads the environment: a command that did would override options before it.
     def option(names: list[str], variable: str, **attrs: Any) -> GlobalOption:
         return GlobalOption(
             names,
@@ -78,28 +81,33 @@ def _global_options(*, env: bool) -> list[click.Parameter]:
             ["--url"],
             "JQ_URL",
             metavar="URL",
-            help="The store, e.g. sqlite:///jobs.db or valkey://host:6379. Default: sqlite:///jobq.db",
+            help="Store, e.g. sqlite:///jobs.db or valkey://host:6379. Default: sqlite:///jobq.db.",
         ),
-        option(["--tenant"], "JQ_TENANT", metavar="NAME", help="Whose queues. Default: default"),
-        option(["-o", "--output"], "JQ_OUTPUT", type=click.Choice(FORMATS), help="Default: table"),
+        option(["--tenant"], "JQ_TENANT", metavar="NAME", help="Tenant. Default: default."),
+        option(
+            ["-o", "--output"],
+            "JQ_OUTPUT",
+            type=click.Choice(FORMATS),
+            help="Output format. Default: table.",
+        ),
         option(
             ["--timeout"],
             "JQ_TIMEOUT",
             type=DURATION,
             metavar="TIME",
-            help="How long to wait for the store's answers. Default: 10s",
+            help="How long to wait for each reply of the store. Default: 10s.",
         ),
     ]
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     if value is not None:
-        ctx.meta[f"jobq.{param.name}"] = value  # meta is shared along the line of contexts
+        ctx.meta[f"jobq.{param.name}"] = value  # meta is shared by a command and its parents
     return value
 
 
 class _Helped(Discreet):
-    """Help with the command's own options first, the global ones after, and examples as they are typed."""
+    """Formats help: the command's own options, then the global ones, then examples."""
 
     is_root = False
 
@@ -109,7 +117,7 @@ class _Helped(Discreet):
         self.params.extend(_global_options(env=self.is_root))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The two sections of options, and the commands of a group."""
+        """Write both sections of options, and the commands of a group."""
         own: list[tuple[str, str]] = []
         shared: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
@@ -125,7 +133,7 @@ class _Helped(Discreet):
             self.format_commands(ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The examples, not wrapped, so that they can be copied."""
+        """Write the examples without wrapping, so that they can be copied."""
         super().format_epilog(ctx, formatter)
         if self.examples:
             with formatter.section("Examples"):
@@ -138,30 +146,30 @@ class Command(_Helped):
 
 
 class Noun(_Helped, DiscreetGroup):
-    """A group of commands for one kind of thing. `aliases` are other names its commands answer to."""
+    """The commands for one kind of object. `aliases` are alternative command names."""
 
     command_class = Command
     aliases: ClassVar[dict[str, str]] = {"retry": "rerun", "ls": "list", "rm": "remove"}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order they are defined in, which is the order they are needed in."""
+        """In the order of definition."""
         return list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """By its name, or by an alias of it."""
+        """Find a command by its name or alias."""
         return super().get_command(ctx, cmd_name) or super().get_command(
             ctx, self.aliases.get(cmd_name, cmd_name)
         )
 
 
 class Root(Noun):
-    """jq-ctl itself: the one place that reads the environment."""
+    """jq-ctl itself. Only the root reads options from the environment."""
 
     is_root = True
 
 
 def noun(name: str, help: str, examples: str | None = None) -> Noun:
-    """A group, to be filled by `@group.command()`."""
+    """Create a group. Add commands with `@group.command()`."""
     return Noun(name, help=help, examples=examples)
 
 
@@ -169,7 +177,7 @@ def noun(name: str, help: str, examples: str | None = None) -> Noun:
 
 
 class Ctl:
-    """What a command works with: the store, and where its answer goes."""
+    """Passed to every command: the store, and where to print the result."""
 
     def __init__(self, ctx: click.Context) -> None:
         given: Callable[[str], Any] = lambda name: ctx.meta.get(f"jobq.{name}")  # noqa: E731 - read four times, here only
@@ -182,10 +190,10 @@ class Ctl:
 def on_store(
     fn: Callable[Concatenate[Ctl, P], Awaitable[int | None]] | None = None, *, create: bool = False
 ) -> Callable[..., Any]:
-    """Make a coroutine a command: opened store first, exit code last (None: 0), jobq's errors as one line.
+    """Turn a coroutine function into a command that runs with an open store.
 
-    With `create` the command may be the first to use a store: without, a SQLite file that is not there is an error
-    rather than a new empty file."""
+    The coroutine returns the exit code, or None for 0. Errors of jobq are printed as one line.
+    With `create`, a SQLite file that does not exist is created; otherwise it is an error."""
 
     def wrap(fn: Callable[Concatenate[Ctl, P], Awaitable[int | None]]) -> Callable[..., None]:
         @click.pass_context
@@ -204,37 +212,38 @@ def on_store(
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Run it; what jobq refuses becomes one line and an exit code instead of a traceback."""
+    """Run a command. Errors of jobq become one line and an exit code instead of a traceback."""
     try:
         return run()
     except (click.ClickException, BrokenPipeError):
-        raise  # click knows what to do
+        raise  # click handles these itself
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except (InvalidJob, WrongAddress) as e:
         fail(str(e), USAGE, e)
     except (JobqError, TimeoutError) as e:
-        fail(str(e) or "the store did not answer in time; --timeout gives it longer", FAILED, e)
+        message = str(e) or "the store did not reply in time; use --timeout to wait longer"
+        fail(message, FAILED, e)
     except OSError as e:
         fail(str(e), FAILED, e)
 
 
 class _Misused(click.ClickException):
-    """One line, and the exit code of wrong usage."""
+    """A one-line error with the exit code for wrong usage."""
 
     exit_code = USAGE
 
 
 def fail(message: str, code: int = FAILED, cause: BaseException | None = None) -> NoReturn:
-    """End the command with one line on stderr. JQ_DEBUG=1 shows where it came from as well."""
+    """Exit with a one-line error on stderr. JQ_DEBUG=1 raises `cause`, to show its traceback."""
     if cause is not None and os.environ.get("JQ_DEBUG"):
         raise cause
     raise (_Misused if code == USAGE else click.ClickException)(said(message)) from cause
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something that cannot be undone. No answer, as in a script, means no."""
+    """Ask before something that cannot be undone. Without a terminal, the answer is no."""
     if yes:
         return
     try:
@@ -242,4 +251,4 @@ def confirm(question: str, *, yes: bool) -> None:
     except click.Abort:
         agreed = False
     if not agreed:
-        fail("nothing was done: answer y, or give --yes")
+        fail("nothing was done: answer y, or use --yes")

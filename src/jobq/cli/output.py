@@ -1,4 +1,4 @@
-"""What a command prints: a table for people, or the whole document as JSON or YAML for programs."""
+"""Printing results: tables for people, complete JSON or YAML documents for programs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["FORMATS", "Cell", "Column", "Format", "Output", "cell", "details", "
 Format = Literal["table", "json", "yaml"]
 FORMATS: tuple[Format, ...] = ("table", "json", "yaml")
 
-# A pipe has no width: lines are as long as they need to be, so that grep and awk see whole values.
+# Characters per line when stdout is not a terminal: wide enough that grep and awk see whole values.
 _PIPE_WIDTH = 10_000
 
 
 class Output:
-    """Where a command's answer goes. Answers go to stdout, words about them (`note`) to stderr."""
+    """Prints a command's result to stdout, and remarks about it (`note`) to stderr."""
 
     def __init__(self, format: Format = "table") -> None:
         self.format = format
@@ -38,7 +38,7 @@ class Output:
         self.errors = _console(stderr=True)
 
     def show(self, document: Any, render: Callable[[], RenderableType | None]) -> None:
-        """Print `document` whole, or what `render` makes of it for people."""
+        """Print `document` as JSON or YAML, or what `render` returns as a table."""
         if self.format == "table":
             if (renderable := render()) is not None:
                 self.console.print(renderable)
@@ -53,7 +53,7 @@ class Output:
             self._write(_yaml(document))
 
     def stream(self, document: Any, render: Callable[[], RenderableType]) -> None:
-        """Print one of many documents: JSON lines, YAML documents, or a line for people."""
+        """Print one of a series: a line of JSON, a YAML document, or a line of text."""
         if self.format == "table":
             self.console.print(render(), soft_wrap=True)
         elif self.format == "json":
@@ -62,18 +62,18 @@ class Output:
             self._write("---\n" + _yaml(document))
 
     def note(self, message: str) -> None:
-        """A word beside the answer. Only for people: programs read the document."""
+        """Print a remark for people. With -o json or yaml, print nothing."""
         if self.format == "table":
             self.errors.print(Text(said(message), style="bright_black"), soft_wrap=True)
 
     def _write(self, text: str) -> None:
-        # Not through rich: documents are data, and rich would wrap them.
+        # Not through rich, which would wrap long lines.
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
 def details(pairs: Iterable[tuple[str, Cell | RenderableType]]) -> Table:
-    """Names and values below each other; values that are None are left out."""
+    """One line per name and value. Values that are None are left out."""
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -84,7 +84,7 @@ def details(pairs: Iterable[tuple[str, Cell | RenderableType]]) -> Table:
 
 
 def plain(value: Any) -> Any:
-    """The value in the types JSON and YAML have. Bytes that are no text become base64."""
+    """Convert a value to types that JSON and YAML have. Bytes that are not UTF-8 become base64."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Enum):
@@ -110,7 +110,7 @@ def _bytes(value: bytes) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Strings with control characters are written in double quotes, where YAML escapes them."""
+    """Writes strings with control characters in double quotes, so that YAML escapes them."""
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -126,17 +126,17 @@ def _yaml(document: Any) -> str:
     text: str = yaml.dump(
         plain(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120
     )
-    # What is left are marks that reorder text. YAML allows them unescaped only inside quotes, where this is their escape.
+    # The dumper leaves marks that reorder text unescaped, inside quotes. Escape them as JSON does.
     return json_text(text)
 
 
 class SafeConsole(Console):
-    """A console that escapes control characters in what it is given to print. Its own colours come later, and stay."""
+    """A console that escapes control characters in printed text, but not rich's own styles."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """The renderable's segments, made harmless."""
+        """Render to segments, with control characters escaped."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control or is_harmless(text) else Segment(lines(text), style)

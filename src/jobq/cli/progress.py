@@ -1,4 +1,4 @@
-"""Progress of long work, on stderr, and only when a person looks at it."""
+"""Progress bars on stderr, shown only when stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ Advance = Callable[[int], None]
 
 @contextmanager
 def bar(label: str, total: int | None) -> Iterator[Advance]:
-    """A bar from 0 to `total` (None: it only counts). Call what it gives with each step's size."""
+    """Show a progress bar up to `total`, or a counter if it is None.
+
+    Yields a function: call it with the size of each step."""
     if not sys.stderr.isatty():
         yield lambda n: None
         return
@@ -40,7 +42,7 @@ def bar(label: str, total: int | None) -> Iterator[Advance]:
 
 
 async def sweep(label: str, total: int | None, step: Callable[[], Awaitable[int]]) -> int:
-    """Take bounded steps until one does nothing, showing how far it is; how much was done."""
+    """Call `step` until it returns 0, with a progress bar. Returns the sum of what it returned."""
     done = 0
     with bar(label, total) as advance:
         while n := await step():

@@ -1,4 +1,4 @@
-"""`jq-ctl queue …`: queues at a glance, and what is done to a whole queue."""
+"""`jq-ctl queue …`: inspect queues, and operate on a whole queue."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from jobq.core.queues import QueueConfig, RetentionData
 from jobq.core.records import Mode, QueueName
 from jobq.core.states import ENDED, State
 
-queue = noun("queue", "Look at queues, and act on a whole queue.")
+queue = noun("queue", "Inspect queues; pause, hold, clean or remove a whole queue.")
 name_argument = click.argument("name")
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-key_option = click.option("--key", metavar="KEY", help="Of this key only (keyed queues).")
-_STEP = 1000
+key_option = click.option(
+    "--key", metavar="KEY", help="Only for this key of a keyed queue. Default: the queue."
+)
+_STEP = 1000  # jobs per call to the store: short enough that workers are not held up
 
 
 # ── looking ───────────────────────────────────────────────────────────────────────────────────────
@@ -38,12 +40,12 @@ _STEP = 1000
 )
 @on_store
 async def list_(ctl: Ctl) -> None:
-    """List the queues with how many jobs stand where."""
+    """List the queues with the number of jobs in each state."""
     queues = await _summaries(ctl, ())
     ctl.out.show([g.document for g in queues], lambda: queue_table(queues))
     if not queues:
         ctl.out.note(
-            "no queues yet: a queue is there from its first job on, or by jq-ctl queue create"
+            "no queues yet: the first job creates its queue, and so does jq-ctl queue create"
         )
 
 
@@ -56,11 +58,12 @@ async def list_(ctl: Ctl) -> None:
     type=click.IntRange(1, 1440),
     default=60,
     show_default=True,
-    help="How far back the rates go.",
+    metavar="N",
+    help="Number of minutes to show.",
 )
 @on_store
 async def stats(ctl: Ctl, name: str, minutes: int) -> None:
-    """Show one queue: counts, limits, retention, and its last minutes."""
+    """Show one queue: counts, limits, retention, and rates of the last minutes."""
     (seen,) = await _summaries(ctl, [name])
     metrics = await ctl.backend.within(
         ctl.backend.store.metrics(seen.record.queue, minutes=minutes)
@@ -77,16 +80,17 @@ async def stats(ctl: Ctl, name: str, minutes: int) -> None:
     default=1.0,
     show_default=True,
     metavar="TIME",
-    help="How often to look.",
+    help="Interval between updates, e.g. 5s.",
 )
 @click.option(
     "--times",
     type=click.IntRange(min=1),
-    help="Stop after so many looks. Default: until interrupted",
+    metavar="N",
+    help="Stop after N updates. Default: run until interrupted.",
 )
 @on_store
 async def watch(ctl: Ctl, names: tuple[str, ...], every: float, times: int | None) -> None:
-    """Show queues as they change: how fast jobs come and end. Ctrl-C ends it."""
+    """Show queues as they change, with jobs ended per second. Stop with Ctrl-C."""
     screen = (
         Live(console=ctl.out.console, auto_refresh=False)
         if ctl.out.format == "table" and ctl.out.console.is_terminal
@@ -113,35 +117,45 @@ async def _summaries(ctl: Ctl, names: Sequence[str]) -> list[QueueSummary]:
     return [summarize(record, s) for record, s in zip(records, stats, strict=True)]
 
 
-# ── making and unmaking ───────────────────────────────────────────────────────────────────────────
+# ── creating and removing ─────────────────────────────────────────────────────────────────────────
 
 
 @queue.command(
-    examples="jq-ctl queue create billing --keep-completed 7d --keep-failed 90d\njq-ctl queue create imports --mode keyed"
+    examples="""
+    jq-ctl queue create billing --keep-completed 7d --keep-failed 90d
+    jq-ctl queue create imports --mode keyed
+    """
 )
 @name_argument
 @click.option(
     "--mode",
     type=click.Choice(["plain", "keyed"]),
-    help="Whether its jobs have keys. Default: its first job decides",
+    help="keyed: every job has a key, and by default one job per key runs at a time. "
+    "Default: the first job decides.",
 )
 @click.option(
     "--keep-completed",
     type=DURATION,
     metavar="TIME",
-    help="How long completed jobs are kept. Default: 1d",
+    help="How long to keep completed jobs. Default: 1d.",
 )
 @click.option(
-    "--keep-failed", type=DURATION, metavar="TIME", help="The same for failed ones. Default: 30d"
+    "--keep-failed",
+    type=DURATION,
+    metavar="TIME",
+    help="How long to keep failed jobs. Default: 30d.",
 )
 @click.option(
     "--keep-cancelled",
     type=DURATION,
     metavar="TIME",
-    help="The same for cancelled ones. Default: 1d",
+    help="How long to keep cancelled jobs. Default: 1d.",
 )
 @click.option(
-    "--keep-count", type=click.IntRange(min=0), help="At most so many of each. Default: 100000"
+    "--keep-count",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Maximum ended jobs to keep, per state. Default: 100000.",
 )
 @on_store(create=True)
 async def create(
@@ -153,7 +167,7 @@ async def create(
     keep_cancelled: float | None,
     keep_count: int | None,
 ) -> None:
-    """Create a queue, or change what is kept about it. (A first job creates its queue as well.)"""
+    """Create a queue, or change its retention. Enqueueing a job also creates its queue."""
     kept = {
         "completed_ms": keep_completed,
         "failed_ms": keep_failed,
@@ -175,7 +189,7 @@ async def create(
 
 
 async def _retention(ctl: Ctl, queue: QueueName, given: dict[str, int]) -> RetentionData:
-    """What is stored, or the default, with what was given laid over it."""
+    """The stored retention, or the default, updated with the given values."""
     stored = [record.retention for record in await ctl.backend.queues() if record.queue == queue]
     return replace(stored[0] if stored else RetentionData(), **given)
 
@@ -185,11 +199,12 @@ async def _retention(ctl: Ctl, queue: QueueName, given: dict[str, int]) -> Reten
 @yes_option
 @on_store
 async def delete(ctl: Ctl, name: str, yes: bool) -> None:
-    """Delete a queue that has nothing left to do, with the records of its ended jobs."""
+    """Delete a queue whose jobs have all ended, with their records."""
     (seen,) = await _summaries(ctl, [name])
     if open_ := sum(n for state, n in seen.stats.counts.items() if state not in ENDED):
         fail(
-            f"queue {name!r} has {text.plural(open_, 'unfinished job')}: let them end, or use jq-ctl queue obliterate {name}"
+            f"queue {name!r} has {text.plural(open_, 'unfinished job')}: wait until they end, "
+            f"or use jq-ctl queue obliterate {name}"
         )
     await _obliterate(ctl, seen, yes=yes, force=False, did="deleted")
 
@@ -198,13 +213,11 @@ async def delete(ctl: Ctl, name: str, yes: bool) -> None:
     examples="jq-ctl queue obliterate tests --yes\njq-ctl queue obliterate stuck --force"
 )
 @name_argument
-@click.option(
-    "--force", is_flag=True, help="Also with jobs running: what they do is then for nothing."
-)
+@click.option("--force", is_flag=True, help="Even while jobs are running. Their results are lost.")
 @yes_option
 @on_store
 async def obliterate(ctl: Ctl, name: str, force: bool, yes: bool) -> None:
-    """Remove a queue with everything in it, unfinished jobs too."""
+    """Remove a queue with everything in it, including unfinished jobs."""
     (seen,) = await _summaries(ctl, [name])
     await _obliterate(ctl, seen, yes=yes, force=force, did="obliterated")
 
@@ -226,7 +239,7 @@ async def _obliterate(ctl: Ctl, seen: QueueSummary, *, yes: bool, force: bool, d
     )
 
 
-# ── acting ────────────────────────────────────────────────────────────────────────────────────────
+# ── operating ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @queue.command(examples="jq-ctl queue pause billing emails")
@@ -264,7 +277,9 @@ async def _pause(ctl: Ctl, names: Sequence[str], *, paused: bool) -> None:
 @key_option
 @on_store
 async def hold(ctl: Ctl, name: str, duration: float, key: str | None) -> None:
-    """Start no jobs of a queue, or of one of its keys, for TIME. Running ones go on, new ones are accepted."""
+    """Stop starting jobs of a queue, or of one of its keys, for TIME, e.g. 10m.
+
+    Running jobs continue, and new jobs are accepted."""
     await ctl.backend.known([name])
     target = await ctl.backend.queue(name)
     await ctl.backend.within(target.hold(duration, key))
@@ -283,7 +298,9 @@ async def hold(ctl: Ctl, name: str, duration: float, key: str | None) -> None:
 @key_option
 @on_store
 async def release(ctl: Ctl, name: str, key: str | None) -> None:
-    """Lift the hold of a queue, or of one of its keys, also one that a handler asked for with RateLimited."""
+    """End the hold of a queue, or of one of its keys.
+
+    This also ends a hold that a handler set by raising RateLimited."""
     await ctl.backend.known([name])
     lifted = await ctl.backend.within((await ctl.backend.queue(name)).release_hold(key))
     what = name if key is None else f"key {key} of {name}"
@@ -295,13 +312,11 @@ async def release(ctl: Ctl, name: str, key: str | None) -> None:
 
 @queue.command(examples="jq-ctl queue clear imports\njq-ctl queue clear imports --delayed --yes")
 @name_argument
-@click.option(
-    "--delayed", is_flag=True, help="Delayed and blocked jobs as well, not only waiting ones."
-)
+@click.option("--delayed", is_flag=True, help="Also cancel delayed and blocked jobs.")
 @yes_option
 @on_store
 async def clear(ctl: Ctl, name: str, delayed: bool, yes: bool) -> None:
-    """Cancel every job of the queue that has not started."""
+    """Cancel all waiting jobs of a queue."""
     (seen,) = await _summaries(ctl, [name])
     states = (State.WAITING, State.DELAYED, State.BLOCKED) if delayed else (State.WAITING,)
     total = sum(seen.stats.counts.get(state, 0) for state in states)
@@ -331,17 +346,21 @@ async def _clear(ctl: Ctl, name: QueueName, delayed: bool) -> int:
     "--state",
     type=click.Choice([s.value for s in State if s.ended]),
     required=True,
-    help="Which ended jobs.",
+    help="Only jobs in this state.",
 )
 @click.option(
     "--older-than",
     type=DURATION,
     metavar="TIME",
     default=0.0,
-    help="Only those that ended so long ago.",
+    help="Only jobs that ended at least this long ago, e.g. 1h.",
 )
 @click.option(
-    "-n", "--limit", type=click.IntRange(min=1), help="At most so many, oldest first. Default: all"
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Maximum jobs to remove, oldest first. Default: all.",
 )
 @yes_option
 @on_store
@@ -351,12 +370,13 @@ async def clean(
     """Remove the records of ended jobs."""
     (seen,) = await _summaries(ctl, [name])
     there = seen.stats.counts.get(State(state), 0)
-    most = there if limit is None else min(limit, there)
+    expected = there if limit is None else min(limit, there)
     age = f" older than {text.duration(older_than * 1000)}" if older_than else ""
     confirm(
-        f"Remove up to {text.plural(most, f'{state} job')}{age} of {name!r}?", yes=yes or not there
+        f"Remove up to {text.plural(expected, f'{state} job')}{age} of {name!r}?",
+        yes=yes or not there,
     )
-    left = most
+    left = expected
 
     async def step() -> int:
         nonlocal left
@@ -374,7 +394,7 @@ async def clean(
         left -= n
         return n
 
-    done = await sweep("cleaning", most, step)
+    done = await sweep("cleaning", expected, step)
     ctl.out.show(
         {"queue": name, "state": state, "removed": done},
         lambda: f"{text.plural(done, f'{state} job')} of {name} removed",

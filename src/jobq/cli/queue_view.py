@@ -1,4 +1,4 @@
-"""How queues look to people: a table of all, everything about one, and a table that moves."""
+"""How queues are printed: a table of queues, everything about one, and the table of `watch`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ _SHOWN = (
 )
 _WATCHED = (State.WAITING, State.ACTIVE, State.DELAYED, State.COMPLETED, State.FAILED)
 
+# Columns to leave out on a narrow terminal, the highest number first.
 _SPARE = {State.CANCELLED: 4, State.BLOCKED: 3, State.COMPLETED: 2, State.DELAYED: 1}
 
 
 class QueueSummary(NamedTuple):
-    """A queue as it was at one moment."""
+    """A queue's settings and counts at one moment (`at`, in seconds of the monotonic clock)."""
 
     record: QueueRecord
     stats: StatsRecord
@@ -37,12 +38,12 @@ class QueueSummary(NamedTuple):
 
     @property
     def document(self) -> documents.Document:
-        """For programs."""
+        """The document for -o json and yaml."""
         return documents.queue(self.record, self.stats)
 
 
 def summarize(record: QueueRecord, stats: StatsRecord) -> QueueSummary:
-    """The queue, seen now."""
+    """Combine a queue's record and stats, as of now."""
     return QueueSummary(record, stats, time.monotonic())
 
 
@@ -51,7 +52,7 @@ def _count_column(state: State) -> Column:
 
 
 def queue_table(queues: Sequence[QueueSummary]) -> RenderableType:
-    """One line per queue."""
+    """A table with one row per queue."""
     columns = [
         Column("QUEUE"),
         Column("STATUS"),
@@ -77,7 +78,7 @@ def queue_table(queues: Sequence[QueueSummary]) -> RenderableType:
 def watch_table(
     before: Sequence[QueueSummary] | None, now: Sequence[QueueSummary]
 ) -> RenderableType:
-    """One line per queue, with what came and ended per second since the last look."""
+    """A table with one row per queue, and the jobs ended per second since `before`."""
     past = {g.record.queue: g for g in before or ()}
     columns = [
         Column("QUEUE"),
@@ -106,7 +107,7 @@ def watch_table(
 def queue_details(
     seen: QueueSummary, metrics: Sequence[MinuteRecord], minutes: int
 ) -> RenderableType:
-    """A queue, whole, for people."""
+    """Everything about a queue, with its rates of the last minutes."""
     record, stats = seen.record, seen.stats
     retention = record.retention
     keep = (

@@ -1,4 +1,4 @@
-"""`jq-ctl queue readers` and `queue forget-reader`: for whom a queue's event log is kept."""
+"""`jq-ctl queue readers` and `queue forget-reader`: the registered readers of event logs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from jobq.cli.queue import queue
 @click.argument("names", metavar="[NAME...]", nargs=-1)
 @on_store
 async def readers(ctl: Ctl, names: tuple[str, ...]) -> None:
-    """List who reads these queues' event logs (all queues: no name), and where each stands.
+    """List the readers of these queues' event logs and their positions. Default: all queues.
 
-    A relay and a pipeline register by themselves. What a reader has not acknowledged is kept for it."""
+    A relay or pipeline registers itself. The store keeps events until every reader has
+    acknowledged them."""
     rows = [
         {"queue": record.queue.queue, "reader": reader, "position": position}
         for record in await ctl.backend.known(names)
@@ -29,7 +30,7 @@ async def readers(ctl: Ctl, names: tuple[str, ...]) -> None:
         rows, lambda: table(columns, [list(map(text.clean, row.values())) for row in rows])
     )
     if not rows:
-        ctl.out.note("no readers: a log keeps only its latest events")
+        ctl.out.note("no readers: each log keeps only its latest events")
 
 
 @queue.command(
@@ -41,15 +42,15 @@ async def readers(ctl: Ctl, names: tuple[str, ...]) -> None:
 @yes_option
 @on_store
 async def forget_reader(ctl: Ctl, reader: str, names: tuple[str, ...], yes: bool) -> None:
-    """Keep no events for READER any more, in these queues (all: no name). One that comes back may find a gap."""
+    """Stop keeping events for READER in these queues. Default: all queues.
+
+    If the reader returns, it may find a gap in the log."""
     store, known = ctl.backend.store, await ctl.backend.known(names)
     held = [r.queue for r in known if reader in await ctl.backend.within(store.readers(r.queue))]
     if not held:
-        fail(f"no reader {reader!r} there: jq-ctl queue readers lists them")
-    confirm(
-        f"Keep no events for {reader!r} any more, in {text.plural(len(held), 'queue')}?", yes=yes
-    )
+        fail(f"no reader {reader!r} in these queues: jq-ctl queue readers lists all readers")
+    confirm(f"Stop keeping events for {reader!r} in {text.plural(len(held), 'queue')}?", yes=yes)
     for name in held:
         await ctl.backend.within(store.remove_reader(name, reader))
-    done = f"{reader} forgotten in {text.plural(len(held), 'queue')}"
+    done = f"reader {reader} removed from {text.plural(len(held), 'queue')}"
     ctl.out.show({"reader": reader, "queues": [name.queue for name in held]}, lambda: done)

@@ -1,4 +1,4 @@
-"""`jq-ctl schedule …`: jobs that come by the clock."""
+"""`jq-ctl schedule …`: schedules, which enqueue jobs at fixed times or intervals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from jobq.core.policies import Cron, Every
 from jobq.core.queues import ScheduleRecord
 from jobq.errors import ConfigError
 
-schedule = noun("schedule", "Look at schedules, make them, hold them, and run them now.")
+schedule = noun("schedule", "List, create, pause, run and remove schedules.")
 id_argument = click.argument("id")
 
 
@@ -44,16 +44,16 @@ id_argument = click.argument("id")
     "queues",
     metavar="NAME",
     multiple=True,
-    help="Only this queue (may be given several times).",
+    help="Only this queue. Repeat for several. Default: all queues.",
 )
 @on_store
 async def list_(ctl: Ctl, queues: tuple[str, ...]) -> None:
-    """List schedules with their next times."""
+    """List schedules with the time of their next job."""
     found = [schedule_info(record) for record in await _records(ctl, queues)]
     ctl.out.show([_document(info) for info in found], lambda: _table(found))
     if not found:
         ctl.out.note(
-            "no schedules: @queue.task(schedule=…) has workers store one, and so does jq-ctl schedule set"
+            "no schedules: declare one with @queue.task(schedule=…), or use jq-ctl schedule set"
         )
 
 
@@ -78,30 +78,42 @@ async def show(ctl: Ctl, id: str, queue: str | None) -> None:
 @id_argument
 @click.argument("name", metavar="TASK")
 @click.option(
-    "-q", "--queue", metavar="NAME", default="default", show_default=True, help="The queue."
+    "-q", "--queue", metavar="NAME", default="default", show_default=True, help="Queue of the jobs."
 )
-@click.option("--cron", metavar="EXPR", help="Five fields, or six with seconds first.")
-@click.option("--tz", default="UTC", show_default=True, help="The time zone of --cron.")
-@click.option("--every", type=DURATION, metavar="TIME", help="At this distance.")
+@click.option(
+    "--cron", metavar="EXPR", help="Cron expression: five fields, or six with seconds first."
+)
+@click.option("--tz", metavar="ZONE", default="UTC", show_default=True, help="Time zone of --cron.")
+@click.option("--every", type=DURATION, metavar="TIME", help="Interval between jobs, e.g. 5m.")
 @click.option(
     "--after-complete",
     is_flag=True,
-    help="With --every: from the end of the last job, so that runs never overlap.",
+    help="With --every: count the interval from the end of the last job, so jobs never overlap.",
 )
-@click.option("--start", type=click.DateTime(TIMES), metavar="WHEN", help="Not before.")
-@click.option("--end", type=click.DateTime(TIMES), metavar="WHEN", help="Not after.")
-@click.option("--limit", type=click.IntRange(min=1), help="So many times.")
+@click.option(
+    "--start",
+    type=click.DateTime(TIMES),
+    metavar="TIME",
+    help="No jobs before this time, e.g. 2030-01-31T08:00Z.",
+)
+@click.option("--end", type=click.DateTime(TIMES), metavar="TIME", help="No jobs after this time.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop after N jobs. Default: no end.",
+)
 @click.option(
     "--catch-up",
     type=click.Choice(["skip", "one", "all"]),
     default="skip",
     show_default=True,
-    help="What becomes of times that passed while nothing ran.",
+    help="For times missed while no worker ran: enqueue no job, one job, or a job for each.",
 )
 @click.option(
     "--payload",
     metavar="JSON|@FILE|-",
-    help="The arguments: an array for positional ones, an object for named ones.",
+    help="Arguments as JSON: an array of positional or an object of keyword arguments.",
 )
 @click.option(
     "-a",
@@ -109,11 +121,17 @@ async def show(ctl: Ctl, id: str, queue: str | None) -> None:
     "pairs",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A named argument; VALUE is JSON, or else text.",
+    help="A keyword argument. VALUE is JSON; anything else is text. Repeat for several.",
 )
-@click.option("--priority", type=int, help="Of its jobs. Default: 0")
-@click.option("--max-retries", "retry", type=int, help="Of its jobs. Default: the task's own")
-@click.option("--key", help="Of its jobs, in a keyed queue.")
+@click.option("--priority", type=int, metavar="N", help="Priority of the jobs. Default: 0.")
+@click.option(
+    "--max-retries",
+    "retry",
+    type=int,
+    metavar="N",
+    help="Maximum retries of each job. Default: as declared by the task.",
+)
+@click.option("--key", metavar="KEY", help="Key of the jobs, in a keyed queue.")
 @on_store(create=True)
 async def set_(
     ctl: Ctl,
@@ -132,11 +150,13 @@ async def set_(
     pairs: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Make jobs of TASK by the clock. The same schedule again changes nothing; another one under ID starts anew."""
+    """Create the schedule ID, which enqueues jobs of TASK. An existing one is replaced.
+
+    Setting the same schedule again changes nothing."""
     if (cron is None) == (every is None):
         raise click.UsageError("give either --cron or --every")
     if cron is not None and after_complete:
-        raise click.UsageError("--after-complete goes with --every")
+        raise click.UsageError("--after-complete needs --every")
     span: dict[str, Any] = {
         "start": start and start.astimezone(),
         "end": end and end.astimezone(),
@@ -162,7 +182,7 @@ async def set_(
 
 
 def on_schedule(function: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
-    """A command on the schedule ID: its queue is found, and the command gets that."""
+    """Make a command that acts on the schedule ID and gets the queue that has it."""
 
     async def command(ctl: Ctl, /, id: str, queue: str | None, **given: Any) -> int | None:
         found = await _find(ctl, id, queue)
@@ -175,14 +195,16 @@ def on_schedule(function: Callable[..., Awaitable[int | None]]) -> Callable[...,
 @schedule.command(examples="jq-ctl schedule pause nightly")
 @on_schedule
 async def pause(ctl: Ctl, id: str, home: Queue) -> int:
-    """Make no more jobs until it is resumed. The same schedule stored again by a worker stays paused."""
+    """Stop enqueueing jobs until the schedule is resumed.
+
+    It stays paused when a worker that declares it restarts."""
     return _say(ctl, home, id, "paused", applied=await ctl.backend.within(home.pause_schedule(id)))
 
 
 @schedule.command(examples="jq-ctl schedule resume nightly")
 @on_schedule
 async def resume(ctl: Ctl, id: str, home: Queue) -> int:
-    """Go on. Its catch-up policy says what becomes of the times that passed."""
+    """Resume a paused schedule. Its catch-up policy applies to the times it missed."""
     return _say(
         ctl, home, id, "resumed", applied=await ctl.backend.within(home.resume_schedule(id))
     )
@@ -191,19 +213,21 @@ async def resume(ctl: Ctl, id: str, home: Queue) -> int:
 @schedule.command(examples="jq-ctl schedule run nightly")
 @on_schedule
 async def run(ctl: Ctl, id: str, home: Queue) -> None:
-    """Make its job now, beside its times."""
+    """Enqueue a job of the schedule now, in addition to its regular times."""
     job = await ctl.backend.within(home.run_schedule(id))
     (record,) = await ctl.backend.locate([job.id], home.name)
     ctl.out.show({**documents.job(record), "duplicate": job.duplicate}, lambda: job_table([record]))
     if job.duplicate:
-        ctl.out.note(f"job {job.id} holds the unique lock: nothing was made")
+        ctl.out.note(f"no job was enqueued: job {job.id} holds the unique lock")
 
 
 @schedule.command(examples="jq-ctl schedule remove nightly --yes")
 @yes_option
 @on_schedule
 async def remove(ctl: Ctl, id: str, home: Queue, yes: bool) -> int:
-    """Forget a schedule; the jobs it made stay. (A worker whose task declares it stores it again when it starts.)"""
+    """Remove a schedule. Jobs that it has enqueued stay.
+
+    A worker whose task declares the schedule creates it again when it starts."""
     confirm(f"Remove schedule {id!r} of queue {home.name!r}?", yes=yes)
     return _say(ctl, home, id, "removed", applied=await ctl.backend.within(home.unschedule(id)))
 
@@ -228,28 +252,28 @@ async def _find(ctl: Ctl, id: str, queue: str | None) -> ScheduleRecord:
     ]
     if not found:
         fail(
-            f"no schedule {id} in {f'queue {queue!r}' if queue else 'any queue'}: jq-ctl schedule list shows those there are"
+            f"no schedule {id} in {f'queue {queue!r}' if queue else 'any queue'}: "
+            "jq-ctl schedule list shows all schedules"
         )
     if len(found) > 1:
         fail(
-            f"schedule {id} is in several queues ({', '.join(r.spec.queue.queue for r in found)}): say which with --queue"
+            f"schedule {id} is in several queues "
+            f"({', '.join(r.spec.queue.queue for r in found)}): choose one with --queue"
         )
     return found[0]
 
 
 def _say(ctl: Ctl, home: Queue, id: str, did: str, *, applied: bool) -> int:
-    """What became of it; exit code 1 if nothing changed."""
+    """Print the result. Returns exit code 1 if nothing changed."""
     outcome = {"queue": home.name, "id": id, "did": did, "applied": applied}
     ctl.out.show(
         outcome,
-        lambda: Text(
-            f"{id} {did}" if applied else f"{id} was not changed: it had been {did} before"
-        ),
+        lambda: Text(f"{id} {did}" if applied else f"{id} was not changed: it is {did} already"),
     )
     return 0 if applied else FAILED
 
 
-# ── how it looks ──────────────────────────────────────────────────────────────────────────────────
+# ── output ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _document(info: ScheduleInfo) -> dict[str, Any]:

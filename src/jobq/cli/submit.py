@@ -1,4 +1,4 @@
-"""`jq-ctl job submit`: one job from the command line, or any number from JSON lines."""
+"""`jq-ctl job submit`: enqueue one job, or many from a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jobq.core.checks import shown
 from jobq.core.states import State
 from jobq.errors import InvalidJob, JobqError, QueueFull, WaitTimeout
 
-_BATCH = 1000
+_BATCH = 1000  # jobs per call to the store
 _OPTIONS = (
     "id",
     "delay",
@@ -42,8 +42,8 @@ TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-
 _FIELDS = ("name", "args", "kwargs", *_OPTIONS)
 
 
-class Wanted(NamedTuple):
-    """One job to submit: `line` says where it came from."""
+class JobLine(NamedTuple):
+    """One job to submit, and the number of the line that it came from."""
 
     line: int
     name: str
@@ -60,17 +60,17 @@ class Wanted(NamedTuple):
     jq-ctl job submit resize --payload '["cat.png", 640]' --wait 30s
     jq-ctl job submit charge -q billing --payload @invoice.json
     jq-ctl job submit charge -q billing --lines invoices.jsonl
-    echo '{"name": "charge", "kwargs": {"invoice": 9}, "id": "inv-9"}' | jq-ctl job submit -q billing --lines -
+    echo '{"name": "charge", "args": [9], "id": "inv-9"}' | jq-ctl job submit -q billing --lines -
     """,
 )
 @click.argument("name", required=False)
 @click.option(
-    "-q", "--queue", metavar="NAME", default="default", show_default=True, help="The queue."
+    "-q", "--queue", metavar="NAME", default="default", show_default=True, help="Queue of the job."
 )
 @click.option(
     "--payload",
     metavar="JSON|@FILE|-",
-    help="The arguments: an array for positional ones, an object for named ones.",
+    help="Arguments as JSON: an array of positional or an object of keyword arguments.",
 )
 @click.option(
     "-a",
@@ -78,60 +78,71 @@ class Wanted(NamedTuple):
     "pairs",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A named argument; VALUE is JSON, or else text.",
+    help="A keyword argument. VALUE is JSON; anything else is text. Repeat for several.",
 )
 @click.option(
     "--lines",
     metavar="FILE|-",
-    help="Many jobs, one JSON value per line: an array of arguments, or an object of "
+    help="Submit many jobs, one JSON value per line: an array of arguments, or an object with "
     f"{', '.join(_FIELDS[:6])}, …",
 )
-@click.option("--id", help="The job's id: submitting it twice makes one job.")
-@click.option("--delay", type=DURATION, metavar="TIME", help="Run it after this long.")
+@click.option(
+    "--id", metavar="ID", help="Id of the job. A second job with the same id is not added."
+)
+@click.option(
+    "--delay", type=DURATION, metavar="TIME", help="Start the job after this time, e.g. 1h."
+)
 @click.option(
     "--at",
     type=click.DateTime(TIMES),
-    metavar="WHEN",
-    help="Run it at this time, e.g. 2030-01-31T08:00 or …T08:00:00Z.",
+    metavar="TIME",
+    help="Start the job at this time, e.g. 2030-01-31T08:00 (local) or 2030-01-31T08:00:00Z.",
 )
-@click.option("--priority", type=int, help="Higher runs first. Default: 0")
+@click.option("--priority", type=int, metavar="N", help="Higher runs first. Default: 0.")
 @click.option(
-    "--lifo", is_flag=True, default=None, help="In front of its priority instead of behind."
+    "--lifo",
+    is_flag=True,
+    default=None,
+    help="Put the job before the others of its priority instead of after them.",
 )
 @click.option(
-    "--max-retries", "retry", type=int, help="Failures that are forgiven. Default: the task's own"
+    "--max-retries",
+    "retry",
+    type=int,
+    metavar="N",
+    help="Maximum retries after failures. Default: as declared by the task.",
 )
 @click.option(
     "--run-timeout",
     type=DURATION,
     metavar="TIME",
-    help="How long one run may take. Default: the task's own",
+    help="Time limit of one run. Default: as declared by the task.",
 )
 @click.option(
     "--ttl",
     type=DURATION,
     metavar="TIME",
-    help="It fails as expired if it has not started this long after it was due.",
+    help="Fail the job as expired if it has not started within this time after it was due.",
 )
 @click.option(
     "--result-ttl",
     type=DURATION,
     metavar="TIME",
-    help="How long its record is kept after it ended.",
+    help="How long to keep the job's record after it ends. Default: the queue's retention.",
 )
-@click.option("--key", help="Its key, in a keyed queue.")
+@click.option("--key", metavar="KEY", help="Key of the job, in a keyed queue.")
 @click.option(
     "--meta",
     "notes",
     metavar="NAME=TEXT",
     multiple=True,
-    help="A string that travels with the job; may be repeated.",
+    help="Metadata to store with the job. Repeat for several.",
 )
 @click.option(
     "--wait",
     type=DURATION,
     metavar="TIME",
-    help="Wait up to this long for the end; exit code 1 unless it completed.",
+    help="Wait up to this long for the job to end. Exit code 1 unless it completed.",
 )
 @on_store(create=True)
 async def submit(
@@ -147,11 +158,11 @@ async def submit(
     notes: tuple[str, ...],
     **given: Any,
 ) -> int:
-    """Submit a job of the task NAME, or many from JSON lines.
+    """Submit a job of the task NAME, or many jobs from JSON lines.
 
-    In a line, options are named as in Python: {"name": …, "args": […], "kwargs": {…}, "id": …, "delay": seconds,
-    "priority": …}. What the line does not say is taken from the command line. Lines with an id can be submitted again
-    safely, for example after an interruption.
+    A line has the names of the Python API: {"name": …, "args": […], "kwargs": {…}, "id": …,
+    "delay": seconds, "priority": …}. The command line sets the options that a line leaves out.
+    Lines with an id can be submitted again safely, e.g. after an interruption.
     """
     options = {
         k: v
@@ -164,12 +175,12 @@ async def submit(
     if lines is not None:
         if payload is not None or pairs or "id" in options or wait is not None:
             raise click.UsageError(
-                "--lines brings its own arguments: leave out --payload, --arg, --id and --wait"
+                "--lines cannot be combined with --payload, --arg, --id or --wait"
             )
         return await _submit_lines(ctl, target, lines, name, options)
     if name is None:
         raise click.UsageError(
-            "which task? Give its NAME, e.g. jq-ctl job submit charge --payload '{\"invoice\": 7}'"
+            "no task: give its NAME, e.g. jq-ctl job submit charge --payload '{\"invoice\": 7}'"
         )
     args, kwargs = arguments(payload, pairs)
     handle = await ctl.backend.within(target.named(name, **options).enqueue(*args, **kwargs))
@@ -182,14 +193,14 @@ async def _one(ctl: Ctl, handle: Job[Any], wait: float | None) -> int:
             await handle.wait(timeout=wait)
         except WaitTimeout:
             ctl.out.note(
-                f"job {handle.id} has not ended after {text.duration(wait * 1000)}; it goes on"
+                f"job {handle.id} has not ended after {text.duration(wait * 1000)}; it continues"
             )
     (record,) = await ctl.backend.locate([handle.id], handle.queue)
     ctl.out.show(
         {**documents.job(record), "duplicate": handle.duplicate}, lambda: job_table([record])
     )
     if handle.duplicate:
-        ctl.out.note(f"job {handle.id} was there already: nothing changed")
+        ctl.out.note(f"nothing was added: job {handle.id} exists already")
     return 0 if wait is None or record.state is State.COMPLETED else FAILED
 
 
@@ -197,7 +208,7 @@ async def _one(ctl: Ctl, handle: Job[Any], wait: float | None) -> int:
 
 
 def arguments(payload: str | None, pairs: Iterable[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """From --payload and --arg to positional and named arguments. UsageError names what is wrong."""
+    """Build positional and keyword arguments from --payload and --arg."""
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     match None if payload is None else _json(_source(payload), "--payload"):
@@ -205,11 +216,11 @@ def arguments(payload: str | None, pairs: Iterable[str]) -> tuple[tuple[Any, ...
             pass
         case list(items):
             args = tuple(items)
-        case dict(named):
-            kwargs = named
+        case dict(items):
+            kwargs = items
         case other:
             raise click.UsageError(
-                f"--payload must be an array of arguments or an object of named ones, not {other!r}"
+                f"--payload must be a JSON array or object of arguments, not {other!r}"
             )
     for pair in pairs:
         name, found, value = pair.partition("=")
@@ -227,7 +238,7 @@ def _note(pair: str) -> tuple[str, str]:
 
 
 def value_of(given: str) -> Any:
-    """A value from the command line, a file (@FILE) or standard input (-): JSON, or else text."""
+    """A value from the command line, a file (@FILE) or standard input (-): JSON, otherwise text."""
     return _json_or_text(_source(given).decode())
 
 
@@ -250,7 +261,7 @@ def _json(data: bytes | str, where: str) -> Any:
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError as e:
-        raise click.UsageError(f"{where} is no JSON: {e}") from e
+        raise click.UsageError(f"{where} is not valid JSON: {e}") from e
 
 
 def _json_or_text(value: str) -> Any:
@@ -260,19 +271,19 @@ def _json_or_text(value: str) -> Any:
         return value
 
 
-# ── many ──────────────────────────────────────────────────────────────────────────────────────────
+# ── many jobs ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _submit_lines(
     ctl: Ctl, queue: Queue, source: str, name: str | None, options: Mapping[str, Any]
 ) -> int:
-    """Bounded batches, in order. A bad line stops it with what was done so far."""
+    """Submit the lines in order, in batches. Stops at a bad line, and reports the progress."""
     accepted = duplicates = 0
     stream, total = _open(source)
     with stream, bar("submitting", total) as advance:
-        wanted = parse_lines(stream, name, options)
+        jobs = parse_lines(stream, name, options)
         try:
-            while batch := list(islice(wanted, _BATCH)):
+            while batch := list(islice(jobs, _BATCH)):
                 handles = await _put(ctl, queue, batch)
                 duplicates += sum(h.duplicate for h in handles)
                 accepted += sum(not h.duplicate for h in handles)
@@ -280,28 +291,26 @@ async def _submit_lines(
         except JobqError as e:
             accepted += len(e.accepted) if isinstance(e, QueueFull) else 0
             done = (
-                f" ({text.plural(accepted + duplicates, 'job')} before it were submitted)"
+                f" ({text.plural(accepted + duplicates, 'job')} submitted before it)"
                 if accepted + duplicates
                 else ""
             )
             fail(f"{e}{done}", USAGE if isinstance(e, InvalidJob) else FAILED, e)
     document = {"queue": queue.name, "accepted": accepted, "duplicates": duplicates}
-    repeated = f", {duplicates:,} were there already" if duplicates else ""
+    repeated = f", {duplicates:,} already there" if duplicates else ""
     ctl.out.show(
         document, lambda: f"{text.plural(accepted, 'job')} accepted in {queue.name}{repeated}"
     )
     return 0
 
 
-async def _put(ctl: Ctl, queue: Queue, batch: list[Wanted]) -> list[Job[Any]]:
+async def _put(ctl: Ctl, queue: Queue, batch: list[JobLine]) -> list[Job[Any]]:
     calls = []
-    for wanted in batch:
+    for job in batch:
         try:
-            calls.append(
-                queue.named(wanted.name, **wanted.options).bind(*wanted.args, **wanted.kwargs)
-            )
+            calls.append(queue.named(job.name, **job.options).bind(*job.args, **job.kwargs))
         except (JobqError, TypeError) as e:
-            raise InvalidJob(f"line {wanted.line}: {e}") from e
+            raise InvalidJob(f"line {job.line}: {e}") from e
     try:
         return await ctl.backend.within(queue.enqueue_many(calls))
     except InvalidJob as e:
@@ -309,7 +318,7 @@ async def _put(ctl: Ctl, queue: Queue, batch: list[Wanted]) -> list[Job[Any]]:
 
 
 def _open(source: str) -> tuple[Any, int | None]:
-    """The lines, and how many there are if that can be known."""
+    """Open a file of lines and count them. The count is None for standard input."""
     if source == "-":
         return sys.stdin.buffer, None
     try:
@@ -322,18 +331,18 @@ def _open(source: str) -> tuple[Any, int | None]:
 
 def parse_lines(
     lines: Iterable[bytes], name: str | None, options: Mapping[str, Any]
-) -> Iterator[Wanted]:
-    """One job per line that is not blank. InvalidJob names the line."""
+) -> Iterator[JobLine]:
+    """Parse one job per line, skipping blank lines. Raises InvalidJob with the line number."""
     for number, line in enumerate(lines, 1):
         if line.strip():
-            yield _wanted(number, line, name, options)
+            yield _parse_line(number, line, name, options)
 
 
-def _wanted(number: int, line: bytes, name: str | None, options: Mapping[str, Any]) -> Wanted:
+def _parse_line(number: int, line: bytes, name: str | None, options: Mapping[str, Any]) -> JobLine:
     try:
         value = msgspec.json.decode(line)
     except msgspec.DecodeError as e:
-        raise InvalidJob(f"line {number} is no JSON: {e}") from e
+        raise InvalidJob(f"line {number} is not valid JSON: {e}") from e
     if isinstance(value, list):
         value = {"args": value}
     if not isinstance(value, dict):
@@ -343,12 +352,13 @@ def _wanted(number: int, line: bytes, name: str | None, options: Mapping[str, An
     if unknown := [key for key in value if key not in _FIELDS]:
         known = ", ".join(_FIELDS)
         raise InvalidJob(
-            f'line {number} has an unknown field {unknown[0]!r}: arguments go into "kwargs"; a line may have {known}'
+            f'line {number} has an unknown field {unknown[0]!r}: arguments belong in "kwargs". '
+            f"Known fields: {known}"
         )
     task = value.get("name", name)
     if not isinstance(task, str):
         raise InvalidJob(
-            f'line {number} names no task: give it a "name", or NAME on the command line'
+            f'line {number} has no task: add a "name", or give NAME on the command line'
         )
     args, kwargs = value.get("args", []), value.get("kwargs", {})
     if not isinstance(args, list) or not isinstance(kwargs, dict):
@@ -356,7 +366,7 @@ def _wanted(number: int, line: bytes, name: str | None, options: Mapping[str, An
     own = {key: value[key] for key in _OPTIONS if key in value}
     if isinstance(own.get("at"), str):
         own["at"] = _time(number, own["at"])
-    return Wanted(number, task, tuple(args), kwargs, {**options, **own})
+    return JobLine(number, task, tuple(args), kwargs, {**options, **own})
 
 
 def _time(number: int, value: str) -> datetime:

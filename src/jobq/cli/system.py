@@ -1,4 +1,4 @@
-"""`jq-ctl status` and `jq-ctl version`."""
+"""`jq-ctl status` and `jq-ctl version`: the store as a whole, and the installation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jobq.core.version import __version__
 )
 @on_store
 async def status(ctl: Ctl) -> None:
-    """Show whether the store answers, what is in it, who works, and what needs a look."""
+    """Show whether the store replies, its queues and workers, and what needs attention."""
     began = time.monotonic()
     records = await ctl.backend.queues()
     answered_ms = (time.monotonic() - began) * 1000
@@ -35,7 +35,7 @@ async def status(ctl: Ctl) -> None:
         if any(q.tenant == ctl.backend.tenant for q in w.queues)
     ]
     totals = {s: sum(q.stats.counts.get(s, 0) for q in queues) for s in State}
-    worries = [
+    notices = [
         *(f"{q.record.queue.queue} is paused" for q in queues if q.stats.paused),
         *(
             f"{q.record.queue.queue} has {text.plural(n, 'job')} waiting and no worker"
@@ -55,7 +55,7 @@ async def status(ctl: Ctl) -> None:
         "counts": {s.value: n for s, n in totals.items()},
         "workers": len(workers),
         "slots": sum(w.concurrency for w in workers),
-        "notices": worries,
+        "notices": notices,
         "queues": [q.document for q in queues],
     }
 
@@ -65,7 +65,7 @@ async def status(ctl: Ctl) -> None:
         parts: list[RenderableType] = [
             details(
                 [
-                    ("Store", f"{ctl.backend.store.url}  (answered in {answered_ms:.1f} ms)"),
+                    ("Store", f"{ctl.backend.store.url}  (replied in {answered_ms:.1f} ms)"),
                     (
                         "Workers",
                         f"{len(workers)}, {busy:,} of {slots:,} slots busy" if workers else "none",
@@ -79,7 +79,7 @@ async def status(ctl: Ctl) -> None:
         ]
         if queues:
             parts += [Text(), queue_table(queues)]
-        parts += [Text("! ", style="yellow") + Text(worry) for worry in worries]
+        parts += [Text("! ", style="yellow") + Text(notice) for notice in notices]
         return Group(*parts)
 
     ctl.out.show(document, render)
@@ -92,7 +92,7 @@ def _counted(state: State, n: int) -> Text:
 @click.command(cls=Command)
 @click.pass_context
 def version(ctx: click.Context) -> None:
-    """Print the versions of jobq and of what it runs on."""
+    """Print the versions of jobq, Python and the platform."""
     facts = {
         "jobq": __version__,
         "python": platform.python_version(),

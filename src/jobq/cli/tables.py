@@ -1,7 +1,7 @@
-"""Tables that fit the terminal without losing anything unseen.
+"""Tables that fit the terminal, and say so when they leave something out.
 
-Where the columns do not fit side by side, columns that can be spared are left out and named below the table. If that is not
-enough, every row is shown as names and values below each other.
+A table that is too wide loses its least important columns, and lists them below. If that is not
+enough, each row is printed as a list of names and values.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from jobq.cli.text import clean
 
 Cell = str | Text | int | float | None
 
-_SHORTEST = 16
-"""The fewest characters that a column which shrinks is cut to."""
+_MIN_SHRUNK_WIDTH = 16
+"""Characters. A column that shrinks is not cut below this: shorter texts say too little."""
 
 
 class Column(NamedTuple):
@@ -28,12 +28,12 @@ class Column(NamedTuple):
 
     title: str
     right: bool = False
-    shrinks: bool = False  # may be cut with an ellipsis; the others are kept whole
-    spare: int = 0  # above 0: may be left out, the highest first
+    shrinks: bool = False  # may be cut with an ellipsis; other columns are never cut
+    spare: int = 0  # above 0: the column may be left out, the highest number first
 
 
-class Fitted:
-    """Rows of cells, laid out when the width is known."""
+class FittedTable:
+    """A table whose layout is chosen when the width is known."""
 
     def __init__(
         self, columns: Sequence[Column], rows: Sequence[Sequence[Text]], title: str | None
@@ -45,28 +45,27 @@ class Fitted:
         self._least = [self._narrowest(n) for n in range(len(columns))]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As a table, a table with a note, or below each other."""
+        """Print a table, a table with fewer columns and a note, or lists."""
         kept = self._fitting(options.max_width)
         if kept is None:
-            yield from self._below_each_other()
+            yield from self._as_lists()
             return
         yield self._grid(kept)
         if left_out := [column.title for n, column in enumerate(self._columns) if n not in kept]:
             yield Text(
-                f"not shown for want of width: {', '.join(left_out)} (-o json has everything)",
+                f"columns that did not fit: {', '.join(left_out)} (-o json shows everything)",
                 style="bright_black",
             )
 
     def _narrowest(self, n: int) -> int:
         widest = max([len(self._columns[n].title), *(row[n].cell_len for row in self._rows)])
-        return min(widest, _SHORTEST) if self._columns[n].shrinks else widest
+        return min(widest, _MIN_SHRUNK_WIDTH) if self._columns[n].shrinks else widest
 
     def _fitting(self, width: int) -> list[int] | None:
-        """The columns to show; None if not even those that cannot be spared fit."""
+        """The columns to show, or None if the mandatory ones do not fit."""
         kept = list(range(len(self._columns)))
-        while (
-            sum(self._least[n] + 2 * self._gap for n in kept) > width
-        ):  # a terminal's rules cost as much as its gaps
+        # Twice the gap: on a terminal, the rules between columns are as wide as the gaps.
+        while sum(self._least[n] + 2 * self._gap for n in kept) > width:
             spare = max(kept, key=lambda n: (self._columns[n].spare, n))
             if not self._columns[spare].spare:
                 return None
@@ -74,7 +73,7 @@ class Fitted:
         return kept
 
     def _grid(self, kept: Sequence[int]) -> Table:
-        """The house style: ruled on a terminal, bare columns in a pipe."""
+        """Lines between the columns on a terminal, only spaces in a pipe."""
         terminal = sys.stdout.isatty()
         grid = Table(
             box=box.SIMPLE_HEAD if terminal else None,
@@ -96,11 +95,11 @@ class Fitted:
             )
         for row in self._rows:
             for text in row:
-                text.no_wrap, text.overflow = True, "ellipsis"  # cut, and seen to be cut
+                text.no_wrap, text.overflow = True, "ellipsis"  # a cut text ends with an ellipsis
             grid.add_row(*(row[n] for n in kept))
         return grid
 
-    def _below_each_other(self) -> RenderResult:
+    def _as_lists(self) -> RenderResult:
         if self._title:
             yield Text(self._title, style="bold")
         for row in self._rows:
@@ -115,13 +114,13 @@ class Fitted:
 
 def table(
     columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, title: str | None = None
-) -> Fitted:
-    """A table in the house style."""
-    return Fitted(columns, [[cell(value) for value in row] for row in rows], title)
+) -> FittedTable:
+    """Build a table in jq-ctl's style."""
+    return FittedTable(columns, [[cell(value) for value in row] for row in rows], title)
 
 
 def cell(value: Cell) -> Text:
-    """A value as a cell. Never markup: what users stored is data."""
+    """Format a value as a cell. Users' texts are never interpreted as markup."""
     if isinstance(value, Text):
         return value
     if value is None or value == "":

@@ -1,4 +1,4 @@
-"""How values read in a terminal: ages, durations, counts, states. Nothing here prints."""
+"""Formatting values for a terminal: ages, durations, counts, states. Nothing here prints."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def clean(value: object) -> str:
-    """One line that is safe to print: what users stored may hold line breaks and terminal escapes."""
+    """Make a user's text safe to print on one line: no line breaks, no terminal escapes."""
     return " ".join(
         "".join(c if unicodedata.category(c)[0] != "C" else " " for c in str(value)).split()
     )
 
 
 def clean_lines(value: str) -> str:
-    """The same, with line breaks and tabs kept: tracebacks and log lines."""
+    """Like `clean`, but keeps line breaks and tabs, for tracebacks and log lines."""
     return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else "�" for c in value)
 
 
 def parse_duration(value: str) -> float:
-    """Seconds, from `90`, `1.5`, `500ms`, `15m`, `1h30m`, `7d`. ValueError says what it looks like."""
+    """Parse `90`, `1.5`, `500ms`, `15m`, `1h30m` or `7d` into seconds. Raises ValueError."""
     try:
         seconds = float(value)
     except ValueError:
         parts = _PART.findall(value)
         if not parts or "".join(n + unit for n, unit in parts) != value:
             raise ValueError(
-                f"{value!r} is no duration: write seconds, or for example 500ms, 90s, 15m, 1h30m, 7d"
+                f"{value!r} is not a duration: use seconds, or e.g. 500ms, 90s, 15m, 1h30m, 7d"
             ) from None
         seconds = sum(float(n) * _UNITS_MS[unit] for n, unit in parts) / 1000
     if not 0 <= seconds < 1e10:
-        raise ValueError(f"{value!r} is no duration: it must be 0 or more, and finite")
+        raise ValueError(f"{value!r} is not a duration: it must be finite and not negative")
     return seconds
 
 
 def duration(ms: float | None) -> str:
-    """About how long, in two figures that matter: `340ms`, `12.3s`, `4m05s`, `3h12m`, `5d`."""
+    """A rounded duration in at most two units: `340ms`, `12s`, `4m05s`, `3h12m`, `5d`."""
     if ms is None:
         return "-"
     if ms < 1000:
@@ -64,19 +64,19 @@ def duration(ms: float | None) -> str:
     seconds = ms / 1000
     if seconds < 60:
         return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
-    for unit, size, small, part, most in (
+    for unit, size, small, part, limit in (
         ("m", 60, "s", 1, 3600),
         ("h", 3600, "m", 60, 86400),
         ("d", 86400, "h", 3600, math.inf),
     ):
-        if seconds < most:
+        if seconds < limit:
             rest = int(seconds % size // part)
             return f"{int(seconds // size)}{unit}" + (f"{rest:02d}{small}" if rest else "")
-    raise AssertionError("there is no end of days")
+    raise AssertionError("unreachable: every duration is below infinity")
 
 
 def relative(at_ms: int | None, now_ms: int) -> str:
-    """`3m12s ago`, `in 20s`."""
+    """A time relative to now: `3m12s ago`, `in 20s`."""
     if at_ms is None:
         return "-"
     return (
@@ -85,7 +85,7 @@ def relative(at_ms: int | None, now_ms: int) -> str:
 
 
 def iso(at_ms: int | None) -> str | None:
-    """A time as documents carry it: ISO 8601 in UTC, with milliseconds."""
+    """A time as in documents: ISO 8601 in UTC, with milliseconds."""
     if at_ms is None:
         return None
     return (
@@ -96,7 +96,7 @@ def iso(at_ms: int | None) -> str | None:
 
 
 def clock(at_ms: int) -> str:
-    """The time of day here, for lines that scroll by."""
+    """The local time of day, with milliseconds."""
     return datetime.fromtimestamp(at_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
 
 
@@ -106,7 +106,7 @@ def state(value: State) -> Text:
 
 
 def count(value: int, style: str = "") -> Text:
-    """A number with separators; zero steps back."""
+    """A number with thousands separators. Zero is grey."""
     return Text(f"{value:,}", style=style) if value else Text("0", style="bright_black")
 
 
@@ -116,7 +116,7 @@ def plural(n: int, noun: str) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The values as a row of bars, the highest one full."""
+    """Draw the values as a row of bars, scaled to the highest."""
     top = max(values, default=0)
     if not top:
         return _SPARKS[0] * len(values)

@@ -1,4 +1,4 @@
-"""`jq-worker`: runs the jobs of an application's queues until it is asked to stop."""
+"""`jq-worker`: run the jobs of an application's queues until the process is asked to stop."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ _Source = click.core.ParameterSource
 
 _HELP = """Run the jobs of an application's queues.
 
-The app is imported from the current directory or the installed packages; MODULE:QUEUE may be written without --app. On
-SIGTERM or Ctrl-C the worker claims no more jobs, lets running ones finish for --drain, and releases the rest at no cost to
-their retries. A second signal releases them at once. Exit code 0 after a stop that was asked for.
+jq-worker imports the app from the current directory or the installed packages. On SIGTERM or
+Ctrl-C it stops claiming jobs, waits up to --drain for running jobs to finish, and releases the
+rest, so that another worker runs them. A release does not use up a retry. A second signal
+releases running jobs at once. The exit code is 0 after a requested stop.
 
-\b
-Options can come from the environment (JQ_APP, JQ_CONCURRENCY, …) or from --config. The command line wins over the
-environment, the environment over the file. JQ_URL is the store of queues for which the app names none.
+Options can also be set in the environment (JQ_APP, JQ_CONCURRENCY, …) or in the file of --config.
+The command line overrides the environment, and the environment overrides the file. JQ_URL is the
+store of queues for which the app names none.
 
 \b
 Examples:
   jq-worker shop.jobs:billing
   jq-worker --app shop.jobs:billing,emails --concurrency 20
-  jq-worker --app shop.jobs --queues emails,billing      # all queues of the module; these two, in this order
+  jq-worker --app shop.jobs --queues emails,billing      # two of the module's queues
   JQ_URL=valkey://localhost:6379 jq-worker --app shop.jobs:billing --drain 5m
 """
 
 
 def _configured(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
-    """Let a YAML file give the defaults of the other options."""
+    """Read defaults of the other options from a YAML file."""
     if path is None:
         return
     try:
@@ -54,15 +55,16 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     except OSError as e:
         raise click.BadParameter(f"cannot read {path}: {e.strerror}") from e
     except yaml.YAMLError as e:
-        raise click.BadParameter(f"{path} is no YAML: {' '.join(str(e).split())}") from e
+        raise click.BadParameter(f"{path} is not valid YAML: {' '.join(str(e).split())}") from e
     if not isinstance(values, dict):
-        raise click.BadParameter(f"{path} must have one option per line, e.g. concurrency: 20")
+        raise click.BadParameter(f"{path} must map options to values, e.g. concurrency: 20")
     options_of = [p for p in ctx.command.params if isinstance(p, click.Option)]
     known = {p.name for p in options_of if p.name not in ("config", "help", "version")}
     options = {str(key).replace("-", "_"): value for key, value in values.items()}
     if unknown := [key for key in options if key not in known]:
         raise click.BadParameter(
-            f"{path} has {unknown[0]!r}, which is no option of jq-worker: {', '.join(sorted(filter(None, known)))}"
+            f"{path} has an unknown option {unknown[0]!r}. "
+            f"Options of jq-worker: {', '.join(sorted(filter(None, known)))}"
         )
     for key in _LISTS:
         if isinstance(options.get(key), str):
@@ -86,7 +88,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     is_eager=True,
     expose_value=False,
     callback=_configured,
-    help="A YAML file with these options.",
+    help="YAML file with any of these options, e.g. `concurrency: 20`.",
 )
 @click.argument("apps", metavar="[MODULE:QUEUE]...", nargs=-1)
 @click.option(
@@ -94,27 +96,30 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     "app",
     metavar="MODULE:QUEUE",
     multiple=True,
-    help="The queue to work; QUEUE,QUEUE2 for several, MODULE for all in it. May be repeated.",
+    help="Queue to work on; MODULE:QUEUE,QUEUE2 for several, MODULE for all queues in it. "
+    "Repeat for several modules. May be written without --app.",
 )
 @click.option(
     "--queues",
     metavar="NAMES",
     multiple=True,
-    help="Of the app's queues only those with these names, e.g. billing,emails.",
+    help="Only these queues of the app, e.g. billing,emails. Default: all.",
 )
-# JQ_URL is not this option: it is where queues are that name no store, and an app that names one means it.
+# JQ_URL does not set this option: it is the store of queues that name none, and must not override
+# an app that does.
 @click.option(
     "--url",
     metavar="URL",
     allow_from_autoenv=False,
-    help="Work on this store, whatever the app says.",
+    help="Store to work on, instead of the one that the app names.",
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="Jobs that run at a time.",
+    metavar="N",
+    help="Maximum jobs that run at once.",
 )
 @click.option(
     "--lease",
@@ -122,7 +127,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     metavar="TIME",
     default="15s",
     show_default=True,
-    help="How long a dead worker's jobs stay with it.",
+    help="How long until another worker may take over the jobs of a dead worker.",
 )
 @click.option(
     "--drain",
@@ -130,34 +135,35 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     metavar="TIME",
     default="30s",
     show_default=True,
-    help="How long running jobs may take to finish on a stop.",
+    help="How long to wait for running jobs on shutdown, before they are released.",
 )
 @click.option(
     "--wait",
     type=DURATION,
     metavar="TIME",
-    help="How long to wait for a store that is away at the start. Default: for ever",
+    help="How long to wait at startup for a store that is unavailable. Default: forever.",
 )
 @click.option(
     "--worker-id",
     "--name",
     "worker_id",
     metavar="NAME",
-    help="The worker's name, unique among the workers of a store. Default: host and process id",
+    help="Name of the worker, unique in its store. Default: host, process id and a random suffix.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(list(logs.LEVELS)),
     default="info",
     show_default=True,
-    help="What is logged to stderr: each job's end at info, its start at debug, every exchange with the store at trace.",
+    help="Log level. info logs the end of each job, debug also its start, trace also every call to "
+    "the store.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(logs.FORMATS),
     default="text",
     show_default=True,
-    help="Lines for people, or a JSON object per line. An app that configures logging itself keeps its own format.",
+    help="text, or one JSON object per line. An app that configures logging keeps its own format.",
 )
 @click.version_option(__version__, prog_name="jq-worker")
 @click.pass_context
@@ -176,10 +182,10 @@ def main(
     log_format: logs.LogFormat,
 ) -> None:
     if url is not None:
-        os.environ["JQ_URL"] = url  # for queues that leave the store open, before they are made
+        os.environ["JQ_URL"] = url  # for queues that name no store; set before the app creates them
     names = [name for part in queues for name in part.split(",") if name]
     try:
-        working = chosen(load(_named(ctx, apps, app)), names)
+        working = chosen(load(_specs(ctx, apps, app)), names)
         # After the import: an application that configures logging has done so by now.
         logs.configure(
             log_level,
@@ -205,35 +211,36 @@ def main(
         fail(str(e), FAILED, e)
 
 
-def _named(ctx: click.Context, apps: tuple[str, ...], app: tuple[str, ...]) -> tuple[str, ...]:
-    """What the arguments and --app name together. What is typed wins over the environment and the file."""
+def _specs(ctx: click.Context, apps: tuple[str, ...], app: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments and --app together. The command line overrides the environment and the file."""
     typed = ctx.get_parameter_source("app") is _Source.COMMANDLINE
     found = (*apps, *(app if typed or not apps else ()))
     if not found:
         raise click.UsageError(
-            "Which queue? Name one as MODULE:QUEUE, e.g. jq-worker shop.jobs:billing", ctx
+            "no queue: give one as MODULE:QUEUE, e.g. jq-worker shop.jobs:billing", ctx
         )
     return found
 
 
 def _check_tasks(queues: list[Queue]) -> None:
-    """A worker without tasks would claim jobs and fail every one of them."""
+    """Refuse to start without tasks: the worker would claim jobs and fail every one of them."""
     if any(queue.tasks for queue in queues):
         return
     names = ", ".join(queue.name for queue in queues)
     raise ConfigError(
-        f"no tasks in {names}: is the module that defines them imported? Name it, or import it in the app"
+        f"no tasks in {names}: import the module that defines them in the app, "
+        "or add that module to the command line"
     )
 
 
 async def _work(queues: list[Queue], *, wait: float | None, **options: Any) -> None:
-    """Until it is asked to stop."""
+    """Run a worker until it is asked to stop."""
     for queue in queues:
         if queue.tasks:
             log.info("queue %s has the tasks %s", queue.name, ", ".join(sorted(queue.tasks)))
         else:
             log.warning(
-                "queue %s has no tasks: the module that defines them is not imported", queue.name
+                "queue %s has no tasks: is the module that defines them imported?", queue.name
             )
     worker = Worker(*queues, **options)
     worker._ends_process = True
@@ -241,16 +248,15 @@ async def _work(queues: list[Queue], *, wait: float | None, **options: Any) -> N
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """asyncio.run, on uvloop where it is installed."""
+    """Run the coroutine on uvloop if it is installed, otherwise on asyncio's event loop."""
     try:
         import uvloop
     except ImportError:
         run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
     else:
         run = uvloop.run
-    run(
-        work
-    )  # not in the `except`: every error of a handler would be shown as raised while that one was handled
+    # Not inside the `except`: the ImportError would be the context of every error in a handler.
+    run(work)
 
 
 if __name__ == "__main__":

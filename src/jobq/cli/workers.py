@@ -1,4 +1,4 @@
-"""`jq-ctl worker …`: who works, and asking them to stop."""
+"""`jq-ctl worker …`: list workers, and ask them to drain, resume or shut down."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jobq.cli.options import DURATION, FAILED, Ctl, fail, noun, on_store
 from jobq.cli.output import Column, table
 from jobq.core.workers import WorkerRecord, WorkerRequest
 
-worker = noun("worker", "See the workers, and ask them to drain, to go on, or to shut down.")
+worker = noun("worker", "List workers, and ask them to drain, resume or shut down.")
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 _ASKED: dict[WorkerRequest, str] = {
-    "drain": "was asked to finish what it runs and claim nothing more",
+    "drain": "was asked to finish its running jobs and claim no more",
     "resume": "was asked to claim jobs again",
-    "shutdown": "was asked to finish what it runs and stop",
-    "shutdown-now": "was asked to release what it runs and stop",
+    "shutdown": "was asked to finish its running jobs and stop",
+    "shutdown-now": "was asked to release its running jobs and stop",
 }
 _DONE: dict[WorkerRequest, str] = {
     "drain": "is drained",
@@ -33,7 +33,10 @@ _DONE: dict[WorkerRequest, str] = {
 
 def _wait_option(until: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
     return click.option(
-        "--wait", type=DURATION, metavar="TIME", help=f"Wait up to this long until {until}."
+        "--wait",
+        type=DURATION,
+        metavar="TIME",
+        help=f"Wait up to this long until {until}, e.g. 5m.",
     )
 
 
@@ -41,21 +44,26 @@ def _wait_option(until: str) -> Callable[[click.decorators.FC], click.decorators
 @click.option("-q", "--queue", metavar="NAME", help="Only workers of this queue.")
 @on_store
 async def list_(ctl: Ctl, queue: str | None) -> None:
-    """List the workers that are alive."""
+    """List live workers."""
     records = await _workers(ctl, queue)
     ctl.out.show([documents.worker(r) for r in records], lambda: _table(ctl, records))
     if not records:
-        ctl.out.note("no workers: start one with jq-worker --app module:queue")
+        ctl.out.note("no workers: start one with jq-worker module:queue")
 
 
 @worker.command(
-    examples="jq-ctl worker drain web-3-4711-96f22d\njq-ctl worker drain web-3-4711-96f22d --wait 5m"
+    examples="""
+    jq-ctl worker drain web-3-4711-96f22d
+    jq-ctl worker drain web-3-4711-96f22d --wait 5m
+    """
 )
 @names_argument
-@_wait_option("they run nothing")
+@_wait_option("no job runs on them")
 @on_store
 async def drain(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
-    """Ask workers to claim no more jobs and finish those they run. They stay, until `resume` or `shutdown`."""
+    """Ask workers to stop claiming jobs and finish their running ones.
+
+    The processes keep running until `resume` or `shutdown`."""
     return await _ask(ctl, names, "drain", wait)
 
 
@@ -69,38 +77,44 @@ async def resume(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
 
 
 @worker.command(
-    examples="jq-ctl worker shutdown web-3-4711-96f22d --wait 1m\njq-ctl worker shutdown web-3-4711-96f22d --now"
+    examples="""
+    jq-ctl worker shutdown web-3-4711-96f22d --wait 1m
+    jq-ctl worker shutdown web-3-4711-96f22d --now
+    """
 )
 @names_argument
 @click.option(
     "--now",
     is_flag=True,
-    help="Release running jobs instead of letting them finish, at no cost to their retries.",
+    help="Release running jobs at once instead of waiting for them. This uses up no retry.",
 )
-@_wait_option("they are gone")
+@_wait_option("they have stopped")
 @on_store
 async def shutdown(ctl: Ctl, names: tuple[str, ...], now: bool, wait: float | None) -> int:
-    """Ask workers to stop as on SIGTERM: they claim no more jobs, finish those they run, and release what takes too long."""
+    """Ask workers to stop, as SIGTERM does.
+
+    They stop claiming jobs, wait up to --drain for running ones, and release the rest."""
     return await _ask(ctl, names, "shutdown-now" if now else "shutdown", wait)
 
 
-async def _ask(ctl: Ctl, names: Sequence[str], wish: WorkerRequest, wait: float | None) -> int:
-    """Leave the wish with each; they hear of it with their next heartbeat."""
+async def _ask(ctl: Ctl, names: Sequence[str], request: WorkerRequest, wait: float | None) -> int:
+    """Store a request for each worker. A worker reads it with its next heartbeat."""
     alive = {r.name for r in await _workers(ctl, None)}
     if missing := [name for name in names if name not in alive]:
         fail(f"no worker {', '.join(missing)}: jq-ctl worker list shows those that are alive")
     asked = {
-        name: await ctl.backend.within(ctl.backend.store.ask_worker(name, wish)) for name in names
+        name: await ctl.backend.within(ctl.backend.store.ask_worker(name, request))
+        for name in names
     }
-    done = await _until_done(ctl, names, wish, wait) if wait is not None else set()
+    done = await _until_done(ctl, names, request, wait) if wait is not None else set()
 
     def line(name: str) -> Text:
-        said = "was gone already" if not asked[name] else (_DONE if name in done else _ASKED)[wish]
-        return Text(f"{name} {said}")
+        result = (_DONE if name in done else _ASKED)[request]
+        return Text(f"{name} {result if asked[name] else 'had stopped already'}")
 
     ctl.out.show(
         [
-            {"name": name, "asked": asked[name], "wish": wish, "done": name in done}
+            {"name": name, "asked": asked[name], "wish": request, "done": name in done}
             for name in names
         ],
         lambda: Group(*(line(name) for name in names)),
@@ -111,22 +125,24 @@ async def _ask(ctl: Ctl, names: Sequence[str], wish: WorkerRequest, wait: float 
     return 0 if all(asked.values()) else FAILED
 
 
-async def _until_done(ctl: Ctl, names: Sequence[str], wish: WorkerRequest, wait: float) -> set[str]:
-    """Those that have done what they were asked to, as their heartbeats tell."""
+async def _until_done(
+    ctl: Ctl, names: Sequence[str], request: WorkerRequest, wait: float
+) -> set[str]:
+    """Wait for the workers. Returns those whose heartbeats show that the request is carried out."""
     end = time.monotonic() + wait
     while True:
         alive = {r.name: r for r in await _workers(ctl, None)}
-        done = {name for name in names if _has_done(alive.get(name), wish)}
+        done = {name for name in names if _has_done(alive.get(name), request)}
         if len(done) == len(set(names)) or time.monotonic() >= end:
             return done
-        # Heartbeats come by the second, and there is nothing to listen for.
+        # Poll: heartbeats arrive about once per second and send no signal.
         await asyncio.sleep(min(0.2, max(0.0, end - time.monotonic())))
 
 
-def _has_done(record: WorkerRecord | None, wish: WorkerRequest) -> bool:
-    if wish == "drain":
+def _has_done(record: WorkerRecord | None, request: WorkerRequest) -> bool:
+    if request == "drain":
         return record is None or (record.draining and not record.active)
-    if wish == "resume":
+    if request == "resume":
         return record is not None and not record.draining
     return record is None
 

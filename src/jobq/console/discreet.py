@@ -1,4 +1,4 @@
-"""Commands whose errors show no password and no control character, whatever was typed or stored."""
+"""click commands whose error messages never contain passwords or control characters."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jobq.core.redact import redacted
 
 
 def said(message: object) -> str:
-    """A message as it may be printed: on one line, with passwords hidden and control characters escaped."""
+    """Make a message safe to print: one line, passwords hidden, control characters escaped."""
     return one_line(redacted(str(message)))
 
 
 class Discreet(click.Command):
-    """A command that hides passwords in everything click says about it. Groups do so for their commands too."""
+    """A command that hides passwords in click's error messages. A group covers its commands."""
 
     def make_context(
         self,
@@ -27,7 +27,7 @@ class Discreet(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Read what was typed; a mistake is quoted without passwords."""
+        """Parse the arguments. An error that quotes them hides passwords."""
         with _discreetly():
             return super().make_context(info_name, args, parent, **extra)
 
@@ -38,7 +38,7 @@ class Discreet(click.Command):
 
 
 class DiscreetGroup(Discreet, click.Group):
-    """A group of them."""
+    """A group that hides passwords in the errors of all its commands."""
 
 
 @contextmanager
@@ -46,6 +46,6 @@ def _discreetly() -> Iterator[None]:
     try:
         yield
     except click.ClickException as e:
-        # click declares it final; there is no other way to change what an error of its own says.
+        # click declares `message` final, but there is no other way to change an error of click.
         e.message = "\n".join(said(line) for line in e.message.split("\n"))  # type: ignore[misc]
         raise

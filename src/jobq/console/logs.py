@@ -1,7 +1,8 @@
-"""How jq-worker and jq-relay log: one record per line, as text for people or as JSON for programs, to stderr.
+"""Logging of jq-worker and jq-relay: to stderr, as text or as one JSON object per line.
 
-An application that configures logging when it is imported keeps its own handlers and formats. Passwords in URLs are hidden,
-and control characters of users' texts are escaped: a record begins where a line begins without indentation, and nowhere else.
+An application that configures logging when it is imported keeps its handlers and formats.
+Passwords in URLs are hidden and control characters are escaped. In the text format, every line of
+a record but its first is indented, so a user's text cannot forge a record.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from jobq.core.redact import redacted
 LogFormat = Literal["text", "json"]
 FORMATS: tuple[LogFormat, ...] = ("text", "json")
 TRACE = 5
-"""Below DEBUG: every exchange with a store."""
+"""Log level below DEBUG, for every call to a store."""
 LEVELS = {
     "trace": TRACE,
     "debug": logging.DEBUG,
@@ -34,9 +35,9 @@ _INDENT = "    "
 
 
 def configure(level: str, format: LogFormat, *, chosen: bool = True) -> None:
-    """Log at this level in this format, unless the application logs in a way of its own.
+    """Set up logging, unless the application has configured it.
 
-    An application's own configuration stays as it is, except that a level which the operator has `chosen` applies to jobq."""
+    If it has, only a level that the operator has `chosen` is applied, to jobq's loggers."""
     logging.addLevelName(TRACE, "TRACE")
     root = logging.getLogger()
     if root.handlers or logging.getLogger("jobq").handlers:
@@ -50,21 +51,21 @@ def configure(level: str, format: LogFormat, *, chosen: bool = True) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level and message. Further lines of a message, and tracebacks, are indented."""
+    """Time, level and message. Further lines of a message and tracebacks are indented."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as text."""
+        """Format the record as text."""
         return redacted(lines(super().format(record))).replace("\n", f"\n{_INDENT}")
 
 
 class JsonFormatter(logging.Formatter):
-    """An object per line: at, level, logger, message, the record's own attributes, and `error` with its traceback."""
+    """One object per line: at, level, logger, message, extra attributes, and `error`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON."""
+        """Format the record as JSON."""
         document: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC)
             .isoformat(timespec="milliseconds")
@@ -85,8 +86,6 @@ class JsonFormatter(logging.Formatter):
             }
         try:
             encoded = msgspec.json.encode(document, enc_hook=str).decode()
-        except (
-            Exception
-        ):  # a lone surrogate, as in file names that are no UTF-8; an attribute of a strange type
+        except Exception:  # e.g. a lone surrogate from a file name, or an attribute of unknown type
             encoded = json.dumps(document, default=shown, skipkeys=True)
         return json_text(encoded)
