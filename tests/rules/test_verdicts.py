@@ -9,12 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobq.core import dead_letters, verdicts
-from jobq.core.commands import Cancel
+from jobq.core.commands import Cancel, Remove
 from jobq.core.graph import check_locks
 from jobq.core.queues import QueueConfig, RetentionData
 from jobq.core.records import ChildPolicy, Failure, JobSpec, Mode, Topic, UniqueSpec
 from jobq.core.retention import kept_ms
-from jobq.core.states import State
+from jobq.core.states import Kind, State
 from jobq.core.verdicts import ChildEnd
 from jobq.errors import InvalidJob
 from jobq.stores.conformance.kit import HOUR, LEASE, SECOND, Desk, complete, fail, read_all
@@ -107,6 +107,30 @@ def test_a_dead_letter_is_what_core_says(
         assert copy.origin == dead_letters.origin("work", id)
         assert (copy.priority, copy.attempt, copy.failures) == (4, 0, 0)
         assert copy.failure == await own_failure(q, id)
+
+    table.play(play)
+
+
+@examples(40)
+@given(id=ids)
+@example("ü" * 256)
+@example("x" * 252)
+def test_the_copy_of_a_job_whose_id_is_used_again_has_the_id_that_core_says(
+    table: Table, id: str
+) -> None:
+    async def play(q: Desk) -> None:
+        graves = q.beside("graves")
+        await q.store.declare(q.queue, QueueConfig(dead_letters="graves"))
+        for _ in range(2):
+            await q.put(id)
+            await q.settle(fail(await q.take()))
+            await q.alter(Remove(job=q.key(id)))
+        await q.tick()
+        *_, last = [event for event in await q.events() if event.kind is Kind.FAILED]
+        assert {copy.id for copy in await read_all(q.store, graves.queue)} == {
+            dead_letters.letter_id("work", id, 0),
+            dead_letters.second_letter_id("work", id, 0, last.number),
+        }
 
     table.play(play)
 

@@ -6,6 +6,7 @@ import pytest
 
 from jobq.core.commands import Cancel, Remove, Rerun
 from jobq.core.queues import QueueConfig
+from jobq.core.records import Edge
 from jobq.core.states import State
 from jobq.stores.conformance.kit import SECOND, Desk, complete, fail, read_all, retry
 from jobq.stores.conformance.roles import needs
@@ -63,6 +64,63 @@ async def test_copying_again_makes_no_second_copy(q: Desk) -> None:
         await q.exchange(fail(lease), call="x")
         await q.tick()
     assert await graves.counts() == {"waiting": 1}
+
+
+@pytest.mark.parametrize("way", ["removed", "purged", "out of retention"])
+async def test_a_job_that_uses_the_id_of_a_removed_one_gets_a_copy_of_its_own(
+    q: Desk, way: str
+) -> None:
+    graves = await forwarding(q)
+    await q.put_one("a", payload=b"[[1],{}]", result_ttl_ms=SECOND)
+    await q.settle(fail(await q.take()))
+    if way == "removed":
+        await q.alter(Remove(job=q.key("a")))
+    elif way == "purged":
+        await q.store.purge_ended(q.queue, State.FAILED)
+    else:
+        q.clock.advance(2 * SECOND)
+    await q.put_one("a", payload=b"[[2],{}]")
+    await q.settle(fail(await q.take()))
+    await q.tick()
+    copies = await read_all(q.store, graves.queue)
+    assert sorted(copy.payload for copy in copies) == [b"[[1],{}]", b"[[2],{}]"]
+    assert {copy.origin for copy in copies} == {"work/a"}
+
+
+async def test_a_parent_that_uses_the_id_of_a_removed_one_gets_a_copy_of_its_own(q: Desk) -> None:
+    graves = await forwarding(q)
+    for n in range(2):
+        await q.put_one("child")
+        await q.put_one("parent", payload=b"[[%d],{}]" % n, after=(Edge(q.key("child")),))
+        await q.settle(fail(await q.take()))
+        assert await q.state("parent") is State.FAILED
+        await q.store.alter([Remove(job=q.key(id)) for id in ("child", "parent")])
+    await q.tick()
+    copies = await read_all(q.store, graves.queue)
+    assert sorted(copy.origin or "" for copy in copies) == ["work/child"] * 2 + ["work/parent"] * 2
+
+
+async def test_copies_from_two_queues_with_one_long_id_are_both_kept(q: Desk) -> None:
+    graves, long = await forwarding(q), "x" * 256
+    other = q.beside("other")
+    await q.store.declare(other.queue, QueueConfig(dead_letters="graves"))
+    for desk in (q, other):
+        await desk.put(long)
+        await desk.settle(fail(await desk.take()))
+    await q.tick()
+    copies = await read_all(q.store, graves.queue)
+    assert sorted(copy.origin or "" for copy in copies) == [f"other/{long}", f"work/{long}"]
+    assert all(len(copy.id) == 256 for copy in copies)
+
+
+async def test_a_job_that_is_rerun_and_fails_again_is_copied_again(q: Desk) -> None:
+    graves = await forwarding(q)
+    await q.put("a")
+    await q.settle(fail(await q.take()))
+    await q.alter(Rerun(job=q.key("a")))
+    await q.settle(fail(await q.take()))
+    await q.tick()
+    assert await graves.counts() == {"waiting": 2}
 
 
 @pytest.mark.parametrize("way", ["stalled", "expired"])

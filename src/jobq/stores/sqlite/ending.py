@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from jobq.core.dead_letters import letter_id, letter_key, origin
+import msgspec
+
+from jobq.core.dead_letters import letter_id, letter_key, origin, second_letter_id
 from jobq.core.event_log import STATES
 from jobq.core.records import Failure, JobSpec, QueueName
 from jobq.core.retention import kept_ms
@@ -67,6 +69,8 @@ def end(
         queue.settings, state, tx.now, result_ttl_ms=options.result_ttl_ms, watched=watched
     )
     tx.move(job, kind, state, reason=reason, failure=failure)
+    if state == FAILED and queue.settings.dead_letters is not None:
+        _forward(tx, queue, job, tx.last_number(job.qid))
     if watched:
         tx.ended.append((job.qid, job.id))
     if job.flags & LOCKING:
@@ -77,8 +81,6 @@ def end(
         )  # its parents hear of it in flows.deliver: not from here, a chain of flows would nest
     if job.flags & SCHEDULED and options.schedule is not None:
         rearm(tx, job.qid, options.schedule)
-    if state == FAILED and queue.settings.dead_letters is not None:
-        _forward(tx, queue, job)
 
 
 def forget(tx: Tx, job: Job) -> None:
@@ -98,8 +100,11 @@ def forget_plain(tx: Tx, qid: int, state: int, pks: list[int]) -> None:
     tx.removed(qid, state, len(pks))
 
 
-def _forward(tx: Tx, queue: QueueRow, job: Job) -> None:
-    """A copy to the dead-letter queue, under an id that makes a second one impossible; the original stays failed."""
+def _forward(tx: Tx, queue: QueueRow, job: Job, number: int) -> None:
+    """Copy a failed job to the dead-letter queue. The original stays failed.
+
+    `number` is the number of the event that recorded the failure.
+    """
     from jobq.stores.sqlite import put
 
     target = queue.settings.dead_letters
@@ -119,11 +124,13 @@ def _forward(tx: Tx, queue: QueueRow, job: Job) -> None:
         origin=origin(queue.name, job.id),
         meta=unpack_options(job.options).meta,
     )
-    (answer,) = put.put(
-        tx, [copy], None, bounded=False
-    )  # the work was accepted once: it is not refused now
-    if not answer.duplicate:
-        letter = tx.find(there.qid, copy.id)
-        assert letter is not None
-        letter.failure = job.failure
-        tx.save(letter)
+    # Not bounded: this work was accepted before, so a full queue must not refuse it.
+    (result,) = put.put(tx, [copy], None, bounded=False)
+    if result.duplicate:  # a copy of another failure: this one fails only once
+        second = second_letter_id(queue.name, job.id, job.life, number)
+        copy = msgspec.structs.replace(copy, id=second)
+        put.put(tx, [copy], None, bounded=False)
+    letter = tx.find(there.qid, copy.id)
+    assert letter is not None
+    letter.failure = job.failure
+    tx.save(letter)

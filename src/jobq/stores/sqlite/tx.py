@@ -453,6 +453,11 @@ class Tx:
         keys, self._keys = self._keys, {}
         return keys
 
+    def last_number(self, qid: int) -> int:
+        """The number of the last event that was recorded in the queue, by this transaction or before."""
+        recorded = sum(len(items) for _, items in self._entries.get(qid, ()))
+        return self.queue_by_qid(qid).logged + recorded
+
     def flush(self) -> None:
         """Write what happened: the log, and the rows of the queues."""
         for qid, entries in self._entries.items():

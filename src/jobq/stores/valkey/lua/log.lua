@@ -161,6 +161,13 @@ local function begin_log(cx)
   J.meta_changed(cx)
 end
 
+-- The number of the last event that was recorded in the queue, by this call or before.
+function J.last_number(cx)
+  local number = J.counters(cx).logged + tonumber(J.meta(cx).gone or 0)
+  for i = 1, #cx.logs do number = number + (cx.logs[i].n or #cx.logs[i].items) end
+  return number
+end
+
 -- Append what happened: an entry per worker, each holding its whole batch. The number of its first event stands at bytes 6 to 11, the
 -- incarnation at 13 to 20.
 function J.log_flush(cx)

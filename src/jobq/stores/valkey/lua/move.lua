@@ -157,11 +157,11 @@ end
 -- Who has a stake in the end of a job: its lock, its schedule, jobs that wait for it, listeners, the dead letters.
 function J.after_end(cx, job, failure)
   local opts = J.options(job)
+  if job.state == STATE.failed and J.meta(cx).dead then J.forward(cx, job, opts, J.last_number(cx)) end
   if opts.lock then J.unlock(cx, job, opts) end
   if J.has(job.rflags, J.WANTED) then J.tell_parents(cx, job) end
   if opts.chan or J.has(job.rflags, J.WATCHED) then J.tell_end(cx, job, opts.chan) end
   if opts.schedule then J.schedule_ended(cx, opts.schedule) end
-  if job.state == STATE.failed and J.meta(cx).dead then J.forward(cx, job, opts) end
 end
 
 -- Forget an ended job. Entries it may have left in line must not fit the id's next life: that life is remembered.
