@@ -33,8 +33,10 @@ def page(runs: list[Results]) -> str:
     parts = [
         "# Benchmarks",
         "<!-- Written by `python -m bench.page` from saved runs. Run those again, then this. -->",
-        "How it is measured, who takes part and with which settings: [bench/README.md](../bench/README.md). "
-        "×n means n times as good as the baseline; for ms and B, less is better. – means the library has no such thing.",
+        "These tables compare jobq with other job queues on one machine.\n"
+        "[bench/README.md](../bench/README.md) says how we measure, which libraries take part, and\n"
+        "with which settings. ×n means n times as good as the baseline; for ms and B, less is\n"
+        "better. A dash means that the library has no such feature.",
     ]
     for run in runs:
         parts += [

@@ -1,7 +1,7 @@
-"""Write docs/states.md from core/states.py: the page cannot say anything the code does not.
+"""Write docs/states.md from core/states.py, so that the page always matches the code.
 
-python scripts/states_doc.py           write it
-python scripts/states_doc.py --check   exit 1 if it is not up to date
+python scripts/states_doc.py           write the page
+python scripts/states_doc.py --check   exit 1 if the page is not up to date
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ from jobq.core.states import ENDED, TRANSITIONS, QueueKind, State, Transition
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
 
 MEANINGS = {
-    State.DELAYED: "due later: a delay, a retry's backoff, a snooze",
-    State.BLOCKED: "waits for jobs it depends on, for its children, for a signal, or for the running job it follows",
-    State.WAITING: "in line, to be claimed",
-    State.ACTIVE: "leased to a worker, which is executing it",
+    State.DELAYED: "due later: a delay, the backoff of a retry, or a snooze",
+    State.BLOCKED: "waits for jobs it depends on, for its children, for a signal, or, as the"
+    " follow-up of a unique job, for that job to end",
+    State.WAITING: "ready to be claimed by a worker",
+    State.ACTIVE: "leased to a worker that is executing it",
     State.COMPLETED: "ended: the handler returned",
-    State.FAILED: "ended: out of retries, rejected, stalled, expired, or a child failed. The dead letters of its queue",
+    State.FAILED: "ended: out of retries, rejected, stalled or expired, or a child failed."
+    " Failed jobs are the dead letters of their queue",
     State.CANCELLED: "ended: cancelled, removed or replaced",
 }
 
 DONE_TO_QUEUES = {
     QueueKind.PAUSED: "the queue was paused",
     QueueKind.RESUMED: "the queue was resumed",
-    QueueKind.LIMITS: "limits were changed at run time, or declared with a higher `limits_version`; the reason holds them",
+    QueueKind.LIMITS: "limits were changed at run time, or declared with a higher"
+    " `limits_version`; the reason lists them",
     QueueKind.HELD: "the queue or a key was held; the reason says which, and for how long",
     QueueKind.RELEASED_HOLD: "a hold was lifted",
     QueueKind.CLEARED: "jobs that had not started were cancelled; the reason says how many",
     QueueKind.PURGED: "records of ended jobs were removed; the reason says how many",
-    QueueKind.SCHEDULE: "a schedule was put, dropped, paused or resumed; the reason says which",
-    QueueKind.MISSED: "a schedule made no job, because the queue was full",
-    QueueKind.OBLITERATED: "everything of the queue was removed, except its log",
+    QueueKind.SCHEDULE: "a schedule was stored, removed, paused or resumed; the reason says which",
+    QueueKind.MISSED: "a schedule enqueued no job because the queue was full",
+    QueueKind.OBLITERATED: "the queue was removed with everything in it except its log",
 }
 
 
@@ -49,10 +52,11 @@ def page() -> str:
 def _head() -> Iterator[str]:
     yield "# States"
     yield ""
-    yield "<!-- Written by scripts/states_doc.py from src/jobq/core/states.py. Change that, then run the script. -->"
+    yield "<!-- scripts/states_doc.py writes this page from core/states.py. -->"
     yield ""
-    yield "A job is in one of seven states. The transitions below are all there are: every store obeys them, each one is"
-    yield "recorded as an event of that kind, and the contract suite checks the record against this table."
+    yield "A job is always in one of seven states. This page lists every legal transition between"
+    yield "them. Every store obeys the table and records each transition as an event of that kind. The"
+    yield "conformance suite checks the recorded events against it."
 
 
 def _states() -> Iterator[str]:
@@ -67,7 +71,8 @@ def _diagram() -> Iterator[str]:
     yield "stateDiagram-v2"
     for (previous, state), steps in groupby(sorted(TRANSITIONS, key=_ends), key=_ends):
         if previous != str(state):  # a change of arguments moves nothing
-            yield f"    {previous} --> {state}: {', '.join(dict.fromkeys(str(step.kind) for step in steps))}"
+            kinds = dict.fromkeys(str(step.kind) for step in steps)
+            yield f"    {previous} --> {state}: {', '.join(kinds)}"
     for state in State:
         if state in ENDED:
             yield f"    {state} --> [*]"
@@ -89,8 +94,8 @@ def _table() -> Iterator[str]:
 def _done_to_queues() -> Iterator[str]:
     yield "## Events without a job"
     yield ""
-    yield "What operators do to a queue is recorded in the same log, in shard 0. These events have no job and no state;"
-    yield "`actor` is the name that the caller gave."
+    yield "Operations on a queue are recorded in the same log, in shard 0. These events have no job"
+    yield "and no state. `actor` is the name that the caller gave."
     yield ""
     yield "| event | when |"
     yield "|---|---|"
@@ -108,7 +113,7 @@ def main(arguments: list[str]) -> int:
     if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
         return 0
     print(
-        f"{PAGE.name} is not what core/states.py says: run python scripts/states_doc.py",
+        f"docs/{PAGE.name} does not match core/states.py: run python scripts/states_doc.py",
         file=sys.stderr,
     )
     return 1
