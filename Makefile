@@ -41,6 +41,7 @@ check: $(STAMP)  ## ruff, mypy --strict, who may import whom, generated docs are
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/layers.py
+	@$(BIN)/python scripts/sleeps.py
 	@if [ -f scripts/states_doc.py ]; then $(BIN)/python scripts/states_doc.py --check; fi
 	@$(BIN)/python scripts/links.py
 

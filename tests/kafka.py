@@ -8,12 +8,12 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from scripts.ports import free_port
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
 JARS = ROOT / ".cache" / "jars"
@@ -96,18 +96,18 @@ class Kafka:
             stderr=output,
         )
         output.close()
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return self
-            time.sleep(0.1)
+        wait_until(self._listens_or_has_ended, "Kafka to start", seconds=90)
+        if self._process.poll() is None:
+            return self
         self.stop()
         raise AssertionError(
             f"Kafka did not start: {(self.folder / 'output.txt').read_text()[-2000:]}"
         )
+
+    def _listens_or_has_ended(self) -> bool:
+        with socket.socket() as probe:
+            listens = probe.connect_ex(("127.0.0.1", self.port)) == 0
+        return listens or self._process is None or self._process.poll() is not None
 
     def stop(self, *, hard: bool = False) -> None:
         """Stop it; `hard`: as a crash would."""

@@ -24,6 +24,7 @@ from jobq import (
     current_job,
     testing,
 )
+from tests.waiting import forever
 
 
 @dataclass
@@ -335,7 +336,7 @@ async def test_cancelling_cascades_to_children_that_are_not_waited_for_yet(queue
         for _ in range(3):
             await current_job().add(queue.named("nobody", delay=3600))
         added.set()
-        await asyncio.sleep(3600)
+        await forever()
 
     job = await parent.enqueue()
     async with Worker(queue), asyncio.timeout(10):

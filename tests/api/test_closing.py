@@ -10,6 +10,11 @@ import pytest
 
 from jobq import Queue, QueueClosed, State, Worker
 from jobq.stores import open_store
+from tests.waiting import nothing_happens, until
+
+
+async def started(queue: Queue) -> int:
+    return (await queue.counts())[State.ACTIVE]
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +60,7 @@ async def test_a_wait_ends_at_once_also_where_a_worker_keeps_the_store_open(queu
     async with Worker(queue):
         job = await work.enqueue()
         waiting = asyncio.ensure_future(job.result())
-        while not (await queue.counts())[State.ACTIVE]:
-            await asyncio.sleep(0.005)
+        await until(lambda: started(queue), "the job to start")
         await queue.aclose()
         async with asyncio.timeout(2):
             with pytest.raises(QueueClosed):
@@ -94,7 +98,7 @@ async def test_another_queue_of_the_same_store_is_left_alone(queue: Queue) -> No
     async with twin:
         job = await work.enqueue()
         waiting = asyncio.ensure_future(twin.job(job.id).result(timeout=20))
-        await asyncio.sleep(0.02)
+        await nothing_happens(0.02, "the wait ends before its queue is closed")
         await queue.aclose()
         async with Worker(queue):
             assert await waiting == 1

@@ -7,14 +7,14 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jobq import Worker
+from jobq import Queue, State, Worker
+from tests import waiting
 from tests.cli.kit import Ctl
 
 APPS = Path(__file__).parent / "apps"
@@ -47,6 +47,10 @@ def work(url: str) -> Callable[[], None]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
+    async def idle(queue: Queue) -> bool:
+        counts = await queue.counts()
+        return not counts[State.WAITING] and not counts[State.ACTIVE]
+
     async def run() -> None:
         queue = module.make_shop(url)
         async with queue, Worker(queue, name="here"):
@@ -56,8 +60,7 @@ def work(url: str) -> Callable[[], None]:
                         "flaky",
                         "approval",
                     ) else None
-                while (counts := await queue.counts())["waiting"] or counts["active"]:
-                    await asyncio.sleep(0.01)
+                await waiting.until(lambda: idle(queue), "nothing to wait or run")
 
     return lambda: asyncio.run(run())
 
@@ -91,11 +94,4 @@ def start_worker(url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def until() -> Callable[[Callable[[], Any], str], Any]:
     """Wait for something that another process does; it has no other way to tell."""
 
-    def wait(reached: Callable[[], Any], what: str) -> Any:
-        end = time.monotonic() + PATIENCE
-        while not (found := reached()):
-            assert time.monotonic() < end, f"waited {PATIENCE:g} s for {what}"
-            time.sleep(0.02)
-        return found
-
-    return wait
+    return waiting.wait_until

@@ -22,6 +22,7 @@ from jobq.engine.settings import Settings
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Clock, Store
+from tests.waiting import until
 
 PATIENCE = 20.0
 
@@ -29,15 +30,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 async def eventually(condition: Callable[[], Any | Awaitable[Any]], what: str = "") -> Any:
-    """The condition's first true answer; a test that waits in vain fails with `what`."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            answer = condition()
-            if asyncio.iscoroutine(answer):
-                answer = await answer
-            if answer:
-                return answer
-            await asyncio.sleep(0.005)
+    """Return the condition's first true value. A test that waits too long fails with `what`."""
+    return await until(condition, what or "the condition", seconds=PATIENCE)
 
 
 async def soon(event: asyncio.Event) -> None:

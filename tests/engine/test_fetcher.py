@@ -14,6 +14,7 @@ from jobq.core.states import State
 from jobq.errors import InvalidJob
 from jobq.stores import open_store
 from jobq.stores.base import Store
+from tests.waiting import takes
 
 from .kit import Bench, Proxy, eventually, soon, steal, worker_on
 
@@ -45,7 +46,7 @@ async def test_never_more_runs_than_the_concurrency(bench: Bench) -> None:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
-        await asyncio.sleep(0.001 * (n % 3))
+        await takes(0.001 * (n % 3))
         inside -= 1
 
     await bench.add_many("work", 200)
@@ -102,7 +103,7 @@ async def test_there_is_never_more_than_one_exchange_in_flight(bench: Bench, lin
 
     @bench.task
     async def work(n: int) -> None:
-        await asyncio.sleep(0.001 * (n % 5))
+        await takes(0.001 * (n % 5))
 
     await bench.add_many("work", 300)
     async with bench.through(line).worker(concurrency=20):

@@ -18,6 +18,7 @@ from jobq.engine.keeper import Renewer
 from jobq.engine.run import Run
 from jobq.stores import open_store
 from jobq.stores.base import Store
+from tests.waiting import blocks, takes
 
 from .kit import Bench, Proxy, eventually, soon, steal
 
@@ -45,7 +46,7 @@ class Thief:
             while not self._stop.is_set():
                 self.taken += [lease.id for lease in (await steal(store, self._bench.qname)).leases]
                 self.rounds += 1
-                await asyncio.sleep(0.02)
+                await takes(0.02)
 
 
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
@@ -56,7 +57,7 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
     @bench.task
     async def work() -> str:
         with thief:  # nothing in this loop moves for two leases, while another worker looks for what has expired
-            time.sleep(3.0)
+            blocks(3.0)
         return "still mine"
 
     id = await bench.add("work")
@@ -205,7 +206,7 @@ async def test_a_plain_function_sees_that_it_was_cancelled(bench: Bench) -> None
         begun.set()
         job = current_job()
         while not job.cancelled:
-            time.sleep(0.005)
+            blocks(0.005)
         raise RuntimeError("stopped half way")
 
     id = await bench.add("work")

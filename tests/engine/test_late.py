@@ -19,6 +19,7 @@ from jobq.engine.handler import BatchSize
 from jobq.engine.run import Run
 from jobq.stores import open_store
 from tests.stores.valkey import servers
+from tests.waiting import takes
 
 from .kit import Bench, Proxy, eventually, soon
 
@@ -203,7 +204,7 @@ async def _wakes(url: str, app: Path, started: Path) -> None:
                 ]
                 await store.settle(outcomes, worker="other", call=f"s{time.monotonic_ns()}")
                 completed += len(leases)
-                await asyncio.sleep(0.02)
+                await takes(0.02)
             process.send_signal(signal.SIGCONT)
             last = await bench.add("work", 99)
             assert (await bench.ended(last)).state is State.COMPLETED

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from jobq import JobOptions, Queue, State, Worker
+from jobq import Job, JobOptions, Queue, State, Worker
 from tests.stores.valkey import servers
+from tests.waiting import forever, until
 
 _APP = """
 import asyncio, os
@@ -193,6 +194,12 @@ async def test_five_poison_jobs_among_three_hundred(
     )
 
 
+async def stalled(queue: Queue, job: Job[None]) -> int:
+    """Let the store look for expired leases. Returns how often the job has stalled."""
+    await (await queue._context.store()).tick()
+    return (await job.info()).stalls
+
+
 async def test_a_last_chance_of_an_hour_leaves_other_queues_served(tmp_path: Path) -> None:
     async with (
         Queue("slow", f"sqlite:///{tmp_path}/jobs.db") as slow,
@@ -203,7 +210,7 @@ async def test_a_last_chance_of_an_hour_leaves_other_queues_served(tmp_path: Pat
         @slow.task(max_stalls=1)
         async def an_hour() -> None:
             begun.set()
-            await asyncio.sleep(3600)
+            await forever()
 
         @other.task
         async def quick(n: int) -> int:
@@ -214,10 +221,7 @@ async def test_a_last_chance_of_an_hour_leaves_other_queues_served(tmp_path: Pat
             await asyncio.wait_for(begun.wait(), 20)
             # Its thread ends, and with it the lease: as if the worker had died.
             await first._stations[0]._keeper.stop()
-            async with asyncio.timeout(20):
-                while not (await job.info()).stalls:
-                    await (await slow._context.store()).tick()
-                    await asyncio.sleep(0.02)
+            await until(lambda: stalled(slow, job), "the job to stall")
         begun.clear()
         async with Worker(slow, other, lease=1, drain=0, last_chance=0.5):
             await asyncio.wait_for(begun.wait(), 20)

@@ -12,6 +12,7 @@ import pytest
 from jobq.core.states import State
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.base import Store
+from tests.waiting import nothing_happens
 
 from .kit import Bench, Proxy, eventually, soon
 
@@ -197,7 +198,7 @@ async def test_one_signal_drains(bench: Bench, stage: Stage, number: signal.Sign
     running = asyncio.ensure_future(bench.worker().run())
     await soon(stage.begun)
     os.kill(os.getpid(), number)
-    await asyncio.sleep(0.05)
+    await nothing_happens(0.05, "the worker ends before its job has")
     assert not running.done()
     stage.go.set()
     await asyncio.wait_for(running, 10)

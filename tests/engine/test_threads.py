@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from jobq.core.policies import Retry
 from jobq.core.states import State
+from tests.waiting import until
 
 from .kit import Bench, eventually
 
@@ -103,10 +103,7 @@ async def test_a_thread_that_overran_does_not_hold_up_the_end_of_the_worker(benc
         thread.name.startswith("jobq thread") and thread.daemon for thread in threading.enumerate()
     )
     go.set()
-    end = time.monotonic() + 10
-    while (
-        any(thread.name.startswith("jobq thread") for thread in threading.enumerate())
-        and time.monotonic() < end
-    ):
-        time.sleep(0.01)
-    assert not any(thread.name.startswith("jobq thread") for thread in threading.enumerate())
+    await until(
+        lambda: not any(t.name.startswith("jobq thread") for t in threading.enumerate()),
+        "the threads to end",
+    )

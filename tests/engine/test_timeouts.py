@@ -8,6 +8,7 @@ import threading
 from jobq.core.control import Snooze
 from jobq.core.policies import Retry
 from jobq.core.states import State
+from tests.waiting import takes
 
 from .kit import Bench, eventually, soon
 
@@ -35,7 +36,7 @@ async def test_an_async_run_past_its_timeout_is_interrupted_and_fails(bench: Ben
 async def test_the_jobs_own_timeout_wins_over_the_tasks(bench: Bench) -> None:
     @bench.task(timeout_ms=20, retry=NO_RETRY)
     async def work() -> str:
-        await asyncio.sleep(0.1)
+        await takes(0.1)
         return "in time"
 
     longer = await bench.add("work", timeout_ms=60_000)
@@ -168,7 +169,7 @@ async def test_a_run_that_ends_in_time_leaves_no_timer_behind(bench: Bench) -> N
 
     @bench.task
     async def watcher() -> None:
-        await asyncio.sleep(0.1)
+        await takes(0.1)
         seen.set()
 
     await bench.add("quick")

@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from jobq import Queue, State
 from jobq.client.log_reader import EventLog
 from tests.kafka import Kafka, spark_jars
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 QUEUES = ("drill", "second")
@@ -89,12 +89,15 @@ class Drill:
         self, reached: Any, *, watch: Sequence[subprocess.Popen[bytes]] = (), seconds: float = 180
     ) -> None:
         """Until `reached()` is true. A watched process that ends, or the time running out, fails the test with its last words."""
-        deadline = time.monotonic() + seconds
-        while not reached():
-            ended = [process for process in watch if process.poll() is not None]
-            assert not ended, self.last_words()
-            assert time.monotonic() < deadline, self.last_words()
-            time.sleep(0.1)
+
+        def there() -> bool:
+            assert all(process.poll() is None for process in watch), self.last_words()
+            return bool(reached())
+
+        try:
+            wait_until(there, "the pipeline to get there", seconds=seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.last_words()}") from error
 
     def last_words(self) -> str:
         return "\n".join(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 
 from jobq.pipeline import synthetic
 from scripts.ports import free_port
+from tests.waiting import wait_until
 
 SPARK = Path(pyspark.__file__).parent
 ENVIRONMENT = {
@@ -60,17 +59,12 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         if "worker" in kind:
             command[2:2] = ["--work-dir", str(tmp_path / f"work-{n}")]
         processes.append(subprocess.Popen(command, env=ENVIRONMENT, stdout=output, stderr=output))
-    deadline = time.monotonic() + 60
-    while (
-        len(
-            re.findall(
-                "Successfully registered with master", (tmp_path / "cluster.txt").read_text()
-            )
-        )
-        < 2
-    ):
-        assert time.monotonic() < deadline, (tmp_path / "cluster.txt").read_text()[-2000:]
-        time.sleep(0.1)
+    log = tmp_path / "cluster.txt"
+    wait_until(
+        lambda: log.read_text().count("Successfully registered with master") == 2,
+        f"two Spark workers to register (see {log})",
+        seconds=60,
+    )
     yield address
     for process in processes:
         process.terminate()

@@ -18,6 +18,7 @@ from jobq.relay import Relay, open_target
 from jobq.stores.base import Store
 from tests.kafka import Kafka
 from tests.relay.conftest import QUEUE, put, work
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +78,9 @@ async def test_while_kafka_is_down_jobs_go_on_and_events_follow_in_order(
     await asyncio.to_thread(kafka.stop)
     await put(store, "during")
     await work(store)
-    while not any(queue.problem for queue in relay.status.queues):
-        await asyncio.sleep(0.05)
+    await until(
+        lambda: any(queue.problem for queue in relay.status.queues), "the relay to see the outage"
+    )
     await asyncio.to_thread(kafka.start)
     arrived = await asyncio.to_thread(read, kafka, "outage", 6)
     relay.stop()

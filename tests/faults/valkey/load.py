@@ -21,6 +21,7 @@ from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq.stores.conformance.audit import check_story, stories_of
 from jobq.stores.conformance.kit import read_log
+from tests.waiting import takes, until, until_it_succeeds
 
 APP = Path(__file__).with_name("app.py")
 QUEUE = QueueName("faults", "faults")
@@ -78,32 +79,28 @@ async def produce(store: Store, n: int, pace: float = 0.01) -> list[str]:
         ]
         await stubborn(store, specs)
         acknowledged += [spec.id for spec in specs]
-        await asyncio.sleep(pace)
+        await takes(pace)
     return acknowledged
 
 
 async def stubborn(store: Store, specs: list[JobSpec]) -> None:
     """The outcome of a call that failed is unknown: repeat it until it is known."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                await store.put(specs)
-                return
-            except StoreUnavailable:
-                await asyncio.sleep(0.1)
+    await until_it_succeeds(
+        lambda: store.put(specs), StoreUnavailable, "the store to take jobs", seconds=PATIENCE
+    )
 
 
 async def all_ended(store: Store, n: int) -> None:
     """Wait until nothing of the n jobs is under way."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                counts = await store.count(QUEUE)
-                if sum(counts[state] for state in ENDED) >= n:
-                    return
-            except StoreUnavailable:
-                pass
-            await asyncio.sleep(0.2)
+
+    async def ended() -> bool:
+        try:
+            counts = await store.count(QUEUE)
+        except StoreUnavailable:
+            return False
+        return sum(counts[state] for state in ENDED) >= n
+
+    await until(ended, "all jobs to end", seconds=PATIENCE)
 
 
 async def begin(url: str) -> None:

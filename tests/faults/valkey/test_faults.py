@@ -12,6 +12,7 @@ from jobq.stores import open_store
 from tests.faults.valkey.load import all_ended, begin, check, produce, workers
 from tests.stores.valkey import servers
 from tests.stores.valkey.servers import Server
+from tests.waiting import takes, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -26,7 +27,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 async def every(seconds: float, times: int, act: Callable[[], object]) -> None:
     """Do something now and again."""
     for _ in range(times):
-        await asyncio.sleep(seconds)
+        await takes(seconds)
         await asyncio.to_thread(act)
 
 
@@ -89,9 +90,9 @@ async def test_a_frozen_server_is_survived(server: Server) -> None:
 
         async def freeze() -> None:
             for _ in range(2):
-                await asyncio.sleep(1.5)
+                await takes(1.5)
                 server.freeze()
-                await asyncio.sleep(3)
+                await takes(3)
                 server.thaw()
 
         freezing = asyncio.create_task(freeze())
@@ -113,9 +114,7 @@ async def test_a_cluster_that_loses_a_primary_loses_no_job_it_confirmed(tmp_path
             def lose_and_replace() -> None:
                 # Until the lost node is back as a replica there is nobody to wait for, so calls with ?wait=1 are not confirmed.
                 primary.kill()
-                servers.wait_until(
-                    lambda: b"master" in replica.tell("ROLE"), "the promoted replica"
-                )
+                wait_until(lambda: b"master" in replica.tell("ROLE"), "the promoted replica")
                 primary.start()
 
             killing = asyncio.create_task(every(2, 1, lose_and_replace))

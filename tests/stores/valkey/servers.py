@@ -6,8 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from scripts.ports import free_port
+from tests.waiting import wait_until
 
 PATIENCE = 30.0
 
@@ -126,13 +126,9 @@ class Server:
         return f"valkey://127.0.0.1:{self.port}"
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Look until it is so; these are other processes, there is no signal to wait for."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come up")
-        time.sleep(0.02)
+def blocked_clients(server: Server) -> int:
+    """How many clients the server lets wait in a blocking command."""
+    return int(server.tell("INFO", "clients").split(b"blocked_clients:")[1].split()[0])
 
 
 def valkey_or_skip() -> str:

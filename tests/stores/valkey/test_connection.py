@@ -14,7 +14,8 @@ from jobq.stores import open_store
 from jobq.stores.base import Store
 from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import done, exchange, spec, take
-from tests.stores.valkey.servers import Server, wait_until
+from tests.stores.valkey.servers import Server, blocked_clients
+from tests.waiting import until, until_it_succeeds, wait_until
 
 
 @pytest.fixture
@@ -27,13 +28,9 @@ def own_server(tmp_path: Path) -> Iterator[Server]:
 
 async def until_it_works(store: Store, queue: QueueName, id: str) -> None:
     """Within 5 s of the server's return, calls go through again."""
-    async with asyncio.timeout(5):
-        while True:
-            try:
-                await store.put([spec(queue, id)])
-                return
-            except StoreUnavailable:
-                await asyncio.sleep(0.05)
+    await until_it_succeeds(
+        lambda: store.put([spec(queue, id)]), StoreUnavailable, "the store to take jobs", seconds=5
+    )
 
 
 async def test_after_a_restart_calls_work_again_and_nothing_acknowledged_is_lost(
@@ -58,7 +55,7 @@ async def test_a_sleeper_is_not_held_by_a_server_that_went_away(
         sleeping = asyncio.create_task(
             store.sleep([queue], worker="w1", slots=1, timeout_ms=60_000)
         )
-        await asyncio.sleep(0.1)
+        await until(lambda: blocked_clients(own_server), "the worker to sleep at the server")
         own_server.kill()
         with pytest.raises(StoreUnavailable):
             async with asyncio.timeout(5):
@@ -94,9 +91,11 @@ async def test_listeners_hear_again_after_their_connection_was_cut(
         await store.put([spec(queue, "a")])
         async with store.listen([Topic("ended", queue, "a")]) as signals:
             own_server.tell("CLIENT", "KILL", "TYPE", "pubsub")
+            await until(
+                lambda: b"jq:handle" in own_server.tell("PUBSUB", "CHANNELS"),
+                "the listener to subscribe again",
+            )
             async with asyncio.timeout(10):
-                while b"jq:handle" not in own_server.tell("PUBSUB", "CHANNELS"):
-                    await asyncio.sleep(0.05)
                 await exchange(store, queue, *map(done, await take(store, queue)))
                 assert await anext(signals) == Signal("ended", queue, "a")
 
@@ -125,7 +124,7 @@ async def test_a_server_that_is_busy_with_somebody_elses_script_is_asked_again(
         await store.put([spec(queue, "a")])
         (lease,) = await take(store, queue)
         script_ends = asyncio.create_task(asyncio.to_thread(own_server.tell, "EVAL", script, "0"))
-        await asyncio.sleep(0.2)
+        await until(lambda: b"BUSY" in own_server.tell("PING"), "the script to occupy the server")
         with pytest.raises(StoreUnavailable, match="BUSY"):
             await exchange(store, queue, done(lease))
         own_server.tell("SCRIPT", "KILL")
@@ -212,7 +211,7 @@ async def test_waiting_for_a_replica_that_is_there_costs_nothing_but_time(
         "127.0.0.1",
         str(own_server.port),
     ) as replica:
-        servers.wait_until(
+        wait_until(
             lambda: b"master_link_status:up" in replica.tell("INFO", "replication"), "replica"
         )
         async with open_store(f"{own_server.url}?wait=1") as store:

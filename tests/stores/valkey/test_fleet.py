@@ -13,7 +13,8 @@ from jobq.errors import StoreUnavailable
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey import servers
 from tests.stores.valkey.jobs import spec, take
-from tests.stores.valkey.servers import Server
+from tests.stores.valkey.servers import Server, blocked_clients
+from tests.waiting import nothing_happens, takes, until, until_it_succeeds
 
 FLEET = 500
 """Workers asleep, each with a connection of its own; `ulimit -n` is often 1,024."""
@@ -30,14 +31,8 @@ async def fall_asleep(store: ValkeyStore, queue: QueueName, ms: int) -> list[asy
     return asleep
 
 
-def blocked(server: Server) -> int:
-    return int(server.tell("INFO", "clients").split(b"blocked_clients:")[1].split()[0])
-
-
 async def all_blocked(server: Server) -> None:
-    async with asyncio.timeout(30):
-        while blocked(server) < FLEET:
-            await asyncio.sleep(0.05)
+    await until(lambda: blocked_clients(server) >= FLEET, "the whole fleet to sleep at the server")
 
 
 async def test_one_job_wakes_one_of_a_large_fleet(
@@ -68,7 +63,7 @@ async def test_a_sleeping_fleet_leaves_the_server_alone(
     asleep = await fall_asleep(store, queue, 60_000)
     await all_blocked(server)
     server.tell("CONFIG", "RESETSTAT")
-    await asyncio.sleep(2)
+    await nothing_happens(2, "the sleeping fleet sends commands")
     calls = sum(
         int(line.split(b"calls=")[1].split(b",")[0])
         for line in server.tell("INFO", "commandstats").splitlines()
@@ -96,12 +91,12 @@ async def test_a_worker_works_again_within_five_seconds_of_its_servers_return(
             for _ in range(5):  # while it is away, loops wait longer and longer for their next try
                 with pytest.raises(StoreUnavailable):
                     await double.enqueue(0)
-                await asyncio.sleep(0.3)
+                await takes(0.3)
             server.start()
-            async with asyncio.timeout(5):
-                while True:
-                    try:
-                        assert await double.options(wait=20).call(21) == 42
-                        break
-                    except StoreUnavailable:
-                        await asyncio.sleep(0.1)
+            answer = await until_it_succeeds(
+                lambda: double.options(wait=20).call(21),
+                StoreUnavailable,
+                "the worker to work again",
+                seconds=5,
+            )
+            assert answer == 42

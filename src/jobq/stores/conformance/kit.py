@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from itertools import count
 from uuid import uuid4
@@ -286,6 +287,13 @@ class Desk:
 
     async def last_event(self, id: str) -> EventRecord:
         return (await self.events(id))[-1]
+
+
+async def sleepers_are_asleep() -> None:
+    """Give workers that were just sent to sleep the time to block at their store.
+
+    The contract has no way to see that. A sleeper that is late makes the test easier to pass."""
+    await asyncio.sleep(0.05)
 
 
 async def read_log(

@@ -9,7 +9,15 @@ import pytest
 
 from jobq.core.commands import Cancel, Promote, Rerun
 from jobq.core.records import Signal, Topic
-from jobq.stores.conformance.kit import DAY, SECOND, Desk, complete, release, retry
+from jobq.stores.conformance.kit import (
+    DAY,
+    SECOND,
+    Desk,
+    complete,
+    release,
+    retry,
+    sleepers_are_asleep,
+)
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("signals")
@@ -86,7 +94,7 @@ async def test_work_wakes_a_sleeper_whichever_order_it_names_its_queues_in(q: De
         sleeping = asyncio.create_task(
             q.store.sleep(queues[::-1], worker="w1", slots=1, timeout_ms=PATIENCE_MS)
         )
-        await asyncio.sleep(0.02)
+        await sleepers_are_asleep()
         await q.put(f"j{n}")
         assert await sleeping
         assert await q.line() == [f"j{n}"]
@@ -144,7 +152,7 @@ async def test_one_job_wakes_one_of_many_sleepers(q: Desk) -> None:
     for name in names:
         await nothing_found(q, name)
     sleeping = [asyncio.create_task(sleep(q, name, timeout_ms=GLANCE_MS)) for name in names]
-    await asyncio.sleep(GLANCE_MS / 10_000)
+    await sleepers_are_asleep()
     await q.put("a")
     woken = sum(await asyncio.gather(*sleeping))
     assert 1 <= woken <= 2
@@ -157,7 +165,7 @@ async def test_jobs_wake_sleepers_by_their_free_slots(q: Desk) -> None:
     sleeping = [
         asyncio.create_task(sleep(q, name, slots=10, timeout_ms=GLANCE_MS)) for name in names
     ]
-    await asyncio.sleep(GLANCE_MS / 10_000)
+    await sleepers_are_asleep()
     await q.put(*(f"j{n}" for n in range(10)))
     woken = sum(await asyncio.gather(*sleeping))
     assert 1 <= woken <= 2
@@ -201,7 +209,7 @@ async def test_enough_jobs_wake_every_sleeper(q: Desk) -> None:
     for name in names:
         await nothing_found(q, name)
     sleeping = [asyncio.create_task(sleep(q, name, slots=1)) for name in names]
-    await asyncio.sleep(GLANCE_MS / 10_000)
+    await sleepers_are_asleep()
     await q.put(*(f"j{n}" for n in range(30)))
     assert all(await asyncio.gather(*sleeping))
 
