@@ -20,7 +20,7 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 
 # Shows progress while a command runs, and keeps its log if it fails.
 STEP := $(BIN)/python scripts/step.py
-PIP  := $(BIN)/python -m pip install --disable-pip-version-check
+PIP  := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
 OLD_PYTHON = $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(VENV) was made by a Python older than 3.11: run make clean, then try again" >&2; exit 1; }
 
 help:  ## list the targets
