@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 
 NEEDS_AN_EXTRA = {
-    "jobq.pipeline": {"pyspark", "pyarrow", "pandas"},
+    "jobq.pipeline": {"pyspark", "py4j", "pyarrow", "pandas"},
     "jobq.relay.kafka": {"confluent_kafka"},
     "jobq.stores.conformance": {"pytest", "hypothesis"},
     "jobq.stores.valkey": {"hiredis"},
