@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Literal
-
-import pyspark
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Literal
 
 from jobq.errors import ConfigError
+
+if TYPE_CHECKING:  # jq-pipeline starts without Spark, so that it can say what to install
+    from pyspark.sql import SparkSession
 
 Format = Literal["parquet", "delta"]
 
@@ -56,6 +56,8 @@ _LOCAL_JVM = " ".join(
 
 def packages(*, kafka: bool = False, format: Format = "parquet") -> list[str]:
     """What Spark must fetch, for spark.jars.packages."""
+    import pyspark
+
     version = pyspark.__version__
     wanted = [f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"] if kafka else []
     if format == "delta":
@@ -76,6 +78,8 @@ def open_session(
     `master` None: what spark-submit or the environment says, else `local[*]`. Connector jars come by spark.jars.packages,
     unless `JQ_SPARK_JARS` (or spark.jars in `conf`) names them: then nothing is downloaded.
     """
+    from pyspark.sql import SparkSession
+
     settings = {**_SETTINGS, **_format_settings(format), **_jars(kafka, format), **(conf or {})}
     builder = SparkSession.builder.appName(name)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has chosen the master

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -42,6 +43,8 @@ class PipelineGroup(DiscreetGroup):
 
 
 def _jobq_message(error: Exception) -> str | None:
+    if "pyspark" not in sys.modules:
+        return None
     from pyspark.errors import PySparkException
 
     from jobq.pipeline.failures import jobq_message
