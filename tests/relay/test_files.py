@@ -146,7 +146,7 @@ async def test_a_file_that_cannot_be_published_stops_nothing_and_is_published_la
     (growing,) = folder.glob(".growing-*")
     (folder / f"events-{growing.name.removeprefix('.growing-')}.jsonl").mkdir()  # its name is taken
     assert await relay.tick() == 0
-    assert "did not publish" in (relay.status.problem or "")
+    assert "could not publish" in (relay.status.problem or "")
     assert "jobq_relay_failing 1" in relay.status.prometheus()
     next(folder.glob("events-*")).rename(away)
     await relay.tick()
@@ -232,18 +232,18 @@ def test_an_address_that_is_none_is_refused_with_what_to_type() -> None:
         open_target("ftp://somewhere")
     with pytest.raises(ConfigError, match="files:///absolute/folder"):
         open_target("files://relative")
-    with pytest.raises(ConfigError, match="names no topic"):
+    with pytest.raises(ConfigError, match="has no topic"):
         open_target("kafka://host:9092")
     with pytest.raises(ConfigError, match=r"no option 'max_bm' \(did you mean 'max_mb'\?\)"):
         open_target("files:///folder?max_bm=3")
-    with pytest.raises(ConfigError, match="max_mb='abc' is not a number"):
+    with pytest.raises(ConfigError, match="max_mb='abc' must be a number"):
         open_target("files:///folder?max_mb=abc")
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--to", "ftp://somewhere"], "no target for"),
+        (["--to", "ftp://somewhere"], "unknown target"),
         (["--to", "files://{file}"], "is not a folder"),
         (["--to", "files://{file}/below"], "is not a folder"),
         (

@@ -227,7 +227,7 @@ async def test_refused_events_that_cannot_be_kept_are_not_passed_over(
     await put(store, "huge")
     shelf.refuses = {"huge"}
     assert await relay.tick() == 0
-    assert "cannot be kept" in (relay.status.queues[0].problem or "")
+    assert "could not save" in (relay.status.queues[0].problem or "")
     (tmp_path / "file").unlink()
     assert await relay.tick() == 1
     assert relay.status.queues[0].refused == 1

@@ -41,7 +41,7 @@ store of queues for which the app names none.
 Examples:
   jq-worker shop.jobs:billing
   jq-worker --app shop.jobs:billing,emails --concurrency 20
-  jq-worker --app shop.jobs --queues emails,billing      # two of the module's queues
+  jq-worker --app shop.jobs --queues emails,billing      # these two queues, in this order
   JQ_URL=valkey://localhost:6379 jq-worker --app shop.jobs:billing --drain 5m
 """
 

@@ -1,13 +1,15 @@
-"""The relay: ships the store's event log to Kafka or to files, at least once and in order per job.
+"""The relay ships a store's event log to Kafka or files, at least once and in order per job.
 
-    relay.py     the loop: which queues are ours, one page after the other, position stored after delivery
-    targets.py   what a target is, and `open_target(url)`
-    kafka.py     a topic      files.py   rotated JSON lines
-    rejected.py  events that a target will never take: kept in a file, never dropped
-    status.py    lag and counts, as records and as Prometheus text
+    relay.py     the loop: elect, read a page, send it, acknowledge it
+    targets.py   the protocol of a target, and `open_target(url)`
+    kafka.py     a Kafka topic
+    files.py     rotated files of JSON lines
+    rejected.py  the file of events that a target rejects for good
+    status.py    lag and counts, as records and in Prometheus' text format
     cli.py       jq-relay
 
-A server embeds it: `relay = Relay(store, target); task = asyncio.create_task(relay.run())`, `relay.status`.
+To run it inside another process, start `Relay(store, target).run()` as a task and read
+`relay.status`.
 """
 
 from __future__ import annotations

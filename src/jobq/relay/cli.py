@@ -1,4 +1,4 @@
-"""`jq-relay`: the relay as a process of its own."""
+"""`jq-relay`: the relay as a command."""
 
 from __future__ import annotations
 
@@ -25,41 +25,47 @@ from jobq.stores import open_store
     envvar="JQ_URL",
     default="sqlite:///jobq.db",
     show_default=True,
-    help="The store whose events are shipped.",
+    metavar="URL",
+    help="Store whose events to ship.",
 )
 @click.option(
     "--to",
     "target",
     required=True,
     envvar="JQ_RELAY_TO",
-    help="kafka://host:9092/topic or files:///folder.",
+    metavar="URL",
+    help="Target: kafka://host:9092/topic or files:///folder.",
 )
 @click.option(
     "--name",
     default="relay",
     show_default=True,
-    help="Whose position is kept: one name per target.",
+    metavar="NAME",
+    help="Name of the reader whose position the store keeps. Use one name per target.",
 )
-@click.option("--once", is_flag=True, help="Ship what is there now, and end.")
+@click.option("--once", is_flag=True, help="Ship the events that are there now, then exit.")
 @click.option(
     "--refused",
     default="jq-relay-refused.jsonl",
     show_default=True,
     type=click.Path(dir_okay=False),
-    help="Where events go that the target will never take.",
+    metavar="FILE",
+    help="File for events that the target rejects for good, with the reason.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_535),
-    help="Serve Prometheus metrics on 127.0.0.1 at this port (0: any).",
+    metavar="PORT",
+    help="Serve Prometheus metrics on this port of 127.0.0.1; 0 chooses a free one. "
+    "Default: no metrics.",
 )
-@click.option("--verbose", is_flag=True, help="Log more than warnings.")
+@click.option("--verbose", is_flag=True, help="Also log information, not only warnings.")
 @click.option(
     "--log-format",
     type=click.Choice(logs.FORMATS),
     default="text",
     show_default=True,
-    help="How to log, to stderr.",
+    help="Log to stderr as text, or as one JSON object per line.",
 )
 @click.version_option(__version__, prog_name="jq-relay")
 def main(
@@ -72,7 +78,10 @@ def main(
     verbose: bool,
     log_format: logs.LogFormat,
 ) -> None:
-    """Ship the event log of a store to Kafka or to files. Run as many as you like: each queue is shipped by one of them."""
+    """Ship the event log of a store to Kafka or files.
+
+    Run several for availability: each queue is shipped by one of them, and another takes over
+    when that one stops."""
     logs.configure("info" if verbose else "warning", log_format)
     try:
         asyncio.run(_main(url, target, name, once, Path(refused), metrics_port))
@@ -99,7 +108,7 @@ async def _main(
                     for problem in (found.problem, *(queue.problem for queue in found.queues))
                     if problem
                 ]:
-                    raise TargetUnavailable(f"{shipped} events shipped, then: {problems[0]}")
+                    raise TargetUnavailable(f"stopped after {shipped} events: {problems[0]}")
                 click.echo(f"{shipped} events shipped to {relay.target.name}")
             else:
                 await relay.run()
@@ -107,7 +116,7 @@ async def _main(
 
 @contextlib.asynccontextmanager
 async def _metrics(relay: Relay, port: int | None) -> AsyncIterator[None]:
-    """A web server of one page. jq-server, which has a real one, embeds the relay and adds `status.prometheus()` to its own."""
+    """Serve `relay.status` in Prometheus' text format, over a minimal HTTP server."""
     if port is None:
         yield
         return

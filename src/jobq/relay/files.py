@@ -1,9 +1,11 @@
-"""Rotated JSON lines in a folder, for people without Kafka.
+"""The `files://` target: rotated files of JSON lines in a folder.
 
-A file grows under a hidden name and gets its own (`events-TIME-WHO-N.jsonl`) when it is large or old enough: readers see only
-whole files that change no more. Every page is on disk (fsync) before it is acknowledged. A file left behind by a relay that
-died is finished by the next one that opens the folder: a torn last line is cut off (its events were not acknowledged, and
-come again), the rest is published. `?max_mb=64&max_seconds=10` set the rotation.
+The relay appends to a hidden file and renames it to `events-TIME-WHO-N.jsonl` when it is large or
+old enough (`?max_mb=64&max_seconds=10`). So readers only see complete files that never change.
+
+Every page is on disk (fsync) before it is acknowledged. If a relay dies, the next relay that opens
+the folder finishes its file: it cuts off an incomplete last line and publishes the rest. The events
+of that line were not acknowledged, so they are sent again.
 """
 
 from __future__ import annotations
@@ -28,17 +30,19 @@ from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
 from jobq.relay.targets import Rejected, TargetUnavailable
 
-_GROWING = ".growing-"
+_GROWING = ".growing-"  # prefix of the file that is being written
 _DEFAULTS = {"max_mb": 64.0, "max_seconds": 10.0}
 
 
 class FilesTarget:
-    """One growing file per instance; several instances may share a folder."""
+    """Writes one file at a time. Several instances may share a folder."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.netloc or not parts.path:
-            raise ConfigError(f"{redacted_url(url)!r} is not a folder: files:///absolute/folder")
+            raise ConfigError(
+                f"{redacted_url(url)!r} is not a folder: use files:///absolute/folder"
+            )
         options = _options(parts.query)
         self.folder = Path(unquote(parts.path))
         self.name = f"files://{self.folder}"
@@ -52,18 +56,19 @@ class FilesTarget:
         self._path = Path()
         self._since = 0.0
         self._count = 0
-        self._lock = (
-            threading.Lock()
-        )  # of threads, not of tasks: what a cancelled task began in a thread goes on there
+        # A threading lock: after a task is cancelled, its work in a thread continues.
+        self._lock = threading.Lock()
 
     async def open(self) -> None:
-        """Make the folder, and finish what a dead relay left. ConfigError if something else than a folder is there."""
+        """Create the folder and finish the files of dead relays.
+
+        Raises ConfigError if the path is not a folder."""
         try:
             await asyncio.to_thread(self._open)
         except (FileExistsError, NotADirectoryError) as e:
             raise ConfigError(f"{self.name} is not a folder: {e}") from e
         except OSError as e:
-            raise TargetUnavailable(f"{self.name} cannot be used: {e}") from e
+            raise TargetUnavailable(f"{self.name} is unavailable: {e}") from e
 
     def _open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -74,14 +79,14 @@ class FilesTarget:
         try:
             file = path.open("r+b")
         except FileNotFoundError:
-            return  # another instance was faster
+            return  # another relay has finished it
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 return  # its relay is alive
             if not _is_at(file, path):
-                return  # another instance was faster
+                return  # another relay has finished it
             whole = _end_of_last_line(file)
             file.truncate(whole)
             os.fsync(file.fileno())
@@ -95,12 +100,14 @@ class FilesTarget:
             path.unlink()
 
     async def send(self, events: Sequence[EventRecord]) -> list[Rejected]:
-        """Append and fsync. A disk that is full or gone is an outage, not a reason to drop."""
+        """Append the events and fsync. A full or missing disk raises TargetUnavailable."""
         lines = b"".join(wire.encode(event) + b"\n" for event in events)
         try:
             await asyncio.to_thread(self._locked, self._append, lines)
         except OSError as e:
-            raise TargetUnavailable(f"{self.name} did not take {len(events)} events: {e}") from e
+            raise TargetUnavailable(
+                f"{self.name}: could not write {len(events)} events: {e}"
+            ) from e
         return []
 
     def _locked(self, work: Callable[..., None], *args: bytes) -> None:
@@ -109,7 +116,7 @@ class FilesTarget:
 
     def _append(self, lines: bytes) -> None:
         if self._file is not None and not _is_at(self._file, self._path):
-            self._forget()  # somebody has removed it: what is written to it now, nobody would ever read
+            self._close()  # the file was deleted: nobody would ever read what is written to it
         if self._file is None:
             self._start()
         assert self._file is not None
@@ -119,7 +126,7 @@ class FilesTarget:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError:
-            self._file.truncate(before)  # half a page would be read as torn lines
+            self._file.truncate(before)  # half a page would leave a broken line
             self._file.seek(before)
             raise
         self._rotate_if_due()
@@ -138,7 +145,9 @@ class FilesTarget:
             except BaseException:
                 file.close()
                 raise
-            file.close()  # before it was locked, a relay that started took it for abandoned and removed it: another one
+            # Before this relay locked the file, another relay started, took the file for abandoned
+            # and removed it. Try again with a new file.
+            file.close()
         self._file, self._path, self._since = file, path, time.monotonic()
 
     def _rotate_if_due(self) -> None:
@@ -153,49 +162,50 @@ class FilesTarget:
             try:
                 self._publish(self._path, self._file.tell())
             except FileNotFoundError:
-                self._forget()
+                self._close()
                 raise
-            self._forget()
+            self._close()
 
-    def _forget(self) -> None:
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
     async def tick(self) -> None:
-        """Rotate what is old enough. TargetUnavailable if that fails: the next tick tries again."""
+        """Publish the file if it is old enough. Raises TargetUnavailable if that fails."""
         await self._published(self._rotate_if_due)
 
     async def aclose(self) -> None:
-        """Publish what there is."""
+        """Publish the current file."""
         await self._published(self._finish)
 
     async def _published(self, work: Callable[[], None]) -> None:
         try:
             await asyncio.to_thread(self._locked, work)
         except OSError as e:
-            raise TargetUnavailable(f"{self.name} did not publish {self._path.name}: {e}") from e
+            raise TargetUnavailable(f"{self.name}: could not publish {self._path.name}: {e}") from e
 
 
 def _options(query: str) -> dict[str, float]:
-    """The numbers of a URL's query, and the defaults of those it does not name."""
+    """The options in a URL's query, with defaults."""
     options = dict(_DEFAULTS)
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in _DEFAULTS:
             raise ConfigError(
-                f"files:// has no option {name!r}{did_you_mean(name, _DEFAULTS)}: there is {', '.join(_DEFAULTS)}"
+                f"files:// has no option {name!r}{did_you_mean(name, _DEFAULTS)}; "
+                f"its options are {', '.join(_DEFAULTS)}"
             )
         try:
             options[name] = float(text)
         except ValueError:
             options[name] = math.nan
         if not 0 <= options[name] < math.inf:
-            raise ConfigError(f"{name}={text!r} is not a number from 0 up")
+            raise ConfigError(f"{name}={text!r} must be a number, 0 or greater")
     return options
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
-    """Whether the path still leads to the open file."""
+    """Whether the open file is still the file at this path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -203,7 +213,7 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
 
 
 def _end_of_last_line(file: BinaryIO) -> int:
-    """The size up to and with the last newline."""
+    """The file's size up to and including the last newline."""
     end = file.seek(0, os.SEEK_END)
     while end:
         start = max(0, end - 65_536)
@@ -216,7 +226,7 @@ def _end_of_last_line(file: BinaryIO) -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A rename is on disk when its folder is."""
+    """Fsync the folder. Only then is a rename in it durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

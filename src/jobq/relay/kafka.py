@@ -1,9 +1,12 @@
-"""A Kafka topic: acks=all, an idempotent producer, compressed, keyed by tenant/queue/job so that one job's events stay in order.
+"""The `kafka://` target: an idempotent producer with acks=all and compression.
 
-`kafka://host:9092,host2:9092/topic?compression.type=zstd&security.protocol=SSL…`: the query holds options of librdkafka.
-Credentials come from the environment: JQ_KAFKA_SASL_MECHANISM (default PLAIN), JQ_KAFKA_SASL_USERNAME, JQ_KAFKA_SASL_PASSWORD.
-Messages wait without a limit of time: while Kafka is down they stay queued in the producer in their order, the page is not
-acknowledged, and the store keeps all that follows.
+Messages are keyed by tenant/queue/job, so the events of one job stay in order. The query of the URL
+sets options of librdkafka: `kafka://host:9092,host2:9092/topic?security.protocol=SSL`. Credentials
+come from the environment: JQ_KAFKA_SASL_MECHANISM (default PLAIN), JQ_KAFKA_SASL_USERNAME and
+JQ_KAFKA_SASL_PASSWORD.
+
+Messages never expire. While Kafka is unavailable, the page stays in the producer's queue, in order
+and unacknowledged, and the store keeps all later events.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from jobq.relay.targets import Rejected, TargetUnavailable
 
 log = logging.getLogger("jobq.relay.kafka")
 
-_NEVER = frozenset(
+# Errors of a message that Kafka would reject every time.
+_PERMANENT = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.INVALID_MSG,
@@ -39,7 +43,7 @@ _NEVER = frozenset(
 
 
 def _credentials() -> dict[str, str]:
-    """What the environment holds, as options of librdkafka. Over TLS, unless the URL says otherwise."""
+    """Options of librdkafka for the credentials in the environment. The default is TLS."""
     found = sasl(os.environ)
     if found is None:
         return {}
@@ -52,16 +56,17 @@ def _credentials() -> dict[str, str]:
 
 
 class KafkaTarget:
-    """One producer for all queues; a thread of its own serves its callbacks."""
+    """One producer for all queues. A thread polls it and runs its delivery callbacks."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self.topic = parts.path.strip("/")
         if not parts.netloc or not self.topic:
-            raise ConfigError(f"{redacted_url(url)!r} names no topic: kafka://host:9092/topic")
+            raise ConfigError(f"{redacted_url(url)!r} has no topic: use kafka://host:9092/topic")
         if "@" in parts.netloc:
             raise ConfigError(
-                f"{redacted_url(url)!r} has credentials in it: set JQ_KAFKA_SASL_USERNAME and JQ_KAFKA_SASL_PASSWORD instead"
+                f"{redacted_url(url)!r} contains credentials: "
+                "use JQ_KAFKA_SASL_USERNAME and JQ_KAFKA_SASL_PASSWORD instead"
             )
         self.name = f"kafka://{parts.netloc}/{self.topic}"
         self.config: dict[str, Any] = {
@@ -71,19 +76,19 @@ class KafkaTarget:
             "enable.idempotence": True,
             "compression.type": "zstd",
             "linger.ms": 5,
-            "message.timeout.ms": 0,  # wait for Kafka as long as it takes: giving up on one message would overtake it
+            # No timeout: if one message expired, later ones would be delivered before it.
+            "message.timeout.ms": 0,
             **_credentials(),
             **dict(parse_qsl(parts.query)),
             "error_cb": self._on_error,
         }
         self.problem: str | None = None
         self._producer: Producer | None = None
-        self._retired = (
-            threading.Event()
-        )  # of the present producer: its thread throws away what is unsent, and ends
+        # Tells the current producer's thread to discard unsent messages and end.
+        self._retired = threading.Event()
 
     async def open(self) -> None:
-        """Start the producer. It connects by itself, now or when Kafka is there."""
+        """Start the producer. It connects in the background, whenever Kafka is available."""
         if self._producer is None:
             try:
                 self._producer = Producer(self.config, logger=log)
@@ -101,37 +106,40 @@ class KafkaTarget:
         self.problem = error.str()
 
     async def send(self, events: Sequence[EventRecord]) -> list[Rejected]:
-        """Hand the page to the producer and wait for every delivery report."""
+        """Queue the page in the producer and wait for every delivery report."""
         await self.open()
         assert self._producer is not None
         delivery = _Delivery(asyncio.get_running_loop(), len(events))
-        refused = [
+        rejected = [
             Rejected(event, why)
             for event in events
             if (why := await self._produce(event, delivery))
         ]
-        delivery.give_up(len(refused))
+        delivery.give_up(len(rejected))
         try:
             await delivery.done
         except asyncio.CancelledError:
-            self._abandon()  # nothing may be delivered behind the back of whoever sends these events next
+            # Another relay may send these events next: nothing of this page may follow then.
+            self._abandon()
             raise
-        refused += [
+        rejected += [
             Rejected(event, error.str())
             for event, error in delivery.failed
-            if error.code() in _NEVER
+            if error.code() in _PERMANENT
         ]
-        lost = [error for _, error in delivery.failed if error.code() not in _NEVER]
+        lost = [error for _, error in delivery.failed if error.code() not in _PERMANENT]
         if lost:
-            self._abandon()  # a producer that lost a message may be broken for good (fatal errors): the next send makes a new one
+            # After a fatal error a producer never works again. The next send starts a new one.
+            self._abandon()
             raise TargetUnavailable(
-                f"{self.name} did not take {len(lost)} of {len(events)} events: {lost[0].str()}"
+                f"{self.name}: {len(lost)} of {len(events)} events were not delivered: "
+                f"{lost[0].str()}"
             )
         self.problem = None
-        return refused
+        return rejected
 
     async def _produce(self, event: EventRecord, delivery: _Delivery) -> str | None:
-        """Queue one message; answers why not, if it can never be."""
+        """Queue one message. Returns the reason if Kafka can never accept it, otherwise None."""
         assert self._producer is not None
         value, key = wire.encode(event), wire.key(event)
         while True:
@@ -140,30 +148,30 @@ class KafkaTarget:
                     self.topic, value=value, key=key, on_delivery=delivery.callback(event)
                 )
                 return None
-            except BufferError:  # the producer's queue is full: wait for reports
+            except BufferError:  # the producer's queue is full: wait for deliveries
                 await asyncio.sleep(0.01)
             except KafkaException as e:
                 error = e.args[0]
-                if error.code() in _NEVER:
+                if error.code() in _PERMANENT:
                     return str(error.str())
                 self._abandon()
                 raise TargetUnavailable(f"{self.name}: {error.str()}") from e
 
     def _abandon(self) -> None:
-        """Forget the producer and what it has not sent; whoever waits for its reports hears that they failed."""
+        """Drop the producer and its unsent messages. Their deliveries are reported as failed."""
         self._producer = None
         self._retired.set()
 
     async def tick(self) -> None:
-        """Nothing to do: the producer's thread looks after it."""
+        """Do nothing: the producer's thread does the work."""
 
     async def aclose(self) -> None:
-        """What was acknowledged is in Kafka; what was not will be sent again by the next relay."""
+        """Drop the producer. The next relay sends what was not acknowledged."""
         self._abandon()
 
 
 def _serve(producer: Producer, retired: threading.Event) -> None:
-    """Call delivery reports as they come, for as long as the producer is in use."""
+    """Poll the producer, which runs its callbacks, until it is retired. Then discard its queue."""
     while not retired.is_set():
         producer.poll(0.1)
     producer.purge(in_queue=True, in_flight=True, blocking=False)
@@ -171,7 +179,7 @@ def _serve(producer: Producer, retired: threading.Event) -> None:
 
 
 class _Delivery:
-    """Counts the reports of one page; they come on the producer's thread."""
+    """Counts the delivery reports of one page. They arrive on the producer's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expected: int) -> None:
         self.done: asyncio.Future[None] = loop.create_future()
@@ -181,7 +189,7 @@ class _Delivery:
         self._finish_if_none_left(0)
 
     def callback(self, event: EventRecord) -> Any:
-        """The report of one message."""
+        """The delivery callback of one message."""
 
         def report(error: KafkaError | None, _message: object) -> None:
             if error is not None:
@@ -191,7 +199,7 @@ class _Delivery:
         return report
 
     def give_up(self, count: int) -> None:
-        """So many messages were never queued."""
+        """Stop waiting for `count` messages that were never queued."""
         self._finish_if_none_left(count)
 
     def _finish_if_none_left(self, arrived: int) -> None:
@@ -199,9 +207,8 @@ class _Delivery:
             self._left -= arrived
             finished = self._left == 0
         if finished:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the event loop is closed: nobody waits for this any more
+            # RuntimeError: the event loop is closed, so nobody waits for the page.
+            with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:

@@ -1,4 +1,6 @@
-"""Events that a target will never take (too large for its broker, say): written down with the reason, then passed over."""
+"""The file of events that a target rejects for good, e.g. because they are too large.
+
+The relay writes an event and the reason to this file before it skips the event."""
 
 from __future__ import annotations
 
@@ -15,20 +17,20 @@ from jobq.relay.targets import Rejected
 
 
 class RejectedEvents:
-    """A file of JSON lines, {"at_ms", "target", "why", "event"}. What is in it can be sent by hand once the reason is gone."""
+    """A file of JSON lines with the keys `at_ms`, `target`, `why` and `event`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    async def keep(self, target: str, refused: Sequence[Rejected]) -> None:
-        """Append and fsync; an OSError means that nothing may be passed over."""
-        await asyncio.to_thread(self._write, target, refused)
+    async def keep(self, target: str, rejected: Sequence[Rejected]) -> None:
+        """Append the events and fsync. After an OSError the relay must not skip them."""
+        await asyncio.to_thread(self._write, target, rejected)
 
-    def _write(self, target: str, refused: Sequence[Rejected]) -> None:
+    def _write(self, target: str, rejected: Sequence[Rejected]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         now = int(time.time() * 1000)
         with self.path.open("ab") as file:
-            for event, why in refused:
+            for event, why in rejected:
                 line = {
                     "at_ms": now,
                     "target": target,

@@ -1,8 +1,12 @@
-"""The loop: for every queue this instance is elected for, page after page from the log to the target.
+"""The relay's loop: read a page of a queue's log, send it to the target, acknowledge it.
 
-A page is acknowledged in the store only after the target has it for good; a crash in between sends it again (events have ids).
-One page per queue is under way at a time, so events follow in order; queues go side by side. The office of a queue is held by
-`store.lead` and renewed while a page waits for a target that is down; whoever loses it stops, and the next one sends again.
+The relay acknowledges a page in the store only after the target has stored it. After a crash in
+between, the page is sent again, with the same event ids. Each queue has one page in flight at a
+time, so its events stay in order. Queues are shipped concurrently.
+
+Of several relays, one leads each queue (`store.lead`). It renews its leadership while the target is
+unavailable. A relay that loses the leadership stops sending, and the new leader sends the page
+again.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from jobq.stores.base import Store
 
 log = logging.getLogger("jobq.relay")
 
-BEGINNING = "0"
+BEGINNING = "0"  # the position before the oldest event of a log
 
 
 def _now_ms() -> int:
@@ -34,7 +38,12 @@ def _now_ms() -> int:
 
 
 class Relay:
-    """Ships the logs of all queues of a store. `name` is the reader whose position is kept: one per target."""
+    """Ships the event logs of all queues of a store to one target.
+
+    `name` is the reader whose position the store keeps: use one name per target. `who` names this
+    relay in elections. `page` is the number of events per page. `lease` is how long a leadership
+    lasts without renewal, and `poll` the pause when there is nothing to ship, both in seconds.
+    `rejected` is the file of events that the target rejects for good."""
 
     def __init__(
         self,
@@ -60,27 +69,28 @@ class Relay:
 
     @property
     def status(self) -> RelayStatus:
-        """How it is doing now."""
-        lanes = tuple(lane.status for lane in self._lanes.values() if lane.ours)
+        """The current position, lag and counts of the queues that this relay ships."""
+        lanes = tuple(lane.status for lane in self._lanes.values() if lane.leads)
         return RelayStatus(
             target=self.target.name, queues=lanes, others=self._others, problem=self._problem
         )
 
     async def tick(self) -> int:
-        """One pass: for each queue that is ours, one page. Answers how many events were shipped."""
+        """Ship one page of each queue that this relay leads. Returns the number of events."""
         await self._find_queues()
         passes = await asyncio.gather(
             *(lane.tick() for lane in self._lanes.values()), return_exceptions=True
         )
-        self._others = sum(not lane.ours for lane in self._lanes.values())
+        self._others = sum(not lane.leads for lane in self._lanes.values())
         await self._tend_target()
-        # Raised when every lane has come to an end: one still at work would send beside the next pass, and out of order.
+        # Raised only when every lane is done: a lane that still sends during the next pass would
+        # break the order of events.
         for failed in (found for found in passes if isinstance(found, BaseException)):
             raise failed
         return sum(found for found in passes if isinstance(found, int))
 
     async def _tend_target(self) -> None:
-        """Its own chores. What fails is tried again in the next pass: nothing is lost by it, it only comes later."""
+        """Let the target do its own work, e.g. publish a file. The next pass retries failures."""
         try:
             await self.target.tick()
             self._problem = None
@@ -89,7 +99,7 @@ class Relay:
             log.warning("%s", e)
 
     async def drain(self) -> int:
-        """Pass after pass until nothing is left; how many events it were."""
+        """Ship everything that is there. Returns the number of events."""
         total = 0
         while shipped := await self.tick():
             total += shipped
@@ -101,13 +111,13 @@ class Relay:
                 self._lanes[record.queue] = _Lane(self, record.queue)
 
     async def run(self) -> None:
-        """Until `stop`: pass after pass, resting when there is nothing. A store that does not answer is asked again."""
+        """Ship events until `stop` is called. Waits and retries while the store is unavailable."""
         await self.target.open()
         while not self._stopping.is_set():
             try:
                 shipped = await self._until_stopped()
             except StoreUnavailable as e:
-                log.warning("the store does not answer, asking again: %s", e)
+                log.warning("the store is unavailable, retrying: %s", e)
                 shipped = 0
             if not shipped:
                 with contextlib.suppress(TimeoutError):
@@ -115,7 +125,7 @@ class Relay:
         await self.target.aclose()
 
     async def _until_stopped(self) -> int:
-        """A pass that a stop breaks off: a page that waits for Kafka must not keep the process."""
+        """Run one pass. `stop` cancels it, so that a target that is down cannot delay the exit."""
         work, stop = (
             asyncio.ensure_future(self.tick()),
             asyncio.ensure_future(self._stopping.wait()),
@@ -129,23 +139,23 @@ class Relay:
         return 0 if work.cancelled() else work.result()
 
     def stop(self) -> None:
-        """End soon. What is not acknowledged is sent again by whoever comes next."""
+        """Stop soon. The next relay sends what was not acknowledged."""
         self._stopping.set()
 
 
 class _Lane:
-    """One queue's way from the log to the target."""
+    """Ships one queue's log to the target."""
 
     def __init__(self, relay: Relay, queue: QueueName) -> None:
         self.relay, self.queue = relay, queue
-        self.office = f"relay/{relay.name}/{queue.tenant}/{queue.queue}"
-        self.ours = False
-        self._asked = 0.0  # when the office was last won
+        self.leadership = f"relay/{relay.name}/{queue.tenant}/{queue.queue}"
+        self.leads = False
+        self._elected_at = 0.0  # monotonic time of the last won election
         self.position: str | None = None
         self.status = QueueStatus(tenant=queue.tenant, queue=queue.queue)
 
     async def tick(self) -> int:
-        """Ship one page, if the queue is ours."""
+        """Ship one page, if this relay leads the queue."""
         if not await self._elected():
             return 0
         if self.position is None:
@@ -161,24 +171,25 @@ class _Lane:
         return await self._ship(page)
 
     async def _elected(self) -> bool:
+        """Win or renew the leadership of the queue. Renews after a quarter of the lease."""
         relay = self.relay
-        if self.ours and time.monotonic() - self._asked < relay.lease_ms / 4000:
+        if self.leads and time.monotonic() - self._elected_at < relay.lease_ms / 4000:
             return True
         began = time.monotonic()
-        ours = await relay.store.lead(self.office, who=relay.who, ttl_ms=relay.lease_ms)
-        if ours != self.ours:
+        leads = await relay.store.lead(self.leadership, who=relay.who, ttl_ms=relay.lease_ms)
+        if leads != self.leads:
             log.info(
-                "queue %s of tenant %s is %s",
+                "queue %s of tenant %s is shipped by %s",
                 self.queue.queue,
                 self.queue.tenant,
-                "ours" if ours else "another instance's",
+                "this relay" if leads else "another relay",
             )
-            self.position = None  # whoever had it may have gone on since: ask the store
-        self.ours, self._asked = ours, began
-        return ours
+            self.position = None  # the previous leader may have moved it: read it from the store
+        self.leads, self._elected_at = leads, began
+        return leads
 
     async def _registered(self) -> str:
-        """Where we stand in the log; a new reader begins at the oldest event there is."""
+        """This reader's position in the log. A new reader starts at the oldest event."""
         store, name = self.relay.store, self.relay.name
         known = await store.ack_events(self.queue, name, None)
         return (
@@ -188,49 +199,53 @@ class _Lane:
         )
 
     async def _ship(self, page: EventPage) -> int:
-        """Send the page; renew the office while the target lets us wait. Acknowledge it when it is there."""
+        """Send a page and acknowledge it. Renews the leadership while the target is slow."""
         relay = self.relay
         sending = asyncio.ensure_future(relay.target.send(page.events))
         try:
-            refused = await self._wait(sending)
+            rejected = await self._wait(sending)
         except TargetUnavailable as e:
             self._note(problem=str(e))
             log.warning("%s", e)
             return 0
-        if refused is None:
+        if rejected is None:
             return 0
-        if refused:
+        if rejected:
             try:
-                await relay.rejected.keep(relay.target.name, refused)
-            except OSError as e:  # what is not kept may not be passed over: the page is sent again
-                self._note(problem=f"{len(refused)} refused events cannot be kept: {e}")
-                log.warning("%d refused events cannot be kept, trying again: %s", len(refused), e)
+                await relay.rejected.keep(relay.target.name, rejected)
+            except OSError as e:  # events that are not on disk must not be skipped: send them again
+                self._note(problem=f"could not save {len(rejected)} rejected events: {e}")
+                log.warning("could not save %d rejected events, retrying: %s", len(rejected), e)
                 return 0
             log.error(
-                "%s will never take %d events (%s): kept in %s",
+                "%s rejected %d events for good (%s); they are in %s",
                 relay.target.name,
-                len(refused),
-                refused[0].why,
+                len(rejected),
+                rejected[0].why,
                 relay.rejected.path,
             )
         await relay.store.ack_events(self.queue, relay.name, page.position)
         self.position = page.position
-        # More may wait, none of it older than the last one sent. That nothing does, only an empty page says.
+        # More events may follow, none older than the last one sent. Only an empty page proves that
+        # nothing is left, and sets the lag to 0.
         lag = max(0, relay.clock() - page.events[-1].at_ms)
         self._note(
-            shipped=len(page.events) - len(refused), refused=len(refused), lag_ms=lag, problem=None
+            shipped=len(page.events) - len(rejected),
+            rejected=len(rejected),
+            lag_ms=lag,
+            problem=None,
         )
         return len(page.events)
 
     async def _wait(self, sending: asyncio.Future[list[Rejected]]) -> list[Rejected] | None:
-        """The target's answer; None if the office was lost meanwhile."""
+        """Wait for the target. Returns rejected events, or None if the leadership was lost."""
         try:
             while True:
                 done, _ = await asyncio.wait({sending}, timeout=self.relay.lease_ms / 3000)
                 if done:
                     return sending.result()
                 self._note(
-                    problem=f"{self.relay.target.name} has not answered yet",
+                    problem=f"{self.relay.target.name} has not replied yet",
                     lag_ms=self.status.lag_ms + self.relay.lease_ms // 3,
                 )
                 if not await self._elected():
@@ -245,7 +260,7 @@ class _Lane:
         self,
         *,
         shipped: int = 0,
-        refused: int = 0,
+        rejected: int = 0,
         lag_ms: int | None = None,
         problem: str | None = None,
     ) -> None:
@@ -255,7 +270,7 @@ class _Lane:
             queue=old.queue,
             position=self.position or BEGINNING,
             shipped=old.shipped + shipped,
-            refused=old.refused + refused,
+            refused=old.refused + rejected,
             lag_ms=old.lag_ms if lag_ms is None else lag_ms,
             problem=problem,
         )

@@ -1,4 +1,4 @@
-"""Where events go: `kafka://host:9092/topic` or `files:///folder`."""
+"""Where a relay sends events: `kafka://host:9092/topic` or `files:///folder`."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from jobq.errors import ConfigError, JobqError
 
 
 class TargetUnavailable(JobqError, ConnectionError):
-    """The target took none, or not all, of the events; sending the same ones again is right and in order."""
+    """The target may not have stored all events. Send the same events again, in order."""
 
 
 class Rejected(NamedTuple):
-    """An event that the target will never take, and why."""
+    """An event that the target will never accept, and why."""
 
     event: EventRecord
     why: str
 
 
 class Target(Protocol):
-    """Takes events. One call at a time per queue; calls for several queues may overlap."""
+    """Stores events. `send` calls of one queue follow each other; those of several may overlap."""
 
     name: str
 
     async def open(self) -> None:
-        """Get ready. A target that is down now is not an error: events wait."""
+        """Prepare for `send`. A target that is down is not an error: events wait for it."""
         ...
 
     async def send(self, events: Sequence[EventRecord]) -> list[Rejected]:
-        """Store the events for good, in order per job; returns when that is certain, with those that can never be stored.
+        """Store the events durably, in order per job. Returns those it rejects for good.
 
-        Raises TargetUnavailable if it cannot be known for all of them: the caller sends them again."""
+        Raises TargetUnavailable unless every other event is known to be stored. The caller then
+        sends all of them again."""
         ...
 
     async def tick(self) -> None:
-        """Called every now and then, also when there is nothing to send."""
+        """Do periodic work. Called in every pass, also when there is nothing to send."""
         ...
 
     async def aclose(self) -> None:
-        """Give back what is held; what was sent stays sent."""
+        """Release resources. Events that were sent stay sent."""
         ...
 
 
@@ -54,11 +55,11 @@ _KINDS = {
 
 
 def open_target(url: str) -> Target:
-    """The target at a URL, not yet opened. ConfigError says what to type."""
+    """Create the target for a URL, without opening it. Raises ConfigError for a bad URL."""
     scheme = urlsplit(url).scheme
     if scheme not in _KINDS:
         raise ConfigError(
-            f"no target for {redacted_url(url)!r}: kafka://host:9092/topic or files:///folder"
+            f"unknown target {redacted_url(url)!r}: use kafka://host:9092/topic or files:///folder"
         )
     module, name = _KINDS[scheme]
     try:
