@@ -55,8 +55,8 @@ def _head() -> Iterator[str]:
     yield "<!-- scripts/states_doc.py writes this page from core/states.py. -->"
     yield ""
     yield "A job is always in one of seven states. This page lists every legal transition between"
-    yield "them. Every store obeys the table and records each transition as an event of that kind. The"
-    yield "conformance suite checks the recorded events against it."
+    yield "them. Every store obeys the table and records each transition as an event of that kind."
+    yield "The conformance suite checks the recorded events against it."
 
 
 def _states() -> Iterator[str]:
