@@ -1,4 +1,4 @@
-"""The copy of a failed job in a dead-letter queue. lua/flow.lua (J.forward, J.MAIL.letter) copies this.
+"""The copy of a failed job in a dead-letter queue. lua/dead_letters.lua copies this.
 
 The copy keeps the original's name, arguments, priority and meta. Its `failure` is the original's
 until the copy itself fails, so `failure.attempt` says how many attempts the original took. Its

@@ -9,7 +9,7 @@ import pytest
 
 import jobq.stores.valkey.functions as library
 from jobq.core.records import QueueName
-from jobq.stores.valkey import layout
+from jobq.stores.valkey import lua_names
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import spec, take
 from tests.stores.valkey.servers import Server
@@ -38,7 +38,7 @@ def test_a_released_library_never_changes() -> None:
 
 
 def test_the_library_is_made_of_all_files() -> None:
-    assert {path.stem for path in FILES} == {*library.FILES, *layout.DEFINITIONS, "register"}
+    assert {path.stem for path in FILES} == {*library.FILES, *lua_names.DEFINITIONS, "register"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

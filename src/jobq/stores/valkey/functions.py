@@ -10,12 +10,14 @@ from __future__ import annotations
 from hashlib import sha256
 
 from jobq.stores.valkey.constants import constants
-from jobq.stores.valkey.layout import LUA, with_values
+from jobq.stores.valkey.lua_names import LUA, with_values
 
 VERSION = "jobq_v2"
 
 FILES = (
-    "base",
+    "bytes",
+    "commands",
+    "context",
     "clock",
     "counters",
     "log",
@@ -23,7 +25,7 @@ FILES = (
     "stalls",
     "unknown",
     "verdicts",
-    "line",
+    "waiting",
     "keyed",
     "holds",
     "rates",
@@ -34,13 +36,17 @@ FILES = (
     "upkeep",
     "claim",
     "flow",
+    "dead_letters",
     "staging",
     "put",
-    "alike",
+    "uniform",
     "settle",
+    "leases",
     "alter",
     "reads",
+    "readers",
     "queues",
+    "purges",
     "schedules",
     "presence",
     "manifest",

@@ -43,7 +43,7 @@ log = logging.getLogger("jobq")
 
 _PUT, _PUT_ALIKE, _SETTLE, _EXTEND = (
     function("put"),
-    function("put_alike"),
+    function("put_uniform"),
     function("settle"),
     function("extend"),
 )

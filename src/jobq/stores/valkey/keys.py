@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from zlib import crc32
 
 from jobq.core.records import QueueName
-from jobq.stores.valkey.layout import texts
+from jobq.stores.valkey.lua_names import texts
 
 KEY = texts("KEY")
 _UNSAFE = re.compile(r"[%{}:\x00-\x1f\x7f]")

@@ -1,6 +1,6 @@
 -- fields: the layout of every packed value, and the fields of hashes. When the library is built,
 -- each RECORD.<name>, RUN.<name>, … in a Lua file is replaced by the value given here. Python reads
--- the same file (layout.py). Positions count from 1. Formats are those of struct.pack: >
+-- the same file (lua_names.py). Positions count from 1. Formats are those of struct.pack: >
 -- big-endian, B and In unsigned integers of 1 and n bytes. Times are milliseconds in 6 bytes.
 --
 -- These values are stored in users' servers: a change must still understand what is stored.

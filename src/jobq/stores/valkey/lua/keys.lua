@@ -1,6 +1,6 @@
 -- keys: the name of every key. When the library is built, each KEY.<name> in a Lua file is replaced
 -- by the text given here, so a name costs the server nothing. Python reads the same file
--- (layout.py).
+-- (lua_names.py).
 --
 -- A key is the prefix of its queue (or of one partition of it) followed by one of these names.
 -- Names that end in ":" are followed by an id, a key or another name: <prefix>j:<id>. The prefix
@@ -46,6 +46,7 @@ KEY.back = "l" -- <priority>: list of entries, first in, first out
 KEY.front = "f" -- <priority>: sorted set of entries that are claimed before those of the list
 KEY.priorities = "p" -- sorted set of the priorities above 0 that may have entries
 KEY.back_0 = "l0"
+KEY.key_back_0 = ":l0" -- behind key_list and the key
 KEY.front_0 = "f0"
 KEY.plain_back_0 = "w:l0"
 KEY.plain_front_0 = "w:f0"

@@ -1,9 +1,14 @@
--- manifest: the one place of a flow, which belongs to no queue.
-local UNFINISHED, SETTLED = 2 * 86400000, 600000 -- ms a manifest stays: of a flow that nobody finishes, and of one that is in
+-- manifest: the one place that decides whether a flow is submitted. It belongs to no queue.
+-- How long a manifest is kept, in ms: of a flow that nobody finishes, and of one that is stored.
+local UNFINISHED_MS, SETTLED_MS = 2 * 86400000, 600000
 
--- manifest: whether a flow is submitted, decided once, and the queues it has members in. KEYS 1 manifest, a hash
--- ARGS verb, queue, … begin: it is new to the caller · stage: more members · submit: decide that it is · sweep: decide that it never will be
--- · settled: all its members are in, which is remembered for whoever asks again · forget: as if it had never been · look
+-- manifest: decide once whether a flow is submitted, and collect the queues that have members of
+-- it.
+-- KEYS manifest, a hash
+-- ARGS verb, queue, … The verbs: begin (the flow is new to the caller) · stage (more members) ·
+--   submit (decide that it is submitted) · sweep (decide that it never will be) · settled (all its
+--   members are stored; remembered for callers that ask again) · forget (as if it had never
+--   existed) · look
 -- RETURNS {"open", "done" or "swept", queue, …}
 function J.manifest(keys, args)
   local key, verb = keys[1], args[1]
@@ -18,7 +23,7 @@ function J.manifest(keys, args)
   if verb ~= "look" then
     for i = 2, #args do call("HSET", key, args[i], "1") end
     call("HSET", key, "state", state)
-    call("PEXPIRE", key, verb == "settled" and SETTLED or UNFINISHED)
+    call("PEXPIRE", key, verb == "settled" and SETTLED_MS or UNFINISHED_MS)
   end
   local answer = { state }
   for _, field in ipairs(call("HKEYS", key)) do

@@ -1,31 +1,43 @@
--- presence: workers and offices, which belong to no queue. KEYS 1 is the one key of each.
+-- presence: which workers are running, and which of them leads. Neither belongs to a queue. The
+-- hash of workers has "<until>\n<request>\n<record>" by name: when the worker counts as gone, what
+-- an operator has asked of it, and its record as JSON. A leadership is "<until>\n<worker>".
 
 local function clock(now) return J.open("", now).now end
 
 local function parts(value) return value:match("^(%d+)\n([^\n]*)\n(.*)$") end
 
--- Who has the name now: its incarnation, and what was asked of it. Nothing if nobody has.
+-- RETURNS the incarnation of the worker that has this name now, and what was asked of it; nothing
+--   if
+-- the name is free
 local function holder(key, name, now)
   local known = call("HGET", key, name)
   if not known then return end
-  local until_ms, wish, record = parts(known)
-  if tonumber(until_ms) > now then return cjson.decode(record).incarnation or "", wish end
+  local until_ms, request, record = parts(known)
+  if tonumber(until_ms) > now then return cjson.decode(record).incarnation or "", request end
 end
 
--- beat. KEYS 1 workers. ARGS now, name, ttl_ms, record, incarnation, 1 to take the name from another
--- RETURNS {a wish or "", how many workers are known, 1 if another incarnation has the name}
+-- beat: announce a worker.
+-- KEYS workers
+-- ARGS now, name, ttl_ms, record, incarnation, 1 to take the name from another incarnation
+-- RETURNS {what an operator asks of the worker or "", number of workers, 1 if another incarnation
+--   has the name}
 function J.beat(keys, args)
-  local now, name, ttl, record, incarnation, displace = clock(args[1]), args[2], tonumber(args[3]), args[4], args[5], args[6]
-  local held, wish = holder(keys[1], name, now)
+  local now, name, ttl, record = clock(args[1]), args[2], tonumber(args[3]), args[4]
+  local incarnation, displace = args[5], args[6]
+  local held, request = holder(keys[1], name, now)
   if held ~= incarnation then
     if held and displace ~= "1" then return { "", call("HLEN", keys[1]), 1 } end
-    wish = ""
+    request = ""
   end
-  call("HSET", keys[1], name, string.format("%.0f", now + ttl) .. "\n" .. wish .. "\n" .. record)
-  return { wish, call("HLEN", keys[1]), 0 }
+  local until_ms = string.format("%.0f", now + ttl)
+  call("HSET", keys[1], name, until_ms .. "\n" .. request .. "\n" .. record)
+  return { request, call("HLEN", keys[1]), 0 }
 end
 
--- sign_off. KEYS 1 workers. ARGS now, name, incarnation. RETURNS 0 if another incarnation has the name
+-- sign_off: remove a worker that stops.
+-- KEYS workers
+-- ARGS now, name, incarnation
+-- RETURNS 0 if another incarnation has the name
 function J.sign_off(keys, args)
   local now, name, incarnation = clock(args[1]), args[2], args[3]
   local held = holder(keys[1], name, now)
@@ -34,7 +46,10 @@ function J.sign_off(keys, args)
   return 1
 end
 
--- workers. KEYS 1 workers. ARGS now. RETURNS records of those that are there; the others are forgotten
+-- workers: the workers that are running.
+-- KEYS workers
+-- ARGS now
+-- RETURNS their records
 function J.workers(keys, args)
   local now, found = clock(args[1]), {}
   for name, value in pairs(J.pairs_of(call("HGETALL", keys[1]))) do
@@ -44,18 +59,24 @@ function J.workers(keys, args)
   return found
 end
 
--- ask. KEYS 1 workers. ARGS now, name, wish. RETURNS 1 if the worker is there
+-- ask: store what an operator asks of a worker. The worker's next beat returns it.
+-- KEYS workers
+-- ARGS now, name, request
+-- RETURNS 1 if the worker is running
 function J.ask(keys, args)
-  local now, name, wish = unpack(args)
+  local now, name, request = unpack(args)
   local known = call("HGET", keys[1], name)
   if not known then return 0 end
   local until_ms, _, record = parts(known)
   if tonumber(until_ms) <= clock(now) then return 0 end
-  call("HSET", keys[1], name, until_ms .. "\n" .. wish .. "\n" .. record)
+  call("HSET", keys[1], name, until_ms .. "\n" .. request .. "\n" .. record)
   return 1
 end
 
--- sweep_workers. KEYS 1 workers. ARGS now. RETURNS how many are gone
+-- sweep_workers: remove workers that are gone.
+-- KEYS workers
+-- ARGS now
+-- RETURNS how many
 function J.sweep_workers(keys, args)
   local now, n = clock(args[1]), 0
   for name, value in pairs(J.pairs_of(call("HGETALL", keys[1]))) do
@@ -64,14 +85,18 @@ function J.sweep_workers(keys, args)
   return n
 end
 
--- lead. KEYS 1 the office. ARGS now, who, ttl_ms. RETURNS 1 if it is theirs
+-- lead: take or keep a leadership.
+-- KEYS the leadership
+-- ARGS now, worker, ttl_ms
+-- RETURNS 1 if the worker leads
 function J.lead(keys, args)
   local now, who, ttl = clock(args[1]), args[2], tonumber(args[3])
   local held = call("GET", keys[1])
   if held then
-    local until_ms, holder = held:match("^(%d+)\n(.*)$")
+    local until_ms, leader = held:match("^(%d+)\n(.*)$")
     local left = tonumber(until_ms) - now
-    if left > 0 and left <= ttl and holder ~= who then return 0 end -- more than that: the clock was set back since
+    -- More than ttl is left only if the clock was set back since.
+    if left > 0 and left <= ttl and leader ~= who then return 0 end
   end
   call("SET", keys[1], string.format("%.0f", now + ttl) .. "\n" .. who, "PX", ttl + 3600000)
   return 1

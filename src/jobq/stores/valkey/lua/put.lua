@@ -1,52 +1,67 @@
--- put: accept jobs. Jobs that want nothing special go in together: one MSETNX (which is the deduplication), one RPUSH.
+-- put: accept jobs. Jobs without locks and edges are stored together: one MSETNX, which also finds
+-- duplicates, and one RPUSH.
 local byte = string.byte
-local STR = J.STR
-local STATE, NIL, MORE, LATER, AT_PUT, BYTE, TIME = J.STATE, J.NIL, J.MORE, J.LATER, J.AT_PUT, J.BYTE, "\207\0\0"
+local STR, BYTE, STATE = J.STR, J.BYTE, J.STATE
+local MAX_ARGS = 1000 -- ids and bodies per MSETNX
+local ALIAS_MS = 86400000 -- how long the holder of a lock stands for a job that the lock kept out
 
--- Why jobs cannot be put: an error, or nil. `plain` and `keyed` are places of the first job of that kind (0: none).
+-- Why jobs cannot be put: an error, or nil. `plain` and `keyed` are the positions of the first job
+-- of that kind (0 for none).
 function J.refusal(cx, plain, keyed, cost)
   local partitions = J.meta(cx).partitions
-  if partitions and partitions ~= "1" then return redis.error_reply("JOBQ PARTED " .. partitions) end
+  if partitions and partitions ~= "1" then
+    return redis.error_reply("JOBQ PARTED " .. partitions)
+  end
   return J.misfit(cx, plain, keyed, cost)
 end
 
--- The same of a queue that need not be where its jobs are.
+-- The same without the check for partitions, for a queue whose jobs may be elsewhere.
 function J.misfit(cx, plain, keyed, cost)
   local meta = J.meta(cx)
-  local mode = meta.mode or (keyed > 0 and (plain == 0 or keyed < plain) and "keyed" or "plain")
+  local mode = meta.mode
+    or (keyed > 0 and (plain == 0 or keyed < plain) and "keyed" or "plain")
   local wrong = mode == "keyed" and plain or mode == "plain" and keyed
   if wrong > 0 then return redis.error_reply("JOBQ MODE " .. mode .. " " .. wrong) end
-  local capacity = math.min(J.capacity(meta.rate) or math.huge, J.capacity(meta.key_rate) or math.huge)
+  local capacity = math.min(J.capacity(meta.rate) or math.huge,
+    J.capacity(meta.key_rate) or math.huge)
   if cost > capacity then return redis.error_reply("JOBQ COST " .. capacity) end
 end
 
+-- Whether the job of a producer's body has a key.
 function J.has_key(body)
   local _, nn, _, at = J.head(body, 1)
-  return body:byte(at + nn - 1) ~= 192
+  return body:byte(at + nn - 1) ~= PACK.none_byte
 end
 
 -- The first job fixes the queue's mode: keyed if it has a key.
 function J.fix_mode(cx, body)
   local meta = J.meta(cx)
   if meta.mode then return end
-  call("HSET", cx.prefix .. KEY.settings, "mode", J.has_key(body) and "keyed" or "plain")
+  local mode = J.has_key(body) and "keyed" or "plain"
+  call("HSET", cx.prefix .. KEY.settings, SETTING.mode, mode)
   J.meta_changed(cx)
   cx.begun = 1
 end
 
--- What a batch gathers: records, events, and who stands where.
-local function gather(cx)
-  return { n = 0, records = {}, ids = {}, items = J.items(cx), first = #J.items(cx), delayed = {}, ttls = {}, lines = {}, front = {} }
+-- A batch: its records and events, and where its jobs go.
+local function new_batch(cx)
+  return {
+    n = 0, records = {}, ids = {}, items = J.items(cx), first = #J.items(cx), delayed = {},
+    ttls = {}, lines = {}, front = {},
+  }
 end
 
--- A job with a priority, a time or a ttl. RETURNS its record, state and due time packed.
+-- A job with a priority, a time or a ttl. RETURNS its record, its state's code and its due time,
+-- packed
 local function with_options(cx, b, id, flags, body, nn, no)
-  local opts = munpack(body:sub(7 + nn, 6 + nn + no))
+  local opts = munpack(body:sub(BODY.long_nk_at + nn, BODY.long_head_end + nn + no))
   local due = J.due(cx, opts)
   local due6 = J.six(due)
   if due > cx.now then
     b.delayed[#b.delayed + 1] = { due, id }
-    return cx.now6 .. BYTE[flags + LATER] .. body:sub(2, 6) .. due6 .. "\0\0\0" .. body:sub(7), "\0", due6
+    local record = cx.now6 .. BYTE[flags + FLAG.later] .. body:sub(2, BODY.long_head_end) .. due6
+      .. "\0\0\0" .. body:sub(BODY.long_nk_at)
+    return record, EVENT.delayed, due6
   end
   if opts.ttl then b.ttls[#b.ttls + 1] = { due + opts.ttl, id } end
   local priority = opts.priority or 0
@@ -56,22 +71,24 @@ local function with_options(cx, b, id, flags, body, nn, no)
     b.lines[priority] = b.lines[priority] or {}
     table.insert(b.lines[priority], id)
   end
-  return cx.now6 .. body, "\2", due6
+  return cx.now6 .. body, EVENT.waiting, due6
 end
 
--- They are in: let each stand where it belongs.
-local function stand_all(cx, b)
+-- Add the jobs of a batch, whose records are stored, to waiting lists, ttls and delayed jobs.
+local function enqueue_all(cx, b)
   local line = cx.prefix .. KEY.plain_list
   if b.keyed then
     for i = 1, b.n do
-      call("RPUSH", cx.prefix .. KEY.key_list .. b.keys[i] .. ":l0", b.ids[i])
+      call("RPUSH", cx.prefix .. KEY.key_list .. b.keys[i] .. KEY.key_back_0, b.ids[i])
       J.key_touched(cx, b.keys[i])
     end
   else
     J.variadic("RPUSH", line .. KEY.back_0, b.ids)
   end
   for priority, ids in pairs(b.lines) do J.push_back(cx, line, priority, ids) end
-  for _, job in ipairs(b.front) do J.push_front(cx, line, job[1], job[2], J.place_in_front(cx)) end
+  for _, job in ipairs(b.front) do
+    J.push_front(cx, line, job[1], job[2], J.place_in_front(cx))
+  end
   for _, ttl in ipairs(b.ttls) do
     call("ZADD", cx.prefix .. KEY.ttls, ttl[1], ttl[2])
     J.timer(cx, ttl[1])
@@ -85,8 +102,8 @@ local function stand_all(cx, b)
   J.add(cx, "accepted", b.n + b.others)
 end
 
--- Whether one of these ids has left an entry in line in a life that is forgotten.
-function J.any_tomb(cx, ids)
+-- Whether a removed job of one of these ids has left an entry in the waiting list.
+function J.any_left_entry(cx, ids)
   for _, life in ipairs(J.hmget(cx.prefix .. KEY.next_lives, ids)) do
     if life then return true end
   end
@@ -99,31 +116,35 @@ local function ids_of(args, first, last)
   return ids
 end
 
--- A whole batch of jobs without locks and edges. RETURNS answers of those that do not simply wait; or nil if some id is
--- taken: then nothing was done.
+-- Store a whole batch of jobs without locks and edges. RETURNS answers for those that are not
+-- simply waiting; or nil, and nothing is stored, if an id is taken
 local function put_together(cx, args, first, last)
-  local prefix, now6, b, answers = cx.prefix, cx.now6, gather(cx), {}
-  local with_meta, head, middle, rest = "\220\0\19\0", "\220\0\17\0", NIL .. NIL .. NIL .. NIL .. TIME .. now6 .. TIME, NIL .. NIL
+  local prefix, now6, b, answers = cx.prefix, cx.now6, new_batch(cx), {}
+  local with_meta, head, middle, rest = EVENT.accepted_with_meta, EVENT.accepted,
+    PACK.none .. PACK.none .. PACK.none .. PACK.none .. PACK.time .. now6 .. PACK.time,
+    PACK.none .. PACK.none
   local records, items, count, names = b.records, b.items, 0, J.event_meta(cx)
   b.keyed, b.keys, b.others = J.meta(cx).mode == "keyed", {}, 0
   for k = first, last, 2 do
     local id, body = args[k], args[k + 1]
     local flags, nn = byte(body, 1, 2)
-    local at, no = 3, 0
-    if flags >= MORE then
-      nn, no = sunpack(">I2I2", body, 3)
-      at = 7
+    local at, no = BODY.short_nk_at, 0
+    if flags >= FLAG.more then
+      nn, no = sunpack(RECORD.lengths, body, BODY.lengths_at)
+      at = BODY.long_nk_at
     end
     count = count + 1
-    local nk, record, state, due6 = body:sub(at, at + nn - 1), now6 .. body, "\2", now6
-    if flags % (2 * AT_PUT) >= AT_PUT then
+    local nk, record, state, due6 = body:sub(at, at + nn - 1), now6 .. body, EVENT.waiting, now6
+    if flags % (2 * FLAG.at_put) >= FLAG.at_put then
       if b.keyed then
         for i = b.first + 1, #items do items[i] = nil end
         return nil
       end
       record, state, due6 = with_options(cx, b, id, flags, body, nn, no)
       b.others = b.others + 1
-      if state == "\0" then answers[#answers + 1] = { (k - 5) / 2, id, 0, STATE.delayed } end
+      if state == EVENT.delayed then
+        answers[#answers + 1] = { (k - 5) / 2, id, 0, STATE.delayed }
+      end
     else
       b.n = b.n + 1
       b.ids[b.n] = id
@@ -131,17 +152,20 @@ local function put_together(cx, args, first, last)
     end
     records[2 * count - 1], records[2 * count] = prefix .. KEY.job .. id, record
     local meta = names and no > 0 and J.told_meta(names, body:sub(at + nn, at + nn + no - 1))
-    items[b.first + count] = (meta and with_meta or head) .. (STR[#id] or J.str_head(#id)) .. id .. "\0" .. nk .. "\0\0\0" .. state .. middle .. due6 .. (meta and rest .. NIL .. meta or rest)
+    items[b.first + count] = (meta and with_meta or head) .. (STR[#id] or J.str_head(#id)) .. id
+      .. EVENT.life_0 .. nk .. EVENT.no_counts .. state .. middle .. due6
+      .. (meta and rest .. PACK.none .. meta or rest)
   end
   if call("MSETNX", unpack(records)) == 0 then
     for i = b.first + 1, #items do items[i] = nil end
     return nil
   end
-  stand_all(cx, b)
+  enqueue_all(cx, b)
   return answers
 end
 
--- The job found under the id, if it stands in the way of a new one; else the life of the new one.
+-- RETURNS the job under an id if it makes a new one a duplicate; or nil, and the life of the new
+--   job
 local function in_the_way(cx, id)
   local old = J.load(cx, id)
   if not old then
@@ -155,8 +179,8 @@ local function in_the_way(cx, id)
   return old
 end
 
--- A new job, in the state it begins in. `blocked`: it waits for others.
-function J.birth(cx, id, body, life, blocked)
+-- Store a new job in its first state. `blocked`: it waits for others.
+function J.create(cx, id, body, life, blocked)
   local job = J.read(id, cx.now6 .. body)
   local opts = J.options(job)
   local due = J.due(cx, opts)
@@ -175,22 +199,24 @@ function J.birth(cx, id, body, life, blocked)
   else
     job.state = STATE.waiting
     J.await_ttl(cx, job)
-    J.stand(cx, job, opts.lifo and "first" or "back")
+    J.enqueue(cx, job, opts.lifo and "first" or "back")
   end
   J.event(cx, job, "accepted")
   return job
 end
 
--- RETURNS an answer: {place, id, life, state} for a new job, with what was found (see J.view) for a duplicate.
+-- RETURNS the answer for a duplicate, with the job that was found (see J.view)
 local function duplicate(cx, place, job, opts)
   if opts.chan and not job.finished then
-    J.extra(cx, job, "w:" .. opts.chan, "1")
-    job.rflags = J.with(job.rflags, J.WATCHED)
+    J.extra(cx, job, EXTRA.listener .. opts.chan, "1")
+    job.rflags = J.with(job.rflags, RUN_FLAG.watched)
     J.save_run(cx, job)
   end
   return { place, job.id, job.life, job.state, J.view(cx, job) }
 end
 
+-- Put one job of any kind. RETURNS an answer: {position, id, life, state}, and with a fifth
+-- element, the job that was found, for a duplicate
 function J.put_one(cx, place, id, body, edges)
   local _, nn, no, at = J.head(body, 1)
   local opts = no > 0 and munpack(body:sub(at + nn, at + nn + no - 1)) or {}
@@ -198,15 +224,15 @@ function J.put_one(cx, place, id, body, edges)
   if old then return duplicate(cx, place, old, opts) end
   local follows = false
   if opts.lock then
-    local met
-    met, follows = J.meet(cx, opts, body)
-    if type(met) == "string" then return { place, met, 0, STATE.completed, {} } end
-    if met then return duplicate(cx, place, met, opts) end
+    local found
+    found, follows = J.resolve_lock(cx, opts, body)
+    if type(found) == "string" then return { place, found, 0, STATE.completed, {} } end
+    if found then return duplicate(cx, place, found, opts) end
   end
-  local job = J.birth(cx, id, body, life, follows or edges ~= nil)
+  local job = J.create(cx, id, body, life, follows or edges ~= nil)
   if follows then
     J.follow(cx, job, opts)
-    J.extra(cx, job, "follows", "1")
+    J.extra(cx, job, EXTRA.follows, "1")
     J.save_run(cx, job)
   elseif opts.lock then
     J.lock(cx, job, opts)
@@ -218,28 +244,35 @@ function J.put_one(cx, place, id, body, edges)
   return { place, id, life, job.state }
 end
 
--- The same where more jobs came than there are places (`room`; nil: all fit). RETURNS an answer, and the places left.
+-- The same, with `room` places left (nil if all jobs fit). RETURNS an answer, and the places left
 function J.put_if_room(cx, room, place, id, body, edges)
-  if room and room <= 0 and J.adds(cx, id, J.body_options(body)) then return J.full(cx, place, id), room end
+  if room and room <= 0 and J.adds(cx, id, J.body_options(body)) then
+    return J.full(cx, place, id), room
+  end
   local answer = J.put_one(cx, place, id, body, edges)
   if room and not answer[5] then room = room - 1 end
   return answer, room
 end
 
--- A job whose lock is held stands for its holder, also for jobs elsewhere that are to wait for it.
+-- If a lock kept a job out, its holder stands for it, also for jobs elsewhere that will wait for
+-- it.
 function J.alias(cx, id, answer)
-  if answer[2] ~= id then call("SET", cx.prefix .. KEY.alias .. id, answer[2], "PX", 86400000) end
+  if answer[2] ~= id then
+    call("SET", cx.prefix .. KEY.alias .. id, answer[2], "PX", ALIAS_MS)
+  end
   return answer
 end
 
--- Some of those that waited for others need not: say so.
+-- Jobs that were blocked when they were put may not be any more: correct their answers.
 function J.look_again(cx, answers)
   for _, answer in ipairs(answers) do
-    if answer[4] == STATE.blocked and not answer[5] then answer[4] = J.load(cx, answer[2]).state end
+    if answer[4] == STATE.blocked and not answer[5] then
+      answer[4] = J.load(cx, answer[2]).state
+    end
   end
 end
 
--- Edges are tied when all jobs of the call are in, whatever their order.
+-- Tie the edges of a call. Its jobs are all stored by then, in whatever order they came.
 function J.tie_all(cx)
   for _, tie in ipairs(cx.ties or {}) do
     local job = J.load(cx, tie[1])
@@ -249,10 +282,11 @@ function J.tie_all(cx)
 end
 
 function J.put_answer(cx, answers)
-  return { cx.to_wake or 0, cx.outbox, cx.due_at and math.max(cx.due_at - cx.now, 0) or -1, answers, cx.begun or 0 }
+  local due_in = cx.due_at and math.max(cx.due_at - cx.now, 0) or -1
+  return { cx.to_wake or 0, cx.outbox, due_in, answers, cx.begun or 0 }
 end
 
--- None of them fits. Nothing was done but to fix the queue's mode.
+-- None of the jobs fits. Only the queue's mode may have been fixed.
 function J.all_full(cx, args, first, last)
   local answers = {}
   for k = first, last, 2 do answers[#answers + 1] = J.full(cx, (k - 5) / 2, args[k]) end
@@ -260,11 +294,14 @@ function J.all_full(cx, args, first, last)
   return J.put_answer(cx, answers)
 end
 
--- put. KEYS 1 prefix
--- ARGS now, jobs, place of the first plain one, of the first keyed one, highest cost, "1" if any has a lock, edges or an id of another
---      ("2" if some wait for others of them: if not all fit, none goes in), then per job: id, body (the producer's part of the record); then per job with edges: place, edges packed
--- RETURNS {jobs to wake for elsewhere, messages waiting, due at elsewhere, answers of those that are not plainly new,
---      1 if the queue had no job yet (or was obliterated since)}
+-- put: accept jobs of any kind.
+-- KEYS prefix
+-- ARGS now, number of jobs, position of the first plain job, of the first keyed one, highest cost,
+--   "1" if any has a lock, edges or the id of another ("2" if some wait for others of the call: if
+--   not all fit, none is stored), then per job: id, body; then per job with edges: position, edges
+--   packed
+-- RETURNS {jobs to wake workers for elsewhere, messages waiting, ms until a job elsewhere is due or
+--   -1, answers of those that are not simply new and waiting, 1 if the queue had no mode yet}
 function J.put(keys, args)
   local now, count, plain, keyed, cost, look = unpack(args, 1, 6)
   local cx = J.open(keys[1], now)
@@ -274,18 +311,21 @@ function J.put(keys, args)
   local first, last = 7, 6 + 2 * count
   J.fix_mode(cx, args[first + 1])
   local answers = {}
-  local tombs = call("EXISTS", cx.prefix .. KEY.next_lives) == 1
+  local any_left = call("EXISTS", cx.prefix .. KEY.next_lives) == 1
   local edges = {}
   for k = last + 1, #args, 2 do edges[tonumber(args[k])] = munpack(args[k + 1]) end
   local room = J.room(cx)
   if room and room >= count then room = nil end -- all of them fit
   if room and look == "2" then
-    if J.needed(cx, args, first, last, 2) > math.max(room, 0) then return J.all_full(cx, args, first, last) end
+    if J.needed(cx, args, first, last, 2) > math.max(room, 0) then
+      return J.all_full(cx, args, first, last)
+    end
     room = nil
   end
-  for k = first, last, 1000 do
-    local stop = math.min(k + 999, last)
-    local slow = room or look ~= "0" or (tombs and J.any_tomb(cx, ids_of(args, k, stop)))
+  for k = first, last, MAX_ARGS do
+    local stop = math.min(k + MAX_ARGS - 1, last)
+    local slow = room or look ~= "0"
+      or (any_left and J.any_left_entry(cx, ids_of(args, k, stop)))
     local together = not slow and put_together(cx, args, k, stop)
     if together then
       for _, answer in ipairs(together) do answers[#answers + 1] = answer end

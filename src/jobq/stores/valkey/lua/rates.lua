@@ -1,13 +1,14 @@
--- rates: what a rate limit allows. Copies core/limits.py (take, room, is_idle); tests/rules/test_rates.py holds both together.
--- A limit is stored as text: "w:<limit>:<per_ms>", a window that its first start opens, or "t:<capacity>:<refill per second>", a
--- bucket of tokens. Its state is "w:<starts>:<opened>" or "t:<tokens>:<at>"; the state of another kind of limit says nothing.
+-- rates: what a rate limit allows. Copies core/limits.py (take, room, is_idle);
+-- tests/rules/test_rates.py compares both. A limit is stored as text: "w:<count>:<per_ms>" is a
+-- window that its first start opens, "t:<capacity>:<refill per second>" a bucket of tokens. Its
+-- state is "w:<starts>:<opened>" or "t:<tokens>:<at>". A state of the other kind is ignored.
 local max, min, ceil, abs = math.max, math.min, math.ceil, math.abs
 local EPSILON = J.RATES.epsilon -- tokens
 
--- How far ahead of now the state of a bucket may be: as long as a whole refill takes.
+-- How far ahead of now the state of a bucket may be: the time of a whole refill.
 local function refill_ms(rate) return ceil(rate.a * 1000 / rate.b) end
 
--- A limit with its state, ready to be asked; nil for no limit. `dirty`: its state has changed and must be kept.
+-- A limit with its state; nil for no limit. `dirty`: its state has changed and must be stored.
 function J.rate(text, state, now)
   if not text or text == "" then return nil end
   local kind, a, b = text:match("^(%a):([^:]+):([^:]+)$")
@@ -22,14 +23,15 @@ function J.rate(text, state, now)
   elseif at then
     rate.tokens = max(0, min(rate.a, value + max(0, now - at) * rate.b / 1000))
     rate.at = max(now, min(at, now + refill_ms(rate)))
-    rate.dirty = rate.at < at -- the clock was set back further than a refill takes: begin to count from here
+    rate.dirty = rate.at < at -- the clock was set back by more than a refill: count from here
   else
     rate.tokens, rate.at = rate.a, now
   end
   return rate
 end
 
--- How long until a start of this cost is allowed: 0 is now. A cost above the capacity takes a full bucket.
+-- How long until a start of this cost is allowed, in ms; 0 for now. A cost above the capacity takes
+-- a full bucket.
 function J.rate_wait(rate, cost, now)
   if rate.kind == "w" then
     if rate.used < rate.a then return 0 end
@@ -55,19 +57,20 @@ function J.rate_state(rate)
   return string.format("t:%.17g:%.0f", rate.tokens, rate.at)
 end
 
--- How long the state matters: then the window is over, or the bucket full.
+-- How long the state matters, in ms: until the window is over, or the bucket is full.
 function J.rate_memory(rate, now)
   if rate.kind == "w" then return rate.opened + rate.b - now end
   return rate.at - now + ceil((rate.a - rate.tokens) * 1000 / rate.b) + 1
 end
 
--- Keep the state of a key's limit for as long as it matters.
+-- Store the state of a key's limit for as long as it matters.
 function J.keep_key_rate(cx, key, rate)
-  call("SET", cx.prefix .. KEY.key_rate .. key, J.rate_state(rate), "PX", J.whole(J.rate_memory(rate, cx.now) + J.RATES.margin_ms))
+  local ms = J.whole(J.rate_memory(rate, cx.now) + J.RATES.margin_ms)
+  call("SET", cx.prefix .. KEY.key_rate .. key, J.rate_state(rate), "PX", ms)
   rate.dirty = false
 end
 
--- What a cost would have to fit in: the capacity of a bucket, or nil.
+-- The highest cost that a limit can allow: the capacity of a bucket; nil for none.
 function J.capacity(text)
   if not text then return nil end
   local capacity = text:match("^t:([^:]+):")

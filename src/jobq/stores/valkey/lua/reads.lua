@@ -1,21 +1,30 @@
--- reads: looking. A job is answered as {id, state, record, run, extras flat or "", finished or "", reason, result, last failed runs or ""};
--- Python takes it apart.
+-- reads: reading jobs, counts and figures.
 local STATE = J.STATE
-local LOOK = 1000 -- records one find looks at, at most
-local ALL_ERRORS = J.DEFAULT.errors -- as many as are kept
+local MAX_LOOKED_AT = 1000 -- records that one find looks at
+local ALL_ERRORS = J.DEFAULT.errors -- all failed runs that are kept
 
--- `errors`: how many of its last failed runs to answer with; the last one is needed for its failure.
+-- A job as Python reads it: {id, state, record, run, extras flat or "", finished or "", reason,
+-- result, last failed runs or ""}. `errors` is how many failed runs to include; the last one is
+-- always needed, for the job's failure.
 function J.view(cx, job, errors)
   local extras, failed = "", ""
-  if J.has(job.rflags, J.EXTRA) then
+  if J.has(job.rflags, RUN_FLAG.extras) then
     extras = call("HGETALL", cx.prefix .. KEY.extras .. job.id)
-    if job.failures + job.stalls + job.life > 0 then failed = call("LRANGE", cx.prefix .. KEY.failed_runs .. job.id, -(errors or 1), -1) end
+    if job.failures + job.stalls + job.life > 0 then
+      failed = call("LRANGE", cx.prefix .. KEY.failed_runs .. job.id, -(errors or 1), -1)
+    end
   end
   local finished = job.finished and string.format("%.0f", job.finished) or ""
-  return { job.id, job.state, job.rec, J.pack_run(job), extras, finished, job.reason or "", job.result or "", failed }
+  return {
+    job.id, job.state, job.rec, J.pack_run(job), extras, finished, job.reason or "",
+    job.result or "", failed,
+  }
 end
 
--- get. KEYS 1 prefix. ARGS now, id, … RETURNS a job or 0 per id
+-- get: jobs by id.
+-- KEYS prefix
+-- ARGS now, id, …
+-- RETURNS a job (see J.view) or 0 per id
 function J.get(keys, args)
   local cx, answers = J.open(keys[1], args[1], true), {}
   for i = 2, #args do
@@ -25,14 +34,18 @@ function J.get(keys, args)
   return answers
 end
 
--- logs. KEYS 1 prefix. ARGS now, id. RETURNS lines
+-- logs: the log lines of a job.
+-- KEYS prefix
+-- ARGS now, id
+-- RETURNS lines
 function J.logs(keys, args)
   local now, id = unpack(args)
   local cx = J.open(keys[1], now, true)
   return J.look(cx, id) and call("LRANGE", cx.prefix .. KEY.log_lines .. id, 0, -1) or {}
 end
 
--- A page of a sorted set, highest first, from behind position "score\tmember". RETURNS ids, position or nil at the end.
+-- A page of a sorted set, highest scores first, from after the position "score\tmember".
+-- RETURNS ids, and the position of the last one or nil at the end
 local function page_of_set(key, position, n)
   local score, member = position:match("^([^\t]*)\t(.*)$")
   local found
@@ -42,7 +55,7 @@ local function page_of_set(key, position, n)
     local rank = call("ZREVRANK", key, member)
     if rank then
       found = call("ZREVRANGE", key, rank + 1, rank + n, "WITHSCORES")
-    else -- it has gone meanwhile: go on from its score, behind it
+    else -- the member has left the set: continue after where it was
       local same = call("ZREVRANGEBYSCORE", key, score, score)
       local skip = 0
       for i = 1, #same do
@@ -57,14 +70,17 @@ local function page_of_set(key, position, n)
   return ids, found[#found] .. "\t" .. ids[#ids]
 end
 
--- A page of a line, from its back. Position "priority\tpart\tplace": places in a list are counted from when it was new.
+-- A page of a waiting list, from its end. The position is "priority\tpart\tplace". Places in a back
+-- list count from when the list was new, so they stay right while entries are popped.
+-- RETURNS entries, and the next position or nil at the end
 local function page_of_line(cx, line, position, n)
   local priority, part, place = position:match("^(%d+)\t(%a)\t(.*)$")
-  priority, part = priority or "0", part or "l"
+  priority, part = priority or "0", part or KEY.back
   local entries, rest
-  if part == "l" then
+  if part == KEY.back then
     local popped = priority == "0" and line:sub(-2) == KEY.plain_list and J.counters(cx).popped or 0
-    local last = place and place ~= "" and tonumber(place) - 1 - popped or call("LLEN", line .. KEY.back .. priority) - 1
+    local last = place and place ~= "" and tonumber(place) - 1 - popped
+      or call("LLEN", line .. KEY.back .. priority) - 1
     entries = {}
     if last >= 0 then
       local first = math.max(last - n + 1, 0)
@@ -78,32 +94,42 @@ local function page_of_line(cx, line, position, n)
     if rest then
       rest = priority .. "\tf\t" .. rest
     else
-      local higher = call("ZRANGEBYSCORE", line .. KEY.priorities, "(" .. priority, "+inf", "LIMIT", 0, 1)[1]
+      local higher = call("ZRANGEBYSCORE", line .. KEY.priorities, "(" .. priority, "+inf",
+        "LIMIT", 0, 1)[1]
       rest = higher and higher .. "\tl\t" or nil
     end
   end
   return entries, rest
 end
 
--- The same over all keys: position "key\n…".
+-- The same over the waiting lists of all keys. The position is "key\n" and the position in its
+-- list.
 local function page_of_keys(cx, position, n)
   local key, inside = position:match("^([^\n]*)\n(.*)$")
   if not key then key = call("ZRANGE", cx.prefix .. KEY.keys_waiting, 0, 0)[1] end
   if not key then return {}, nil end
-  local entries, rest = page_of_line(cx, cx.prefix .. KEY.key_list .. key .. ":", inside or "", n)
+  local line = cx.prefix .. KEY.key_list .. key .. ":"
+  local entries, rest = page_of_line(cx, line, inside or "", n)
   if rest then return entries, key .. "\n" .. rest end
-  local following = call("ZRANGEBYLEX", cx.prefix .. KEY.keys_waiting, "(" .. key, "+", "LIMIT", 0, 1)[1]
+  local following = call("ZRANGEBYLEX", cx.prefix .. KEY.keys_waiting, "(" .. key, "+", "LIMIT", 0,
+    1)[1]
   return entries, following and following .. "\n" or nil
 end
 
+-- Where the jobs of a state are: sorted sets, or the waiting lists.
+local WAITING = "line"
 local SECTIONS = {
   [STATE.active] = { KEY.leases }, [STATE.delayed] = { KEY.delayed },
-  [STATE.blocked] = { KEY.blocked }, [STATE.waiting] = { "line" },
+  [STATE.blocked] = { KEY.blocked }, [STATE.waiting] = { WAITING },
   [STATE.failed] = { KEY.failed, KEY.failed_given_id, KEY.failed_own_ttl },
   [STATE.completed] = { KEY.completed, KEY.completed_given_id, KEY.completed_own_ttl },
   [STATE.cancelled] = { KEY.cancelled, KEY.cancelled_given_id, KEY.cancelled_own_ttl },
 }
-local ALL = { STATE.active, STATE.waiting, STATE.delayed, STATE.blocked, STATE.failed, STATE.completed, STATE.cancelled }
+-- The order in which a find without a state lists them.
+local ALL = {
+  STATE.active, STATE.waiting, STATE.delayed, STATE.blocked, STATE.failed, STATE.completed,
+  STATE.cancelled,
+}
 
 local function sections_of(state)
   if state ~= "" then return SECTIONS[tonumber(state)] end
@@ -115,13 +141,25 @@ local function sections_of(state)
 end
 
 local function page_of(cx, section, position, n)
-  if section ~= "line" then return page_of_set(cx.prefix .. section, position, n) end
+  if section ~= WAITING then return page_of_set(cx.prefix .. section, position, n) end
   if J.meta(cx).mode == "keyed" then return page_of_keys(cx, position, n) end
   return page_of_line(cx, cx.prefix .. KEY.plain_list, position, n)
 end
 
--- find. KEYS 1 prefix. ARGS now, state or "", name packed or "", key or "", cursor ("section|position") or "", limit
--- RETURNS {cursor or "", job, …}
+-- The job of an entry, if the entry is not stale.
+local function current(cx, entry)
+  local id, life, ticket = J.entry_parts(entry)
+  local job = J.load(cx, id)
+  if job and job.state == STATE.waiting and job.life == life and job.ticket == ticket then
+    return job
+  end
+end
+
+-- find: a page of jobs.
+-- KEYS prefix
+-- ARGS now, state or "", task name packed or "", key or "", cursor ("section|position") or "",
+--   limit
+-- RETURNS {cursor or "", job (see J.view), …}
 function J.find(keys, args)
   local now, state, name, key, cursor, limit = unpack(args, 1, 6)
   local cx, sections = J.open(keys[1], now, true), sections_of(state)
@@ -129,12 +167,16 @@ function J.find(keys, args)
   local number, position = cursor:match("^(%d+)|(.*)$")
   number, position = tonumber(number or 1), position or ""
   local answers, looked = { "" }, 0
-  while sections[number] and #answers <= limit and looked < LOOK do
-    local entries, rest = page_of(cx, sections[number], position, math.min(limit + 1 - #answers, 100))
+  while sections[number] and #answers <= limit and looked < MAX_LOOKED_AT do
+    local section = sections[number]
+    local entries, rest = page_of(cx, section, position, math.min(limit + 1 - #answers, 100))
     for i = 1, #entries do
-      local id, life, ticket = J.entry_parts(entries[i])
-      local job = J.look(cx, id)
-      if job and sections[number] == "line" and (job.state ~= STATE.waiting or job.life ~= life or job.ticket ~= ticket) then job = nil end
+      local job
+      if section == WAITING then
+        job = current(cx, entries[i])
+      else
+        job = J.look(cx, (J.entry_parts(entries[i])))
+      end
       if job and name ~= "" and job.nk:sub(1, #name) ~= name then job = nil end
       if job and key ~= "" and select(2, J.name_key(job)) ~= key then job = nil end
       if job then answers[#answers + 1] = J.view(cx, job) end
@@ -149,87 +191,68 @@ end
 local function counts(cx)
   local prefix = cx.prefix
   return {
-    call("ZCARD", prefix .. KEY.delayed), call("ZCARD", prefix .. KEY.blocked), J.counters(cx).waiting, call("ZCARD", prefix .. KEY.leases),
-    J.ended_count(cx, STATE.completed), J.ended_count(cx, STATE.failed), J.ended_count(cx, STATE.cancelled),
+    call("ZCARD", prefix .. KEY.delayed), call("ZCARD", prefix .. KEY.blocked),
+    J.counters(cx).waiting, call("ZCARD", prefix .. KEY.leases), J.ended_count(cx, STATE.completed),
+    J.ended_count(cx, STATE.failed), J.ended_count(cx, STATE.cancelled),
   }
 end
 
--- count. KEYS 1 prefix. RETURNS seven numbers, in the order of the states' codes
+-- count: how many jobs are in each state.
+-- KEYS prefix
+-- RETURNS seven numbers, in the order of the states' codes
 function J.count(keys) return counts({ prefix = keys[1] }) end
 
--- How long the next job in line has been waiting; -1: none is.
+-- How long the next job of the waiting list has been waiting, in ms; -1 if none is.
 local function oldest(cx)
   local line = cx.prefix .. KEY.plain_list
   if J.meta(cx).mode == "keyed" then
-    local key = call("ZRANGE", cx.prefix .. KEY.keys_ready, 0, 0)[1] or call("ZRANGE", cx.prefix .. KEY.keys_waiting, 0, 0)[1]
+    local key = call("ZRANGE", cx.prefix .. KEY.keys_ready, 0, 0)[1]
+      or call("ZRANGE", cx.prefix .. KEY.keys_waiting, 0, 0)[1]
     if not key then return -1 end
     line = cx.prefix .. KEY.key_list .. key .. ":"
   end
   local priority = call("ZREVRANGE", line .. KEY.priorities, 0, 0)[1] or "0"
-  local heads = call("ZRANGE", line .. KEY.front .. priority, 0, 9)
-  for _, entry in ipairs(call("LRANGE", line .. KEY.back .. priority, 0, 99)) do heads[#heads + 1] = entry end
-  for i = 1, #heads do
-    local id, life, ticket = J.entry_parts(heads[i])
-    local job = J.load(cx, id)
-    if job and job.state == STATE.waiting and job.life == life and job.ticket == ticket then return math.max(0, cx.now - job.due) end
+  local entries = call("ZRANGE", line .. KEY.front .. priority, 0, 9)
+  for _, entry in ipairs(call("LRANGE", line .. KEY.back .. priority, 0, 99)) do
+    entries[#entries + 1] = entry
+  end
+  for i = 1, #entries do
+    local job = current(cx, entries[i])
+    if job then return math.max(0, cx.now - job.due) end
   end
   return -1
 end
 
--- stats. KEYS 1 prefix. ARGS now. RETURNS {counts, paused, mode or "", oldest waiting ms or -1, next due ms or -1,
---      when its hold ends or ""}
+-- stats: the state of a queue.
+-- KEYS prefix
+-- ARGS now
+-- RETURNS {counts, paused, mode or "", oldest waiting ms or -1, next due ms or -1, when its hold
+--   ends or ""}
 function J.stats(keys, args)
   local cx = J.open(keys[1], args[1], true)
   local meta = J.meta(cx)
   local due = call("ZRANGE", cx.prefix .. KEY.delayed, 0, 0, "WITHSCORES")[2]
   return {
-    counts(cx), meta.paused == "1" and 1 or 0, meta.mode or "", oldest(cx), due and math.max(0, math.floor(tonumber(due)) - cx.now) or -1,
-    J.held_until(cx),
+    counts(cx), meta.paused == "1" and 1 or 0, meta.mode or "", oldest(cx),
+    due and math.max(0, math.floor(tonumber(due)) - cx.now) or -1, J.held_until(cx),
   }
 end
 
--- metrics. KEYS 1 prefix. ARGS now, minutes. RETURNS minute, its figures flat, …
+-- metrics: the figures of past minutes and of the current one.
+-- KEYS prefix
+-- ARGS now, minutes
+-- RETURNS {minute, its figures flat, …}
 function J.metrics(keys, args)
   local cx, minutes = J.open(keys[1], args[1], true), math.min(tonumber(args[2]), 1440)
   local this, answers = cx.now - cx.now % 60000, {}
   for n = minutes - 1, 0, -1 do
     local minute = this - n * 60000
-    local figures = minute == J.counters(cx).minute and J.this_minute(cx) or call("HGETALL", cx.prefix .. KEY.minute .. minute)
+    local figures = minute == J.counters(cx).minute and J.this_minute(cx)
+      or call("HGETALL", cx.prefix .. KEY.minute .. minute)
     if #figures > 0 then
       answers[#answers + 1] = string.format("%.0f", minute)
       answers[#answers + 1] = figures
     end
   end
   return answers
-end
-
--- events. KEYS 1 prefix. ARGS after ("" for the end of the log, "0" for its beginning), entries
--- RETURNS {name of the log, position, if some were dropped after `after`: how many ever, up to where, in which incarnation;
--- entries: position, entry, …}
-function J.events(keys, args)
-  local prefix, after, entries = keys[1], unpack(args)
-  local tag, gone, gone_to, gone_in = unpack(call("HMGET", prefix .. KEY.settings, "tag", "gone", "gone_to", "gone_in"))
-  local flat, position = {}, after
-  if after == "" then
-    local last = call("XREVRANGE", prefix .. KEY.log, "+", "-", "COUNT", 1)[1]
-    return { tag or "", last and last[1] or "0", "", "", "", {} }
-  end
-  for _, entry in ipairs(call("XRANGE", prefix .. KEY.log, after == "0" and "-" or "(" .. after, "+", "COUNT", entries)) do
-    flat[#flat + 1] = entry[1]
-    flat[#flat + 1] = entry[2][4]
-    position = entry[1]
-  end
-  if gone_to and J.after(gone_to, after) then return { tag or "", position, gone, gone_to, gone_in or "", flat } end
-  return { tag or "", position, "", "", "", flat }
-end
-
--- ack: register a reader or move it on. KEYS 1 prefix. ARGS reader, position or "" to ask. RETURNS where it stands, or ""
-function J.ack(keys, args)
-  local prefix, reader, position = keys[1], args[1], args[2]
-  local stands = call("HGET", prefix .. KEY.readers, reader)
-  if position ~= "" and (not stands or J.after(position, stands)) then
-    call("HSET", prefix .. KEY.readers, reader, position)
-    stands = position
-  end
-  return stands or ""
 end

@@ -1,38 +1,31 @@
--- record: how a job is kept, and how it is loaded for anything but the three hot paths (put, claim, complete).
+-- record: how a job is stored, and how it is loaded on all but the three hot paths (put, claim,
+-- complete). fields.lua has the layout of records and runs.
 --
--- j:<id>  the record: created I6, flags B, #nk B, [#nk I2, #options I2 if flags has MORE], [due I6, life I3 if it has LATER],
---         nk, options, payload. All but created and LATER's part is the producer's, verbatim. nk: name and key as
---         MessagePack, ready for events; options: a MessagePack map of what is not at its default. A short head saves more
---         than it seems: with one, a job with a payload of 100 bytes stays under the allocator's next step.
---         Without LATER the job was due when created, in its life 0.
---         Ended jobs have their end before it: \255, state B, finished I6, #run I2, run, #reason B, reason, #result I4, result
---         ("" for none, else "\1" and its bytes). No record begins with \255 otherwise, and the record itself is not copied.
--- h id →  the run, of jobs that have started or are otherwise more than their record says:
---         attempt I4, failures I3, stalls I3, started I6, due I6, order I6 I2, ticket I2, flags B, #token B, token, worker
---         `order` is its place in line while it may come back to it; `ticket` tells its entry in line from those left behind.
--- x:<id>  a hash of what few jobs have: failure, saved, progress, edges, inputs, signals, listeners. A lease comes with all of it.
---         failure: attempt I4, time I6, then as MessagePack; "": it is the last of er:<id>
--- er:<id> the last failed runs, a list, oldest first. Each: attempt I4, time I6, #worker I2, worker, then as MessagePack
--- A state is not stored: ended jobs have a tail, active ones a lease, delayed and blocked ones stand in d and b, the rest waits.
+-- A job's state is not stored. An ended job has its end in front of its record, an active job has
+-- RUN_FLAG.active, delayed and blocked jobs are in KEY.delayed and KEY.blocked. The rest is
+-- waiting.
 local floor = math.floor
-local RUN = ">I4I3I3I6I6I6I2I2BB"
 local NO_OPTIONS = {}
+local STATE, ORDER = J.STATE, J.ORDER
 local DEFAULT_MS = {
-  [J.STATE.completed] = J.DEFAULT.completed_ms, [J.STATE.failed] = J.DEFAULT.failed_ms, [J.STATE.cancelled] = J.DEFAULT.cancelled_ms,
+  [STATE.completed] = J.DEFAULT.completed_ms, [STATE.failed] = J.DEFAULT.failed_ms,
+  [STATE.cancelled] = J.DEFAULT.cancelled_ms,
 }
-local STATE, ORDER, MORE, LATER = J.STATE, J.ORDER, J.MORE, J.LATER
 
 function J.pack_run(job)
   local batch = floor(job.order / 65536)
-  return spack(RUN, job.attempt, job.failures, job.stalls, job.started, job.run_due, batch + ORDER, job.order - batch * 65536, job.ticket,
-    job.rflags, #job.token) .. job.token .. job.worker
+  return spack(RUN.format, job.attempt, job.failures, job.stalls, job.started, job.run_due,
+    batch + ORDER, job.order - batch * 65536, job.ticket, job.rflags, #job.token)
+    .. job.token .. job.worker
 end
 
 local function read_run(job, run)
-  local attempt, failures, stalls, started, due, batch, place, ticket, flags, n = sunpack(RUN, run)
-  job.attempt, job.failures, job.stalls, job.started, job.run_due = attempt, failures, stalls, started, due
+  local attempt, failures, stalls, started, due, batch, place, ticket, flags,
+    n = sunpack(RUN.format, run)
+  job.attempt, job.failures, job.stalls = attempt, failures, stalls
+  job.started, job.run_due = started, due
   job.order, job.ticket, job.rflags = (batch - ORDER) * 65536 + place, ticket, flags
-  job.token, job.worker = run:sub(35, 34 + n), run:sub(35 + n)
+  job.token, job.worker = run:sub(RUN.token_at, RUN.token_length_at + n), run:sub(RUN.token_at + n)
 end
 
 local function no_run(job)
@@ -40,54 +33,59 @@ local function no_run(job)
   job.order, job.ticket, job.rflags, job.token, job.worker = 0, 0, 0, "", ""
 end
 
--- A record, put together.
+-- Build a record.
 function J.compose(created, flags, due, life, nk, options, payload)
   local more, later = "", ""
   local nn = #nk
-  if options ~= "" or nn > 255 then flags, more, nn = flags + MORE, spack(">I2I2", nn, #options), 0 end
-  if due > 0 or life > 0 then flags, later = flags + LATER, spack(">I6I3", due, life) end
-  return spack(">I6BB", created, flags, nn) .. more .. later .. nk .. options .. payload
+  if options ~= "" or nn > 255 then
+    flags, more, nn = flags + FLAG.more, spack(RECORD.lengths, nn, #options), 0
+  end
+  if due > 0 or life > 0 then flags, later = flags + FLAG.later, spack(RECORD.later, due, life) end
+  return spack(RECORD.head, created, flags, nn) .. more .. later .. nk .. options .. payload
 end
 
--- The head of a record (at 7) or of what a producer made (at 1). RETURNS flags, lengths of nk and options, place of nk, due, life
+-- Read the head of a record (at RECORD.body_at) or of a producer's body (at 1).
+-- RETURNS flags, #nk, #options, position of nk, due, life
 function J.head(data, at)
   local flags, nn = data:byte(at, at + 1)
   local no, due, life = 0, 0, 0
   at = at + 2
-  if floor(flags / MORE) % 2 == 1 then
-    nn, no = sunpack(">I2I2", data, at)
+  if floor(flags / FLAG.more) % 2 == 1 then
+    nn, no = sunpack(RECORD.lengths, data, at)
     at = at + 4
   end
-  if flags >= LATER then
-    due, life = sunpack(">I6I3", data, at)
+  if flags >= FLAG.later then
+    due, life = sunpack(RECORD.later, data, at)
     at = at + 9
   end
-  return flags % MORE, nn, no, at, due, life
+  return flags % FLAG.more, nn, no, at, due, life
 end
 
--- How an ended job ended. RETURNS the record itself.
+-- Read how an ended job ended. RETURNS the record behind it
 local function read_end(job, rec)
-  local state, finished, n = sunpack(">BI6I2", rec, 2)
-  local at = 11 + n
+  local state, finished, n = sunpack(ENDED.head, rec, ENDED.head_at)
+  local at = ENDED.run_at + n
   local reason_n = rec:byte(at)
-  local result_n = sunpack(">I4", rec, at + 1 + reason_n)
+  local result_n = sunpack(ENDED.result_length, rec, at + 1 + reason_n)
   local result_at = at + 5 + reason_n
   job.state, job.finished = state, finished
   job.reason = rec:sub(at + 1, at + reason_n)
   job.result = rec:sub(result_at, result_at + result_n - 1)
-  read_run(job, rec:sub(11, at - 1))
-  job.rflags = J.without(J.without(job.rflags, J.ACTIVE), J.CANCEL) -- a run that completed was kept as it was
+  read_run(job, rec:sub(ENDED.run_at, at - 1))
+  -- The run of a completed job is stored as it was, with these flags.
+  job.rflags = J.without(J.without(job.rflags, RUN_FLAG.active), RUN_FLAG.cancel)
   return rec:sub(result_at + result_n)
 end
 
-local known_nk, known_n, KNOWN = {}, 0, 10000
+local known_nk, known_n, MAX_KNOWN = {}, 0, 10000
 
--- Whether this is a name, and a key or nil, as MessagePack. Of names met before, one look in a table tells.
+-- Whether this is a name, and a key or nil, as MessagePack. Known ones take one table lookup.
 function J.good_nk(nk)
   if known_nk[nk] then return true end
   local ok, name, key = pcall(munpack, nk)
-  if not ok or type(name) ~= "string" or key ~= nil and type(key) ~= "string" or #J.pstr(name) + #J.pmaybe(key) ~= #nk then return false end
-  if known_n >= KNOWN then known_nk, known_n = {}, 0 end
+  if not ok or type(name) ~= "string" or key ~= nil and type(key) ~= "string"
+    or #J.pstr(name) + #J.pmaybe(key) ~= #nk then return false end
+  if known_n >= MAX_KNOWN then known_nk, known_n = {}, 0 end
   known_nk[nk], known_n = true, known_n + 1
   return true
 end
@@ -95,35 +93,40 @@ end
 local function read_job(id, rec, run)
   local job = { id = id }
   local run_due
-  if rec:byte(1) == 255 then
+  if rec:byte(1) == ENDED.mark_byte then
     rec = read_end(job, rec)
     run_due = job.run_due
   elseif run then
     read_run(job, run)
-    if J.has(job.rflags, J.ACTIVE) then job.state = STATE.active end
+    if J.has(job.rflags, RUN_FLAG.active) then job.state = STATE.active end
     run_due = job.run_due
   else
     no_run(job)
     run_due = 0
   end
-  local created = sunpack(">I6", rec)
-  local flags, nn, no, at, due, life = J.head(rec, 7)
+  local created = sunpack(RECORD.created, rec)
+  local flags, nn, no, at, due, life = J.head(rec, RECORD.body_at)
   job.rec, job.created, job.first_due, job.life, job.flags = rec, created, due, life, flags
   job.due = run_due > 0 and run_due or due > 0 and due or created
-  job.nk, job.raw, job.payload_at = rec:sub(at, at + nn - 1), rec:sub(at + nn, at + nn + no - 1), at + nn + no
+  job.nk, job.raw = rec:sub(at, at + nn - 1), rec:sub(at + nn, at + nn + no - 1)
+  job.payload_at = at + nn + no
   job.opts = job.raw == "" and NO_OPTIONS or munpack(job.raw)
   if type(job.opts) ~= "table" or not J.good_nk(job.nk) then error("no name, or no options") end
   return job
 end
 
--- What stands for a record that cannot be read: a job without a name, whose payload is what was found. One that had ended is past
--- its keeping; any other is failed when its turn comes, and keeps no other job from its own.
+-- The job for a record that cannot be read: its name is "?", its payload is what was stored. If it
+-- had ended, its retention has passed. Otherwise it fails when its turn comes. Other jobs are not
+-- affected.
 local function broken_job(id, rec, run)
-  local job = { id = id, broken = true, flags = 0, life = 0, created = 0, due = 0, first_due = 0, nk = J.pstr("?") .. J.NIL, raw = "", opts = NO_OPTIONS }
+  local job = {
+    id = id, broken = true, flags = 0, life = 0, created = 0, due = 0, first_due = 0,
+    nk = J.pstr("?") .. PACK.none, raw = "", opts = NO_OPTIONS,
+  }
   if not run or not pcall(read_run, job, run) then no_run(job) end
-  if rec:byte(1) == 255 then
+  if rec:byte(1) == ENDED.mark_byte then
     job.state, job.finished, job.reason, job.result = STATE.failed, 0, "", ""
-  elseif J.has(job.rflags, J.ACTIVE) then
+  elseif J.has(job.rflags, RUN_FLAG.active) then
     job.state = STATE.active
   end
   job.rec = J.compose(0, 0, 0, 0, job.nk, "", rec)
@@ -131,22 +134,25 @@ local function broken_job(id, rec, run)
   return job
 end
 
--- A job from its record and run. Its state is known only if it is active or ended (see J.load).
+-- A job from its record and run. Its state is set only if it is active or has ended (see J.load).
 function J.read(id, rec, run)
   local ok, job = pcall(read_job, id, rec, run)
   return ok and job or broken_job(id, rec, run)
 end
 
--- A job whose record cannot be read ends here (copies core/verdicts.py: unreadable).
+-- Fail a job whose record cannot be read. Copies core/verdicts.py: unreadable.
 function J.fail_broken(cx, job)
   job.created, job.due, job.run_due = cx.now, cx.now, cx.now
   J.renew(job)
-  J.finish(cx, job, STATE.failed, nil, nil, { reason = "error", type = "Unreadable", message = J.WORDS.unreadable, fingerprint = "unreadable" })
+  J.finish(cx, job, STATE.failed, nil, nil, {
+    reason = "error", type = "Unreadable", message = J.WORDS.unreadable, fingerprint = "unreadable",
+  })
 end
 
 function J.payload(job) return job.rec:sub(job.payload_at) end
 
--- Make a loaded job's record anew, as of what has changed: life, due, options (packed), payload. It has not ended.
+-- Build the record of a loaded, unfinished job again after its life, due time, options (packed) or
+-- payload have changed.
 function J.renew(job, options, payload)
   job.raw = options or job.raw
   payload = payload or J.payload(job)
@@ -154,7 +160,7 @@ function J.renew(job, options, payload)
   job.payload_at = #job.rec - #payload + 1
 end
 
--- The job as it stands, or nil.
+-- The job with this id and its state, or nil.
 function J.load(cx, id)
   local rec = call("GET", cx.prefix .. KEY.job .. id)
   if not rec then return nil end
@@ -171,7 +177,7 @@ function J.load(cx, id)
   return job
 end
 
--- The same, for a job whose record has not passed its retention.
+-- The same, or nil if the job has ended and its retention has passed.
 function J.look(cx, id)
   local job = J.load(cx, id)
   if job and job.finished and J.past_keeping(cx, job) then return nil end
@@ -183,7 +189,7 @@ function J.options(job)
   return job.opts
 end
 
--- Its name, and its key or nil.
+-- The name of the job's task, and the job's key or nil.
 function J.name_key(job)
   if not job.name then
     local name, key = munpack(job.nk)
@@ -196,20 +202,22 @@ function J.save_run(cx, job) call("HSET", cx.prefix .. KEY.runs, job.id, J.pack_
 
 function J.write(cx, job) call("SET", cx.prefix .. KEY.job .. job.id, job.rec) end
 
--- The same with its end, of which the run becomes a part.
+-- Write the record of an ended job, with its end and its run in front.
 function J.write_end(cx, job)
   local run, reason = J.pack_run(job), job.reason:sub(1, 255)
-  call("SET", cx.prefix .. KEY.job .. job.id, "\255" .. spack(">BI6I2", job.state, job.finished, #run) .. run .. string.char(#reason) .. reason
-    .. spack(">I4", #job.result) .. job.result .. job.rec)
+  call("SET", cx.prefix .. KEY.job .. job.id,
+    ENDED.mark .. spack(ENDED.head, job.state, job.finished, #run) .. run
+      .. string.char(#reason) .. reason .. spack(ENDED.result_length, #job.result) .. job.result
+      .. job.rec)
 end
 
--- Its entry in line.
+-- The job's entry in the waiting list: its id, with life and ticket unless both are 0.
 function J.entry(job)
   if job.life == 0 and job.ticket == 0 then return job.id end
   return job.id .. "\t" .. job.life .. "." .. job.ticket
 end
 
--- An entry taken apart: id, life, ticket.
+-- RETURNS id, life and ticket of an entry
 function J.entry_parts(entry)
   local at = entry:find("\t", 1, true)
   if not at then return entry, 0, 0 end
@@ -217,13 +225,13 @@ function J.entry_parts(entry)
   return entry:sub(1, at - 1), tonumber(life), tonumber(ticket)
 end
 
+-- Set extras of a job: field, value, … The caller saves the run, whose flag this sets.
 function J.extra(cx, job, ...)
   call("HSET", cx.prefix .. KEY.extras .. job.id, ...)
-  job.rflags = J.with(job.rflags, J.EXTRA)
+  job.rflags = J.with(job.rflags, RUN_FLAG.extras)
 end
 
-
--- Other options: a change of some of the old ones. RETURNS them packed.
+-- Change some options of a job. RETURNS all options, packed
 function J.changed_options(job, changes, unset)
   local opts = {}
   for k, v in pairs(J.options(job)) do opts[k] = v end
@@ -233,26 +241,30 @@ function J.changed_options(job, changes, unset)
   return next(opts) and mpack(opts) or ""
 end
 
-function J.retention(cx, state) -- ms, or nil for ever
-  local keep = J.meta(cx)["keep" .. state]
+-- How long the queue keeps ended jobs of a state, in ms; nil for ever.
+function J.retention(cx, state)
+  local keep = J.meta(cx)[SETTING.keep .. state]
   if keep == "" then return nil end
   if not keep then return DEFAULT_MS[state] end
   return tonumber(keep)
 end
 
--- How long a record is kept at least for a caller that waits for the job, if retention would remove it sooner; else nil.
+-- A caller that waits for a job needs its record for a moment. RETURNS how long to keep it, in ms,
+-- if the queue's retention is shorter; else nil
 function J.grace(cx, state)
   local keep, watched = J.retention(cx, state), J.DEFAULT.watched_ms
   return keep and keep < watched and watched or nil
 end
 
--- How long a record is kept if not as long as its queue's retention says, or nil. Copies core/retention.py: kept_ms.
+-- How long this record is kept if the queue's retention does not apply to it, in ms; else nil.
+-- Copies core/retention.py: kept_ms.
 function J.own_ttl(cx, job)
   local opts = J.options(job)
   if opts.result_ttl and job.state ~= STATE.cancelled then return opts.result_ttl end
-  return (opts.chan or J.has(job.rflags, J.WATCHED)) and J.grace(cx, job.state) or nil
+  return (opts.chan or J.has(job.rflags, RUN_FLAG.watched)) and J.grace(cx, job.state) or nil
 end
 
+-- Whether the retention of an ended job has passed.
 function J.past_keeping(cx, job)
   local ttl = J.own_ttl(cx, job) or J.retention(cx, job.state)
   return ttl ~= nil and job.finished + ttl <= cx.now

@@ -1,7 +1,7 @@
--- register: the functions callers see, each of the same name in J. While a library is loaded almost nothing of Lua is there,
--- so all the other files run inside `build`, with the first call.
--- Reads say so, and may run on replicas. What ends jobs or frees memory goes through when memory has run out, and so does what
--- workers need for it: to be led, to be there, to wake.
+-- register: the functions that callers see; each has the same name in J. While a library is loaded,
+-- Lua offers almost nothing, so all other files run inside `build`, with the first call. Reads have
+-- the flag no-writes and may run on replicas. Functions that end jobs or free memory have the flag
+-- allow-oom and work when memory has run out. So do those that workers need for it.
 local J = nil
 
 local function register(name, flags)
@@ -16,7 +16,7 @@ local function register(name, flags)
 end
 
 register("put", {})
-register("put_alike", {})
+register("put_uniform", {})
 register("stage", {})
 register("seal", {})
 register("submit", {})
@@ -66,4 +66,7 @@ register("schedules", { "no-writes" })
 register("staged", { "no-writes" })
 register("known", { "no-writes" })
 register("workers", { "no-writes" })
-redis.register_function({ function_name = VERSION .. "_about", callback = function() return DIGEST end, flags = { "no-writes" } })
+redis.register_function({
+  function_name = VERSION .. "_about", callback = function() return DIGEST end,
+  flags = { "no-writes" },
+})

@@ -1,5 +1,5 @@
--- schedules: jobs that come by the clock. sc: id → spec, as the caller packed it · ss: id → its state packed · sd: ids by their next time
--- When the next time is, callers work out; here it is compared and set, so that each time fires once.
+-- schedules: jobs that are put at set times. The caller computes the next time of a schedule; here
+-- it is compared and set, so each time fires once.
 
 local function state_of(prefix, id)
   local packed = call("HGET", prefix .. KEY.schedule_states, id)
@@ -8,28 +8,40 @@ end
 
 local function keep(prefix, id, state)
   call("HSET", prefix .. KEY.schedule_states, id, mpack(state))
-  if state.next and not state.paused then call("ZADD", prefix .. KEY.schedules_due, state.next, id) else call("ZREM", prefix .. KEY.schedules_due, id) end
+  if state.next and not state.paused then
+    call("ZADD", prefix .. KEY.schedules_due, state.next, id)
+  else
+    call("ZREM", prefix .. KEY.schedules_due, id)
+  end
 end
 
+-- A schedule as Python reads it.
 local function view(prefix, id, state)
-  return { id, call("HGET", prefix .. KEY.schedule_specs, id), state.next or "", state.fired, state.last or "", state.paused and 1 or 0, state.created }
+  local spec = call("HGET", prefix .. KEY.schedule_specs, id)
+  return {
+    id, spec, state.next or "", state.fired, state.last or "", state.paused and 1 or 0,
+    state.created,
+  }
 end
 
--- The log tells what was done to a schedule, and to which.
+-- Log what was done to a schedule, and end the call.
 local function changed(cx, home, how, id, actor)
-  J.done_to(cx, home, "schedule", how .. " " .. id, actor)
+  J.log_operation(cx, home, "schedule", how .. " " .. id, actor)
   J.close(cx)
 end
 
--- schedule: store one. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", id, spec, next or "", rule packed {every, after, limit, stop}
--- RETURNS {it as stored, messages waiting}
+-- schedule: store a schedule.
+-- KEYS prefix
+-- ARGS now, prefix of shard 0, actor or "", id, spec, next time or "", rule packed {every, after,
+--   limit, stop}
+-- RETURNS {the schedule as stored (see view), messages waiting}
 function J.schedule(keys, args)
   local now, home, actor, id, spec, next_time, rule = unpack(args)
   local cx = J.open(keys[1], now)
   local prefix = cx.prefix
   local state = state_of(prefix, id)
   if not state or call("HGET", prefix .. KEY.schedule_specs, id) ~= spec then
-    local paused = state and state.paused -- what an operator has stopped, a changed spec does not set going
+    local paused = state and state.paused -- a changed spec does not resume a paused schedule
     state = munpack(rule)
     state.paused = paused
     state.next, state.fired, state.created = tonumber(next_time), 0, cx.now
@@ -40,7 +52,10 @@ function J.schedule(keys, args)
   return { view(prefix, id, state), cx.outbox }
 end
 
--- unschedule. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", id. RETURNS {1 if it was there, messages waiting}
+-- unschedule: remove a schedule.
+-- KEYS prefix
+-- ARGS now, prefix of shard 0, actor or "", id
+-- RETURNS {1 if it existed, messages waiting}
 function J.unschedule(keys, args)
   local now, home, actor, id = unpack(args)
   local cx = J.open(keys[1], now)
@@ -51,7 +66,10 @@ function J.unschedule(keys, args)
   return { there, cx.outbox }
 end
 
--- pause_schedule. KEYS 1 prefix. ARGS now, prefix of shard 0, actor or "", id, "1" or "0". RETURNS {a letter, as alter does; messages waiting}
+-- pause_schedule: pause or resume a schedule.
+-- KEYS prefix
+-- ARGS now, prefix of shard 0, actor or "", id, "1" to pause or "0" to resume
+-- RETURNS {a letter, as alter does; messages waiting}
 function J.pause_schedule(keys, args)
   local now, home, actor, id, paused = unpack(args)
   local cx = J.open(keys[1], now)
@@ -64,44 +82,56 @@ function J.pause_schedule(keys, args)
   return { "d", cx.outbox }
 end
 
--- schedules. KEYS 1 prefix. ARGS now, "1" for due ones only, limit. RETURNS schedules
+-- schedules: list schedules.
+-- KEYS prefix
+-- ARGS now, "1" for due ones only, limit
+-- RETURNS schedules (see view)
 function J.schedules(keys, args)
   local now, due, limit = unpack(args)
   local cx = J.open(keys[1], now, true)
   limit = tonumber(limit)
   local answers, ids = {}
-  if due == "1" then
-    ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.schedules_due, "-inf", cx.now - cx.ahead, "LIMIT", 0, limit) -- times of day are the clock's
+  if due == "1" then -- times of day are those of the clock, also if it was set back
+    ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.schedules_due, "-inf", cx.now - cx.ahead,
+      "LIMIT", 0, limit)
   else
     ids = call("HKEYS", cx.prefix .. KEY.schedule_states)
     table.sort(ids)
   end
-  for i = 1, math.min(#ids, limit) do answers[i] = view(cx.prefix, ids[i], state_of(cx.prefix, ids[i])) end
+  for i = 1, math.min(#ids, limit) do
+    answers[i] = view(cx.prefix, ids[i], state_of(cx.prefix, ids[i]))
+  end
   return answers
 end
 
--- Why the job of a schedule cannot be put (a keyed queue would keep one without a key where no claim looks), or nil.
+-- Why the job of a schedule cannot be put: an error, or nil. (A job without a key in a keyed queue
+-- would be stored where no claim looks.)
 local function misfit(cx, body)
-  local _, nn, no, at = J.head(body, 1)
-  local opts = no > 0 and munpack(body:sub(at + nn, at + nn + no - 1)) or {}
+  local opts = J.body_options(body)
   local keyed = J.has_key(body)
   return J.misfit(cx, keyed and 0 or 1, keyed and 1 or 0, opts.cost or 1)
 end
 
--- fire. KEYS 1 prefix. ARGS now, id, time, next or "", spec it was made from, where the job belongs (a prefix), job id, body ("" to skip),
---      prefix of shard 0
--- RETURNS {1 if it fired, messages waiting, jobs to wake for elsewhere}; or an error as put does, and nothing was done
+-- fire: put the job of a schedule, if this time of it has not fired yet.
+-- KEYS prefix
+-- ARGS now, id, time, next time or "", the spec that the job was made from, prefix where the job
+--   belongs, job id, body ("" to skip this time), prefix of shard 0
+-- RETURNS {1 if it fired, messages waiting, jobs to wake workers for elsewhere}; or an error as put
+--   does, and nothing is stored
 function J.fire(keys, args)
   local now, id, at, next_time, spec, queue, job_id, body, home = unpack(args, 1, 9)
   local cx = J.open(keys[1], now)
   local state = state_of(cx.prefix, id)
-  if not state or state.paused or state.next ~= tonumber(at) or call("HGET", cx.prefix .. KEY.schedule_specs, id) ~= spec then return { 0, 0, 0 } end
+  if not state or state.paused or state.next ~= tonumber(at)
+    or call("HGET", cx.prefix .. KEY.schedule_specs, id) ~= spec then return { 0, 0, 0 } end
   local wrong = body ~= "" and misfit(cx, body)
   if wrong then return wrong end
   state.next = tonumber(next_time)
   if body ~= "" then
     state.fired, state.last = state.fired + 1, tonumber(at)
-    J.post(cx, queue, { type = "put", id = job_id, body = body, schedule = id, base = cx.prefix, home = home })
+    J.post(cx, queue, {
+      type = "put", id = job_id, body = body, schedule = id, base = cx.prefix, home = home,
+    })
   end
   keep(cx.prefix, id, state)
   J.deliver_local(cx)
@@ -109,24 +139,30 @@ function J.fire(keys, args)
   return { 1, cx.outbox, cx.to_wake or 0 }
 end
 
--- A job of a schedule. If another holds its unique lock, or the queue is full, it counts as fired, and there is no end of ours to wait for.
+-- Put the job of a schedule. If another job holds its unique lock, or the queue is full, the
+-- schedule has fired but has no job whose end it could wait for.
 function J.MAIL.put(cx, m)
   J.fix_mode(cx, m.body)
   local answer = J.put_if_room(cx, J.room(cx), 1, m.id, m.body)
-  if answer[4] == -1 then J.done_to(cx, m.home or cx.prefix, "missed", m.id) end
-  if answer[2] ~= m.id or answer[4] == -1 then J.post(cx, m.base, { type = "rearm", schedule = m.schedule }) end
+  if answer[4] == -1 then J.log_operation(cx, m.home or cx.prefix, "missed", m.id) end
+  if answer[2] ~= m.id or answer[4] == -1 then
+    J.post(cx, m.base, { type = "rearm", schedule = m.schedule })
+  end
 end
 
--- The job of an after-complete schedule has ended: it goes on from here. Copies core/cron.py: after_end.
+-- The job of an after-complete schedule has ended: set the next time. Copies core/cron.py:
+-- after_end.
 function J.MAIL.rearm(cx, m)
   local state = state_of(cx.prefix, m.schedule)
   if not state or not state.after or state.next then return end
   local following = cx.now - cx.ahead + state.every
-  if (state.limit and state.fired >= state.limit) or (state.stop and following > state.stop) then return end
+  if (state.limit and state.fired >= state.limit)
+    or (state.stop and following > state.stop) then return end
   state.next = following
   keep(cx.prefix, m.schedule, state)
 end
 
 function J.schedule_ended(cx, id)
-  J.post(cx, call("HGET", cx.prefix .. KEY.settings, "base") or cx.prefix, { type = "rearm", schedule = id })
+  local base = call("HGET", cx.prefix .. KEY.settings, SETTING.base) or cx.prefix
+  J.post(cx, base, { type = "rearm", schedule = id })
 end

@@ -1,43 +1,52 @@
--- signals: who is told, and by what. Sleeping workers by a marker in a list of their own, which they pop blocking;
--- listeners by a message on a channel.
--- z: workers asleep, by since when · zs: their free slots · wake:<worker>: its marker · zd: deputies were told a moment ago
-local TOLD_WHOLE = 8192 -- bytes of record and result
--- ms after which deputies look: the first soon enough that nobody minds, the second in case the first is not there either.
+-- signals: waking sleeping workers and notifying listeners. A worker sleeps in a blocking pop on a
+-- list of its own (KEY.wake), and a marker in that list wakes it. Listeners get a message on a
+-- channel.
+local MAX_PUBLISHED = 8192 -- bytes of record and result; callers read larger jobs themselves
+local MARKER_MS = "60000" -- how long a marker waits for its worker
+-- Deputies look at the queue after this many ms: the first soon enough that nobody notices, the
+-- second in case the first is gone as well.
 local DEPUTIES = { 250, 1000 }
 
--- The worker found nothing (or not enough): wake it when there is more.
+-- Count the worker as asleep: it found nothing, or not enough, and wants to be woken.
 function J.fall_asleep(cx, worker, slots)
   local time = call("TIME")
   call("ZADD", cx.prefix .. KEY.sleepers, time[1], worker)
   call("HSET", cx.prefix .. KEY.sleeper_slots, worker, slots)
 end
 
--- The worker is here. A marker it has not popped yet is for work that it is about to find.
+-- The worker is awake. A marker it has not popped is for work that it is about to find.
 function J.wake_up(cx, worker)
-  if call("ZREM", cx.prefix .. KEY.sleepers, worker) == 1 then call("HDEL", cx.prefix .. KEY.sleeper_slots, worker) else call("DEL", cx.prefix .. KEY.wake .. worker) end
+  if call("ZREM", cx.prefix .. KEY.sleepers, worker) == 1 then
+    call("HDEL", cx.prefix .. KEY.sleeper_slots, worker)
+  else
+    call("DEL", cx.prefix .. KEY.wake .. worker)
+  end
 end
 
--- The worker sleeps no longer than these ms.
+-- Make a worker look at the queue in `ms` at the latest.
 local function shorten(cx, worker, ms)
   call("RPUSH", cx.prefix .. KEY.wake .. worker, "d" .. ms)
-  call("PEXPIRE", cx.prefix .. KEY.wake .. worker, 60000)
+  call("PEXPIRE", cx.prefix .. KEY.wake .. worker, MARKER_MS)
 end
 
--- A sleeper sleeps no longer than these ms.
-local function tell_due(cx, ms)
+-- Make one sleeping worker look at the queue in `ms` at the latest.
+local function notify_due(cx, ms)
   local worker = call("ZREVRANGE", cx.prefix .. KEY.sleepers, 0, 0)[1]
   if worker then shorten(cx, worker, ms) end
 end
 
--- A worker that is woken may be frozen or dead, and never come. So two others look a little later. What they look at is the
--- whole queue, so one round serves all who are woken until its first deputy looks.
-local function tell_deputies(cx)
+-- A worker that is woken may be frozen or dead and never come. So two others look at the queue a
+-- little later. They look at the whole queue, so one round serves all wake-ups until its first
+-- deputy looks.
+local function notify_deputies(cx)
   if not call("SET", cx.prefix .. KEY.deputies, "1", "NX", "PX", DEPUTIES[1]) then return end
-  for i, worker in ipairs(call("ZREVRANGE", cx.prefix .. KEY.sleepers, 0, #DEPUTIES - 1)) do shorten(cx, worker, DEPUTIES[i]) end
+  for i, worker in ipairs(call("ZREVRANGE", cx.prefix .. KEY.sleepers, 0, #DEPUTIES - 1)) do
+    shorten(cx, worker, DEPUTIES[i])
+  end
 end
 
--- Work for n: wake workers with about n free slots between them, those who fell asleep last first (they are surely there).
--- In a partitioned queue the sleepers are kept elsewhere: the caller is told how many to wake.
+-- Wake workers with about n free slots in total. Those that fell asleep last come first: they are
+-- the most likely to be alive.
 local function wake(cx, n)
   local woken = false
   while n > 0 do
@@ -48,14 +57,16 @@ local function wake(cx, n)
     call("HDEL", cx.prefix .. KEY.sleeper_slots, worker)
     local marker = cx.prefix .. KEY.wake .. worker
     call("RPUSH", marker, "1")
-    call("PEXPIRE", marker, 60000)
+    call("PEXPIRE", marker, MARKER_MS)
     n = n - math.max(slots, 1)
   end
-  if woken then tell_deputies(cx) end
+  if woken then notify_deputies(cx) end
 end
 
--- The same at the end of a call. One of those who are woken may be the one who knew when something is due, and may be busy then:
--- another is told.
+-- Wake workers for n jobs when a call ends. One of them may be the worker that knew when the next
+-- job is due, and be busy then, so another one is notified of that. The sleepers of a partitioned
+-- queue are kept at the prefix of the whole queue: the caller learns from cx.to_wake how many to
+-- wake there.
 function J.wake(cx, n)
   local due = J.counters(cx).timer
   if J.meta(cx).parts then
@@ -64,10 +75,10 @@ function J.wake(cx, n)
     return
   end
   wake(cx, n)
-  if due > 0 then tell_due(cx, math.max(due - cx.now, 0)) end
+  if due > 0 then notify_due(cx, math.max(due - cx.now, 0)) end
 end
 
--- A job is due at `due` and no sooner one is: one sleeper sleeps no longer than that. It is told, not woken.
+-- A job is due at `due`. If no other is due sooner, one sleeping worker looks at the queue then.
 function J.due_later(cx, due)
   local first = call("ZRANGE", cx.prefix .. KEY.delayed, 0, 0, "WITHSCORES")[2]
   if not first or math.floor(tonumber(first)) < due then return end
@@ -75,7 +86,7 @@ function J.due_later(cx, due)
     cx.due_at = due
     return
   end
-  tell_due(cx, due - cx.now)
+  notify_due(cx, due - cx.now)
 end
 
 local function note_end(cx, chan, id)
@@ -83,85 +94,105 @@ local function note_end(cx, chan, id)
   cx.ended[#cx.ended + 1] = { chan, id }
 end
 
--- Remember to tell listeners of a job's end: its producer's channel, and those that asked since.
-function J.tell_end(cx, job, chan)
+-- Publish the end of a job when the call ends: to its producer's channel, and to those that were
+-- added since.
+function J.publish_end(cx, job, chan)
   if chan then note_end(cx, chan, job.id) end
-  if J.has(job.rflags, J.WATCHED) then
+  if J.has(job.rflags, RUN_FLAG.watched) then
     for field in pairs(J.pairs_of(call("HGETALL", cx.prefix .. KEY.extras .. job.id))) do
-      if field:sub(1, 2) == "w:" then note_end(cx, field:sub(3), job.id) end
+      if field:sub(1, 2) == EXTRA.listener then note_end(cx, field:sub(3), job.id) end
     end
   end
 end
 
--- A job that completed is told whole to the one who waits for it, unless it is large or has extras: that saves asking for it.
+-- Publish a completed job with its record and result, so the caller that waits for it does not have
+-- to read it. A job that is large or has extras is published by its id only.
 function J.tell_completed(cx, chan, id, rec, run, result, has_extras)
-  if has_extras or #rec + #result > TOLD_WHOLE then
+  if has_extras or #rec + #result > MAX_PUBLISHED then
     note_end(cx, chan, id)
   else
     local prefix = cx.prefix
     cx.whole = cx.whole or {}
     cx.whole[#cx.whole + 1] = chan
-    cx.whole[#cx.whole + 1] = "\255" .. spack(">I6I2I2I4I2I4", cx.now, #prefix, #id, #rec, #run, #result) .. prefix .. id .. rec .. run .. result
+    cx.whole[#cx.whole + 1] = PUBLISHED.mark
+      .. spack(PUBLISHED.head, cx.now, #prefix, #id, #rec, #run, #result)
+      .. prefix .. id .. rec .. run .. result
   end
 end
 
-function J.tell_flush(cx)
+function J.publish_flush(cx)
   local ended, whole = cx.ended, cx.whole
   if whole then
     for i = 1, #whole, 2 do call("PUBLISH", whole[i], whole[i + 1]) end
     cx.whole = nil
   end
   if not ended then return end
-  local tag, by_channel = cx.prefix, {}
+  local by_channel = {}
   for i = 1, #ended do
     local chan, id = ended[i][1], ended[i][2]
-    by_channel[chan] = by_channel[chan] or { "ended", tag }
+    by_channel[chan] = by_channel[chan] or { "ended", cx.prefix }
     table.insert(by_channel[chan], id)
   end
   for chan, parts in pairs(by_channel) do call("PUBLISH", chan, table.concat(parts, "\n")) end
   cx.ended = nil
 end
 
--- watch: tell a channel when these jobs end. KEYS 1 prefix. ARGS channel, id, … RETURNS nothing
+-- watch: publish the ends of these jobs to a channel.
+-- KEYS prefix
+-- ARGS channel, id, …
+-- RETURNS nothing
 function J.watch(keys, args)
   local cx, channel = J.open(keys[1], ""), args[1]
   for i = 2, #args do
     local job = J.load(cx, args[i])
     if job and not job.finished then
-      J.extra(cx, job, "w:" .. channel, "1")
-      job.rflags = J.with(job.rflags, J.WATCHED)
+      J.extra(cx, job, EXTRA.listener .. channel, "1")
+      job.rflags = J.with(job.rflags, RUN_FLAG.watched)
       J.save_run(cx, job)
     end
   end
   return 0
 end
 
--- hear_log: somebody listens to the log, for a while. KEYS 1 prefix. ARGS now, ms. RETURNS nothing
+-- hear_log: publish for some time that the event log has grown.
+-- KEYS prefix
+-- ARGS now, ms
+-- RETURNS nothing
 function J.hear_log(keys, args)
   local now, ms = unpack(args)
   local cx = J.open(keys[1], now)
-  call("HSET", cx.prefix .. KEY.settings, "listened", cx.now + tonumber(ms))
+  call("HSET", cx.prefix .. KEY.settings, SETTING.listened, cx.now + tonumber(ms))
   J.meta_changed(cx)
   return 0
 end
 
--- wake_some: for partitioned queues, wake workers for n jobs, or tell one that a job is due. KEYS 1 prefix of the whole queue.
--- ARGS n, ms until it is due or -1. RETURNS nothing
+-- wake_some: wake workers of a partitioned queue for n jobs, or notify one that a job is due.
+-- KEYS prefix of the whole queue
+-- ARGS n, ms until the job is due or -1
+-- RETURNS nothing
 function J.wake_some(keys, args)
   local cx, n, due_in = { prefix = keys[1] }, unpack(args)
   wake(cx, tonumber(n))
-  if tonumber(due_in) >= 0 then tell_due(cx, due_in) end
+  if tonumber(due_in) >= 0 then notify_due(cx, due_in) end
   return 0
 end
 
--- slots: a sleeper has this many free slots. KEYS 1 prefix. ARGS worker, slots. RETURNS nothing
+-- slots: set how many free slots a sleeping worker has.
+-- KEYS prefix
+-- ARGS worker, slots
+-- RETURNS nothing
 function J.slots(keys, args)
   local prefix, worker, slots = keys[1], unpack(args)
-  if call("ZSCORE", prefix .. KEY.sleepers, worker) then call("HSET", prefix .. KEY.sleeper_slots, worker, slots) end
+  if call("ZSCORE", prefix .. KEY.sleepers, worker) then
+    call("HSET", prefix .. KEY.sleeper_slots, worker, slots)
+  end
   return 0
 end
 
--- asleep: the worker found nothing in any partition, or (slots 0) looks for nothing any more. KEYS 1 prefix of the whole queue. ARGS worker, slots
+-- asleep: the worker found nothing in any partition; or, with 0 slots, it stops looking for work.
+-- KEYS prefix of the whole queue
+-- ARGS worker, slots
+-- RETURNS nothing
 function J.asleep(keys, args)
   local cx, worker, slots = { prefix = keys[1] }, unpack(args)
   slots = tonumber(slots)
@@ -169,7 +200,7 @@ function J.asleep(keys, args)
     J.fall_asleep(cx, worker, slots)
   elseif call("ZREM", cx.prefix .. KEY.sleepers, worker) == 1 then
     call("HDEL", cx.prefix .. KEY.sleeper_slots, worker)
-  else -- perhaps it was woken: let another see what for
+  else -- it may have been woken for a job: wake another worker for it
     call("DEL", cx.prefix .. KEY.wake .. worker)
     wake(cx, 1)
   end

@@ -1,44 +1,53 @@
--- staging: members of a flow that are not in yet, kept out of sight. fz: flows by their beginning
--- fl:<flow>  the ids that are not in · fe:<flow>  members with edges · fm:<flow>  the others, both in the order they came
--- fw:<flow>  ids that jobs wait for already, fw:<flow>\n<id>  which ones
--- Whether a flow is submitted is decided in one place (its manifest, see stores/valkey/flows.py); each queue then brings in its
--- part by steps of bounded size, which whoever comes by may take: those with edges first, since they cannot start, and then,
--- when all that wait are known, those that can.
-local STATE, STEP = J.STATE, 500 -- members and edges per step: the server does nothing else meanwhile
+-- staging: members of a flow that is not submitted yet. They are stored apart and nobody sees them.
+-- The flow's manifest (manifest.lua) decides in one place whether a flow is submitted. Each queue
+-- then brings in its members in steps of bounded size. Any caller may take a step. Members with
+-- edges come first, because they cannot start. When all jobs that wait are stored, the others
+-- follow.
+local STATE = J.STATE
+local STEP = 500 -- members and edges per step: the server does nothing else meanwhile
 
--- Whether an id is a member of the flow that is not in yet.
-function J.is_staged(cx, flow, id) return call("SISMEMBER", cx.prefix .. KEY.flow_members .. flow, id) == 1 end
+-- Whether an id is a member of the flow that has not been brought in yet.
+function J.is_staged(cx, flow, id)
+  return call("SISMEMBER", cx.prefix .. KEY.flow_members .. flow, id) == 1
+end
 
--- A job waits for a member that is not in yet: it is told of when it is.
+-- A job waits for a member that has not been brought in yet. It is notified when the member is.
 function J.wait_for_member(cx, flow, id, who)
   call("SADD", cx.prefix .. KEY.flow_awaited .. flow, id)
   call("SADD", cx.prefix .. KEY.flow_awaited .. flow .. "\n" .. id, who)
 end
 
--- One member with many edges goes in by pieces: {id, body ("" after the first), edges, 1 if there are more}
+-- Stage a member with edges, in pieces of up to STEP edges:
+-- {id, body ("" after the first piece), edges, 1 if more pieces follow}
 local function stage_tied(cx, flow, id, body, edges)
   for first = 1, #edges, STEP do
     local last = math.min(first + STEP - 1, #edges)
-    local piece = { id, first == 1 and body or "", { unpack(edges, first, last) }, last < #edges and 1 or 0 }
+    local more = last < #edges and 1 or 0
+    local piece = { id, first == 1 and body or "", { unpack(edges, first, last) }, more }
     call("RPUSH", cx.prefix .. KEY.flow_tied .. flow, mpack(piece))
   end
 end
 
--- Take places for the members of a call that are new. RETURNS an error if they do not all fit.
+-- Reserve places for the new members of a call. RETURNS an error if they do not all fit
 local function take_places(cx, flow, args)
   local function is_staged(id) return J.is_staged(cx, flow, id) end
   local room, n = J.room(cx), 0
   if room and room < (#args - 5) / 3 then
     n = J.needed(cx, args, 6, #args, 3, is_staged)
-    if n > math.max(room, 0) then return redis.error_reply("JOBQ FULL " .. J.meta(cx).max_whole) end
+    if n > math.max(room, 0) then
+      return redis.error_reply("JOBQ FULL " .. J.meta(cx).max_whole)
+    end
   else
     for i = 6, #args, 3 do n = n + (is_staged(args[i]) and 0 or 1) end
   end
   J.reserve(cx, flow, n)
 end
 
--- stage. KEYS 1 prefix. ARGS now, flow, place of the first plain member, of the first keyed one, highest cost,
---        then per member: id, body, edges packed or "". RETURNS nothing, or an error as put does
+-- stage: store members of a flow out of sight.
+-- KEYS prefix
+-- ARGS now, flow, position of the first plain member, of the first keyed one, highest cost, then
+--   per member: id, body, edges packed or ""
+-- RETURNS nothing, or an error as put does
 function J.stage(keys, args)
   local now, flow, plain, keyed, cost = unpack(args, 1, 5)
   local cx = J.open(keys[1], now)
@@ -59,60 +68,66 @@ function J.stage(keys, args)
   return 0
 end
 
--- seal: before a flow is submitted, whether its part of this queue fits still (a queue without a mode may have got one since).
--- From then on it does: the queue has a mode. KEYS 1 prefix. ARGS now, plain, keyed, cost (as stage). RETURNS 1 if it had none, or an error as put does
+-- seal: check again that the members of a flow fit this queue, just before the flow is submitted. A
+-- queue without a mode may have got one since. From here on they fit: the queue has a mode.
+-- KEYS prefix
+-- ARGS now, plain, keyed, cost (as stage)
+-- RETURNS 1 if the queue had no mode, or an error as put does
 function J.seal(keys, args)
   local now, plain, keyed, cost = unpack(args)
   local cx = J.open(keys[1], now)
   local wrong = J.refusal(cx, tonumber(plain), tonumber(keyed), tonumber(cost))
   if wrong then return wrong end
   if not J.meta(cx).mode then
-    call("HSET", cx.prefix .. KEY.settings, "mode", keyed == "0" and "plain" or "keyed")
+    local mode = keyed == "0" and "plain" or "keyed"
+    call("HSET", cx.prefix .. KEY.settings, SETTING.mode, mode)
     J.meta_changed(cx)
     return 1
   end
   return 0
 end
 
--- Those who waited for this member before it was in.
-local function tell_watchers(cx, flow, id)
+-- Notify the jobs that waited for this member before it was brought in.
+local function notify_waiting(cx, flow, id)
   local name = cx.prefix .. KEY.flow_awaited .. flow .. "\n" .. id
   local who = call("SMEMBERS", name)
   if #who == 0 then return end
   call("UNLINK", name)
   call("SREM", cx.prefix .. KEY.flow_awaited .. flow, id)
-  J.watched(cx, id, who)
+  J.watch_child(cx, id, who)
 end
 
 -- Bring in one member. RETURNS its answer, as put does
 local function bring_in(cx, flow, id, body, edges)
   J.fix_mode(cx, body)
   local answer = J.alias(cx, id, J.put_one(cx, 1, id, body, edges))
-  if edges then call("SREM", cx.prefix .. KEY.flow_members .. flow, id) end -- the others of a step leave together
-  tell_watchers(cx, flow, id)
+  -- Members without edges leave the set together, at the end of the step.
+  if edges then call("SREM", cx.prefix .. KEY.flow_members .. flow, id) end
+  notify_waiting(cx, flow, id)
   return answer
 end
 
--- A piece of a member with edges. Until its last one it is held by `tying`: those it waits for may all have ended before.
--- A job that was there already under the id has its own edges, and gets none. RETURNS an answer with the first piece.
+-- Bring in a piece of a member with edges. EXTRA.tying blocks the job until its last piece: the
+-- jobs it waits for may all have ended before. A job that already exists under the id keeps its own
+-- edges and gets none. RETURNS an answer for the first piece
 local function bring_in_piece(cx, flow, id, body, edges, more)
   local x, answer = cx.prefix .. KEY.extras .. id, nil
   if body ~= "" then
     answer = bring_in(cx, flow, id, body, edges)
     local is_new = answer[2] == id and not answer[5]
-    if is_new and more == 1 then call("HSET", x, "tying", flow) end
+    if is_new and more == 1 then call("HSET", x, EXTRA.tying, flow) end
     J.tie_all(cx)
     J.deliver_local(cx)
     return answer
   end
-  if call("HGET", x, "tying") ~= flow then return end
+  if call("HGET", x, EXTRA.tying) ~= flow then return end
   local job = J.load(cx, id)
   if job and job.state == STATE.blocked then
     J.tie(cx, job, edges)
     J.deliver_local(cx)
   end
   if more == 0 then
-    call("HDEL", x, "tying")
+    call("HDEL", x, EXTRA.tying)
     job = J.load(cx, id)
     if job and job.state == STATE.blocked then J.unblock_if_free(cx, job) end
   end
@@ -120,12 +135,16 @@ end
 
 local function forget(cx, flow)
   J.give_back(cx, flow)
-  call("UNLINK", cx.prefix .. KEY.flow_members .. flow, cx.prefix .. KEY.flow_tied .. flow, cx.prefix .. KEY.flow_free .. flow, cx.prefix .. KEY.flow_awaited .. flow)
+  call("UNLINK", cx.prefix .. KEY.flow_members .. flow, cx.prefix .. KEY.flow_tied .. flow,
+    cx.prefix .. KEY.flow_free .. flow, cx.prefix .. KEY.flow_awaited .. flow)
   call("ZREM", cx.prefix .. KEY.flows, flow)
 end
 
--- submit: a step of bringing in this queue's part of a flow. KEYS 1 prefix. ARGS now, flow, "tied" for members with edges or "free"
--- RETURNS as put, and the ids the answers are for, and 1 if there are more of them. A flow that is not (or no longer) staged here answers none.
+-- submit: one step of bringing in the members of a submitted flow. A flow that is not staged here
+-- (any more) has none.
+-- KEYS prefix
+-- ARGS now, flow, "tied" for members with edges or "free" for the others
+-- RETURNS as put, then the ids that the answers are for, and 1 if there are more
 function J.submit(keys, args)
   local now, flow, which = unpack(args)
   local cx = J.open(keys[1], now)
@@ -138,7 +157,11 @@ function J.submit(keys, args)
     for _, packed in ipairs(some) do
       local id, body, edges, more = unpack(munpack(packed), 1, 4)
       local answer
-      if edges then answer = bring_in_piece(cx, flow, id, body, edges, more) else answer = bring_in(cx, flow, id, body) end
+      if edges then
+        answer = bring_in_piece(cx, flow, id, body, edges, more)
+      else
+        answer = bring_in(cx, flow, id, body)
+      end
       if answer then
         answers[#answers + 1], ids[#ids + 1] = answer, id
         if not answer[5] then new = new + 1 end
@@ -149,20 +172,25 @@ function J.submit(keys, args)
   J.give_back(cx, flow, new)
   if which == "free" then J.variadic("SREM", cx.prefix .. KEY.flow_members .. flow, ids) end
   local left = call("LLEN", list)
-  if left == 0 and which == "free" and call("LLEN", cx.prefix .. KEY.flow_tied .. flow) == 0 then forget(cx, flow) end
+  if left == 0 and which == "free"
+    and call("LLEN", cx.prefix .. KEY.flow_tied .. flow) == 0 then forget(cx, flow) end
   J.close(cx)
   J.look_again(cx, answers)
-  return { cx.to_wake or 0, cx.outbox, cx.due_at and cx.due_at - cx.now or -1, answers, ids, left > 0 and 1 or 0 }
+  local due_in = cx.due_at and cx.due_at - cx.now or -1
+  return { cx.to_wake or 0, cx.outbox, due_in, answers, ids, left > 0 and 1 or 0 }
 end
 
--- Forget a flow's part of this queue. Whoever waited for members of it hears that they are gone.
+-- Remove the members of a flow from this queue. Jobs that waited for them learn that they are gone.
 function J.discard_flow(cx, flow)
   local waited = call("SMEMBERS", cx.prefix .. KEY.flow_awaited .. flow)
   forget(cx, flow)
-  for i = 1, #waited do tell_watchers(cx, flow, waited[i]) end
+  for i = 1, #waited do notify_waiting(cx, flow, waited[i]) end
 end
 
--- discard. KEYS 1 prefix. ARGS now, flow. RETURNS {messages waiting, jobs to wake for elsewhere}
+-- discard: remove the members of a flow that is refused or was never submitted.
+-- KEYS prefix
+-- ARGS now, flow
+-- RETURNS {messages waiting, jobs to wake workers for elsewhere}
 function J.discard(keys, args)
   local cx = J.open(keys[1], args[1])
   J.discard_flow(cx, args[2])
@@ -170,12 +198,19 @@ function J.discard(keys, args)
   return { cx.outbox, cx.to_wake or 0 }
 end
 
--- staged: flows begun before a time. KEYS 1 prefix. ARGS before, limit. RETURNS flow, beginning, …
+-- staged: flows that were begun before a time.
+-- KEYS prefix
+-- ARGS before, limit
+-- RETURNS {flow, when it was begun, …}
 function J.staged(keys, args)
-  return call("ZRANGEBYSCORE", keys[1] .. KEY.flows, "-inf", args[1], "WITHSCORES", "LIMIT", 0, args[2])
+  return call("ZRANGEBYSCORE", keys[1] .. KEY.flows, "-inf", args[1], "WITHSCORES", "LIMIT", 0,
+    args[2])
 end
 
--- known: which of these ids have a record or are about to. KEYS 1 prefix. ARGS now, id, … RETURNS "1" or "0" per id
+-- known: which of these ids have a record.
+-- KEYS prefix
+-- ARGS now, id, …
+-- RETURNS 1 or 0 per id
 function J.known(keys, args)
   local cx, answers = J.open(keys[1], args[1], true), {}
   for i = 2, #args do answers[i - 1] = J.look(cx, args[i]) and 1 or 0 end

@@ -1,17 +1,19 @@
--- stalls: how many a job may have, and when it is on its last chance. Copies core/stalls.py, and runs only for jobs that have stalled.
--- m's max_stalls: what workers declared for their tasks, as JSON, by name; a task at the default has no entry.
+-- stalls: how often a job may stall, and when it is on its last chance. Copies core/stalls.py. Runs
+-- only for jobs that have stalled.
+-- SETTING.max_stalls is what workers declared for their tasks, as JSON by task name. A task at the
+-- default has no entry.
 local DEFAULT = J.DEFAULT.max_stalls
 
--- What workers declared, by task name. The text of one call is the same for all its jobs.
+-- What workers declared, by task name. A call reads it once.
 local function declared(cx)
   if not cx.max_stalls then
-    local text = call("HGET", cx.prefix .. KEY.settings, "max_stalls")
+    local text = call("HGET", cx.prefix .. KEY.settings, SETTING.max_stalls)
     cx.max_stalls = text and cjson.decode(text) or {}
   end
   return cx.max_stalls
 end
 
--- core/stalls.py: max_stalls
+-- Copies core/stalls.py: max_stalls.
 function J.max_stalls(cx, job)
   local own = J.options(job).max_stalls
   if own then return own end
@@ -19,18 +21,22 @@ function J.max_stalls(cx, job)
   return declared(cx)[name] or DEFAULT
 end
 
--- core/stalls.py: is_last_chance
+-- Copies core/stalls.py: is_last_chance.
 function J.is_last_chance(cx, job)
   if job.stalls < 1 then return false end
   local allowed = J.max_stalls(cx, job)
   return allowed >= 1 and job.stalls >= allowed
 end
 
--- core/stalls.py: merged. `text` is JSON of what a worker declares.
+-- Copies core/stalls.py: merged. `text` is what a worker declares, as JSON.
 function J.declare_stalls(cx, text)
   local all = declared(cx)
   for name, n in pairs(cjson.decode(text)) do
     if n == DEFAULT then all[name] = nil else all[name] = n end
   end
-  if next(all) then call("HSET", cx.prefix .. KEY.settings, "max_stalls", cjson.encode(all)) else call("HDEL", cx.prefix .. KEY.settings, "max_stalls") end
+  if next(all) then
+    call("HSET", cx.prefix .. KEY.settings, SETTING.max_stalls, cjson.encode(all))
+  else
+    call("HDEL", cx.prefix .. KEY.settings, SETTING.max_stalls)
+  end
 end

@@ -1,10 +1,10 @@
--- unique: locks. What a held lock means for a new job is core's table (core/locks.py: ON_HELD_LOCK); `standing`, `releases` and
--- `passes_on` are copied from there. tests/rules/test_locks.py holds both together.
--- u: lock → "<until>\t<id>", until 0: as long as its job is unfinished · uy: locks by their end
--- The follow-up of a running keep_last job holds "<lock>\nnext".
+-- unique: unique locks. Which effect a held lock has on a new job is core's table (core/locks.py:
+-- ON_HELD_LOCK). `standing`, `releases` and `passes_on` are copied from there;
+-- tests/rules/test_locks.py compares both. The follow-up of a running keep_last job holds the lock
+-- "<lock>\nnext".
 local STATE = J.STATE
 
--- Who holds a lock: an id, or nil.
+-- The id of the job that holds a lock, or nil.
 local function holder(cx, lock)
   local held = call("HGET", cx.prefix .. KEY.locks, lock)
   if not held then return nil end
@@ -17,7 +17,11 @@ end
 local function take(cx, lock, id, ttl)
   local until_ms = ttl and cx.now + ttl or 0
   call("HSET", cx.prefix .. KEY.locks, lock, string.format("%.0f", until_ms) .. "\t" .. id)
-  if ttl then call("ZADD", cx.prefix .. KEY.lock_ends, until_ms, lock) else call("ZREM", cx.prefix .. KEY.lock_ends, lock) end
+  if ttl then
+    call("ZADD", cx.prefix .. KEY.lock_ends, until_ms, lock)
+  else
+    call("ZREM", cx.prefix .. KEY.lock_ends, lock)
+  end
 end
 
 local function drop(cx, lock, id)
@@ -32,55 +36,63 @@ end
 function J.lock(cx, job, opts) take(cx, opts.lock, job.id, opts.lock_ttl) end
 function J.follow(cx, job, opts) take(cx, opts.lock .. "\nnext", job.id) end
 
--- Whether the lock a job would need is another's.
+-- Whether another job holds the lock that this job needs.
 function J.locked_out(cx, job)
   local opts = J.options(job)
   local id = opts.lock and holder(cx, opts.lock)
   return id and id ~= job.id
 end
 
--- How the holder of a lock stands (core/locks.py: standing).
+-- Copies core/locks.py: standing. `job` is the holder of a lock, or nil if its record is gone.
 local function standing(cx, job)
   if not job then return "gone" end
   if job.finished then return "ended" end
   return job.state ~= STATE.active and J.starts(cx, job) == 0 and "fresh" or "started"
 end
 
--- Whether a new job with this lock would be accepted as a job of its own that follows none. (J.meet decides, and acts on it.)
+-- Whether a new job with this lock would be accepted as a job of its own that follows no other.
+-- J.resolve_lock decides the same and acts on it.
 function J.is_free_for(cx, opts)
   local id = holder(cx, opts.lock)
-  return not id or J.ON_HELD_LOCK[opts.lock_mode or "simple"][standing(cx, J.look(cx, id))] == "accept"
+  if not id then return true end
+  return J.ON_HELD_LOCK[opts.lock_mode or "simple"][standing(cx, J.look(cx, id))] == "accept"
 end
 
--- What a held lock means for a new job. RETURNS the job to answer with (or its id, if its record is gone), or nil and
--- whether the new one is to follow the one that has started.
-function J.meet(cx, opts, body)
+-- Decide what a held lock means for a new job, and replace the job that holds it if the mode says
+-- so.
+-- RETURNS the job to return instead (or its id if its record is gone); or nil, and whether the new
+--   job
+-- follows the running one
+function J.resolve_lock(cx, opts, body)
   local id = holder(cx, opts.lock)
   if not id then return nil, false end
   local job = J.look(cx, id)
-  local meeting = J.ON_HELD_LOCK[opts.lock_mode or "simple"][standing(cx, job)]
-  if meeting == "accept" then return nil, false end
-  if meeting == "follow" then
+  local effect = J.ON_HELD_LOCK[opts.lock_mode or "simple"][standing(cx, job)]
+  if effect == "accept" then return nil, false end
+  if effect == "follow" then
     local next_id = holder(cx, opts.lock .. "\nnext")
     job = next_id and J.load(cx, next_id)
     if not job then return nil, true end
-    meeting = "replace"
+    effect = "replace"
   end
-  if meeting == "replace" then J.replace(cx, job, opts, body) end
+  if effect == "replace" then J.replace(cx, job, opts, body) end
   return job or id
 end
 
--- A job that has never started gets the data and options of a new one, but for what it keeps (core/locks.py: KEPT_WHEN_REPLACED).
--- With debounce its wait begins again. Whoever waits for its end is still told.
+-- Give a job that has never started the payload and options of a new one, except those it keeps
+-- (core/locks.py: KEPT_WHEN_REPLACED). With debounce its wait begins again. Callers that wait for
+-- the job's end are still notified.
 function J.replace(cx, job, opts, body)
   local flags, nn, no, at = J.head(body, 1)
   local old, changed = J.options(job), {}
   for name, value in pairs(opts) do changed[name] = value end
   for _, name in ipairs(J.KEPT_WHEN_REPLACED) do changed[name] = old[name] end
-  job.flags, job.opts = J.without(flags, J.GIVEN) + (J.has(job.flags, J.GIVEN) and J.GIVEN or 0), changed
+  job.flags = J.without(flags, FLAG.given_id)
+    + (J.has(job.flags, FLAG.given_id) and FLAG.given_id or 0)
+  job.opts = changed
   if old.chan and old.chan ~= opts.chan then
-    J.extra(cx, job, "w:" .. old.chan, "1")
-    job.rflags = J.with(job.rflags, J.WATCHED)
+    J.extra(cx, job, EXTRA.listener .. old.chan, "1")
+    job.rflags = J.with(job.rflags, RUN_FLAG.watched)
     J.save_run(cx, job)
   end
   J.renew(job, mpack(changed), body:sub(at + nn + no))
@@ -98,7 +110,8 @@ function J.replace(cx, job, opts, body)
   J.event(cx, job, "changed", job.state, "replaced")
 end
 
--- Let the follow-up of a lock go on, if there is one and the job it follows has ended (core/locks.py: passes_on).
+-- Unblock the follow-up of a lock, if there is one and the job that it follows has ended.
+-- Copies core/locks.py: passes_on.
 local function pass_on(cx, lock)
   local next_id = holder(cx, lock .. "\nnext")
   local follower = next_id and J.load(cx, next_id)
@@ -108,23 +121,27 @@ local function pass_on(cx, lock)
   if stands == "fresh" or stands == "started" then return end
   drop(cx, lock .. "\nnext", next_id)
   if not id then take(cx, lock, next_id, J.options(follower).lock_ttl) end
-  call("HDEL", cx.prefix .. KEY.extras .. next_id, "follows")
+  call("HDEL", cx.prefix .. KEY.extras .. next_id, EXTRA.follows)
   J.unblock_if_free(cx, follower)
 end
 
--- A job has ended: its lock is free, unless it holds for a time (core/locks.py: releases).
+-- Release the lock of a job that has ended, unless the lock holds for a time.
+-- Copies core/locks.py: releases.
 function J.unlock(cx, job, opts)
   drop(cx, opts.lock .. "\nnext", job.id)
-  if opts.lock_mode ~= "throttle" or job.state == STATE.cancelled then drop(cx, opts.lock, job.id) end
+  if opts.lock_mode ~= "throttle" or job.state == STATE.cancelled then
+    drop(cx, opts.lock, job.id)
+  end
   pass_on(cx, opts.lock)
 end
 
--- Removing an ended job releases the lock it may hold for a time.
+-- Removing an ended job releases the lock that it may hold for a time.
 function J.unlock_removed(cx, job)
   local opts = J.options(job)
   if opts.lock then drop(cx, opts.lock, job.id) end
 end
 
+-- Remove locks that are over. RETURNS how many
 function J.sweep_locks(cx, limit)
   local locks = call("ZRANGEBYSCORE", cx.prefix .. KEY.lock_ends, "-inf", cx.now, "LIMIT", 0, limit)
   if #locks > 0 then

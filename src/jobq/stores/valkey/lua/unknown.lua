@@ -1,22 +1,25 @@
--- unknown: jobs whose task the worker that claimed them does not know. Copies core/unknown.py.
--- x:<id>'s put_off: "times\tsince\tdue" of its PutOff; "" and no field: it was never put off in this life.
+-- unknown: jobs whose task is unknown to the worker that claimed them. Copies core/unknown.py.
+-- EXTRA.put_off is "times\tsince\tdue", as PutOff in core. Without the field the job was never put
+-- off in this life.
 
--- RETURNS times, since, due; 0 where there is none
+-- RETURNS times, since, due; 0, 0, 0 if the job was never put off
 local function put_off(cx, job)
-  local kept = J.has(job.rflags, J.EXTRA) and call("HGET", cx.prefix .. KEY.extras .. job.id, "put_off")
+  local kept = J.has(job.rflags, RUN_FLAG.extras)
+    and call("HGET", cx.prefix .. KEY.extras .. job.id, EXTRA.put_off)
   if not kept then return 0, 0, 0 end
   local times, since, due = kept:match("^(%d+)\t(%d+)\t(%d+)$")
   return tonumber(times), tonumber(since), tonumber(due)
 end
 
 local function keep(cx, job, times, since, due)
-  J.extra(cx, job, "put_off", J.whole(times) .. "\t" .. J.whole(since) .. "\t" .. J.whole(due))
+  local text = J.whole(times) .. "\t" .. J.whole(since) .. "\t" .. J.whole(due)
+  J.extra(cx, job, EXTRA.put_off, text)
 end
 
--- core/unknown.py: starts
+-- Copies core/unknown.py: starts.
 function J.starts(cx, job) return job.attempt == 0 and 0 or job.attempt - put_off(cx, job) end
 
--- When a waiting job expires; nil: never. core/outcomes.py: ttl_end
+-- When a waiting job expires; nil for never. Copies core/outcomes.py: ttl_end.
 function J.ttl_end(cx, job)
   local ttl = J.options(job).ttl
   if not ttl then return nil end
@@ -26,13 +29,13 @@ function J.ttl_end(cx, job)
   return (due > 0 and due or job.due) + ttl
 end
 
--- It was given another time: its ttl counts from there.
+-- The job got a new due time: its ttl counts from there.
 function J.due_again(cx, job)
   local times, since = put_off(cx, job)
   if times > 0 then keep(cx, job, times, since, 0) end
 end
 
--- core/unknown.py: PutOff.again and waits
+-- Copies core/unknown.py: PutOff.again and waits.
 function J.defer(cx, job, delay)
   local times, since, due = put_off(cx, job)
   if times == 0 then since, due = cx.now, job.due end

@@ -1,13 +1,16 @@
--- upkeep: what time does by itself: due jobs, expired leases, ttls, waits that time out, retention. Each pass is bounded.
+-- upkeep: what happens by itself as time passes: due jobs, expired leases, ttls, waits that time
+-- out, retention. Each pass is bounded.
 local STATE = J.STATE
 
--- Delayed jobs whose time has come, oldest first. RETURNS how many.
+-- Make delayed jobs that are due waiting, oldest first. RETURNS how many
 function J.promote(cx, limit)
-  local ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.delayed, "-inf", "(" .. (cx.now + 1), "LIMIT", 0, limit)
+  local ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.delayed, "-inf", "(" .. (cx.now + 1),
+    "LIMIT", 0, limit)
   for i = 1, #ids do
     local job = J.load(cx, ids[i])
     if job and J.too_early(cx, job) then
-      call("ZADD", cx.prefix .. KEY.delayed, J.delay_score(cx, J.due(cx, J.options(job))), ids[i])
+      local score = J.delay_score(cx, J.due(cx, J.options(job)))
+      call("ZADD", cx.prefix .. KEY.delayed, score, ids[i])
     elseif job then
       J.to_waiting(cx, job, "promoted", J.place_when_due(cx, job))
     else
@@ -17,7 +20,8 @@ function J.promote(cx, limit)
   return #ids
 end
 
--- Where a job goes when nothing holds it back any more. Copies core/outcomes.py: place_when_due.
+-- Where a job goes in its waiting list when nothing holds it back any more.
+-- Copies core/outcomes.py: place_when_due.
 function J.place_when_due(cx, job)
   if job.started > 0 then
     return J.meta(cx).mode == "keyed" and "front" or "back"
@@ -25,9 +29,11 @@ function J.place_when_due(cx, job)
   return J.options(job).lifo and "first" or "back"
 end
 
--- Leases that ran out: back to the front of the line, or failed past max_stalls. RETURNS how many.
+-- Expired leases: their jobs return to the front of their waiting list, or fail if they have
+-- stalled more than max_stalls times. RETURNS how many
 function J.repair(cx, limit)
-  local ids, lost = call("ZRANGEBYSCORE", cx.prefix .. KEY.leases, "-inf", cx.now, "LIMIT", 0, limit), false
+  local ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.leases, "-inf", cx.now, "LIMIT", 0, limit)
+  local lost = false
   for i = 1, #ids do
     local job = J.load(cx, ids[i])
     if job and job.state == STATE.active and not job.broken then
@@ -36,19 +42,19 @@ function J.repair(cx, limit)
       if job and job.state == STATE.active then J.fail_broken(cx, job) end
       call("ZREM", cx.prefix .. KEY.leases, ids[i])
       call("HDEL", cx.prefix .. KEY.runs, ids[i])
-      lost = true -- and nobody knows which key had it
+      lost = true -- the key that this job counted for is unknown
     end
   end
   if lost and J.meta(cx).mode == "keyed" then J.recount_keys(cx) end
   return #ids
 end
 
--- What an expired lease does. Copies core/outcomes.py: stall.
+-- Apply an expired lease to its job. Copies core/outcomes.py: stall.
 function J.stalled(cx, job)
   job.stalls = job.stalls + 1
-  job.token = "" -- whoever comes with it now is too late
+  job.token = "" -- an outcome with the old token is stale
   local failure = J.stalled_failure(job, J.max_stalls(cx, job))
-  if J.has(job.rflags, J.CANCEL) then
+  if J.has(job.rflags, RUN_FLAG.cancel) then
     J.keep_failure(cx, job, failure)
     J.finish(cx, job, STATE.cancelled, J.why_cancelled(cx, job))
   elseif failure.exhausted then
@@ -59,11 +65,12 @@ function J.stalled(cx, job)
   end
 end
 
--- Not started within its ttl.
+-- Fail a job that has not started within its ttl.
 function J.expire(cx, job)
   J.finish(cx, job, STATE.failed, nil, nil, J.expired_failure(J.options(job).ttl))
 end
 
+-- Waiting jobs whose ttl is over. RETURNS how many
 function J.expire_due(cx, limit)
   local ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.ttls, "-inf", cx.now, "LIMIT", 0, limit)
   for i = 1, #ids do
@@ -75,82 +82,101 @@ function J.expire_due(cx, limit)
   return #ids
 end
 
--- Waits for children or a signal that have timed out: the job goes on without.
-function J.waited_enough(cx, limit)
-  local ids = call("ZRANGEBYSCORE", cx.prefix .. KEY.block_timeouts, "-inf", cx.now, "LIMIT", 0, limit)
+-- Unblock jobs whose wait for children or a signal has timed out. RETURNS how many
+function J.end_waits(cx, limit)
+  local timeouts = cx.prefix .. KEY.block_timeouts
+  local ids = call("ZRANGEBYSCORE", timeouts, "-inf", cx.now, "LIMIT", 0, limit)
   for i = 1, #ids do
-    call("ZREM", cx.prefix .. KEY.block_timeouts, ids[i])
+    call("ZREM", timeouts, ids[i])
     local job = J.load(cx, ids[i])
     if job and job.state == STATE.blocked then
-      local signal = call("HGET", cx.prefix .. KEY.extras .. job.id, "signal")
-      if signal then J.add_signal(cx, job, signal, "") end -- an empty value: nothing came
+      local signal = call("HGET", cx.prefix .. KEY.extras .. job.id, EXTRA.signal)
+      if signal then J.add_signal(cx, job, signal, "") end -- an empty value: it did not come
       J.unblock(cx, job, "timeout")
     end
   end
   return #ids
 end
 
--- Forget ended jobs, all at once (J.purge does it for one). Ids without a record go from the listing all the same.
-local function purge_from(cx, list, ids)
+-- Remove ended jobs, all at once. (J.purge removes one.) Ids without a record leave the set as
+-- well.
+local function purge_from(cx, set, ids)
   if #ids == 0 then return 0 end
   local prefix, names, gone, by_state = cx.prefix, {}, {}, {}
   for i = 1, #ids do names[i] = prefix .. KEY.job .. ids[i] end
   local recs = J.mget(names)
   for i = 1, #ids do
     local rec, id = recs[i], ids[i]
-    if rec and rec:byte(1) == 255 then
-      local state = rec:byte(2) or STATE.failed
+    if rec and rec:byte(1) == ENDED.mark_byte then
+      local state = rec:byte(ENDED.state_at) or STATE.failed
       by_state[state] = by_state[state] or {}
       table.insert(by_state[state], id)
-      local rflags = rec:byte(43) or 0 -- none: it cannot be read
-      if J.has(rflags, J.LEFT) then call("HSET", prefix .. KEY.next_lives, id, J.read(id, rec).life + 1) end
+      local rflags = rec:byte(ENDED.run_flags_at) or 0 -- none: the record cannot be read
+      if J.has(rflags, RUN_FLAG.left_entry) then
+        call("HSET", prefix .. KEY.next_lives, id, J.read(id, rec).life + 1)
+      end
       gone[#gone + 1] = names[i]
       gone[#gone + 1] = prefix .. KEY.extras .. id
       gone[#gone + 1] = prefix .. KEY.log_lines .. id
-      if J.has(rflags, J.EXTRA) then gone[#gone + 1] = prefix .. KEY.failed_runs .. id end
+      if J.has(rflags, RUN_FLAG.extras) then gone[#gone + 1] = prefix .. KEY.failed_runs .. id end
     end
   end
-  for first = 1, #gone, J.CHUNK do call("UNLINK", unpack(gone, first, math.min(first + J.CHUNK - 1, #gone))) end
+  for first = 1, #gone, J.CHUNK do
+    call("UNLINK", unpack(gone, first, math.min(first + J.CHUNK - 1, #gone)))
+  end
   for state, ended in pairs(by_state) do
-    for _, set in ipairs({ KEY.ended, KEY.ended_given_id, KEY.ended_own_ttl }) do J.variadic("ZREM", prefix .. set .. state, ended) end
+    for _, name in ipairs({ KEY.ended, KEY.ended_given_id, KEY.ended_own_ttl }) do
+      J.variadic("ZREM", prefix .. name .. state, ended)
+    end
     J.variadic("ZREM", prefix .. KEY.own_ttl_ends, ended)
   end
-  J.variadic("ZREM", list, ids)
+  J.variadic("ZREM", set, ids)
   return #ids
 end
 
--- Retention: by age, by a time of their own, by count. RETURNS how many records went.
+-- Remove ended jobs whose retention has passed: by age, by a time of their own, and by count. Jobs
+-- with a given id or a time of their own do not count. RETURNS how many
 function J.sweep(cx, limit)
   local prefix, n, meta = cx.prefix, 0, J.meta(cx)
   for state = STATE.completed, STATE.cancelled do
     local keep = J.retention(cx, state)
     if keep then
-      for _, list in ipairs({ KEY.ended, KEY.ended_given_id }) do
-        local key = prefix .. list .. state
-        n = n + purge_from(cx, key, call("ZRANGEBYSCORE", key, "-inf", cx.now - keep, "LIMIT", 0, math.max(limit - n, 0)))
+      for _, name in ipairs({ KEY.ended, KEY.ended_given_id }) do
+        local set = prefix .. name .. state
+        n = n + purge_from(cx, set, call("ZRANGEBYSCORE", set, "-inf", cx.now - keep,
+          "LIMIT", 0, math.max(limit - n, 0)))
       end
     end
     local count = meta.count ~= "" and tonumber(meta.count or J.DEFAULT.kept)
     if count and n < limit then
-      local over = call("ZCARD", prefix .. KEY.ended .. state) - count -- those with an id or a time of their own do not count
-      if over > 0 then n = n + purge_from(cx, prefix .. KEY.ended .. state, call("ZRANGE", prefix .. KEY.ended .. state, 0, math.min(over, limit - n) - 1)) end
+      local set = prefix .. KEY.ended .. state
+      local over = call("ZCARD", set) - count
+      if over > 0 then
+        n = n + purge_from(cx, set, call("ZRANGE", set, 0, math.min(over, limit - n) - 1))
+      end
     end
   end
-  return n + purge_from(cx, prefix .. KEY.own_ttl_ends, call("ZRANGEBYSCORE", prefix .. KEY.own_ttl_ends, "-inf", cx.now, "LIMIT", 0, math.max(limit - n, 0)))
+  local set = prefix .. KEY.own_ttl_ends
+  return n + purge_from(cx, set,
+    call("ZRANGEBYSCORE", set, "-inf", cx.now, "LIMIT", 0, math.max(limit - n, 0)))
 end
 
+-- How many ended jobs of a state there are.
 function J.ended_count(cx, state)
   local prefix = cx.prefix
-  return call("ZCARD", prefix .. KEY.ended .. state) + call("ZCARD", prefix .. KEY.ended_given_id .. state) + call("ZCARD", prefix .. KEY.ended_own_ttl .. state)
+  return call("ZCARD", prefix .. KEY.ended .. state)
+    + call("ZCARD", prefix .. KEY.ended_given_id .. state)
+    + call("ZCARD", prefix .. KEY.ended_own_ttl .. state)
 end
 
--- What time has done to the queue since. The counters know when there is nothing to do, which is nearly always.
+-- Catch up with time before a claim. The counters say when there is nothing to do, which is nearly
+-- always.
 function J.prepare(cx, limit)
   local n = J.counters(cx)
   if n.timer > 0 and n.timer <= cx.now then
     J.promote(cx, limit)
     J.expire_due(cx, limit)
-    J.waited_enough(cx, limit)
+    J.end_waits(cx, limit)
     J.release_keys(cx)
     n.timer = J.soonest(cx, KEY.delayed, KEY.ttls, KEY.block_timeouts, KEY.keys_skipped)
   end
@@ -161,22 +187,31 @@ function J.prepare(cx, limit)
   J.deliver_local(cx)
 end
 
--- tick: a pass of upkeep. KEYS 1 prefix. ARGS now, limit. RETURNS {steps, jobs to wake for elsewhere, messages, unread events dropped}
+local SLEEPER_SECONDS = 120 -- a worker that has slept this long without a word is gone
+
+-- tick: one pass of upkeep.
+-- KEYS prefix
+-- ARGS now, limit
+-- RETURNS {steps, jobs to wake workers for elsewhere, messages waiting, unread events dropped}
 function J.tick(keys, args)
   local cx, limit = J.open(keys[1], args[1]), tonumber(args[2])
   local steps = 0
-  for _, pass in ipairs({ J.promote, J.repair, J.expire_due, J.waited_enough, J.sweep, J.sweep_locks }) do
+  local passes = { J.promote, J.repair, J.expire_due, J.end_waits, J.sweep, J.sweep_locks }
+  for _, pass in ipairs(passes) do
     if steps < limit then steps = steps + pass(cx, limit - steps) end
   end
   J.tick_holds(cx)
   steps = steps + J.release_keys(cx)
   local counters = J.counters(cx)
-  counters.timer, counters.leases = J.soonest(cx, KEY.delayed, KEY.ttls, KEY.block_timeouts, KEY.keys_skipped), J.soonest(cx, KEY.leases)
+  counters.timer = J.soonest(cx, KEY.delayed, KEY.ttls, KEY.block_timeouts, KEY.keys_skipped)
+  counters.leases = J.soonest(cx, KEY.leases)
   local time = call("TIME")
-  local gone = call("ZRANGEBYSCORE", cx.prefix .. KEY.sleepers, "-inf", time[1] - 120, "LIMIT", 0, 100)
+  local gone = call("ZRANGEBYSCORE", cx.prefix .. KEY.sleepers, "-inf", time[1] - SLEEPER_SECONDS,
+    "LIMIT", 0, 100)
   J.variadic("ZREM", cx.prefix .. KEY.sleepers, gone)
   J.variadic("HDEL", cx.prefix .. KEY.sleeper_slots, gone)
   local unread = J.log_trim(cx)
   J.close(cx)
-  return { math.min(steps, limit), cx.to_wake or 0, call("ZCARD", cx.prefix .. KEY.outbox), unread }
+  local messages = call("ZCARD", cx.prefix .. KEY.outbox)
+  return { math.min(steps, limit), cx.to_wake or 0, messages, unread }
 end

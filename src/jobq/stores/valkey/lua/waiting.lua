@@ -1,8 +1,13 @@
--- line: where waiting jobs stand. A plain queue has one line (w:), a keyed one has one per key (k:<key>:).
--- A line is, per priority: a list l<priority>, first in first out, and in front of it a sorted set f<priority> of jobs that
--- came back (by the place they had) and of lifo jobs; p holds the priorities above 0 that have any.
--- An entry is the id, with life and ticket where they are not 0: entries left behind are known by them when they surface.
+-- waiting: the waiting lists. A plain queue has one (KEY.plain_list), a keyed queue has one per key
+-- (KEY.key_list). A waiting list has two parts per priority. KEY.back is a list, first in, first
+-- out. KEY.front is a sorted set that is claimed before it: jobs that came back, by the place they
+-- had, and lifo jobs. KEY.priorities holds the priorities above 0 that have entries.
+--
+-- An entry is the job's id, with its life and ticket unless both are 0. A job that leaves the
+-- waiting list leaves its entry there, because removing it would scan the list. Life and ticket
+-- show that such an entry is stale when it is popped.
 
+-- The waiting list of a job. RETURNS its key, and the job's key in a keyed queue
 function J.line_of(cx, job)
   if J.meta(cx).mode == "keyed" then
     local _, key = J.name_key(job)
@@ -11,18 +16,20 @@ function J.line_of(cx, job)
   return cx.prefix .. KEY.plain_list, nil
 end
 
--- Counters tell whether there is anything but lists of priority 0, in any line of the queue.
+-- The counters say whether any waiting list of the queue has more than entries of priority 0.
 local function note_priority(cx, line, priority)
-  if priority > 0 then J.take_numbers(cx, "priorities", call("ZADD", line .. KEY.priorities, priority, priority)) end
+  if priority > 0 then
+    J.take_numbers(cx, "priorities", call("ZADD", line .. KEY.priorities, priority, priority))
+  end
 end
 
--- Behind those of the same priority.
+-- Add entries behind those of the same priority.
 function J.push_back(cx, line, priority, entries)
   J.variadic("RPUSH", line .. KEY.back .. priority, entries)
   note_priority(cx, line, priority)
 end
 
--- In front, at place `order` among those in front.
+-- Add an entry in front, at the place `order` among the entries there.
 function J.push_front(cx, line, priority, entry, order)
   J.take_numbers(cx, "fronts", call("ZADD", line .. KEY.front .. priority, order, entry))
   note_priority(cx, line, priority)
@@ -30,8 +37,9 @@ end
 
 local NO_PLACES = {}
 
--- Take up to n entries off the line. Entries in front end the batch: a claim may have to put them back (a last chance), and would
--- have to put back those behind them as well. RETURNS entries, and the places of those that stood in front.
+-- Take up to n entries. Entries in front end the batch: a claim may have to put one back (a last
+-- chance) and would then have to put back those behind it as well.
+-- RETURNS entries, and the places of those that were in front
 function J.pop(cx, line, n)
   local entries, orders, got = {}, NO_PLACES, 0
   local c = J.counters(cx)
@@ -69,10 +77,12 @@ function J.pop(cx, line, n)
   return entries, orders
 end
 
--- Which of these keys have a line still (perhaps of entries left behind only). One command says it of all, in the usual case.
+-- Which of these keys still have a waiting list (stale entries count). Usually one command finds
+-- out.
+-- RETURNS true or false per key
 function J.standing(cx, keys)
   local c, lists, standing = J.counters(cx), {}, {}
-  for i = 1, #keys do lists[i] = cx.prefix .. KEY.key_list .. keys[i] .. ":l0" end
+  for i = 1, #keys do lists[i] = cx.prefix .. KEY.key_list .. keys[i] .. KEY.key_back_0 end
   local all = #lists > 0 and #lists <= J.CHUNK and call("EXISTS", unpack(lists)) == #lists
   for i = 1, #keys do
     standing[i] = all or call("EXISTS", lists[i]) == 1
@@ -84,11 +94,12 @@ function J.standing(cx, keys)
   return standing
 end
 
--- A place at the front of everything there is, for lifo jobs; the next one gets one before it.
+-- A place in front of all others, for lifo jobs. The next one is in front of it.
 function J.place_in_front(cx) return J.take_numbers(cx, "lifo", -1) - 1 end
 
--- Make a job wait in its line: "back", "front" (at the place it had), or "first" (in front of all).
-function J.stand(cx, job, where)
+-- Add a job to its waiting list: "back", "front" (at the place it had) or "first" (in front of
+-- all).
+function J.enqueue(cx, job, where)
   local line, key = J.line_of(cx, job)
   local priority = J.options(job).priority or 0
   if where == "first" then job.order, where = J.place_in_front(cx), "front" end

@@ -1,0 +1,75 @@
+-- leases: what a worker does with leases it holds: renew them, and note progress.
+local LINES = J.DEFAULT.lines -- log lines kept per job
+
+-- The letter for the lease of a run with this token: h held, l lost, c held and asked to stop.
+local function lease_state(run, token)
+  if not run then return "l" end
+  local flags, n = run:byte(RUN.flags_at, RUN.token_length_at)
+  if flags % 2 == 0 or run:sub(RUN.token_at, RUN.token_length_at + n) ~= token then return "l" end
+  return J.has(flags, RUN_FLAG.cancel) and "c" or "h"
+end
+
+-- extend: renew leases.
+-- KEYS prefix
+-- ARGS now, lease_ms, then per lease: id, token
+-- RETURNS a letter per lease (see lease_state)
+function J.extend(keys, args)
+  local cx, lease_ms = J.open(keys[1], args[1]), tonumber(args[2])
+  local ids, answers, times = {}, {}, {}
+  for i = 3, #args, 2 do ids[#ids + 1] = args[i] end
+  local runs = J.hmget(cx.prefix .. KEY.runs, ids)
+  for i = 1, #ids do
+    answers[i] = lease_state(runs[i], args[2 + 2 * i])
+    if answers[i] ~= "l" then
+      times[#times + 1] = cx.now + lease_ms
+      times[#times + 1] = ids[i]
+    end
+  end
+  J.variadic("ZADD", cx.prefix .. KEY.leases, times, 2)
+  local soonest = J.counters(cx).leases
+  if #times > 0 and (soonest == 0 or cx.now + lease_ms < soonest) then
+    J.lease_timer(cx, cx.now + lease_ms)
+    J.save_counters(cx)
+  end
+  return table.concat(answers)
+end
+
+-- Set extras of an active job, and the flag of its run that it has extras.
+local function set_extras(prefix, id, run, fields)
+  if #fields == 0 then return end
+  call("HSET", prefix .. KEY.extras .. id, unpack(fields))
+  local flags = run:byte(RUN.flags_at)
+  if not J.has(flags, RUN_FLAG.extras) then
+    call("HSET", prefix .. KEY.runs, id, run:sub(1, RUN.flags_before)
+      .. string.char(flags + RUN_FLAG.extras) .. run:sub(RUN.token_length_at))
+  end
+end
+
+-- note: store progress, checkpoints and log lines of running jobs.
+-- KEYS prefix
+-- ARGS per note: id, token, progress and checkpoint ("" for none, else "\1" and its bytes), number
+--   of log lines, line, …
+-- RETURNS a letter per note (see lease_state)
+function J.note(keys, args)
+  local prefix, i, answers = keys[1], 1, {}
+  while i <= #args do
+    local id, token, progress, saved, n = unpack(args, i, i + 4)
+    n = tonumber(n)
+    local run, fields = call("HGET", prefix .. KEY.runs, id), {}
+    local state = lease_state(run, token)
+    if state ~= "l" then
+      if progress ~= "" then fields[1], fields[2] = EXTRA.progress, progress:sub(2) end
+      if saved ~= "" then
+        fields[#fields + 1], fields[#fields + 2] = EXTRA.saved, saved:sub(2)
+      end
+      set_extras(prefix, id, run, fields)
+      if n > 0 then
+        call("RPUSH", prefix .. KEY.log_lines .. id, unpack(args, i + 5, i + 4 + n))
+        call("LTRIM", prefix .. KEY.log_lines .. id, -LINES, -1)
+      end
+    end
+    answers[#answers + 1] = state
+    i = i + 5 + n
+  end
+  return table.concat(answers)
+end
