@@ -87,7 +87,7 @@ async def test_lifting_a_hold_wakes_a_sleeping_worker(url: str, how: str) -> Non
 
 async def test_holds_that_make_no_sense_are_refused(url: str) -> None:
     async with Queue("q", url, mode="plain") as queue:
-        with pytest.raises(ConfigError, match="is plain: its jobs have no keys to hold"):
+        with pytest.raises(ConfigError, match="is plain, so its jobs have no keys"):
             await queue.hold(5, key="k")
         for seconds in (0, -1, float("nan"), "long"):
             with pytest.raises(InvalidJob, match="seconds"):

@@ -280,7 +280,7 @@ def test_a_signal_without_data_is_nothing_and_an_ended_job_takes_none(ctl: Ctl, 
         == "signal approved not sent: only unfinished jobs take signals, and one is completed\n"
     )
     ctl("job", "submit", "approval", "-q", "shop", "--id", "two")
-    assert "jobq's own" in ctl("job", "signal", "two", "$jobq.child 0", "x", code=2).stderr
+    assert "reserved" in ctl("job", "signal", "two", "$jobq.child 0", "x", code=2).stderr
 
 
 def test_removing_asks_first(ctl: Ctl, work: Work) -> None:

@@ -283,7 +283,7 @@ def test_an_annotation_that_cannot_be_looked_up_says_what_to_do() -> None:
 
     with pytest.raises(
         ConfigError,
-        match=r"annotation 'Fraction' of parameter value cannot be looked up.*TYPE_CHECKING",
+        match=r"annotation 'Fraction' of parameter value cannot be resolved.*TYPE_CHECKING",
     ):
         ArgumentDecoder(handler).resolve()
 
@@ -299,7 +299,7 @@ def test_an_annotation_that_nothing_can_be_decoded_to_is_a_config_error() -> Non
     def handler(value: Receipt | Event | Later) -> None: ...
 
     with pytest.raises(
-        ConfigError, match="parameter value has an annotation nothing can be decoded to"
+        ConfigError, match="no argument can be decoded to the annotation of parameter value"
     ):
         ArgumentDecoder(handler).resolve()
 

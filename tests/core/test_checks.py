@@ -56,7 +56,7 @@ from jobq.errors import ConfigError, InvalidJob, PayloadTooLarge
         (checks.check_queue_name, "", "queue='' is empty"),
         (checks.check_queue_name, "q" * 129, "at most 128"),
         (checks.check_queue_name, "a{b", "queue='a{b'"),
-        (checks.check_tenant, "a:b", "tenant='a:b' has a colon"),
+        (checks.check_tenant, "a:b", "tenant='a:b' contains a colon"),
         (checks.check_tenant, "\x7f", "tenant="),
     ],
 )

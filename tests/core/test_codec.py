@@ -279,11 +279,11 @@ def test_a_users_own_codec_is_found_by_its_name_once_it_was_given() -> None:
 def test_a_codec_nobody_knows_is_a_config_error() -> None:
     assert get_codec("json") is JSON
     assert get_codec("msgpack") is MSGPACK
-    with pytest.raises(ConfigError, match="codec='pickle' is not known here"):
+    with pytest.raises(ConfigError, match="codec='pickle' is not known in this process"):
         get_codec("pickle")
     with pytest.raises(ConfigError, match="has no name"):
         get_codec(Codec())
-    with pytest.raises(ConfigError, match="neither a name nor a Codec"):
+    with pytest.raises(ConfigError, match="neither the name of a codec nor a Codec"):
         get_codec(7)  # type: ignore[arg-type]
 
 
@@ -291,7 +291,7 @@ def test_a_codec_may_not_take_the_name_of_one_that_is_built_in() -> None:
     class Fake(Reversed):
         name = "json"
 
-    with pytest.raises(ConfigError, match="which is built in"):
+    with pytest.raises(ConfigError, match="of a built-in codec"):
         get_codec(Fake())
     assert get_codec("json") is JSON
 

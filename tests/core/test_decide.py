@@ -116,7 +116,7 @@ def test_a_delay_function_that_fails_itself_costs_a_note_and_not_the_job() -> No
     assert isinstance(outcome, RetryLater)
     assert outcome.delay_ms == 3000
     assert outcome.failure.message.startswith(
-        "bad (and Retry(delays=…) failed itself: ZeroDivisionError"
+        "bad (and the function of Retry(delays=…) raised ZeroDivisionError"
     )
 
 
@@ -180,7 +180,7 @@ def test_a_timeout_is_retried_like_an_error() -> None:
     outcome = decided(TimedOut(1.5))
     assert isinstance(outcome, RetryLater)
     assert (outcome.failure.reason, outcome.failure.type) == ("timeout", "TimeoutError")
-    assert outcome.failure.message == "did not end within 1.5 s"
+    assert outcome.failure.message == "the run did not end within 1.5 s"
     assert isinstance(decided(TimedOut(1), Retry(give_up_on=TimeoutError)), Fail)
     assert isinstance(decided(TimedOut(1), Retry(1), failures=1), Fail)
 

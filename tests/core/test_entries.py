@@ -51,7 +51,7 @@ def test_bytes_that_are_no_entry_at_all_are_a_gap_in_no_incarnation() -> None:
 
 def test_an_entry_that_a_newer_jobq_wrote_is_refused() -> None:
     newer = msgspec.msgpack.encode([FORMAT + 1, 1, "i", 0, None, []])
-    with pytest.raises(ConfigError, match=f"format {FORMAT + 1}.*use a newer one"):
+    with pytest.raises(ConfigError, match=f"format {FORMAT + 1}.*upgrade jobq"):
         unpack("log", "3", QUEUE, newer)
 
 

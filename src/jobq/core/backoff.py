@@ -1,4 +1,4 @@
-"""How long a retry waits. Pure: the random number comes from outside."""
+"""How long a retry waits. Pure: the caller passes in the random numbers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from jobq.core.policies import Retry
 from jobq.core.records import RetryData
 
 Random = Callable[[], float]
-"""Numbers from 0 up to 1, like `random.random`."""
+"""Returns numbers from 0 up to 1, like `random.random`."""
 
 
 def delay_ms(policy: Retry | RetryData, n: int, error: BaseException, random: Random) -> int | None:
-    """The wait before the n-th retry (from 1). None: the policy's own function gives up.
+    """The delay before the n-th retry (1 is the first), in ms. Never negative.
 
-    Computed waits are min(base·factor^(n-1), cap) with ±jitter, never above cap; listed ones have the jitter but no cap
-    (their last one serves from then on); those of a function are taken as they are. Never negative.
+    None if the policy's own function gives up. The delay of such a function is used as it is. A
+    listed delay gets jitter but no cap, and the last one repeats. A computed delay is
+    min(base·factor^(n-1), cap) ± jitter, and never above the cap.
     """
     if isinstance(policy, Retry) and policy.choose is not None:
         chosen = policy.choose(n, error)
@@ -26,7 +27,7 @@ def delay_ms(policy: Retry | RetryData, n: int, error: BaseException, random: Ra
 
 
 def computed_ms(policy: Retry | RetryData, n: int, random: Random) -> int:
-    """The same, without asking the policy's own function."""
+    """The same delay without the policy's own function."""
     if policy.delays_ms:
         listed = policy.delays_ms[min(n, len(policy.delays_ms)) - 1]
         return _spread(listed, policy.jitter, random)
@@ -39,7 +40,7 @@ def computed_ms(policy: Retry | RetryData, n: int, random: Random) -> int:
 def _grown(base_ms: int, factor: float, cap_ms: int, n: int) -> int:
     if base_ms >= cap_ms or factor == 1.0 or base_ms == 0:
         return min(base_ms, cap_ms)
-    # Compared as logarithms: factor**9999 overflows a float.
+    # Compare logarithms, because factor**9999 overflows a float.
     if (n - 1) * math.log(factor) >= math.log(cap_ms / base_ms):
         return cap_ms
     return min(round(base_ms * factor ** (n - 1)), cap_ms)

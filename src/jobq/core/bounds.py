@@ -1,9 +1,9 @@
-"""How many jobs may wait in a queue (`max_waiting`): what counts, what a partition's share is, and the words of a refusal.
+"""How many jobs may wait in a queue (`max_waiting`), and which jobs count.
 
-Counted are the jobs that are waiting, delayed or blocked, and the places that flows reserved and have not filled yet.
-Only a job that would be new is refused. A duplicate adds nothing, so it passes. Jobs that come back (a retry, a stall, a
-release, an unblocked job, a rerun), the follow-up of a keep_last job and dead-letter copies are never refused: refusing
-them would lose work that was accepted before.
+Waiting, delayed and blocked jobs count, and so do places that flows have reserved and not filled
+yet. Only a new job is refused. A duplicate adds nothing, so it is never refused. Neither are jobs
+that come back (a retry, a stall, a release, an unblocked job, a rerun), the follow-up of a
+keep_last job, and dead-letter copies: refusing them would lose work that was accepted before.
 """
 
 from __future__ import annotations
@@ -19,22 +19,31 @@ if TYPE_CHECKING:
     from jobq.api.job import Job
 
 COUNTED = (State.WAITING, State.DELAYED, State.BLOCKED)
-"""The states in which a job takes a place. lua/bounds.lua (J.room) adds up the same."""
+"""The states that count towards `max_waiting`. lua/bounds.lua (J.room) adds up the same ones."""
 
 
 def share(max_waiting: int, partitions: int) -> int:
-    """What one partition may hold. Rounded up, so that the partitions together hold at least `max_waiting`."""
+    """How many jobs one partition may hold.
+
+    Rounded up, so that all partitions together hold at least `max_waiting`.
+    """
     return -(-max_waiting // partitions)
 
 
 def free(max_waiting: int, counted: int, reserved: int) -> int:
-    """Places left for new jobs. Below 0 where more came back than there was room for, or the limit was lowered."""
+    """How many new jobs fit.
+
+    Negative if jobs came back to a full queue, or if the limit was lowered.
+    """
     return max_waiting - counted - reserved
 
 
 def depend_on_each_other(specs: Sequence[JobSpec]) -> bool:
-    """Whether some of these wait for others of them. A job must not wait for one that was refused, so such specs are
-    accepted together or refused together."""
+    """Whether some of these specs wait for others of them.
+
+    Such specs are accepted together or refused together, so that no job waits for one that was
+    refused.
+    """
     if not any(spec.after for spec in specs):
         return False
     own = {JobKey(spec.queue, spec.id) for spec in specs}
@@ -44,15 +53,16 @@ def depend_on_each_other(specs: Sequence[JobSpec]) -> bool:
 def queue_full(
     queue: str, max_waiting: int, *, accepted: Sequence[Job[Any]] = (), refused: int = 1
 ) -> QueueFull:
-    """The error a caller gets whose jobs did not fit."""
+    """The error for a caller whose jobs did not fit."""
     bulk = (
         f"Accepted: {len(accepted):,} jobs (see `error.accepted`), refused: {refused:,}. "
         if accepted or refused > 1
         else ""
     )
     return QueueFull(
-        f"queue {queue!r} is full: max_waiting={max_waiting} limits how many jobs may be waiting, delayed or blocked. {bulk}"
-        "Enqueue again when workers have caught up, or raise the limit with queue.set_limits(max_waiting=…)",
+        f"queue {queue!r} is full: max_waiting={max_waiting} limits how many jobs may be waiting, "
+        f"delayed or blocked. {bulk}Enqueue again when workers have caught up, or raise the limit "
+        "with queue.set_limits(max_waiting=…)",
         queue,
         max_waiting,
         accepted,

@@ -1,6 +1,6 @@
-"""A function's parameters, worked out once: does a call fit, which argument has which name, how is a payload decoded.
+"""The parameters of a function: whether a call fits them, and how a payload is decoded for them.
 
-Both classes are made per function and used per job, so what can be known beforehand is.
+Both classes are made once per function and used for every job, so they prepare all they can.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class CallShape:
         parameters = list(self.signature.parameters.values())
         positional = [p for p in parameters if p.kind in _POSITIONAL]
         keyword = [p for p in parameters if p.kind is _KINDS.KEYWORD_ONLY]
-        self._simple = len(positional) + len(keyword) == len(
-            parameters
-        )  # neither *args nor **kwargs
+        # Simple: neither *args nor **kwargs.
+        self._simple = len(positional) + len(keyword) == len(parameters)
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._names = tuple(p.name for p in positional)
-        # By how many arguments are given in place: the names that must, and that may, follow as keywords.
+        # Indexed by the number of positional arguments: names that must, or may, follow as
+        # keywords.
         rests = [positional[n:] + keyword for n in range(len(positional) + 1)]
         self._needed = tuple(
             frozenset(p.name for p in rest if p.default is p.empty) for rest in rests
@@ -60,7 +60,7 @@ class CallShape:
         return tuple(p.name for p in self.signature.parameters.values())
 
     def check(self, args: Args, kwargs: Mapping[str, Any]) -> None:
-        """InvalidJob, naming the argument, if the call does not fit."""
+        """Raise InvalidJob, naming the argument, if the call does not fit."""
         given = len(args)
         if given < len(self._needed):
             if not kwargs:
@@ -71,14 +71,14 @@ class CallShape:
         self._check_slowly(args, kwargs)
 
     def bound(self, args: Args, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by parameter name, defaults filled in. InvalidJob if the call does not fit."""
+        """The arguments by parameter name, with defaults. InvalidJob if the call does not fit."""
         if not self._simple:
             return dict(self._check_slowly(args, kwargs))
         self.check(args, kwargs)
         return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
 
     def argument(self, name: str, args: Args, kwargs: Mapping[str, Any]) -> Any:
-        """The value one parameter gets from a call that fits: quicker than `bound`."""
+        """The value of one parameter in a call that fits. Faster than `bound`."""
         if name in kwargs:
             return kwargs[name]
         if name in self._names and (place := self._names.index(name)) < len(args):
@@ -86,10 +86,14 @@ class CallShape:
         return self.bound(args, kwargs)[name]
 
     def check_parameter(self, name: str, option: str) -> str:
-        """InvalidJob if the function has no such parameter; for options that name one (`key`, `Unique` fields)."""
+        """Raise InvalidJob if the function has no such parameter.
+
+        For options that name one (`key`, `Unique`).
+        """
         if name not in self.signature.parameters:
             raise InvalidJob(
-                f"{option}={shown(name)}: {self.name}{self.signature} has no such parameter{did_you_mean(name, self.parameters)}"
+                f"{option}={shown(name)}: {self.name}{self.signature} "
+                f"has no such parameter{did_you_mean(name, self.parameters)}"
             )
         return name
 
@@ -104,7 +108,10 @@ class CallShape:
         return bound.arguments
 
     def _unknown(self, kwargs: Mapping[str, Any]) -> str | None:
-        """What to say of an argument that the function does not have. `bind` would complain of the one it stands for."""
+        """The message about an argument that the function does not have.
+
+        `bind` would name the missing argument instead of the misspelled one.
+        """
         if any(p.kind is _KINDS.VAR_KEYWORD for p in self.signature.parameters.values()):
             return None
         strange = [name for name in kwargs if name not in self.signature.parameters]
@@ -112,7 +119,10 @@ class CallShape:
             return None
         name = next((name for name in strange if name in _OPTIONS), strange[0])
         if name in _OPTIONS:
-            return f"got an unexpected keyword argument {name!r}; {name} is an option: {self.name}.options({name}=…).enqueue(…)"
+            return (
+                f"got an unexpected keyword argument {name!r}; {name} is an option: "
+                f"{self.name}.options({name}=…).enqueue(…)"
+            )
         return f"got an unexpected keyword argument {name!r}{did_you_mean(name, self.parameters)}"
 
 
@@ -140,7 +150,7 @@ _OPTIONS = frozenset(
 
 # ── decoding by annotation ────────────────────────────────────────────────────────────────────────
 
-# For annotations whose imports stand under TYPE_CHECKING: what people put there most.
+# Names that annotations often use and that people import only under TYPE_CHECKING.
 _FAMILIAR: dict[str, Any] = {
     **{name: getattr(typing, name) for name in typing.__all__},
     **{name: getattr(collections.abc, name) for name in collections.abc.__all__},
@@ -167,8 +177,11 @@ _PLAIN_DICTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
 def is_plain(annotation: Any) -> bool:
-    """Whether a decoded value has the annotation's shape as far as JSON can tell. Those are passed on unchecked: converting
-    every int and str would cost each job more than running it (mypy checks the calls)."""
+    """Whether JSON decodes to this annotation without conversion, as for int and list[str].
+
+    Such values are passed on unchecked. Checking each int and str would cost more than running a
+    typical job, and mypy checks the calls.
+    """
     if isinstance(annotation, (type, types.NoneType)) or annotation is Any:
         return (
             annotation in _PLAIN_TYPES or annotation in _PLAIN_LISTS or annotation in _PLAIN_DICTS
@@ -189,10 +202,11 @@ def is_plain(annotation: Any) -> bool:
 
 
 class ArgumentDecoder:
-    """Decodes payloads into the arguments of one function, converting only the parameters whose annotation needs it.
+    """Decodes payloads into the arguments of one function.
 
-    Annotations are looked up at the first use (or by `resolve`), when all classes of the module are there.
-    `localns` finds the names of classes that are local to a function.
+    It converts only the parameters whose annotations need it. It looks annotations up at first use,
+    or when `resolve` is called, because by then all classes of the module are defined. `localns`
+    holds names that are local to a function.
     """
 
     __slots__ = (
@@ -222,16 +236,18 @@ class ArgumentDecoder:
         self._ready = False
         self._places: tuple[tuple[int, str, _Converter], ...] = ()
         self._keywords: tuple[tuple[str, _Converter], ...] = ()
-        self._rest: tuple[int, str, _Converter] | None = None  # *args: from where, its name, how
-        self._extra: tuple[frozenset[str], _Converter] | None = (
-            None  # **kwargs: what is not in it, how
-        )
+        # For *args: the index of its first argument, its name, its converter.
+        self._rest: tuple[int, str, _Converter] | None = None
+        # For **kwargs: the names of the other parameters, its converter.
+        self._extra: tuple[frozenset[str], _Converter] | None = None
 
     def decode(
         self, payload: bytes, codec: Codec, inputs: Sequence[Input] = ()
     ) -> tuple[Args, Kwargs]:
-        """The arguments of one job, with `inputs` (of the lease) in the place of references to other jobs' results.
-        InvalidJob names the parameter that does not fit."""
+        """The arguments of one job. InvalidJob names the parameter that does not fit.
+
+        `inputs` (of the lease) replace references to the results of other jobs.
+        """
         if not self._ready:
             self.resolve()
         args, kwargs = codec.decode_call(payload)
@@ -255,12 +271,16 @@ class ArgumentDecoder:
             start, name, converter = self._rest
             args[start:] = [self._convert(value, f"*{name}", converter) for value in args[start:]]
         if self._extra is not None:
-            named, converter = self._extra
-            for name in kwargs.keys() - named:
+            others, converter = self._extra
+            for name in kwargs.keys() - others:
                 kwargs[name] = self._convert(kwargs[name], name, converter)
 
     def resolve(self) -> None:
-        """Look up the annotations. ConfigError names one that cannot be found, or that nothing can be decoded to."""
+        """Look up the annotations.
+
+        ConfigError names an annotation that cannot be found, or one that no value can be decoded
+        to.
+        """
         parameters = list(inspect.signature(self._fn).parameters.values())
         hints = self._hints()
         needing = {
@@ -290,7 +310,7 @@ class ArgumentDecoder:
 
     def _hints(self) -> dict[str, Any]:
         fn = inspect.unwrap(self._fn)
-        if not inspect.isfunction(fn):  # a callable object, a builtin: nothing to go by
+        if not inspect.isfunction(fn):  # a callable object or a builtin has no annotations
             return {}
         names = {**_FAMILIAR, **fn.__globals__, **inspect.getclosurevars(fn).nonlocals}
         return {
@@ -305,11 +325,12 @@ class ArgumentDecoder:
                 name
             ]
         except Exception as error:
-            if name == "return":  # a result is then read back as plain values
+            if name == "return":  # the result is then decoded to plain values
                 return Any
             raise ConfigError(
-                f"task {self.name}: the annotation {shown(annotation)} of parameter {name} cannot be looked up ({error}): "
-                "import it where the function is (not only under TYPE_CHECKING), or annotate Any"
+                f"task {self.name}: the annotation {shown(annotation)} of parameter {name} cannot "
+                f"be resolved ({error}): import the name at run time, not only under "
+                "TYPE_CHECKING, or use Any"
             ) from error
 
     def _converter(self, name: str, annotation: Any) -> _Converter:
@@ -319,7 +340,8 @@ class ArgumentDecoder:
             msgspec.json.Decoder(annotation)
         except TypeError as error:
             raise ConfigError(
-                f"task {self.name}: parameter {name} has an annotation nothing can be decoded to: {error}"
+                f"task {self.name}: no argument can be decoded to the annotation of parameter "
+                f"{name}: {error}"
             ) from error
         return lambda value: convert(value, annotation)
 

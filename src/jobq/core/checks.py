@@ -1,6 +1,8 @@
-"""Checks of what users hand in: a value goes in, the checked value comes out, or InvalidJob names the option and the value.
+"""Checks of values that users pass in.
 
-Nothing is stored before it went through here. Times are seconds (or timedelta) outside and whole milliseconds inside.
+Each returns the checked value, or raises InvalidJob that names the option and the value. Nothing is
+stored before it has been checked here. Times are seconds (or timedelta) in the public API and whole
+milliseconds everywhere else.
 """
 
 from __future__ import annotations
@@ -16,31 +18,31 @@ from jobq.core.records import MAX_ID_LENGTH, MAX_PRIORITY
 from jobq.errors import InvalidJob, JobqError, PayloadTooLarge
 
 Seconds = float | timedelta
-"""A time span as users write it: a plain number is seconds."""
+"""A time span as users write it. A plain number is seconds."""
 
 MAX_NAME_LENGTH = 128
 MAX_ACTOR_LENGTH = 256
-MAX_MS = (
-    100 * 366 * 86_400_000
-)  # a century: above it a time is surely a mistake, and sums stay far below 2^53
+MAX_MS = 100 * 366 * 86_400_000
+"""A century. A longer span is surely a mistake, and sums of spans stay far below 2^53."""
 MAX_EPOCH_MS = 253_402_214_400_000
-"""The last day of the year 9999: what lies beyond it, no datetime can show."""
+"""The last day of the year 9999. No datetime can represent a later time."""
 MAX_COST = 2**31 - 1
-_SHOWN = 80
+_MAX_SHOWN = 80
+"""Characters of a value in an error message."""
 
-# Control characters break terminals and logs; braces would move a key to another slot of a cluster (hash tags).
+# Control characters break terminals and logs. Braces are hash tags in a Valkey cluster.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f{}\ud800-\udfff]")
 
 Refusal = type[JobqError]
 
 
 def shown(value: object) -> str:
-    """The value as an error message shows it: its repr, cut when long."""
+    """The value as error messages show it: its repr, cut if it is long."""
     try:
         text = repr(value)
-    except Exception:  # a user's own __repr__ may do anything
+    except Exception:  # a user's __repr__ may raise anything
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}… ({len(text)} characters)"
 
 
 # ── times ─────────────────────────────────────────────────────────────────────────────────────────
@@ -54,9 +56,9 @@ def to_ms(
     whole: bool = False,
     error: Refusal = InvalidJob,
 ) -> int:
-    """Seconds (or timedelta) as milliseconds, rounded up so that nothing happens early.
+    """Seconds (or a timedelta) as milliseconds, rounded up so that nothing happens early.
 
-    `positive` refuses 0; `whole` refuses fractions of a millisecond instead of rounding them.
+    `positive` refuses 0. `whole` refuses fractions of a millisecond instead of rounding them.
     """
     if type(value) is int:
         ms = value * 1000
@@ -79,26 +81,29 @@ def to_ms(
 
 def _whole(ms: float, value: object, option: str, whole: bool, error: Refusal) -> int:
     nearest = round(ms)
-    if (
-        abs(ms - nearest) <= 1e-6 + abs(ms) * 1e-15
-    ):  # 1.001 s is 1000.9999999999999 ms in floats, whose error is relative
+    # In floats 1.001 s is 1000.9999999999999 ms. The error grows with the value.
+    if abs(ms - nearest) <= 1e-6 + abs(ms) * 1e-15:
         return nearest
     if whole:
         raise error(f"{option}={shown(value)} is not a whole number of milliseconds")
-    return math.ceil(ms) if ms > 0 else math.floor(ms)  # a trifle below 0 is below 0
+    return math.ceil(ms) if ms > 0 else math.floor(ms)  # slightly negative stays negative
 
 
 def to_epoch_ms(value: object, option: str, *, error: Refusal = InvalidJob) -> int:
-    """An aware datetime as milliseconds since the epoch. A naive one is refused: nobody knows which zone it means."""
+    """An aware datetime as milliseconds since the epoch.
+
+    A naive one is refused, because its zone is unknown.
+    """
     if not isinstance(value, datetime):
         raise error(f"{option}={shown(value)} is not a datetime")
     if value.utcoffset() is None:
         raise error(
-            f"{option}={shown(value)} has no time zone: use datetime.now(timezone.utc) or .astimezone()"
+            f"{option}={shown(value)} has no time zone: "
+            "use datetime.now(timezone.utc) or .astimezone()"
         )
     try:
         ms = math.ceil(value.timestamp() * 1000 - 1e-3)
-    except (OverflowError, ValueError):  # its zone takes it out of the calendar
+    except (OverflowError, ValueError):  # in UTC it is outside the calendar
         ms = MAX_EPOCH_MS + 1 if value.year > 1970 else -1
     if ms < 0:
         raise error(f"{option}={shown(value)} is before 1970")
@@ -154,7 +159,7 @@ def check_number(
 
 
 def check_bool(value: object, option: str, *, error: Refusal = InvalidJob) -> bool:
-    """True or False, nothing that merely counts as one."""
+    """True or False, and nothing that is merely truthy."""
     if not isinstance(value, bool):
         raise error(f"{option}={shown(value)} is neither True nor False")
     return value
@@ -163,27 +168,27 @@ def check_bool(value: object, option: str, *, error: Refusal = InvalidJob) -> bo
 def check_choice(
     value: object, option: str, choices: Iterable[str], *, error: Refusal = InvalidJob
 ) -> str:
-    """One of a few words."""
+    """One of the given words."""
     known = tuple(choices)
     if not isinstance(value, str) or value not in known:
         raise error(
             f"{option}={shown(value)} is not one of {', '.join(known)}{did_you_mean(value, known)}"
         )
-    return str.__str__(value)  # of a subclass of str, the plain string
+    return str.__str__(value)  # a plain str, also of a subclass
 
 
 def check_priority(value: object) -> int:
-    """0 … 2^21−1; higher runs first."""
+    """0 to 2^21−1. A higher priority runs first."""
     return check_int(value, "priority", high=MAX_PRIORITY)
 
 
 def check_max_stalls(value: object) -> int:
-    """How often a lease may be lost: 0 or more."""
+    """How many times a job may lose its lease: 0 or more."""
     return check_int(value, "max_stalls", high=2**31 - 1)
 
 
 def check_cost(value: object) -> int:
-    """What a start takes from a token bucket: 1 or more."""
+    """How many tokens a start takes from a bucket: 1 or more."""
     return check_int(value, "cost", low=1, high=MAX_COST)
 
 
@@ -191,27 +196,30 @@ def check_cost(value: object) -> int:
 
 
 def check_delay(value: object) -> int:
-    """From now, in ms; 0 is now."""
+    """A delay from now, in ms. 0 is now."""
     return to_ms(value, "delay")
 
 
 def check_at(value: object) -> int:
-    """A moment, in ms since the epoch."""
+    """A point in time, in ms since the epoch."""
     return to_epoch_ms(value, "at")
 
 
 def check_ttl(value: object, option: str = "ttl") -> int | None:
-    """A positive span of whole milliseconds; None: none."""
+    """A positive span of whole milliseconds, or None."""
     return None if value is None else to_ms(value, option, positive=True, whole=True)
 
 
 def check_result_ttl(value: object) -> int:
-    """How long the record is kept after its end: a positive span of whole milliseconds."""
+    """How long a record is kept after the job ends: a positive span of whole milliseconds."""
     return to_ms(value, "result_ttl", positive=True, whole=True)
 
 
 def check_timeout(value: object) -> int:
-    """How long a run may take, in ms. None is none, which a spec writes as 0; a timeout of 0 would fail every run."""
+    """How long a run may take, in ms. None means no timeout, which a spec stores as 0.
+
+    A timeout of 0 is refused, because it would fail every run.
+    """
     return 0 if value is None else to_ms(value, "timeout", positive=True)
 
 
@@ -224,15 +232,15 @@ def check_id(value: object, option: str = "id") -> str:
 
 
 def check_signal(value: object) -> str:
-    """A signal's name: like an id, and none of those that jobq uses itself."""
+    """A signal's name: like an id, and not one that jobq reserves."""
     name = check_id(value, "signal")
     if name.startswith("$jobq."):
-        raise InvalidJob(f"signal={name!r}: names that begin with $jobq. are jobq's own")
+        raise InvalidJob(f"signal={name!r}: names that begin with $jobq. are reserved")
     return name
 
 
 def check_key(value: object) -> str:
-    """An ordering key: like an id. A whole number or a UUID counts as its text."""
+    """An ordering key: like an id. Whole numbers and UUIDs are converted to text."""
     if isinstance(value, (int, UUID)) and not isinstance(value, bool):
         value = str(value)
     return _name(value, "key", MAX_ID_LENGTH, InvalidJob)
@@ -249,10 +257,10 @@ def check_queue_name(value: object, option: str = "queue", *, error: Refusal = I
 
 
 def check_tenant(value: object, *, error: Refusal = InvalidJob) -> str:
-    """Like a queue's name, and without a colon, which parts tenant and queue in keys."""
+    """Like a queue's name, without colons: a colon separates tenant and queue in keys."""
     tenant = _name(value, "tenant", MAX_NAME_LENGTH, error)
     if ":" in tenant:
-        raise error(f"tenant={shown(tenant)} has a colon in it")
+        raise error(f"tenant={shown(tenant)} contains a colon, which is not allowed")
     return tenant
 
 
@@ -269,7 +277,7 @@ def check_short_name(
 
 
 def as_actor(text: str) -> str:
-    """A name that `check_actor` accepts, as near to the text as can be."""
+    """The text as a name that `check_actor` accepts. Characters that are not allowed become "?"."""
     return _UNSAFE.sub("?", text)[:MAX_ACTOR_LENGTH] or "unknown"
 
 
@@ -285,16 +293,18 @@ def _name(value: object, option: str, longest: int, error: Refusal) -> str:
         raise error(
             f"{option}={shown(value)} has {where}: control characters and braces are not allowed"
         )
-    return str.__str__(
-        value
-    )  # of a subclass (numpy.str_, an enum's member) the plain string: no store can encode the others
+    # A plain str, also of a subclass (numpy.str_, a member of an enum): no store encodes those.
+    return str.__str__(value)
 
 
 # ── payloads and option names ─────────────────────────────────────────────────────────────────────
 
 
 def check_payload(payload: bytes, limit: int, what: str) -> bytes:
-    """Encoded arguments or a result, if they are not larger than `limit` bytes. `what` begins the message."""
+    """Encoded arguments or an encoded result of at most `limit` bytes.
+
+    `what` begins the message of PayloadTooLarge.
+    """
     if len(payload) > limit:
         raise PayloadTooLarge(
             f"{what} {len(payload):,} bytes encoded, more than the {limit:,} allowed: "
@@ -311,11 +321,11 @@ ELSEWHERE = {
     "expires": ": use ttl=",
     "rate_limit": ": use Queue(rate=Rate(…))",
 }
-"""What options of other job queues are called here."""
+"""Options of other job queues, with what to use instead."""
 
 
 def check_known(names: Iterable[str], known: Iterable[str], what: str = "option") -> None:
-    """Refuse names that are not known, with the nearest one that is."""
+    """Raise InvalidJob for a name that is not known, with the closest one that is."""
     known = tuple(known)
     for name in names:
         if name not in known:
@@ -325,6 +335,6 @@ def check_known(names: Iterable[str], known: Iterable[str], what: str = "option"
 
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing."""
+    """` (did you mean 'x'?)`, or an empty string."""
     near = get_close_matches(value, tuple(known), n=1) if isinstance(value, str) else []
     return f" (did you mean {near[0]!r}?)" if near else ""

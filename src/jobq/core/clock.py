@@ -1,9 +1,11 @@
 """The store's time when the machine's clock is set back. lua/clock.lua copies `steady`.
 
-A store's time never goes back. Leases, delays, rate windows, holds and locks are kept as the times at which they end, so all of
-them would be late by an hour if the clock was set back by one. Instead the store's time goes on from where it was: at full speed
-for `FULL_SPEED_MS`, then at half speed until the clock has caught up. So what takes less than that is not late at all, and
-nothing is late by more than its own length. Times of day (`at`, schedules) follow the clock and are not early.
+A store's time never goes back. Leases, delays, rate windows, holds and locks are stored as the
+times at which they end, so a clock that is set back by an hour would make all of them an hour late.
+Instead the store's time continues from where it was: at full speed for `FULL_SPEED_MS`, then at
+half speed until the clock has caught up. So anything shorter than `FULL_SPEED_MS` is on time, and
+nothing is late by more than its own length. Times of day (`at`, schedules) follow the clock and are
+never early.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ from typing import NamedTuple
 from jobq.core.defaults import MINUTE_MS, SECOND_MS
 
 JITTER_MS = SECOND_MS
-"""A clock that is behind by less than this was corrected, not set back: the store's time stands still until it has caught up."""
+"""A clock that is behind by less than this was corrected, not set back.
+
+The store's time stands still until the clock has caught up.
+"""
 FULL_SPEED_MS = 10 * MINUTE_MS
-"""Longer than leases and most rate windows."""
+"""Ten minutes: longer than leases and most rate windows."""
 
 
 class Anchor(NamedTuple):
-    """The moment at which a clock was found to be set back: the store's time, and the clock's."""
+    """The moment when a clock was found to be set back: the store's time and the clock's time."""
 
     store_ms: int
     clock_ms: int
@@ -33,7 +38,7 @@ class Reading(NamedTuple):
 
 
 def steady(clock_ms: int, seen_ms: int, anchor: Anchor | None = None) -> Reading:
-    """The store's time at `clock_ms`, if it was last `seen_ms`. Never less than that."""
+    """The store's time at `clock_ms`. Never less than `seen_ms`, the last one that was read."""
     if anchor is not None:
         now_ms = anchor.store_ms + _advanced(clock_ms - anchor.clock_ms)
         if now_ms >= seen_ms and now_ms > clock_ms:

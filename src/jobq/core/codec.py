@@ -1,7 +1,8 @@
-"""Between Python values and bytes: JSON and MessagePack built in, a user's own beside them; never pickle.
+"""Codecs between Python values and bytes: JSON, MessagePack and a user's own. Never pickle.
 
-A call travels as the encoding of `[args, kwargs]`, a result as the encoding of the value. What cannot be encoded is
-refused with the path inside it. Decoding follows annotations (see `core.calls` for those of a handler's parameters).
+A call is stored as the encoding of `[args, kwargs]`, a result as the encoding of the value. A value
+that cannot be encoded is refused with the path inside it. Decoding follows annotations;
+`core.calls` handles those of a handler's parameters.
 """
 
 from __future__ import annotations
@@ -23,52 +24,55 @@ _Call = tuple[list[Any], dict[str, Any]]
 
 
 class Codec:
-    """How values become bytes. For one of your own: subclass, set `name` (stored with every job), override `encode`
-    and `decode`, and give an instance to every Queue that produces or works those jobs.
+    """How values become bytes. Subclass it for a codec of your own.
 
-    `decode(data, annotation)` may ignore the annotation: values are converted to it afterwards where they differ.
+    Set `name`, which is stored with every job. Override `encode` and `decode`. Give an instance to
+    every Queue that enqueues or runs those jobs. `decode(data, annotation)` may ignore the
+    annotation: jobq converts the values afterwards where they differ.
     """
 
     name: str = ""
 
     def encode(self, value: Any) -> bytes:
-        """The value as bytes, or InvalidJob with the path of what cannot be encoded."""
+        """Encode a value. InvalidJob has the path of what cannot be encoded."""
         raise NotImplementedError
 
     def decode(self, data: bytes, annotation: Any = Any) -> Any:
-        """The value again, as the annotation says. InvalidJob if it does not fit."""
+        """Decode a value to the annotation. InvalidJob if it does not fit."""
         raise NotImplementedError
 
     def encode_call(self, args: Args, kwargs: Mapping[str, Any]) -> bytes:
-        """A call's arguments as bytes."""
+        """Encode the arguments of a call."""
         return self.encode([list(args), dict(kwargs)])
 
     def decode_call(self, data: bytes) -> tuple[list[Any], Kwargs]:
-        """A call's arguments, not yet converted to the annotations."""
+        """Decode the arguments of a call, without converting them to the annotations."""
         return _as_call(self.decode(data, Any), self.name)
 
     def digestible(self, value: Any) -> bytes:
-        """Bytes that are equal for equal values: what a unique lock is made of."""
+        """Bytes that are equal for equal values. A unique lock is a digest of them."""
         return self.encode(value)
 
 
 def _encode_hook(value: Any) -> Any:
     if is_model(value):
         return dump_model(value)
-    raise NotImplementedError(f"{type(value).__name__} is not a type that can be encoded")
+    raise NotImplementedError(f"values of type {type(value).__name__} cannot be encoded")
 
 
 def decode_hook(annotation: type, value: Any) -> Any:
-    """For types msgspec does not know: pydantic models, and values a custom codec has made already."""
+    """Decode types that msgspec does not know: pydantic models, and values that a custom codec has
+    already made.
+    """
     if isinstance(value, annotation):
         return value
     if is_model(annotation):
         return load_model(annotation, value)
-    raise TypeError(f"there is no way to make a {annotation.__name__} of {shown(value)}")
+    raise TypeError(f"{shown(value)} cannot be converted to {annotation.__name__}")
 
 
 class _BuiltIn(Codec):
-    """What JSON and MessagePack share. Decoders are made once per annotation and kept."""
+    """What JSON and MessagePack share. A decoder is made once per annotation and kept."""
 
     _encode: Callable[[Any], bytes]
     _decode: Callable[[bytes], Any]
@@ -117,9 +121,7 @@ class _BuiltIn(Codec):
         try:
             return self._steady(value)
         except Exception as error:
-            raise InvalidJob(
-                f"unique: the arguments cannot be made into a lock: {error}"
-            ) from error
+            raise InvalidJob(f"unique: no lock can be made of the arguments: {error}") from error
 
     def _decoder(self, annotation: Any) -> Callable[[bytes], Any]:
         try:
@@ -127,14 +129,17 @@ class _BuiltIn(Codec):
         except KeyError:
             made = self._decoders[annotation] = self._make_decoder(annotation)
             return made
-        except TypeError:  # an annotation that cannot be hashed
+        except TypeError:  # the annotation cannot be hashed
             return self._make_decoder(annotation)
 
     def _make_decoder(self, annotation: Any) -> Callable[[bytes], Any]:
         raise NotImplementedError
 
     def _suspicious(self, data: bytes) -> bool:
-        """Whether a NaN or an infinity may be in there: only then is the value walked."""
+        """Whether the data may contain a NaN or an infinity.
+
+        Only then is the value searched for one.
+        """
         raise NotImplementedError
 
 
@@ -149,9 +154,8 @@ class _Json(_BuiltIn):
         return msgspec.json.Decoder(annotation, dec_hook=decode_hook).decode
 
     def _suspicious(self, data: bytes) -> bool:
-        return (
-            data.find(b"null") >= 0
-        )  # how msgspec writes NaN and the infinities; `in` takes half as long again
+        # msgspec writes NaN and the infinities as null. `in` takes 1.5 times as long as find.
+        return data.find(b"null") >= 0
 
 
 class _MessagePack(_BuiltIn):
@@ -160,7 +164,8 @@ class _MessagePack(_BuiltIn):
     _steady = msgspec.msgpack.Encoder(enc_hook=_encode_hook, order="deterministic").encode
     _decode = msgspec.msgpack.Decoder().decode
     _decode_call = msgspec.msgpack.Decoder(_Call).decode
-    # A float64 whose exponent is all ones. Other bytes may look like it by chance; then the walk finds nothing.
+    # A float64 whose exponent is all ones. Other bytes may match by chance; the search then finds
+    # nothing.
     _non_finite = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]", re.DOTALL).search
 
     def _make_decoder(self, annotation: Any) -> Callable[[bytes], Any]:
@@ -178,7 +183,10 @@ def _as_call(value: Any, name: str) -> tuple[list[Any], Kwargs]:
 
 
 def convert(value: Any, annotation: Any) -> Any:
-    """A decoded value as an annotation says, whichever codec it came from. msgspec.ValidationError if it does not fit."""
+    """A decoded value converted to an annotation, whichever codec decoded it.
+
+    msgspec.ValidationError if it does not fit.
+    """
     return msgspec.convert(value, annotation, str_keys=True, dec_hook=decode_hook)
 
 
@@ -189,23 +197,28 @@ _known: dict[str, Codec] = dict(_BUILT_IN)
 
 
 def get_codec(codec: str | Codec) -> Codec:
-    """The codec of that name. An instance is remembered under its name, so that jobs that carry the name are understood."""
+    """The codec of that name.
+
+    An instance is registered under its name, so that jobs stored with that name can be decoded.
+    """
     if isinstance(codec, str):
         try:
             return _known[codec]
         except KeyError:
             raise ConfigError(
-                f"codec={codec!r} is not known here: it is json, msgpack, or the name of a Codec given to a Queue of this process"
+                f"codec={codec!r} is not known in this process: use json, msgpack, or the name of "
+                "a Codec that was given to a Queue"
             ) from None
     if not isinstance(codec, Codec):
-        raise ConfigError(f"codec={shown(codec)} is neither a name nor a Codec")
+        raise ConfigError(f"codec={shown(codec)} is neither the name of a codec nor a Codec")
     if not isinstance(codec.name, str) or not codec.name:
         raise ConfigError(
-            f"codec={shown(codec)} has no name: set `name` in the class; it is stored with every job"
+            f"codec={shown(codec)} has no name: set `name` in its class, which every job stores"
         )
     if _BUILT_IN.get(codec.name, codec) is not codec:
         raise ConfigError(
-            f"codec={shown(codec)} calls itself {codec.name!r}, which is built in: choose another name"
+            f"codec={shown(codec)} has the name {codec.name!r} of a built-in codec: "
+            "choose another name"
         )
     _known[codec.name] = codec
     return codec

@@ -1,6 +1,7 @@
-"""What a handler raises to steer its own job. `decide` turns each into an outcome.
+"""Exceptions that a handler raises to control its own job. `decide` turns each into an outcome.
 
-`Snooze` and `RateLimited` cost neither a retry nor a stall; `RetryAfter` is a failure; `Reject` ends the job.
+`Snooze` and `RateLimited` count neither as a failure nor as a stall. `RetryAfter` counts as a
+failure. `Reject` ends the job.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from jobq.core.records import Edge
 
 
 class RetryAfter(Exception):
-    """A failure like any other, with a delay of the handler's choosing. `raise Retry.after(30) from error` keeps the cause."""
+    """Fail, and retry after a delay that the handler chooses.
+
+    `raise Retry.after(30) from error` keeps the cause.
+    """
 
     def __init__(self, delay: Seconds) -> None:
         self.delay_ms = to_ms(delay, "delay")
-        super().__init__(f"to be retried in {self.delay_ms / 1000:g} s")
+        super().__init__(f"retry in {self.delay_ms / 1000:g} s")
 
 
 class Snooze(Exception):
-    """Run the job again after `delay`; the next run finds `saved` in `current_job().saved`."""
+    """Run the job again after `delay`. The next run finds `saved` in `current_job().saved`."""
 
     def __init__(self, delay: Seconds, *, saved: Any = None) -> None:
         self.delay_ms = to_ms(delay, "delay")
@@ -29,7 +33,10 @@ class Snooze(Exception):
 
 
 class RateLimited(Exception):
-    """A limit elsewhere was met: hold the job's key (or, unkeyed, its queue) for `delay`, with this job in front."""
+    """Another system's rate limit was reached: hold this job's key for `delay`.
+
+    If the job has no key, the whole queue is held. This job is the first to run afterwards.
+    """
 
     def __init__(self, delay: Seconds) -> None:
         self.delay_ms = to_ms(delay, "delay")
@@ -37,23 +44,24 @@ class RateLimited(Exception):
 
 
 class Reject(Exception):
-    """Fail now, whatever retries are left."""
+    """Fail now, however many retries are left."""
 
     def __init__(self, message: str = "rejected") -> None:
         super().__init__(message)
 
 
 class _Wait(BaseException):
-    """Ends a run that will start again from its top. Not an Exception: a handler's `except Exception` must let it pass.
+    """Ends a run that starts again from the top later.
 
-    `saved` None keeps what the job had saved before.
+    It is a BaseException, so that a handler's `except Exception` does not catch it. If `saved` is
+    None, what the job saved before is kept.
     """
 
     saved: bytes | None
 
 
 class WaitForChildren(_Wait):
-    """The run waits for jobs that were put before."""
+    """The run waits for jobs that were enqueued before."""
 
     def __init__(self, after: tuple[Edge, ...], *, saved: bytes | None = None) -> None:
         self.after = after
@@ -62,7 +70,10 @@ class WaitForChildren(_Wait):
 
 
 class WaitForSignal(_Wait):
-    """The run waits for a signal, or goes on without it after `timeout_ms`. `seen`: how many of that name it has taken."""
+    """The run waits for a signal, and continues without it after `timeout_ms`.
+
+    `seen` is how many signals of that name the run has received already.
+    """
 
     def __init__(
         self, name: str, *, seen: int = 0, timeout_ms: int | None = None, saved: bytes | None = None

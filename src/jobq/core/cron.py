@@ -1,4 +1,7 @@
-"""When schedules fire: the next time, and what to do about times that have passed. Pure; any number of callers agree."""
+"""When schedules fire, and what happens with times that have passed.
+
+Pure, so any number of callers agree.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,18 @@ from jobq.core.crontab import next_time
 from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 
 GRACE_MS = 60_000
-"""A time that passed less than this ago counts as on time: schedulers tick, and deploys take a moment."""
+"""One minute.
+
+A time that passed less than this ago still counts as on time, because schedulers tick and deploys
+take a moment.
+"""
 
 
 def first_time(spec: ScheduleSpec, now_ms: int) -> int | None:
-    """The first time of a schedule that is made now. Times before it existed were not missed.
+    """The first time of a schedule that is created now. Earlier times were not missed.
 
-    `every` begins at its start, or one interval from now; a start in the past only sets the grid.
+    `every` begins at its start, or one interval from now. A start in the past only aligns the
+    times.
     """
     if spec.every_ms is None:
         after_ms = now_ms if spec.start_ms is None else max(now_ms, spec.start_ms - 1)
@@ -23,8 +31,11 @@ def first_time(spec: ScheduleSpec, now_ms: int) -> int | None:
 
 
 def next_after(spec: ScheduleSpec, after_ms: int, *, anchor_ms: int | None = None) -> int | None:
-    """The first time after `after_ms`; None: it is over. `every` counts from `anchor_ms`, any one of its times
-    (default: its start, else `after_ms` itself), so that late ticks never shift it."""
+    """The first time after `after_ms`. None if the schedule is over.
+
+    `every` counts from `anchor_ms`, which is any one of its times, so late ticks never shift it.
+    The default is its start, or else `after_ms`.
+    """
     if spec.start_ms is not None and after_ms < spec.start_ms:
         return first_time(spec, after_ms)
     if spec.every_ms is None:
@@ -36,9 +47,10 @@ def next_after(spec: ScheduleSpec, after_ms: int, *, anchor_ms: int | None = Non
 
 
 def after_end(record: ScheduleRecord, ended_ms: int) -> int | None:
-    """The next time of an `after_complete` schedule whose job ended now; None: it is over.
+    """The next time of an `after_complete` schedule whose job ended now.
 
-    Copied by lua/schedules.lua (J.MAIL.rearm)."""
+    None if the schedule is over. Copied by lua/schedules.lua (J.MAIL.rearm).
+    """
     spec = record.spec
     if spec.every_ms is None or not spec.after_complete or _spent(record, 0):
         return None
@@ -48,11 +60,12 @@ def after_end(record: ScheduleRecord, ended_ms: int) -> int | None:
 def plan(
     record: ScheduleRecord, now_ms: int, *, max_fires: int = 100, grace_ms: int = GRACE_MS
 ) -> list[Fire]:
-    """What to fire now, in order; each Fire begins where the one before it ended.
+    """What to fire now, in order. Each Fire begins where the one before it ended.
 
-    Times that passed are made up for by policy. skip: none of them (the last one still counts within `grace_ms`) ·
-    one: the last one · all: each, at max_fires `max_fires` per pass, the rest in the next. An `after_complete` schedule has only
-    one time to its name, so it fires late rather than not.
+    `catch_up` decides about times that have passed. skip: none of them fires, except that the last
+    one counts within `grace_ms`. one: the last one fires. all: each one fires, at most `max_fires`
+    per pass, and the rest in the next pass. An `after_complete` schedule has only one time, so it
+    fires late rather than not at all.
     """
     due = record.next_ms
     if due is None or due > now_ms or record.paused:
@@ -82,11 +95,14 @@ def _each(record: ScheduleRecord, due: int, now_ms: int, max_fires: int) -> list
 
 
 def _last_due(spec: ScheduleSpec, due: int, now_ms: int) -> int:
-    """The latest time up to now. Found by halving: a schedule of every second may have been asleep for a month."""
+    """The latest time up to now.
+
+    Found by bisection, because a schedule that fires every second may have been idle for a month.
+    """
     if spec.every_ms is not None:
         until = now_ms if spec.end_ms is None else min(now_ms, spec.end_ms)
         return due + max(0, until - due) // spec.every_ms * spec.every_ms
-    # low always has a time after it that is due; high has none.
+    # Invariant: a due time follows `low`, and none follows `high`.
     low, high, found = due - 1, now_ms, due
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,9 +1,10 @@
 """Times by cron expression and time zone.
 
-A schedule that names hours goes by the wall clock: each named time comes once a day, also on the days the clocks change
-(one that falls into the gap comes when the gap ends; of two in an overlap the first counts). A schedule of every hour
-goes by elapsed time: it neither pauses nor bunches. cronsim knows calendars; zones are dealt with here, because its own
-rule leaves out six-field expressions and runs `0 */2 * * *` twice in an overlap.
+An expression that names hours follows the wall clock: each named time comes once a day, also on
+days when the clocks change. A time that falls into the gap comes when the gap ends. Of two times in
+an overlap, the first counts. An expression for every hour follows elapsed time, so it neither
+pauses nor bunches. cronsim computes calendars; this module handles zones, because cronsim's rule
+leaves out six-field expressions and runs `0 */2 * * *` twice in an overlap.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from jobq.errors import ConfigError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND, _MINUTE, _DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
-_LONGEST = 256
+_MAX_LENGTH = 256
+"""Characters of an expression."""
 
 _FIELDS = (
     ("second", "0-59"),
@@ -44,34 +46,44 @@ _ALIASES = {
 
 
 def check_expression(expression: object) -> str:
-    """The expression with single spaces and its alias (`@daily`) spelled out. ConfigError names the position of a mistake."""
+    """The expression with single spaces and its alias (`@daily`) expanded.
+
+    ConfigError names the position of a mistake.
+    """
     if not isinstance(expression, str):
         raise ConfigError(f"cron {shown(expression)} is not a string")
-    if len(expression) > _LONGEST:
-        raise ConfigError(f"cron {shown(expression)} is too long: at most {_LONGEST} characters")
+    if len(expression) > _MAX_LENGTH:
+        raise ConfigError(f"cron {shown(expression)} is too long: at most {_MAX_LENGTH} characters")
     plain = _ALIASES.get(expression.strip().lower(), expression)
     try:
         next(CronSim(plain, datetime(2000, 1, 1)))
     except CronSimError:
         raise ConfigError(f"cron {expression!r}: {_mistake(plain)}") from None
     except (StopIteration, OverflowError):
-        raise ConfigError(f"cron {expression!r}: no such time ever comes") from None
+        raise ConfigError(f"cron {expression!r} never matches a time") from None
     return " ".join(plain.split())
 
 
 def _mistake(expression: str) -> str:
     fields = _positions(expression)
     if expression.lstrip().startswith("@"):
-        return f"unknown alias at position 0{did_you_mean(expression.strip(), _ALIASES)}: there is {', '.join(_ALIASES)}"
+        near = did_you_mean(expression.strip(), _ALIASES)
+        return f"unknown alias at position 0{near}: use one of {', '.join(_ALIASES)}"
     if len(fields) not in (5, 6):
-        return f"has {len(fields)} fields: it takes 5 (minute hour day month weekday), or 6 with seconds first"
+        return (
+            f"has {len(fields)} fields: use 5 (minute hour day month weekday), "
+            "or 6 with seconds first"
+        )
     for place, (name, values) in enumerate(_FIELDS[6 - len(fields) :], 6 - len(fields)):
         start, text = fields[place - 6 + len(fields)]
         if not _reads(place, text):
             offset, term = _first_bad_term(place, text)
-            return f"bad {name} {term!r} at position {start + offset}: it takes {values}, lists (,), ranges (-) and steps (/)"
+            return (
+                f"bad {name} {term!r} at position {start + offset}: use {values}, "
+                "lists (,), ranges (-) and steps (/)"
+            )
     start, text = fields[-3]
-    return f"day of month {text!r} at position {start} never comes in those months"
+    return f"day of month {text!r} at position {start} does not exist in those months"
 
 
 def _positions(expression: str) -> list[tuple[int, str]]:
@@ -103,14 +115,14 @@ def _reads(place: int, text: str) -> bool:
 
 
 def check_zone(tz: object) -> str:
-    """The name of a time zone there is. ConfigError otherwise, with the nearest one."""
+    """The name of an existing time zone. ConfigError suggests the closest one."""
     if not isinstance(tz, str):
         raise ConfigError(f"tz={shown(tz)} is not the name of a time zone, like 'Europe/Zurich'")
     try:
         _zone(tz)
     except (ValueError, OSError, LookupError):
         raise ConfigError(
-            f"tz={shown(tz)} is not a time zone there is{did_you_mean(tz, available_timezones())}"
+            f"tz={shown(tz)} is not a known time zone{did_you_mean(tz, available_timezones())}"
         ) from None
     return tz
 
@@ -124,7 +136,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def next_time(expression: str, tz: str, after_ms: int) -> int | None:
-    """The first time of a checked expression after `after_ms`. None: there is no more."""
+    """The first time of a checked expression after `after_ms`. None if there is none."""
     after = _EPOCH + timedelta(milliseconds=after_ms)
     zone = _zone(tz)
     try:
@@ -133,7 +145,7 @@ def next_time(expression: str, tz: str, after_ms: int) -> int | None:
             if _names_hours(expression)
             else _elapsed(expression, zone, after)
         )
-    except (StopIteration, OverflowError):  # nothing for fifty years, or past year 9999
+    except (StopIteration, OverflowError):  # nothing within 50 years, or only after the year 9999
         return None
     return (found - _EPOCH) // timedelta(milliseconds=1)
 
@@ -144,16 +156,16 @@ def _names_hours(expression: str) -> bool:
 
 
 def _on_the_wall(expression: str, zone: tzinfo, after: datetime) -> datetime:
-    """The first named wall-clock time after `after`, each taken once."""
+    """The first named wall-clock time after `after`. Each one counts once."""
     walls = CronSim(expression, after.astimezone(zone).replace(tzinfo=None, fold=0))
     while True:
         found = _moment(next(walls), zone)
-        if found > after:  # in an overlap's second hour the wall shows times that have been
+        if found > after:  # in the second hour of an overlap, the wall shows past times
             return found
 
 
 def _moment(wall: datetime, zone: tzinfo) -> datetime:
-    """When the wall clock shows this first; for a time in a gap, the end of the gap."""
+    """When the wall clock first shows this time. For a time in a gap, the end of the gap."""
     moment = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if moment.astimezone(zone).replace(tzinfo=None) == wall:
         return moment
@@ -162,13 +174,16 @@ def _moment(wall: datetime, zone: tzinfo) -> datetime:
 
 
 def _elapsed(expression: str, zone: tzinfo, after: datetime) -> datetime:
-    """The first moment after `after` whose wall time matches: searched in one stretch of constant offset after the other."""
+    """The first moment after `after` whose wall time matches.
+
+    Searches one stretch of constant UTC offset after the other.
+    """
     start = after
     while True:
         offset = _offset(zone, start)
         wall = start.replace(tzinfo=None) + offset
         if start is not after:
-            wall -= _SECOND  # a change of offset is itself a moment that may match
+            wall -= _SECOND  # the moment of the change may match as well
         found = (next(CronSim(expression, wall)) - offset).replace(tzinfo=UTC)
         change = _next_change(zone, start, found)
         if change is None:
@@ -181,7 +196,10 @@ def _offset(zone: tzinfo, moment: datetime) -> timedelta:
 
 
 def _next_change(zone: tzinfo, start: datetime, end: datetime) -> datetime | None:
-    """The first moment after `start`, up to `end`, at which the zone's offset is another. No zone changes twice in a day."""
+    """The first moment after `start`, up to `end`, when the zone's offset changes.
+
+    No zone changes twice in a day.
+    """
     if zone is UTC:
         return None
     offset, low = _offset(zone, start), start

@@ -1,4 +1,4 @@
-"""What becomes of a run: its end goes in, an outcome for the store comes out. Pure; nothing is awaited or looked up."""
+"""Decides what happens after a run: the way it ended goes in, an outcome for the store comes out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Encode = Callable[[Any], bytes]
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False):
-    """The handler returned; `result` is encoded."""
+    """The handler returned. `result` is encoded."""
 
     result: bytes | None = None
 
@@ -67,23 +67,23 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class TimedOut(msgspec.Struct, frozen=True, gc=False):
-    """It did not end in time."""
+    """The run did not end in time."""
 
     seconds: float
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
-    """The worker stops and gives the job back unfinished."""
+    """The worker stops and releases the job unfinished."""
 
 
 class Unknown(msgspec.Struct, frozen=True, gc=False):
-    """This worker has no task of that name."""
+    """The worker has no task of that name."""
 
     name: str
 
 
 class Crashed(msgspec.Struct, frozen=True, gc=False):
-    """The process that ran it died."""
+    """The process that ran the job died."""
 
     message: str
 
@@ -96,7 +96,7 @@ class UnknownTask(LookupError):
 
 
 class ProcessCrashed(RuntimeError):
-    """The process of a job died under it."""
+    """The process that ran a job died."""
 
 
 # ── the decision ──────────────────────────────────────────────────────────────────────────────────
@@ -113,8 +113,9 @@ def decide(
 ) -> AnyOutcome:
     """The outcome of a run that ended like this.
 
-    `retry` is the task's policy; one that came with the call wins. An error and a timeout are retried
-    while `lease.failures < max_retries`. `encode` codes what Snooze saves (default: the codec of the lease).
+    `retry` is the task's policy; a policy that is stored with the job takes precedence. An error or
+    a timeout is retried while `lease.failures < max_retries`. `encode` encodes what Snooze saves;
+    the default is the codec of the lease.
     """
     if isinstance(end, Returned):
         return Complete(queue=lease.queue, id=lease.id, token=lease.token, result=end.result)
@@ -131,20 +132,25 @@ def decide(
 def _as_error(end: TimedOut | Crashed) -> tuple[BaseException, Reason]:
     match end:
         case TimedOut(seconds):
-            return TimeoutError(f"did not end within {seconds:g} s"), "timeout"
+            return TimeoutError(f"the run did not end within {seconds:g} s"), "timeout"
         case Crashed(message):
             return ProcessCrashed(message), "crashed"
 
 
 def _unknown(lease: Lease, name: str, now_ms: int) -> AnyOutcome:
-    """Put it off: another worker, or the next deploy of this one, may know the task. After an hour it fails."""
+    """Defer the job, because another worker or the next deploy of this one may know its task.
+
+    After an hour the job fails.
+    """
     since_ms = now_ms if lease.unknown_ms is None else lease.unknown_ms
     delay_ms = unknown.delay_ms(now_ms - since_ms)
     if delay_ms is not None:
         return Defer(queue=lease.queue, id=lease.id, token=lease.token, delay_ms=delay_ms)
     hours = unknown.GIVE_UP_MS / 3_600_000
-    told = f"no worker has known a task named {name!r} for {hours:g} h: is the code that defines it deployed and imported?"
-    error = UnknownTask(told)
+    error = UnknownTask(
+        f"no worker has known a task named {name!r} for {hours:g} h: "
+        "is the code that defines it deployed and imported?"
+    )
     return Fail(
         queue=lease.queue,
         id=lease.id,
@@ -170,9 +176,7 @@ def _raised(
                     if error.saved is None
                     else (encode or get_codec(lease.codec).encode)(error.saved)
                 )
-            except (
-                Exception
-            ) as unsaved:  # what cannot be saved is the handler's mistake, like any other
+            except Exception as unsaved:  # the handler's error, like any other
                 return _failed(lease, unsaved, "error", retry, now_ms, random)
             return SnoozeFor(queue=queue, id=id, token=token, delay_ms=error.delay_ms, saved=saved)
         case RateLimited():
@@ -199,7 +203,7 @@ def _raised(
 
 
 def _chosen(lease: Lease, error: RetryAfter, retry: Retry, now_ms: int) -> AnyOutcome:
-    """A failure whose delay the handler chose. What made it choose is the failure worth keeping."""
+    """A failure whose delay the handler chose. The error that made it choose is the one to keep."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     exhausted = lease.failures >= (lease.retry or retry).max_retries
     failure = _failure(lease, error if cause is None else cause, "error", now_ms, exhausted)
@@ -233,12 +237,17 @@ def _failed(
 def _delay(
     policy: Retry | RetryData, n: int, error: BaseException, failure: Failure, random: Random
 ) -> tuple[int | None, Failure]:
-    """The wait, or None to give up. A user's function that fails must not cost the job: the computed wait stands in."""
+    """The delay, or None to give up.
+
+    If the user's function raises, the computed delay is used, so that its bug does not cost the
+    job.
+    """
     try:
         return backoff.delay_ms(policy, n, error, random), failure
     except Exception as broken:
         message = bounded(
-            f"{failure.message} (and Retry(delays=…) failed itself: {type(broken).__name__}: {broken})"
+            f"{failure.message} "
+            f"(and the function of Retry(delays=…) raised {type(broken).__name__}: {broken})"
         )
         return backoff.computed_ms(policy, n, random), msgspec.structs.replace(
             failure, message=message
@@ -248,14 +257,14 @@ def _delay(
 def _failure(
     lease: Lease, error: BaseException, reason: Reason, now_ms: int, exhausted: bool = False
 ) -> Failure:
-    told = describe(error)
+    description = describe(error)
     return Failure(
         reason=reason,
-        type=told.type,
-        message=told.message,
-        traceback=told.traceback,
+        type=description.type,
+        message=description.message,
+        traceback=description.traceback,
         attempt=lease.attempt,
         at_ms=now_ms,
-        fingerprint=fingerprint_of(error, told),
+        fingerprint=fingerprint_of(error, description),
         exhausted=exhausted,
     )

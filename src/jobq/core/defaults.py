@@ -1,6 +1,6 @@
-"""Defaults and bounds that every store keeps, each stated once. The Lua library takes them from here when it is built.
+"""Defaults and bounds that every store applies, each defined once.
 
-Times are milliseconds, lengths of text are characters.
+The Lua library is built with them. Times are in milliseconds. Lengths of text are in characters.
 """
 
 from __future__ import annotations
@@ -11,31 +11,41 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
 COMPLETED_MS = DAY_MS
-"""How long completed jobs are kept unless the queue declares a retention."""
+"""How long completed jobs are kept, unless the queue declares a retention."""
 FAILED_MS = 30 * DAY_MS
-"""The same for failed jobs, which people look into days later."""
+"""How long failed jobs are kept by default. People look into failures days later."""
 CANCELLED_MS = DAY_MS
-"""The same for cancelled jobs."""
+"""How long cancelled jobs are kept by default."""
 KEPT_JOBS = 100_000
-"""How many ended jobs of each state are kept unless the queue declares a retention."""
+"""How many ended jobs of each state are kept, unless the queue declares a retention."""
 WATCHED_MS = MINUTE_MS
-"""The shortest time the record of a job stays readable after its end while a caller waits for its result. The caller reads
-the record when it hears of the end, so `Retention(completed=0)` must not remove it before that."""
+"""How long a record stays readable at least after its job ended, while a caller waits for the
+result.
+
+The caller reads the record when it hears of the end, so `Retention(completed=0)` must not remove
+the record before that.
+"""
 
 KEY_LIMIT = 1
-"""Active jobs per key of a keyed queue that declares no limit: strict order per key."""
+"""Active jobs per key of a keyed queue that declares no limit. 1 keeps strict order per key."""
 
 LOG_LINES = 1_000
-"""Log lines kept per job, the newest ones."""
+"""Log lines kept per job: the newest ones."""
 ERROR_LENGTH = 500
-"""Characters of "type: message" that an event tells of a failure. The job's record has all of it."""
+"""Characters of a failure ("type: message") in an event. The job's record has the whole text."""
 
 FLOW_MS = HOUR_MS
-"""A flow that is not submitted within this time is swept."""
+"""A flow that is not submitted within an hour is swept."""
 METRICS_MS = DAY_MS
 """How long the figures of a minute are kept."""
 
 LOG_EVENTS = {"sqlite": 200_000, "valkey": 10_000}
-"""Events of a queue's log that are kept for readers who come later: tens of megabytes on a disk, some 600 kB in memory."""
+"""Events of a queue's log that are kept for readers who come later.
+
+On SQLite they take tens of megabytes of disk, on Valkey some 600 kB of memory.
+"""
 LOG_CAP = {"sqlite": 5_000_000, "valkey": 2_000_000}
-"""Events that are kept at most for a registered reader that lags. What is dropped beyond it is a `gap` to that reader."""
+"""Events that are kept at most for a registered reader that lags behind.
+
+A reader sees a `gap` in place of events that were dropped.
+"""

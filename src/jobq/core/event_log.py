@@ -1,13 +1,22 @@
-"""The event log's wire format: one entry per store call and queue holds the packed events of its whole batch.
+"""The format of the event log.
 
-An entry is MessagePack: [FORMAT, number, incarnation, at_ms, worker | nil, [item, …]]. `number` is the number of its first event;
-the others count on from there. `incarnation` is the life of the store in which the entry was written (see `unpack`).
-An item is the array of `_ITEM` in that order, with kinds and states as their codes below; `actor` and `meta` are left out
-where they are nil. A store appends entries and never looks inside; Lua packs the same arrays (lua/log.lua).
-An `accepted` entry is [FORMAT, number, incarnation, at_ms, nil, "accepted", name, key, [job, …]]: new jobs that differ in
-nothing else, and wait. An event without a job (a `QueueKind`) has "" and 0 for what it has not, and nil for its states.
+One entry per store call and queue holds the events of the whole batch.
 
-Format 1 had neither number nor incarnation: [1, at_ms, worker | nil, …]. Its entries are still read; their events have number 0.
+An entry is MessagePack: [FORMAT, number, incarnation, at_ms, worker | nil, [item, …]].
+
+- `number` is the number of its first event; the others count up from there.
+- `incarnation` identifies the run of the store that wrote the entry (see `unpack`).
+- An item is an array of the fields in `_ITEM`, in that order, with kinds and states as the codes
+  below. `actor` and `meta` are left out if they are nil.
+
+A store appends entries and never looks inside. lua/log.lua packs the same arrays.
+
+An `accepted` entry is [FORMAT, number, incarnation, at_ms, nil, "accepted", name, key, [job, …]]:
+new waiting jobs that differ only in their ids. An event without a job (a `QueueKind`) has "" or 0 in
+the fields of a job, and nil for its states.
+
+Format 1 has neither number nor incarnation: [1, at_ms, worker | nil, …]. It is still read, and its
+events have number 0.
 """
 
 from __future__ import annotations
@@ -26,7 +35,7 @@ from jobq.errors import ConfigError
 
 FORMAT = 2
 
-# Codes are part of the format: append only.
+# The codes are part of the format. Only append to these tuples.
 STATES: tuple[State, ...] = (
     State.DELAYED,
     State.BLOCKED,
@@ -66,7 +75,7 @@ KINDS: tuple[Kind | QueueKind, ...] = (
 STATE_CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
 KIND_CODES: dict[Kind | QueueKind, int] = {kind: code for code, kind in enumerate(KINDS)}
 
-# An item, in this order. previous is nil for `accepted`; the times are ms or nil.
+# The fields of an item, in order. `previous` is nil for `accepted`; times are ms or nil.
 _ITEM = (
     "kind",
     "job",
@@ -88,7 +97,8 @@ _ITEM = (
     "actor",
     "meta",
 )
-_SHORT = len(_ITEM) - 2  # an item without actor and meta, as nearly all are
+_SHORT = len(_ITEM) - 2
+"""The length of an item without actor and meta, as nearly all are."""
 
 _ACCEPTED, _WAITING = KIND_CODES[Kind.ACCEPTED], STATE_CODES[State.WAITING]
 
@@ -97,32 +107,28 @@ _decoder = msgspec.msgpack.Decoder()
 
 Item = Sequence[Any]
 
-_DAMAGED = (
-    msgspec.MsgspecError,
-    LookupError,
-    TypeError,
-    ValueError,
-)  # what taking a damaged entry apart may raise
+_DAMAGED = (msgspec.MsgspecError, LookupError, TypeError, ValueError)
+"""What decoding a damaged entry may raise."""
 _UNREADABLE = "unreadable"
-"""The incarnation in the id of the gap that stands for a damaged entry."""
+"""The incarnation in the id of the gap that replaces a damaged entry."""
 
 
 def pack(
     number: int, incarnation: str, at_ms: int, worker: str | None, items: Sequence[Item]
 ) -> bytes:
-    """One entry of the log. `number` is that of its first event."""
+    """One entry of the log. `number` is the number of its first event."""
     return _encoder.encode((FORMAT, number, incarnation, at_ms, worker, items))
 
 
 def with_meta(item: Item, meta: dict[str, str] | None) -> Item:
-    """The item of a job, with what its event tells of the job's meta."""
+    """The item of a job with the meta that its event shows."""
     if meta is None:
         return item
     return (*item, meta) if len(item) > _SHORT else (*item, None, meta)
 
 
 def queue_item(kind: QueueKind, at_ms: int, reason: str | None, actor: str | None) -> Item:
-    """The item of something done to a queue. It has no job."""
+    """The item of an operation on a queue. It has no job."""
     item = (
         KIND_CODES[kind],
         "",
@@ -146,17 +152,23 @@ def queue_item(kind: QueueKind, at_ms: int, reason: str | None, actor: str | Non
 
 
 def jobs_reason(count: int, state: State | None = None) -> str:
-    """How many jobs were cleared or purged, as the reason of the event says it."""
+    """How many jobs were cleared or purged, as the event's reason says it."""
     return f"{count} {'' if state is None else f'{state} '}{'job' if count == 1 else 'jobs'}"
 
 
 def event_id(log: str, position: str, place: int, incarnation: str) -> str:
-    """The id of the event at a place (from 0) in the entry at a position. Entries of format 1 have no incarnation ("")."""
+    """The id of the event at a place (from 0) in the entry at a position.
+
+    An entry of format 1 has no incarnation ("").
+    """
     return f"{log}-{position}-{place}-{incarnation}" if incarnation else f"{log}-{position}-{place}"
 
 
 def incarnation_of(entry: bytes) -> str:
-    """The incarnation in which an entry was written; "" for one of format 1. Never raises: an entry may be damaged."""
+    """The incarnation in which an entry was written; "" for format 1.
+
+    Never raises, because the entry may be damaged.
+    """
     try:
         fields = _decoder.decode(entry)
         return str(fields[2]) if fields[0] == FORMAT else ""
@@ -175,9 +187,11 @@ def gap(
     number: int,
     incarnation: str,
 ) -> EventRecord:
-    """What a reader is told who comes from before `position`, up to which the log was dropped. `number` is that of the last event
-    dropped. The gap has the id of an event that was: where that one has arrived already, nothing is missing, and a consumer that
-    drops known ids drops this."""
+    """The event for a reader whose next events were dropped from the log, up to `position`.
+
+    `number` is the number of the last dropped event. The gap has the id of a dropped event: a
+    consumer that already received that event misses nothing, and drops the gap as a known id.
+    """
     return EventRecord(
         id=event_id(log, position, 0, incarnation),
         number=number,
@@ -210,11 +224,12 @@ def gap(
 def unpack(
     log: str, position: str, queue: QueueName, entry: bytes, *, shard: int = 0
 ) -> list[EventRecord]:
-    """The events of one entry. For an entry that is damaged, a gap. ConfigError for one that a newer jobq has written.
+    """The events of one entry. A damaged entry becomes a gap. ConfigError if a newer jobq wrote it.
 
-    `log` names the log among all logs, so that an id is never used twice. A store that has lost its last writes assigns their
-    numbers and positions to other events. It does so in another incarnation, which is part of the id: an id never means two
-    events, and two ids under one number tell readers that events were lost.
+    `log` identifies the log among all logs, so that no id is used twice. A store that has lost its
+    last writes assigns their numbers and positions again, but in another incarnation. The
+    incarnation is part of the id, so an id never names two events, and two ids under one number
+    tell readers that events were lost.
     """
     newer = None
     try:
@@ -225,12 +240,12 @@ def unpack(
             return found
     except _DAMAGED:
         pass
-    if newer is not None:  # these events are good, so they must not be passed over
-        entry_named = f"event log entry {position} of {queue.queue!r}"
+    if newer is not None:  # these events are intact, so a reader must not skip them
         raise ConfigError(
-            f"{entry_named} has format {newer}; this version of jobq reads formats 1 and {FORMAT}: use a newer one"
+            f"event log entry {position} of queue {queue.queue!r} has format {newer}, and this "
+            f"version of jobq reads formats 1 and {FORMAT}: upgrade jobq"
         )
-    what = "an entry of the log cannot be read"  # readers go on behind it
+    what = "an entry of the log cannot be read"  # readers continue after it
     return [gap(log, position, queue, 0, what, shard=shard, number=0, incarnation=_UNREADABLE)]
 
 
@@ -330,8 +345,11 @@ _PLACE = re.compile(r"\d{1,18}(-\d{1,18})?", re.ASCII)
 
 
 def places(position: str, shards: int) -> list[str]:
-    """The place of a position in each shard of a log: a number, or two joined by "-", which count up. A position is the places
-    of all shards joined by ","; "0" is the beginning of them all. InvalidJob if this is none."""
+    """The places of a position, one per shard of the log. InvalidJob if it is not a position.
+
+    A position is the places of all shards joined by ",". A place is a number, or two numbers joined
+    by "-", and grows with the log. "0" is the beginning of all shards.
+    """
     found = position.split(",") if position != "0" else ["0"] * shards
     if len(found) != shards or not all(map(_PLACE.fullmatch, found)):
         raise no_position(position)
@@ -339,12 +357,12 @@ def places(position: str, shards: int) -> list[str]:
 
 
 def joined(places: Sequence[str]) -> str:
-    """The position of these places."""
+    """The position made of these places."""
     return ",".join(places)
 
 
 def passed(position: str, end: str) -> bool:
-    """Whether a position is at `end`, or behind it, in every shard."""
+    """Whether a position is at or after `end` in every shard."""
     shards = max(position.count(","), end.count(",")) + 1
     return all(
         order(a) >= order(b)
@@ -353,5 +371,5 @@ def passed(position: str, end: str) -> bool:
 
 
 def order(place: str) -> tuple[int, ...]:
-    """What places of one shard are ordered by."""
+    """A sort key for the places of one shard."""
     return tuple(map(int, place.split("-")))

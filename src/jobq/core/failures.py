@@ -1,4 +1,6 @@
-"""An exception as a job keeps it: bounded in size, with a fingerprint that groups failures of one cause."""
+"""An exception as a job stores it: bounded in size, with a fingerprint that groups failures of one
+cause.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,18 @@ from types import TracebackType
 from typing import NamedTuple
 
 MAX_MESSAGE = 2_000
-MAX_TRACEBACK = 4_096  # bytes of UTF-8: a job keeps up to MAX_ERRORS of them
+"""Characters."""
+MAX_TRACEBACK = 4_096
+"""Bytes of UTF-8. A job keeps up to MAX_ERRORS of them."""
 MAX_ERRORS = 10
-"""Failed runs that a job keeps: errors, timeouts, stalls, crashes. Enough to see whether they have one cause."""
-_PART = 500  # characters of one frame or message in a traceback that is too long
-_FRAMES = 30  # formatting costs about 20 µs a frame, and the last ones tell the story
+"""Failed runs that a job keeps: errors, timeouts, stalls and crashes.
+
+Ten are enough to see whether they have one cause.
+"""
+_MAX_PART = 500
+"""Characters of one frame or message in a traceback that is too long."""
+_MAX_FRAMES = 30
+"""The last frames matter most, and formatting one takes about 20 µs."""
 
 
 def _slashes(path: str) -> str:
@@ -28,7 +37,7 @@ _LIBRARIES = tuple(
 
 
 class Description(NamedTuple):
-    """An exception in words."""
+    """The type, message and traceback of an exception, as text."""
 
     type: str
     message: str
@@ -36,18 +45,24 @@ class Description(NamedTuple):
 
 
 def describe(error: BaseException) -> Description:
-    """Type, message and traceback, each bounded. Never raises, whatever the exception's own methods do."""
+    """The type, message and traceback of an exception, each bounded.
+
+    Never raises, whatever the exception's own methods do.
+    """
     return Description(_type(error), bounded(_message(error)), _traceback(error))
 
 
 def fingerprint(error: BaseException) -> str:
-    """Twelve hex digits that are equal for failures of one cause: the same type, raised in the same function of the
-    user's code, with the same message up to numbers, addresses and quoted values. Line numbers do not count."""
+    """Twelve hex digits that are equal for failures of one cause.
+
+    One cause means: the same type, raised in the same function of the user's code, with the same
+    message except for numbers, addresses and quoted values. Line numbers do not count.
+    """
     return fingerprint_of(error, Description(_type(error), bounded(_message(error)), None))
 
 
 def fingerprint_of(error: BaseException, description: Description) -> str:
-    """The same, of an exception that was described already."""
+    """The fingerprint of an exception that was already described."""
     text = "\0".join(
         (description.type, _origin(error.__traceback__), normalised(description.message))
     )
@@ -67,12 +82,12 @@ _VARYING = re.compile(
 
 
 def normalised(message: str) -> str:
-    """The message with what varies from job to job taken out."""
+    """The message without the parts that vary from job to job."""
     return _VARYING.sub("·", message[:500])
 
 
 def bounded(text: str, limit: int = MAX_MESSAGE) -> str:
-    """The text, cut at the end when too long, and free of what UTF-8 cannot say."""
+    """The text, cut if it is too long, without characters that UTF-8 cannot encode."""
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
@@ -90,7 +105,7 @@ def _message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as broken:  # a user's __str__
-        return f"<its message could not be read: {type(broken).__name__}>"
+        return f"<the message could not be read: {type(broken).__name__}>"
 
 
 def _traceback(error: BaseException) -> str | None:
@@ -98,16 +113,16 @@ def _traceback(error: BaseException) -> str | None:
         return None
     try:
         lines = traceback.format_exception(
-            type(error), error, without_jobq(error.__traceback__), limit=-_FRAMES
+            type(error), error, without_jobq(error.__traceback__), limit=-_MAX_FRAMES
         )
     except Exception as broken:
         return f"<the traceback could not be formatted: {type(broken).__name__}>"
     text = "".join(lines).encode("utf-8", "replace")
     if len(text) <= MAX_TRACEBACK:
         return text.decode()
-    # The failure has the message as well: here it must not take the place of the frames, of which the last tell the story.
+    # Cut long messages here rather than frames: the failure also stores the message itself.
     text = "".join(
-        [line if len(line) <= _PART else f"{line[: _PART - 2]}…\n" for line in lines]
+        [line if len(line) <= _MAX_PART else f"{line[: _MAX_PART - 2]}…\n" for line in lines]
     ).encode("utf-8", "replace")
     return (
         text.decode()
@@ -117,7 +132,7 @@ def _traceback(error: BaseException) -> str | None:
 
 
 def without_jobq(tb: TracebackType | None) -> TracebackType | None:
-    """The traceback from where the user's code begins; all of it if it never does."""
+    """The traceback from where the user's code begins, or all of it if there is none."""
     start = tb
     while start is not None and _slashes(start.tb_frame.f_code.co_filename).startswith(_HERE):
         start = start.tb_next
@@ -125,7 +140,10 @@ def without_jobq(tb: TracebackType | None) -> TracebackType | None:
 
 
 def _origin(tb: TracebackType | None) -> str:
-    """File and function of the innermost frame of the user's own code, or of the innermost one there is."""
+    """The file and function of the innermost frame of the user's own code.
+
+    If there is no such frame, of the innermost frame.
+    """
     innermost = own = ""
     while tb is not None:
         code = tb.tb_frame.f_code

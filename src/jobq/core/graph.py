@@ -1,4 +1,7 @@
-"""Checks of a flow before anything of it is stored: it must be a graph without cycles whose edges all lead somewhere."""
+"""Checks of a flow before any of it is stored.
+
+It must be a graph without cycles, and all its edges must lead to jobs.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ Lock = tuple[QueueName, str]
 def check_flow(
     specs: Sequence[JobSpec], *, known: Collection[JobKey] | None = None
 ) -> list[JobSpec]:
-    """The jobs of a flow, each after those it waits for. InvalidJob names what is wrong: two jobs of one id or with one unique
-    lock, another tenant, an edge to nowhere, a cycle.
+    """The jobs of a flow, each after those it waits for.
 
-    `known` are jobs outside the flow that an edge may lead to; None: whether those exist is for the store to say.
+    InvalidJob if two jobs have one id or one unique lock, or if there are two tenants, an edge to
+    an unknown job, or a cycle. `known` are jobs outside the flow that an edge may lead to. If it is
+    None, the store checks whether those exist.
     """
     members = _members(specs)
     check_locks(specs)
@@ -41,21 +45,24 @@ def _members(specs: Sequence[JobSpec]) -> dict[JobKey, JobSpec]:
         key = JobKey(spec.queue, spec.id)
         if key in members:
             raise InvalidJob(
-                f"two jobs of the flow have the id {spec.id!r} in queue {spec.queue.queue!r}: {_names(members[key], spec)}"
+                f"two jobs of the flow have the id {spec.id!r} in queue {spec.queue.queue!r}: "
+                f"{_names(members[key], spec)}"
             )
         if spec.queue.tenant != specs[0].queue.tenant:
             raise InvalidJob(
-                f"the flow is in two tenants, {specs[0].queue.tenant!r} and {spec.queue.tenant!r}: a flow lives in one"
+                f"the flow has jobs of two tenants, {specs[0].queue.tenant!r} and "
+                f"{spec.queue.tenant!r}: use one flow per tenant"
             )
         members[key] = spec
     return members
 
 
 def check_locks(specs: Iterable[JobSpec], known: dict[Lock, str] | None = None) -> dict[Lock, str]:
-    """The unique locks of the members of a flow, and the ids that need them, added to those already known.
+    """The unique locks of a flow's members with the ids that need them, added to those already
+    known.
 
-    Two members with one lock are refused, like a repeated id: one of them would be a duplicate of the other, and a job that waits
-    for both, or for the other one, could wait for itself.
+    Two members with one lock are refused, like a repeated id. One of them would be a duplicate of
+    the other, and a job that waits for both could wait for itself.
     """
     found = {} if known is None else known
     for spec in specs:
@@ -64,8 +71,8 @@ def check_locks(specs: Iterable[JobSpec], known: dict[Lock, str] | None = None) 
             and (other := found.setdefault((spec.queue, spec.unique.lock), spec.id)) != spec.id
         ):
             raise InvalidJob(
-                f"jobs {other!r} and {spec.id!r} of the flow have the same unique lock in queue {spec.queue.queue!r}: "
-                "leave one of them out, or make their unique arguments differ"
+                f"jobs {other!r} and {spec.id!r} of the flow have the same unique lock in "
+                f"queue {spec.queue.queue!r}: leave one out, or make their unique arguments differ"
             )
     return found
 
@@ -80,8 +87,8 @@ def _check_edges(
             )
         if known is not None and edge.job not in members and edge.job not in known:
             raise InvalidJob(
-                f"job {spec.id} ({spec.name}) waits for {edge.job.id!r} in queue {edge.job.queue.queue!r}, "
-                "which is neither in the flow nor stored"
+                f"job {spec.id} ({spec.name}) waits for {edge.job.id!r} in queue "
+                f"{edge.job.queue.queue!r}, which is neither in the flow nor stored"
             )
 
 
@@ -90,7 +97,7 @@ def _names(one: JobSpec, other: JobSpec) -> str:
 
 
 def _circle(keys: Sequence[JobKey], members: dict[JobKey, JobSpec]) -> str:
-    # graphlib lists the cycle against the direction of waiting, first and last the same.
+    # graphlib lists the cycle in reverse, with the first job again at the end.
     shown = [f"{members[key].name} ({key.id})" for key in reversed(keys)]
     if len(shown) > 12:
         shown = [*shown[:6], "…", *shown[-5:]]

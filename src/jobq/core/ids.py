@@ -1,7 +1,9 @@
-"""Ids that a producer makes: 26 characters, ordered by time, and from one maker in the order they were made.
+"""Ids that a producer makes: 26 characters, ordered by time.
 
-Ten characters of milliseconds, eight of a counter, eight of chance that tells makers apart. Crockford's alphabet in lower
-case, whose order as text is that of its digits. `client/ids.py` has the process's own maker, with its clock and chance.
+Ids of one maker are in the order they were made. Ten characters encode milliseconds, eight a
+counter, and eight are random to tell makers apart. The alphabet is Crockford's in lower case, so
+that text order is number order. `client/ids.py` has the process's maker, with its clock and random
+number.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ def _text(number: int, pairs: int) -> str:
 
 
 class IdMaker:
-    """Makes ids from the time it is told. A clock set back does not set the order back. Not safe among threads."""
+    """Makes ids from the time it is given. A clock that is set back does not change their order.
+
+    Not safe to share between threads.
+    """
 
     __slots__ = ("_at_ms", "_count", "_stem", "_tails")
 
@@ -33,9 +38,8 @@ class IdMaker:
         """A new id."""
         self._count = count = self._count + 1
         low = count & 1023
-        if (
-            at_ms > self._at_ms or low == 0
-        ):  # most ids share all but two characters with the one before
+        # Most ids share all but two characters with the one before.
+        if at_ms > self._at_ms or low == 0:
             self._at_ms = max(at_ms, self._at_ms)
             self._stem = _text(self._at_ms, 5) + _text(count >> 10, 3)
         return self._stem + self._tails[low]

@@ -1,4 +1,7 @@
-"""Kafka's credentials, which come from the environment so that no URL, process list or log holds them."""
+"""Kafka's credentials.
+
+They come from the environment, so that no URL, process list or log contains them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _WITHOUT_PASSWORD = ("GSSAPI", "OAUTHBEARER")
 
 
 class Sasl(NamedTuple):
-    """How to log in to Kafka. GSSAPI and OAUTHBEARER take neither a username nor a password from here."""
+    """How to log in to Kafka. GSSAPI and OAUTHBEARER use neither username nor password."""
 
     mechanism: str
     username: str = ""
@@ -22,7 +25,10 @@ class Sasl(NamedTuple):
 
 
 def sasl(environment: Mapping[str, str]) -> Sasl | None:
-    """JQ_KAFKA_SASL_MECHANISM (default PLAIN), JQ_KAFKA_SASL_USERNAME and JQ_KAFKA_SASL_PASSWORD; None if none is set."""
+    """The credentials in the environment, or None if none are set.
+
+    JQ_KAFKA_SASL_MECHANISM (default PLAIN), JQ_KAFKA_SASL_USERNAME and JQ_KAFKA_SASL_PASSWORD.
+    """
     mechanism, username, password = (
         environment.get(f"JQ_KAFKA_SASL_{name}") for name in ("MECHANISM", "USERNAME", "PASSWORD")
     )
@@ -33,6 +39,7 @@ def sasl(environment: Mapping[str, str]) -> Sasl | None:
     if not username or not password:
         missing = "PASSWORD" if username else "USERNAME"
         raise ConfigError(
-            f"JQ_KAFKA_SASL_{missing} is not set: Kafka's credentials need both a username and a password"
+            f"JQ_KAFKA_SASL_{missing} is not set: "
+            "Kafka's credentials need both a username and a password"
         )
     return Sasl(mechanism or "PLAIN", username, password)

@@ -1,7 +1,8 @@
-"""The arithmetic of rate limits: a state goes in, the answer and the new state come out. lua/rates.lua copies it.
+"""The arithmetic of rate limits: a state goes in, the answer and the new state come out.
 
-A state is two numbers. For a window: how many starts it has counted, and when it was opened. For a bucket: how many tokens it
-held, and when. None is a limit that nothing has used. A state that `is_idle` may be forgotten.
+lua/rates.lua copies it. A state is two numbers. For a window: how many starts it has counted, and
+when it opened. For a bucket: how many tokens it held, and when. None is the state of an unused
+limit. A state that `is_idle` can be dropped.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any, NamedTuple
 
 from jobq.core.queues import RateData, Tokens, Window
 
-EPSILON = (
-    1e-6  # tokens: floats lose the last bits of rate·time, and a wait that was told must suffice
-)
+EPSILON = 1e-6
+"""Tokens.
+
+Floats lose the last bits of rate·time, and a job must start after the wait it was given.
+"""
 _KINDS: dict[type[RateData], str] = {Window: "w", Tokens: "t"}
 
 
@@ -26,7 +29,7 @@ class RateState(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The answer: whether the start may be, the state to keep, and if not, when to ask again."""
+    """The answer: whether the job may start, the state to keep, and if not, when to ask again."""
 
     allowed: bool
     state: RateState | None
@@ -36,7 +39,8 @@ class Taken(NamedTuple):
 def take(rate: RateData, state: RateState | None, now_ms: int, cost: int = 1) -> Taken:
     """Ask for one start. A window counts it as one, a bucket as the job's cost.
 
-    A cost above the capacity (which was lowered after the job was accepted) needs a full bucket and empties it.
+    If the capacity was lowered below a job's cost after the job was accepted, the job needs a full
+    bucket and empties it.
     """
     return (
         _from_window(rate, state, now_ms)
@@ -46,25 +50,28 @@ def take(rate: RateData, state: RateState | None, now_ms: int, cost: int = 1) ->
 
 
 def stored(rate: RateData, state: RateState) -> tuple[str, float, int]:
-    """The state as a store keeps it: with the kind of limit it belongs to, since limits change at run time."""
+    """The state as a store keeps it. It names the kind of its limit, because limits can change."""
     return (_KINDS[type(rate)], *state)
 
 
 def loaded(rate: RateData, kept: Sequence[Any] | None) -> RateState | None:
-    """The state that `stored` kept. A changed limit goes on with it: a window keeps its starts and a bucket its tokens, but a
-    window that became a bucket, or the other way round, begins afresh."""
+    """The state that `stored` returned, for a limit that may have changed.
+
+    A changed window keeps its starts, and a changed bucket its tokens. If a window became a bucket,
+    or the other way round, the state starts over.
+    """
     return RateState(*kept[1:]) if kept is not None and kept[0] == _KINDS[type(rate)] else None
 
 
 def room(rate: RateData, state: RateState | None, now_ms: int) -> int:
-    """How many starts of cost 1 there is room for now."""
+    """How many jobs of cost 1 may start now."""
     if isinstance(rate, Window):
         return max(0, rate.limit - int(_window(rate, state, now_ms).value))
     return math.floor(_level(rate, state, now_ms) + EPSILON)
 
 
 def is_idle(rate: RateData, state: RateState | None, now_ms: int) -> bool:
-    """Whether the state says no more than None would."""
+    """Whether the state means the same as None."""
     if state is None:
         return True
     if isinstance(rate, Window):
@@ -73,7 +80,8 @@ def is_idle(rate: RateData, state: RateState | None, now_ms: int) -> bool:
 
 
 def _open(rate: Window, state: RateState, now_ms: int) -> bool:
-    # Also when the clock was set back a little; set back far, the window would hold its queue until the clock caught up.
+    # Also if the clock was set back by less than a window. If it was set back further, the window
+    # ends, or it would hold its queue until the clock has caught up.
     return abs(now_ms - state.at_ms) < rate.per_ms
 
 
@@ -91,14 +99,15 @@ def _from_window(rate: Window, state: RateState | None, now_ms: int) -> Taken:
 def _level(rate: Tokens, state: RateState | None, now_ms: int) -> float:
     if state is None:
         return float(rate.capacity)
-    elapsed_ms = max(0, now_ms - state.at_ms)  # a clock set back takes no tokens away
+    elapsed_ms = max(0, now_ms - state.at_ms)  # a clock that is set back removes no tokens
     return max(0.0, min(float(rate.capacity), state.value + elapsed_ms * rate.refill / 1000))
 
 
 def _from_bucket(rate: Tokens, state: RateState | None, now_ms: int, cost: int) -> Taken:
     level, price = _level(rate, state, now_ms), min(cost, rate.capacity)
-    # Time does not go back in the state: a clock set back and forth again would refill twice for one stretch of time.
-    # But no further ahead than a whole refill takes: a clock set back by a day must not hold its queue for a day.
+    # The time in the state does not go back: otherwise a clock that is set back and forth refills
+    # twice for the same time. But it is ahead of now by at most a whole refill: a clock that is set
+    # back by a day must not hold its queue for a day.
     at_ms = (
         now_ms
         if state is None
@@ -106,6 +115,7 @@ def _from_bucket(rate: Tokens, state: RateState | None, now_ms: int, cost: int) 
     )
     if level + EPSILON >= price:
         return Taken(True, RateState(max(0.0, level - price), at_ms))
-    # Half of the tolerance only: with all of it, floats could leave the level just short when the wait is over.
+    # Use half of the tolerance: with all of it, rounding could leave the level just short
+    # afterwards.
     wait_ms = max(1, math.ceil((price - level - EPSILON / 2) * 1000 / rate.refill))
     return Taken(False, RateState(level, at_ms), at_ms - now_ms + wait_ms)

@@ -1,17 +1,20 @@
 """What a held unique lock means for a new job, and when a lock is released.
 
-The rules are tables: stores look them up, and the Lua library is built with them (stores/valkey/constants.py).
+The rules are tables. Stores look them up, and the Lua library is built with them
+(stores/valkey/constants.py).
 
 - `simple` holds the lock until its job ends.
-- `throttle` holds it for its ttl, whatever happens to the job meanwhile, even when its record is gone. A cancel releases it.
-- `debounce` replaces the data of the job that holds the lock until that job starts for the first time. From then on the started
-  job goes on with its own arguments, also while it is blocked, snoozed or waiting for a retry; a new job is accepted and takes
-  the lock over.
-- `keep_last` does the same until the first start. While the started job has not ended, new jobs collapse into one follow-up with
-  the newest data, which gets the lock when the started job ends.
+- `throttle` holds the lock for its period, whatever happens to the job, even if its record is
+  removed. Only a cancel releases it earlier.
+- `debounce` replaces the data of the job that holds the lock until that job first starts. After
+  that, the started job keeps its own arguments, also while it is blocked, snoozed or waiting for a
+  retry. A new job is accepted and takes the lock.
+- `keep_last` does the same until the first start. While the started job has not ended, new jobs
+  collapse into one follow-up with the newest data, which gets the lock when the started job ends.
 
-A follow-up may also follow a job of another mode, for example after a deploy that changed the mode, or one whose lock has
-outlived its ttl. `passes_on` lets it go on in every case, so that no follow-up stays blocked for ever.
+A follow-up may also follow a job of another mode, for example after a deploy that changed the mode,
+or a job whose lock has expired. `passes_on` unblocks it in every case, so that no follow-up stays
+blocked forever.
 """
 
 from __future__ import annotations
@@ -22,12 +25,15 @@ from jobq.core.records import UniqueMode
 from jobq.core.states import State
 
 Standing = Literal["fresh", "started", "ended", "gone"]
-"""How the holder of a lock stands: never started · started and not ended · ended · without a record."""
+"""The state of a lock's holder: never started · started · ended · without a record."""
 
 OnHeldLock = Literal["duplicate", "replace", "follow", "accept"]
-"""What becomes of a new job whose lock is held: it is a duplicate of the holder · it is one, and the holder gets its data · it is
-accepted and blocked until the holder ends (or, if the holder has a follow-up already, replaces that one's data) · it is accepted
-and takes the lock."""
+"""What happens to a new job whose lock is held.
+
+`duplicate`: it is a duplicate of the holder. `replace`: it is a duplicate, and the holder gets its
+data. `follow`: it is accepted and blocked until the holder ends; if there is a follow-up already,
+that one gets its data. `accept`: it is accepted and takes the lock.
+"""
 
 ON_HELD_LOCK: dict[UniqueMode, dict[Standing, OnHeldLock]] = {
     "simple": {
@@ -47,17 +53,25 @@ ON_HELD_LOCK: dict[UniqueMode, dict[Standing, OnHeldLock]] = {
 }
 
 KEPT_WHEN_REPLACED = ("priority", "policy", "schedule", "origin")
-"""Options that a replaced job keeps, beside its id, name and key. All others are the new job's."""
+"""Options that a replaced job keeps, besides its id, name and key.
+
+All others come from the new job.
+"""
 
 
 def never_started(attempt: int) -> bool:
-    """Whether a job has never started: only then may others change what it will do. `attempt` leaves out those that were put off
-    (`unknown.starts`)."""
+    """Whether a job has never started. Only then may others change what it will do.
+
+    `attempt` does not count attempts that were deferred (`unknown.starts`).
+    """
     return attempt == 0
 
 
 def standing(state: State | None, attempt: int) -> Standing:
-    """How the holder of a lock stands; `state` None: its record is gone. Copied by lua/unique.lua."""
+    """The state of a lock's holder.
+
+    `state` is None if its record is gone. Copied by lua/unique.lua.
+    """
     if state is None:
         return "gone"
     if state.ended:
@@ -66,17 +80,23 @@ def standing(state: State | None, attempt: int) -> Standing:
 
 
 def on_held_lock(mode: UniqueMode, holder: Standing) -> OnHeldLock:
-    """What becomes of a new job of this mode."""
+    """What happens to a new job of this mode."""
     return ON_HELD_LOCK[mode][holder]
 
 
 def releases(mode: UniqueMode, end: State) -> bool:
-    """Whether the end of its job releases a lock. A throttle holds on for its ttl, unless the job was cancelled."""
+    """Whether the end of a job releases its lock.
+
+    A throttle keeps the lock unless the job was cancelled.
+    """
     return mode != "throttle" or end is State.CANCELLED
 
 
 def passes_on(holder: Standing | None) -> bool:
-    """Whether the end of a job lets the follow-up of its lock go on; `holder`: who holds the lock then, None if nobody does.
-    It waits on only if another unfinished job has taken the lock over. If nobody holds the lock, the follow-up takes it.
-    Copied by lua/unique.lua."""
+    """Whether the end of a job unblocks the follow-up of its lock. Copied by lua/unique.lua.
+
+    `holder` is the state of the job that now holds the lock, or None. The follow-up stays blocked
+    only if another unfinished job has taken the lock. If no job holds the lock, the follow-up takes
+    it.
+    """
     return holder not in ("fresh", "started")

@@ -392,7 +392,7 @@ async def test_the_list_of_held_keys_is_bounded_and_begins_with_those_that_end_f
 
 async def test_a_key_of_a_plain_queue_cannot_be_held(q: Desk) -> None:
     await q.put("a")
-    with pytest.raises(ConfigError, match="is plain: its jobs have no keys to hold"):
+    with pytest.raises(ConfigError, match="is plain, so its jobs have no keys"):
         await q.store.hold(q.queue, MINUTE, "a")
     assert await held(q) == (None, {})
     assert await q.line() == ["a"]
