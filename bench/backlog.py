@@ -88,7 +88,9 @@ async def inserted(
 
 async def put(queue: Queue, kind: str, numbers: Iterable[int]) -> None:
     """So many jobs of a kind."""
-    await queue.enqueue_many(queue.named("noop", **options(kind, n)).bind(PAYLOAD) for n in numbers)
+    await queue.enqueue_many(
+        queue.task_by_name("noop", **options(kind, n)).bind(PAYLOAD) for n in numbers
+    )
 
 
 def main() -> None:

@@ -136,7 +136,7 @@ async def wakes(port: int, processes: Sequence[Process]) -> list[int]:
     async with Queue(QUEUE, f"valkey://127.0.0.1:{port}") as queue:
         for n in track(range(ENQUEUES), description="waking"):
             before = sum(process.woken() for process in processes)
-            await queue.named("noop").enqueue(n)
+            await queue.task_by_name("noop").enqueue(n)
             await asyncio.sleep(0.5)  # whoever else was to wake has done so by then
             found.append(sum(process.woken() for process in processes) - before)
         counts = await queue.counts()

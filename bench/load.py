@@ -47,7 +47,7 @@ def _rows(spark: SparkSession, jobs: int) -> DataFrame:
 def _by_hand(jobs: int) -> float:
     async def enqueue(url: str) -> float:
         async with Queue("mail", url) as queue:
-            send = queue.named(_TASK)
+            send = queue.task_by_name(_TASK)
             began = time.monotonic()
             await send.enqueue_many(
                 {

@@ -15,7 +15,7 @@ class Document:
     text: str
 
 
-@search.batch_task(size=100, linger=0.2, retry=0)
+@search.batch_task(size=100, window=0.2, retry=0)
 async def index(documents: list[Document]) -> list[int | Exception]:
     calls.append(len(documents))
     return [

@@ -39,7 +39,7 @@ async def main() -> None:
             print(f"its copy came from {copy.origin}")
             print(await trouble.job(copy.id).result(timeout=10))
 
-        for sent in await orders.named("shipped").broadcast([mail, audit], 8):
+        for sent in await orders.task_by_name("shipped").broadcast([mail, audit], 8):
             print(await sent.result(timeout=10))
 
 

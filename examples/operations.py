@@ -21,12 +21,12 @@ async def dead_letters() -> None:
     jobs = await ship.enqueue_many([(n,) for n in range(5)])
     for job in jobs:
         await job.wait(timeout=10)
-    async for info in orders.find(state=State.FAILED, limit=2):
+    async for info in orders.find(state=State.FAILED, max_jobs=2):
         assert info.failure
         print(f"dead letter: {info.name}{info.args}: {info.failure.message}")
 
     open_for_business = True
-    await orders.purge(jobs[0].id)
+    await orders.remove(jobs[0].id)
     print(f"{await orders.rerun()} run again")
     print(await orders.job(jobs[1].id).result(timeout=10))
 
@@ -55,8 +55,8 @@ async def looking() -> None:
 
 async def clearing() -> None:
     await ship.options(delay=3600).enqueue_many([(n,) for n in range(20)])
-    print(f"{await orders.clear(delayed=True)} not started, removed")
-    print(f"{await orders.clean('completed')} completed, forgotten")
+    print(f"{await orders.purge('waiting', 'delayed', 'blocked')} cancelled before their start")
+    print(f"{await orders.purge('completed', older_than=0)} completed jobs removed")
 
 
 async def main() -> None:

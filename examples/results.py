@@ -26,7 +26,7 @@ async def for_ever() -> None:
 
 async def request_response() -> None:
     print(await add.call(1, 2))
-    print(await add.options(wait=5).call(3, 4))
+    print(await add.options(call_timeout=5).call(3, 4))
 
 
 async def handles() -> None:

@@ -29,10 +29,10 @@ async def remind(customer: str) -> str:
 async def at_run_time() -> None:
     """Schedules with arguments, made and changed while it runs."""
     await bank.schedule(
-        "remind-ada", Every(timedelta(days=7), limit=4, catch_up="one"), remind, "ada"
+        "remind-ada", Every(timedelta(days=7), times=4, catch_up="one"), remind, "ada"
     )
     await bank.schedule(
-        "remind-ada", Every(timedelta(days=7), limit=4, catch_up="one"), remind, "ada"
+        "remind-ada", Every(timedelta(days=7), times=4, catch_up="one"), remind, "ada"
     )  # changes nothing
     for info in await bank.schedules():
         print(

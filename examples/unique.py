@@ -14,12 +14,12 @@ async def index(document: int, reason: str) -> str:
     return f"{document}: {reason}"
 
 
-@docs.task(unique=Unique("user", mode="throttle", ttl=3600))
+@docs.task(unique=Unique("user", mode="throttle", period=3600))
 async def remind(user: str) -> str:
     return user
 
 
-@docs.task(unique=Unique("document", mode="debounce", ttl=0.2))
+@docs.task(unique=Unique("document", mode="debounce", period=0.2))
 async def save(document: int, text: str) -> str:
     return text
 

@@ -40,7 +40,7 @@ class Jobq(AsyncAdapter):
         await noop.enqueue_many((PAYLOAD,) for _ in range(n))  # in calls of 1,000, as it chooses
 
     async def request(self) -> object:
-        return await noop.options(wait=30).call(PAYLOAD)
+        return await noop.options(call_timeout=30).call(PAYLOAD)
 
     async def work(self, concurrency: int) -> None:
         await Worker(queue, concurrency=concurrency).run()

@@ -69,7 +69,7 @@ async def ask(n: int) -> list[float]:
     took = []
     for article in range(n):
         began = time.perf_counter()
-        answer = await price.options(wait=30, priority=100).call(article)
+        answer = await price.options(call_timeout=30, priority=100).call(article)
         took.append(time.perf_counter() - began)
         assert answer == article * 1.08
     return took

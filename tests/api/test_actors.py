@@ -27,13 +27,13 @@ async def test_operations_on_a_queue_are_recorded_under_the_name(queue: Queue) -
     await queue.pause()
     await ann.set_limits(limit=3)
     await ann.reset_limits()
-    await ann.schedule("nightly", Every(60), queue.named("work"))
+    await ann.schedule("nightly", Every(60), queue.task_by_name("work"))
     await ann.pause_schedule("nightly")
     await ann.resume_schedule("nightly")
     await ann.unschedule("nightly")
-    await queue.named("work").enqueue()
-    await ann.clear()
-    assert await ann.clean("cancelled") == 1
+    await queue.task_by_name("work").enqueue()
+    await ann.purge("waiting")
+    assert await ann.purge("cancelled") == 1
     await ann.obliterate()
     assert await told(queue) == [
         ("paused", "ann"),
@@ -54,7 +54,7 @@ async def test_operations_on_a_queue_are_recorded_under_the_name(queue: Queue) -
 
 
 async def test_commands_on_jobs_are_recorded_under_the_name(queue: Queue) -> None:
-    job = await queue.named("work").options(delay=60).enqueue()
+    job = await queue.task_by_name("work").options(delay=60).enqueue()
     await job.as_actor("ann").promote()
     await queue.as_actor("bob").job(job.id).reprioritise(3)
     await job.as_actor("cat").cancel()
@@ -73,14 +73,14 @@ async def test_commands_on_jobs_are_recorded_under_the_name(queue: Queue) -> Non
 
 
 async def test_an_update_may_have_an_argument_called_actor(queue: Queue) -> None:
-    job = await queue.named("cast").options(delay=60).enqueue(actor="Brando")
+    job = await queue.task_by_name("cast").options(delay=60).enqueue(actor="Brando")
     assert await job.as_actor("ann").update(actor="Pacino")
     assert (await job.info()).kwargs == {"actor": "Pacino"}
     assert (await told(queue))[1:] == [("changed", "ann")]
 
 
 async def test_failed_jobs_are_run_again_and_purged_under_the_name(queue: Queue) -> None:
-    job, store = await queue.named("work").enqueue(), await queue._context.store()
+    job, store = await queue.task_by_name("work").enqueue(), await queue._context.store()
     why = Failure(reason="error", type="ValueError", message="boom", attempt=1, at_ms=0)
     for call in ("1", "2"):
         claim = Claim(queues=(queue.qname,), limit=1, lease_ms=60_000)
@@ -92,7 +92,7 @@ async def test_failed_jobs_are_run_again_and_purged_under_the_name(queue: Queue)
         )
         if call == "1":
             assert await queue.as_actor("ann").rerun(job.id) == 1
-    assert await queue.as_actor("bob").purge(job.id) == 1
+    assert await queue.as_actor("bob").remove(job.id) == 1
     operators = [(kind, actor) for kind, actor in await told(queue) if actor is not None]
     assert operators == [("rerun", "ann"), ("purged", "bob")]
 
@@ -124,7 +124,7 @@ async def test_a_name_that_is_none_is_refused(queue: Queue, name: object) -> Non
 async def test_a_log_that_is_not_followed_ends(queue: Queue) -> None:
     assert await recorded(queue) == []
     for _ in range(3):
-        await queue.named("work").enqueue_many([()] * 700)
+        await queue.task_by_name("work").enqueue_many([()] * 700)
     events = await recorded(queue)
     assert [event.number for event in events] == list(range(1, 2101))
     rest = [event async for event in queue.events(after=events[1000].position, follow=False)]
@@ -133,13 +133,13 @@ async def test_a_log_that_is_not_followed_ends(queue: Queue) -> None:
 
 
 async def test_what_is_written_while_it_is_read_is_not_waited_for(queue: Queue) -> None:
-    await queue.named("work").enqueue_many([()] * 1500)
+    await queue.task_by_name("work").enqueue_many([()] * 1500)
     seen = 0
     async with queue.events(after="0", follow=False) as events:
         async for _ in events:
             seen += 1
             if seen % 500 == 0:
-                await queue.named("work").enqueue_many([()] * 1000)
+                await queue.task_by_name("work").enqueue_many([()] * 1000)
     assert seen == 1500
 
 
@@ -150,7 +150,7 @@ async def test_reading_from_now_up_to_now_is_refused(queue: Queue) -> None:
 
 async def test_the_blocking_twins_do_the_same(queue: Queue) -> None:
     def work() -> list[tuple[str, str | None]]:
-        job = queue.sync.named("work").enqueue()
+        job = queue.sync.task_by_name("work").enqueue()
         job.as_actor("ann").cancel()
         queue.sync.as_actor("bob").pause()
         queue.as_actor("cat").sync.resume()

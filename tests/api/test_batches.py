@@ -70,8 +70,8 @@ async def test_an_exception_in_the_list_fails_that_job_alone(queue: Queue) -> No
 async def test_an_item_that_does_not_fit_its_annotation_fails_alone(queue: Queue) -> None:
     it = Index(queue)
     good = await it.index.enqueue(Document(1, "text"))
-    bad = await queue.named("index").enqueue({"id": "one"})
-    strange = await queue.named("index").enqueue(1, 2)
+    bad = await queue.task_by_name("index").enqueue({"id": "one"})
+    strange = await queue.task_by_name("index").enqueue(1, 2)
     async with Worker(queue):
         assert await good.result(timeout=10) == 4
         for job, said in (
@@ -134,7 +134,7 @@ async def test_a_call_that_meets_a_limit_puts_all_back_at_no_cost(
 
 
 async def test_a_drain_does_not_wait_for_more(jobs: Sandbox, clocked: Queue) -> None:
-    it = Index(clocked, linger=3600)
+    it = Index(clocked, window=3600)
     await it.index.enqueue_many([(Document(n, "x"),) for n in range(3)])
     assert await jobs.drain(concurrency=10) == 3
     assert [len(call) for call in it.calls] == [3]
@@ -157,7 +157,7 @@ async def test_called_plainly_it_is_the_function(queue: Queue) -> None:
 
 
 async def test_many_callers_who_wait_share_a_call(queue: Queue) -> None:
-    it = Index(queue, linger=0.2)
+    it = Index(queue, window=0.2)
     async with Worker(queue):
         results = await asyncio.gather(*(it.index.call(Document(n, "x" * n)) for n in range(1, 11)))
     assert results == list(range(1, 11))
@@ -203,7 +203,7 @@ async def test_what_makes_no_sense_is_refused(queue: Queue) -> None:
 
     for options, said in (
         ({"size": 0}, "size=0"),
-        ({"size": 10, "linger": -1}, "linger=-1"),
+        ({"size": 10, "window": -1}, "window=-1"),
         ({"size": 99_999}, "size=99999"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -182,7 +182,7 @@ async def test_a_child_of_another_store_or_tenant_is_refused(queue: Queue, url: 
 
         @queue.task(retry=0)
         async def parent(which: int) -> None:
-            await current_job().add((elsewhere, theirs)[which].named("child"))
+            await current_job().add((elsewhere, theirs)[which].task_by_name("child"))
 
         async with Worker(queue):
             for which in (0, 1):
@@ -219,7 +219,7 @@ async def test_many_children_ride_together(queue: Queue) -> None:
         return sum((await job.wait_for_children()).values())
 
     async with Worker(queue):
-        assert await parent.options(wait=60).call(500) == sum(range(500))
+        assert await parent.options(call_timeout=60).call(500) == sum(range(500))
 
 
 # ── failures ──────────────────────────────────────────────────────────────────────────────────────
@@ -314,7 +314,7 @@ async def test_a_child_that_finds_its_unique_lock_held_is_the_holder_in_every_pa
 async def test_cancelling_cascades_to_children_that_are_waited_for(queue: Queue) -> None:
     @queue.task
     async def parent() -> None:
-        await current_job().add(queue.named("nobody", delay=3600))
+        await current_job().add(queue.task_by_name("nobody", delay=3600))
         await current_job().wait_for_children()
 
     job = await parent.enqueue()
@@ -334,7 +334,7 @@ async def test_cancelling_cascades_to_children_that_are_not_waited_for_yet(queue
     @queue.task
     async def parent() -> None:
         for _ in range(3):
-            await current_job().add(queue.named("nobody", delay=3600))
+            await current_job().add(queue.task_by_name("nobody", delay=3600))
         added.set()
         await forever()
 
@@ -387,7 +387,7 @@ async def test_two_children_of_one_id_are_refused(queue: Queue) -> None:
     @queue.task(retry=0)
     async def parent() -> None:
         for _ in range(2):
-            await current_job().add(queue.named("nobody", id="same", delay=60))
+            await current_job().add(queue.task_by_name("nobody", id="same", delay=60))
 
     async with Worker(queue):
         with pytest.raises(JobFailed, match="two children with the id 'same'"):

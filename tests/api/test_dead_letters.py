@@ -119,7 +119,7 @@ async def test_a_broadcast_that_is_refused_goes_nowhere(url: str) -> None:
 
 async def test_a_broadcast_with_an_id_is_the_same_message_when_repeated(url: str) -> None:
     async with Queue("a", url) as a, Queue("b", url) as b:
-        task = a.named("published", id="article-7")
+        task = a.task_by_name("published", id="article-7")
         first = await task.broadcast([a, b])
         again = await task.broadcast([a, b])
         assert [job.duplicate for job in first] == [False, False]

@@ -82,7 +82,7 @@ async def test_an_id_in_use_is_a_duplicate_with_the_job_as_it_is(
 async def test_a_duplicate_may_be_the_job_of_another_task(
     queue: Queue, charge: Task[[str, int], str]
 ) -> None:
-    await queue.named("other").options(id="x").enqueue(1)
+    await queue.task_by_name("other").options(id="x").enqueue(1)
     job = await charge.options(id="x").enqueue("acme", 1)
     assert (job.duplicate, job.name) == (True, "other")
 
@@ -177,7 +177,7 @@ async def test_a_call_of_another_queue_is_refused(
 ) -> None:
     other = Queue("other", url)
     with pytest.raises(InvalidJob, match="belongs to queue 'other'"):
-        await queue.enqueue_many([charge.bind("acme", 1), other.named("charge").bind(1)])
+        await queue.enqueue_many([charge.bind("acme", 1), other.task_by_name("charge").bind(1)])
     with pytest.raises(InvalidJob, match=r"task\.bind"):
         await queue.enqueue_many([("acme", 1)])  # type: ignore[list-item]
     assert sum((await queue.counts()).values()) == 0
@@ -193,7 +193,7 @@ async def test_one_call_can_go_to_several_queues(
 
 
 async def test_a_task_known_by_name_only_takes_any_arguments(queue: Queue) -> None:
-    job = await queue.named("elsewhere", priority=4, key="k").enqueue(1, two=2)
+    job = await queue.task_by_name("elsewhere", priority=4, key="k").enqueue(1, two=2)
     info = await job.info()
     assert (info.name, info.args, info.kwargs, info.priority, info.key) == (
         "elsewhere",
@@ -285,7 +285,7 @@ async def test_a_payload_over_the_limit_is_refused_with_both_numbers(url: str) -
         with pytest.raises(
             PayloadTooLarge, match=r"of store take .* bytes encoded, more than the 100"
         ):
-            await queue.named("store").enqueue("x" * 200)
+            await queue.task_by_name("store").enqueue("x" * 200)
         assert sum((await queue.counts()).values()) == 0
 
 

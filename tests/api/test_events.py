@@ -31,7 +31,7 @@ async def test_events_tell_a_jobs_whole_story(queue: Queue) -> None:
 
 
 async def test_all_that_is_kept_can_be_replayed(queue: Queue) -> None:
-    jobs = await queue.named("nobody").enqueue_many([()] * 1200)
+    jobs = await queue.task_by_name("nobody").enqueue_many([()] * 1200)
     events = await _take(queue.events(after="0"), 1200)
     assert [event.job for event in events] == [job.id for job in jobs]
 
@@ -40,22 +40,22 @@ async def test_a_reader_hears_of_what_happens_while_it_waits(queue: Queue) -> No
     stream = queue.events(after="0")
     waiter = asyncio.create_task(_take(stream, 2))
     await asyncio.sleep(0)
-    first = await queue.named("nobody").enqueue()
-    second = await queue.named("nobody").enqueue()
+    first = await queue.task_by_name("nobody").enqueue()
+    second = await queue.task_by_name("nobody").enqueue()
     assert [event.job for event in await waiter] == [first.id, second.id]
 
 
 async def test_without_a_position_a_stream_begins_now(queue: Queue) -> None:
-    await queue.named("nobody").enqueue()
+    await queue.task_by_name("nobody").enqueue()
     async with queue.events() as stream:
-        job = await queue.named("nobody").enqueue()
+        job = await queue.task_by_name("nobody").enqueue()
         assert (await anext(stream)).job == job.id
 
 
 async def test_every_position_continues_right_behind_its_event(queue: Queue) -> None:
-    await queue.named("nobody").enqueue_many([()] * 3)
-    await queue.named("nobody").enqueue()
-    await queue.named("nobody").enqueue_many([()] * 3)
+    await queue.task_by_name("nobody").enqueue_many([()] * 3)
+    await queue.task_by_name("nobody").enqueue()
+    await queue.task_by_name("nobody").enqueue_many([()] * 3)
     events = await _take(queue.events(after="0"), 7)
     for n, event in enumerate(events[:-1]):
         rest = await _take(queue.events(after=event.position), 6 - n)
@@ -67,7 +67,7 @@ async def test_a_wait_that_is_given_up_loses_no_event(queue: Queue) -> None:
         for _ in range(3):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(stream), 0.01)
-        job = await queue.named("nobody").enqueue()
+        job = await queue.task_by_name("nobody").enqueue()
         assert [event.job for event in await _take(stream, 1)] == [job.id]
 
 

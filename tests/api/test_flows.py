@@ -82,18 +82,18 @@ async def _submit(queue: Queue, *tasks: Task[..., Any], then: Exception | None =
 
 async def test_an_error_inside_the_context_stores_nothing(queue: Queue) -> None:
     with pytest.raises(ZeroDivisionError):
-        await _submit(queue, queue.named("a"), then=ZeroDivisionError())
+        await _submit(queue, queue.task_by_name("a"), then=ZeroDivisionError())
     assert sum((await queue.counts()).values()) == 0
 
 
 async def test_what_does_not_fit_together_is_refused_whole(queue: Queue) -> None:
-    a, b = queue.named("a"), queue.named("b")
+    a, b = queue.task_by_name("a"), queue.task_by_name("b")
     with pytest.raises(InvalidJob, match="two jobs of the flow have the id 'x'"):
         await _submit(queue, a.options(id="x"), b.options(id="x"))
     with pytest.raises(InvalidJob, match="does not exist"):
         await _submit(queue, a, b.options(after=[queue.job("nowhere")]))
     with pytest.raises(InvalidJob, match="must be in the same one"):
-        await _submit(queue, a, Queue("q", "memory://elsewhere").named("b"))
+        await _submit(queue, a, Queue("q", "memory://elsewhere").task_by_name("b"))
     assert sum((await queue.counts()).values()) == 0
 
 
@@ -101,14 +101,14 @@ async def test_nothing_can_be_added_to_a_submitted_flow(queue: Queue) -> None:
     flow = queue.flow()
     await flow.submit()
     with pytest.raises(InvalidJob, match="has been submitted"):
-        flow.add(queue.named("a"))
+        flow.add(queue.task_by_name("a"))
 
 
 async def test_a_flow_with_an_id_is_submitted_once(queue: Queue) -> None:
     for _ in range(2):
         async with queue.flow(id="nightly") as flow:
-            a = flow.add(queue.named("a"))
-            b = flow.add(queue.named("b"), a.ref)
+            a = flow.add(queue.task_by_name("a"))
+            b = flow.add(queue.task_by_name("b"), a.ref)
     assert (a.id, b.id) == ("nightly.0", "nightly.1")
     counts = await queue.counts()
     assert (counts[State.WAITING], counts[State.BLOCKED]) == (1, 1)
@@ -116,8 +116,8 @@ async def test_a_flow_with_an_id_is_submitted_once(queue: Queue) -> None:
 
 async def test_a_large_flow_goes_in_bounded_lots(queue: Queue) -> None:
     async with queue.flow() as flow:
-        children = [flow.add(queue.named("child"), n) for n in range(2500)]
-        parent = flow.add(queue.named("parent"), [child.ref for child in children])
+        children = [flow.add(queue.task_by_name("child"), n) for n in range(2500)]
+        parent = flow.add(queue.task_by_name("parent"), [child.ref for child in children])
     counts = await queue.counts()
     assert (counts[State.WAITING], counts[State.BLOCKED]) == (2500, 1)
     assert await parent.state() is State.BLOCKED
@@ -129,7 +129,7 @@ async def test_a_failed_child_fails_its_parent(queue: Queue) -> None:
         raise ValueError("no")
 
     async with queue.flow() as flow:
-        parent = flow.add(queue.named("parent"), flow.add(broken).ref)
+        parent = flow.add(queue.task_by_name("parent"), flow.add(broken).ref)
     async with Worker(queue):
         with pytest.raises(JobFailed) as caught:
             await parent.result(timeout=10)
@@ -140,7 +140,7 @@ async def test_a_failed_child_fails_its_parent(queue: Queue) -> None:
 
 
 async def test_a_cycle_is_named_and_nothing_is_stored(queue: Queue) -> None:
-    a, b, c = (queue.named(name, id=name) for name in "abc")
+    a, b, c = (queue.task_by_name(name, id=name) for name in "abc")
     with pytest.raises(
         InvalidJob, match=r"the flow has a cycle: . \(.\) waits for . \(.\) waits for . \(.\)"
     ):
@@ -151,16 +151,16 @@ async def test_a_cycle_is_named_and_nothing_is_stored(queue: Queue) -> None:
 
 
 async def test_a_large_flow_that_is_refused_leaves_nothing_behind(queue: Queue) -> None:
-    bad = queue.named("bad", after=[queue.job("nowhere")])
+    bad = queue.task_by_name("bad", after=[queue.job("nowhere")])
     with pytest.raises(InvalidJob, match="does not exist"):
-        await _submit(queue, *[queue.named("good")] * 1500, bad)
+        await _submit(queue, *[queue.task_by_name("good")] * 1500, bad)
     assert sum((await queue.counts()).values()) == 0
 
 
 async def test_a_reference_outside_of_a_flow_is_refused(queue: Queue) -> None:
-    job = await queue.named("a").enqueue()
+    job = await queue.task_by_name("a").enqueue()
     with pytest.raises(InvalidJob, match=r"result of job .* an argument in flows only"):
-        await queue.named("b").enqueue(job.ref)
+        await queue.task_by_name("b").enqueue(job.ref)
 
 
 async def test_a_flow_over_queues_is_refused_whole(queue: Queue, url: str) -> None:
@@ -168,9 +168,9 @@ async def test_a_flow_over_queues_is_refused_whole(queue: Queue, url: str) -> No
         with pytest.raises(InvalidJob, match="does not exist"):
             await _submit(
                 queue,
-                queue.named("a"),
-                other.named("b"),
-                other.named("c", after=[queue.job("nowhere")]),
+                queue.task_by_name("a"),
+                other.task_by_name("b"),
+                other.task_by_name("c", after=[queue.job("nowhere")]),
             )
         assert sum((await queue.counts()).values()) + sum((await other.counts()).values()) == 0
 
@@ -178,7 +178,7 @@ async def test_a_flow_over_queues_is_refused_whole(queue: Queue, url: str) -> No
 async def test_a_flow_holds_to_what_its_queues_declare(queue: Queue, url: str) -> None:
     async with Queue("keyed", url, mode="keyed") as keyed:
         with pytest.raises(ConfigError, match="is keyed and job"):
-            await _submit(queue, queue.named("a"), keyed.named("b"))
+            await _submit(queue, queue.task_by_name("a"), keyed.task_by_name("b"))
         assert sum((await queue.counts()).values()) == 0
 
 
@@ -306,8 +306,8 @@ async def test_the_policy_for_a_failed_child_is_the_parents(queue: Queue) -> Non
 async def test_cancelling_a_parent_cascades_on_request(queue: Queue) -> None:
     async def submit() -> tuple[Job[Any], Job[Any]]:
         async with queue.flow() as flow:
-            child = flow.add(queue.named("child"))
-            return child, flow.add(queue.named("parent"), child.ref)
+            child = flow.add(queue.task_by_name("child"))
+            return child, flow.add(queue.task_by_name("parent"), child.ref)
 
     child, parent = await submit()
     assert await parent.cancel()
@@ -329,8 +329,8 @@ async def test_cancelling_or_removing_the_last_open_child_settles_the_parent_by_
     for act in (Job.cancel, Job.remove):
         for policy, state in POLICIES:
             async with queue.flow() as flow:
-                child = flow.add(queue.named("child"))
-                parent = flow.add(queue.named("parent", on_child_failure=policy), child.ref)
+                child = flow.add(queue.task_by_name("child"))
+                parent = flow.add(queue.task_by_name("parent", on_child_failure=policy), child.ref)
             assert await act(child)
             assert await parent.state() is state
 

@@ -12,7 +12,7 @@ from jobq import InvalidJob, JobCancelled, JobNotFound, Queue, Reject, State, Wo
 
 
 async def test_a_waiting_job_is_cancelled_at_once_and_only_once(queue: Queue) -> None:
-    job = await queue.named("nobody").enqueue()
+    job = await queue.task_by_name("nobody").enqueue()
     assert await job.cancel()
     assert not await job.cancel()
     info = await job.info()
@@ -36,7 +36,7 @@ async def test_a_running_job_is_asked_to_stop(queue: Queue) -> None:
 
 
 async def test_a_delayed_job_can_be_promoted(queue: Queue) -> None:
-    job = await queue.named("nobody").options(delay=3600).enqueue()
+    job = await queue.task_by_name("nobody").options(delay=3600).enqueue()
     assert await job.promote()
     assert await job.state() is State.WAITING
     assert not await job.promote()
@@ -79,7 +79,7 @@ async def test_bad_changes_are_refused(queue: Queue) -> None:
 
 
 async def test_removing_forgets_an_ended_job_and_cancels_another(queue: Queue) -> None:
-    job = await queue.named("nobody").enqueue()
+    job = await queue.task_by_name("nobody").enqueue()
     assert await job.remove()
     info = await job.info()
     assert (info.state, info.reason) == (State.CANCELLED, "removed")
@@ -104,7 +104,7 @@ async def test_progress_and_log_lines_can_be_read(queue: Queue) -> None:
 
 
 async def test_a_signal_to_an_ended_job_is_not_lost_silently(queue: Queue) -> None:
-    job = await queue.named("nobody").enqueue()
+    job = await queue.task_by_name("nobody").enqueue()
     assert await job.signal("go", {"n": 1})
     await job.cancel()
     assert not await job.signal("go")
@@ -150,7 +150,7 @@ async def test_an_operation_on_an_unknown_job_raises_and_one_that_comes_too_late
     assert await job.state() is State.COMPLETED
 
 
-@pytest.mark.parametrize("operation", ["rerun", "purge"])
+@pytest.mark.parametrize("operation", ["rerun", "remove"])
 async def test_an_unknown_id_among_others_changes_none_of_them(
     queue: Queue, operation: str
 ) -> None:
@@ -169,7 +169,7 @@ async def test_an_unknown_id_among_others_changes_none_of_them(
 
 
 async def test_a_handle_can_be_made_from_an_id(queue: Queue) -> None:
-    job = await queue.named("nobody").options(id="known").enqueue()
+    job = await queue.task_by_name("nobody").options(id="known").enqueue()
     again = queue.job("known")
     assert (again.id, again.queue, again.duplicate) == ("known", "api", False)
     assert (await again.info()).id == job.id
@@ -179,7 +179,7 @@ async def test_a_handle_can_be_made_from_an_id(queue: Queue) -> None:
 
 
 async def test_a_handle_of_an_id_takes_the_job_as_it_is(queue: Queue) -> None:
-    named = queue.named("nobody").options(id="x")
+    named = queue.task_by_name("nobody").options(id="x")
     await (await named.enqueue()).cancel()
     await named.enqueue()
     assert await queue.job("x").state() is State.WAITING

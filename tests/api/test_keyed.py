@@ -32,7 +32,7 @@ async def test_a_call_may_name_its_key_itself(queue: Queue) -> None:
 
     job = await charge.options(key="vip").enqueue("acme")
     assert (await job.info()).key == "vip"
-    other = await queue.named("elsewhere", key="k").enqueue()
+    other = await queue.task_by_name("elsewhere", key="k").enqueue()
     assert (await other.info()).key == "k"
 
 
@@ -109,11 +109,11 @@ async def test_an_unset_mode_is_adopted_and_another_is_refused(url: str) -> None
     async with Queue("q", url, mode="keyed"):
         async with Queue("q", url) as adopts:
             with pytest.raises(ConfigError, match=r"is keyed and job .* no key"):
-                await adopts.named("nobody").enqueue()
-            await adopts.named("nobody").options(key="k").enqueue()
+                await adopts.task_by_name("nobody").enqueue()
+            await adopts.task_by_name("nobody").options(key="k").enqueue()
         differs = Queue("q", url, mode="plain")
         with pytest.raises(ConfigError, match="is keyed in this store, and plain in this program"):
-            await differs.named("nobody").enqueue()
+            await differs.task_by_name("nobody").enqueue()
         with pytest.raises(ConfigError, match="is keyed in this store, and plain in this program"):
             await Worker(differs).run()
         assert (await adopts.stats()).mode == "keyed"
@@ -121,15 +121,15 @@ async def test_an_unset_mode_is_adopted_and_another_is_refused(url: str) -> None
 
 
 async def test_the_first_job_fixes_an_unset_mode(queue: Queue) -> None:
-    await queue.named("nobody").enqueue()
+    await queue.task_by_name("nobody").enqueue()
     assert (await queue.stats()).mode == "plain"
     with pytest.raises(ConfigError, match=r"is plain and job .* has the key 'k'"):
-        await queue.named("nobody", key="k").enqueue()
+        await queue.task_by_name("nobody", key="k").enqueue()
     assert (await queue.counts())[State.WAITING] == 1
 
 
 async def test_a_refused_job_does_not_spoil_those_enqueued_beside_it(queue: Queue) -> None:
-    plain, keyed = queue.named("nobody"), queue.named("nobody", key="k")
+    plain, keyed = queue.task_by_name("nobody"), queue.task_by_name("nobody", key="k")
     await plain.enqueue()
     results = await asyncio.gather(
         *(task.enqueue() for task in (plain, keyed, plain, keyed, plain)), return_exceptions=True

@@ -27,7 +27,7 @@ from jobq.testing import FakeClock, Sandbox
 
 async def test_a_full_queue_refuses_with_the_number_and_the_way_out(url: str) -> None:
     async with Queue("q", url, max_waiting=1) as queue:
-        task = queue.named("work")
+        task = queue.task_by_name("work")
         await task.enqueue()
         with pytest.raises(QueueFull) as error:
             await task.enqueue()
@@ -46,7 +46,7 @@ async def test_a_full_queue_refuses_with_the_number_and_the_way_out(url: str) ->
 
 async def test_a_bulk_is_judged_job_by_job_over_all_its_calls(url: str) -> None:
     async with Queue("q", url, max_waiting=2_500) as queue:
-        task = queue.named("work")
+        task = queue.task_by_name("work")
         with pytest.raises(
             QueueFull, match=r"Accepted: 2,500 jobs \(see `error.accepted`\), refused: 701\."
         ) as error:
@@ -65,7 +65,7 @@ async def test_a_bulk_is_judged_job_by_job_over_all_its_calls(url: str) -> None:
 
 async def test_a_bulk_goes_on_behind_what_was_refused(url: str) -> None:
     async with Queue("q", url, max_waiting=2) as queue:
-        task = queue.named("work")
+        task = queue.task_by_name("work")
         first = await task.options(id="a").enqueue()
         with pytest.raises(QueueFull) as error:
             await queue.enqueue_many([task.options(id=id).bind() for id in ("b", "c", "a", "d")])
@@ -79,7 +79,7 @@ async def test_a_bulk_goes_on_behind_what_was_refused(url: str) -> None:
 
 async def test_callers_that_ride_together_are_refused_one_by_one(url: str) -> None:
     async with Queue("small", url, max_waiting=3) as small, Queue("large", url) as large:
-        tasks = [small.named("work"), large.named("work")]
+        tasks = [small.task_by_name("work"), large.task_by_name("work")]
         results = await asyncio.gather(
             *(tasks[n % 2].enqueue(n) for n in range(20)), return_exceptions=True
         )
@@ -91,14 +91,14 @@ async def test_callers_that_ride_together_are_refused_one_by_one(url: str) -> No
 
 async def test_a_call_is_refused_before_it_waits(url: str) -> None:
     async with Queue("q", url, max_waiting=1) as queue:
-        await queue.named("work").enqueue()
+        await queue.task_by_name("work").enqueue()
         with pytest.raises(QueueFull):
-            await queue.named("work", wait=60).call()
+            await queue.task_by_name("work", call_timeout=60).call()
 
 
 async def test_a_flow_is_refused_whole(url: str) -> None:
     async with Queue("q", url, max_waiting=3) as queue:
-        task = queue.named("work")
+        task = queue.task_by_name("work")
         flow = queue.flow()
         first = flow.add(task)
         for _ in range(3):
@@ -114,7 +114,7 @@ async def test_a_flow_is_refused_whole(url: str) -> None:
 
 async def test_a_large_flow_that_is_refused_in_a_later_call_leaves_no_place_taken(url: str) -> None:
     async with Queue("q", url, max_waiting=2_100) as queue:
-        task = queue.named("work")
+        task = queue.task_by_name("work")
         flow = queue.flow()
         for n in range(2_101):
             flow.add(task, n)
@@ -125,8 +125,8 @@ async def test_a_large_flow_that_is_refused_in_a_later_call_leaves_no_place_take
 
 async def test_a_broadcast_names_what_the_queues_before_have_accepted(url: str) -> None:
     async with Queue("a", url) as a, Queue("b", url, max_waiting=1) as b:
-        task = a.named("work")
-        await b.named("work").enqueue()
+        task = a.task_by_name("work")
+        await b.task_by_name("work").enqueue()
         with pytest.raises(QueueFull, match="'b' is full") as error:
             await task.broadcast([a, b])
         assert [job.queue for job in error.value.accepted] == ["a"]
@@ -173,7 +173,7 @@ async def test_a_handler_whose_child_is_refused_tries_again(jobs: Sandbox, clock
 
 async def test_a_schedule_made_to_run_now_is_refused_like_a_call(url: str) -> None:
     async with Queue("q", url, max_waiting=1) as queue:
-        task = queue.named("work")
+        task = queue.task_by_name("work")
         await queue.schedule("hourly", Every(3600), task)
         await task.enqueue()
         with pytest.raises(QueueFull):
@@ -228,7 +228,7 @@ def test_the_blocking_twins_tell_the_same() -> None:
     with testing.use(Queue("q", "memory://nowhere"), clock=FakeClock()) as jobs:
         queue = jobs.queues[0]
         queue.sync.set_limits(max_waiting=1_500)
-        task = queue.named("work")
+        task = queue.task_by_name("work")
         with pytest.raises(QueueFull) as error:
             task.sync.enqueue_many((n,) for n in range(2_700))
         assert (len(error.value.accepted), error.value.refused) == (1_500, 1_200)

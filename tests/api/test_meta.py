@@ -96,7 +96,7 @@ async def test_children_inherit_the_meta_of_their_parent(
 
 
 async def test_bad_meta_is_refused_before_anything_is_stored(queue: Queue) -> None:
-    work = queue.named("work")
+    work = queue.task_by_name("work")
     with pytest.raises(InvalidJob, match=r"meta\['n'\]=7 is not a string"):
         work.options(meta={"n": 7})  # type: ignore[dict-item]
     with pytest.raises(InvalidJob, match="meta takes"):
@@ -107,7 +107,7 @@ async def test_bad_meta_is_refused_before_anything_is_stored(queue: Queue) -> No
 async def test_events_tell_what_the_queue_allows(url: str) -> None:
     async with Queue("traced", url, event_meta=("trace",)) as queue:
         stream = queue.events(after="0")
-        await queue.named("work").options(meta={"trace": "t1", "secret": "s"}).enqueue()
+        await queue.task_by_name("work").options(meta={"trace": "t1", "secret": "s"}).enqueue()
         event = await anext(aiter(stream))
         assert (event.kind, event.meta) == ("accepted", {"trace": "t1"})
 

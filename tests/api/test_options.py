@@ -8,7 +8,7 @@ from jobq import AppliedOptions, Queue, Retry, Unique
 
 
 async def test_what_the_call_gave_applies(queue: Queue) -> None:
-    task = queue.named("work")
+    task = queue.task_by_name("work")
     given = task.options(
         retry=Retry(5, base=2, factor=3, cap=60, jitter=0.5),
         timeout=90,
@@ -16,7 +16,7 @@ async def test_what_the_call_gave_applies(queue: Queue) -> None:
         ttl=10,
         result_ttl=3600,
         cost=2,
-        unique=Unique(ttl=30, mode="throttle"),
+        unique=Unique(period=30, mode="throttle"),
         priority=7,
         lifo=True,
         delay=5,
@@ -24,7 +24,7 @@ async def test_what_the_call_gave_applies(queue: Queue) -> None:
     )
     options = (await (await given.enqueue(1)).info()).options
     assert options.unique is not None
-    assert (options.unique.mode, options.unique.ttl) == ("throttle", timedelta(seconds=30))
+    assert (options.unique.mode, options.unique.period) == ("throttle", timedelta(seconds=30))
     assert options == AppliedOptions(
         retry=Retry(5, base=2, factor=3, cap=60, jitter=0.5),
         timeout=timedelta(seconds=90),
@@ -43,7 +43,7 @@ async def test_what_the_call_gave_applies(queue: Queue) -> None:
 
 
 async def test_what_the_call_left_open_the_worker_decides(queue: Queue) -> None:
-    options = (await (await queue.named("elsewhere").enqueue()).info()).options
+    options = (await (await queue.task_by_name("elsewhere").enqueue()).info()).options
     assert (options.retry, options.timeout, options.max_stalls) == ("worker", "worker", "worker")
     assert (options.ttl, options.result_ttl, options.cost, options.unique, options.delay) == (
         None,
@@ -78,6 +78,8 @@ async def test_a_task_of_this_process_tells_its_policy(queue: Queue) -> None:
 async def test_a_time_and_listed_delays_are_told(queue: Queue) -> None:
     at = datetime(2040, 1, 1, tzinfo=UTC)
     options = (
-        await (await queue.named("work", at=at, retry=Retry(2, delays=[1, 60])).enqueue()).info()
+        await (
+            await queue.task_by_name("work", at=at, retry=Retry(2, delays=[1, 60])).enqueue()
+        ).info()
     ).options
     assert (options.at, options.delay, options.retry) == (at, None, Retry(2, delays=[1, 60]))

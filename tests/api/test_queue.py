@@ -90,7 +90,7 @@ async def test_what_is_declared_is_stored_when_the_queue_opens(url: str) -> None
 async def test_a_queue_opens_by_itself_and_again_after_it_was_closed(url: str) -> None:
     async with Queue("other", url):  # keeps a memory store alive
         queue = Queue("q", url)
-        await queue.named("nobody").enqueue()
+        await queue.task_by_name("nobody").enqueue()
         await queue.aclose()
         await queue.aclose()
         assert (await queue.counts())[State.WAITING] == 1
@@ -141,7 +141,7 @@ async def test_every_event_loop_has_its_own_handle(url: str) -> None:
         async def elsewhere() -> int:
             async with queue:
                 assert await queue._context.store() is not here
-                await queue.named("nobody").enqueue()
+                await queue.task_by_name("nobody").enqueue()
                 return (await queue.counts())[State.WAITING]
 
         here = await queue._context.store()
@@ -230,7 +230,7 @@ async def test_two_tasks_of_one_name_are_refused(queue: Queue) -> None:
 
 async def test_tenants_do_not_see_each_other(url: str) -> None:
     async with Queue("q", url, tenant="a") as a, Queue("q", url, tenant="b") as b:
-        job = await a.named("nobody").enqueue()
+        job = await a.task_by_name("nobody").enqueue()
         assert sum((await b.counts()).values()) == 0
         assert [j.id async for j in a.find()] == [job.id]
         assert [j.id async for j in b.find()] == []

@@ -94,7 +94,7 @@ async def test_a_job_that_fails_raises_with_its_failure(queue: Queue) -> None:
 
 
 async def test_a_cancelled_job_raises_for_who_waits(queue: Queue) -> None:
-    job = await queue.named("nobody").enqueue()
+    job = await queue.task_by_name("nobody").enqueue()
     waiter = asyncio.create_task(job.result(timeout=10))
     await asyncio.sleep(0)
     assert await job.cancel()
@@ -109,7 +109,7 @@ async def test_a_wait_that_times_out_cancels_nothing(queue: Queue) -> None:
         return "done"
 
     with pytest.raises(WaitTimeout, match=r"has not ended within 0\.05 s"):
-        await later.options(id="l", wait=0.05).call()
+        await later.options(id="l", call_timeout=0.05).call()
     job = queue.job("l")
     assert await job.state() is State.WAITING
     with pytest.raises(WaitTimeout):
@@ -136,7 +136,7 @@ async def test_a_wait_outlasts_lost_signals(queue: Queue, monkeypatch: pytest.Mo
 
     async with working(queue):
         monkeypatch.setattr(store, "listen", deaf)
-        assert await add.options(wait=10).call(1, 2) == 3
+        assert await add.options(call_timeout=10).call(1, 2) == 3
         assert await (await add.enqueue(3, 4)).result(timeout=10) == 7
         monkeypatch.undo()
 
@@ -145,7 +145,7 @@ async def test_nobody_hangs_on_a_record_that_is_gone(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobq.client.deadline.LOOK_AGAIN", 0.05)
-    job = await queue.named("nobody").enqueue()
+    job = await queue.task_by_name("nobody").enqueue()
     waiter = asyncio.create_task(job.result())
     await asyncio.sleep(0)
     await queue.obliterate()
@@ -160,7 +160,7 @@ async def test_nobody_hangs_on_a_record_that_is_gone(
 
 
 async def test_a_handle_waits_on_its_own_life(queue: Queue) -> None:
-    named = queue.named("nobody").options(id="x")
+    named = queue.task_by_name("nobody").options(id="x")
     first = await named.enqueue()
     await first.cancel()
     second = await named.enqueue()
@@ -283,7 +283,7 @@ async def test_jobs_of_before_a_change_of_codec_are_understood(url: str) -> None
         async def greet(name: str) -> str:
             return f"hello {name}"
 
-        job = await before.named("greet").enqueue("you")
+        job = await before.task_by_name("greet").enqueue("you")
         async with working(after):
             assert await job.result(timeout=10) == "hello you"
             assert (await after.job(job.id).info()).result == "hello you"
@@ -342,9 +342,9 @@ async def test_a_call_gets_its_result_though_the_queue_keeps_none(url: str) -> N
             return 2 * n
 
         async with working(forgetful):
-            assert await double.options(wait=10).call(4) == 8
+            assert await double.options(call_timeout=10).call(4) == 8
             job = await double.enqueue(5)
             with contextlib.suppress(JobNotFound):  # it may have ended before anybody waited for it
                 assert await job.result(timeout=10) == 10
             with pytest.raises(JobFailed, match="negative"):
-                await double.options(wait=10).call(-1)
+                await double.options(call_timeout=10).call(-1)

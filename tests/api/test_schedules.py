@@ -50,7 +50,7 @@ def work(clocked: Queue) -> Clockwork:
 
 async def test_a_schedule_can_be_read_back(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
     await clocked.schedule(
-        "report", Cron("0 6 * * *", tz="Europe/Zurich", limit=3, catch_up="one"), work.note, "daily"
+        "report", Cron("0 6 * * *", tz="Europe/Zurich", times=3, catch_up="one"), work.note, "daily"
     )
     later = jobs.clock.now() + timedelta(hours=1)
     await clocked.schedule("ping", Every(90, start=later), work.note.options(priority=5), what="p")
@@ -61,7 +61,7 @@ async def test_a_schedule_can_be_read_back(jobs: Sandbox, clocked: Queue, work: 
         "note",
         ("daily",),
     )
-    assert (report.cron, report.tz, report.limit, report.catch_up) == (
+    assert (report.cron, report.tz, report.times, report.catch_up) == (
         "0 6 * * *",
         "Europe/Zurich",
         3,
@@ -113,7 +113,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         "schedule id=.* too long",
     ),
     "another queue's task": (
-        lambda q, t: q.schedule("s", Every(60), Queue("x").named("t")),
+        lambda q, t: q.schedule("s", Every(60), Queue("x").task_by_name("t")),
         InvalidJob,
         "another queue",
     ),
@@ -190,7 +190,7 @@ async def test_times_that_passed_are_made_up_for_by_policy(
 
 
 async def test_a_limit_and_an_end_are_held(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
-    await clocked.schedule("limited", Every(60, limit=2), work.note, "limited")
+    await clocked.schedule("limited", Every(60, times=2), work.note, "limited")
     await clocked.schedule(
         "ending", Every(60, end=jobs.clock.now() + timedelta(seconds=190)), work.note, "ending"
     )
@@ -324,7 +324,7 @@ async def test_a_scheduled_task_needs_no_arguments(queue: Queue) -> None:
 
 
 async def test_a_worker_of_other_queues_fires_schedules_too(queue: Queue, url: str) -> None:
-    await queue.schedule("s", Every(0.01), queue.named("nobody"))
+    await queue.schedule("s", Every(0.01), queue.task_by_name("nobody"))
     async with Queue("other", url) as other, queue.events(after="0") as events:
         worker = Worker(other)
         worker.settings = replace(worker.settings, schedule_ms=10)

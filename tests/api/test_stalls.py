@@ -25,8 +25,8 @@ async def test_the_limit_of_a_task_stays_with_its_workers_and_one_per_call_goes_
 
     assert brittle.bind()._spec.max_stalls is None
     assert brittle.options(max_stalls=5).bind()._spec.max_stalls == 5
-    assert queue.named("brittle").bind()._spec.max_stalls is None
-    assert queue.named("brittle", max_stalls=0).bind()._spec.max_stalls == 0
+    assert queue.task_by_name("brittle").bind()._spec.max_stalls is None
+    assert queue.task_by_name("brittle", max_stalls=0).bind()._spec.max_stalls == 0
 
 
 async def test_a_worker_declares_the_limits_of_its_tasks_where_they_are_not_the_default(
@@ -71,4 +71,4 @@ async def test_a_limit_that_is_no_number_is_refused(queue: Queue, value: object)
     with pytest.raises(InvalidJob, match="max_stalls"):
         queue.task(max_stalls=value)(lambda: None)  # type: ignore[call-overload]
     with pytest.raises(InvalidJob, match="max_stalls"):
-        queue.named("any", max_stalls=value)  # type: ignore[arg-type]
+        queue.task_by_name("any", max_stalls=value)  # type: ignore[arg-type]

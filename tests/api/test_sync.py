@@ -22,7 +22,7 @@ def blocking(url: str) -> Iterator[Queue]:
 
 
 def test_jobs_are_enqueued_looked_at_and_changed(blocking: Queue) -> None:
-    job = blocking.sync.named("nobody", priority=2).enqueue(1, two=2)
+    job = blocking.sync.task_by_name("nobody", priority=2).enqueue(1, two=2)
     assert job.info().kwargs == {"two": 2}
     assert job.state() is State.WAITING
     assert job.reprioritise(5)
@@ -76,7 +76,7 @@ def test_the_usual_shapes_of_flows_have_their_twins(blocking: Queue) -> None:
 
 
 def test_a_queue_is_operated(blocking: Queue) -> None:
-    nobody = blocking.sync.named("nobody")
+    nobody = blocking.sync.task_by_name("nobody")
     jobs = blocking.sync.enqueue_many(nobody.bind(n) for n in range(1100))
     assert len(jobs) == 1100
     assert blocking.sync.counts()[State.WAITING] == 1100
@@ -87,8 +87,8 @@ def test_a_queue_is_operated(blocking: Queue) -> None:
     blocking.sync.pause()
     assert blocking.sync.stats().paused
     blocking.sync.resume()
-    assert blocking.sync.clear() == 1100
-    assert blocking.sync.clean("cancelled", limit=10) == 10
+    assert blocking.sync.purge("waiting") == 1100
+    assert blocking.sync.purge("cancelled", max_jobs=10) == 10
     assert blocking.sync.rerun() == blocking.sync.purge() == 0
     assert blocking.sync.workers() == []
     assert sum(minute.accepted for minute in blocking.sync.metrics()) == 1100
@@ -104,12 +104,12 @@ def test_a_generator_of_calls_is_read_in_the_callers_thread(blocking: Queue) -> 
             threads.add(threading.current_thread())
             yield (n,)
 
-    blocking.sync.named("nobody").enqueue_many(calls())
+    blocking.sync.task_by_name("nobody").enqueue_many(calls())
     assert threads == {threading.current_thread()}
 
 
 def test_many_threads_use_it_at_once(blocking: Queue) -> None:
-    nobody = blocking.sync.named("nobody")
+    nobody = blocking.sync.task_by_name("nobody")
     threads = [
         threading.Thread(target=lambda: [nobody.enqueue(n) for n in range(20)]) for _ in range(10)
     ]
@@ -155,10 +155,10 @@ FORKING = """
 import os, sys
 from jobq import Queue
 queue = Queue("forked", sys.argv[1])
-queue.sync.named("nobody").enqueue("parent")
+queue.sync.task_by_name("nobody").enqueue("parent")
 pid = os.fork()
 if pid == 0:
-    queue.sync.named("nobody").enqueue("child")
+    queue.sync.task_by_name("nobody").enqueue("child")
     sys.stdout.flush()
     os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0

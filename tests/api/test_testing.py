@@ -115,7 +115,7 @@ async def test_afterwards_the_queues_are_where_they_were(jobs: testing.Sandbox) 
         with pytest.raises(ConfigError, match="is open"):
             testing.use(queue).__enter__()
     async with testing.use(queue):
-        await queue.named("nobody").enqueue()
+        await queue.task_by_name("nobody").enqueue()
         assert queue.url != "memory://kept"
     assert queue.url == "memory://kept"
     assert sum((await queue.counts()).values()) == 0
@@ -140,7 +140,7 @@ def test_tests_without_an_event_loop_have_it_as_well() -> None:
 
 async def test_a_queue_of_its_own_for_a_test() -> None:
     async with testing.queue() as one, testing.queue("test", limit=3) as other:
-        await one.named("nobody").enqueue()
+        await one.task_by_name("nobody").enqueue()
         assert (await one.counts())[State.WAITING] == 1
         assert (await other.counts())[State.WAITING] == 0
 

@@ -9,10 +9,10 @@ from jobq import JobNotFound, Queue, Reject, State, Worker
 
 async def _diamond(queue: Queue, other: Queue) -> None:
     async with queue.flow(id="d") as flow:
-        bottom = flow.add(queue.named("bottom"))
-        left = flow.add(other.named("left", id="left"), bottom.ref)
-        right = flow.add(queue.named("right"), bottom.ref)
-        flow.add(queue.named("top", id="top"), [left.ref, right.ref])
+        bottom = flow.add(queue.task_by_name("bottom"))
+        left = flow.add(other.task_by_name("left", id="left"), bottom.ref)
+        right = flow.add(queue.task_by_name("right"), bottom.ref)
+        flow.add(queue.task_by_name("top", id="top"), [left.ref, right.ref])
 
 
 DIAMOND = """\
@@ -50,9 +50,9 @@ async def test_a_whole_flow_is_found_by_its_id(queue: Queue, url: str) -> None:
 
 async def test_a_flow_of_several_ends_is_several_trees(queue: Queue) -> None:
     async with queue.flow(id="f") as flow:
-        shared = flow.add(queue.named("shared"))
-        flow.add(queue.named("one"), shared.ref)
-        flow.add(queue.named("two"), shared.ref)
+        shared = flow.add(queue.task_by_name("shared"))
+        flow.add(queue.task_by_name("one"), shared.ref)
+        flow.add(queue.task_by_name("two"), shared.ref)
     assert [(node.depth, node.name, node.again) for node in await queue.flow_tree("f")] == [
         (0, "one", False),
         (1, "shared", False),
@@ -68,7 +68,7 @@ async def test_failures_are_shown_where_they_happened(queue: Queue) -> None:
 
     async with queue.flow() as flow:
         child = flow.add(broken)
-        parent = flow.add(queue.named("parent"), child.ref)
+        parent = flow.add(queue.task_by_name("parent"), child.ref)
     async with Worker(queue):
         await parent.wait(timeout=10)
     text = str(await queue.flow_tree(parent.id))
@@ -77,10 +77,10 @@ async def test_failures_are_shown_where_they_happened(queue: Queue) -> None:
 
 async def test_a_tree_is_bounded_and_says_what_it_leaves_out(queue: Queue) -> None:
     async with queue.flow(id="f") as flow:
-        children = [flow.add(queue.named("child")) for _ in range(50)]
-        middle = flow.add(queue.named("middle"), [child.ref for child in children])
-        flow.add(queue.named("top", id="top"), middle.ref, children[0].ref)
-    tree = await queue.flow_tree("top", limit=10)
+        children = [flow.add(queue.task_by_name("child")) for _ in range(50)]
+        middle = flow.add(queue.task_by_name("middle"), [child.ref for child in children])
+        flow.add(queue.task_by_name("top", id="top"), middle.ref, children[0].ref)
+    tree = await queue.flow_tree("top", max_jobs=10)
     assert not tree.complete
     assert len(tree.nodes) <= 12
     lines = str(tree).splitlines()
@@ -91,10 +91,10 @@ async def test_a_tree_is_bounded_and_says_what_it_leaves_out(queue: Queue) -> No
 
 async def test_a_long_chain_can_be_shown(queue: Queue) -> None:
     async with queue.flow() as flow:
-        job = flow.add(queue.named("step"))
+        job = flow.add(queue.task_by_name("step"))
         for _ in range(1500):
-            job = flow.add(queue.named("step"), job.ref)
-    tree = await queue.flow_tree(job.id, limit=5000)
+            job = flow.add(queue.task_by_name("step"), job.ref)
+    tree = await queue.flow_tree(job.id, max_jobs=5000)
     assert tree.nodes[-1].depth == 1500
     assert len(str(tree).splitlines()) == 1501
 
@@ -105,7 +105,7 @@ async def test_a_child_whose_record_is_gone_is_shown_as_gone(queue: Queue) -> No
 
     async with queue.flow() as flow:
         child = flow.add(quick)
-        parent = flow.add(queue.named("parent", delay=3600), child.ref)
+        parent = flow.add(queue.task_by_name("parent", delay=3600), child.ref)
     async with Worker(queue):
         await child.wait(timeout=10)
     assert await child.remove()

@@ -11,7 +11,7 @@ async def test_a_debounced_job_waits_its_ttl_anew_with_each_call_and_runs_once_w
     queue = Queue("docs", "memory://debounce")
     ran: list[tuple[str, int]] = []
 
-    @queue.task(unique=Unique("document", mode="debounce", ttl=10))
+    @queue.task(unique=Unique("document", mode="debounce", period=10))
     async def save(document: str, revision: int) -> None:
         ran.append((document, revision))
 
@@ -36,7 +36,7 @@ async def test_a_debounced_job_with_a_delay_of_its_own_waits_that_long() -> None
     queue = Queue("docs", "memory://debounce-delay")
     ran: list[int] = []
 
-    @queue.task(unique=Unique("document", mode="debounce", ttl=10))
+    @queue.task(unique=Unique("document", mode="debounce", period=10))
     async def save(document: str, revision: int) -> None:
         ran.append(revision)
 

@@ -17,7 +17,7 @@ def flow(url: str) -> None:
 
     async def submit() -> None:
         async with Queue("shop", url) as shop, shop.flow(id="sum") as flow:
-            add = shop.named("add")
+            add = shop.task_by_name("add")
             parts = [flow.add(add, n, n) for n in (1, 2)]
             flow.add(add.options(id="top"), parts[0].ref, parts[1].ref)
 

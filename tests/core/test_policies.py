@@ -36,9 +36,9 @@ TEMPLATE = JobSpec(queue=QUEUE, id="", name="digest", payload=b"[[],{}]")
         (lambda: Retry.of("3"), "retry='3' is neither"),
         (lambda: Retry.of(True), "retry=True is neither"),
         (lambda: Unique(""), "Unique field ''"),
-        (lambda: Unique(mode="throttle"), "needs a ttl"),
+        (lambda: Unique(mode="throttle"), "needs period="),
         (lambda: Unique(mode="debounced"), "did you mean 'debounce'"),  # type: ignore[arg-type]
-        (lambda: Unique(ttl=0), "Unique ttl=0"),
+        (lambda: Unique(period=0), "Unique period=0"),
         (lambda: Unique.of("invoice"), "unique='invoice' is neither"),
     ],
 )
@@ -50,13 +50,13 @@ def test_a_bad_job_policy_is_an_invalid_job(make: Callable[[], Any], words: str)
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Rate(0, per=1), "Rate limit=0"),
+        (lambda: Rate(0, per=1), "Rate count=0"),
         (lambda: Rate(5, per=0), "Rate per=0"),
         (lambda: Bucket(0, refill=1), "Bucket capacity=0"),
         (lambda: Bucket(5, refill=0), "Bucket refill=0 is too small"),
         (lambda: Bucket(5, refill=float("nan")), "Bucket refill=nan"),
         (lambda: Every(0), "Every interval=0"),
-        (lambda: Every(5, limit=0), "Every limit=0"),
+        (lambda: Every(5, times=0), "Every times=0"),
         (lambda: Every(5, catch_up="some"), "Every catch_up='some'"),  # type: ignore[arg-type]
         (lambda: Every(5, start=datetime(2030, 1, 1)), "Every start=.*has no time zone"),
         (lambda: Cron("0 25 * * *"), "bad hour '25' at position 2"),
@@ -131,7 +131,7 @@ def test_unique_true_means_all_arguments() -> None:
 
 def test_schedules_become_specs() -> None:
     start = datetime(2030, 1, 1, tzinfo=UTC)
-    cron = Cron("@daily", tz="Europe/Zurich", start=start, limit=3, catch_up="one").spec(
+    cron = Cron("@daily", tz="Europe/Zurich", start=start, times=3, catch_up="one").spec(
         QUEUE, "d", TEMPLATE
     )
     assert (cron.cron, cron.tz, cron.start_ms, cron.limit, cron.catch_up) == (

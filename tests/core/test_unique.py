@@ -64,14 +64,14 @@ def test_a_field_that_is_no_argument_is_refused() -> None:
 
 
 def test_the_spec_carries_mode_and_ttl() -> None:
-    spec = unique_spec(Unique("x", ttl=5, mode="throttle"), "t", {"x": 1})
+    spec = unique_spec(Unique("x", period=5, mode="throttle"), "t", {"x": 1})
     assert (spec.mode, spec.ttl_ms, len(spec.lock)) == ("throttle", 5000, 32)
 
 
 def test_the_ttl_of_a_debounce_is_the_wait_of_its_job_and_no_end_of_its_lock() -> None:
-    unique = Unique("x", ttl=5, mode="debounce")
+    unique = Unique("x", period=5, mode="debounce")
     assert (unique_spec(unique, "t", {"x": 1}).ttl_ms, debounce_ms(unique)) == (None, 5000)
-    assert debounce_ms(Unique("x", ttl=5, mode="throttle")) == 0
+    assert debounce_ms(Unique("x", period=5, mode="throttle")) == 0
 
 
 @given(st.dictionaries(st.text(), st.integers(-(2**63), 2**63) | st.text() | st.none(), max_size=6))

@@ -132,8 +132,10 @@ async def play(
             every = healthy // poison
             for n in range(healthy):
                 if n % every == every // 3 and n // every < poison:
-                    await queue.named("poison", **options(mode, n, f"poison-{n}")).enqueue(after)
-                await queue.named("healthy", **options(mode, n, f"healthy-{n}")).enqueue(n)
+                    await queue.task_by_name("poison", **options(mode, n, f"poison-{n}")).enqueue(
+                        after
+                    )
+                await queue.task_by_name("healthy", **options(mode, n, f"healthy-{n}")).enqueue(n)
         await fleet.until_done(opened, queues * (healthy + poison), seconds)
         for queue in opened:
             counts = await queue.counts()

@@ -37,7 +37,7 @@ OPTIONS = {
     "unique": mostly(True, False, Unique("n"), Unique(mode="keep_last")),
     "cost": mostly(1, 2),
     "key": mostly("k"),
-    "wait": mostly(1),
+    "call_timeout": mostly(1),
     "on_child_failure": mostly("fail", "ignore"),
     "after": mostly([]),
     "meta": mostly({"a": "b"}),
@@ -105,7 +105,7 @@ class Calls:
         await self.queue.enqueue_many(bound)
 
     async def call_by_name(self) -> None:
-        await self.queue.named(self.any(), **some_options(self.random)).enqueue(self.any())
+        await self.queue.task_by_name(self.any(), **some_options(self.random)).enqueue(self.any())
 
     async def call_flow(self) -> None:
         async with self.queue.flow(id=mostly(None, "flow")(self.random)) as flow:
@@ -113,7 +113,7 @@ class Calls:
             flow.add(self.task, [first.ref, self.any()])
 
     async def call_request(self) -> None:
-        await self.task.options(wait=self.timeout()).call(self.any())
+        await self.task.options(call_timeout=self.timeout()).call(self.any())
 
     # ── one job ──
 
@@ -153,14 +153,14 @@ class Calls:
             queue.limits,
             queue.schedules,
             lambda: queue.metrics(minutes=mostly(1, 60)(random)),
-            lambda: queue.clear(delayed=self.any()),
-            lambda: queue.clean(
-                mostly("completed", "failed")(random),
+            lambda: queue.purge(self.any(), self.any()),
+            lambda: queue.purge(
+                mostly("completed", "failed", "waiting", "delayed")(random),
                 older_than=mostly(0)(random),
-                limit=mostly(None, 5)(random),
+                max_jobs=mostly(None, 5)(random),
             ),
             lambda: queue.rerun(self.id()),
-            lambda: queue.purge(self.id()),
+            lambda: queue.remove(self.id()),
             lambda: queue.rerun(name=self.any()),
             lambda: queue.purge(name=self.any()),
             lambda: queue.as_actor(self.any()).pause(),
@@ -182,7 +182,7 @@ class Calls:
             state=mostly(None, "waiting", "failed")(self.random),
             name=mostly(None, "work")(self.random),
             key=mostly(None)(self.random),
-            limit=mostly(5)(self.random),
+            max_jobs=mostly(5)(self.random),
         )
         async for _ in listing:
             pass
@@ -204,13 +204,13 @@ class Calls:
             lambda: Retry(3, jitter=self.any(), factor=self.any()),
             lambda: Retry.after(self.any()),
             lambda: Unique(self.any()),
-            lambda: Unique(ttl=self.any(), mode=mostly("throttle")(self.random)),
+            lambda: Unique(period=self.any(), mode=mostly("throttle")(self.random)),
             lambda: Rate(self.any(), per=self.any()),
             lambda: Bucket(self.any(), refill=self.any()),
             lambda: Cron(self.any()),
             lambda: Cron("* * * * *", tz=self.any()),
             lambda: Cron("* * * * *", start=self.any()),
-            lambda: Every(self.any(), limit=self.any()),
+            lambda: Every(self.any(), times=self.any()),
             lambda: Retention(completed=self.any(), count=self.any()),
         )
         self.random.choice(make)()
@@ -286,7 +286,7 @@ async def test_a_fuzzed_call_succeeds_or_is_refused_and_harms_no_other(url: str)
 
 async def _everything_can_be_listed(queue: Queue) -> None:
     seen = 0
-    async for info in queue.find(limit=200):
+    async for info in queue.find(max_jobs=200):
         repr(info)
         seen += 1
     repr((await queue.stats(), await queue.limits(), await queue.schedules(), await queue.counts()))
@@ -299,7 +299,7 @@ async def _everything_can_be_listed(queue: Queue) -> None:
         (lambda: open_store("sqlite://[::1"), "URL"),
         (lambda: open_store("valkey://host:port"), "port"),
         (lambda: Queue("q", "memory://").task(bind=True)(_plain), "current_job"),  # type: ignore[call-overload]
-        (lambda: Queue("q", "memory://").named("work", countdown=5), "delay="),  # type: ignore[call-arg]
+        (lambda: Queue("q", "memory://").task_by_name("work", countdown=5), "delay="),  # type: ignore[call-arg]
     ],
 )
 def test_a_common_mistake_is_told_what_to_do(make: Callable[[], Any], says: str) -> None:

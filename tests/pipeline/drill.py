@@ -109,7 +109,7 @@ class Drill:
         async def go() -> None:
             for name, task in zip(QUEUES, ("shaky", "steady"), strict=True):
                 async with Queue(name, self.url) as queue:
-                    await queue.named(task).enqueue_many([(n,) for n in range(first, last)])
+                    await queue.task_by_name(task).enqueue_many([(n,) for n in range(first, last)])
 
         asyncio.run(go())
 

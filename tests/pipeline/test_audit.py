@@ -240,7 +240,7 @@ def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(
 
     async def put(count: int) -> list[Any]:
         async with Queue("mail", url) as queue:
-            await queue.named("send").enqueue_many([(n,) for n in range(count)])
+            await queue.task_by_name("send").enqueue_many([(n,) for n in range(count)])
         async with EventLog(url) as log:
             (name,) = await log.queues()
             return [
@@ -270,7 +270,7 @@ def test_a_queue_that_never_reached_the_lake_is_not_overlooked(
 
     async def put() -> None:
         async with Queue("unseen", url, tenant="globex") as queue, Queue("unused", url):
-            await queue.named("send").enqueue(1)
+            await queue.task_by_name("send").enqueue(1)
 
     asyncio.run(put())
     take_in(lake, history.life("a").lines)

@@ -73,7 +73,7 @@ async def main() -> None:
         job = await charge.options(id="inv-8", delay=timedelta(hours=1), priority=5).enqueue(
             "acme", 8
         )
-        receipt = await charge.options(wait=30).call("acme", 9)
+        receipt = await charge.options(call_timeout=30).call("acme", 9)
         jobs = await charge.enqueue_many([("acme", n) for n in range(10_000)])
         async with billing.flow() as flow:
             paid = [flow.add(charge, "acme", n) for n in (10, 11)]
@@ -121,7 +121,7 @@ async def operating() -> None:
     assert_type(billing.sync.release_hold(), bool)
     assert_type(many, list[Job[Any]])
     assert_type(await billing.counts(), dict[State, int])
-    async for info in billing.find(state="failed", limit=10):
+    async for info in billing.find(state="failed", max_jobs=10):
         assert_type(info, JobInfo)
         assert_type(info.kwargs, Mapping[str, Any])
         assert_type(info.meta, Mapping[str, str])
@@ -135,7 +135,9 @@ async def operating() -> None:
     async for event in billing.events(after="0"):
         assert_type(event, Event)
         assert_type(event.meta, Mapping[str, str])
-    await billing.named("elsewhere", delay=5, meta={"trace": "t1"}).enqueue("anything", at="all")
+    await billing.task_by_name("elsewhere", delay=5, meta={"trace": "t1"}).enqueue(
+        "anything", at="all"
+    )
     Queue("traced", event_meta=("trace",))
     assert_type(await billing.job("x").result(), Any)
 
@@ -144,7 +146,7 @@ def blocking() -> None:
     job = charge.sync.enqueue("acme", invoice=7)
     assert_type(job, SyncJob[Receipt])
     assert_type(job.result(timeout=5), Receipt)
-    assert_type(charge.sync.options(wait=5).call("acme", 7), Receipt)
+    assert_type(charge.sync.options(call_timeout=5).call("acme", 7), Receipt)
     assert_type(charge.sync.enqueue_many([("acme", 1)]), list[SyncJob[Receipt]])
     with billing.sync as queue:
         assert_type(queue.counts(), dict[State, int])
@@ -178,7 +180,7 @@ def report_in_a_thread() -> None:
     job.wait_for_signal("approve")
 
 
-@billing.batch_task(size=100, linger=0.5, retry=3)
+@billing.batch_task(size=100, window=0.5, retry=3)
 async def index(receipts: list[Receipt]) -> list[int | Exception]:
     return [receipt.cents or ValueError("nothing") for receipt in receipts]
 

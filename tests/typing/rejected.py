@@ -32,7 +32,7 @@ async def wrong_options() -> None:
     charge.options(meta={"attempts": 3})  # type: ignore[dict-item]
     charge.options(executor="thread")  # type: ignore[call-arg]
     billing.task(retries=3)  # type: ignore[call-overload]
-    billing.named("x", priority="high")  # type: ignore[arg-type]
+    billing.task_by_name("x", priority="high")  # type: ignore[arg-type]
     Retry("three")  # type: ignore[arg-type]
     Queue("q", mode="keyd")  # type: ignore[arg-type]
 
@@ -89,4 +89,4 @@ async def wrong_limits() -> None:
 async def wrong_batches() -> None:
     await index.enqueue(7)  # type: ignore[arg-type]
     await index.enqueue(Receipt(1, 2), Receipt(3, 4))  # type: ignore[call-arg]
-    billing.batch_task(linger=1)  # type: ignore[call-arg]
+    billing.batch_task(window=1)  # type: ignore[call-arg]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from jobq.core.deprecated import renamed_attribute
 from jobq.core.moments import moment_or_none
 from jobq.core.policies import Retry
 from jobq.core.records import ChildPolicy, JobRecord, RetryData, UniqueMode, UniqueSpec
@@ -34,12 +35,16 @@ class TaskPolicy(Protocol):
         ...
 
 
-class UniqueLock(msgspec.Struct, frozen=True, kw_only=True):
-    """The unique lock of a job. `lock` is a digest of its task and arguments: jobs with the same one are the same."""
+class UniqueLock(msgspec.Struct, frozen=True, kw_only=True, rename={"period": "ttl"}):
+    """The unique lock of a job. `lock` is a digest of the task and the arguments: jobs with the
+    same digest count as the same job. `period`: how long the lock holds at most."""
 
     lock: str
     mode: UniqueMode
-    ttl: timedelta | None
+    period: timedelta | None
+
+    if not TYPE_CHECKING:
+        ttl = renamed_attribute("ttl", "period")
 
 
 class AppliedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +119,7 @@ def _policy(data: RetryData) -> Retry:
 
 
 def _lock(unique: UniqueSpec) -> UniqueLock:
-    return UniqueLock(lock=unique.lock, mode=unique.mode, ttl=_span(unique.ttl_ms))
+    return UniqueLock(lock=unique.lock, mode=unique.mode, period=_span(unique.ttl_ms))
 
 
 def _span(ms: int | None) -> timedelta | None:

@@ -2,7 +2,7 @@
 
 Each job is still enqueued, retried and awaited on its own.
 
-@queue.batch_task(size=100, linger=0.5)
+@queue.batch_task(size=100, window=0.5)
 async def index(documents: list[Document]) -> list[int | Exception]: ...
 
 job = await index.enqueue(document)
@@ -47,12 +47,12 @@ class BatchDecorator:
     """What `queue.batch_task(…)` returns."""
 
     def __init__(
-        self, context: QueueContext, size: int, linger: Seconds, options: TaskOptions
+        self, context: QueueContext, size: int, window: Seconds, options: TaskOptions
     ) -> None:
         self._context = context
         self._size = BatchSize(
             size=checks.check_int(size, "size", low=1, high=MAX_BATCH, error=ConfigError),
-            linger_ms=checks.to_ms(linger, "linger", error=ConfigError),
+            linger_ms=checks.to_ms(window, "window", error=ConfigError),
         )
         self._options = options
 

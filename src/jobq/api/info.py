@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from jobq.api.applied import AppliedOptions, TaskPolicy, applied
 from jobq.core import queues, records
 from jobq.core.codec import get_codec
+from jobq.core.deprecated import renamed_attribute
 from jobq.core.event_records import EventRecord
 from jobq.core.moments import moment, moment_or_none
 from jobq.core.records import Failure, Mode
@@ -140,8 +141,8 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
-class MinuteMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in one minute of one queue. Sums, so that minutes can be added up."""
+class MinuteMetrics(msgspec.Struct, frozen=True, kw_only=True, rename={"latency": "wait"}):
+    """What happened in one minute of one queue. All fields are sums, so minutes can be added."""
 
     minute: datetime
     accepted: int
@@ -151,8 +152,11 @@ class MinuteMetrics(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     retried: int
     stalled: int
-    wait: timedelta  # of the jobs started: due to start, summed
-    run: timedelta  # of the runs that ended: start to end, summed
+    latency: timedelta  # of the jobs that started: from due to started, summed
+    run: timedelta  # of the runs that ended: from started to ended, summed
+
+    if not TYPE_CHECKING:
+        wait = renamed_attribute("wait", "latency")
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,7 +310,7 @@ def minute_metrics(record: queues.MinuteRecord) -> MinuteMetrics:
         cancelled=record.cancelled,
         retried=record.retried,
         stalled=record.stalled,
-        wait=timedelta(milliseconds=record.wait_ms),
+        latency=timedelta(milliseconds=record.wait_ms),
         run=timedelta(milliseconds=record.run_ms),
     )
 

@@ -20,7 +20,8 @@ from jobq.core.policies import Bucket, Rate
 from jobq.core.queues import HoldsRecord, Limits, LimitsRecord, QueueRecord, RateData, Window
 from jobq.errors import ConfigError
 
-MOST = 2**31 - 1
+MAX_LIMIT = 2**31 - 1
+"""Stores keep limits as signed 32-bit numbers."""
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +195,7 @@ def whole(value: object, option: str) -> int | None:
     return (
         None
         if value is None
-        else checks.check_int(value, option, low=1, high=MOST, error=ConfigError)
+        else checks.check_int(value, option, low=1, high=MAX_LIMIT, error=ConfigError)
     )
 
 

@@ -1,15 +1,16 @@
-"""What people and their tools do to a queue: look at it, hold it, and clear it up. `Queue` has all of this.
+"""What operators do with a queue: read it, pause it, rerun, remove and purge jobs.
 
-Every store call is bounded; what may touch a whole queue is a loop of them here.
+`Queue` inherits all of this. A store call is always bounded; an operation on a whole queue is a loop
+of such calls.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Self
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
-from jobq.api import info, tree
+from jobq.api import info, purging, tree
 from jobq.api.context import QueueMethods
 from jobq.api.info import JobInfo, MinuteMetrics, QueueStats, WorkerInfo
 from jobq.api.tree import FlowTree
@@ -17,35 +18,40 @@ from jobq.client.session import CHUNK
 from jobq.core import checks
 from jobq.core.checks import Seconds
 from jobq.core.commands import AnyCommand, Remove, Rerun
+from jobq.core.deprecated import renamed_arguments, warn_renamed
 from jobq.core.records import Filter, JobKey, JobRecord
-from jobq.core.states import ENDED, State
-from jobq.errors import InvalidJob, JobNotFound
+from jobq.core.states import State
+from jobq.errors import JobNotFound
 
 _PAGE = 100
+"""Jobs per call of `find`: few enough for a first page to arrive quickly."""
 
 
 class OperatorMethods(QueueMethods):
-    """The reads and the operators' commands of a queue."""
+    """The methods of `Queue` that read it and that operators change it with."""
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────────────
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
+    @renamed_arguments(limit="max_jobs")
     async def find(
         self,
         *,
         state: State | str | None = None,
         name: str | None = None,
         key: str | None = None,
-        limit: int | None = None,
+        max_jobs: int | None = None,
     ) -> AsyncIterator[JobInfo]:
-        """Jobs that match, newest first within a state, page by page: `async for job in queue.find(state="failed")`."""
+        """Jobs that match, newest first within a state, read page by page:
+        `async for job in queue.find(state="failed")`."""
         wanted = Filter(
             queue=self.qname,
-            state=None if state is None else _state(state),
+            state=None if state is None else purging.check_state(state),
             name=None if name is None else checks.check_task_name(name),
             key=None if key is None else checks.check_key(key),
         )
-        left = None if limit is None else checks.check_int(limit, "limit")
-        async for records in self._pages(wanted, _PAGE if left is None else min(_PAGE, left)):
+        left = None if max_jobs is None else checks.check_int(max_jobs, "max_jobs")
+        size = _PAGE if left is None else min(_PAGE, left)
+        async for records in purging.pages(await self._context.store(), wanted, size):
             for record in records if left is None else records[:left]:
                 yield self._context.job_info(record)
             if left is not None:
@@ -54,174 +60,170 @@ class OperatorMethods(QueueMethods):
                     return
 
     async def counts(self) -> dict[State, int]:
-        """How many jobs stand where."""
+        """How many jobs are in each state."""
         return info.all_counts(await (await self._context.store()).count(self.qname))
 
     async def stats(self) -> QueueStats:
-        """The queue at a glance."""
+        """The queue's counts, settings and oldest waiting job."""
         return info.queue_stats(await (await self._context.store()).stats(self.qname))
 
     async def metrics(self, *, minutes: int = 60) -> list[MinuteMetrics]:
-        """The last minutes, oldest first, with empty ones left out. A day is kept."""
+        """What happened in each of the last minutes, oldest first. Minutes without events are left
+        out. Stores keep one day."""
         checks.check_int(minutes, "minutes", low=1)
+        store = await self._context.store()
         return [
             info.minute_metrics(record)
-            for record in await (await self._context.store()).metrics(self.qname, minutes=minutes)
+            for record in await store.metrics(self.qname, minutes=minutes)
         ]
 
     async def workers(self) -> list[WorkerInfo]:
-        """Who works on this queue."""
-        return [
-            info.worker_info(record)
-            for record in await (await self._context.store()).workers(self.qname)
-        ]
+        """The workers that serve this queue."""
+        store = await self._context.store()
+        return [info.worker_info(record) for record in await store.workers(self.qname)]
 
-    async def flow_tree(self, id: str, *, limit: int = tree.MOST) -> FlowTree:
-        """A job with all it waits for, and what those wait for, with their states; or a whole flow by its id.
+    @renamed_arguments(limit="max_jobs")
+    async def flow_tree(self, id: str, *, max_jobs: int = tree.MAX_JOBS) -> FlowTree:
+        """A job with the jobs it waits for, what those wait for, and so on; or a whole flow by its
+        id.
 
-        At most about `limit` jobs are read; what is left out is counted. Raises JobNotFound.
+        Reads about `max_jobs` jobs; the tree counts those left out. Raises JobNotFound.
         """
         return await tree.read_tree(
             await self._context.store(),
             self.qname,
             checks.check_id(id),
-            limit=checks.check_int(limit, "limit", low=1),
+            max_jobs=checks.check_int(max_jobs, "max_jobs", low=1),
         )
 
     # ── acting ────────────────────────────────────────────────────────────────────────────────────
 
     def as_actor(self, name: str) -> Self:
-        """The same queue, whose operations, and those of its job handles, are recorded under this name (256 characters at most).
+        """The same queue, with its operations and those of its job handles recorded under this name
+        (up to 256 characters).
 
-        The events that result have it as their `actor`: `await queue.as_actor("ann").pause()`."""
+        The events that result carry it as `actor`: `await queue.as_actor("ann").pause()`."""
         acting = copy.copy(self)
         acting._context = self._context.acting_as(name)
         acting._context.queue = acting
         return acting
 
-    # ── holding ───────────────────────────────────────────────────────────────────────────────────
-
     async def pause(self) -> None:
-        """Nothing more starts; what runs goes on, and so does everything else."""
+        """Start no more jobs until `resume()`. Running jobs continue, and new ones are accepted."""
         await (await self._context.store()).pause(self.qname, actor=self.actor)
 
     async def resume(self) -> None:
-        """Jobs start again. Lifts a hold of the queue as well."""
+        """Start jobs again. This also ends a hold of the queue."""
         await (await self._context.store()).resume(self.qname, actor=self.actor)
 
-    # ── clearing up ───────────────────────────────────────────────────────────────────────────────
+    async def rerun(self, *ids: str, name: str | None = None) -> int:
+        """Run failed jobs again from the start: those with these ids, or all, or all of the task
+        `name`. Returns how many.
 
-    async def clear(self, *, delayed: bool = False) -> int:
-        """Cancel what is waiting (with `delayed`, also what is delayed or blocked), as `removed`; how many it were."""
-        store = await self._context.store()
-        total = 0
-        while True:
-            n = await store.purge_pending(
-                self.qname,
-                delayed=checks.check_bool(delayed, "delayed"),
-                limit=CHUNK,
-                actor=self.actor,
-            )
-            total += n
-            if n < CHUNK:
-                return total
+        Jobs in another state are left alone. An unknown id raises JobNotFound before any job
+        changes."""
+        return await self._change_failed(ids, name, lambda job: Rerun(job=job, actor=self.actor))
 
-    async def clean(
-        self, state: State | str, *, older_than: Seconds = 0, limit: int | None = None
-    ) -> int:
-        """Forget completed, failed or cancelled jobs that ended at least `older_than` ago, oldest first; how many it were."""
-        wanted = _state(state)
-        if wanted not in ENDED:
-            raise InvalidJob(
-                f"clean(state={wanted.value!r}): only completed, failed and cancelled jobs can be cleaned; see clear()"
-            )
-        older_than_ms = checks.to_ms(older_than, "older_than")
-        left = None if limit is None else checks.check_int(limit, "limit")
+    # ── removing ──────────────────────────────────────────────────────────────────────────────────
+
+    async def remove(self, *ids: str) -> int:
+        """Remove the jobs with these ids and return how many were removed.
+
+        The record of an ended job is deleted; a job that has not started is cancelled. Running jobs
+        are left alone. An unknown id raises JobNotFound before any job changes."""
         store = await self._context.store()
+        keys = [key for key, _ in await self._known(ids)]
         total = 0
-        while left is None or left > total:
-            most = CHUNK if left is None else min(CHUNK, left - total)
-            n = await store.purge_ended(
-                self.qname, wanted, older_than_ms=older_than_ms, limit=most, actor=self.actor
-            )
-            total += n
-            if n < most:
-                break
+        for start in range(0, len(keys), CHUNK):
+            commands = [Remove(job=key, actor=self.actor) for key in keys[start : start + CHUNK]]
+            total += (await store.alter(commands)).count("done")
         return total
 
-    async def rerun(self, *ids: str, name: str | None = None) -> int:
-        """Run failed jobs again, from the start: those of these ids, or all, or all of task `name`; returns how many.
+    def purge(
+        self,
+        *states: State | str,
+        name: str | None = None,
+        older_than: Seconds = 0,
+        max_jobs: int | None = None,
+    ) -> Coroutine[Any, Any, int]:
+        """Remove all jobs in these states (default: failed) and return how many.
 
-        Jobs in another state are left alone. An unknown id raises JobNotFound before any job changes."""
-        return await self._to_failed(ids, name, lambda job: Rerun(job=job, actor=self.actor))
-
-    async def purge(self, *ids: str, name: str | None = None) -> int:
-        """Remove failed jobs: those of these ids, or all, or all of task `name`; returns how many.
-
-        Jobs in another state are left alone. An unknown id raises JobNotFound before any job changes."""
-        if not ids and name is None:
-            return await self.clean(State.FAILED)
-        return await self._to_failed(ids, name, lambda job: Remove(job=job, actor=self.actor))
+        Ended jobs are deleted, those that ended first come first; waiting, delayed and blocked jobs
+        are cancelled. `name` restricts this to one task, `older_than` to jobs that ended at least
+        that long ago, `max_jobs` to a number of jobs. Active jobs cannot be purged: cancel them.
+        """
+        if states and not any(purging.is_state(state) for state in states):
+            warn_renamed("queue.purge(*ids)", "queue.remove(*ids)")
+            return self._change_failed(states, name, lambda job: Remove(job=job, actor=self.actor))
+        wanted = purging.Purge(self._context, states or (State.FAILED,), name, older_than, max_jobs)
+        return wanted.run()
 
     async def obliterate(self, *, force: bool = False) -> None:
-        """Remove everything of the queue. ConfigError if jobs are running, unless forced (their results are then lost)."""
+        """Remove the queue with everything in it: jobs, schedules, limits, events.
+
+        Raises ConfigError if jobs are running. With `force` they are removed too, and their results
+        are lost."""
         store = await self._context.store()
         while not await store.obliterate(
             self.qname, force=checks.check_bool(force, "force"), limit=CHUNK, actor=self.actor
         ):
             pass
 
-    # ── inside ────────────────────────────────────────────────────────────────────────────────────
+    if not TYPE_CHECKING:
 
-    async def _pages(self, wanted: Filter, size: int) -> AsyncIterator[tuple[JobRecord, ...]]:
+        def clear(self, *, delayed=False):
+            """The old name of `purge("waiting")` and, with `delayed`, of
+            `purge("waiting", "delayed", "blocked")`."""
+            states = ("waiting", "delayed", "blocked") if delayed else ("waiting",)
+            warn_renamed("queue.clear()", f"queue.purge({', '.join(map(repr, states))})")
+            checks.check_bool(delayed, "delayed")
+            return self.purge(*states)
+
+        def clean(self, state, *, older_than=0, limit=None):
+            """The old name of `purge(state)`."""
+            warn_renamed("queue.clean(state)", "queue.purge(state)")
+            return self.purge(purging.check_ended(state), older_than=older_than, max_jobs=limit)
+
+    # ── internal ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _known(self, ids: Sequence[str]) -> list[tuple[JobKey, JobRecord]]:
+        """The records of these ids. JobNotFound names the first unknown one."""
         store = await self._context.store()
-        cursor: str | None = None
-        while size > 0:
-            page = await store.find(wanted, cursor=cursor, limit=size)
-            if page.records:
-                yield page.records
-            if (cursor := page.cursor) is None:
-                return
-
-    async def _failed(self, ids: tuple[str, ...], name: str | None) -> AsyncIterator[list[JobKey]]:
-        """The failed jobs among these ids, or all of them, in bounded lots."""
-        if not ids:
-            async for records in self._pages(
-                Filter(queue=self.qname, state=State.FAILED, name=name), CHUNK
-            ):
-                yield [JobKey(self.qname, record.id) for record in records]
-            return
-        failed = await self._failed_of(list(dict.fromkeys(checks.check_id(id) for id in ids)), name)
-        for start in range(0, len(failed), CHUNK):
-            yield failed[start : start + CHUNK]
-
-    async def _failed_of(self, ids: Sequence[str], name: str | None) -> list[JobKey]:
-        """The failed jobs among these ids. JobNotFound names the first unknown one."""
-        store = await self._context.store()
-        failed: list[JobKey] = []
-        for start in range(0, len(ids), CHUNK):
-            keys = [JobKey(self.qname, id) for id in ids[start : start + CHUNK]]
+        wanted = list(dict.fromkeys(checks.check_id(id) for id in ids))
+        known: list[tuple[JobKey, JobRecord]] = []
+        for start in range(0, len(wanted), CHUNK):
+            keys = [JobKey(self.qname, id) for id in wanted[start : start + CHUNK]]
             for key, record in zip(keys, await store.get(keys), strict=True):
                 if record is None:
                     raise JobNotFound(
-                        f"there is no job {key.id!r} in queue {self.qname.queue!r}; no job was changed"
+                        f"there is no job {key.id!r} in queue {self.qname.queue!r}; "
+                        "no job was changed"
                     )
-                if record.state is State.FAILED and (name is None or record.name == name):
-                    failed.append(key)
-        return failed
+                known.append((key, record))
+        return known
 
-    async def _to_failed(
-        self, ids: tuple[str, ...], name: str | None, command: Callable[[JobKey], AnyCommand]
+    async def _failed(self, ids: Sequence[str], name: str | None) -> AsyncIterator[list[JobKey]]:
+        """The failed jobs among these ids, or all failed jobs, in chunks."""
+        if not ids:
+            wanted = Filter(queue=self.qname, state=State.FAILED, name=name)
+            async for records in purging.pages(await self._context.store(), wanted, CHUNK):
+                yield [JobKey(self.qname, record.id) for record in records]
+            return
+        failed = [
+            key
+            for key, record in await self._known(ids)
+            if record.state is State.FAILED and (name is None or record.name == name)
+        ]
+        for start in range(0, len(failed), CHUNK):
+            yield failed[start : start + CHUNK]
+
+    async def _change_failed(
+        self, ids: Sequence[str], name: str | None, command: Callable[[JobKey], AnyCommand]
     ) -> int:
         name = None if name is None else checks.check_task_name(name)
         store = await self._context.store()
         total = 0
         async for jobs in self._failed(ids, name):
-            total += (
-                (await store.alter([command(job) for job in jobs])).count("done") if jobs else 0
-            )
+            if jobs:
+                total += (await store.alter([command(job) for job in jobs])).count("done")
         return total
-
-
-def _state(value: object) -> State:
-    return State(checks.check_choice(value, "state", [state.value for state in State]))

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict
 from jobq.api.job import Job
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
+from jobq.core.deprecated import warn_renamed
 from jobq.core.meta import check_meta
 from jobq.core.policies import Cron, Every, Permissions, Retention, Retry, Unique
 from jobq.core.queues import QueueConfig
@@ -20,8 +21,8 @@ from jobq.core.records import Edge, JobKey
 from jobq.engine.handler import ExecutorName
 from jobq.errors import ConfigError, InvalidJob
 
-DEFAULT_WAIT: Seconds = 30
-"""How long `call` waits unless `wait=` says otherwise."""
+DEFAULT_CALL_TIMEOUT: Seconds = 30
+"""How long `task.call(…)` waits for its result unless `call_timeout=` gives another time."""
 
 
 class JobOptions(TypedDict, total=False):
@@ -41,7 +42,7 @@ class JobOptions(TypedDict, total=False):
     unique: Unique | bool
     cost: int
     key: str
-    wait: Seconds
+    call_timeout: Seconds
     on_child_failure: Literal["fail", "ignore", "continue"]
     meta: Mapping[str, str]
 
@@ -78,7 +79,7 @@ def _job_key(job: Any) -> JobKey:
     return key
 
 
-# Option → the fields of the spec it sets. `unique`, `key` (of a task) and `wait` do more than that; see `Task`.
+# Option → the fields of the spec it sets. `unique`, `key` (of a task) and `call_timeout` do more; see `Task`.
 _TO_FIELDS: dict[str, Callable[[Any], Fields]] = {
     "id": lambda v: {"id": checks.check_id(v), "given_id": True},
     "delay": lambda v: {"delay_ms": checks.check_delay(v), "at_ms": None},
@@ -100,7 +101,8 @@ _TO_FIELDS: dict[str, Callable[[Any], Fields]] = {
         ),
     },
 }
-_OF_JOB = frozenset(_TO_FIELDS) | {"unique", "wait"}
+_OF_JOB = frozenset(_TO_FIELDS) | {"unique", "call_timeout"}
+_RENAMED = {"wait": "call_timeout"}
 _OF_TASK = _OF_JOB | {"name", "schedule", "executor", "permissions"}
 _OF_WORKER = frozenset(
     {"retry", "timeout", "max_stalls", "name", "schedule", "executor", "permissions"}
@@ -110,21 +112,26 @@ _OF_WORKER = frozenset(
 class Resolved:
     """Options, checked: the fields they set in every spec, and the three that take part in making one."""
 
-    __slots__ = ("fields", "key_parameter", "unique", "wait_ms")
+    __slots__ = ("call_timeout_ms", "fields", "key_parameter", "unique")
 
     def __init__(
-        self, fields: Fields, unique: Unique | None, key_parameter: str | None, wait_ms: int
+        self, fields: Fields, unique: Unique | None, key_parameter: str | None, call_timeout_ms: int
     ) -> None:
         self.fields = fields
         self.unique = unique
         self.key_parameter = key_parameter
-        self.wait_ms = wait_ms
+        self.call_timeout_ms = call_timeout_ms
 
     def with_options(self, options: Mapping[str, Any]) -> Resolved:
         """These, with the options of a call on top. InvalidJob names an option that is unknown or has a bad value."""
-        checks.check_known(options, _OF_JOB)
+        if not options.keys() <= _OF_JOB:
+            options = _with_new_names(options, _OF_JOB)
         fields = dict(self.fields)
-        unique, key_parameter, wait_ms = self.unique, self.key_parameter, self.wait_ms
+        unique, key_parameter, call_timeout_ms = (
+            self.unique,
+            self.key_parameter,
+            self.call_timeout_ms,
+        )
         if "delay" in options and "at" in options:
             raise InvalidJob(
                 f"delay={shown(options['delay'])} and at={shown(options['at'])}: give one of them"
@@ -132,19 +139,22 @@ class Resolved:
         for name, value in options.items():
             if name == "unique":
                 unique = Unique.of(value)
-            elif name == "wait":
-                wait_ms = checks.to_ms(value, "wait")
+            elif name == "call_timeout":
+                call_timeout_ms = checks.to_ms(value, "call_timeout")
             else:
                 fields.update(_TO_FIELDS[name](value))
-        return Resolved(fields, unique, None if "key" in options else key_parameter, wait_ms)
+        return Resolved(
+            fields, unique, None if "key" in options else key_parameter, call_timeout_ms
+        )
 
 
-NOTHING = Resolved({}, None, None, checks.to_ms(DEFAULT_WAIT, "wait"))
+NOTHING = Resolved({}, None, None, checks.to_ms(DEFAULT_CALL_TIMEOUT, "call_timeout"))
 
 
 def resolve_task(options: Mapping[str, Any]) -> tuple[Resolved, Mapping[str, Any]]:
     """The options of `@queue.task`: what its calls get, and what its workers keep (unchecked)."""
-    checks.check_known(options, _OF_TASK)
+    if not options.keys() <= _OF_TASK:
+        options = _with_new_names(options, _OF_TASK)
     key = options.get("key")
     if "key" in options and not isinstance(key, str):
         raise InvalidJob(
@@ -154,8 +164,21 @@ def resolve_task(options: Mapping[str, Any]) -> tuple[Resolved, Mapping[str, Any
         name: value for name, value in options.items() if name not in _OF_WORKER and name != "key"
     }
     calls = NOTHING.with_options(of_job)
-    resolved = Resolved(calls.fields, calls.unique, key, calls.wait_ms)
+    resolved = Resolved(calls.fields, calls.unique, key, calls.call_timeout_ms)
     return resolved, {name: value for name, value in options.items() if name in _OF_WORKER}
+
+
+def _with_new_names(options: Mapping[str, Any], known: frozenset[str]) -> Mapping[str, Any]:
+    """The options with deprecated names replaced. InvalidJob if another one is unknown."""
+    renamed = dict(options)
+    for old, new in _RENAMED.items():
+        if old in renamed:
+            if new in renamed:
+                raise InvalidJob(f"{new}= and its old name {old}=: give one of them")
+            warn_renamed(f"the option {old}=", f"{new}=")
+            renamed[new] = renamed.pop(old)
+    checks.check_known(renamed, known)
+    return renamed
 
 
 # ── what Queue(…) declares ────────────────────────────────────────────────────────────────────────

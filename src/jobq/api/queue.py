@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from jobq.api.batch import BatchDecorator
 from jobq.api.bulk import NewJob, put_all
@@ -24,6 +24,7 @@ from jobq.api.task_handler import TaskHandler
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, get_codec
+from jobq.core.deprecated import renamed_arguments, warn_renamed
 from jobq.core.meta import check_event_names
 from jobq.core.policies import Bucket, Rate, Retention
 from jobq.core.queues import QueueConfig
@@ -198,21 +199,29 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
             return TaskDecorator(self._context, given)
         return make_task(self._context, fn, given)
 
+    @renamed_arguments(linger="window")
     def batch_task(
-        self, *, size: int, linger: Seconds = 0, **options: Unpack[TaskOptions]
+        self, *, size: int, window: Seconds = 0, **options: Unpack[TaskOptions]
     ) -> BatchDecorator:
-        """Make a batch task of a function: one call for up to `size` jobs, gathered for `linger`.
+        """Make a batch task of a function: one call for up to `size` jobs, gathered for `window`.
 
         The function takes a list of items and returns a list with one result per item. An exception
         in that list fails its own job; an exception that is raised fails all of them. A batch is
         never larger than the worker's concurrency.
         """
-        return BatchDecorator(self._context, size, linger, options)
+        return BatchDecorator(self._context, size, window, options)
 
-    def named(self, name: str, **options: Unpack[JobOptions]) -> Task[..., Any]:
+    def task_by_name(self, name: str, **options: Unpack[JobOptions]) -> Task[..., Any]:
         """A task known only by its name, for producers that cannot import its function."""
         definition = Definition(checks.check_task_name(name))
         return Task(self._context, definition, NOTHING.with_options(options))
+
+    if not TYPE_CHECKING:
+
+        def named(self, name, **options):
+            """The old name of `task_by_name`."""
+            warn_renamed("queue.named()", "queue.task_by_name()")
+            return self.task_by_name(name, **options)
 
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from jobq.api.task import Task
 from jobq.client.ids import new_id
 from jobq.core import cron
 from jobq.core.checks import shown
+from jobq.core.deprecated import renamed_attribute
 from jobq.core.moments import moment, moment_or_none
 from jobq.core.policies import Cron, Every
 from jobq.core.queues import CatchUp, ScheduleRecord
@@ -28,11 +29,11 @@ from jobq.errors import ConfigError, InvalidJob, JobNotFound
 
 P = ParamSpec("P")
 
-MOST = 10_000
-"""Schedules that are listed of one queue."""
+MAX_SCHEDULES = 10_000
+"""Schedules that one listing of a queue returns."""
 
 
-class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True, rename={"times": "limit"}):
     """A schedule as stored. `next_at` None: it waits for its job to end, or it is over."""
 
     id: str
@@ -47,12 +48,15 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     catch_up: CatchUp
     start_at: datetime | None
     end_at: datetime | None
-    limit: int | None
+    times: int | None  # how often it fires at most; None: no limit
     next_at: datetime | None
     last_at: datetime | None
     fired: int
     paused: bool
     created_at: datetime
+
+    if not TYPE_CHECKING:
+        limit = renamed_attribute("limit", "times")
 
 
 class ScheduleMethods(QueueMethods):
@@ -115,7 +119,9 @@ class ScheduleMethods(QueueMethods):
 
     async def schedules(self) -> list[ScheduleInfo]:
         """All of the queue, by id."""
-        records = await (await self._context.store()).list_schedules(self.qname, limit=MOST)
+        records = await (await self._context.store()).list_schedules(
+            self.qname, limit=MAX_SCHEDULES
+        )
         return [schedule_info(record) for record in records]
 
     async def _set_paused(self, id: str, paused: bool) -> bool:
@@ -127,7 +133,9 @@ class ScheduleMethods(QueueMethods):
         return answer == "done"
 
     async def _schedule(self, id: str) -> ScheduleRecord:
-        for record in await (await self._context.store()).list_schedules(self.qname, limit=MOST):
+        for record in await (await self._context.store()).list_schedules(
+            self.qname, limit=MAX_SCHEDULES
+        ):
             if record.spec.id == id:
                 return record
         raise self._missing(id)
@@ -153,7 +161,7 @@ def schedule_info(record: ScheduleRecord) -> ScheduleInfo:
         catch_up=spec.catch_up,
         start_at=moment_or_none(spec.start_ms),
         end_at=moment_or_none(spec.end_ms),
-        limit=spec.limit,
+        times=spec.limit,
         next_at=moment_or_none(record.next_ms),
         last_at=moment_or_none(record.last_ms),
         fired=record.fired,

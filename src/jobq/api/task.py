@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from jobq.api.bulk import NewJob, put_all
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
-from jobq.api.deprecated import QueueNameOfTask
 from jobq.api.job import Job
 from jobq.api.options import NOTHING, JobOptions, Resolved, TaskOptions, resolve_task
 from jobq.api.schedule_template import check_schedule_id, template
 from jobq.api.sync.task import SyncTask
 from jobq.api.task_handler import TaskHandler, runs_async
+from jobq.api.task_queue_name import QueueNameOfTask
 from jobq.client import waiting
 from jobq.client.ids import new_id
 from jobq.core import checks
@@ -117,14 +117,14 @@ class Task(Generic[P, R]):
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue a job, wait for it and return its result. Raises what `Job.result` raises.
 
-        Waits 30 seconds unless `options(wait=…)` gives another time. Then it raises WaitTimeout,
+        Waits 30 seconds unless `options(call_timeout=…)` gives another time. Then it raises WaitTimeout,
         and the job continues.
         """
         spec = self._spec(args, kwargs)
         connection = self._connection
         session = await connection.session()
         result, record = await waiting.put_and_wait(
-            session, spec, connection.deadlines.new(self._options.wait_ms)
+            session, spec, connection.deadlines.new(self._options.call_timeout_ms)
         )
         return self._handle(result)._outcome(record)
 
@@ -276,8 +276,8 @@ class Task(Generic[P, R]):
             fields["unique"] = unique_spec(
                 options.unique, self.name, definition.bound(args, kwargs), self._context.codec
             )
-            if (wait_ms := debounce_ms(options.unique)) and "delay_ms" not in options.fields:
-                fields["delay_ms"] = wait_ms
+            if (delay_ms := debounce_ms(options.unique)) and "delay_ms" not in options.fields:
+                fields["delay_ms"] = delay_ms
         return fields
 
 

@@ -12,8 +12,8 @@ from jobq.core.states import State
 from jobq.errors import JobNotFound
 from jobq.stores.base import Store
 
-MOST = 1000
-"""Jobs that are read for one tree unless told otherwise."""
+MAX_JOBS = 1000
+"""Jobs that are read for one tree, unless the caller gives another number."""
 _PAGE = 500
 _MEMBERS = 100  # of a flow known by its id only: so many of its first jobs are looked for
 
@@ -105,18 +105,20 @@ def _with_rest(nodes: Iterable[FlowNode]) -> list[tuple[int, str]]:
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def read_tree(store: Store, queue: QueueName, id: str, *, limit: int = MOST) -> FlowTree:
-    """The tree below a job, or of a whole flow by its id. Reads at most about `limit` jobs. JobNotFound if neither is there."""
-    roots = await _roots(store, queue, id, limit)
+async def read_tree(
+    store: Store, queue: QueueName, id: str, *, max_jobs: int = MAX_JOBS
+) -> FlowTree:
+    """The tree below a job, or of a whole flow by its id. Reads at most about `max_jobs` jobs. JobNotFound if neither is there."""
+    roots = await _roots(store, queue, id, max_jobs)
     known: dict[JobKey, JobRecord | None] = {
         JobKey(record.queue, record.id): record for record in roots
     }
     level = list(roots)
-    while level and len(known) < limit:
+    while level and len(known) < max_jobs:
         wanted = dict.fromkeys(
             child for record in level for child in record.children if child not in known
         )
-        found = await _get(store, list(wanted)[: limit - len(known)])
+        found = await _get(store, list(wanted)[: max_jobs - len(known)])
         known.update(found)
         level = [record for record in found.values() if record is not None]
     return FlowTree(
@@ -124,7 +126,7 @@ async def read_tree(store: Store, queue: QueueName, id: str, *, limit: int = MOS
     )
 
 
-async def _roots(store: Store, queue: QueueName, id: str, limit: int) -> list[JobRecord]:
+async def _roots(store: Store, queue: QueueName, id: str, max_jobs: int) -> list[JobRecord]:
     """The job of that id; else the jobs of the flow of that id which nobody waits for."""
     (job,) = await store.get([JobKey(queue, id)])
     if job is not None:
@@ -143,7 +145,7 @@ async def _roots(store: Store, queue: QueueName, id: str, limit: int) -> list[Jo
         )
         above = [parent for record in level for parent in record.parents if parent not in seen]
         seen.update(above)
-        climbed = await _get(store, list(dict.fromkeys(above))) if len(seen) < limit else {}
+        climbed = await _get(store, list(dict.fromkeys(above))) if len(seen) < max_jobs else {}
         level = [record for record in climbed.values() if record is not None]
     return list(roots.values())
 

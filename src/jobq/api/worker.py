@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from msgspec.structs import replace
 
 from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
+from jobq.core.deprecated import renamed_arguments
 from jobq.core.pace import Pace
 from jobq.core.queues import QueueConfig
 from jobq.core.records import QueueName
@@ -93,7 +94,7 @@ class Worker:
         if not queues:
             raise ConfigError("Worker() has no queue to work on: Worker(queue, …)")
         sources: list[Source] = [
-            queue._context if isinstance(queue, Queue) else queue for queue in queues
+            cast("Source", getattr(queue, "_context", queue)) for queue in queues
         ]
         for queue, source in zip(queues, sources, strict=True):
             if not isinstance(getattr(source, "qname", None), QueueName):
@@ -131,18 +132,25 @@ class Worker:
 
     # ── working ──
 
-    async def run(self, *, wait: Seconds | None = None) -> None:
-        """Work until stop(), SIGTERM or SIGINT; a second signal hands back at once. A handler that raises KeyboardInterrupt
-        counts as the first signal: its job is released.
+    @renamed_arguments(wait="store_timeout")
+    async def run(self, *, store_timeout: Seconds | None = None) -> None:
+        """Work until `stop()`, SIGTERM or SIGINT. A second signal releases running jobs at once.
 
-        While a store is away at the start it is waited for, with a warning in the log: for ever, or for `wait`, then
-        StoreUnavailable. (`async with` does not wait.)"""
-        wait_s = None if wait is None else to_ms(wait, "wait", error=ConfigError) / 1000
+        A handler that raises KeyboardInterrupt counts as a signal, and its job is released.
+
+        If a store is unavailable at the start, the worker logs a warning and waits for it: without
+        limit, or for `store_timeout` and then raises StoreUnavailable. (`async with` does not wait.)
+        """
+        timeout_s = (
+            None
+            if store_timeout is None
+            else to_ms(store_timeout, "store_timeout", error=ConfigError) / 1000
+        )
         self._serving = True
         with caught(self._on_signal, last=self._ends_process):
             try:
                 await self._start(
-                    patience=Patience(f"worker {self.name} waits for its store", wait_s)
+                    patience=Patience(f"worker {self.name} waits for its store", timeout_s)
                 )
                 assert self._done is not None
                 await self._done.wait()

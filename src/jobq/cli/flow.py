@@ -8,7 +8,7 @@ import click
 from rich.console import Group
 from rich.text import Text
 
-from jobq.api.tree import MOST, FlowNode, FlowTree, lines
+from jobq.api.tree import MAX_JOBS, FlowNode, FlowTree, lines
 from jobq.cli import documents, text
 from jobq.cli.options import FAILED, Ctl, confirm, noun, on_store, queue_option, yes_option
 from jobq.core.commands import Cancel
@@ -28,7 +28,7 @@ id_argument = click.argument("id")
     "-n",
     "--limit",
     type=click.IntRange(min=1),
-    default=MOST,
+    default=MAX_JOBS,
     show_default=True,
     metavar="N",
     help="Maximum jobs to read, approximately.",
@@ -54,7 +54,7 @@ async def show(ctl: Ctl, id: str, queue: str | None, limit: int) -> None:
 @on_store
 async def cancel(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
     """Cancel a job, or the last jobs of a flow, and everything they wait for."""
-    tree = await _tree(ctl, id, queue, MOST)
+    tree = await _tree(ctl, id, queue, MAX_JOBS)
     unfinished = sum(n for state, n in tree.counts.items() if not state.ended)
     if not unfinished and tree.complete:
         ctl.out.show(
@@ -66,7 +66,7 @@ async def cancel(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
     roots = [node for node in tree if node.depth == 0]
     keys = [JobKey(ctl.backend.name(node.queue), node.id) for node in roots]
     await ctl.backend.alter(Cancel(job=key, cascade=True) for key in keys)
-    tree = await _tree(ctl, id, queue, MOST)
+    tree = await _tree(ctl, id, queue, MAX_JOBS)
     ctl.out.show({"id": id, "cancelled": [node.id for node in roots]}, lambda: _shown(tree))
     return 0
 
@@ -81,7 +81,7 @@ async def _tree(ctl: Ctl, id: str, queue: str | None, limit: int) -> FlowTree:
     for name in names:
         try:
             return await ctl.backend.within(
-                (await ctl.backend.queue(name)).flow_tree(id, limit=limit)
+                (await ctl.backend.queue(name)).flow_tree(id, max_jobs=limit)
             )
         except JobNotFound:
             continue

@@ -224,7 +224,7 @@ def _rate_document(rate: Rate | Bucket | None) -> dict[str, Any] | None:
     if rate is None:
         return None
     if isinstance(rate, Rate):
-        return {"limit": rate.limit, "per_ms": rate.per_ms}
+        return {"limit": rate.count, "per_ms": rate.per_ms}
     return {"capacity": rate.capacity, "refill": rate.refill}
 
 
@@ -278,5 +278,5 @@ def _words(rate: Rate | Bucket | None) -> str | None:
     if rate is None:
         return None
     if isinstance(rate, Rate):
-        return f"{rate.limit:,} per {text.duration(rate.per_ms)}"
+        return f"{rate.count:,} per {text.duration(rate.per_ms)}"
     return f"a bucket of {rate.capacity:,}, refilled at {rate.refill:g}/s"

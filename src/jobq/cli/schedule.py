@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from jobq.api.queue import Queue
-from jobq.api.schedule import MOST, ScheduleInfo, schedule_info
+from jobq.api.schedule import MAX_SCHEDULES, ScheduleInfo, schedule_info
 from jobq.cli import documents, text
 from jobq.cli.job_view import job_table
 from jobq.cli.options import (
@@ -160,7 +160,7 @@ async def set_(
     span: dict[str, Any] = {
         "start": start and start.astimezone(),
         "end": end and end.astimezone(),
-        "limit": limit,
+        "times": limit,
         "catch_up": catch_up,
     }
     try:
@@ -175,7 +175,7 @@ async def set_(
     target = await ctl.backend.queue(queue)
     options = {option: value for option, value in given.items() if value is not None}
     await ctl.backend.within(
-        target.schedule(id, when, target.named(name, **options), *args, **kwargs)
+        target.schedule(id, when, target.task_by_name(name, **options), *args, **kwargs)
     )
     info = schedule_info(await _find(ctl, id, queue))
     ctl.out.show(_document(info), lambda: _details(info))
@@ -239,7 +239,7 @@ async def _records(ctl: Ctl, queues: Sequence[str]) -> list[ScheduleRecord]:
     found: list[ScheduleRecord] = []
     for record in await ctl.backend.known(queues):
         found += await ctl.backend.within(
-            ctl.backend.store.list_schedules(record.queue, limit=MOST)
+            ctl.backend.store.list_schedules(record.queue, limit=MAX_SCHEDULES)
         )
     return found
 
@@ -277,7 +277,8 @@ def _say(ctl: Ctl, home: Queue, id: str, did: str, *, applied: bool) -> int:
 
 
 def _document(info: ScheduleInfo) -> dict[str, Any]:
-    document = {name: getattr(info, name) for name in info.__struct_fields__ if name != "every"}
+    names = zip(info.__struct_fields__, info.__struct_encode_fields__, strict=True)
+    document = {shown: getattr(info, name) for name, shown in names if name != "every"}
     every_ms = None if info.every is None else round(info.every.total_seconds() * 1000)
     return {**{name: plain(value) for name, value in document.items()}, "every_ms": every_ms}
 
@@ -293,7 +294,7 @@ def _next(info: ScheduleInfo) -> Text:
     if info.paused:
         return Text("paused", style="yellow")
     if info.next_at is None:
-        waits = info.after_complete and (info.limit is None or info.fired < info.limit)
+        waits = info.after_complete and (info.times is None or info.fired < info.times)
         return Text("when its job has ended" if waits else "over", style="bright_black")
     return Text(text.relative(round(info.next_at.timestamp() * 1000), int(time.time() * 1000)))
 
@@ -342,7 +343,7 @@ def _details(info: ScheduleInfo) -> RenderableType:
             ("Next at", plain(info.next_at)),
             ("From", plain(info.start_at)),
             ("Until", plain(info.end_at)),
-            ("Times", None if info.limit is None else f"{info.fired:,} of {info.limit:,}"),
+            ("Times", None if info.times is None else f"{info.fired:,} of {info.times:,}"),
             ("Fired", info.fired),
             ("Last at", plain(info.last_at)),
             ("Catch-up", info.catch_up),

@@ -183,7 +183,7 @@ async def submit(
             "no task: give its NAME, e.g. jq-ctl job submit charge --payload '{\"invoice\": 7}'"
         )
     args, kwargs = arguments(payload, pairs)
-    handle = await ctl.backend.within(target.named(name, **options).enqueue(*args, **kwargs))
+    handle = await ctl.backend.within(target.task_by_name(name, **options).enqueue(*args, **kwargs))
     return await _one(ctl, handle, wait)
 
 
@@ -308,7 +308,7 @@ async def _put(ctl: Ctl, queue: Queue, batch: list[JobLine]) -> list[Job[Any]]:
     calls = []
     for job in batch:
         try:
-            calls.append(queue.named(job.name, **job.options).bind(*job.args, **job.kwargs))
+            calls.append(queue.task_by_name(job.name, **job.options).bind(*job.args, **job.kwargs))
         except (JobqError, TypeError) as e:
             raise InvalidJob(f"line {job.line}: {e}") from e
     try:

@@ -244,7 +244,7 @@ async def _work(queues: list[Queue], *, wait: float | None, **options: Any) -> N
             )
     worker = Worker(*queues, **options)
     worker._ends_process = True
-    await worker.run(wait=wait)
+    await worker.run(store_timeout=wait)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

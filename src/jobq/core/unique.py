@@ -18,14 +18,14 @@ def unique_spec(
 ) -> UniqueSpec:
     """What a spec carries. `bound` holds the arguments by name (`CallShape.bound`), so that f(1) and f(x=1) are the same.
 
-    The ttl of a debounce is the job's wait (see `debounce_ms`); its lock holds until the job starts."""
-    ttl_ms = None if unique.mode == "debounce" else unique.ttl_ms
+    The period of a debounce is the job's wait (see `debounce_ms`); its lock holds until the job starts."""
+    ttl_ms = None if unique.mode == "debounce" else unique.period_ms
     return UniqueSpec(lock=lock(unique.fields, task, bound, codec), mode=unique.mode, ttl_ms=ttl_ms)
 
 
 def debounce_ms(unique: Unique) -> int:
     """How long a job waits for another to replace it, unless it has a delay of its own."""
-    return unique.ttl_ms or 0 if unique.mode == "debounce" else 0
+    return unique.period_ms or 0 if unique.mode == "debounce" else 0
 
 
 def lock(fields: tuple[str, ...], task: str, bound: Mapping[str, Any], codec: Codec = JSON) -> str:

@@ -86,7 +86,7 @@ async def test_a_worker_works_again_within_five_seconds_of_its_servers_return(
             return 2 * n
 
         async with queue, Worker(queue, concurrency=5):
-            assert await double.options(wait=20).call(1) == 2
+            assert await double.options(call_timeout=20).call(1) == 2
             server.kill()
             for _ in range(5):  # while it is away, loops wait longer and longer for their next try
                 with pytest.raises(StoreUnavailable):
@@ -94,7 +94,7 @@ async def test_a_worker_works_again_within_five_seconds_of_its_servers_return(
                 await takes(0.3)
             server.start()
             answer = await until_it_succeeds(
-                lambda: double.options(wait=20).call(21),
+                lambda: double.options(call_timeout=20).call(21),
                 StoreUnavailable,
                 "the worker to work again",
                 seconds=5,

@@ -19,6 +19,7 @@ from jobq.api.task import Call, Task
 from jobq.api.tree import FlowTree
 from jobq.client.portal import pages, run
 from jobq.core.checks import Seconds
+from jobq.core.deprecated import renamed_arguments
 from jobq.core.policies import Bucket, Cron, Every, Rate
 from jobq.core.states import State
 
@@ -60,9 +61,9 @@ class SyncQueue:
         """See `Queue.job`."""
         return SyncJob(self._queue.job(id))
 
-    def named(self, name: str, **options: Unpack[JobOptions]) -> SyncTask[..., Any]:
-        """See `Queue.named`."""
-        return SyncTask(self._queue.named(name, **options))
+    def task_by_name(self, name: str, **options: Unpack[JobOptions]) -> SyncTask[..., Any]:
+        """See `Queue.task_by_name`."""
+        return SyncTask(self._queue.task_by_name(name, **options))
 
     def enqueue_many(self, calls: Iterable[Call[Any]]) -> list[SyncJob[Any]]:
         """See `Queue.enqueue_many`. A generator is read in the caller's thread."""
@@ -73,20 +74,24 @@ class SyncQueue:
         """See `Queue.flow`."""
         return SyncFlow(self._queue.flow(id=id))
 
-    def flow_tree(self, id: str, *, limit: int = tree.MOST) -> FlowTree:
+    @renamed_arguments(limit="max_jobs")
+    def flow_tree(self, id: str, *, max_jobs: int = tree.MAX_JOBS) -> FlowTree:
         """See `Queue.flow_tree`."""
-        return run(self._queue.flow_tree(id, limit=limit))
+        return run(self._queue.flow_tree(id, max_jobs=max_jobs))
 
+    @renamed_arguments(limit="max_jobs")
     def find(
         self,
         *,
         state: State | str | None = None,
         name: str | None = None,
         key: str | None = None,
-        limit: int | None = None,
+        max_jobs: int | None = None,
     ) -> Iterator[JobInfo]:
         """See `Queue.find`."""
-        return pages(lambda: self._queue.find(state=state, name=name, key=key, limit=limit), 100)
+        return pages(
+            lambda: self._queue.find(state=state, name=name, key=key, max_jobs=max_jobs), 100
+        )
 
     def as_actor(self, name: str) -> SyncQueue:
         """See `Queue.as_actor`."""
@@ -182,24 +187,38 @@ class SyncQueue:
         """See `Queue.reset_limits`."""
         run(self._queue.reset_limits(key=key))
 
-    def clear(self, *, delayed: bool = False) -> int:
-        """See `Queue.clear`."""
-        return run(self._queue.clear(delayed=delayed))
-
-    def clean(
-        self, state: State | str, *, older_than: Seconds = 0, limit: int | None = None
-    ) -> int:
-        """See `Queue.clean`."""
-        return run(self._queue.clean(state, older_than=older_than, limit=limit))
-
     def rerun(self, *ids: str, name: str | None = None) -> int:
         """See `Queue.rerun`."""
         return run(self._queue.rerun(*ids, name=name))
 
-    def purge(self, *ids: str, name: str | None = None) -> int:
+    def remove(self, *ids: str) -> int:
+        """See `Queue.remove`."""
+        return run(self._queue.remove(*ids))
+
+    def purge(
+        self,
+        *states: State | str,
+        name: str | None = None,
+        older_than: Seconds = 0,
+        max_jobs: int | None = None,
+    ) -> int:
         """See `Queue.purge`."""
-        return run(self._queue.purge(*ids, name=name))
+        return run(self._queue.purge(*states, name=name, older_than=older_than, max_jobs=max_jobs))
 
     def obliterate(self, *, force: bool = False) -> None:
         """See `Queue.obliterate`."""
         run(self._queue.obliterate(force=force))
+
+    if not TYPE_CHECKING:
+
+        def named(self, name, **options):
+            """See `Queue.named`."""
+            return SyncTask(self._queue.named(name, **options))
+
+        def clear(self, *, delayed=False):
+            """See `Queue.clear`."""
+            return run(self._queue.clear(delayed=delayed))
+
+        def clean(self, state, *, older_than=0, limit=None):
+            """See `Queue.clean`."""
+            return run(self._queue.clean(state, older_than=older_than, limit=limit))

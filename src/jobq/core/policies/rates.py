@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown, to_ms
+from jobq.core.deprecated import renamed_arguments, renamed_attribute
 from jobq.core.policies._base import policy, set_fields
 from jobq.core.queues import Tokens, Window
 from jobq.errors import ConfigError
@@ -11,22 +14,26 @@ from jobq.errors import ConfigError
 
 @policy
 class Rate:
-    """At most `limit` starts per window of `per`, which its first start opens."""
+    """At most `count` starts per window of `per`, which its first start opens."""
 
-    limit: int
+    count: int
     per_ms: int
 
-    def __init__(self, limit: int, *, per: Seconds) -> None:
+    @renamed_arguments(limit="count")
+    def __init__(self, count: int, *, per: Seconds) -> None:
         set_fields(
             self,
-            limit=checks.check_int(limit, "Rate limit", low=1, high=2**31 - 1, error=ConfigError),
+            count=checks.check_int(count, "Rate count", low=1, high=2**31 - 1, error=ConfigError),
             per_ms=to_ms(per, "Rate per", positive=True, whole=True, error=ConfigError),
         )
+
+    if not TYPE_CHECKING:
+        limit = renamed_attribute("limit", "count")
 
     @property
     def data(self) -> Window:
         """As a store keeps it."""
-        return Window(limit=self.limit, per_ms=self.per_ms)
+        return Window(limit=self.count, per_ms=self.per_ms)
 
 
 @policy

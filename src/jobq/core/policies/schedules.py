@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jobq.core import checks, queues
 from jobq.core.checks import Seconds, to_epoch_ms, to_ms
 from jobq.core.crontab import check_expression, check_zone
+from jobq.core.deprecated import renamed_arguments, renamed_attribute
 from jobq.core.policies._base import policy, set_fields
 from jobq.core.queues import ScheduleSpec
 from jobq.core.records import JobSpec, QueueName
@@ -22,9 +23,10 @@ class Cron:
     tz: str
     start_ms: int | None
     end_ms: int | None
-    limit: int | None
+    times: int | None
     catch_up: queues.CatchUp
 
+    @renamed_arguments(limit="times")
     def __init__(
         self,
         expression: str,
@@ -32,11 +34,14 @@ class Cron:
         tz: str = "UTC",
         start: datetime | None = None,
         end: datetime | None = None,
-        limit: int | None = None,
+        times: int | None = None,
         catch_up: Literal["skip", "one", "all"] = "skip",
     ) -> None:
         plain, zone = check_expression(expression), check_zone(tz)
-        set_fields(self, expression=plain, tz=zone, **_range("Cron", start, end, limit, catch_up))
+        set_fields(self, expression=plain, tz=zone, **_range("Cron", start, end, times, catch_up))
+
+    if not TYPE_CHECKING:
+        limit = renamed_attribute("limit", "times")
 
     def spec(self, queue: QueueName, id: str, template: JobSpec) -> ScheduleSpec:
         """The schedule that makes jobs like `template` at these times."""
@@ -48,7 +53,7 @@ class Cron:
             tz=self.tz,
             start_ms=self.start_ms,
             end_ms=self.end_ms,
-            limit=self.limit,
+            limit=self.times,
             catch_up=self.catch_up,
         )
 
@@ -64,9 +69,10 @@ class Every:
     after_complete: bool
     start_ms: int | None
     end_ms: int | None
-    limit: int | None
+    times: int | None
     catch_up: queues.CatchUp
 
+    @renamed_arguments(limit="times")
     def __init__(
         self,
         interval: Seconds,
@@ -74,7 +80,7 @@ class Every:
         after_complete: bool = False,
         start: datetime | None = None,
         end: datetime | None = None,
-        limit: int | None = None,
+        times: int | None = None,
         catch_up: Literal["skip", "one", "all"] = "skip",
     ) -> None:
         set_fields(
@@ -85,8 +91,11 @@ class Every:
             after_complete=checks.check_bool(
                 after_complete, "Every after_complete", error=ConfigError
             ),
-            **_range("Every", start, end, limit, catch_up),
+            **_range("Every", start, end, times, catch_up),
         )
+
+    if not TYPE_CHECKING:
+        limit = renamed_attribute("limit", "times")
 
     def spec(self, queue: QueueName, id: str, template: JobSpec) -> ScheduleSpec:
         """The schedule that makes jobs like `template` at these times."""
@@ -98,13 +107,13 @@ class Every:
             after_complete=self.after_complete,
             start_ms=self.start_ms,
             end_ms=self.end_ms,
-            limit=self.limit,
+            limit=self.times,
             catch_up=self.catch_up,
         )
 
 
 def _range(
-    what: str, start: datetime | None, end: datetime | None, limit: int | None, catch_up: str
+    what: str, start: datetime | None, end: datetime | None, times: int | None, catch_up: str
 ) -> dict[str, Any]:
     start_ms = None if start is None else to_epoch_ms(start, f"{what} start", error=ConfigError)
     end_ms = None if end is None else to_epoch_ms(end, f"{what} end", error=ConfigError)
@@ -113,9 +122,9 @@ def _range(
     return {
         "start_ms": start_ms,
         "end_ms": end_ms,
-        "limit": None
-        if limit is None
-        else checks.check_int(limit, f"{what} limit", low=1, error=ConfigError),
+        "times": None
+        if times is None
+        else checks.check_int(times, f"{what} times", low=1, error=ConfigError),
         "catch_up": checks.check_choice(
             catch_up, f"{what} catch_up", ("skip", "one", "all"), error=ConfigError
         ),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jobq.core import checks, records
 from jobq.core.checks import Seconds, shown
+from jobq.core.deprecated import renamed_arguments, renamed_attribute
 from jobq.core.policies._base import policy, set_fields
 from jobq.errors import InvalidJob
 
@@ -14,32 +15,36 @@ from jobq.errors import InvalidJob
 class Unique:
     """Which calls count as the same one: those that agree in `fields` of their arguments (none named: in all of them).
 
-    simple: until the job ends (or `ttl`) · throttle: for `ttl`, whatever happens · debounce: replaces the pending one and
-    waits `ttl` anew · keep_last: while one runs, later ones become a single follow-up with the newest data.
+    simple: until the job ends (or `period`) · throttle: for `period`, whatever happens · debounce: replaces the pending one
+    and waits `period` again · keep_last: while one runs, later ones become a single follow-up with the newest data.
     """
 
     fields: tuple[str, ...]
     mode: records.UniqueMode
-    ttl_ms: int | None
+    period_ms: int | None
 
+    @renamed_arguments(ttl="period")
     def __init__(
         self,
         *fields: str,
-        ttl: Seconds | None = None,
+        period: Seconds | None = None,
         mode: Literal["simple", "throttle", "debounce", "keep_last"] = "simple",
     ) -> None:
         for field in fields:
             if not isinstance(field, str) or not field:
                 raise InvalidJob(f"Unique field {shown(field)} is not the name of a parameter")
         checks.check_choice(mode, "Unique mode", ("simple", "throttle", "debounce", "keep_last"))
-        if ttl is None and mode in ("throttle", "debounce"):
-            raise InvalidJob(f"Unique mode={mode!r} needs a ttl: for how long?")
+        if period is None and mode in ("throttle", "debounce"):
+            raise InvalidJob(f"Unique mode={mode!r} needs period=: for how long?")
         set_fields(
             self,
             fields=tuple(dict.fromkeys(fields)),
             mode=mode,
-            ttl_ms=checks.check_ttl(ttl, "Unique ttl"),
+            period_ms=checks.check_ttl(period, "Unique period"),
         )
+
+    if not TYPE_CHECKING:
+        ttl_ms = renamed_attribute("ttl_ms", "period_ms")
 
     @staticmethod
     def of(value: object) -> Unique | None:

@@ -113,7 +113,7 @@ class _Rows:
 
     def _task(self, name: str) -> Task[..., Any]:
         if name not in self._tasks:
-            self._tasks[name] = self.queue.named(name)
+            self._tasks[name] = self.queue.task_by_name(name)
         return self._tasks[name]
 
     def _id(self, name: str, row: Mapping[str, Any]) -> str:

@@ -1,0 +1,40 @@
+"""`Task.queue`: the name of a task's queue, which until 0.2 was the Queue itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobq.core.deprecated import warn_renamed
+
+
+class QueueNameOfTask(str):
+    """`Task.queue`: the name of the task's queue.
+
+    Until 0.2 it was the Queue itself, so its attributes are still found here, with a warning."""
+
+    __slots__ = ("_queue",)
+    _queue: Any
+
+    @classmethod
+    def of(cls, name: str, queue: Any) -> QueueNameOfTask:
+        """The name of this queue."""
+        made = cls(name)
+        made._queue = queue
+        return made
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute == "_queue":  # not set: a copy made by pickle or copy
+            raise AttributeError(attribute)
+        value = getattr(self._queue, attribute)
+        if attribute.startswith("_"):
+            warn_renamed("task.queue as a Queue", "the Queue object")
+        else:
+            warn_renamed(f"task.queue.{attribute}", f"the Queue object: queue.{attribute}")
+        return value
+
+    def find(self, *args: Any, **kwargs: Any) -> Any:
+        """`str.find`, or, with keyword arguments or none, `Queue.find`."""
+        if args:
+            return super().find(*args)
+        warn_renamed("task.queue.find", "the Queue object: queue.find")
+        return self._queue.find(**kwargs)
