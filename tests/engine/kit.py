@@ -197,6 +197,7 @@ class Proxy:
         self.lose: Callable[[str], bool] = lambda method: False
         self.before: Callable[[str, tuple[Any, ...]], Awaitable[None]] | None = None
         self.after: Callable[[str, Any], Awaitable[None]] | None = None
+        self.on_claim: Callable[[str, Claim | None], Awaitable[None]] | None = None
         self.down = False
         self.refused = 0
         self.lanes = getattr(store, "lanes", 1)
@@ -241,6 +242,8 @@ class Proxy:
             root.calls.append((name, args, kwargs))
             if root.before is not None:
                 await root.before(name, args)
+            if root.on_claim is not None and name == "settle":
+                await root.on_claim(name, kwargs.get("then"))
             answer = await real(*args, **kwargs)
             if root.after is not None:
                 await root.after(name, answer)

@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import pytest
 
+from jobq import executors
+from jobq.api.worker import Worker
 from jobq.core.commands import Cancel
 from jobq.core.queues import QueueConfig
 from jobq.core.records import Claim, JobKey, Release
@@ -97,13 +99,9 @@ async def test_nothing_is_claimed_while_it_runs_and_all_is_afterwards(
     assert scene.beside == [set()]
 
 
-async def released(bench: Bench) -> None:
-    """The job on its last chance was claimed while others ran, and released."""
-
-    async def seen() -> bool:
-        return (await bench.kinds())["released"] == 1
-
-    await eventually(seen)
+async def left(worker: Worker) -> None:
+    """The store has told the worker that the job on its last chance is next, and the worker claims nothing."""
+    await eventually(lambda: worker._stations and worker._stations[0].fetcher._chance.closed)
 
 
 async def test_it_waits_in_its_queue_for_other_runs_to_end_and_to_be_settled(
@@ -111,9 +109,9 @@ async def test_it_waits_in_its_queue_for_other_runs_to_end_and_to_be_settled(
 ) -> None:
     id = await frail(bench, "alone")
     other = await bench.add("other", priority=1)
-    async with bench.through(line).worker(concurrency=10):
+    async with bench.through(line).worker(concurrency=10) as worker:
         await soon(scene.other)
-        await released(bench)  # if `other` kills the worker now, that is no stall of this job
+        await left(worker)  # if `other` kills the worker now, that is no stall of this job
         assert (await bench.get(id)).state is State.WAITING
         settling, settle = asyncio.Event(), asyncio.Event()
 
@@ -133,14 +131,15 @@ async def test_it_waits_in_its_queue_for_other_runs_to_end_and_to_be_settled(
         scene.end_alone.set()
         assert (await bench.ended(id)).state is State.COMPLETED
     assert scene.beside == [set()]
+    assert (await bench.kinds())["released"] == 0
 
 
 async def test_another_worker_that_is_alone_runs_it_meanwhile(bench: Bench, scene: Scene) -> None:
     id = await frail(bench, "alone")
     await bench.add("other", priority=1)
-    async with bench.worker(concurrency=10):
+    async with bench.worker(concurrency=10) as worker:
         await soon(scene.other)
-        await released(bench)
+        await left(worker)
         async with bench.worker(concurrency=10):
             await soon(scene.alone)
             scene.end_alone.set()
@@ -151,20 +150,62 @@ async def test_another_worker_that_is_alone_runs_it_meanwhile(bench: Bench, scen
 
 
 async def test_a_job_of_another_store_that_kills_the_worker_is_no_stall_of_it(
-    bench: Bench, scene: Scene
+    bench: Bench, scene: Scene, store: Store
 ) -> None:
+    id = await frail(bench, "alone")
+    await store.pause(bench.qname)
     async with open_store(f"memory://{uuid4().hex}") as elsewhere:
         second = Bench(elsewhere, "second")
         second.tasks = bench.tasks
         await second.add("other")
-        async with worker_on(bench, second, concurrency=10):
+        async with worker_on(bench, second, concurrency=10) as worker:
             await soon(scene.other)
-            id = await frail(bench, "alone")
-            await released(bench)
-            assert (await bench.get(id)).state is State.WAITING
+            await store.resume(bench.qname)
+            await left(worker)
+            record = await bench.get(id)
+            assert (record.state, record.attempt) == (State.WAITING, 1)  # no claim has taken it
             scene.end_other.set()
             scene.end_alone.set()
             assert (await bench.ended(id)).state is State.COMPLETED
+    assert scene.beside == [set()]
+    assert (await bench.kinds())["released"] == 0
+
+
+async def test_a_claim_is_alone_only_while_no_other_claim_of_the_worker_is_under_way(
+    bench: Bench, scene: Scene, line: Proxy
+) -> None:
+    await frail(bench, "alone")
+    scene.end_alone.set()
+    async with open_store(f"memory://{uuid4().hex}") as elsewhere:
+        second_line = Proxy(elsewhere)
+        under_way = 0
+        seen: list[
+            tuple[bool, int]
+        ] = []  # of each claim: is it alone, and how many others are under way
+
+        async def sent(method: str, then: Claim | None) -> None:
+            nonlocal under_way
+            if then is not None:
+                seen.append((then.alone, under_way))
+                under_way += 1
+
+        async def answered(method: str, found: Any) -> None:
+            nonlocal under_way
+            if method == "settle":
+                await asyncio.sleep(0)
+                under_way -= 1
+
+        for each in (line, second_line):
+            each.on_claim, each.after = sent, answered
+        second = Bench(second_line, "second")  # type: ignore[arg-type]
+        second.tasks = bench.tasks
+        scene.end_other.set()
+        async with worker_on(bench.through(line), second, concurrency=4):
+            for _ in range(30):
+                await second.add("other")
+            await second.all_in(State.COMPLETED, 30)
+            await bench.all_in(State.COMPLETED, 1)
+    assert [others for alone, others in seen if alone] == [0]
 
 
 async def test_after_one_lease_it_starts_beside_those_left_and_its_own_lease_is_kept(
@@ -182,7 +223,7 @@ async def test_after_one_lease_it_starts_beside_those_left_and_its_own_lease_is_
         (State.COMPLETED, 1),
         (State.COMPLETED, 0),
     ]
-    assert "starts beside others" in caplog.text
+    assert "starts beside other jobs" in caplog.text
 
 
 async def test_after_its_time_the_worker_claims_again_beside_it(bench: Bench, scene: Scene) -> None:
@@ -247,9 +288,58 @@ async def test_a_queue_in_another_store_is_not_claimed_from_either(
             assert (await bench.ended(id)).state is State.COMPLETED
 
 
+async def test_jobs_that_other_claims_bring_meanwhile_run_before_it(
+    bench: Bench, scene: Scene, store: Store
+) -> None:
+    id = await frail(bench, "alone")
+    await store.pause(bench.qname)
+    under_way, answer = asyncio.Event(), asyncio.Event()
+
+    async def hold(method: str, found: Any) -> None:
+        if method == "settle" and found.leases and found.leases[0].id == "late":
+            under_way.set()
+            await answer.wait()
+
+    async with open_store(f"memory://{uuid4().hex}") as elsewhere:
+        line = Proxy(elsewhere)
+        line.after = hold
+        second = Bench(line, "second")  # type: ignore[arg-type]
+        second.tasks = bench.tasks
+        for _ in range(2):
+            await second.add("other")
+        async with worker_on(bench, second, concurrency=2) as worker:
+            await second.all_in(State.ACTIVE, 2)
+            await store.resume(bench.qname)
+            waits_for_slot(worker, 0)  # so the stations share the slots that come free
+            await elsewhere.put([second.spec("other", id="late")])
+            scene.end_other.set()
+            await soon(under_way)
+            await left(worker)
+            scene.other.clear()
+            scene.end_other.clear()
+            answer.set()
+            await soon(scene.other)
+            assert not scene.alone.is_set()
+            scene.end_other.set()
+            await soon(scene.alone)
+            (late,) = await elsewhere.get([JobKey(second.qname, "late")])
+            assert late is not None
+            assert (late.state, late.attempt) == (State.COMPLETED, 1)
+            scene.end_alone.set()
+            await bench.ended(id)
+    assert scene.beside == [set()]
+
+
+def waits_for_slot(worker: Worker, station: int) -> None:
+    """The station's fetcher has found no free slot: until it gets one, the others take a share of what is free."""
+    fetcher = worker._stations[station].fetcher
+    fetcher._slots._hungry.add(fetcher._bell)
+
+
 class Two:
-    """A worker of two slots on two stores. A job on its last chance arrives from the first store while the answer of the second,
-    which brings the job `late`, is on its way: it comes when `answer` is set."""
+    """A worker on two stores. The first takes longer than a lease to answer the claim of a job on its last chance, so the worker
+    claims from the second store. The job arrives while that claim, which brings the job `late`, is under way: it is answered
+    when `answer` is set."""
 
     def __init__(
         self, bench: Bench, scene: Scene, line: Proxy, elsewhere: Store, **options: Any
@@ -258,7 +348,11 @@ class Two:
         self.second_line = Proxy(elsewhere)
         self.second = Bench(self.second_line, "second")  # type: ignore[arg-type]
         self.second.tasks = bench.tasks
-        self.under_way, self.answer = asyncio.Event(), asyncio.Event()
+        self.granted, self.under_way, self.answer = (
+            asyncio.Event(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
         self.second_line.after, line.after = self._hold, self._arrive_second
         self.worker = worker_on(bench.through(line), self.second, concurrency=2, **options)
 
@@ -269,27 +363,27 @@ class Two:
 
     async def _arrive_second(self, method: str, found: Any) -> None:
         if method == "settle" and found.leases and found.leases[0].last_chance:
+            self.granted.set()
             await soon(self.under_way)
 
     async def play(self) -> None:
         """Until the job waits for its turn."""
-        await self.bench.all_in(
-            State.ACTIVE, 2
-        )  # both stations wait for a slot, and will share what comes free
+        stations = self.worker._stations
+        await eventually(lambda: all(station.fetcher._asleep for station in stations))
+        waits_for_slot(self.worker, 1)
+        await (await self.bench.store()).resume(self.bench.qname)
+        await soon(self.granted)
         await self.store.put([self.second.spec("other", id="late")])
-        self.scene.end_other.set()
-        await soon(self.under_way)
         first = self.worker._stations[0]
+        first.fetcher._chance._open()  # as after one lease without an answer
         await eventually(lambda: first.fetcher._chance.waiting_in(first.runner))
-        self.scene.end_other.clear()
 
 
 async def test_what_another_exchange_brings_meanwhile_is_released_before_it_starts(
     bench: Bench, scene: Scene, line: Proxy
 ) -> None:
     id = await frail(bench, "alone")
-    for _ in range(2):
-        await bench.add("other", priority=1)
+    await (await bench.store()).pause(bench.qname)
     async with open_store(f"memory://{uuid4().hex}") as elsewhere:
         two = Two(bench, scene, line, elsewhere)
         async with two.worker:
@@ -310,8 +404,7 @@ async def test_a_store_that_does_not_answer_holds_it_up_for_one_lease_only(
     bench: Bench, scene: Scene, line: Proxy
 ) -> None:
     await frail(bench, "alone")
-    for _ in range(2):
-        await bench.add("other", priority=1)
+    await (await bench.store()).pause(bench.qname)
     async with open_store(f"memory://{uuid4().hex}") as elsewhere:
         two = Two(bench, scene, line, elsewhere, lease=0.4)
         async with two.worker:
@@ -367,31 +460,79 @@ async def test_plain_functions_wait_for_their_turn_as_well(bench: Bench, scene: 
 
     id = await frail(bench, "plain")
     await bench.add("other", priority=1)
-    async with bench.worker(concurrency=10):
+    async with bench.worker(concurrency=10) as worker:
         await soon(scene.other)
-        await released(bench)
+        await left(worker)
         scene.end_other.set()
         assert (await bench.ended(id)).state is State.COMPLETED
     assert seen == [set()]
 
 
 @pytest.mark.parametrize("executor", ["process", "command"])
-async def test_a_job_in_a_process_of_its_own_need_not_be_alone(
-    bench: Bench, scene: Scene, executor: str
+async def test_a_worker_whose_jobs_all_have_their_own_process_takes_it_beside_others(
+    bench: Bench, scene: Scene, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(executors._MODULES, executor, "jobq.executors.inline")
     await frail(bench, "alone")
     await bench.add("other", priority=1)
-    bench.tasks["alone"].executor = executor
-    worker = bench.worker(concurrency=10)
-    bench.tasks["alone"].executor, inline = "inline", bench.tasks["alone"]
-    async with worker:
-        worker._executors[executor] = worker._executors["inline"]
-        inline.executor = executor
-        await soon(scene.alone)
+    for task in bench.tasks.values():
+        task.executor = executor
+    async with bench.worker(concurrency=10):
         await soon(scene.other)
+        await soon(scene.alone)
+        assert scene.running == {"alone", "other"}
         scene.end_alone.set()
         scene.end_other.set()
         await bench.all_in(State.COMPLETED, 2)
+
+
+async def test_a_job_with_its_own_process_waits_where_other_tasks_could_kill_the_worker(
+    bench: Bench, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(executors._MODULES, "process", "jobq.executors.inline")
+    await frail(bench, "alone")
+    await bench.add("other", priority=1)
+    bench.tasks["alone"].executor = "process"
+    async with bench.worker(concurrency=10) as worker:
+        await soon(scene.other)
+        await left(worker)
+        scene.end_other.set()
+        await soon(scene.alone)
+        assert scene.beside == [set()]
+        after = await bench.add("other")  # the worker claims beside it: it cannot be killed by it
+        await bench.ended(after)
+        scene.end_alone.set()
+        await bench.all_in(State.COMPLETED, 3)
+
+
+async def test_a_worker_with_no_free_slot_takes_it_when_one_comes_free(
+    bench: Bench, scene: Scene
+) -> None:
+    id = await frail(bench, "alone")
+    await bench.add("other", priority=1)
+    scene.end_alone.set()
+    async with bench.worker(concurrency=1, lease=0.3):
+        await soon(scene.other)
+        scene.end_other.set()
+        assert (await bench.ended(id)).state is State.COMPLETED
+    assert scene.beside == [set()]
+
+
+async def test_a_job_taken_by_another_worker_meanwhile_does_not_stop_the_claims(
+    bench: Bench, scene: Scene, store: Store
+) -> None:
+    id = await frail(bench, "alone")
+    await bench.add("other", priority=1)
+    async with bench.worker(concurrency=10) as worker:
+        await soon(scene.other)
+        await left(worker)
+        found = await steal(store, bench.qname)
+        assert [lease.id for lease in found.leases] == [id]
+        scene.end_other.set()
+        after = await bench.add("other")
+        assert (await bench.ended(after)).state is State.COMPLETED
+        assert not worker._stations[0].fetcher._chance.closed
+    assert scene.beside == []
 
 
 # ── waiting in vain ───────────────────────────────────────────────────────────────────────────────
@@ -404,7 +545,7 @@ async def test_a_worker_that_stops_while_others_run_leaves_it_unstarted(
     await bench.add("other", priority=1)
     async with bench.worker(concurrency=10) as worker:
         await soon(scene.other)
-        await released(bench)
+        await left(worker)
         stopping = asyncio.create_task(worker.stop())
         scene.end_other.set()
         await stopping
@@ -416,8 +557,7 @@ async def test_a_worker_that_stops_releases_it_unstarted(
     bench: Bench, scene: Scene, line: Proxy
 ) -> None:
     id = await frail(bench, "alone")
-    for _ in range(2):
-        await bench.add("other", priority=1)
+    await (await bench.store()).pause(bench.qname)
     async with open_store(f"memory://{uuid4().hex}") as elsewhere:
         two = Two(bench, scene, line, elsewhere)
         async with two.worker:
@@ -435,8 +575,7 @@ async def test_cancelled_or_lost_while_it_waits_it_never_starts_and_the_worker_g
     bench: Bench, scene: Scene, line: Proxy, store: Store, how: str
 ) -> None:
     id = await frail(bench, "alone")
-    for _ in range(2):
-        await bench.add("other", priority=1)
+    await (await bench.store()).pause(bench.qname)
     async with open_store(f"memory://{uuid4().hex}") as elsewhere:
         two = Two(bench, scene, line, elsewhere)
         async with two.worker:

@@ -8,6 +8,7 @@ import pytest
 
 from jobq import JobRef
 from jobq.api.stopped import Stopped
+from jobq.core.policies import Retry
 from jobq.core.states import State
 from jobq.engine.handler import BatchSize
 from jobq.stores import open_store
@@ -73,7 +74,7 @@ async def test_a_worker_that_never_started_has_nothing_to_tell(bench: Bench) -> 
 # ── KeyboardInterrupt ──
 
 
-@pytest.mark.parametrize("kind", ["inline", "thread", "batch"])
+@pytest.mark.parametrize("kind", ["inline", "thread", "batch", "child task", "batch child task"])
 async def test_a_keyboard_interrupt_in_a_handler_releases_its_job_and_stops_the_worker(
     bench: Bench, kind: str
 ) -> None:
@@ -96,6 +97,21 @@ async def test_a_keyboard_interrupt_in_a_handler_releases_its_job_and_stops_the_
         def work() -> None:  # type: ignore[misc]  # another kind of the same handler
             raise KeyboardInterrupt
 
+    elif kind == "child task":
+
+        @bench.task
+        async def work() -> None:
+            child = asyncio.create_task(raises(KeyboardInterrupt()))
+            await asyncio.Event().wait()
+            await child
+
+    elif kind == "batch child task":
+
+        @bench.task(batch=BatchSize(size=10, linger_ms=0))
+        async def work(items: list[object]) -> list[object]:  # type: ignore[misc]
+            await asyncio.gather(raises(KeyboardInterrupt()))
+            return items
+
     else:
 
         @bench.task(batch=BatchSize(size=10, linger_ms=0))
@@ -105,7 +121,7 @@ async def test_a_keyboard_interrupt_in_a_handler_releases_its_job_and_stops_the_
     other = await bench.add("beside")
     running = asyncio.ensure_future(bench.worker().run())
     await soon(beside_begun)
-    id = await bench.add("work", *([1] if kind == "batch" else []))
+    id = await bench.add("work", *([1] if "batch" in kind else []))
 
     async def released() -> bool:
         return "released" in await bench.kinds()
@@ -116,6 +132,65 @@ async def test_a_keyboard_interrupt_in_a_handler_releases_its_job_and_stops_the_
     record = await bench.get(id)
     assert (record.state, record.failures, record.stalls) == (State.WAITING, 0, 0)
     assert (await bench.get(other)).state is State.COMPLETED
+
+
+async def raises(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize("grouped", [True, False])
+async def test_sys_exit_in_a_child_task_fails_its_job_and_the_worker_goes_on(
+    bench: Bench, awaited: bool, grouped: bool
+) -> None:
+    @bench.task(retry=Retry(0))
+    async def work() -> None:
+        async with asyncio.TaskGroup() as group:
+            child = (group if grouped else asyncio).create_task(raises(SystemExit(3)))
+            await (child if awaited else asyncio.Event().wait())
+
+    @bench.task
+    async def after() -> None:
+        pass
+
+    id = await bench.add("work")
+    async with bench.worker():
+        record = await bench.ended(id)
+        assert (record.state, record.failures) == (State.FAILED, 1)
+        assert record.failure is not None
+        assert record.failure.type == "SystemExit"
+        assert (await bench.ended(await bench.add("after"))).state is State.COMPLETED
+
+
+async def test_child_tasks_of_a_handler_work_as_usual(bench: Bench) -> None:
+    seen: list[str] = []
+
+    async def child(name: str) -> str:
+        await asyncio.sleep(0)
+        return name
+
+    @bench.task
+    async def work() -> None:
+        seen.append(await asyncio.create_task(child("result"), name="named"))
+        waits = asyncio.create_task(asyncio.Event().wait())
+        never_begun = asyncio.create_task(child("never"))
+        never_begun.cancel()
+        await asyncio.sleep(0)
+        waits.cancel()
+        for task in (waits, never_begun):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        seen.append(repr(waits))
+        with pytest.raises(ValueError, match="boom"):
+            await asyncio.create_task(raises(ValueError("boom")))
+
+    before = asyncio.get_running_loop().get_task_factory()
+    id = await bench.add("work")
+    async with bench.worker(), bench.worker():
+        assert (await bench.ended(id)).state is State.COMPLETED
+    assert seen[0] == "result"
+    assert "Event.wait" in seen[1]
+    assert asyncio.get_running_loop().get_task_factory() is before
 
 
 def test_a_program_with_a_worker_beside_it_hears_of_the_interrupt_when_the_job_is_released() -> (

@@ -251,21 +251,30 @@ def lane_of(call: str) -> int:
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker asks for: up to `limit` jobs it can start now, from `queues` in this order."""
+    """What a worker asks for: up to `limit` jobs it can start now, from `queues` in this order.
+
+    `alone`: the worker runs nothing else and has no other claim under way. Only such a claim is given a job on its last chance.
+    """
 
     queues: tuple[QueueName, ...]
     limit: int
     lease_ms: int
+    alone: bool = True
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to an exchange. Every outcome not named in `stale` was applied."""
+    """The answer to an exchange. Every outcome not named in `stale` was applied.
+
+    `last_chance`: the next job of one of the queues is on its last chance and could start now, but this claim was not alone,
+    or has other leases. The worker should claim it alone soon: nothing behind it in that queue is claimed before it.
+    """
 
     stale: tuple[LeaseRef, ...] = ()
     leases: tuple[Lease, ...] = ()
     next_due_ms: int | None = (
         None  # from now until the next job of these queues may become claimable by itself
     )
+    last_chance: bool = False
     asleep: bool = False  # there was nothing to claim, and the store knows: what comes wakes the worker (see `sleep`)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.core.decide import Raised, Released
 from jobq.core.records import AnyOutcome, Complete
+from jobq.engine.child_tasks import in_batch
 from jobq.engine.handler import Handler
 from jobq.engine.run import Run
 
@@ -114,6 +115,7 @@ class Batches:
         runs, items = self._bound(batch)
         if not runs:
             return
+        in_batch.set(runs[0])
         try:
             results = await runner.executors[handler.executor].call(
                 runs[0], handler.fn, [items], {}

@@ -189,8 +189,10 @@ class Fetcher:
             )
         self._slots.give(limit - len(leases))  # those it does not fill
         self._runner.start(leases, since)
-        if limit and self._chance.first is not None:
-            self._chance.asked(self._runner)
+        if claim is not None and claim.alone:
+            self._chance.answered(self._runner)
+        if settled.last_chance:
+            self._chance.expect(self._runner)
         return len(leases), settled
 
     def _take(self, most: int) -> list[Run]:
@@ -203,11 +205,19 @@ class Fetcher:
         """As many as there are free slots, which are taken now."""
         if self._stopping or self._paused or self._chance.bars(self._runner):
             return None
+        alone = self._chance.may_take(self._runner)
         limit = self._slots.take(self._bell, most)
         if not limit:
             return None
+        if alone:
+            self._chance.asks(self._runner)
         self._turn = (self._turn + 1) % len(self._orders)
-        return Claim(queues=self._orders[self._turn], limit=limit, lease_ms=self._settings.lease_ms)
+        return Claim(
+            queues=self._orders[self._turn],
+            limit=limit,
+            lease_ms=self._settings.lease_ms,
+            alone=alone,
+        )
 
     def _settled(self, runs: Sequence[Run], stale: Sequence[LeaseRef]) -> None:
         self._runner.settled(runs)

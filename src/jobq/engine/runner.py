@@ -20,9 +20,10 @@ from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseSt
 from jobq.core.verdicts import unreadable
 from jobq.engine.batches import Batches
 from jobq.engine.builtin import BUILTIN
+from jobq.engine.child_tasks import unguarded
 from jobq.engine.handler import Handler
 from jobq.engine.journal import Journal
-from jobq.engine.last_chance import LastChance
+from jobq.engine.last_chance import LastChance, is_isolated
 from jobq.engine.notes import Notes
 from jobq.engine.run import LeaseOver, Run
 from jobq.engine.settings import Settings
@@ -75,6 +76,9 @@ class Runner:
         self.parting: list[Run] = []  # runs that were settled after refuse()
         self.interrupted = interrupted
         self.batches = Batches(self)
+        self.isolated = all(
+            is_isolated(handler) for handlers in tasks.values() for handler in handlers.values()
+        )  # no job of these queues can kill the worker
         self._tasks = tasks
         self.executors = executors
         self._slots = slots
@@ -85,6 +89,7 @@ class Runner:
         self._unknown: set[tuple[QueueName, str]] = (
             set()
         )  # tasks that were asked for and are not there
+        self._create_task = unguarded(self.loop)
         self._early: set[JobKey] = set()  # cancels heard of jobs whose lease has not arrived yet
 
     # ── starting ──
@@ -152,7 +157,7 @@ class Runner:
             self.batches.add(run, handler)
             return
         run.executor = executor
-        run.task = self.loop.create_task(self._run(run, lease, handler, executor))
+        run.task = self._create_task(self._run(run, lease, handler, executor))
         self.arm(run, handler, run.since)
 
     def arm(self, run: Run, handler: Handler, begun: float) -> None:
@@ -335,6 +340,20 @@ class Runner:
             self.batches.told(run)
         elif run.task is not None:
             self.loop.call_soon(run.task.cancel)
+
+    def exited(self, run: Run, error: BaseException) -> None:
+        """A task that the run's handler created raised KeyboardInterrupt or SystemExit: end the run as if the handler had."""
+        stops = isinstance(error, KeyboardInterrupt)
+        batch = run.batch
+        for each in (run,) if batch is None else batch.runs:
+            if not each.concluded:
+                each.end = each.end or (Released() if stops else Raised(error))
+        if batch is not None and batch.task is not None:
+            self.loop.call_soon(batch.task.cancel)
+        elif not run.concluded:
+            self._interrupt(run)
+        if stops:
+            self.interrupted()
 
     def hand_back(self) -> None:
         """Interrupt everything that runs; what ends by that is released. `release_rest` does not wait any longer."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from jobq.core.pace import Pace
 from jobq.core.records import QueueName
 from jobq.core.workers import WorkerRecord, WorkerRequest
+from jobq.engine import child_tasks
 from jobq.engine.clock import wall_clock
 from jobq.engine.fetcher import Fetcher
 from jobq.engine.handler import Handler
@@ -110,6 +111,7 @@ class Station:
 
     def start(self) -> None:
         """Begin to work."""
+        child_tasks.guard(self._loop)
         self._keeper.start()
         self._tasks = [
             self._loop.create_task(service.run(), name=f"jobq {service.name}")
@@ -165,6 +167,7 @@ class Station:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._notes.aclose()
         await self._keeper.stop()
+        child_tasks.unguard(self._loop)
         try:
             async with asyncio.timeout(self._settings.farewell_ms / 1000):
                 await self._leader.resign()

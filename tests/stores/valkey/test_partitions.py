@@ -303,3 +303,30 @@ async def test_a_last_chance_is_alone_among_all_partitions(
             )
         assert [each for each in together if True in each] == [[True]] * 5
         assert sum(map(len, together)) == 45
+
+
+async def test_a_busy_worker_leaves_a_last_chance_in_its_partition(
+    queue: QueueName, server: Server
+) -> None:
+    now = [1_700_000_000_000]
+    async with open_store(server.url, clock=lambda: now[0]) as store:
+        await store.declare(queue, QueueConfig(partitions=PARTS, max_stalls={"task": 1}))
+        await store.put([spec(queue, "frail")])
+        assert len(await take(store, queue, 50, lease_ms=1000)) == 1
+        now[0] += 2000
+        await store.tick()
+        await store.put([spec(queue, f"j{n}", name="sturdy") for n in range(40)])
+        busy = Claim(queues=(queue,), limit=50, lease_ms=30_000, alone=False)
+        taken: list[str] = []
+        for call in range(3):
+            settled = await store.settle([], worker="busy", call=f"busy{call}", then=busy)
+            assert (settled.last_chance, settled.asleep) == (True, False)
+            taken += [lease.id for lease in settled.leases]
+        assert "frail" not in taken
+        assert taken, "the other partitions are claimed from"
+        alone: list[str] = []
+        while leases := await take(store, queue, 50):
+            alone += [lease.id for lease in leases if lease.last_chance]
+        assert alone == ["frail"]
+        settled = await store.settle([], worker="busy", call="last", then=busy)
+        assert (settled.leases, settled.last_chance, settled.asleep) == ((), False, True)

@@ -81,15 +81,18 @@ class HotStore(Protocol):
         this claim, until `lease_ms` from now.
 
         A job on its last chance (`core.stalls`) is claimed alone: it is the only lease of the
-        reply, or the claim ends before it. If it is the first job that can be claimed, it is
-        claimed, so such a job never makes a claim come back empty.
+        reply, or the claim of its queue ends before it. Only a claim that is `alone` takes it, and
+        only if it is the first job that can be claimed. Otherwise a job on its last chance at the
+        head of a queue stays there, `Settled.last_chance` is True, the worker does not count as
+        asleep, and sleeping workers are woken for the jobs left. A job that could not start anyway
+        (queue paused, limit or rate used up, key busy) does not set `last_chance`.
 
         `call` names the exchange and is unique for the worker. Repeating a call changes nothing and
         returns the first reply again. A call belongs to a lane (`core.records.lane_of`). A worker
         has one exchange at a time in each lane, and the store remembers the last call of each.
 
-        If the call settles nothing and finds nothing to claim, `asleep` is True. New work then
-        wakes the worker (see `sleep`) until its next exchange.
+        If the call settles nothing, finds nothing to claim and leaves no job on its last chance,
+        `asleep` is True. New work then wakes the worker (see `sleep`) until its next exchange.
         """
         ...
 

@@ -190,9 +190,14 @@ class Desk:
     # ── working ───────────────────────────────────────────────────────────────────────────────────
 
     def claiming(
-        self, n: int = 1, *, lease_ms: int = LEASE, queues: tuple[QueueName, ...] = ()
+        self,
+        n: int = 1,
+        *,
+        lease_ms: int = LEASE,
+        queues: tuple[QueueName, ...] = (),
+        alone: bool = True,
     ) -> Claim:
-        return Claim(queues=queues or (self.queue,), limit=n, lease_ms=lease_ms)
+        return Claim(queues=queues or (self.queue,), limit=n, lease_ms=lease_ms, alone=alone)
 
     async def exchange(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobq.core.stalls import is_last_chance, max_stalls
+from jobq.stores.sqlite import rates
 from jobq.stores.sqlite.rows import unpack_options
 from jobq.stores.sqlite.tx import HOT, QueueRow, Tx
 
@@ -23,24 +24,23 @@ def is_last(queue: QueueRow, stalls: int, name: str, packed: bytes | None) -> bo
 
 
 def room(tx: Tx, queue: QueueRow, wanted: int, *, alone: bool) -> int:
-    """How many jobs of the head of a plain queue go together: those before the first last chance, or that one alone.
+    """How many jobs at the head of a plain queue a claim may take together.
 
-    Without `alone` the reply has other jobs already, and a last chance at the head has to wait for the next claim."""
+    These are the jobs before the first one that is on its last chance. If that job is at the head, the claim takes it and
+    nothing else. Without `alone` it takes nothing, and the queue is added to `tx.last_chances` if the job could start now."""
     rows = tx.execute(HOT["chances"], (queue.qid, tx.now, wanted)).fetchall()
-    return _together([is_last(queue, *row) for row in rows], wanted, alone)
+    together = _together([is_last(queue, *row) for row in rows], wanted, alone)
+    if not together and rates.pays_for(queue, unpack_options(rows[0][2]).cost, tx.now):
+        tx.last_chances.add(queue.qid)
+    return together
 
 
 def together(queue: QueueRow, heads: list[Any], *, alone: bool) -> list[Any]:
-    """The same for the heads of the lines of keys (see `next_keys`): those that go together."""
-    return heads[
-        : _together(
-            [is_last(queue, head[9], head[5], head[15]) for head in heads], len(heads), alone
-        )
-    ]
+    """The same for a keyed queue: which of the next jobs of its keys (see `next_keys`) a claim may take together."""
+    last = [is_last(queue, head[9], head[5], head[15]) for head in heads]
+    return heads[: _together(last, len(heads), alone)]
 
 
 def _together(last: list[bool], wanted: int, alone: bool) -> int:
     first = last.index(True) if True in last else None
-    if first is None:
-        return wanted
-    return first or int(alone)
+    return wanted if first is None else first or int(alone)

@@ -49,7 +49,13 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
         upkeep.queue_due(tx, queue, UPKEEP)
         room = wanted.limit - len(leases)
         if room > 0 and not queue.paused and not alone:
-            found = _claim_from(tx, queue, room, wanted.lease_ms, worker, call, alone=not leases)
+            found = _claim_from(
+                tx, queue, room, wanted.lease_ms, worker, call, alone=wanted.alone and not leases
+            )
+            if queue.qid in tx.last_chances:
+                tx.woken[queue.qid] = max(
+                    1, queue.counts[WAITING]
+                )  # a worker that is alone may take it
             leases += found
             if found and found[0].last_chance:
                 alone = True
@@ -161,6 +167,12 @@ def _claim_keyed(
         wanted = room - len(rows)
         heads = tx.execute(KEYED["next_keys"], (queue.qid, tx.now, wanted)).fetchall()
         going = chances.together(queue, heads, alone=alone and not rows) if frail else heads
+        if heads and not going and not rows:  # a last chance is next, and the caller is not alone
+            if rates.key_pays_for(tx, queue, heads[0]):
+                tx.last_chances.add(queue.qid)
+            elif queue.held_ms <= tx.now:
+                continue  # its key must wait: look at the other keys
+            break
         overrides = keys.overrides(tx, queue.qid, [head[4] for head in going])
         chosen = rates.keys_affordable(tx, queue, going, overrides)
         tx.connection.executemany(

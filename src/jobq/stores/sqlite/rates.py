@@ -105,6 +105,29 @@ def affordable(tx: Tx, queue: QueueRow, wanted: int) -> list[int]:
     return chosen
 
 
+def pays_for(queue: QueueRow, cost: int, now: int) -> bool:
+    """Whether the queue's bucket can pay for a start of this cost. It does not pay yet. If it cannot, the queue is held."""
+    rate = queue.settings.effective.rate
+    if not isinstance(rate, Tokens):
+        return True
+    meter = Meter(rate, queue.rate, now)
+    if meter.take(cost):
+        return True
+    _keep(queue, meter)
+    return False
+
+
+def key_pays_for(tx: Tx, queue: QueueRow, head: Any) -> bool:
+    """The same for the next job of a key (see `next_keys`) and the key's rate. If that cannot pay, the key is held."""
+    key, cost = head[4], unpack_options(head[15]).cost
+    meter = _key_meter(tx, queue, head, keys.overrides(tx, queue.qid, [key]))
+    if meter is not None and not meter.take(cost):
+        _hold_key(tx, queue, key, meter)
+        keys.settle(tx, queue.qid, [key])
+        return False
+    return pays_for(queue, cost, tx.now)
+
+
 def started(tx: Tx, queue: QueueRow, n: int) -> None:
     """Starts under a window are counted when they have happened (those under a bucket were paid for before)."""
     if queue.settings_blob is None:
@@ -131,12 +154,9 @@ def keys_affordable(
     chosen, limited = [], []
     for head in heads:
         key, cost = head[4], unpack_options(head[15]).cost
-        rate = overrides[key].key_rate or every if key in overrides else every
-        meter = None if rate is None else Meter(rate, head[21], tx.now)
+        meter = _key_meter(tx, queue, head, overrides)
         if meter is not None and not meter.take(cost):
-            tx.execute(
-                KEYED["set_key_rate"], (meter.packed, meter.until_ms, meter.held_ms, queue.qid, key)
-            )
+            _hold_key(tx, queue, key, meter)
             limited.append(key)
             continue
         if bucket is not None and not bucket.take(cost):
@@ -158,6 +178,17 @@ def next_times(tx: Tx, queue: QueueRow) -> list[int]:
         row = tx.execute(KEYED["next_held"], (queue.qid,)).fetchone()
         times += [row[0]] if row else []
     return times
+
+
+def _key_meter(tx: Tx, queue: QueueRow, head: Any, overrides: Mapping[str, Limits]) -> Meter | None:
+    key, rate = head[4], queue.settings.effective.key_rate
+    if key in overrides:
+        rate = overrides[key].key_rate or rate
+    return None if rate is None else Meter(rate, head[21], tx.now)
+
+
+def _hold_key(tx: Tx, queue: QueueRow, key: str, meter: Meter) -> None:
+    tx.execute(KEYED["set_key_rate"], (meter.packed, meter.until_ms, meter.held_ms, queue.qid, key))
 
 
 def _meter(tx: Tx, queue: QueueRow) -> Meter | None:

@@ -81,7 +81,7 @@ def exchange(
         leases, queues = claims.claim(tx, wanted, worker, call)
         if len(leases) < wanted.limit:
             due = claims.next_due(tx, queues)
-        if not leases and wanted.limit:
+        if not leases and wanted.limit and not tx.last_chances:
             asleep = True
             signals.fall_asleep(tx, queues, worker, port, wanted.limit)
     if outcomes or leases:
@@ -92,7 +92,14 @@ def exchange(
             HOT["remember_call"],
             (caller, call, tx.now, msgspec.msgpack.encode(stale) if stale else None),
         )
-    return Settled(stale=tuple(stale), leases=tuple(leases), next_due_ms=due, asleep=asleep), asleep
+    settled = Settled(
+        stale=tuple(stale),
+        leases=tuple(leases),
+        next_due_ms=due,
+        last_chance=bool(tx.last_chances),
+        asleep=asleep,
+    )
+    return settled, asleep
 
 
 def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState]:

@@ -183,6 +183,9 @@ class Tx:
         self._qids: dict[int, QueueRow] = {}
         self._keys: dict[int, dict[str, list[int]]] = {}
         self.woken: dict[int, int] = {}
+        self.last_chances: set[int] = (
+            set()
+        )  # queues whose next job the claim left: Settled.last_chance
         self.soonest: dict[int, int] = {}
         self.ended: list[tuple[int, str]] = []  # watched jobs that ended: somebody is to be told
         self.wanted: list[Job] = []  # jobs that ended and that others wait for

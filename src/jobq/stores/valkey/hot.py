@@ -82,6 +82,7 @@ class _Found:
         self.leases: list[Lease] = []
         self.dues: list[int] = []
         self.asleep = False
+        self.left = False  # a last chance was left: Settled.last_chance
         self.visited: set[str] = set()
 
     def add(self, answer: Settled, prefix: str) -> None:
@@ -90,6 +91,7 @@ class _Found:
         self.leases += answer.leases
         if answer.next_due_ms is not None:
             self.dues.append(answer.next_due_ms)
+        self.left = self.left or answer.last_chance
 
     @property
     def last_chance(self) -> bool:
@@ -101,6 +103,7 @@ class _Found:
             stale=tuple(self.stale),
             leases=tuple(self.leases),
             next_due_ms=min(self.dues, default=None),
+            last_chance=self.left,
             asleep=self.asleep and not self.leases,
         )
 
@@ -291,8 +294,10 @@ class HotCalls(Sleep):
             and all(o.queue == queues[0] for o in outcomes)
         ):
             assert then is not None
-            prefix, limit, lease_ms = self.keys.prefix(queues[0]), then.limit, then.lease_ms
-            return await self._exchange(prefix, queues[0], outcomes, by, limit, lease_ms, "")
+            prefix = self.keys.prefix(queues[0])
+            return await self._exchange(
+                prefix, queues[0], outcomes, by, then.limit, then.lease_ms, "", not then.alone
+            )
         return await self._exchanges(outcomes, by, then)
 
     async def _exchanges(
@@ -325,7 +330,7 @@ class HotCalls(Sleep):
             at for at in claims if at not in by_place and at in glances and not glances[at].ready
         ]
         await self._claim_at([at for at in claims if at not in skipped], by_place, by, then, found)
-        if not found.leases and not outcomes:
+        if not found.leases and not outcomes and not found.left:
             # Nothing: it will sleep. Every queue must know, and what came since the glance must not be slept through.
             await self.fall_asleep(then.queues, by.worker, then.limit)
             parts = [at for at in claims if at.mark]
@@ -371,7 +376,7 @@ class HotCalls(Sleep):
             room = 0 if found.last_chance else then.limit - len(found.leases)
             if room > 0 or at in outcomes:
                 mine = outcomes.get(at, ())
-                company = bool(found.leases)
+                company = bool(found.leases) or not then.alone
                 try:
                     answer = await self._exchange(
                         at.prefix, at.queue, mine, by, room, then.lease_ms, at.mark, company
@@ -409,7 +414,7 @@ class HotCalls(Sleep):
         mark: str,
         company: bool = False,
     ) -> Settled:
-        """One queue's or partition's part. `company`: the reply has leases already, so no last chance can be added."""
+        """One queue's or partition's part. `company`: the caller has other jobs, so it gets no last chance."""
         done: list[Argument] = []
         rest: list[Argument] = []
         ordered: list[AnyOutcome] = []
@@ -436,7 +441,7 @@ class HotCalls(Sleep):
         except BaseException:
             self.registered[worker] = 1  # perhaps
             raise
-        stale, due, messages, to_wake, *granted = reply
+        stale, due, messages, to_wake, left, *granted = reply
         if messages or to_wake:
             await self.after(queue, prefix, to_wake=to_wake, messages=messages)
         leases = unpacking.leases(queue, granted, lease_ms, mark)
@@ -452,7 +457,8 @@ class HotCalls(Sleep):
             stale=refs,
             leases=leases,
             next_due_ms=0 if repeated else None if due < 0 else due,
-            asleep=sleepy and not leases and room > 0 and not repeated,
+            last_chance=bool(left),
+            asleep=sleepy and not leases and room > 0 and not repeated and not left,
         )
 
     async def _waited(self, outcome: Block) -> dict[JobKey, str]:

@@ -35,8 +35,8 @@ local function grant(tk, id, run)
 end
 
 -- Whether limits on starts let the job start now; if not, its key is held, or the claim is over. The key is asked first: one that
--- must wait does not use up the claim for others.
-local function affordable(cx, tk, job, key_rate)
+-- must wait does not use up the claim for others. `probe`: only ask, pay nothing.
+local function affordable(cx, tk, job, key_rate, probe)
   local cost = J.options(job).cost or 1
   local wait = key_rate and J.rate_wait(key_rate, cost, cx.now) or 0
   if wait > 0 then
@@ -50,6 +50,7 @@ local function affordable(cx, tk, job, key_rate)
     call("HSET", cx.P .. "m", "rate_until", cx.now + wait)
     return false
   end
+  if probe then return true end
   if key_rate then J.rate_take(key_rate, cost, cx.now) end
   if tk.rate then J.rate_take(tk.rate, cost, cx.now) end
   return true
@@ -73,8 +74,12 @@ local function start_one(cx, tk, entry, id, rec, run, order, key_rate)
     return nil
   end
   local last = job.stalls > 0 and J.is_last_chance(cx, job)
-  if last and (tk.n > 0 or tk.company) then tk.over, tk.cut = true, true end -- it is claimed alone, by the next claim
-  if tk.over or (tk.rate or key_rate) and not affordable(cx, tk, job, key_rate) then
+  local left = last and (tk.n > 0 or tk.company) -- for a claim that is alone
+  local denied = tk.over or (tk.rate or key_rate) and not affordable(cx, tk, job, key_rate, left)
+  if left and not denied then
+    tk.over, tk.cut, tk.left, denied = true, true, tk.n == 0, true
+  end
+  if denied then
     local line = J.line_of(cx, job)
     J.push_front(cx, line, opts.priority or 0, entry, order)
     return "denied"
@@ -273,8 +278,9 @@ local function note_leases(cx, tk)
   if many then call("ZREM", q, LONG) end
 end
 
--- Take up to `want` jobs, or one that is on its last chance. `company`: the caller has leases of other queues already, and would not be
--- alone with such a job. RETURNS the claim.
+-- Take up to `want` jobs, or one that is on its last chance. `company`: the caller runs other jobs or has leases of other
+-- queues already, so it gets no job on its last chance. RETURNS the claim; its `left` is true if such a job is next and
+-- could start now.
 function J.claim(cx, want, worker, lease_ms, company)
   local tk = begin(cx, worker, lease_ms)
   tk.company = company

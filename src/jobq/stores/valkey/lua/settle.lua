@@ -181,16 +181,17 @@ local function repeated(cx, memory)
       expires = call("ZSCORE", cx.P .. "q", id)
     end
   end
-  return { stale, -2, 0, 0, expires, "", {}, leases }
+  return { stale, -2, 0, 0, 0, expires, "", {}, leases }
 end
 
 -- settle. KEYS 1 prefix
 -- ARGS now, worker, call, packed: lane, limit (-1: claim nothing), lease_ms, completions, outcomes of other kinds, 1 if it may sleep,
---      1 if it may be asleep, 1 if the caller has leases of other queues already (see J.claim);
+--      1 if it may be asleep, 1 if the caller is not alone (see J.claim);
 --      then per completion: id, token, result ("" for none, else "\1" and its bytes);
 --      then per other outcome: itself packed {kind, id, token, delay, …}, data, edges packed
--- RETURNS {stale places "1,2", next due in ms or -1 (-2: it was made before), messages waiting, jobs to wake for elsewhere, lease expiry, what tokens begin with
---      (their places follow), first runs of jobs flat: id, record; other leases flat: place, id, record, run, extras}
+-- RETURNS {stale places "1,2", next due in ms or -1 (-2: it was made before), messages waiting, jobs to wake for elsewhere,
+--      1 if a job on its last chance is next and was left (see J.claim), lease expiry, what tokens begin with (their places
+--      follow), first runs of jobs flat: id, record; other leases flat: place, id, record, run, extras}
 function J.settle(keys, args)
   local now, worker, name, numbers = unpack(args, 1, 4)
   local lane, limit, lease_ms, completions, others, sleepy, asleep, company = sunpack(">dddddddd", numbers)
@@ -217,7 +218,8 @@ function J.settle(keys, args)
     if tk.n < limit then due = tk.waded and 0 or J.next_due(cx) end -- it gave up: there may be more behind
     if tk.n < limit and sleepy == 1 and not tk.cut then J.fall_asleep(cx, worker, limit - tk.n) end
     local waiting = J.counters(cx).waiting
-    cx.woken = tk.last and waiting or math.min(cx.woken, waiting) -- with a last chance it claims nothing more for now: others should
+    -- A worker that takes or leaves a last chance claims nothing more for now: others should.
+    cx.woken = (tk.last or tk.left) and waiting or math.min(cx.woken, waiting)
   end
   if cx.freed and J.meta(cx).limit then cx.woken = math.max(cx.woken, 1) end
   if completions + others + tk.n > 0 then
@@ -228,5 +230,5 @@ function J.settle(keys, args)
     J.sweep(cx, 2 * math.max(completions, 128))
   end
   J.close(cx)
-  return { stale_text, due, cx.outbox, cx.to_wake or 0, tk.expires, tk.stem, tk.fresh, tk.others }
+  return { stale_text, due, cx.outbox, cx.to_wake or 0, tk.left and 1 or 0, tk.expires, tk.stem, tk.fresh, tk.others }
 end
