@@ -159,7 +159,7 @@ def test_nan_and_infinity_are_refused_wherever_they_are(
         {"a": around, "b": {"c": [bad]}},
         Item("x", 1, bad, frozenset()),  # type: ignore[arg-type]
     ):
-        with pytest.raises(InvalidJob, match="is not a number that can be stored"):
+        with pytest.raises(InvalidJob, match="is not a finite number"):
             codec.encode(value)
 
 

@@ -104,7 +104,7 @@ def test_a_retry_as_data_keeps_all_that_data_can_say() -> None:
     "retry", [Retry(delays=lambda n, error: 1), Retry(on=ValueError), Retry(give_up_on=(KeyError,))]
 )
 def test_what_only_code_can_say_does_not_travel_with_a_call(retry: Retry) -> None:
-    with pytest.raises(InvalidJob, match="a call can only carry data"):
+    with pytest.raises(InvalidJob, match="cannot be stored with a job"):
         _ = retry.data
 
 

@@ -1,4 +1,4 @@
-"""What a call says about its job, as stores keep it. Records of the Store seam, like `records`."""
+"""The options of one call, as stores keep them. Records of the Store seam, like `records`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ UniqueMode = Literal["simple", "throttle", "debounce", "keep_last"]
 
 
 class RetryData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A retry policy as data: what a call may carry with it. The n-th retry (from 1) waits
-    min(base·factor^(n-1), cap), or delays_ms[n-1] (its last one from then on), with ±jitter as a fraction."""
+    """A retry policy as data, to be stored with a job.
+
+    The n-th retry (1 is the first) waits min(base·factor^(n-1), cap), or delays_ms[n-1], of which
+    the last one repeats. `jitter` is a fraction of the delay, added or subtracted.
+    """
 
     max_retries: int = 3
     base_ms: int = 1000
@@ -23,7 +26,11 @@ class RetryData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=F
 
 
 class UniqueSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """`lock`: a digest of what makes two jobs the same (unique in the queue). `ttl_ms`: how long it holds at most."""
+    """The unique lock of a job.
+
+    `lock` is a digest of what makes two jobs of a queue the same. `ttl_ms` is how long the lock is
+    held at most.
+    """
 
     lock: str
     mode: UniqueMode = "simple"
@@ -31,9 +38,10 @@ class UniqueSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=
 
 
 class CallOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The options of a job as its call gave them, for readers; priority and key are fields of the record itself.
+    """The options that a call gave for its job, for readers.
 
-    The fields mean what they mean in `JobSpec`."""
+    The fields mean the same as in `JobSpec`. Priority and key are fields of the record itself.
+    """
 
     lifo: bool = False
     delay_ms: int = 0
@@ -49,4 +57,4 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 NO_OPTIONS = CallOptions()
-"""Of a job whose call gave none: shared, so that reading such a job costs nothing for them."""
+"""The options of a job whose call gave none. Shared, so that reading such a job costs nothing."""

@@ -1,4 +1,4 @@
-"""Decides what happens after a run: the way it ended goes in, an outcome for the store comes out."""
+"""Decides what happens after a run: how it ended goes in, an outcome for the store comes out."""
 
 from __future__ import annotations
 

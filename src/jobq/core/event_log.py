@@ -12,8 +12,8 @@ An entry is MessagePack: [FORMAT, number, incarnation, at_ms, worker | nil, [ite
 A store appends entries and never looks inside. lua/log.lua packs the same arrays.
 
 An `accepted` entry is [FORMAT, number, incarnation, at_ms, nil, "accepted", name, key, [job, …]]:
-new waiting jobs that differ only in their ids. An event without a job (a `QueueKind`) has "" or 0 in
-the fields of a job, and nil for its states.
+new waiting jobs that differ only in their ids. An event without a job (a `QueueKind`) has "" or 0
+in the fields of a job, and nil for its states.
 
 Format 1 has neither number nor incarnation: [1, at_ms, worker | nil, …]. It is still read, and its
 events have number 0.

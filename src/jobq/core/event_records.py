@@ -11,12 +11,15 @@ from jobq.core.states import Kind, QueueKind, State
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One transition, self-contained. In order per job. `kind="gap"` has no job: what came before it was dropped unread.
-    What was done to the queue as a whole (`QueueKind`) has no job either, and stands in shard 0.
+    """One transition of a job, or one operation on a queue, with all its data.
 
-    `number` counts the events of one shard of the queue's log from 1, without gaps, and goes on after `obliterate`. Two ids under
-    one number are a fork: the store lost its last writes and gave the number again. 0: written before events were numbered.
-    `shard` is the partition of a partitioned queue, else 0. `actor` is who an operator's command said it was.
+    The events of one job are in order. `kind="gap"` has no job: events before it were dropped
+    unread. An operation on a queue (`QueueKind`) has no job either, and is in shard 0.
+
+    `number` counts the events of one shard of the queue's log, from 1 without gaps, and continues
+    after `obliterate`. Two ids under one number are a fork: the store lost its last writes and
+    assigned the number again. 0 is an event from before events were numbered. `shard` is the
+    partition of a partitioned queue, else 0. `actor` is who gave the command.
     """
 
     id: str
@@ -48,7 +51,7 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of a queue's log. `position` continues after it, also when `events` is empty."""
+    """Part of a queue's log. `position` continues after it, even if `events` is empty."""
 
     events: tuple[EventRecord, ...]
     position: str

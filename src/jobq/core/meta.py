@@ -1,7 +1,7 @@
-"""meta: a small map of strings that travels with a job, its children and its dead-letter copy. Pure.
+"""meta: a small map of strings that travels with a job, its children and its dead-letter copy.
 
-It is for what belongs to a job and is no argument of its handler: a trace, a request id, who asked. None stands for none, so
-that a job without meta carries nothing.
+It is for data that belongs to a job and is not an argument of its handler: a trace, a request
+id, a user. None means no meta, so that a job without it stores nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from jobq.errors import ConfigError, InvalidJob
 
 Meta = dict[str, str]
 
-MAX_BYTES = 4096  # names and values together, as UTF-8: it is stored with every job and travels with every lease
+MAX_BYTES = 4096
+"""Bytes of all names and values, as UTF-8.
+
+Meta is stored with every job and sent with every lease.
+"""
 MAX_NAME = 64
-MAX_EVENT_NAMES = 16  # that a queue writes into its events: each event repeats them
+"""Characters of a name."""
+MAX_EVENT_NAMES = 16
+"""Names that a queue writes into its events. Every event repeats them."""
 
 
 def check_meta(value: object, option: str = "meta") -> Meta | None:
-    """A map of strings, copied; None for an empty one. InvalidJob names what is wrong with it."""
+    """A copy of a map of strings, or None if it is empty.
+
+    InvalidJob names what is wrong with it.
+    """
     if not isinstance(value, Mapping):
         raise InvalidJob(f"{option}={shown(value)} is not a map of strings")
     for name, text in value.items():
@@ -30,14 +39,17 @@ def check_meta(value: object, option: str = "meta") -> Meta | None:
 
 
 def inherited(parent: Meta | None, own: Meta | None) -> Meta | None:
-    """What a child carries: its parent's, with its own on top. InvalidJob if both together are too large."""
+    """The meta of a child: its parent's, with its own on top.
+
+    InvalidJob if both together are too large.
+    """
     if parent is None or own is None:
         return own or parent
     return _bounded({**parent, **own}, "meta (with what the child inherits from its parent)")
 
 
 def check_event_names(value: object, *, error: Refusal = ConfigError) -> tuple[str, ...]:
-    """The names that a queue writes into its events."""
+    """The names of meta that a queue writes into its events."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise error(f"event_meta={shown(value)} is not a list of names")
     names = tuple(
@@ -47,13 +59,17 @@ def check_event_names(value: object, *, error: Refusal = ConfigError) -> tuple[s
     )
     if len(names) > MAX_EVENT_NAMES:
         raise error(
-            f"event_meta has {len(names)} names: at most {MAX_EVENT_NAMES}, because every event repeats them"
+            f"event_meta has {len(names)} names, more than the {MAX_EVENT_NAMES} allowed: "
+            "every event repeats them"
         )
     return names
 
 
 def event_meta(meta: Meta | None, names: Sequence[str]) -> Meta | None:
-    """What events tell of a job's meta: the names that its queue allows. None: nothing."""
+    """The part of a job's meta that its events show: the names that the queue allows.
+
+    None if there is none.
+    """
     if meta is None:
         return None
     return {name: meta[name] for name in names if name in meta} or None
@@ -70,6 +86,7 @@ def _bounded(meta: Meta, option: str) -> Meta:
             ) from None
     if size > MAX_BYTES:
         raise InvalidJob(
-            f"{option} takes {size:,} bytes, more than the {MAX_BYTES:,} allowed: pass a reference instead"
+            f"{option} takes {size:,} bytes, more than the {MAX_BYTES:,} allowed: "
+            "pass a reference instead"
         )
     return meta

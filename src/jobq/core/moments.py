@@ -1,4 +1,4 @@
-"""Times for people: milliseconds since the epoch as aware datetimes."""
+"""Milliseconds since the epoch as aware datetimes, for people."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def moment(ms: int) -> datetime:
 
 
 def moment_or_none(ms: int | None) -> datetime | None:
-    """The same, for times that may not have come yet."""
+    """The same for a time that may be None."""
     return None if ms is None else moment(ms)

@@ -1,6 +1,7 @@
-"""What becomes of a job when its run ends, when its lease expires, and when its time has come.
+"""What happens to a job when its run ends, when its lease expires, and when it is due.
 
-The effects of outcomes are a table: stores look them up, and the Lua library is built with it (stores/valkey/constants.py).
+The effects of outcomes are a table. Stores look them up, and the Lua library is built with it
+(stores/valkey/constants.py).
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from jobq.core.records import Mode
 from jobq.core.states import Kind, State
 
 Place = Literal["back", "front", "first"]
-"""Where a job goes among those of its priority: behind all · to the place it had, before those that came later · before all."""
+"""Where a job goes among the waiting jobs of its priority.
+
+`back`: behind all. `front`: to the place it had, before jobs that came later. `first`: before all.
+"""
 
 
 class Effect(NamedTuple):
     """What an outcome does to a job."""
 
-    kind: Kind  # of the event
-    state: State  # if the outcome has a delay, the job is delayed instead
+    kind: Kind  # the kind of the event
+    state: State  # or delayed, if the outcome has a delay
     failed: bool = False  # the run counts as a failure
-    returns: bool = False  # to the place it had; otherwise where `place_when_due` says
+    returns: bool = False  # to the place it had; if False, `place_when_due` decides
 
 
 EFFECTS: dict[str, Effect] = {
@@ -33,18 +37,25 @@ EFFECTS: dict[str, Effect] = {
     "defer": Effect(Kind.SNOOZED, State.WAITING, returns=True),
     "block": Effect(Kind.BLOCKED, State.BLOCKED),
 }
-"""By the tag of an outcome."""
+"""By the tag of the outcome."""
 
 _CANCELLED = Effect(Kind.CANCELLED, State.CANCELLED)
 _STALLED = Effect(Kind.STALLED, State.WAITING, returns=True)
 _STALLED_TOO_OFTEN = Effect(Kind.FAILED, State.FAILED)
 DELAYING = frozenset({"retry", "snooze", "defer"})
-"""Outcomes whose delay is the job's. The delay of a `hold` is that of its key or queue, and so is that of a
-`defer` in a keyed queue (`unknown.waits`)."""
+"""Outcomes whose delay delays the job.
+
+The delay of a `hold` is the delay of its key or queue. So is that of a `defer` in a keyed queue
+(`unknown.waits`).
+"""
 
 
 def effect(outcome: str, *, delay_ms: int = 0, cancel_asked: bool = False) -> Effect:
-    """What an outcome does. A job that was asked to stop and did not complete is cancelled, and a failed run still counts."""
+    """What an outcome does.
+
+    A job that was asked to stop and did not complete is cancelled. A failed run still counts as a
+    failure.
+    """
     found = EFFECTS[outcome]
     if cancel_asked and found.state is not State.COMPLETED:
         return _CANCELLED._replace(failed=found.failed)
@@ -54,16 +65,20 @@ def effect(outcome: str, *, delay_ms: int = 0, cancel_asked: bool = False) -> Ef
 
 
 def stall(*, stalls: int, max_stalls: int, cancel_asked: bool = False) -> Effect:
-    """What an expired lease does; `stalls` counts this one too. Copied by lua/upkeep.lua (J.stalled)."""
+    """What an expired lease does.
+
+    `stalls` includes this one. Copied by lua/upkeep.lua (J.stalled).
+    """
     if cancel_asked:
         return _CANCELLED
     return _STALLED if stalls <= max_stalls else _STALLED_TOO_OFTEN
 
 
 def place_when_due(mode: Mode | None, *, started: bool, lifo: bool) -> Place:
-    """Where a job goes when nothing holds it back any more. Copied by lua/upkeep.lua (J.place_when_due).
+    """Where a job goes when it becomes waiting. Copied by lua/upkeep.lua (J.place_when_due).
 
-    A job that has started in this life returns to the front of its key, and goes to the back of a plain queue.
+    A job that has started in this life returns to the front of its key, or to the back of a plain
+    queue.
     """
     if started:
         return "front" if mode == "keyed" else "back"
@@ -71,18 +86,25 @@ def place_when_due(mode: Mode | None, *, started: bool, lifo: bool) -> Place:
 
 
 def due_ms(*, now_ms: int, delay_ms: int = 0, at_ms: int | None = None, ahead_ms: int = 0) -> int:
-    """When a job that is accepted or unblocked now is due, in the store's time. A time in the past is now.
+    """When a job that is accepted or unblocked now is due, in the store's time. A past time is now.
 
-    `at_ms` is a time of the clock, and `ahead_ms` how far the store's time is ahead of it (see core/clock.py).
+    `at_ms` is a time of the clock, and `ahead_ms` is how far the store's time is ahead of the clock
+    (see core/clock.py).
     """
     return max(now_ms, now_ms + delay_ms if at_ms is None else at_ms + ahead_ms)
 
 
 def too_early(at_ms: int | None, *, attempt: int, now_ms: int, ahead_ms: int) -> bool:
-    """Whether a job that seems due waits for a time of day that the clock, which was set back, has not reached."""
+    """Whether the clock has not reached the time of day of a job that is due in the store's time.
+
+    This happens after the clock was set back.
+    """
     return ahead_ms > 0 and attempt == 0 and at_ms is not None and at_ms > now_ms - ahead_ms
 
 
 def ttl_end(ttl_ms: int | None, *, due_ms: int, attempt: int) -> int | None:
-    """When a waiting job expires: its ttl counts from due to the first start. None: never."""
+    """When a waiting job expires.
+
+    Its ttl counts from when it is due until its first start. None: never.
+    """
     return None if ttl_ms is None or attempt > 0 else due_ms + ttl_ms

@@ -1,7 +1,8 @@
-"""How often each of a fleet does what any of it could do: looking for work that no signal told of, asking for an office.
+"""How often each worker of a fleet polls and asks to lead.
 
-A small fleet does it promptly. In a large one the duty is shared: a thousand workers that each look twice a minute look
-thirty times a second between them, and the store has its time for jobs.
+Any worker can do these things for all. In a small fleet every worker does them promptly. In a large
+fleet each one does them less often: a
+thousand workers that poll twice a minute already poll 30 times a second together.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ _MAX_STRETCH = 6.0
 
 
 def stretch(workers: int) -> float:
-    """By how much the intervals of each grow in a fleet of so many: 1 up to a hundred workers, 6 from six hundred on."""
+    """The factor by which intervals grow: 1 for up to 100 workers, 6 from 600 workers on."""
     return min(_MAX_STRETCH, max(1.0, workers / _SMALL_FLEET))
 
 
 class Pace:
-    """What a worker knows of its fleet: set with every beat, read by its loops."""
+    """What a worker knows about its fleet. Every beat sets it, and the worker's loops read it."""
 
     stretch = 1.0
 
     def heard(self, workers: int) -> None:
-        """There are about so many."""
+        """Set the approximate number of workers."""
         self.stretch = stretch(workers)

@@ -1,6 +1,7 @@
-"""Finding what cannot be encoded inside a value, so that a refusal names its place: `args[0].items[3]['when']`.
+"""Finds what cannot be encoded inside a value.
 
-Only walked when something is wrong, or may be: never on the ordinary path.
+So an error can name the place: `args[0].items[3]['when']`. This runs only when something is wrong
+or may be, never on the usual path.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import msgspec
 from jobq.core.checks import shown
 from jobq.errors import InvalidJob
 
-_DEEPEST = 200
+_MAX_DEPTH = 200
+"""Levels of nesting that are searched."""
 
 
 def is_model(value: Any) -> bool:
-    """Whether it is a pydantic model, or the class of one. pydantic is never imported for the question."""
+    """Whether the value is a pydantic model or the class of one. Never imports pydantic."""
     pydantic = sys.modules.get("pydantic")
     if pydantic is None:
         return False
@@ -29,8 +31,10 @@ def is_model(value: Any) -> bool:
 
 
 def dump_model(value: Any, *fields: str) -> dict[str, Any]:
-    """A pydantic model (or some fields of it) as plain values, as pydantic reads them from JSON in any codec.
-    NaN stays NaN, so that it is refused like any other."""
+    """A pydantic model, or some fields of it, as plain values.
+
+    Pydantic reads them back from any codec. NaN stays NaN, so that it is refused like any other.
+    """
     dumped: dict[str, Any] = value.model_dump(
         mode="json", include=set(fields) or None, by_alias=True, round_trip=True, warnings=False
     )
@@ -38,28 +42,37 @@ def dump_model(value: Any, *fields: str) -> dict[str, Any]:
 
 
 def load_model(model: Any, value: Any) -> Any:
-    """The model again. A strict one takes text for a time only when it is told that it reads JSON."""
+    """The model made of plain values.
+
+    A strict model accepts text for a time only when it reads JSON.
+    """
     if model.model_config.get("strict"):
         return model.model_validate_json(msgspec.json.encode(value))
     return model.model_validate(value)
 
 
 def explain(value: Any, root: str, encode: Callable[[Any], bytes], error: Exception) -> InvalidJob:
-    """The refusal for a value that `encode` raised `error` on, with the innermost place that is to blame."""
+    """The error for a value on which `encode` raised `error`.
+
+    It names the innermost place that causes it.
+    """
     place, culprit = _blame(value, root, encode, 0)
     return InvalidJob(f"{place or 'value'}: {_why(culprit, encode, error)}")
 
 
 def refuse_non_finite(value: Any, root: str) -> None:
-    """InvalidJob if there is a NaN or an infinity anywhere in it: no other system would read it back."""
+    """Raise InvalidJob if the value contains a NaN or an infinity.
+
+    Other systems could not read it.
+    """
     try:
-        if _surely_finite(value):  # most often it is a None that gave rise to the question
+        if _surely_finite(value):  # most often the value merely contains a None
             return
         for place, leaf in _leaves(value, root):
             if isinstance(leaf, float) and not math.isfinite(leaf):
-                raise InvalidJob(f"{place or 'value'}: {leaf} is not a number that can be stored")
+                raise InvalidJob(f"{place or 'value'}: {leaf} is not a finite number")
     except RecursionError:
-        raise InvalidJob(f"{root or 'value'}: it is nested too deeply") from None
+        raise InvalidJob(f"{root or 'value'}: the value is nested too deeply") from None
 
 
 _SCALARS = frozenset({str, int, bool, type(None), bytes})
@@ -81,7 +94,7 @@ def _surely_finite(value: Any) -> bool:
 
 
 def _blame(value: Any, place: str, encode: Callable[[Any], bytes], depth: int) -> tuple[str, Any]:
-    if depth < _DEEPEST:
+    if depth < _MAX_DEPTH:
         for inner, part in _parts(value, place):
             if not _encodes(part, encode):
                 return _blame(part, inner, encode, depth + 1)
@@ -105,7 +118,7 @@ def _why(culprit: Any, encode: Callable[[Any], bytes], error: Exception) -> str:
         if isinstance(culprit, Mapping):
             bad = next((key for key in culprit if not isinstance(key, (str, int, float))), None)
             return f"the key {shown(bad)} is neither a string nor a number"
-        return f"a {_kind(culprit)} is not something that can be encoded: {shown(culprit)} ({own})"
+        return f"a {_kind(culprit)} cannot be encoded: {shown(culprit)} ({own})"
     except Exception as own:
         return f"{shown(culprit)}: {own}"
     return str(error)
@@ -127,7 +140,10 @@ def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """The parts of a value with their places. "call" stands for (args, kwargs), whose parts begin a path."""
+    """The parts of a value with their places.
+
+    "call" is the place of (args, kwargs), whose parts begin a path.
+    """
     if place == "call":
         yield "args", value[0]
         yield "kwargs", value[1]
@@ -153,5 +169,5 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 def _field(model: Any, name: str) -> Any:
     try:
         return next(iter(dump_model(model, name).values()), None)
-    except Exception:  # it is this one that pydantic cannot dump
+    except Exception:  # pydantic cannot dump this field
         return getattr(model, name, None)

@@ -1,14 +1,16 @@
-"""Users' texts as a terminal or a log may show them: control characters are written as escapes.
+"""Users' texts as a terminal or a log may show them: control characters are escaped.
 
-A job's arguments, errors and log lines come from anywhere. Printed as they are, a line break could forge a log line, and an
-escape sequence (ESC, or one of the C1 characters such as U+009B) could drive the operator's terminal.
+A job's arguments, errors and log lines come from anywhere. Printed as they are, a line break could
+forge a log line, and an escape sequence (ESC, or a C1 character such as U+009B) could control the
+operator's terminal.
 """
 
 from __future__ import annotations
 
 import re
 
-# C0, DEL, C1, line and paragraph separators, the marks that reorder text, the byte order mark, and lone surrogates.
+# C0, DEL, C1, line and paragraph separators, marks that reorder text, the byte order mark, and
+# lone surrogates.
 _HARMFUL = (
     "\x00-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
 )
@@ -28,7 +30,10 @@ def lines(text: str) -> str:
 
 
 def json_text(encoded: str) -> str:
-    """Encoded JSON with the control characters escaped that JSON itself allows in strings. It decodes to the same value."""
+    """Encoded JSON, with the control characters escaped that JSON allows in strings.
+
+    It decodes to the same value.
+    """
     return (
         encoded
         if encoded.isprintable()
@@ -37,7 +42,7 @@ def json_text(encoded: str) -> str:
 
 
 def is_harmless(text: str) -> bool:
-    """Whether the text can be printed as it is, line breaks and tabs included."""
+    """Whether the text can be printed as it is, including line breaks and tabs."""
     return _IN_LINES.search(text) is None
 
 

@@ -1,4 +1,4 @@
-"""What is declared, stored and counted about queues: limits, retention, schedules, figures. Records of the Store seam."""
+"""What is declared, stored and counted about queues. Records of the Store seam."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ CatchUp = Literal["skip", "one", "all"]
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="window", gc=False):
-    """At most `limit` starts per window of `per_ms`. The window is fixed and opened by its first start."""
+    """At most `limit` starts per window of `per_ms`.
+
+    The window is fixed, and its first start opens it.
+    """
 
     limit: int
     per_ms: int
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="tokens", gc=False):
-    """A token bucket: a start takes the job's cost; `refill` tokens come back per second."""
+    """A token bucket. The start of a job takes its cost; `refill` tokens come back per second."""
 
     capacity: int
     refill: float
@@ -31,29 +34,26 @@ RateData = Window | Tokens
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What holds starts and new jobs back. None: no such limit."""
+    """Limits on starts and on new jobs. None means no such limit."""
 
     limit: int | None = None  # active jobs of the queue
     rate: RateData | None = None  # starts of the queue
     key_limit: int | None = None  # active jobs per key (keyed queues; unset there: 1)
     key_rate: RateData | None = None  # starts per key
-    max_waiting: int | None = (
-        None  # waiting, delayed and blocked jobs of the queue; see core/bounds.py
-    )
+    max_waiting: int | None = None  # jobs that have not started; see core/bounds.py
 
 
 def limits_reason(
     limits: Limits | None, *, key: str | None = None, version: int | None = None
 ) -> str:
-    """The reason of a `limits` event: the limits as JSON, or `reset`; before them the key, or the version that was declared."""
-    told = "reset" if limits is None else _json(limits).decode()
-    return (
-        f"version {version}: {told}"
-        if version is not None
-        else told
-        if key is None
-        else f"key {key}: {told}"
-    )
+    """The reason in a `limits` event: the limits as JSON, or `reset`.
+
+    It begins with the key, or with the version that was declared.
+    """
+    text = "reset" if limits is None else _json(limits).decode()
+    if version is not None:
+        return f"version {version}: {text}"
+    return text if key is None else f"key {key}: {text}"
 
 
 _json = msgspec.json.Encoder(order="deterministic").encode
@@ -64,17 +64,20 @@ class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     declared: Limits = Limits()
     version: int = 0
-    changed: Limits | None = None  # set at run time; wins until a higher version is declared
+    changed: Limits | None = None  # set at run time; in force until a higher version is declared
     keys: dict[str, Limits] = {}  # overrides per key (key_limit and key_rate)
 
     @property
     def effective(self) -> Limits:
-        """What is in force for the queue."""
+        """The limits in force for the queue."""
         return self.declared if self.changed is None else self.changed
 
 
 class RetentionData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """How long ended jobs are kept: by age (None: for ever) and by count per state (None: any number)."""
+    """How long ended jobs are kept.
+
+    By age (None: forever) and by count per state (None: any number).
+    """
 
     completed_ms: int | None = defaults.COMPLETED_MS
     failed_ms: int | None = defaults.FAILED_MS
@@ -83,7 +86,7 @@ class RetentionData(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
 
 
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What code declares about a queue. None: not declared, what is stored stands."""
+    """What code declares about a queue. None means not declared: the stored value stays."""
 
     mode: Mode | None = None
     limits: Limits | None = None
@@ -91,10 +94,8 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int | None = None
     retention: RetentionData | None = None
     dead_letters: str | None = None  # failed jobs are copied to this queue of the tenant
-    max_stalls: dict[
-        str, int
-    ] = {}  # by task name, for jobs without their own; merged into what is stored
-    event_meta: tuple[str, ...] | None = None  # names of meta that events tell; (): none
+    max_stalls: dict[str, int] = {}  # by task name; merged into what is stored
+    event_meta: tuple[str, ...] | None = None  # names of meta that events show; (): none
 
 
 class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +113,7 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """When, and what. `cron` or `every_ms`, never both."""
+    """A schedule: when to make jobs, and which. `cron` or `every_ms`, never both."""
 
     queue: QueueName
     id: str
@@ -139,13 +140,16 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fire(msgspec.Struct, frozen=True, kw_only=True):
-    """Make the job of `schedule` for time `at_ms`, if that is still its next time, and move it on to `next_ms`."""
+    """Make the job of a schedule for `at_ms`, if that is still its next time.
+
+    The schedule then moves on to `next_ms`.
+    """
 
     queue: QueueName
     schedule: str
     at_ms: int
     next_ms: int | None
-    skipped: bool = False  # catch-up says: move on, make no job
+    skipped: bool = False  # catch_up decided: move on without a job
 
 
 class StatsRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,23 +159,23 @@ class StatsRecord(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[State, int]
     paused: bool = False
     mode: Mode | None = None
-    oldest_waiting_ms: int | None = None  # how long the next job in line has been waiting
-    next_due_ms: int | None = None  # until the next delayed job is due
+    oldest_waiting_ms: int | None = None  # how long the next job has been waiting
+    next_due_ms: int | None = None  # from now until the next delayed job is due
     workers: int = 0
-    held_until_ms: int | None = None  # nothing starts before: a hold of the queue
+    held_until_ms: int | None = None  # the end of a hold of the queue
 
 
 class HoldsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is held now, and until when."""
+    """The holds in force, and when they end."""
 
     until_ms: int | None = None  # the queue
-    keys: dict[str, int] = {}  # single keys; a bounded number of them, those that end first
+    keys: dict[str, int] = {}  # of single keys: those that end first
 
 
 class MinuteRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in one minute of one queue. Sums, so that minutes can be added up."""
+    """What happened in one minute of one queue. All figures are sums, so minutes can be added."""
 
-    minute_ms: int  # its start
+    minute_ms: int  # when the minute began
     accepted: int = 0
     started: int = 0
     completed: int = 0
@@ -179,5 +183,5 @@ class MinuteRecord(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int = 0
     retried: int = 0
     stalled: int = 0
-    wait_ms: int = 0  # of the jobs started: due to start, summed
-    run_ms: int = 0  # of the runs that ended: start to end, summed
+    wait_ms: int = 0  # sum over started jobs, from due to start
+    run_ms: int = 0  # sum over ended runs, from start to end

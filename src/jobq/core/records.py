@@ -1,6 +1,7 @@
-"""The records that cross the Store seam. Frozen, keyword-only, integers of milliseconds, bytes for what users wrote.
+"""The records that cross the Store seam.
 
-The public API turns them into what users see (`JobInfo`, `Event`, …); a store turns them into rows, keys or messages.
+Frozen, keyword-only, integers of milliseconds, bytes for what users wrote. The public API turns
+them into what users see (`JobInfo`, `Event`, …); a store turns them into rows, keys or messages.
 """
 
 from __future__ import annotations
@@ -86,7 +87,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
 
 
 class PutResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of one spec. A duplicate names the job that was there (its id may differ: a unique lock's holder)."""
+    """What became of one spec.
+
+    A duplicate names the job that was there (its id may differ: a unique lock's holder).
+    """
 
     id: str
     life: int
@@ -121,9 +125,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """How a job this one waited for ended: `result` (None: nothing to deliver), or `failure` by policy `continue`.
+    """How a job this one waited for ended: `result` (None: nothing to deliver), or `failure` by
+    policy `continue`.
 
-    `job` is as the edge named it, also where a unique lock made another job stand for it."""
+    `job` is as the edge named it, also where a unique lock made another job stand for it.
+    """
 
     job: JobKey
     result: bytes | None = None
@@ -214,15 +220,19 @@ class Release(Outcome, frozen=True, kw_only=True, tag="release"):
 
 
 class Hold(Outcome, frozen=True, kw_only=True, tag="hold"):
-    """It met a rate limit: its key (or, unkeyed, its queue) is held for `delay_ms`, the job goes to the front; at no cost."""
+    """It met a rate limit: its key (or, unkeyed, its queue) is held for `delay_ms`, the job goes to
+    the front; at no cost.
+    """
 
     delay_ms: int
 
 
 class Defer(Outcome, frozen=True, kw_only=True, tag="defer"):
-    """The worker does not know its task: it is put off for `delay_ms`, at no cost, and counts as not yet started if it never was.
+    """The worker does not know its task: it is put off for `delay_ms`, at no cost, and counts as
+    not yet started if it never was.
 
-    In a keyed queue the job keeps its place and its key is held for as long (core/unknown.py)."""
+    In a keyed queue the job keeps its place and its key is held for as long (core/unknown.py).
+    """
 
     delay_ms: int
 
@@ -230,9 +240,11 @@ class Defer(Outcome, frozen=True, kw_only=True, tag="defer"):
 class Block(Outcome, frozen=True, kw_only=True, tag="block"):
     """It waits, `blocked`: for the jobs of `after` (put before), or for a signal. At no cost.
 
-    With everything there already it goes straight back to waiting. Past `timeout_ms` it goes on with an empty value
-    as its signal. Signals stay with the job, so that a run finds those of earlier waits again: `seen` of that name it has.
-    `saved` None leaves what the job has saved, be it by an earlier run or by a note of this one."""
+    With everything there already it goes straight back to waiting. Past `timeout_ms` it goes on
+    with an empty value as its signal. Signals stay with the job, so that a run finds those of
+    earlier waits again: `seen` of that name it has. `saved` None leaves what the job has saved, be
+    it by an earlier run or by a note of this one.
+    """
 
     after: tuple[Edge, ...] = ()
     signal: str | None = None
@@ -279,9 +291,11 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running job reports: progress, log lines, and a checkpoint. None leaves what is stored.
+    """What a running job reports: progress, log lines, and a checkpoint.
 
-    `saved` replaces what the job has saved, so that its next run finds it in `Lease.saved` if this one does not end."""
+    None leaves what is stored. `saved` replaces what the job has saved, so that its next run finds
+    it in `Lease.saved` if this one does not end.
+    """
 
     lease: LeaseRef
     progress: bytes | None = None
@@ -339,14 +353,19 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of a listing. `cursor` continues it; None: there is no more. A page may be empty and still have a cursor."""
+    """Part of a listing.
+
+    `cursor` continues it; None: there is no more. A page may be empty and still have a cursor.
+    """
 
     records: tuple[JobRecord, ...]
     cursor: str | None = None
 
 
 class Topic(NamedTuple):
-    """What can be listened for: `ended` (queue, job id) · `cancel` (worker name) · `log` (queue: events were written)."""
+    """What can be listened for: `ended` (queue, job id) · `cancel` (worker name) · `log` (queue:
+    events were written).
+    """
 
     kind: Literal["ended", "cancel", "log"]
     queue: QueueName | None
@@ -354,7 +373,10 @@ class Topic(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """A topic that came up. For `cancel`, `job` is the one asked to stop; for `ended`, the one that ended."""
+    """A topic that came up.
+
+    For `cancel`, `job` is the one asked to stop; for `ended`, the one that ended.
+    """
 
     kind: Literal["ended", "cancel", "log"]
     queue: QueueName

@@ -1,4 +1,7 @@
-"""URLs without their passwords. Whatever jobq prints, logs or raises shows a URL only after it went through here."""
+"""URLs without their passwords.
+
+Whatever jobq prints, logs or raises shows a URL only after it went through here.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,19 @@ _PLACE = re.compile(r"(?:[^:/@\[\]]*|\[[^\]]*\])(?::\d+)?(?:,[^:/@]*(?::\d+)?)*(
 
 
 def redacted_url(url: str) -> str:
-    """The URL with its password, and the values of options that look like secrets, replaced by `***`.
+    """The URL with its password, and the values of options that look like secrets, replaced by
+    `***`.
 
-    All up to the last @ counts as user and password: a password may contain any sign, also one that should be escaped.
-    The exception is an @ in the options of a URL that plainly begins with a host."""
+    All up to the last @ counts as user and password: a password may contain any sign, also one that
+    should be escaped. The exception is an @ in the options of a URL that plainly begins with a
+    host.
+    """
     scheme, mark, rest = url.partition("://")
     if not mark:
         return url
     place, _, options = rest.partition("?")
-    # A password of digits with a ? in it looks like a port with options, but no option has an @ in its name (see `split_credentials`).
+    # A password of digits with a ? in it looks like a port with options, but no option has an @ in
+    # its name (see `split_credentials`).
     plain = _PLACE.fullmatch(place) and "@" not in options.partition("=")[0]
     credentials, at, place = ("", "", rest) if plain else rest.rpartition("@")
     user, colon, _ = credentials.partition(":")
@@ -36,7 +43,9 @@ def redacted(text: str) -> str:
 
 
 def split_credentials(url: str) -> tuple[str, str, str]:
-    """Scheme, credentials and the rest, also where a password with signs of its own has broken the URL up elsewhere."""
+    """Scheme, credentials and the rest, also where a password with signs of its own has broken the
+    URL up elsewhere.
+    """
     scheme, _, rest = url.partition("://")
     place, mark, options = rest.partition("?")
     if "@" not in place and "@" in options.partition("=")[0]:

@@ -1,7 +1,7 @@
 """Arguments that are other jobs' results: `flow.add(email, [p.ref for p in paid])`.
 
-In a payload a reference is `{"$jobq.ref": [queue, id]}`, in any codec. A worker puts the results in its place, which come
-with the lease, before arguments are converted to their annotations.
+In a payload a reference is `{"$jobq.ref": [queue, id]}`, in any codec. A worker puts the results in
+its place, which come with the lease, before arguments are converted to their annotations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ MARK = "$jobq.ref"
 
 
 class Ref:
-    """Stands for the result of a job of the same tenant. Not a value: only a flow knows what to do with it."""
+    """Stands for the result of a job of the same tenant.
+
+    Not a value: only a flow knows what to do with it.
+    """
 
     __slots__ = ("id", "queue")
 
@@ -34,7 +37,9 @@ class Ref:
 def mark(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], list[Ref]]:
-    """The arguments as they are encoded, and the references that were in them (in lists, tuples and dicts, at any depth)."""
+    """The arguments as they are encoded, and the references that were in them (in lists, tuples and
+    dicts, at any depth).
+    """
     found: list[Ref] = []
 
     def swap(value: Any) -> Any:
@@ -49,8 +54,11 @@ def mark(
 def fill(
     args: list[Any], kwargs: dict[str, Any], inputs: Sequence[Input]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Decoded arguments with results in the place of references. A failed job's is None (`ignore`) or its Failure
-    (`continue`). References that `inputs` do not answer stay as they are."""
+    """Decoded arguments with results in the place of references.
+
+    A failed job's is None (`ignore`) or its Failure (`continue`). References that `inputs` do not
+    answer stay as they are.
+    """
     answers = {(given.job.queue.queue, given.job.id): given for given in inputs}
 
     def swap(value: Any) -> Any:
@@ -96,7 +104,10 @@ def mentions_failure(annotation: Any) -> bool:
 
 
 def convert_beside_failures(value: Any, annotation: Any) -> Any:
-    """Like `convert`, with Failures let through where the annotation has them. msgspec itself allows them beside few types."""
+    """Like `convert`, with Failures let through where the annotation has them.
+
+    msgspec itself allows them beside few types.
+    """
     if isinstance(value, Failure):
         return convert(value, Failure if _allows_failure(annotation) else annotation)
     bare = without_failure(annotation)

@@ -1,6 +1,7 @@
-"""Why a store refuses a call, in words: the same on every store. Each function returns the error; the store raises it.
+"""Why a store refuses a call, in words: the same on every store.
 
-What is refused before a store is asked (options, names, payloads) has its words in `core.checks`.
+Each function returns the error; the store raises it. What is refused before a store is asked
+(options, names, payloads) has its words in `core.checks`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def too_costly(spec: JobSpec, capacity: int) -> InvalidJob:
 
 
 def unknown_child(id: str, child: JobKey) -> InvalidJob:
-    """A job that waits for one that is not there. Another tenant's job is not there as far as it may know."""
+    """A job that waits for one that is not there.
+
+    Another tenant's job is not there as far as it may know.
+    """
     return InvalidJob(
         f"job {id!r} waits for {child.id!r} of queue {child.queue.queue!r}, which does not exist"
     )

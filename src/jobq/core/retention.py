@@ -1,4 +1,7 @@
-"""How long the record of an ended job is kept. lua/record.lua (J.own_ttl, J.retention) copies `kept_ms`."""
+"""How long the record of an ended job is kept.
+
+lua/record.lua (J.own_ttl, J.retention) copies `kept_ms`.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ def kept_ms(
 ) -> int | None:
     """How long after its end a record can be read; None: for ever.
 
-    An explicit result_ttl wins, but for cancelled jobs, which have no result. While a caller waits for the job (`watched`), the
-    queue's retention leaves the caller time to read the result.
+    An explicit result_ttl wins, but for cancelled jobs, which have no result. While a caller waits
+    for the job (`watched`), the queue's retention leaves the caller time to read the result.
     """
     if result_ttl_ms is not None and state is not State.CANCELLED:
         return result_ttl_ms

@@ -9,12 +9,17 @@ DEFAULT_MAX_STALLS = 3
 
 
 def max_stalls(own: int | None, name: str, declared: Mapping[str, int]) -> int:
-    """The limit of a job of task `name`: its own, else what workers declared for the task, else the default."""
+    """The limit of a job of task `name`: its own, else what workers declared for the task, else the
+    default.
+    """
     return declared.get(name, DEFAULT_MAX_STALLS) if own is None else own
 
 
 def is_last_chance(stalls: int, allowed: int) -> bool:
-    """Whether a job that has stalled before would fail with its next stall. `allowed=0` never is: it fails with its first."""
+    """Whether a job that has stalled before would fail with its next stall.
+
+    `allowed=0` never is: it fails with its first.
+    """
     return 1 <= allowed <= stalls
 
 

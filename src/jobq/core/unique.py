@@ -16,9 +16,12 @@ from jobq.errors import InvalidJob
 def unique_spec(
     unique: Unique, task: str, bound: Mapping[str, Any], codec: Codec = JSON
 ) -> UniqueSpec:
-    """What a spec carries. `bound` holds the arguments by name (`CallShape.bound`), so that f(1) and f(x=1) are the same.
+    """What a spec carries.
 
-    The period of a debounce is the job's wait (see `debounce_ms`); its lock holds until the job starts."""
+    `bound` holds the arguments by name (`CallShape.bound`), so that f(1) and f(x=1) are the same.
+    The period of a debounce is the job's wait (see `debounce_ms`); its lock holds until the job
+    starts.
+    """
     ttl_ms = None if unique.mode == "debounce" else unique.period_ms
     return UniqueSpec(lock=lock(unique.fields, task, bound, codec), mode=unique.mode, ttl_ms=ttl_ms)
 
@@ -29,7 +32,10 @@ def debounce_ms(unique: Unique) -> int:
 
 
 def lock(fields: tuple[str, ...], task: str, bound: Mapping[str, Any], codec: Codec = JSON) -> str:
-    """The digest of the task's name and the chosen arguments (none chosen: all). Their order does not matter."""
+    """The digest of the task's name and the chosen arguments (none chosen: all).
+
+    Their order does not matter.
+    """
     for field in fields:
         if field not in bound:
             raise InvalidJob(

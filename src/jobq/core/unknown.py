@@ -1,6 +1,8 @@
-"""Jobs whose task a worker does not know: put off at no cost, because another worker or the next deploy may know it. Pure.
+"""Jobs whose task a worker does not know: put off at no cost, because another worker or the next
+deploy may know it. Pure.
 
-A job that was put off each time it was claimed counts as not yet started: its ttl goes on, and it can still be changed.
+A job that was put off each time it was claimed counts as not yet started: its ttl goes on, and it
+can still be changed.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ FIRST_MS = 1_000
 LONGEST_MS = 30_000
 """The longest wait: how late a job may run after a worker that knows its task was started."""
 GIVE_UP_MS = 3_600_000
-"""A job that no worker has known for so long fails: by then the name is a mistake, and not a deploy under way."""
+"""A job that no worker has known for so long fails: by then the name is a mistake, and not a deploy
+under way.
+"""
 
 
 class PutOff(NamedTuple):
@@ -41,11 +45,17 @@ def starts(attempt: int, put_off: PutOff | None) -> int:
 
 
 def delay_ms(waited_ms: int) -> int | None:
-    """How long to put off a job that was first put off `waited_ms` ago: 1, 2, 4, 8, 16, 30, 30 … s. None: give up."""
+    """How long to put off a job that was first put off `waited_ms` ago: 1, 2, 4, 8, 16, 30, 30 … s.
+
+    None: give up.
+    """
     return None if waited_ms >= GIVE_UP_MS else min(FIRST_MS + max(0, waited_ms), LONGEST_MS)
 
 
 def waits(mode: Mode | None, delay: int) -> tuple[int, int]:
-    """Who waits: (the job, its key), in ms. In a keyed queue the job keeps its place and its key is held, so nothing of the key
-    overtakes it. Copied by lua/unknown.lua (J.defer)."""
+    """Who waits: (the job, its key), in ms.
+
+    In a keyed queue the job keeps its place and its key is held, so nothing of the key overtakes
+    it. Copied by lua/unknown.lua (J.defer).
+    """
     return (0, delay) if mode == "keyed" else (delay, 0)

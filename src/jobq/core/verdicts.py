@@ -1,7 +1,9 @@
-"""Failures that a store gives a job by itself, without a worker: a lost lease, a passed ttl, a failed child.
+"""Failures that a store gives a job by itself, without a worker: a lost lease, a passed ttl, a
+failed child.
 
-The words are %-templates because lua/verdicts.lua fills in the same ones. Types and fingerprints are the same on every store, so
-that failures of one cause group together wherever they were recorded.
+The words are %-templates because lua/verdicts.lua fills in the same ones. Types and fingerprints
+are the same on every store, so that failures of one cause group together wherever they were
+recorded.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ def error_text(failure: Failure) -> str:
 def stalled(
     *, attempt: int, stalls: int, max_stalls: int, worker: str | None, now_ms: int
 ) -> Failure:
-    """The failure of a run whose lease expired, the `stalls`-th of its job. `exhausted`: it was one too many, the job fails."""
+    """The failure of a run whose lease expired, the `stalls`-th of its job.
+
+    `exhausted`: it was one too many, the job fails.
+    """
     return Failure(
         reason="stalled",
         type="LeaseLost",
@@ -61,7 +66,10 @@ def expired(*, ttl_ms: int, attempt: int, now_ms: int) -> Failure:
 
 
 def unreadable(*, attempt: int, worker: str | None, now_ms: int) -> Failure:
-    """The failure of a job whose stored record cannot be read. It is not retried: it would not read better."""
+    """The failure of a job whose stored record cannot be read.
+
+    It is not retried: it would not read better.
+    """
     return Failure(
         reason="error",
         type="Unreadable",
@@ -77,7 +85,10 @@ def unreadable(*, attempt: int, worker: str | None, now_ms: int) -> Failure:
 
 
 class ChildEnd(NamedTuple):
-    """How a job that others wait for has ended. `id` is the one they asked for; `name` None: there is no record of it."""
+    """How a job that others wait for has ended.
+
+    `id` is the one they asked for; `name` None: there is no record of it.
+    """
 
     id: str
     name: str | None
@@ -93,7 +104,9 @@ def fails_parent(policy: ChildPolicy, state: State) -> bool:
 
 
 def failure_for_parent(policy: ChildPolicy, child: ChildEnd) -> Failure | None:
-    """The failure that a parent is given in place of a result: by policy `continue`, the child's own."""
+    """The failure that a parent is given in place of a result: by policy `continue`, the child's
+    own.
+    """
     if policy != "continue" or child.state is State.COMPLETED:
         return None
     if child.state is State.FAILED and child.failure is not None:
@@ -102,7 +115,8 @@ def failure_for_parent(policy: ChildPolicy, child: ChildEnd) -> Failure | None:
 
 
 def parent_failure(child: ChildEnd, *, attempt: int, now_ms: int) -> Failure:
-    """The failure of a parent by policy `fail`: it names the child, or the job at the bottom of a chain of parents.
+    """The failure of a parent by policy `fail`: it names the child, or the job at the bottom of a
+    chain of parents.
 
     `attempt` is the parent's own, which may not have run at all.
     """

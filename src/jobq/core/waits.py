@@ -1,7 +1,8 @@
-"""Runs that wait and begin again: what a later pass finds of the earlier ones. Pure; the lease brings it all.
+"""Runs that wait and begin again: what a later pass finds of the earlier ones.
 
-A handler that waits (for its children, for a signal) is started again from its top. It then adds the same children and
-asks for the same signals, in the same order, and must find what was there before instead of making it anew.
+Pure; the lease brings it all. A handler that waits (for its children, for a signal) is started
+again from its top. It then adds the same children and asks for the same signals, in the same order,
+and must find what was there before instead of making it anew.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from jobq.core.records import MAX_ID_LENGTH, Edge, Input, JobKey, Lease, QueueNa
 from jobq.errors import InvalidJob, WaitTimeout
 
 CHILD = "$jobq.child "
-"""A job's note to itself, kept as a signal: which job its n-th child is. A cascading cancel goes by it until the job waits for
-its children, and a later pass finds a child by it that was there already, under another id."""
+"""A job's note to itself, kept as a signal: which job its n-th child is.
+
+A cascading cancel goes by it until the job waits for its children, and a later pass finds a child
+by it that was there already, under another id.
+"""
 
 
 def child_note(parent: JobKey, ordinal: int, child: JobKey) -> SendSignal:
@@ -37,7 +41,9 @@ def noted_child(tenant: str, name: str, value: bytes) -> JobKey | None:
 
 
 def child_id(parent: Lease, queue: QueueName, ordinal: int) -> str:
-    """The id of a run's n-th child: the same in every pass, another for every job, queue and life."""
+    """The id of a run's n-th child: the same in every pass, another for every job, queue
+    and life.
+    """
     name = parent.id if parent.queue == queue else f"{parent.queue.queue}/{parent.id}"
     if parent.life:
         name = f"{name}~{parent.life}"  # a rerun begins anew: with the children of its last life it could only end the same
@@ -64,12 +70,17 @@ class Children:
         ] = {}  # by number, with the annotation of their results
 
     def next(self) -> int:
-        """The number of the next child. Taken before anything is awaited, so that it is the same in every pass."""
+        """The number of the next child.
+
+        Taken before anything is awaited, so that it is the same in every pass.
+        """
         self._count += 1
         return self._count - 1
 
     def found(self, ordinal: int, child: JobKey) -> JobKey | None:
-        """The job that an earlier pass added as this child, if it is known to be there without asking."""
+        """The job that an earlier pass added as this child, if it is known to be there without
+        asking.
+        """
         other = self._noted.get(ordinal, child)
         return other if other != child or child in self._ended else None
 
@@ -78,7 +89,10 @@ class Children:
         return self._noted.get(ordinal) == child
 
     def add(self, ordinal: int, child: JobKey, returns: Any) -> None:
-        """It is one of those the run waits for. Results are delivered by id, so an id that is there already is refused."""
+        """It is one of those the run waits for.
+
+        Results are delivered by id, so an id that is there already is refused.
+        """
         if child.id in self._ids:
             raise InvalidJob(
                 f"job {self._lease.id} ({self._lease.name}) has two children with the id {child.id!r}"
@@ -87,9 +101,11 @@ class Children:
         self._added[ordinal] = child, returns
 
     def results(self) -> dict[str, Any]:
-        """By id, in the order they were added, once all have ended: a result, None (`ignore`) or a Failure (`continue`).
+        """By id, in the order they were added, once all have ended: a result, None (`ignore`) or a
+        Failure (`continue`).
 
-        Until then it ends the run: raises WaitForChildren."""
+        Until then it ends the run: raises WaitForChildren.
+        """
         added = [
             self._added[ordinal] for ordinal in sorted(self._added)
         ]  # many at once may be accepted in any order
@@ -112,9 +128,11 @@ class Inbox:
         self._seen: dict[str, int] = {}
 
     def take(self, name: str, timeout_ms: int | None) -> bytes:
-        """The next value of that name. WaitTimeout where a wait of an earlier pass ended without one.
+        """The next value of that name.
 
-        If there is none it ends the run: raises WaitForSignal."""
+        WaitTimeout where a wait of an earlier pass ended without one. If there is none it ends the
+        run: raises WaitForSignal.
+        """
         check_signal(name)
         received = [value for signal, value in self._lease.signals if signal == name]
         seen = self._seen.get(name, 0)

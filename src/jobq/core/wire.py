@@ -1,18 +1,20 @@
-"""An event as it leaves jobq: one line of JSON, the same in Kafka and in files, and the key it travels under.
+"""An event as it leaves jobq: one line of JSON, the same in Kafka and in files, and the key it
+travels under.
 
-    {"v":1,"id":"…","number":7,"shard":0,"kind":"started","at_ms":1763211600123,"tenant":"acme","queue":"billing","job":"…","life":0,
-     "name":"charge","attempt":1,"failures":0,"stalls":0,"state":"active","previous":"waiting","worker":"w-1",
-     "created_ms":…,"due_ms":…,"started_ms":…}
+{"v":1,"id":"…","number":7,"shard":0,"kind":"started","at_ms":1763211600123,"tenant":"acme","queue":"billing","job":"…","life":0,
+"name":"charge","attempt":1,"failures":0,"stalls":0,"state":"active","previous":"waiting","worker":"w-1",
+"created_ms":…,"due_ms":…,"started_ms":…}
 
-Times are integers of milliseconds since the epoch, `meta` is a map of strings (what `Queue(event_meta=…)` allows), everything
-else is a string or a small integer, and what is None is left out.
-`id` is never used for another event: log-position-n-incarnation, where the position in the log is one or more numbers
-joined by "-", n the event's place in its entry, and the incarnation (absent from ids of jobq 0.1) identifies the run of the
-store that wrote it. By these numbers the events of one job are in order. A consumer receives each event at least once, so it
-drops ids it has seen.
-`number` counts the events of a queue's log (of each `shard`, for a partitioned queue) from 1 without gaps: a number that is
-missing is an event that has not arrived. Two ids under one number are a fork: the store lost its last writes, as in a power cut.
-Fields may be added under the same `v`; a change of meaning makes it 2.
+Times are integers of milliseconds since the epoch, `meta` is a map of strings (what
+`Queue(event_meta=…)` allows), everything else is a string or a small integer, and what is None is
+left out. `id` is never used for another event: log-position-n-incarnation, where the position in
+the log is one or more numbers joined by "-", n the event's place in its entry, and the incarnation
+(absent from ids of jobq 0.1) identifies the run of the store that wrote it. By these numbers the
+events of one job are in order. A consumer receives each event at least once, so it drops ids it has
+seen. `number` counts the events of a queue's log (of each `shard`, for a partitioned queue) from 1
+without gaps: a number that is missing is an event that has not arrived. Two ids under one number
+are a fork: the store lost its last writes, as in a power cut. Fields may be added under the same
+`v`; a change of meaning makes it 2.
 """
 
 from __future__ import annotations
@@ -104,7 +106,10 @@ def encode(event: EventRecord) -> bytes:
 
 
 def decode(line: bytes | str) -> EventRecord:
-    """The event of a line; ValueError says what is wrong with it. Its position, known to its store only, is not on the wire."""
+    """The event of a line; ValueError says what is wrong with it.
+
+    Its position, known to its store only, is not on the wire.
+    """
     e = _decoder.decode(line)
     if e.v != VERSION:
         raise ValueError(f"event {e.id} has version {e.v}; this jobq reads version {VERSION}")

@@ -10,7 +10,7 @@ from jobq.core.records import QueueName
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as it last said it was."""
+    """A worker as it described itself in its last beat."""
 
     name: str
     host: str
@@ -18,21 +18,27 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueName, ...]
     concurrency: int
     active: int = 0
-    paused: bool = False  # by its own program
-    draining: bool = False  # by an operator: it finishes what it runs, claims nothing, and stays
+    paused: bool = False  # by the program that runs it
+    draining: bool = False  # by an operator: it finishes running jobs and claims no more
     started_ms: int = 0
     seen_ms: int = 0
-    incarnation: str = ""  # tells two workers of one name apart
+    incarnation: str = ""  # distinguishes two workers of one name
 
 
 WorkerRequest = Literal["drain", "resume", "shutdown", "shutdown-now"]
-"""What an operator may ask of a worker, which hears of it in its next beat. `drain`: claim nothing more, until `resume`.
-`shutdown`: finish what runs, then stop. `shutdown-now`: release what runs, then stop."""
+"""What an operator may ask of a worker. The worker receives it in its next beat.
+
+`drain`: claim no more jobs, until `resume`. `shutdown`: finish running jobs, then stop.
+`shutdown-now`: release running jobs, then stop.
+"""
 
 
 class Beat(NamedTuple):
-    """The answer to a worker's beat: what an operator last asked of it, about how many workers the store has, and whether
-    the name is another worker's (`displaced`)."""
+    """The reply to a worker's beat.
+
+    `request` is what an operator last asked of the worker, and `workers` is about how many workers
+    the store has. `displaced` means that another worker has this name.
+    """
 
     request: WorkerRequest | None
     workers: int

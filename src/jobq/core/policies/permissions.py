@@ -15,9 +15,10 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @policy
 class Permissions:
-    """What a job in executor `process` or `command` may touch. Nothing is allowed unless named.
+    """What a job in the `process` or `command` executor may access.
 
-    `read` and `write` are paths, `env` names of variables, `memory` bytes or "512M", `cpu` seconds of processor time.
+    Nothing is allowed unless it is named. `read` and `write` are paths, `env` are names of
+    variables, `memory` is bytes or "512M", and `cpu` is seconds of processor time.
     """
 
     read: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""`Rate` and `Bucket`: how many jobs may start in a time."""
+"""`Rate` and `Bucket`: how many jobs may start in a given time."""
 
 from __future__ import annotations
 
@@ -32,24 +32,27 @@ class Rate:
 
     @property
     def data(self) -> Window:
-        """As a store keeps it."""
+        """The rate as a store keeps it."""
         return Window(limit=self.count, per_ms=self.per_ms)
 
 
 @policy
 class Bucket:
-    """A token bucket: a start takes its job's `cost`; `refill` tokens come back per second, up to `capacity`."""
+    """A token bucket: the start of a job takes `cost` tokens.
+
+    `refill` tokens come back per second, up to `capacity`.
+    """
 
     capacity: int
     refill: float
 
     def __init__(self, capacity: int, *, refill: float) -> None:
         checks.check_number(refill, "Bucket refill", error=ConfigError)
-        if (
-            refill < 1e-6
-        ):  # a token in eleven days; at 0 the queue would stop for ever once the bucket is empty
+        # 1e-6 is one token in eleven days. With 0, the queue would stop once the bucket is empty.
+        if refill < 1e-6:
             raise ConfigError(
-                f"Bucket refill={shown(refill)} is too small: it is in tokens per second, at least 0.000001"
+                f"Bucket refill={shown(refill)} is too small: "
+                "it is in tokens per second, at least 0.000001"
             )
         set_fields(
             self,
@@ -61,5 +64,5 @@ class Bucket:
 
     @property
     def data(self) -> Tokens:
-        """As a store keeps it."""
+        """The bucket as a store keeps it."""
         return Tokens(capacity=self.capacity, refill=self.refill)

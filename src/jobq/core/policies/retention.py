@@ -13,7 +13,10 @@ _DAY = 86_400
 
 @policy
 class Retention:
-    """How long ended jobs are kept, by age (None: for ever) and by `count` per state (None: any number)."""
+    """How long ended jobs are kept.
+
+    By age per state (None keeps them forever) and by `count` per state (None keeps any number).
+    """
 
     completed_ms: int | None
     failed_ms: int | None
@@ -40,7 +43,7 @@ class Retention:
 
     @property
     def data(self) -> RetentionData:
-        """As a store keeps it."""
+        """The retention as a store keeps it."""
         return RetentionData(
             completed_ms=self.completed_ms,
             failed_ms=self.failed_ms,

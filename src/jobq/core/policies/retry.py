@@ -19,11 +19,13 @@ DelayFunction = Callable[[int, BaseException], Seconds | None]
 
 @policy
 class Retry:
-    """When a failed job runs again. The n-th retry waits min(base·factor^(n-1), cap), ± `jitter` as a fraction of it.
+    """When a failed job runs again.
 
-    `delays` instead lists the waits (its last one from then on), or is a function of the retry's number and the error
-    that answers the wait, or None to give up. Only errors of `on` are retried, and none of `give_up_on`; a timeout
-    counts as TimeoutError. `max_retries=0` means none.
+    The n-th retry waits min(base·factor^(n-1), cap), plus or minus `jitter`, a fraction of the
+    delay. `delays` replaces this formula: it is a list of delays, of which the last one repeats, or
+    a function of the retry's number and the error that returns a delay, or None to give up. Only
+    errors of `on` are retried, and none of `give_up_on`. A timeout counts as TimeoutError.
+    `max_retries=0` means no retries.
     """
 
     max_retries: int
@@ -51,7 +53,7 @@ class Retry:
         base_ms, cap_ms = to_ms(base, "Retry base"), to_ms(cap, "Retry cap", positive=True)
         if base_ms > cap_ms:
             raise InvalidJob(
-                f"Retry base={shown(base)} is above cap={shown(cap)}: give a higher cap as well"
+                f"Retry base={shown(base)} is above cap={shown(cap)}: raise the cap as well"
             )
         choose = delays if callable(delays) else None
         set_fields(
@@ -69,12 +71,12 @@ class Retry:
 
     @staticmethod
     def after(delay: Seconds) -> RetryAfter:
-        """`raise Retry.after(30)`: fail, and retry in 30 seconds if retries are left."""
+        """`raise Retry.after(30)` fails the run, and retries in 30 seconds if retries are left."""
         return RetryAfter(delay)
 
     @staticmethod
     def of(value: object) -> Retry:
-        """The policy that `retry=value` means: a Retry, or a number of retries."""
+        """The policy that `retry=value` means. The value is a Retry or a number of retries."""
         if isinstance(value, Retry):
             return value
         if type(value) is int:
@@ -83,14 +85,20 @@ class Retry:
 
     @property
     def data(self) -> RetryData:
-        """The policy as data, to travel with one call. What only code can say is refused: it belongs to the task."""
+        """The policy as data, to be stored with a job.
+
+        InvalidJob if the policy contains functions or classes: those belong in
+        `@queue.task(retry=…)`.
+        """
         if self.choose is not None:
             raise InvalidJob(
-                f"retry: delays={shown(self.choose)} is a function; a call can only carry data, put it in @queue.task(retry=…)"
+                f"retry: delays={shown(self.choose)} is a function, which cannot be stored with a "
+                "job: put it in @queue.task(retry=…)"
             )
         if self.on != (BaseException,) or self.give_up_on:
             raise InvalidJob(
-                "retry: on= and give_up_on= are classes; a call can only carry data, put them in @queue.task(retry=…)"
+                "retry: on= and give_up_on= are classes, which cannot be stored with a job: "
+                "put them in @queue.task(retry=…)"
             )
         return RetryData(
             max_retries=self.max_retries,
