@@ -23,6 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 from jobq.stores.sqlite import queries
+from jobq.stores.sqlite.rows import NewJob
 from jobq.stores.sqlite.schema import every_statement
 
 ROUNDS = 5
@@ -101,10 +102,10 @@ def schema(connection: Any) -> dict[str, str]:
     return hot
 
 
-def job(n: int) -> tuple[object, ...]:
-    """A row of the jobs table."""
-    head = (1, f"id{n:012d}", 2, 0, n, None, 0, None, 0, "noop", 0, 0, 0, 0, 1, 1)
-    return (*head, *[None] * 4, 0, "json", *[None] * 5, b"x" * 100, None)
+def job(n: int) -> NewJob:
+    """The row of a waiting job."""
+    payload = b"x" * 100
+    return NewJob(1, f"id{n:012d}", 2, 0, n, None, None, 0, "noop", 0, 1, 1, "json", None, payload)
 
 
 def rows(connection: Any) -> tuple[float, float]:

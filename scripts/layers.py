@@ -75,7 +75,9 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
 
 # One function of each ends a job, which may free a job of another: they need a common module.
 KNOWN_CYCLES = (
-    frozenset({f"jobq.stores.sqlite.{name}" for name in ("ending", "flows", "put", "signals")}),
+    frozenset(
+        {f"jobq.stores.sqlite.{name}" for name in ("ending", "flows", "new_jobs", "put", "signals")}
+    ),
 )
 
 IMPURE = frozenset(

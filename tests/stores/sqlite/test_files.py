@@ -122,7 +122,7 @@ async def test_a_call_that_failed_leaves_nothing_of_its_queue_behind(tmp_path: P
 )
 async def test_synchronous_is_what_the_url_says(tmp_path: Path, option: str, level: int) -> None:
     async with open_store(f"sqlite:///{tmp_path}/jobs.db{option}") as store:
-        database = store._database  # type: ignore[attr-defined]
+        database = store._opened().database  # type: ignore[attr-defined]
         level_now = await database.write(
             False, None, lambda tx: tx.execute("PRAGMA synchronous").fetchone()[0]
         )

@@ -26,9 +26,8 @@ from jobq.core.outcomes import due_ms
 from jobq.core.records import JobKey, QueueName
 from jobq.core.states import Kind, QueueKind
 from jobq.core.waits import noted_child
-from jobq.stores.sqlite import ending, line, locks, signals, unknown
-from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import (
+from jobq.stores.sqlite import ending, locks, signals, unknown, waiting
+from jobq.stores.sqlite.codes import (
     ACTIVE,
     BLOCKED,
     CANCEL,
@@ -38,11 +37,11 @@ from jobq.stores.sqlite.rows import (
     LOCKING,
     NOTED,
     WAITING,
-    Job,
-    pack_options,
-    unpack_options,
 )
-from jobq.stores.sqlite.tx import QueueRow, Tx
+from jobq.stores.sqlite.options import pack_options, unpack_options
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import Edge, Job, QueueRow
+from jobq.stores.sqlite.tx import Tx
 
 TIES = load("ties.sql")
 
@@ -139,7 +138,8 @@ def _cancel_below(tx: Tx, job: Job, reason: str) -> None:
 
 def _below(tx: Tx, job: Job) -> list[tuple[int, str]]:
     """The jobs it waits for, and those it has added as its children."""
-    found = [(qid, id) for _, qid, id, *_ in tx.execute(TIES["edges_of"], (job.pk,)).fetchall()]
+    edges = [Edge(*row) for row in tx.execute(TIES["edges_of"], (job.pk,)).fetchall()]
+    found = [(edge.child_qid, edge.child) for edge in edges]
     if job.flags & NOTED:
         tenant = tx.queue_by_qid(job.qid).tenant
         for name, value in tx.execute(TIES["signals_of"], (job.pk,)).fetchall():
@@ -163,7 +163,7 @@ def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
         job.options = pack_options(msgspec.structs.replace(options, actor=None, put_off=None))
     if job.flags & NOTED:
         tx.execute(TIES["delete_signals"], (job.pk,))
-    line.wait(tx, job, Kind.RERUN, "first" if unpack_options(job.options).lifo else "back")
+    waiting.wait(tx, job, Kind.RERUN, "first" if unpack_options(job.options).lifo else "back")
     if job.flags & LOCKING:
         locks.take(tx, job)
     return True
@@ -171,7 +171,7 @@ def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
 
 def _promote(tx: Tx, job: Job) -> bool:
     job.due_ms = tx.now
-    line.when_due(tx, job, Kind.PROMOTED, reason="promoted")
+    waiting.when_due(tx, job, Kind.PROMOTED, reason="promoted")
     return True
 
 
@@ -188,10 +188,10 @@ def _reschedule(tx: Tx, job: Job, command: Reschedule) -> bool:
     due = due_ms(now_ms=tx.now, delay_ms=command.delay_ms, at_ms=command.at_ms, ahead_ms=tx.ahead)
     unknown.due_again(job)
     if due > tx.now:
-        line.later(tx, job, Kind.CHANGED, due, reason="rescheduled")
+        waiting.later(tx, job, Kind.CHANGED, due, reason="rescheduled")
     elif job.state == DELAYED:
         job.due_ms = tx.now
-        line.when_due(tx, job, Kind.PROMOTED, reason="rescheduled")
+        waiting.when_due(tx, job, Kind.PROMOTED, reason="rescheduled")
     return True
 
 
@@ -216,5 +216,5 @@ def _signal(tx: Tx, job: Job, name: str, value: bytes) -> bool:
     job.flags |= NOTED
     tx.save(job)
     if job.state == BLOCKED and unpack_options(job.options).signal == name:
-        line.unblock(tx, job)
+        waiting.unblock(tx, job)
     return True

@@ -8,9 +8,10 @@ from jobq.core import bounds
 from jobq.core.event_log import STATE_CODES
 from jobq.core.records import JobSpec, PutResult, QueueName
 from jobq.stores.sqlite import locks
+from jobq.stores.sqlite.codes import CANCELLED, ENDED
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import CANCELLED, ENDED
-from jobq.stores.sqlite.tx import QueueRow, Tx
+from jobq.stores.sqlite.rows import QueueRow
+from jobq.stores.sqlite.tx import Tx
 
 TIES = load("ties.sql")
 _COUNTED = tuple(STATE_CODES[state] for state in bounds.COUNTED)
@@ -18,7 +19,7 @@ _COUNTED = tuple(STATE_CODES[state] for state in bounds.COUNTED)
 
 def room(queue: QueueRow) -> int | None:
     """Places left for new jobs; None: any number."""
-    if queue.settings_blob is None:
+    if queue.packed_settings is None:
         return None
     most = queue.settings.effective.max_waiting
     if most is None:

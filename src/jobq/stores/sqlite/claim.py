@@ -1,47 +1,42 @@
-"""Claiming: the head of the line becomes active. One statement per queue on the plain path, whatever the backlog."""
+"""Claims jobs: the jobs at the head of a queue become active.
+
+A plain queue takes one statement for the whole claim, however many jobs wait.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 from jobq.core.event_log import KIND_CODES, Item, with_meta
 from jobq.core.records import Claim, Lease, QueueName
 from jobq.core.states import Kind
-from jobq.stores.sqlite import chances, flows, keys, rates, upkeep
+from jobq.stores.sqlite import flows, keys, last_chances, rates, upkeep
+from jobq.stores.sqlite.codes import ACTIVE, CANCEL, ENDING, NOTED, WAITING
+from jobq.stores.sqlite.memory import Granted
+from jobq.stores.sqlite.options import BROKEN, event_meta, unpack_options
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import (
-    ACTIVE,
-    BROKEN,
-    CANCEL,
-    ENDING,
-    NOTED,
-    WAITING,
-    told_meta,
-    unpack_options,
-)
-from jobq.stores.sqlite.tx import HOT, KEYED, Granted, QueueRow, Tx, as_json
+from jobq.stores.sqlite.rows import ClaimedJob, KeyHead, QueueRow, RepeatedClaim, read_all
+from jobq.stores.sqlite.tx import HOT, KEYED, Tx, as_json
 
 TIES = load("ties.sql")
 _STARTED = KIND_CODES[Kind.STARTED]
 FEW = 10
-"""Up to here a job is claimed by two statements of its own. The one for all makes temporary tables first, which costs as
-much as a dozen jobs (40 µs for one job against 12)."""
+"""Jobs. Up to this number, a claim reads the jobs and updates each with a statement of its own: 12 µs
+for one job. The single statement for a larger claim builds temporary tables first: 40 µs for one job."""
 REMEMBERED = 100_000
-"""Leases a process remembers. Those it forgets are read again when their jobs end."""
+"""Leases that a process remembers. It reads the rows of the others again when their jobs end."""
 UPKEEP = 500
-"""How many due jobs and expired leases one claim looks after, per queue."""
-
-Row = tuple[Any, ...]
+"""Due jobs and expired leases that one claim takes care of in each queue."""
 
 
 def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], list[QueueRow]]:
-    """Take up to `wanted.limit` jobs, or one that is on its last chance; the leases, and the queues looked at."""
+    """Claim up to `wanted.limit` jobs, or a single job that is on its last chance.
+
+    Returns the leases, and the queues that were looked at."""
     leases: list[Lease] = []
     seen: list[QueueRow] = []
-    alone = False  # a last chance was claimed
+    alone = False  # the claim has a job on its last chance, which is returned alone
     for name in wanted.queues:
         queue = tx.queue_made(name)
-        if queue.settings_blob is not None and not tx.readable(
+        if queue.packed_settings is not None and not tx.readable(
             queue, needed=len(wanted.queues) == 1
         ):
             continue
@@ -52,56 +47,53 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
             found = _claim_from(
                 tx, queue, room, wanted.lease_ms, worker, call, alone=wanted.alone and not leases
             )
-            if queue.qid in tx.last_chances:
-                tx.woken[queue.qid] = max(
-                    1, queue.counts[WAITING]
-                )  # a worker that is alone may take it
             leases += found
+            if queue.qid in tx.last_chances:  # a worker that is alone may claim the job
+                tx.woken[queue.qid] = max(1, queue.counts[WAITING])
             if found and found[0].last_chance:
                 alone = True
-                tx.woken[queue.qid] = max(
-                    1, queue.counts[WAITING]
-                )  # it claims nothing more for now: others should
+                # This worker claims nothing more for now, so wake others for the rest.
+                tx.woken[queue.qid] = max(1, queue.counts[WAITING])
             elif found and len(leases) == wanted.limit and queue.counts[WAITING]:
-                tx.woken.setdefault(queue.qid, 1)  # there is more than this worker could take
+                tx.woken.setdefault(queue.qid, 1)  # more jobs wait than this worker has room for
     return leases, seen
 
 
 def again(tx: Tx, wanted: Claim, worker: str, call: str) -> list[Lease]:
-    """The leases this very call was granted before."""
+    """The leases that this call was granted when it came the first time."""
     mark = token_mark(worker, call)
     leases = []
     for name in wanted.queues:
         queue = tx.queue(name)
-        rows = (
-            []
-            if queue is None
-            else tx.execute(HOT["claimed_by_call"], (queue.qid, mark)).fetchall()
-        )
-        leases += [_lease(tx, name, row[:18], row[19], row[20], row[21]) for row in rows]
+        if queue is not None:
+            rows = tx.execute(HOT["claimed_by_call"], (queue.qid, mark)).fetchall()
+            leases += [
+                _lease(tx, name, job, job.token, job.started_ms, job.at_ms)
+                for job in read_all(rows, RepeatedClaim)
+            ]
     return leases
 
 
 def next_due(tx: Tx, queues: list[QueueRow]) -> int | None:
-    """From now until something in these queues may become claimable by itself."""
+    """Milliseconds until a job of these queues may become claimable by the clock; None: never."""
     times = []
     for queue in queues:
         for statement in ("next_due", "next_expiry", "next_wait"):
             row = tx.execute(HOT[statement], (queue.qid,)).fetchone()
             if row is not None:
-                times.append(row[0])
+                times += row
         if not queue.paused:
             times += rates.next_times(tx, queue)
     return None if not times else max(0, min(times) - tx.now)
 
 
 def token_mark(worker: str, call: str) -> str:
-    """What follows the job's number in the tokens of one call."""
+    """The part of a token that all leases of one call share. It follows the job's number."""
     return f".{worker}/{call}"
 
 
 def job_number(token: str) -> int:
-    """The job's number in a token; -1 for something that is no token of this store."""
+    """The job's number in a token; -1 if this store has not made the token."""
     head = token.partition(".")[0]
     return int(head) if head.isdigit() else -1
 
@@ -110,93 +102,84 @@ def _claim_from(
     tx: Tx, queue: QueueRow, room: int, lease_ms: int, worker: str, call: str, *, alone: bool
 ) -> list[Lease]:
     room = rates.room(tx, queue, room)
-    frail = queue.settings_blob is not None and queue.settings.frail > 0
+    frail = queue.packed_settings is not None and queue.settings.frail > 0
     if frail and room > 0 and queue.mode != "keyed":
-        room = chances.room(tx, queue, room, alone=alone)
+        room = last_chances.room(tx, queue, room, alone=alone)
     if room <= 0:
         return []
     now, mark = tx.now, token_mark(worker, call)
     expires = now + lease_ms
+    jobs: list[ClaimedJob]
     if queue.mode == "keyed":
-        rows = _claim_keyed(tx, queue, room, (mark, worker, now, expires), frail=frail, alone=alone)
+        jobs = [*_claim_keyed(tx, queue, room, (mark, worker, now, expires), frail, alone)]
     elif rates.by_cost(queue):
-        pks = rates.affordable(tx, queue, room)
-        rows = (
-            tx.execute(HOT["claim_these"], (mark, worker, now, expires, as_json(pks))).fetchall()
-            if pks
-            else []
-        )
+        chosen = (mark, worker, now, expires, as_json(rates.affordable(tx, queue, room)))
+        jobs = read_all(tx.execute(HOT["claim_these"], chosen).fetchall(), ClaimedJob)
     elif room <= FEW:
-        rows = tx.execute(HOT["head_of_line"], (queue.qid, now, room)).fetchall()
-        for row in rows:
-            tx.execute(HOT["claim_one"], (f"{row[0]}{mark}", worker, now, expires, row[0]))
+        head = tx.execute(HOT["head_of_queue"], (queue.qid, now, room)).fetchall()
+        jobs = read_all(head, ClaimedJob)
+        for job in jobs:
+            tx.execute(HOT["claim_one"], (f"{job.pk}{mark}", worker, now, expires, job.pk))
     else:
-        rows = tx.execute(
-            HOT["claim_plain"], (mark, worker, now, expires, queue.qid, room)
-        ).fetchall()
-    if len(rows) < room:
-        _recount(tx, queue, len(rows))
-    if not rows:
+        claimed = (mark, worker, now, expires, queue.qid, room)
+        jobs = read_all(tx.execute(HOT["claim_plain"], claimed).fetchall(), ClaimedJob)
+    if len(jobs) < room:
+        _recount(tx, queue, len(jobs))
+    if not jobs:
         return []
-    rates.started(tx, queue, len(rows))
+    rates.started(tx, queue, len(jobs))
     if queue.mode != "keyed":
-        rows.sort(key=_line_order)
-    _record(tx, queue, rows, worker, mark)
+        jobs.sort(key=_queue_order)
+    _record(tx, queue, jobs, worker, mark)
     if len(tx.memory.granted) > REMEMBERED:
         tx.memory.granted.clear()
     name = queue.qname
-    return [_lease(tx, name, row, f"{row[0]}{mark}", now, expires) for row in rows]
+    return [_lease(tx, name, job, f"{job.pk}{mark}", now, expires) for job in jobs]
 
 
 def _claim_keyed(
-    tx: Tx,
-    queue: QueueRow,
-    room: int,
-    claim: tuple[str, str, int, int],
-    *,
-    frail: bool,
-    alone: bool,
-) -> list[Row]:
-    """Round robin: in each round every ready key starts one job, until there is no room or nothing is ready.
+    tx: Tx, queue: QueueRow, room: int, claim: tuple[str, str, int, int], frail: bool, alone: bool
+) -> list[KeyHead]:
+    """Claim in rounds: each ready key starts one job per round, until there is no room or no key is ready.
 
-    A last chance is taken alone, so the round before it is the last one."""
+    A job on its last chance is claimed alone, so the round before it is the last one."""
     keys.flush(tx)
     mark, *rest = claim
-    rows: list[Row] = []
-    while len(rows) < room:
-        wanted = room - len(rows)
-        heads = tx.execute(KEYED["next_keys"], (queue.qid, tx.now, wanted)).fetchall()
-        going = chances.together(queue, heads, alone=alone and not rows) if frail else heads
-        if heads and not going and not rows:  # a last chance is next, and the caller is not alone
+    jobs: list[KeyHead] = []
+    while len(jobs) < room:
+        wanted = room - len(jobs)
+        rows = tx.execute(KEYED["next_keys"], (queue.qid, tx.now, wanted)).fetchall()
+        heads = read_all(rows, KeyHead)
+        going = last_chances.together(queue, heads, alone=alone and not jobs) if frail else heads
+        if heads and not going and not jobs:  # the next job is on its last chance: see `alone`
             if rates.key_pays_for(tx, queue, heads[0]):
                 tx.last_chances.add(queue.qid)
             elif queue.held_ms <= tx.now:
                 continue  # its key must wait: look at the other keys
             break
-        overrides = keys.overrides(tx, queue.qid, [head[4] for head in going])
+        overrides = keys.overrides(tx, queue.qid, [head.key or "" for head in going])
         chosen = rates.keys_affordable(tx, queue, going, overrides)
         tx.connection.executemany(
-            HOT["claim_one"], [(f"{head[0]}{mark}", *rest, head[0]) for head in chosen]
+            HOT["claim_one"], [(f"{head.pk}{mark}", *rest, head.pk) for head in chosen]
         )
         still_ready = keys.started(tx, queue, chosen, overrides)
-        rows += [head[:18] for head in chosen]
+        jobs += chosen
         if queue.held_ms > tx.now or (
             len(heads) < wanted and not still_ready and len(going) == len(heads)
         ):
             break
         if frail and (
-            not going or (rows and (len(going) < len(heads) or _last_chance(queue, rows[-1])))
+            not going
+            or (jobs and (len(going) < len(heads) or last_chances.is_last(queue, jobs[-1])))
         ):
-            break  # a last chance is next, or was taken
-    return rows
-
-
-def _last_chance(queue: QueueRow, row: Row) -> bool:
-    return chances.is_last(queue, row[9], row[5], row[15])
+            break  # a job on its last chance is next, or was claimed
+    return jobs
 
 
 def _recount(tx: Tx, queue: QueueRow, claimed: int) -> None:
-    """Fewer jobs were found than asked for. If none waits any more, correct the counter: rows may have been deleted by others."""
+    """Correct the counter of waiting jobs if a claim found fewer than it wanted and none is left.
+
+    The counter is too high if another program has deleted rows."""
     if (
         queue.counts[WAITING] != claimed
         and tx.execute(HOT["any_waiting"], (queue.qid,)).fetchone() is None
@@ -204,137 +187,87 @@ def _recount(tx: Tx, queue: QueueRow, claimed: int) -> None:
         queue.counts[WAITING], queue.dirty = claimed, True
 
 
-def _line_order(row: Row) -> tuple[int, int]:
-    return -row[2], row[3]
+def _queue_order(job: ClaimedJob) -> tuple[int, int]:
+    return -job.priority, job.seq
 
 
-def _record(tx: Tx, queue: QueueRow, rows: list[Row], worker: str, mark: str) -> None:
+def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: str) -> None:
+    """Write the starts to the event log and the counters, and remember the leases."""
     now, qid, granted = tx.now, queue.qid, tx.memory.granted
-    wait = frail = 0
+    waited = stalled = 0
     items: list[Item] = []
     names = queue.settings.event_meta
-    told = None
-    for (
-        pk,
-        id,
-        _,
-        _,
-        key,
-        name,
-        life,
-        attempt,
-        failures,
-        stalls,
-        created,
-        due,
-        flags,
-        _,
-        _,
-        packed,
-        _,
-        _,
-    ) in rows:
-        wait += now - due
+    meta = None
+    for job in jobs:
+        id, life, name, key, attempt = job.id, job.life, job.name, job.key, job.attempt
+        failures, stalls, created, due = job.failures, job.stalls, job.created_ms, job.due_ms
+        waited += now - due
         if stalls:
-            frail += 1
+            stalled += 1
         if names:
-            told = told_meta(packed, names)
-        if not flags & ENDING:
+            meta = event_meta(job.options, names)
+        if not job.flags & ENDING:
+            pk = job.pk
             granted[f"{pk}{mark}"] = Granted(
-                qid, pk, id, life, name, key, attempt, failures, stalls, created, due, now, told
+                qid, pk, id, life, name, key, attempt, failures, stalls, created, due, now, meta
             )
-        items.append(
-            (
-                _STARTED,
-                id,
-                life,
-                name,
-                key,
-                attempt,
-                failures,
-                stalls,
-                ACTIVE,
-                WAITING,
-                None,
-                None,
-                None,
-                created,
-                due,
-                now,
-                None,
-            )
-        )
-        if told is not None:
-            items[-1] = with_meta(items[-1], told)
-    tx.moved(qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=wait)
-    if frail:
-        tx.frail(qid, -frail)
+        item: Item = (
+            _STARTED, id, life, name, key, attempt, failures, stalls, ACTIVE, WAITING,
+            None, None, None, created, due, now, None,
+        )  # fmt: skip
+        items.append(item if meta is None else with_meta(item, meta))
+    tx.moved(qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=waited)
+    if stalled:
+        tx.frail(qid, -stalled)
 
 
-def _lease(tx: Tx, queue: QueueName, row: Row, token: str, started: int, expires: int) -> Lease:
-    (
-        pk,
-        id,
-        _,
-        _,
-        key,
-        name,
-        life,
-        attempt,
-        failures,
-        stalls,
-        created,
-        _,
-        flags,
-        _,
-        codec,
-        packed,
-        saved,
-        payload,
-    ) = row
-    if packed is None and not stalls and not flags & (CANCEL | NOTED):
+def _lease(
+    tx: Tx, queue: QueueName, job: ClaimedJob, token: str, started: int, expires: int
+) -> Lease:
+    packed = job.options
+    if packed is None and not job.stalls and not job.flags & (CANCEL | NOTED):
         return Lease(
             queue=queue,
-            id=id,
+            id=job.id,
             token=token,
-            life=life,
-            name=name,
-            payload=payload,
-            codec=codec,
-            attempt=attempt,
-            failures=failures,
-            stalls=stalls,
-            created_ms=created,
+            life=job.life,
+            name=job.name,
+            payload=job.payload,
+            codec=job.codec,
+            attempt=job.attempt,
+            failures=job.failures,
+            stalls=job.stalls,
+            created_ms=job.created_ms,
             started_ms=started,
             expires_ms=expires,
-            key=key,
-            saved=saved,
+            key=job.key,
+            saved=job.saved,
         )
     options = unpack_options(packed)
-    noted = bool(flags & NOTED)
+    noted = bool(job.flags & NOTED)
     return Lease(
         queue=queue,
-        id=id,
+        id=job.id,
         token=token,
-        life=life,
-        name=name,
-        payload=payload,
-        codec=codec,
-        attempt=attempt,
-        failures=failures,
-        stalls=stalls,
-        created_ms=created,
+        life=job.life,
+        name=job.name,
+        payload=job.payload,
+        codec=job.codec,
+        attempt=job.attempt,
+        failures=job.failures,
+        stalls=job.stalls,
+        created_ms=job.created_ms,
         started_ms=started,
         expires_ms=expires,
-        key=key,
-        saved=saved,
+        key=job.key,
+        saved=job.saved,
         retry=options.retry,
         timeout_ms=options.timeout_ms,
         meta=options.meta,
-        cancel_asked=bool(flags & CANCEL),
+        cancel_asked=bool(job.flags & CANCEL),
         unknown_ms=None if options.put_off is None else options.put_off.since_ms,
-        last_chance=stalls > 0 and chances.is_last(tx.queue_made(queue), stalls, name, packed),
-        inputs=flows.inputs(tx, pk) if noted else (),
-        signals=tuple(tx.execute(TIES["signals_of"], (pk,)).fetchall()) if noted else (),
+        last_chance=last_chances.is_last(tx.queue_made(queue), job),
+        inputs=flows.inputs(tx, job.pk) if noted else (),
+        signals=tuple(tx.execute(TIES["signals_of"], (job.pk,)).fetchall()) if noted else (),
         unreadable=options is BROKEN,
     )

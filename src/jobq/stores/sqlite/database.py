@@ -31,7 +31,8 @@ from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.clock import StoreClock
 from jobq.stores.sqlite.identity import Identity, open_files
 from jobq.stores.sqlite.mailbox import Post
-from jobq.stores.sqlite.tx import Memory, Tx
+from jobq.stores.sqlite.memory import Memory
+from jobq.stores.sqlite.tx import Tx
 
 try:
     import fcntl

@@ -10,9 +10,7 @@ from jobq.core.records import Failure, JobSpec, QueueName
 from jobq.core.retention import kept_ms
 from jobq.core.states import Kind
 from jobq.stores.sqlite import locks
-from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rearm import rearm
-from jobq.stores.sqlite.rows import (
+from jobq.stores.sqlite.codes import (
     CANCELLED,
     COMPLETED,
     ERRED,
@@ -25,17 +23,19 @@ from jobq.stores.sqlite.rows import (
     TTL,
     WANTED,
     WATCHED,
-    Job,
-    unpack_options,
 )
-from jobq.stores.sqlite.settings import Settings
-from jobq.stores.sqlite.tx import QueueRow, Tx, as_json
+from jobq.stores.sqlite.options import unpack_options
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rearm import rearm
+from jobq.stores.sqlite.rows import Job, QueueRow
+from jobq.stores.sqlite.settings import StoredSettings
+from jobq.stores.sqlite.tx import Tx, as_json
 
 TIES = load("ties.sql")
 
 
 def keep_until(
-    settings: Settings,
+    settings: StoredSettings,
     state: int,
     now: int,
     *,

@@ -11,20 +11,11 @@ from jobq.core.defaults import FLOW_MS
 from jobq.core.event_log import STATES
 from jobq.core.records import ChildPolicy, Edge, Input, JobKey, JobSpec, QueueName
 from jobq.core.verdicts import ChildEnd
-from jobq.stores.sqlite import bounds, line
+from jobq.stores.sqlite import bounds, rows, waiting
+from jobq.stores.sqlite.codes import BLOCKED, COMPLETED, ENDED, FAILED, NOTED, WANTED
+from jobq.stores.sqlite.options import pack_failure, unpack_failure, unpack_options
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import (
-    BLOCKED,
-    COMPLETED,
-    ENDED,
-    FAILED,
-    NOTED,
-    WANTED,
-    Job,
-    pack_failure,
-    unpack_failure,
-    unpack_options,
-)
+from jobq.stores.sqlite.rows import Job
 from jobq.stores.sqlite.tx import Tx
 
 TIES = load("ties.sql")
@@ -54,19 +45,10 @@ def tie(
             # A throttle whose job's record is gone kept the member out. It counts as completed, as `put` told its caller.
             if (queue.qid, edge.job.id) not in there:
                 there.add((queue.qid, edge.job.id))
-                done_edge = (
-                    parent.pk,
-                    ordinal,
-                    queue.qid,
-                    id,
-                    edge.data,
-                    1,
-                    None,
-                    "json",
-                    None,
-                    edge.job.id,
+                ended = rows.Edge(
+                    ordinal, queue.qid, id, edge.data, 1, None, "json", None, asked=edge.job.id
                 )
-                tx.execute(TIES["add_edge"], done_edge)
+                tx.execute(TIES["add_edge"], (parent.pk, *ended))
                 ordinal += 1
             continue
         if child is None:
@@ -77,21 +59,18 @@ def tie(
         done, result, failure = _end_of(child, policy) if child.state in ENDED else (0, None, None)
         if done and verdicts.fails_parent(policy, STATES[child.state]):
             fatal = fatal or child
-        tx.execute(
-            TIES["add_edge"],
-            (
-                parent.pk,
-                ordinal,
-                child.qid,
-                child.id,
-                edge.data,
-                done,
-                result if edge.data else None,
-                child.codec,
-                failure,
-                None if id == edge.job.id else edge.job.id,
-            ),
+        row = rows.Edge(
+            ordinal=ordinal,
+            child_qid=child.qid,
+            child=child.id,
+            data=edge.data,
+            done=done,
+            result=result if edge.data else None,
+            codec=child.codec,
+            failure=failure,
+            asked=None if id == edge.job.id else edge.job.id,
         )
+        tx.execute(TIES["add_edge"], (parent.pk, *row))
         ordinal += 1
         if not done and not child.flags & WANTED:
             child.flags |= WANTED
@@ -135,17 +114,15 @@ def _ended(child: Job) -> ChildEnd:
 def inputs(tx: Tx, pk: int) -> tuple[Input, ...]:
     """How the jobs this one waited for have ended, in the order of the edges."""
     found = []
-    for _, qid, child, data, done, result, codec, failure, asked in tx.execute(
-        TIES["edges_of"], (pk,)
-    ).fetchall():
-        if done:
-            key = JobKey(tx.queue_by_qid(qid).qname, asked or child)
+    for row in tx.execute(TIES["edges_of"], (pk,)).fetchall():
+        edge = rows.Edge(*row)
+        if edge.done:
             found.append(
                 Input(
-                    job=key,
-                    result=result if data else None,
-                    codec=codec,
-                    failure=unpack_failure(failure),
+                    job=JobKey(tx.queue_by_qid(edge.child_qid).qname, edge.asked or edge.child),
+                    result=edge.result if edge.data else None,
+                    codec=edge.codec or "json",
+                    failure=unpack_failure(edge.failure),
                 )
             )
     return tuple(found)
@@ -209,8 +186,8 @@ def family(tx: Tx, job: Job) -> tuple[tuple[JobKey, ...], tuple[JobKey, ...]]:
     return parents, children
 
 
-def _keys(rows: list[tuple[str, str, str]]) -> tuple[JobKey, ...]:
-    return tuple(JobKey(QueueName(tenant, queue), id) for tenant, queue, id in rows)
+def _keys(found: list[tuple[str, str, str]]) -> tuple[JobKey, ...]:
+    return tuple(JobKey(QueueName(tenant, queue), id) for tenant, queue, id in found)
 
 
 def _end_of(child: Job, policy: ChildPolicy) -> tuple[int, bytes | None, bytes | None]:
@@ -233,8 +210,9 @@ def _tell(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
         follows or options.signal is not None or tx.execute(TIES["any_open"], (pk,)).fetchone()
     ):
         return
-    parent = Job(*tx.execute(TIES["load_job"], (pk,)).fetchone())
+    parent = tx.job(pk)
+    assert parent is not None
     if fatal:
         fail_parent(tx, parent, child)
     else:
-        line.unblock(tx, parent)
+        waiting.unblock(tx, parent)

@@ -11,9 +11,10 @@ from jobq.core.queues import HoldsRecord
 from jobq.core.records import QueueName
 from jobq.core.states import QueueKind
 from jobq.stores.sqlite import keys
+from jobq.stores.sqlite.codes import WAITING
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import WAITING
-from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx
+from jobq.stores.sqlite.rows import QueueRow
+from jobq.stores.sqlite.tx import KEYED, Tx
 
 SQL = load("holds.sql")
 _QUEUE = ""

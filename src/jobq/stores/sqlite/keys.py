@@ -9,9 +9,18 @@ import msgspec
 
 from jobq.core.defaults import KEY_LIMIT
 from jobq.core.queues import Limits
-from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx, as_json
+from jobq.stores.sqlite.rows import KeyHead, QueueRow
+from jobq.stores.sqlite.tx import KEYED, Tx, as_json
 
 _decode_limits = msgspec.msgpack.Decoder(Limits).decode
+
+
+def unpack_limits(data: bytes) -> Limits:
+    """The limits of a single key. Limits that cannot be read count as none."""
+    try:
+        return _decode_limits(data)
+    except (msgspec.MsgspecError, TypeError):
+        return Limits()
 
 
 def flush(tx: Tx) -> None:
@@ -25,17 +34,17 @@ def settle(tx: Tx, qid: int, names: list[str]) -> None:
     _write(tx, qid, dict.fromkeys(names, (0, 0)))
 
 
-def started(tx: Tx, queue: QueueRow, heads: list[Any], own: Mapping[str, Limits]) -> bool:
+def started(tx: Tx, queue: QueueRow, heads: list[KeyHead], own: Mapping[str, Limits]) -> bool:
     """The jobs of these heads (see `next_keys`) have started: their keys had their turn. Whether any of them is still ready."""
     most = _limit(queue)
     turn = tx.places(queue.qid, len(heads))
     rows = []
     any_ready = False
     for n, head in enumerate(heads):
-        waiting, active = head[19] - 1, head[20] + 1
-        ready = waiting > 0 and active < (_own_limit(own, head[4], most) if own else most)
+        waiting, active = head.waiting - 1, head.active + 1
+        ready = waiting > 0 and active < (_own_limit(own, head.key or "", most) if own else most)
         any_ready = any_ready or ready
-        rows.append((waiting, active, ready, turn + n, head[18]))
+        rows.append((waiting, active, ready, turn + n, head.rowid))
     tx.connection.executemany(KEYED["rotate"], rows)
     return any_ready
 
@@ -45,7 +54,7 @@ def overrides(tx: Tx, qid: int, names: Sequence[str]) -> dict[str, Limits]:
     if not names or tx.execute(KEYED["any_override"], (qid,)).fetchone() is None:
         return {}
     return {
-        key: _decode_limits(packed)
+        key: unpack_limits(packed)
         for key, packed in tx.execute(KEYED["overrides_of"], (qid, as_json(names)))
     }
 

@@ -11,19 +11,12 @@ from jobq.core.locks import Standing, on_held_lock, passes_on, releases, standin
 from jobq.core.outcomes import due_ms
 from jobq.core.records import JobSpec, UniqueSpec
 from jobq.core.states import Kind
-from jobq.stores.sqlite import line, unknown
+from jobq.stores.sqlite import unknown, waiting
+from jobq.stores.sqlite.codes import BLOCKED, ENDED, TTL, WAITING
+from jobq.stores.sqlite.options import options_of, pack_options, unpack_options
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import (
-    BLOCKED,
-    ENDED,
-    TTL,
-    WAITING,
-    Job,
-    options_of,
-    pack_options,
-    unpack_options,
-)
-from jobq.stores.sqlite.tx import QueueRow, Tx
+from jobq.stores.sqlite.rows import Job, Lock, QueueRow
+from jobq.stores.sqlite.tx import Tx
 
 TIES = load("ties.sql")
 _NEXT = "\0next"
@@ -50,16 +43,17 @@ def holder(tx: Tx, qid: int, lock: str) -> Held | None:
     row = tx.execute(TIES["lock"], (qid, lock)).fetchone()
     if row is None:
         return None
-    pk, until_ms, id = row
-    if until_ms is not None and until_ms <= tx.now:
+    lock_row = Lock(*row)
+    if lock_row.until_ms is not None and lock_row.until_ms <= tx.now:
         return None
-    found = tx.execute(TIES["load_job"], (pk,)).fetchone()
-    job = None if found is None else Job(*found)
+    job = tx.job(lock_row.pk)
     if job is not None and (
-        job.id != id or job.qid != qid or (job.state in ENDED and (job.at_ms or 0) <= tx.now)
+        job.id != lock_row.id
+        or job.qid != qid
+        or (job.state in ENDED and (job.at_ms or 0) <= tx.now)
     ):
         job = None  # SQLite gives the number of a deleted row to another one
-    return Held(id, job)
+    return Held(lock_row.id, job)
 
 
 def held_against(tx: Tx, qid: int, job: Job) -> bool:
@@ -82,14 +76,14 @@ def take(tx: Tx, job: Job) -> None:
     options = unpack_options(job.options)
     if options.lock is not None:
         until = None if options.lock_ttl_ms is None else tx.now + options.lock_ttl_ms
-        tx.execute(TIES["take_lock"], (job.qid, options.lock, job.pk, until, job.id))
+        tx.execute(TIES["take_lock"], (job.qid, options.lock, *Lock(job.pk, until, job.id)))
 
 
 def follow(tx: Tx, job: Job) -> None:
     """The job is the follow-up of the one that runs: it holds the place behind it."""
     lock = unpack_options(job.options).lock
     assert lock is not None
-    tx.execute(TIES["take_lock"], (job.qid, lock + _NEXT, job.pk, None, job.id))
+    tx.execute(TIES["take_lock"], (job.qid, lock + _NEXT, *Lock(job.pk, None, job.id)))
 
 
 def follow_up(tx: Tx, qid: int, lock: str) -> Job | None:
@@ -124,7 +118,7 @@ def _pass_on(tx: Tx, qid: int, lock: str) -> None:
     if tx.execute(TIES["any_open"], (follower.pk,)).fetchone():
         tx.save(follower)  # it waits for other jobs as well
     else:
-        line.unblock(tx, follower)
+        waiting.unblock(tx, follower)
 
 
 def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
@@ -147,9 +141,9 @@ def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
         due = due_ms(now_ms=tx.now, delay_ms=spec.delay_ms, at_ms=spec.at_ms, ahead_ms=tx.ahead)
         if due > tx.now and job.state != BLOCKED:
             unknown.due_again(job)
-            line.later(tx, job, Kind.CHANGED, due, reason="replaced")
+            waiting.later(tx, job, Kind.CHANGED, due, reason="replaced")
             return
     if job.state == WAITING:
-        job.at_ms = line.ttl_end(job, job.due_ms or tx.now)
+        job.at_ms = waiting.ttl_end(job, job.due_ms or tx.now)
     tx.save(job)
     tx.record(job, Kind.CHANGED, job.state, reason="replaced")

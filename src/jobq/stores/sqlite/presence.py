@@ -17,7 +17,7 @@ def beat(tx: Tx, worker: WorkerRecord, ttl_ms: int, displace: bool) -> Beat:
     wish, taken = None, False
     if (known := tx.execute(SQL["worker"], (worker.name, tx.now)).fetchone()) is not None:
         data, wish = known
-        if _incarnation(data) != worker.incarnation:
+        if _incarnation(data) not in (worker.incarnation, None):
             wish, taken = None, not displace
     if not taken:
         seen = msgspec.structs.replace(worker, seen_ms=tx.now)
@@ -26,14 +26,23 @@ def beat(tx: Tx, worker: WorkerRecord, ttl_ms: int, displace: bool) -> Beat:
     return Beat(wish, workers, taken)
 
 
-def _incarnation(data: bytes) -> str:
-    return msgspec.msgpack.decode(data, type=WorkerRecord).incarnation
+def _unpack(data: bytes) -> WorkerRecord | None:
+    """The record of a worker; None if it cannot be read: the worker's next beat replaces it."""
+    try:
+        return msgspec.msgpack.decode(data, type=WorkerRecord)
+    except (msgspec.MsgspecError, TypeError):
+        return None
+
+
+def _incarnation(data: bytes) -> str | None:
+    worker = _unpack(data)
+    return None if worker is None else worker.incarnation
 
 
 def retire(tx: Tx, name: str, incarnation: str | None) -> None:
     """The whole of `Store.retire`."""
     known = None if incarnation is None else tx.execute(SQL["worker"], (name, tx.now)).fetchone()
-    if known is not None and _incarnation(known[0]) != incarnation:
+    if known is not None and _incarnation(known[0]) not in (incarnation, None):
         return
     for statement in ("retire", "forget_sleeper", "forget_call"):
         tx.execute(SQL[statement], (name,))
@@ -42,8 +51,12 @@ def retire(tx: Tx, name: str, incarnation: str | None) -> None:
 def workers(tx: Tx, queue: QueueName | None) -> list[WorkerRecord]:
     """The whole of `Store.workers`."""
     rows = tx.execute(SQL["workers"], (tx.now,)).fetchall()
-    found = [msgspec.msgpack.decode(data, type=WorkerRecord) for (data,) in rows]
-    return [worker for worker in found if queue is None or queue in worker.queues]
+    found = [_unpack(data) for (data,) in rows]
+    return [
+        worker
+        for worker in found
+        if worker is not None and (queue is None or queue in worker.queues)
+    ]
 
 
 def number_of(tx: Tx, queue: QueueName) -> int:

@@ -6,53 +6,26 @@ Most are plain: no lock, nothing to wait for. Those go in with one statement for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import msgspec
 
 from jobq.core import refusals
 from jobq.core.bounds import depend_on_each_other
-from jobq.core.event_log import KIND_CODES, STATES, Item, with_meta
+from jobq.core.event_log import STATES
 from jobq.core.graph import check_locks
 from jobq.core.locks import on_held_lock
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
-from jobq.stores.sqlite import bounds, ending, flows, line, locks, rates, signals
-from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import (
-    BLOCKED,
+from jobq.stores.sqlite import bounds, ending, flows, locks, new_jobs, rates, waiting
+from jobq.stores.sqlite.codes import (
     CANCELLED,
     DELAYED,
     ENDED,
-    FOREVER,
-    GIVEN,
-    LOCKING,
-    NOTED,
-    SCHEDULED,
-    TTL,
-    WAITING,
-    WATCHED,
-    Job,
-    options_of,
-    pack_options,
-    record,
-    told_meta,
 )
-from jobq.stores.sqlite.tx import HOT, QueueRow, Tx, as_json
-
-TIES = load("ties.sql")
-_ACCEPTED = KIND_CODES[Kind.ACCEPTED]
-
-
-class Watch(NamedTuple):
-    """Which jobs of a put its handle wants to hear of, and at which mailbox."""
-
-    port: int
-    jobs: frozenset[JobKey]
-
-    def has(self, spec: JobSpec) -> bool:
-        """Whether this is one of them."""
-        return (spec.queue, spec.id) in self.jobs
+from jobq.stores.sqlite.new_jobs import Watch, new_job
+from jobq.stores.sqlite.records import record
+from jobq.stores.sqlite.rows import Job, QueueRow
+from jobq.stores.sqlite.tx import HOT, Tx, as_json
 
 
 def put(
@@ -132,15 +105,14 @@ def _tie(
     }
     jobs = []
     for pk, spec in [(job.pk, spec) for job, spec in tied]:
-        job = Job(
-            *tx.execute(TIES["load_job"], (pk,)).fetchone()
-        )  # anew: another may wait for it since
+        job = tx.job(pk)  # again: another job may wait for it since
+        assert job is not None
         fatal = flows.tie(tx, job, spec.after, aliases)
         tx.save(job)
         if fatal is not None:
             flows.fail_parent(tx, job, fatal)
         elif not job.follows and not flows.waits(tx, job):
-            line.unblock(tx, job)
+            waiting.unblock(tx, job)
         jobs.append(job)
     states = {(job.qid, job.id): STATES[job.state] for job in jobs}
     for n, spec in enumerate(specs):
@@ -199,7 +171,7 @@ def _put_plain(
     """All at once; ids that were there already are found out only when the count says so."""
     qid, now = queue.qid, tx.now
     place = tx.places(qid, len(specs))
-    rows = [_row(qid, spec, place + n, now, tx.ahead, watch) for n, spec in enumerate(specs)]
+    rows = [new_job(qid, spec, place + n, now, tx.ahead, watch) for n, spec in enumerate(specs)]
     inserted = (
         tx.change(HOT["insert_job"], rows[0])
         if len(rows) == 1
@@ -215,10 +187,10 @@ def _put_plain(
         }
         repeated = len(set(ids)) != len(ids)
     if not taken and not repeated:
-        _accepted(tx, queue, rows)
+        new_jobs.accepted(tx, queue, rows)
         if watch is not None:
-            _watch(tx, qid, [spec.id for spec in specs if watch.has(spec)], watch)
-        return [PutResult(id=row[1], life=0, state=STATES[row[2]]) for row in rows]
+            new_jobs.watch_ends(tx, qid, [spec.id for spec in specs if watch.has(spec)], watch)
+        return [PutResult(id=row.id, life=0, state=STATES[row.state]) for row in rows]
     seen: set[str] = set()
     fresh, answers = [], []
     for spec, row in zip(specs, rows, strict=True):
@@ -227,10 +199,12 @@ def _put_plain(
         else:
             seen.add(spec.id)
             fresh.append(row)
-            answers.append(PutResult(id=spec.id, life=0, state=STATES[row[2]]))
-    _accepted(tx, queue, fresh)
+            answers.append(PutResult(id=spec.id, life=0, state=STATES[row.state]))
+    new_jobs.accepted(tx, queue, fresh)
     if watch is not None:
-        _watch(tx, qid, [spec.id for spec in specs if watch.has(spec) and spec.id in seen], watch)
+        new_jobs.watch_ends(
+            tx, qid, [spec.id for spec in specs if watch.has(spec) and spec.id in seen], watch
+        )
     return answers
 
 
@@ -261,7 +235,7 @@ def _put_one(
                 locks.replace(tx, follower, spec)
                 return _duplicate(queue, follower)
             follows = True
-    job = _new(tx, qid, spec, life, watch, blocked=bool(spec.after) or follows)
+    job = new_jobs.insert(tx, qid, spec, life, watch, blocked=bool(spec.after) or follows)
     tx.record(job, Kind.ACCEPTED, None)
     if job.state == DELAYED and job.due_ms is not None:
         tx.due_at(qid, job.due_ms)
@@ -272,142 +246,10 @@ def _put_one(
     elif spec.unique is not None:
         locks.take(tx, job)
     if watch is not None and watch.has(spec):
-        _watch(tx, qid, [spec.id], watch)
+        new_jobs.watch_ends(tx, qid, [spec.id], watch)
     if spec.after:
         tied.append((job, spec))
     return PutResult(id=job.id, life=life, state=STATES[job.state])
-
-
-def _new(tx: Tx, qid: int, spec: JobSpec, life: int, watch: Watch | None, *, blocked: bool) -> Job:
-    row = list(_row(qid, spec, tx.places(qid), tx.now, tx.ahead, watch, life))
-    if blocked:
-        row[2], row[5], row[15] = BLOCKED, FOREVER, None
-        row[8] = int(row[8]) | NOTED
-    tx.execute(HOT["insert_job"], row)
-    job = tx.find(qid, spec.id)
-    assert job is not None
-    return job
-
-
-def _row(
-    qid: int, spec: JobSpec, place: int, now: int, ahead: int, watch: Watch | None, life: int = 0
-) -> tuple[Any, ...]:
-    """Parameters of `insert_job`: the columns behind pk, in order. Runs for every job, so core.outcomes.due_ms is written out."""
-    due = now + spec.delay_ms if spec.at_ms is None else spec.at_ms + ahead
-    state = DELAYED if due > now else WAITING
-    due = max(due, now)
-    flags = (GIVEN if spec.given_id else 0) | (LOCKING if spec.unique else 0)
-    if watch is not None and watch.has(spec):
-        flags |= WATCHED
-    at_ms = due if state == DELAYED else None
-    options = None
-    if not _defaults(spec):
-        options = pack_options(options_of(spec))
-        flags |= (TTL if spec.result_ttl_ms is not None else 0) | (
-            SCHEDULED if spec.schedule is not None else 0
-        )
-        if state == WAITING and spec.ttl_ms is not None:
-            at_ms = due + spec.ttl_ms
-        if spec.lifo:
-            place = -place
-    return (
-        qid,
-        spec.id,
-        state,
-        spec.priority,
-        place,
-        at_ms,
-        0,
-        spec.key,
-        flags,
-        spec.name,
-        life,
-        0,
-        0,
-        0,
-        now,
-        due,
-        None,
-        None,
-        None,
-        None,
-        0,
-        spec.codec,
-        options,
-        None,
-        None,
-        None,
-        None,
-        spec.payload,
-        None,
-    )
-
-
-def _defaults(spec: JobSpec) -> bool:
-    return (
-        spec.delay_ms == 0
-        and spec.at_ms is None
-        and spec.unique is None
-        and spec.ttl_ms is None
-        and spec.result_ttl_ms is None
-        and spec.retry is None
-        and spec.timeout_ms is None
-        and spec.max_stalls is None
-        and spec.cost == 1
-        and not spec.lifo
-        and spec.schedule is None
-        and spec.origin is None
-        and spec.on_child_failure == "fail"
-        and spec.meta is None
-    )
-
-
-def _accepted(tx: Tx, queue: QueueRow, rows: list[tuple[Any, ...]]) -> None:
-    """Put a batch of new rows on record."""
-    names = queue.settings.event_meta
-    for state in (WAITING, DELAYED):
-        items: list[Item] = [
-            (
-                _ACCEPTED,
-                row[1],
-                row[10],
-                row[9],
-                row[7],
-                0,
-                0,
-                0,
-                state,
-                None,
-                None,
-                None,
-                None,
-                row[14],
-                row[15],
-                None,
-                None,
-            )
-            for row in rows
-            if row[2] == state
-        ]
-        if not items:
-            continue
-        if names:
-            options = [row[22] for row in rows if row[2] == state]
-            items = [
-                with_meta(item, told_meta(packed, names))
-                for item, packed in zip(items, options, strict=True)
-            ]
-        tx.moved(queue.qid, _ACCEPTED, None, state, items)
-        if state == DELAYED:
-            tx.due_at(queue.qid, min(item[14] for item in items))
-        elif queue.mode == "keyed":
-            tx.keys_moved(queue.qid, [item[4] for item in items], 1, 0)
-
-
-def _watch(tx: Tx, qid: int, ids: list[str], watch: Watch) -> None:
-    """The ends of these new jobs are told to the handle that put them."""
-    if ids:
-        signals.watch(tx, qid, ids, watch.port)
 
 
 def _duplicate(queue: QueueRow, job: Job) -> PutResult:
@@ -438,7 +280,9 @@ def _checked(queue: QueueRow, specs: Sequence[JobSpec]) -> QueueRow:
         if (spec.key is not None) != (mode == "keyed"):
             raise refusals.wrong_mode(mode, spec)
     capacity = (
-        rates.lowest_capacity(queue.settings.effective) if queue.settings_blob is not None else None
+        rates.lowest_capacity(queue.settings.effective)
+        if queue.packed_settings is not None
+        else None
     )
     if capacity is not None:
         for spec in specs:

@@ -10,9 +10,10 @@ from jobq.core.queues import Limits, QueueConfig, limits_reason
 from jobq.core.records import Mode, QueueName
 from jobq.core.states import QueueKind, State
 from jobq.stores.sqlite import alter, ending, holds, keys, settings
+from jobq.stores.sqlite.codes import ACTIVE, BLOCKED, CANCELLED, DELAYED, ENDED, WAITING
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import ACTIVE, BLOCKED, CANCELLED, DELAYED, ENDED, WAITING, Job
-from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx
+from jobq.stores.sqlite.rows import Job, QueueRow, read_all
+from jobq.stores.sqlite.tx import KEYED, Tx
 
 SQL = load("queues.sql")
 _KEYS = 500
@@ -77,8 +78,7 @@ def set_limits(
 def overrides(tx: Tx, qid: int) -> dict[str, Limits]:
     """Limits given to single keys."""
     return {
-        key: msgspec.msgpack.decode(data, type=Limits)
-        for key, _, data in tx.execute(KEYED["key_overrides"], (qid,))
+        key: keys.unpack_limits(data) for key, _, data in tx.execute(KEYED["key_overrides"], (qid,))
     }
 
 
@@ -130,8 +130,8 @@ def purge_ended(
         rows = tx.execute(
             SQL["ended_before"], (queue.qid, code, keep, tx.now - older_than_ms, limit - cleaned)
         ).fetchall()
-        for row in rows:
-            ending.forget(tx, Job(*row))
+        for job in read_all(rows, Job):
+            ending.forget(tx, job)
         cleaned += len(rows)
     if cleaned:
         tx.done_to(
@@ -149,10 +149,9 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | No
     if active and not force:
         raise refusals.has_active_jobs(name.queue, active)
     if force and not tx.readable(queue):
-        queue.settings_blob, queue.dirty = None, True
+        queue.packed_settings, queue.dirty = None, True
     rows = tx.execute(SQL["some_jobs"], (queue.qid, limit)).fetchall()
-    for row in rows:
-        job = Job(*row)
+    for job in read_all(rows, Job):
         if job.state not in ENDED:  # on record, like any end
             job.actor = actor
             ending.end(tx, queue, job, CANCELLED, reason="removed")
@@ -173,14 +172,14 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | No
     if queue.listed:
         tx.done_to(queue, QueueKind.OBLITERATED, actor=actor)
     queue.listed = queue.paused = queue.held_ms = 0
-    queue.mode = queue.rate = queue.settings_blob = None
+    queue.mode = queue.rate = queue.packed_settings = None
     queue.dirty = True
     return True
 
 
 def _with_limits(
-    name: QueueName, stored: settings.Settings, config: QueueConfig
-) -> settings.Settings:
+    name: QueueName, stored: settings.StoredSettings, config: QueueConfig
+) -> settings.StoredSettings:
     if config.limits is None or config.limits_version < stored.version:
         return stored
     if config.limits_version == stored.version:
@@ -193,9 +192,14 @@ def _with_limits(
 
 
 def _store(
-    tx: Tx, queue: QueueRow, mode: Mode | None, stored: settings.Settings, *, limits_changed: bool
+    tx: Tx,
+    queue: QueueRow,
+    mode: Mode | None,
+    stored: settings.StoredSettings,
+    *,
+    limits_changed: bool,
 ) -> QueueRow:
-    queue.mode, queue.settings_blob, queue.dirty = mode, settings.pack(stored), True
+    queue.mode, queue.packed_settings, queue.dirty = mode, settings.pack(stored), True
     if limits_changed:  # what was held is lifted; a rate that still allows nothing holds again
         queue.held_ms = 0
         holds.forget(tx, queue.qid)

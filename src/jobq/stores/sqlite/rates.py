@@ -14,8 +14,10 @@ import msgspec
 from jobq.core import limits
 from jobq.core.queues import Limits, RateData, Tokens, Window
 from jobq.stores.sqlite import keys
-from jobq.stores.sqlite.rows import ACTIVE, WAITING, unpack_options
-from jobq.stores.sqlite.tx import KEYED, QueueRow, Tx
+from jobq.stores.sqlite.codes import ACTIVE, WAITING
+from jobq.stores.sqlite.options import unpack_options
+from jobq.stores.sqlite.rows import HeadOfQueue, KeyHead, QueueRow, read_all
+from jobq.stores.sqlite.tx import HOT, KEYED, Tx
 
 _decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
 
@@ -25,7 +27,7 @@ class Meter:
 
     def __init__(self, rate: RateData, packed: bytes | None, now: int) -> None:
         self._rate, self._now = rate, now
-        self._state = limits.loaded(rate, None if packed is None else _decode(packed))
+        self._state = _loaded(rate, packed)
         self.held_ms = 0
 
     def take(self, cost: int) -> bool:
@@ -60,6 +62,14 @@ class Meter:
         )
 
 
+def _loaded(rate: RateData, packed: bytes | None) -> limits.RateState | None:
+    """The stored state of a rate. One that cannot be read counts as none: the rate starts over."""
+    try:
+        return limits.loaded(rate, None if packed is None else _decode(packed))
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return limits.loaded(rate, None)
+
+
 def lowest_capacity(found: Limits) -> int | None:
     """The most a job may cost to start at all."""
     capacities = [
@@ -72,7 +82,7 @@ def room(tx: Tx, queue: QueueRow, wanted: int) -> int:
     """How many may start now, as far as the queue as a whole is concerned and cost plays no part."""
     if queue.held_ms > tx.now:
         return 0
-    if queue.settings_blob is None:
+    if queue.packed_settings is None:
         return wanted
     effective = queue.settings.effective
     if effective.limit is not None:
@@ -95,18 +105,20 @@ def affordable(tx: Tx, queue: QueueRow, wanted: int) -> list[int]:
     """The head of the line, as far as the bucket can pay for it. Strictly in order: nobody cheaper goes first."""
     meter = _meter(tx, queue)
     assert meter is not None
-    heads = tx.execute(KEYED["heads"], (queue.qid, tx.now, wanted)).fetchall()
+    rows = tx.execute(HOT["head_facts"], (queue.qid, tx.now, wanted)).fetchall()
     chosen = []
-    for pk, packed in heads:
-        if not meter.take(unpack_options(packed).cost):
+    for job in read_all(rows, HeadOfQueue):
+        if not meter.take(unpack_options(job.options).cost):
             break
-        chosen.append(pk)
+        chosen.append(job.pk)
     _keep(queue, meter)
     return chosen
 
 
 def pays_for(queue: QueueRow, cost: int, now: int) -> bool:
-    """Whether the queue's bucket can pay for a start of this cost. It does not pay yet. If it cannot, the queue is held."""
+    """Whether the queue's bucket can pay for a start of this cost. It does not pay yet.
+
+    If the bucket cannot pay, the queue is held until it can."""
     rate = queue.settings.effective.rate
     if not isinstance(rate, Tokens):
         return True
@@ -117,9 +129,9 @@ def pays_for(queue: QueueRow, cost: int, now: int) -> bool:
     return False
 
 
-def key_pays_for(tx: Tx, queue: QueueRow, head: Any) -> bool:
-    """The same for the next job of a key (see `next_keys`) and the key's rate. If that cannot pay, the key is held."""
-    key, cost = head[4], unpack_options(head[15]).cost
+def key_pays_for(tx: Tx, queue: QueueRow, head: KeyHead) -> bool:
+    """The same for the next job of a key and the key's rate. If that cannot pay, the key is held."""
+    key, cost = head.key or "", unpack_options(head.options).cost
     meter = _key_meter(tx, queue, head, keys.overrides(tx, queue.qid, [key]))
     if meter is not None and not meter.take(cost):
         _hold_key(tx, queue, key, meter)
@@ -130,7 +142,7 @@ def key_pays_for(tx: Tx, queue: QueueRow, head: Any) -> bool:
 
 def started(tx: Tx, queue: QueueRow, n: int) -> None:
     """Starts under a window are counted when they have happened (those under a bucket were paid for before)."""
-    if queue.settings_blob is None:
+    if queue.packed_settings is None:
         return
     rate = queue.settings.effective.rate
     if isinstance(rate, Window):
@@ -144,8 +156,8 @@ def started(tx: Tx, queue: QueueRow, n: int) -> None:
 
 
 def keys_affordable(
-    tx: Tx, queue: QueueRow, heads: list[Any], overrides: Mapping[str, Limits]
-) -> list[Any]:
+    tx: Tx, queue: QueueRow, heads: list[KeyHead], overrides: Mapping[str, Limits]
+) -> list[KeyHead]:
     """Which of the heads of lines (see `next_keys`) may start. A key that may not is held until it may."""
     every = queue.settings.effective.key_rate
     bucket = _meter(tx, queue) if by_cost(queue) else None
@@ -153,7 +165,7 @@ def keys_affordable(
         return heads
     chosen, limited = [], []
     for head in heads:
-        key, cost = head[4], unpack_options(head[15]).cost
+        key, cost = head.key or "", unpack_options(head.options).cost
         meter = _key_meter(tx, queue, head, overrides)
         if meter is not None and not meter.take(cost):
             _hold_key(tx, queue, key, meter)
@@ -176,15 +188,17 @@ def next_times(tx: Tx, queue: QueueRow) -> list[int]:
     times = [queue.held_ms] if queue.held_ms > tx.now else []
     if queue.mode == "keyed":
         row = tx.execute(KEYED["next_held"], (queue.qid,)).fetchone()
-        times += [row[0]] if row else []
+        times += row or ()
     return times
 
 
-def _key_meter(tx: Tx, queue: QueueRow, head: Any, overrides: Mapping[str, Limits]) -> Meter | None:
-    key, rate = head[4], queue.settings.effective.key_rate
-    if key in overrides:
-        rate = overrides[key].key_rate or rate
-    return None if rate is None else Meter(rate, head[21], tx.now)
+def _key_meter(
+    tx: Tx, queue: QueueRow, head: KeyHead, overrides: Mapping[str, Limits]
+) -> Meter | None:
+    rate = queue.settings.effective.key_rate
+    if head.key is not None and head.key in overrides:
+        rate = overrides[head.key].key_rate or rate
+    return None if rate is None else Meter(rate, head.rate, tx.now)
 
 
 def _hold_key(tx: Tx, queue: QueueRow, key: str, meter: Meter) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,10 +22,8 @@ from jobq.core.records import (
     QueueName,
 )
 from jobq.core.states import State
-from jobq.stores.sqlite import errors, flows, holds, presence, settings
-from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.queues import overrides
-from jobq.stores.sqlite.rows import (
+from jobq.stores.sqlite import failed_runs, flows, holds, presence, settings
+from jobq.stores.sqlite.codes import (
     ACTIVE,
     BLOCKED,
     CANCELLED,
@@ -33,10 +32,12 @@ from jobq.stores.sqlite.rows import (
     ENDED,
     FAILED,
     WAITING,
-    Job,
-    record,
 )
-from jobq.stores.sqlite.tx import HOT, QueueRow, Tx
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.queues import overrides
+from jobq.stores.sqlite.records import record
+from jobq.stores.sqlite.rows import FIGURES, Job, QueueRow, read
+from jobq.stores.sqlite.tx import HOT, Tx
 
 SQL = load("reads.sql")
 TIES = load("ties.sql")
@@ -55,7 +56,7 @@ def _get(tx: Tx, key: JobKey) -> JobRecord | None:
     job = None if queue is None else tx.find(queue.qid, key.id)
     if job is None or not _there(job, tx.now):
         return None
-    return _whole(tx, job, key.queue, errors.of(tx, job))
+    return _whole(tx, job, key.queue, failed_runs.of(tx, job))
 
 
 def _whole(tx: Tx, job: Job, queue: QueueName, failed: tuple[Failure, ...] = ()) -> JobRecord:
@@ -75,6 +76,7 @@ class _Section(NamedTuple):
 
     state: int
     statement: str
+    order: Callable[[Job], tuple[Any, ...]]
     start: tuple[int | str, int]
     keep: int = 0
 
@@ -86,11 +88,12 @@ _ORDER = (ACTIVE, WAITING, DELAYED, BLOCKED, FAILED, COMPLETED, CANCELLED)
 def _sections(state: int) -> list[_Section]:
     if state == WAITING:
         return [
-            _Section(state, "page_waiting", (-1, 2**62)),
-            _Section(state, "page_waiting_keyed", ("", 0)),
+            _Section(state, "page_waiting", attrgetter("priority", "seq"), (-1, 2**62)),
+            _Section(state, "page_waiting_keyed", attrgetter("key", "pk"), ("", 0)),
         ]
     return [
-        _Section(state, "page_timed", _LAST, keep) for keep in ((0, 1) if state in ENDED else (0,))
+        _Section(state, "page_timed", attrgetter("at_ms", "pk"), _LAST, keep)
+        for keep in ((0, 1) if state in ENDED else (0,))
     ]
 
 
@@ -116,12 +119,12 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
             "n": _LOOK - looked,
         }
         for row in tx.execute(SQL[section.statement], at):
-            job = Job(*row[2:])
+            job = read(row, Job)
             looked += 1
             if _matches(job, filter, tx.now):
                 found.append(_whole(tx, job, filter.queue))
             if len(found) >= limit or looked >= _LOOK:
-                return Page(records=tuple(found), cursor=json.dumps([n, row[0], row[1]]))
+                return Page(records=tuple(found), cursor=json.dumps([n, *section.order(job)]))
     return Page(records=tuple(found))
 
 
@@ -179,13 +182,14 @@ def metrics(tx: Tx, name: QueueName, minutes: int) -> list[MinuteRecord]:
         return []
     first = (tx.now // 60_000 - min(minutes, DAY) + 1) * 60_000
     rows = tx.execute(SQL["minutes"], (queue.qid, first))
-    found = [
-        MinuteRecord(**dict(zip(MinuteRecord.__struct_fields__, row, strict=True))) for row in rows
-    ]
+    found = [_minute(minute, figures) for minute, *figures in rows]
     if queue.minute >= first and any(queue.figures):
-        running = zip(MinuteRecord.__struct_fields__, (queue.minute, *queue.figures), strict=True)
-        found.append(MinuteRecord(**dict(running)))
+        found.append(_minute(queue.minute, queue.figures))
     return found
+
+
+def _minute(minute: int, figures: list[int]) -> MinuteRecord:
+    return MinuteRecord(minute_ms=minute, **dict(zip(FIGURES, figures, strict=True)))
 
 
 def logs(tx: Tx, key: JobKey) -> list[str]:

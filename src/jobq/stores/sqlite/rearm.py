@@ -10,6 +10,7 @@ import msgspec
 from jobq.core import cron
 from jobq.core.queues import ScheduleRecord, ScheduleSpec
 from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import ScheduleRow
 from jobq.stores.sqlite.tx import Tx
 
 SQL = load("schedules.sql")
@@ -30,12 +31,12 @@ def rearm(tx: Tx, qid: int, id: str) -> None:
 
 def as_record(row: Sequence[Any]) -> ScheduleRecord:
     """A row of the table."""
-    _, _, spec, _, next_ms, fired, last_ms, paused, created_ms = row
+    found = ScheduleRow(*row)
     return ScheduleRecord(
-        spec=msgspec.msgpack.decode(spec, type=ScheduleSpec),
-        next_ms=next_ms,
-        fired=fired,
-        last_ms=last_ms,
-        paused=bool(paused),
-        created_ms=created_ms,
+        spec=msgspec.msgpack.decode(found.spec, type=ScheduleSpec),
+        next_ms=found.next_ms,
+        fired=found.fired,
+        last_ms=found.last_ms,
+        paused=bool(found.paused),
+        created_ms=found.created_ms,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -13,7 +14,10 @@ from jobq.core.states import QueueKind
 from jobq.stores.sqlite import put
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rearm import as_record, rearm
-from jobq.stores.sqlite.tx import QueueRow, Tx
+from jobq.stores.sqlite.rows import QueueRow, Row, ScheduleRow
+from jobq.stores.sqlite.tx import Tx
+
+log = logging.getLogger("jobq")
 
 SQL = load("schedules.sql")
 
@@ -26,7 +30,7 @@ def put_schedule(
     qid = queue.qid
     packed = msgspec.msgpack.encode(spec)
     row = tx.execute(SQL["schedule"], (qid, spec.id)).fetchone()
-    if row is None or row[2] != packed:
+    if row is None or ScheduleRow(*row).spec != packed:
         tx.execute(SQL["put_schedule"], (qid, spec.id, packed, next_ms, tx.now))
         row = tx.execute(SQL["schedule"], (qid, spec.id)).fetchone()
         _changed(tx, queue, "put", spec.id, actor)
@@ -63,7 +67,7 @@ def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> lis
             if due
             else tx.execute(SQL["of_all"], (limit,))
         )
-        return [as_record(row) for row in rows]
+        return _readable(rows)
     queue = tx.queue(name)
     if queue is None:
         return []
@@ -73,7 +77,18 @@ def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> lis
         if due
         else tx.execute(SQL["of_queue"], (queue.qid, limit))
     )
-    return [as_record(row) for row in rows]
+    return _readable(rows)
+
+
+def _readable(rows: Iterable[Row]) -> list[ScheduleRecord]:
+    """The records of these rows, without the schedules that cannot be read."""
+    found = []
+    for row in rows:
+        try:
+            found.append(as_record(row))
+        except (msgspec.MsgspecError, TypeError) as error:
+            log.error("a schedule cannot be read (%s): drop it, or declare it again", error)
+    return found
 
 
 def fire(tx: Tx, fires: Sequence[Fire]) -> list[bool]:

@@ -33,20 +33,13 @@ from jobq.core.records import (
 )
 from jobq.core.states import Kind, State
 from jobq.stores.sqlite import claim as claims
-from jobq.stores.sqlite import ending, errors, flows, holds, line, signals, unknown
+from jobq.stores.sqlite import ending, failed_runs, flows, holds, signals, unknown, waiting
+from jobq.stores.sqlite.codes import ACTIVE, BLOCKED, CANCEL, COMPLETED, FOREVER, NOTED
+from jobq.stores.sqlite.memory import Granted
+from jobq.stores.sqlite.options import pack_options, unpack_options
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import (
-    ACTIVE,
-    BLOCKED,
-    CANCEL,
-    COMPLETED,
-    FOREVER,
-    NOTED,
-    Job,
-    pack_options,
-    unpack_options,
-)
-from jobq.stores.sqlite.tx import HOT, Granted, Tx
+from jobq.stores.sqlite.rows import Job
+from jobq.stores.sqlite.tx import HOT, Tx
 
 TIES = load("ties.sql")
 _COMPLETED = KIND_CODES[Kind.COMPLETED]
@@ -106,11 +99,8 @@ def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState
     """The whole of `Store.extend`."""
     states: list[LeaseState] = []
     for lease in leases:
-        row = tx.execute(
-            HOT["extend"],
-            (tx.now + lease_ms, claims.job_number(lease.token), lease.id, lease.token),
-        ).fetchone()
-        states.append("lost" if row is None else "cancel" if row[0] & CANCEL else "held")
+        renewed = (tx.now + lease_ms, claims.job_number(lease.token), lease.id, lease.token)
+        states.append(_lease_state(tx.execute(HOT["extend"], renewed).fetchone()))
     return states
 
 
@@ -123,14 +113,21 @@ def _note(tx: Tx, item: Note) -> LeaseState:
     pk = claims.job_number(item.lease.token)
     flag = NOTED if item.lines else 0
     noted = (item.progress, item.saved, flag, pk, item.lease.id, item.lease.token)
-    row = tx.execute(TIES["note"], noted).fetchone()
-    if row is None:
-        return "lost"
+    state = _lease_state(tx.execute(TIES["note"], noted).fetchone())
+    if state == "lost":
+        return state
     for text in item.lines:
         tx.execute(TIES["add_line"], (pk, text))
     if item.lines:
         tx.execute(TIES["trim_lines"], (pk, LOG_LINES))
-    return "cancel" if row[0] & CANCEL else "held"
+    return state
+
+
+def _lease_state(flags: tuple[int] | None) -> LeaseState:
+    """The state of a lease from the row that an update of its job returned."""
+    if flags is None:
+        return "lost"
+    return "cancel" if flags[0] & CANCEL else "held"
 
 
 def _repeated(tx: Tx, stale: bytes | None, worker: str, call: str, wanted: Claim | None) -> Settled:
@@ -157,8 +154,7 @@ def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRe
         others = list(outcomes)  # one of them was not what this process remembers: look at each
     stale = []
     for outcome in others:
-        row = tx.execute(TIES["load_job"], (claims.job_number(outcome.token),)).fetchone()
-        job = None if row is None else Job(*row)
+        job = tx.job(claims.job_number(outcome.token))
         if job is None or job.state != ACTIVE or job.token != outcome.token or job.id != outcome.id:
             stale.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
         else:
@@ -173,49 +169,18 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
     items: dict[int, list[Item]] = {}
     runs: dict[int, int] = {}
     until: dict[int, int] = {}
-    for outcome, (
-        qid,
-        pk,
-        id,
-        life,
-        name,
-        key,
-        attempt,
-        failures,
-        stalls,
-        created,
-        due,
-        started,
-        told,
-    ) in plain:
+    for outcome, job in plain:
+        qid = job.qid
         if qid not in items:
             items[qid], runs[qid] = [], 0
             until[qid] = ending.keep_until(tx.queue_by_qid(qid).settings, COMPLETED, now)
-        rows.append((outcome.result, now, until[qid], pk, outcome.token, outcome.id))
-        items[qid].append(
-            (
-                _COMPLETED,
-                id,
-                life,
-                name,
-                key,
-                attempt,
-                failures,
-                stalls,
-                COMPLETED,
-                ACTIVE,
-                None,
-                None,
-                None,
-                created,
-                due,
-                started,
-                now,
-            )
-        )
-        if told is not None:
-            items[qid][-1] = with_meta(items[qid][-1], told)
-        runs[qid] += now - started
+        rows.append((outcome.result, now, until[qid], job.pk, outcome.token, outcome.id))
+        item: Item = (
+            _COMPLETED, job.id, job.life, job.name, job.key, job.attempt, job.failures, job.stalls,
+            COMPLETED, ACTIVE, None, None, None, job.created_ms, job.due_ms, job.started_ms, now,
+        )  # fmt: skip
+        items[qid].append(item if job.meta is None else with_meta(item, job.meta))
+        runs[qid] += now - job.started_ms
     complete = (
         tx.change(HOT["complete"], rows[0]) == 1
         if len(rows) == 1
@@ -225,7 +190,8 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
         for qid, each in items.items():
             tx.moved(qid, _COMPLETED, ACTIVE, COMPLETED, each, worker=worker, run_ms=runs[qid])
             if tx.queue_by_qid(qid).mode == "keyed":
-                tx.keys_moved(qid, [item[4] for item in each], 0, -1)
+                keys = [job.key or "" for _, job in plain if job.qid == qid]
+                tx.keys_moved(qid, keys, 0, -1)
     return complete
 
 
@@ -247,7 +213,7 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
     job.flags &= ~CANCEL
     failure: Failure | None = None
     if isinstance(outcome, RetryLater | Fail):
-        failure = errors.add(tx, job, outcome.failure)
+        failure = failed_runs.add(tx, job, outcome.failure)
     if effect.failed:
         job.failures += 1
     if effect.state.ended:
@@ -267,11 +233,11 @@ def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
     elif isinstance(outcome, Hold):
         holds.put(tx, queue, outcome.delay_ms, job.key)
     if effect.state is State.DELAYED:
-        line.later(tx, job, effect.kind, tx.now + delay_ms, failure=failure)
+        waiting.later(tx, job, effect.kind, tx.now + delay_ms, failure=failure)
     elif effect.returns:
-        line.wait(tx, job, effect.kind, "front")
+        waiting.wait(tx, job, effect.kind, "front")
     else:
-        line.when_due(tx, job, effect.kind, failure=failure)
+        waiting.when_due(tx, job, effect.kind, failure=failure)
 
 
 def _block(tx: Tx, job: Job, outcome: Block) -> None:
@@ -290,7 +256,7 @@ def _block(tx: Tx, job: Job, outcome: Block) -> None:
     elif outcome.after and flows.waits(tx, job):
         return
     elif outcome.signal is None or _signalled(tx, job, outcome.signal, outcome.seen):
-        line.unblock(tx, job)
+        waiting.unblock(tx, job)
 
 
 def _signalled(tx: Tx, job: Job, name: str, seen: int) -> bool:

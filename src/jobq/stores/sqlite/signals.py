@@ -7,10 +7,11 @@ import time
 
 from jobq.core.records import QueueName, Topic
 from jobq.stores.sqlite import flows, keys
+from jobq.stores.sqlite.codes import DELAYED, WAITING
 from jobq.stores.sqlite.mailbox import Notice, alive
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import DELAYED, WAITING
-from jobq.stores.sqlite.tx import HOT, QueueRow, Tx
+from jobq.stores.sqlite.rows import QueueRow
+from jobq.stores.sqlite.tx import HOT, Tx
 
 SQL = load("signals.sql")
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.event_records import EventPage
@@ -63,8 +63,12 @@ from jobq.stores.sqlite import (
     upkeep,
 )
 from jobq.stores.sqlite import put as puts
+from jobq.stores.sqlite.calls import Calls
 from jobq.stores.sqlite.mailbox import Mailbox
+from jobq.stores.sqlite.new_jobs import Watch
 from jobq.stores.sqlite.tx import Tx
+
+T = TypeVar("T")
 
 SMALL = 100
 """Jobs that a call may be about to be carried out in the event loop's thread (see database.py): at most 2 ms of work."""
@@ -78,7 +82,7 @@ class SqliteStore:
     ) -> None:
         self.url = url
         self._name, self._path, self._full, self._clock = name, path, full, clock
-        self._database: database.Database | None = None
+        self._calls: Calls | None = None
         self._mailbox: Mailbox | None = None
         self._asleep: set[str] = set()
         self._expected: dict[
@@ -88,17 +92,17 @@ class SqliteStore:
     # ── lifecycle ─────────────────────────────────────────────────────────────────────────────────
 
     async def migrate(self) -> None:
-        if self._database is None:
+        if self._calls is None:
             shared = database.shared(self._name, self._path, full=self._full)
             try:
                 await shared.ready()
             except BaseException:
                 database.released(self._name)
                 raise
-            self._database = shared
+            self._calls = Calls(shared, self._clock)
 
     async def aclose(self) -> None:
-        if self._database is None:
+        if self._calls is None:
             return
         if self._mailbox is not None:
             mailbox, self._mailbox = self._mailbox, None
@@ -106,9 +110,9 @@ class SqliteStore:
                 Exception
             ):  # those who would have told us find nobody, and that is all
                 await self._write(signals.leave, mailbox.port)
-            self._database.post.mailboxes.pop(mailbox.port, None)
+            self._calls.database.post.mailboxes.pop(mailbox.port, None)
             mailbox.close()
-        self._database = None
+        self._calls = None
         await asyncio.get_running_loop().run_in_executor(None, database.released, self._name)
 
     async def __aenter__(self) -> Self:
@@ -136,7 +140,7 @@ class SqliteStore:
         )
 
     async def _put_flow(
-        self, specs: Sequence[JobSpec], watch: puts.Watch | None, flow: str, last: bool
+        self, specs: Sequence[JobSpec], watch: Watch | None, flow: str, last: bool
     ) -> list[PutResult]:
         try:
             return await self._write(puts.put, specs, watch, flow, last)
@@ -196,7 +200,7 @@ class SqliteStore:
             try:
                 yield heard
             finally:
-                if self._database is not None:
+                if self._calls is not None:
                     with contextlib.suppress(Exception):  # forgotten by a sweep otherwise
                         await self._write_small(signals.unlisten, topics, box.port)
 
@@ -220,9 +224,9 @@ class SqliteStore:
             if not self._expected[job]:
                 del self._expected[job]
 
-    def _watched(self, specs: Sequence[JobSpec]) -> puts.Watch | None:
+    def _watched(self, specs: Sequence[JobSpec]) -> Watch | None:
         jobs = {JobKey(spec.queue, spec.id) for spec in specs} & self._expected.keys()
-        return puts.Watch(self._box().port, frozenset(jobs)) if jobs else None
+        return Watch(self._box().port, frozenset(jobs)) if jobs else None
 
     # ── operators ─────────────────────────────────────────────────────────────────────────────────
 
@@ -363,7 +367,7 @@ class SqliteStore:
         until: str | None = None,
     ) -> EventPage:
         return await self._read(
-            reads.read_events, self._opened().log_id, queue, after, limit, until
+            reads.read_events, self._opened().database.log_id, queue, after, limit, until
         )
 
     async def ack_events(self, queue: QueueName, reader: str, position: str | None) -> str | None:
@@ -377,36 +381,33 @@ class SqliteStore:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────
 
-    def _opened(self) -> database.Database:
-        if self._database is None:
+    def _opened(self) -> Calls:
+        if self._calls is None:
             raise RuntimeError(
-                "this store is not open: use `async with open_store(url) as store`, or await store.migrate()"
+                "this store is not open: use `async with open_store(url) as store`,"
+                " or await store.migrate()"
             )
-        return self._database
+        return self._calls
 
-    def _write(self, work: database.Work[database.T], *args: object) -> asyncio.Future[database.T]:
-        """A write of some size: the thread's."""
-        return self._opened().write(False, self._clock, work, *args)
+    def _write(self, work: database.Work[T], *args: object) -> Coroutine[Any, Any, T]:
+        """Run a write of any size, on the writer's thread."""
+        return self._opened().write(work, *args)
 
-    def _write_small(
-        self, work: database.Work[database.T], *args: object
-    ) -> asyncio.Future[database.T]:
-        """A write of at most SMALL jobs: at once, if nobody is in the way."""
-        return self._opened().write(True, self._clock, work, *args)
+    def _write_small(self, work: database.Work[T], *args: object) -> Coroutine[Any, Any, T]:
+        """Run a write of at most SMALL jobs, at once if no other transaction is under way."""
+        return self._opened().write_small(work, *args)
 
-    def _read(self, work: database.Work[database.T], *args: object) -> asyncio.Future[database.T]:
-        """A read of some size: the thread's."""
-        return self._opened().read(False, self._clock, work, *args)
+    def _read(self, work: database.Work[T], *args: object) -> Coroutine[Any, Any, T]:
+        """Run a read of any size, on the reader's thread."""
+        return self._opened().read(work, *args)
 
-    def _read_small(
-        self, work: database.Work[database.T], *args: object
-    ) -> asyncio.Future[database.T]:
-        """A read of at most SMALL jobs: at once."""
-        return self._opened().read(True, self._clock, work, *args)
+    def _read_small(self, work: database.Work[T], *args: object) -> Coroutine[Any, Any, T]:
+        """Run a read of at most SMALL jobs, at once."""
+        return self._opened().read_small(work, *args)
 
     def _box(self) -> Mailbox:
         if self._mailbox is None:
-            opened = self._opened()
+            opened = self._opened().database
             self._mailbox = Mailbox(across_processes=self._path is not None)
             opened.post.mailboxes[self._mailbox.port] = self._mailbox
         return self._mailbox

@@ -9,20 +9,23 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import msgspec
 
 from jobq.core import event_log
-from jobq.core.records import Failure, Mode, QueueName
+from jobq.core.records import Failure, QueueName
 from jobq.core.states import Kind, QueueKind
 from jobq.core.verdicts import error_text
 from jobq.errors import CorruptStore
 from jobq.stores.sqlite import settings
+from jobq.stores.sqlite.codes import ACTIVE, DELAYED, WAITING
 from jobq.stores.sqlite.mailbox import Notice
+from jobq.stores.sqlite.memory import Memory
+from jobq.stores.sqlite.options import event_meta, pack_failure
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import ACTIVE, DELAYED, WAITING, Job, pack_failure, told_meta
+from jobq.stores.sqlite.rows import Job, QueueRow, read, read_all
 
 log = logging.getLogger("jobq")
 
@@ -44,125 +47,6 @@ _MINUTE = {
     _STALLED: 6,
 }
 _WAIT, _RUN = 7, 8
-
-
-class QueueRow(msgspec.Struct):
-    """A row of queues, loaded whole, changed in Python and saved whole at the end of the transaction."""
-
-    qid: int
-    tenant: str
-    name: str
-    mode: Mode | None
-    paused: int
-    listed: int
-    asleep: int
-    heard: int
-    seq: int
-    pos: int
-    logged: int
-    held_ms: int
-    rate: bytes | None
-    settings_blob: bytes | None
-    counts: list[int]  # by state
-    minute: int
-    figures: list[int]  # of the minute: see _MINUTE
-    reserved: int
-    qname: QueueName  # its whole name
-    dirty: bool = False
-
-    @classmethod
-    def of(cls, row: Sequence[Any]) -> QueueRow:
-        """From `SELECT *`."""
-        values: tuple[Any, ...] = (
-            *row[:14],
-            list(row[14:21]),
-            row[21],
-            list(row[22:31]),
-            row[31],
-            QueueName(row[1], row[2]),
-        )
-        return cls(*values)
-
-    @property
-    def settings(self) -> settings.Settings:
-        """What is stored with it. CorruptStore if that cannot be read."""
-        if self.settings_blob is None:  # nearly all queues, several times per exchange
-            return settings.DEFAULT
-        try:
-            return settings.unpack(self.settings_blob)
-        except (msgspec.MsgspecError, TypeError) as error:
-            raise CorruptStore(
-                f"the settings of queue {self.name!r} cannot be read ({error}): obliterate it by force"
-            ) from error
-
-    def values(self) -> tuple[object, ...]:
-        """Parameters of `save_queue`."""
-        return (
-            self.mode,
-            self.paused,
-            self.listed,
-            self.asleep,
-            self.heard,
-            self.seq,
-            self.pos,
-            self.logged,
-            self.held_ms,
-            self.rate,
-            self.settings_blob,
-            *self.counts,
-            self.minute,
-            *self.figures,
-            self.reserved,
-            self.qid,
-        )
-
-
-class Granted(NamedTuple):
-    """What this process remembers of a lease it granted: enough to end the job without reading it again."""
-
-    qid: int
-    pk: int
-    id: str
-    life: int
-    name: str
-    key: str | None
-    attempt: int
-    failures: int
-    stalls: int
-    created_ms: int
-    due_ms: int | None
-    started_ms: int
-    meta: dict[str, str] | None = None  # what its events tell of its meta
-
-
-class Memory:
-    """What a process remembers between transactions. All of it can be forgotten: then it is read again."""
-
-    def __init__(self, incarnation: str = "") -> None:
-        self.incarnation = incarnation  # of the database: see Database
-        self.granted: dict[str, Granted] = {}  # by token
-        self.calls: dict[
-            str, str
-        ] = {}  # the last exchange of each worker that talks through this process
-        self.looked_ms: dict[int, int] = {}  # per queue: nothing was due then
-        self.deputies: dict[
-            int, float
-        ] = {}  # per queue: until when deputies need not be told (monotonic)
-        self.unreadable: set[int] = (
-            set()
-        )  # queues whose settings cannot be read: the log has said so
-        self.ticked_qid = 0  # the queue the last tick got to
-        self.trimmed: dict[
-            int, int
-        ] = {}  # per queue: events logged when a tick last trimmed its log
-        self.swept: dict[str, tuple[int | str, ...]] = {}  # per sweep: the last key it looked at
-        self.queues: dict[
-            QueueName | int, QueueRow
-        ] = {}  # by name and by number, as long as nobody else writes
-
-    def forget_queues(self) -> None:
-        """Their rows may be others by now."""
-        self.queues.clear()
 
 
 class Tx:
@@ -265,12 +149,18 @@ class Tx:
 
     def load(self, pks: Iterable[int]) -> list[Job]:
         """Whole rows, in line order."""
-        return [Job(*row) for row in self.execute(HOT["load_jobs"], (json.dumps(list(pks)),))]
+        rows = self.execute(HOT["load_jobs"], (as_json(list(pks)),)).fetchall()
+        return read_all(rows, Job)
 
     def find(self, qid: int, id: str) -> Job | None:
         """A whole row by id."""
         row = self.execute(HOT["find_job"], (qid, id)).fetchone()
-        return None if row is None else Job(*row)
+        return None if row is None else read(row, Job)
+
+    def job(self, pk: int) -> Job | None:
+        """A whole row by number."""
+        row = self.execute(HOT["load_job"], (pk,)).fetchone()
+        return None if row is None else read(row, Job)
 
     def save(self, job: Job) -> None:
         """Write a row back."""
@@ -332,7 +222,7 @@ class Tx:
         if job.actor is not None:
             item = (*item, job.actor)
         if job.options is not None and (names := self.queue_by_qid(job.qid).settings.event_meta):
-            item = event_log.with_meta(item, told_meta(job.options, names))
+            item = event_log.with_meta(item, event_meta(job.options, names))
         run = self.now - job.started_ms if previous == ACTIVE and job.started_ms is not None else 0
         wait = self.now - (job.due_ms or job.created_ms) if job.state == ACTIVE else 0
         worker = job.worker if previous == ACTIVE or job.state == ACTIVE else None
@@ -404,12 +294,12 @@ class Tx:
         self._tell(queue.qid, None, [event_log.queue_item(kind, self.now, reason, actor)])
 
     def frail(self, qid: int, change: int) -> None:
-        """So many more (or fewer) jobs that have stalled are waiting (see chances.py)."""
+        """So many more (or fewer) jobs that have stalled are waiting (see last_chances.py)."""
         row = self.queue_by_qid(qid)
         stored = row.settings
         # Jobs that stalled before this was counted are not in it: never below 0.
         counted = msgspec.structs.replace(stored, frail=max(0, stored.frail + change))
-        row.settings_blob, row.dirty = settings.pack(counted), True
+        row.packed_settings, row.dirty = settings.pack(counted), True
 
     def key_moved(self, qid: int, key: str, previous: int | None, state: int) -> None:
         """Keep a key's figures: how many of its jobs wait, how many are active."""

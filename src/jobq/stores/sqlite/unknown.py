@@ -6,9 +6,10 @@ import msgspec
 
 from jobq.core import outcomes, unknown
 from jobq.core.unknown import PutOff
-from jobq.stores.sqlite import holds, line
-from jobq.stores.sqlite.rows import Job, pack_options, unpack_options
-from jobq.stores.sqlite.tx import QueueRow, Tx
+from jobq.stores.sqlite import holds, waiting
+from jobq.stores.sqlite.options import pack_options, unpack_options
+from jobq.stores.sqlite.rows import Job, QueueRow
+from jobq.stores.sqlite.tx import Tx
 
 
 def defer(tx: Tx, queue: QueueRow, job: Job, delay_ms: int) -> None:
@@ -22,9 +23,9 @@ def defer(tx: Tx, queue: QueueRow, job: Job, delay_ms: int) -> None:
     effect = outcomes.effect("defer", delay_ms=job_ms)
     if key_ms:
         holds.put(tx, queue, key_ms, job.key)
-        line.wait(tx, job, effect.kind, "front", reason="unknown")
+        waiting.wait(tx, job, effect.kind, "front", reason="unknown")
     else:
-        line.later(tx, job, effect.kind, tx.now + job_ms, reason="unknown")
+        waiting.later(tx, job, effect.kind, tx.now + job_ms, reason="unknown")
 
 
 def due_again(job: Job) -> None:

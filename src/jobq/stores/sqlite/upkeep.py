@@ -6,19 +6,22 @@ import logging
 
 from jobq.core import defaults, event_log, outcomes, verdicts
 from jobq.core.states import Kind
-from jobq.stores.sqlite import chances, ending, errors, flows, holds, line, sweeps
-from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import (
-    CANCEL,
-    CANCELLED,
-    ENDED,
-    ERRED,
-    FAILED,
-    NOTED,
-    Job,
-    unpack_options,
+from jobq.stores.sqlite import (
+    damage,
+    ending,
+    failed_runs,
+    flows,
+    holds,
+    last_chances,
+    repair,
+    sweeps,
+    waiting,
 )
-from jobq.stores.sqlite.tx import HOT, KEYED, QueueRow, Tx
+from jobq.stores.sqlite.codes import CANCEL, CANCELLED, ENDED, ERRED, FAILED, NOTED
+from jobq.stores.sqlite.options import unpack_options
+from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.rows import Job, QueueRow, read_all
+from jobq.stores.sqlite.tx import HOT, KEYED, Tx
 
 log = logging.getLogger("jobq")
 
@@ -47,8 +50,8 @@ def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
             steps and act is _expire
         ):  # what was just promoted may be past its ttl already
             rows = tx.execute(HOT[statement], (queue.qid, now, limit)).fetchall()
-            for row in rows:
-                act(tx, queue, Job(*row))
+            for job in read_all(rows, Job):
+                act(tx, queue, job)
             steps += len(rows)
     if not steps:
         tx.memory.looked_ms[queue.qid] = now
@@ -60,6 +63,7 @@ def tick(tx: Tx, limit: int) -> int:
     steps = 0
     rows = [QueueRow.of(row) for row in tx.execute(SQL["queues"]).fetchall()]
     behind = tx.memory.ticked_qid
+    hidden = damage.patrol(tx, limit)
     for queue in sorted(rows, key=lambda row: row.qid <= behind):
         tx.keep(queue)
         if steps < limit:
@@ -75,6 +79,9 @@ def tick(tx: Tx, limit: int) -> int:
         if queue.mode == "keyed":
             tx.execute(KEYED["idle_rates"], (queue.qid, tx.now, limit))
         sweeps.minutes(tx, queue.qid, limit)
+        hidden |= damage.misplaced(tx, queue.qid, queue.mode, limit)
+    if hidden:
+        repair.repair(tx, damage.Damage(jobs=hidden), {})
     holds.tick(tx, limit)
     steps += flows.sweep(tx, max(1, limit - steps))
     tx.execute(TIES["sweep_locks"], (tx.now, limit))
@@ -85,20 +92,20 @@ def tick(tx: Tx, limit: int) -> int:
 def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
     """A lease expired: back to the front, or failed past max_stalls, or cancelled if that was asked."""
     job.stalls += 1
-    allowed = chances.allowed(queue, job.name, job.options)
+    allowed = last_chances.allowed(queue, job)
     effect = outcomes.stall(
         stalls=job.stalls, max_stalls=allowed, cancel_asked=bool(job.flags & CANCEL)
     )
     stalled = verdicts.stalled(
         attempt=job.attempt, stalls=job.stalls, max_stalls=allowed, worker=job.worker, now_ms=tx.now
     )
-    failure = errors.add(tx, job, stalled)
+    failure = failed_runs.add(tx, job, stalled)
     if effect.kind is Kind.CANCELLED:
         ending.end(tx, queue, job, CANCELLED, reason=job.reason or "cancelled")
     elif effect.kind is Kind.FAILED:
         ending.end(tx, queue, job, FAILED, failure=failure)
     else:
-        line.wait(tx, job, Kind.STALLED, "front", reason="stalled")
+        waiting.wait(tx, job, Kind.STALLED, "front", reason="stalled")
 
 
 def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
@@ -134,7 +141,7 @@ def _promote(tx: Tx, queue: QueueRow, job: Job) -> None:
         job.at_ms = outcomes.due_ms(now_ms=tx.now, at_ms=at_ms, ahead_ms=tx.ahead)
         tx.save(job)
     else:
-        line.when_due(tx, job, Kind.PROMOTED)
+        waiting.when_due(tx, job, Kind.PROMOTED)
 
 
 def _expire(tx: Tx, queue: QueueRow, job: Job) -> None:
@@ -153,7 +160,7 @@ def _overdue(tx: Tx, queue: QueueRow, job: Job) -> None:
     signal = unpack_options(job.options).signal
     if signal is not None:
         tx.execute(TIES["add_signal"], (job.pk, signal, b""))
-    line.unblock(tx, job, reason="timeout")
+    waiting.unblock(tx, job, reason="timeout")
 
 
 _BY_CLOCK = (("due", _promote), ("stalled", stall), ("expired", _expire), ("overdue", _overdue))

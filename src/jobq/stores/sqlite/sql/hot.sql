@@ -1,7 +1,7 @@
 -- Statements of the hot paths: put, claim, settle, and what every write transaction ends with.
 
 -- name: queue: one queue by name
-SELECT * FROM queues WHERE tenant = ? AND name = ?;
+SELECT {queue} FROM queues WHERE tenant = ? AND name = ?;
 
 -- name: make_queue: a queue nobody declared
 INSERT INTO queues (tenant, name) VALUES (?, ?);
@@ -10,13 +10,11 @@ INSERT INTO queues (tenant, name) VALUES (?, ?);
 SELECT at_ms FROM jobs WHERE qid = ? AND state = 1 AND keep = 0 AND at_ms < 9007199254740992 ORDER BY at_ms LIMIT 1;
 
 -- name: save_queue: all of a queue's row that changes
-UPDATE queues SET mode = ?, paused = ?, listed = ?, asleep = ?, heard = ?, seq = ?, pos = ?, logged = ?, held_ms = ?, rate = ?, settings = ?,
-    n_delayed = ?, n_blocked = ?, n_waiting = ?, n_active = ?, n_completed = ?, n_failed = ?, n_cancelled = ?, minute = ?, m_accepted = ?,
-    m_started = ?, m_completed = ?, m_failed = ?, m_cancelled = ?, m_retried = ?, m_stalled = ?, m_wait_ms = ?, m_run_ms = ?, reserved = ?
-WHERE qid = ?;
+UPDATE queues SET {queue_assigned} WHERE qid = ?;
 
 -- name: insert_job: a new job, or nothing where the id is taken
-INSERT INTO jobs VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO jobs ({new_job}, keep, attempt, failures, stalls, follows)
+VALUES ({new_job_values}, 0, 0, 0, 0, 0)
 ON CONFLICT (qid, id) DO NOTHING;
 
 -- name: taken: ids of the list that were there before, so do not have one of the new places
@@ -26,14 +24,13 @@ SELECT id FROM jobs WHERE qid = ? AND id IN (SELECT value FROM json_each(?)) AND
 UPDATE jobs SET state = 3, attempt = attempt + 1, token = pk || ?1, worker = ?2, started_ms = ?3, at_ms = ?4, keep = 0
 WHERE pk IN (SELECT pk FROM jobs WHERE qid = ?5 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?3)
              ORDER BY priority DESC, seq LIMIT ?6)
-RETURNING pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, follows, codec, options, saved, payload;
+RETURNING {claimed};
 
--- name: head_of_line: what claim_plain would return, as it will be; in order
-SELECT pk, id, priority, seq, key, name, life, attempt + 1, failures, stalls, created_ms, due_ms, flags, follows, codec, options, saved, payload
-FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?2) ORDER BY priority DESC, seq LIMIT ?3;
+-- name: head_of_queue: what claim_plain would return, as it will be; in order
+SELECT {claiming} FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?2) ORDER BY priority DESC, seq LIMIT ?3;
 
--- name: chances: what decides whether the jobs at the head of the line are on their last chance
-SELECT stalls, name, options FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?2)
+-- name: head_facts: what decides whether the jobs at the head of a plain queue may start (rows.HeadOfQueue)
+SELECT {head} FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?2)
 ORDER BY priority DESC, seq LIMIT ?3;
 
 -- name: claim_one: a job becomes active
@@ -42,28 +39,27 @@ UPDATE jobs SET state = 3, attempt = attempt + 1, token = ?1, worker = ?2, start
 -- name: claim_these: the jobs of a list become active
 UPDATE jobs SET state = 3, attempt = attempt + 1, token = pk || ?1, worker = ?2, started_ms = ?3, at_ms = ?4, keep = 0
 WHERE pk IN (SELECT value FROM json_each(?5)) AND state = 2
-RETURNING pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, follows, codec, options, saved, payload;
+RETURNING {claimed};
 
 -- name: claimed_by_call: the leases a repeated call was given the first time
-SELECT pk, id, priority, seq, key, name, life, attempt, failures, stalls, created_ms, due_ms, flags, follows, codec, options, saved, payload,
-       qid, token, started_ms, at_ms
+SELECT {claimed}, token, started_ms, at_ms
 FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND token = pk || ?;
 
 -- name: complete: the end of a job nobody else has a stake in (no flag of rows.ENDING); the record stays until at_ms
 UPDATE jobs SET state = 4, result = ?, finished_ms = ?, at_ms = ?, keep = flags & 1
 WHERE pk = ? AND token = ? AND id = ? AND state = 3 AND flags & 126 = 0;
 
+-- name: load_job: one whole row by number
+SELECT {job} FROM jobs WHERE pk = ?;
+
 -- name: load_jobs: whole rows
-SELECT * FROM jobs WHERE pk IN (SELECT value FROM json_each(?)) ORDER BY priority DESC, seq;
+SELECT {job} FROM jobs WHERE pk IN (SELECT value FROM json_each(?)) ORDER BY priority DESC, seq;
 
 -- name: find_job: one whole row by id
-SELECT * FROM jobs WHERE qid = ? AND id = ?;
+SELECT {job} FROM jobs WHERE qid = ? AND id = ?;
 
 -- name: save_job: a whole row
-UPDATE jobs SET qid = ?, id = ?, state = ?, priority = ?, seq = ?, at_ms = ?, keep = ?, key = ?, flags = ?, name = ?, life = ?, attempt = ?,
-    failures = ?, stalls = ?, created_ms = ?, due_ms = ?, started_ms = ?, finished_ms = ?, worker = ?, token = ?, follows = ?, codec = ?,
-    options = ?, failure = ?, reason = ?, saved = ?, progress = ?, payload = ?, result = ?
-WHERE pk = ?;
+UPDATE jobs SET {job_assigned} WHERE pk = ?;
 
 -- States are written out, not bound: SQLite prepares a statement anew (45 µs) whenever a parameter that a partial index
 -- looks at is bound to another value.
@@ -75,16 +71,16 @@ SELECT EXISTS (SELECT 1 FROM jobs WHERE qid = ?1 AND state = 0 AND keep = 0 AND 
        EXISTS (SELECT 1 FROM jobs WHERE qid = ?1 AND state = 1 AND keep = 0 AND at_ms <= ?2);
 
 -- name: due: delayed jobs whose time has come, soonest first
-SELECT * FROM jobs WHERE qid = ? AND state = 0 AND keep = 0 AND at_ms <= ? ORDER BY at_ms, pk LIMIT ?;
+SELECT {job} FROM jobs WHERE qid = ? AND state = 0 AND keep = 0 AND at_ms <= ? ORDER BY at_ms, pk LIMIT ?;
 
 -- name: stalled: active jobs whose lease has expired
-SELECT * FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND at_ms <= ? ORDER BY at_ms LIMIT ?;
+SELECT {job} FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND at_ms <= ? ORDER BY at_ms LIMIT ?;
 
 -- name: expired: waiting jobs past their ttl
-SELECT * FROM jobs WHERE qid = ? AND state = 2 AND keep = 0 AND at_ms <= ? ORDER BY at_ms LIMIT ?;
+SELECT {job} FROM jobs WHERE qid = ? AND state = 2 AND keep = 0 AND at_ms <= ? ORDER BY at_ms LIMIT ?;
 
 -- name: overdue: blocked jobs whose wait is over
-SELECT * FROM jobs WHERE qid = ? AND state = 1 AND keep = 0 AND at_ms <= ? ORDER BY at_ms LIMIT ?;
+SELECT {job} FROM jobs WHERE qid = ? AND state = 1 AND keep = 0 AND at_ms <= ? ORDER BY at_ms LIMIT ?;
 
 -- name: next_due: when the next delayed job is due
 SELECT at_ms FROM jobs WHERE qid = ? AND state = 0 AND keep = 0 AND at_ms IS NOT NULL ORDER BY at_ms LIMIT 1;
@@ -93,7 +89,7 @@ SELECT at_ms FROM jobs WHERE qid = ? AND state = 0 AND keep = 0 AND at_ms IS NOT
 SELECT at_ms FROM jobs WHERE qid = ? AND state = 3 AND keep = 0 AND at_ms IS NOT NULL ORDER BY at_ms LIMIT 1;
 
 -- name: end_minute: a minute's figures, when the next one has begun
-INSERT INTO minutes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO minutes (qid, minute, {figures}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (qid, minute) DO UPDATE SET accepted = accepted + excluded.accepted, started = started + excluded.started,
     completed = completed + excluded.completed, failed = failed + excluded.failed, cancelled = cancelled + excluded.cancelled,
     retried = retried + excluded.retried, stalled = stalled + excluded.stalled, wait_ms = wait_ms + excluded.wait_ms,

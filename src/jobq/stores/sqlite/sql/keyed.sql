@@ -3,7 +3,7 @@
 -- and returns what became of them costs half as much again per key.
 
 -- name: queue_by_qid: one queue by number
-SELECT * FROM queues WHERE qid = ?;
+SELECT {queue} FROM queues WHERE qid = ?;
 
 -- name: figures: of the keys of a list
 SELECT k.rowid, k.key, k.waiting, k.active, k.ready, k.held_ms, k.rate_until_ms FROM json_each(?2) CROSS JOIN keys k ON k.qid = ?1 AND k.key = value;
@@ -24,14 +24,10 @@ UPDATE keys SET waiting = ?, active = ?, ready = ?, turn = ? WHERE rowid = ?;
 DELETE FROM keys WHERE rowid = ?;
 
 -- name: next_keys: the heads of the lines of the keys whose turn it is, as claim_one will make them, each with its key's figures
-SELECT j.pk, j.id, j.priority, j.seq, j.key, j.name, j.life, j.attempt + 1, j.failures, j.stalls, j.created_ms, j.due_ms, j.flags, j.follows,
-       j.codec, j.options, j.saved, j.payload, k.rowid, k.waiting, k.active, k.rate
+SELECT {claiming_j}, k.rowid, k.waiting, k.active, k.rate
 FROM keys k CROSS JOIN jobs j ON j.pk = (SELECT l.pk FROM jobs l WHERE l.qid = k.qid AND l.key = k.key AND l.state = 2 AND l.key IS NOT NULL
                                             AND (l.at_ms IS NULL OR l.at_ms > ?2) ORDER BY l.priority DESC, l.seq LIMIT 1)
 WHERE k.qid = ?1 AND k.ready = 1 ORDER BY k.turn LIMIT ?3;
-
--- name: heads: the head of a plain line, with what its jobs cost
-SELECT pk, options FROM jobs WHERE qid = ?1 AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > ?2) ORDER BY priority DESC, seq LIMIT ?3;
 
 -- name: set_key_rate: the state of a key's rate limit
 UPDATE keys SET rate = ?, rate_until_ms = ?, held_ms = ? WHERE qid = ? AND key = ?;

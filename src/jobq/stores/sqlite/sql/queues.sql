@@ -10,11 +10,11 @@ SELECT id FROM jobs WHERE qid = ? AND state = 2 AND key IS NOT NULL LIMIT ?;
 SELECT id FROM jobs WHERE qid = ? AND state = ? AND keep = 0 AND at_ms IS NOT NULL LIMIT ?;
 
 -- name: ended_before: among the first to go, those that ended before a time
-SELECT * FROM (SELECT * FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = ?3 AND at_ms IS NOT NULL ORDER BY at_ms LIMIT ?5 + 1000)
+SELECT {job} FROM (SELECT {job} FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = ?3 AND at_ms IS NOT NULL ORDER BY at_ms LIMIT ?5 + 1000)
 WHERE finished_ms <= ?4 LIMIT ?5;
 
 -- name: some_jobs: of a queue
-SELECT * FROM jobs WHERE qid = ? LIMIT ?;
+SELECT {job} FROM jobs WHERE qid = ? LIMIT ?;
 
 -- name: drop_keys: with the queue
 DELETE FROM keys WHERE qid = ?;

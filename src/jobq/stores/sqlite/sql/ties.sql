@@ -1,10 +1,10 @@
 -- What ties jobs together: unique locks, edges of flows, signals, log lines.
 
 -- name: lock: who holds it
-SELECT pk, until_ms, id FROM locks WHERE qid = ? AND lock = ?;
+SELECT {lock} FROM locks WHERE qid = ? AND lock = ?;
 
 -- name: take_lock: for this job, whoever had it
-INSERT INTO locks VALUES (?, ?, ?, ?, ?) ON CONFLICT (qid, lock) DO UPDATE SET pk = excluded.pk, until_ms = excluded.until_ms, id = excluded.id;
+INSERT INTO locks (qid, lock, {lock}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (qid, lock) DO UPDATE SET pk = excluded.pk, until_ms = excluded.until_ms, id = excluded.id;
 
 -- name: drop_lock: if it is (still) this job's
 DELETE FROM locks WHERE qid = ? AND lock = ? AND pk = ?;
@@ -12,14 +12,11 @@ DELETE FROM locks WHERE qid = ? AND lock = ? AND pk = ?;
 -- name: sweep_locks: those whose time has passed
 DELETE FROM locks WHERE (qid, lock) IN (SELECT qid, lock FROM locks WHERE until_ms <= ? LIMIT ?);
 
--- name: load_job: one whole row
-SELECT * FROM jobs WHERE pk = ?;
-
 -- name: add_edge: a parent waits for a child
-INSERT INTO edges (parent, ordinal, child_qid, child, data, done, result, codec, failure, asked) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO edges (parent, {edge}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: edges_of: what a parent waits or waited for
-SELECT ordinal, child_qid, child, data, done, result, codec, failure, asked FROM edges WHERE parent = ? ORDER BY ordinal;
+SELECT {edge} FROM edges WHERE parent = ? ORDER BY ordinal;
 
 -- name: edge_names: the same, as they are called
 SELECT child_qid, ifnull(asked, child) FROM edges WHERE parent = ?;

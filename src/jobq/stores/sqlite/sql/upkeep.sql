@@ -1,7 +1,7 @@
 -- What the clock does, in bounded steps.
 
 -- name: queues: all there are
-SELECT * FROM queues;
+SELECT {queue} FROM queues;
 
 -- name: past_retention: ended records whose time has come
 SELECT pk, flags FROM jobs WHERE qid = ? AND state = ? AND keep = ? AND at_ms <= ? ORDER BY at_ms LIMIT ?;

@@ -6,8 +6,10 @@ import msgspec
 
 from jobq.core.failures import MAX_ERRORS
 from jobq.core.records import Failure
+from jobq.stores.sqlite.codes import ERRED
+from jobq.stores.sqlite.options import pack_failure, unpack_failure
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import ERRED, Job, pack_failure, unpack_failure
+from jobq.stores.sqlite.rows import Job
 from jobq.stores.sqlite.tx import Tx
 
 TIES = load("ties.sql")

@@ -6,7 +6,9 @@ from jobq.core import outcomes
 from jobq.core.outcomes import Place
 from jobq.core.records import Failure
 from jobq.core.states import Kind
-from jobq.stores.sqlite.rows import BLOCKED, DELAYED, WAITING, Job, unpack_options
+from jobq.stores.sqlite.codes import BLOCKED, DELAYED, WAITING
+from jobq.stores.sqlite.options import unpack_options
+from jobq.stores.sqlite.rows import Job
 from jobq.stores.sqlite.tx import Tx
 
 

@@ -1,0 +1,43 @@
+"""Makes the records that readers get from rows of the database."""
+
+from __future__ import annotations
+
+from jobq.core.event_log import STATES
+from jobq.core.records import JobRecord, QueueName
+from jobq.stores.sqlite.codes import CANCEL
+from jobq.stores.sqlite.options import call_options, unpack_failure, unpack_options
+from jobq.stores.sqlite.rows import Job
+
+
+def record(job: Job, queue: QueueName) -> JobRecord:
+    """As readers see it; parents and children are added by whoever asks for them."""
+    options = unpack_options(job.options)
+    return JobRecord(
+        queue=queue,
+        id=job.id,
+        name=job.name,
+        state=STATES[job.state],
+        payload=job.payload,
+        codec=job.codec,
+        priority=job.priority,
+        key=job.key,
+        life=job.life,
+        attempt=job.attempt,
+        failures=job.failures,
+        stalls=job.stalls,
+        created_ms=job.created_ms,
+        due_ms=job.due_ms,
+        started_ms=job.started_ms,
+        finished_ms=job.finished_ms,
+        worker=job.worker,
+        result=job.result,
+        failure=unpack_failure(job.failure),
+        reason=job.reason,
+        progress=job.progress,
+        saved=job.saved,
+        cancel_asked=bool(job.flags & CANCEL),
+        schedule=options.schedule,
+        origin=options.origin,
+        meta=options.meta,
+        options=call_options(options),
+    )
