@@ -38,7 +38,7 @@ from jobq.engine.handler import Handler
 from jobq.engine.notes import Notes
 from jobq.engine.runner import Executors, Runner
 from jobq.engine.scheduler import fire_due, put_planned
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
 from jobq.errors import ConfigError
 from jobq.stores.base import Store
@@ -232,7 +232,7 @@ class _Drainer:
         concurrency: int,
         most: int,
     ) -> None:
-        settings = Settings(concurrency=concurrency)
+        settings = WorkerSettings(concurrency=concurrency)
         self.runs = 0
         self._most = most
         self._queues = tuple(tasks)
@@ -250,7 +250,7 @@ class _Drainer:
             settings=settings,
         )
         self._exchange = Exchange(
-            store, worker=f"drain-{new_id()}", patience_ms=settings.patience_ms
+            store, worker=f"drain-{new_id()}", exchange_timeout_ms=settings.exchange_timeout_ms
         )
 
     async def run(self) -> int | None:
@@ -290,7 +290,7 @@ class _Drainer:
 
     async def aclose(self) -> None:
         """Give back the threads, and interrupt what an error left running."""
-        self._runner.hand_back()
+        self._runner.release_running()
         await asyncio.sleep(0)
         await self._notes.aclose()
         for executor in self._executors.values():

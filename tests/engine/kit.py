@@ -18,7 +18,7 @@ from jobq.core.queues import QueueConfig, ScheduleSpec
 from jobq.core.records import Claim, JobKey, JobRecord, JobSpec, Lease, QueueName, Settled
 from jobq.core.states import State
 from jobq.engine.handler import BatchSize
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Clock, Store
@@ -180,7 +180,7 @@ def worker_on(*benches: Bench, settings: dict[str, Any] | None = None, **options
     worker = Worker(*cast("tuple[Any, ...]", benches), **options)
     chosen: dict[str, Any] = {"poll_ms": 60_000, "grace_ms": 200, **(settings or {})}
     worker.settings = replace(worker.settings, **chosen)
-    assert isinstance(worker.settings, Settings)
+    assert isinstance(worker.settings, WorkerSettings)
     return worker
 
 

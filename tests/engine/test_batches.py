@@ -24,7 +24,7 @@ LONG = 3_600_000
 class Collector:
     """A batch handler that notes what it is called with, and waits to be let go if told to."""
 
-    def __init__(self, bench: Bench, size: int, linger_ms: int = 0, **options: Any) -> None:
+    def __init__(self, bench: Bench, size: int, window_ms: int = 0, **options: Any) -> None:
         self.calls: list[list[int]] = []
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
@@ -41,7 +41,7 @@ class Collector:
                 raise
             return [ValueError(f"{item} is odd") if item % 2 else item for item in items]
 
-        bench.task(work, batch=BatchSize(size, linger_ms), **options)
+        bench.task(work, batch=BatchSize(size, window_ms), **options)
 
 
 async def test_jobs_that_come_together_share_a_call_of_at_most_their_size(bench: Bench) -> None:
@@ -271,7 +271,7 @@ async def test_a_lost_lease_costs_the_others_nothing(bench: Bench, line: Proxy) 
         await soon(work.begun)
         runner = worker._stations[0].runner
         run = next(run for run in runner.held if run.lease.id == lost)
-        runner.told(run, "lost")  # what the keeper says when it hears so
+        runner.lease_reported(run, "lost")  # what the keeper says when it hears so
         work.go.set()
         assert (await bench.ended(other)).state is State.COMPLETED
         assert (

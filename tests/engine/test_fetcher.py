@@ -209,7 +209,7 @@ async def test_an_exchange_that_hangs_is_repeated(bench: Bench, line: Proxy) -> 
     async def work() -> None: ...
 
     id = await bench.add("work")
-    async with bench.through(line).worker(settings={"patience_ms": 50}):
+    async with bench.through(line).worker(settings={"exchange_timeout_ms": 50}):
         record = await bench.ended(id)
     assert (record.attempt, record.stalls) == (1, 0)
 

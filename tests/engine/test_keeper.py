@@ -302,7 +302,7 @@ async def test_leases_are_renewed_until_timeout_and_grace_and_no_longer(
         line,  # type: ignore[arg-type]
         {endless, over, young},
         lease_ms=60_000,
-        tell=lambda *what: told.append(what),
+        report=lambda *what: told.append(what),
     )
     assert 0 < await renewer.tick() <= 20
     assert [args[0] for args, _ in line.of("extend")] == [[endless.ref]]

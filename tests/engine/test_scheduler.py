@@ -12,7 +12,7 @@ from jobq.core.queues import QueueConfig, ScheduleSpec
 from jobq.core.states import State
 from jobq.engine.leader import Leader
 from jobq.engine.scheduler import Scheduler, fire_due, put_planned
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
 from jobq.stores.base import Store
@@ -69,7 +69,7 @@ async def test_each_time_fires_once_among_many_schedulers(
 async def test_only_the_one_in_office_fires(bench: Bench, store: Store, time: Time) -> None:
     await put_planned(store, [every(bench, "s")], time())
     time.now_ms += SECOND
-    settings = Settings()
+    settings = WorkerSettings()
     first, second = (
         Scheduler(store, Leader(store, "upkeep", who=who, ttl_ms=60_000), settings, clock=time)
         for who in "ab"

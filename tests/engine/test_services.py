@@ -13,7 +13,7 @@ from jobq.core.states import State
 from jobq.engine.leader import Leader
 from jobq.engine.scheduler import Scheduler
 from jobq.engine.service import Outage, Service
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.engine.ticker import Ticker
 from jobq.errors import StoreUnavailable
 from jobq.stores import open_store
@@ -74,7 +74,7 @@ def test_the_waits_of_an_outage_grow_to_their_cap_with_half_of_it_chance() -> No
 
 
 async def test_only_one_of_many_workers_does_the_upkeep(store: Store, line: Proxy) -> None:
-    settings = Settings()
+    settings = WorkerSettings()
     tickers = [
         Ticker(line, Leader(line, "upkeep", who=f"w{n}", ttl_ms=60_000), settings)  # type: ignore[arg-type]
         for n in range(10)
@@ -93,7 +93,7 @@ async def test_upkeep_brings_back_what_died_in_a_queue_nobody_claims_from(url: s
         id = await bench.add("work")
         await steal(store, bench.qname)
         now[0] += 3_600_000
-        await Ticker(store, Leader(store, "upkeep", who="w", ttl_ms=1000), Settings()).tick()
+        await Ticker(store, Leader(store, "upkeep", who="w", ttl_ms=1000), WorkerSettings()).tick()
         record = await bench.get(id)
     assert (record.state, record.stalls) == (State.WAITING, 1)
 
@@ -109,7 +109,7 @@ async def test_a_due_schedule_fires_once_whoever_looks(url: str) -> None:
             Scheduler(
                 store,
                 Leader(store, f"office {n}", who=f"w{n}", ttl_ms=1000),
-                Settings(),
+                WorkerSettings(),
                 clock=lambda: now[0],
             )
             for n in range(3)

@@ -185,7 +185,7 @@ async def test_a_worker_whose_store_is_gone_still_stops(
     bench: Bench, line: Proxy, stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.add("work")
-    async with bench.through(line).worker(settings={"farewell_ms": 100}) as worker:
+    async with bench.through(line).worker(settings={"close_timeout_ms": 100}) as worker:
         await soon(stage.begun)
         line.down = True
         await asyncio.wait_for(worker.stop(drain=0), 20)
@@ -245,17 +245,17 @@ async def test_a_cancelled_run_hands_back_before_it_goes(bench: Bench, stage: St
 
 
 @pytest.mark.parametrize(
-    ("wish", "state"), [("shutdown", State.COMPLETED), ("shutdown-now", State.WAITING)]
+    ("asked", "state"), [("shutdown", State.COMPLETED), ("shutdown-now", State.WAITING)]
 )
 async def test_a_worker_does_what_an_operator_wishes(
-    bench: Bench, store: Store, stage: Stage, wish: str, state: State
+    bench: Bench, store: Store, stage: Stage, asked: str, state: State
 ) -> None:
     id = await bench.add("work")
     worker = bench.worker(name="w1", settings={"beat_ms": 20})
     running = asyncio.ensure_future(worker.run())
     await soon(stage.begun)
-    await eventually(lambda: store.ask_worker("w1", wish))  # type: ignore[arg-type]
-    if wish == "shutdown":
+    await eventually(lambda: store.ask_worker("w1", asked))  # type: ignore[arg-type]
+    if asked == "shutdown":
         stage.go.set()
     await asyncio.wait_for(running, 10)
     assert (await bench.get(id)).state is state

@@ -61,7 +61,7 @@ async def test_a_stop_without_an_answering_store_tells_what_was_left(
         await asyncio.Event().wait()
 
     id = await bench.add("work")
-    async with bench.through(line).worker(settings={"farewell_ms": 100}) as worker:
+    async with bench.through(line).worker(settings={"close_timeout_ms": 100}) as worker:
         await soon(begun)
         line.down = True
         assert await worker.stop(drain=0) == Stopped(left=(JobRef(queue="work", id=id),))
@@ -107,14 +107,14 @@ async def test_a_keyboard_interrupt_in_a_handler_releases_its_job_and_stops_the_
 
     elif kind == "batch child task":
 
-        @bench.task(batch=BatchSize(size=10, linger_ms=0))
+        @bench.task(batch=BatchSize(size=10, window_ms=0))
         async def work(items: list[object]) -> list[object]:  # type: ignore[misc]
             await asyncio.gather(raises(KeyboardInterrupt()))
             return items
 
     else:
 
-        @bench.task(batch=BatchSize(size=10, linger_ms=0))
+        @bench.task(batch=BatchSize(size=10, window_ms=0))
         async def work(items: list[object]) -> None:  # type: ignore[misc]
             raise KeyboardInterrupt
 

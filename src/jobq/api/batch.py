@@ -52,7 +52,7 @@ class BatchDecorator:
         self._context = context
         self._size = BatchSize(
             size=checks.check_int(size, "size", low=1, high=MAX_BATCH, error=ConfigError),
-            linger_ms=checks.to_ms(window, "window", error=ConfigError),
+            window_ms=checks.to_ms(window, "window", error=ConfigError),
         )
         self._options = options
 

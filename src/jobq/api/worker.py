@@ -27,13 +27,13 @@ from jobq.core.workers import WorkerRequest
 from jobq.engine.clock import wall_clock
 from jobq.engine.handler import Handler, Source
 from jobq.engine.identity import Identity, take_name
-from jobq.engine.interrupts import caught
 from jobq.engine.last_chance import LastChance
 from jobq.engine.pulse import ttl_ms
 from jobq.engine.runner import Executors
 from jobq.engine.scheduler import put_planned
 from jobq.engine.service import Outage
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
+from jobq.engine.signal_handlers import signals_caught
 from jobq.engine.slots import Slots
 from jobq.engine.station import Station
 from jobq.errors import ConfigError, StoreUnavailable
@@ -42,7 +42,7 @@ from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
 
-_WISHES: dict[WorkerRequest, str] = {
+_REQUESTS: dict[WorkerRequest, str] = {
     "drain": "finish what it runs and claim nothing more",
     "resume": "claim jobs again",
     "shutdown": "finish what it runs and stop",
@@ -101,7 +101,7 @@ class Worker:
                 raise ConfigError(
                     f"Worker({shown(queue)}): give it Queue objects, as in Worker(Queue('emails'))"
                 )
-        self.settings = Settings(
+        self.settings = WorkerSettings(
             concurrency=check_int(
                 concurrency, "concurrency", low=1, high=100_000, error=ConfigError
             ),
@@ -147,7 +147,7 @@ class Worker:
             else to_ms(store_timeout, "store_timeout", error=ConfigError) / 1000
         )
         self._serving = True
-        with caught(self._on_signal, last=self._ends_process):
+        with signals_caught(self._on_signal, last=self._ends_process):
             try:
                 await self._start(
                     patience=Patience(f"worker {self.name} waits for its store", timeout_s)
@@ -233,7 +233,7 @@ class Worker:
                 executors=self._executors,
                 settings=self.settings,
                 chance=chance,
-                wish=self._wished,
+                on_request=self._requested,
                 displaced=self._displaced,
                 interrupted=self._interrupted,
                 clock=self._queues[0].clock,
@@ -307,11 +307,13 @@ class Worker:
         assert self._done is not None
         try:
             await self._drain(drain_s)
-            await asyncio.gather(*(station.hand_back(self._grace_s) for station in self._stations))
+            await asyncio.gather(
+                *(station.release_running(self._grace_s) for station in self._stations)
+            )
             await asyncio.gather(*(station.close() for station in self._stations))
             for executor in self._executors.values():
                 await executor.aclose()
-            return stopped(station.parting for station in self._stations)
+            return stopped(station.settled_since_stop for station in self._stations)
         finally:
             await self._opened.aclose()
             log.info("worker %s has stopped", self.name)
@@ -336,13 +338,13 @@ class Worker:
         """How long a run that is handed back may clean up."""
         return min(1.0, self.settings.grace_ms / 1000)
 
-    def _wished(self, wish: WorkerRequest) -> None:
-        log.info("worker %s was asked to %s", self.name, _WISHES[wish])
-        if wish in ("drain", "resume"):
-            self._draining = wish == "drain"
+    def _requested(self, request: WorkerRequest) -> None:
+        log.info("worker %s was asked to %s", self.name, _REQUESTS[request])
+        if request in ("drain", "resume"):
+            self._draining = request == "drain"
             self._hold()
         else:
-            self._stop_soon(drain=None if wish == "shutdown" else 0)
+            self._stop_soon(drain=None if request == "shutdown" else 0)
 
     def _displaced(self) -> None:
         """Another worker took the name while this one was silent."""

@@ -27,7 +27,7 @@ class Batch:
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.runs: list[Run] = []
-        self.linger: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None  # its call, once it has begun
 
     @property
@@ -59,11 +59,11 @@ class Batches:
     def claimed(self, *, room: bool) -> None:
         """All leases of a claim have been added: begin what does not wait for more. Without `room` nothing more can come."""
         for batch in tuple(self._gathering.values()):
-            linger_ms = batch.handler.batch.linger_ms if batch.handler.batch is not None else 0
-            if not linger_ms or not room:
+            window_ms = batch.handler.batch.window_ms if batch.handler.batch is not None else 0
+            if not window_ms or not room:
                 self._begin(batch)
-            elif batch.linger is None:
-                batch.linger = self._runner.loop.call_later(linger_ms / 1000, self._begin, batch)
+            elif batch.timer is None:
+                batch.timer = self._runner.loop.call_later(window_ms / 1000, self._begin, batch)
 
     def flush(self) -> None:
         """Begin all that gather: nothing more will come."""
@@ -78,7 +78,7 @@ class Batches:
         assert batch.task is not None
         await asyncio.wait([batch.task])
 
-    def told(self, run: Run) -> None:
+    def stop_run(self, run: Run) -> None:
         """A run is to stop. Gathering, it leaves; running, the call goes on for the others, and is interrupted for none."""
         batch = run.batch
         assert batch is not None
@@ -97,8 +97,8 @@ class Batches:
     def _close_gathering(self, batch: Batch) -> None:
         if self._gathering.get(batch.handler) is batch:
             del self._gathering[batch.handler]
-        if batch.linger is not None:
-            batch.linger.cancel()
+        if batch.timer is not None:
+            batch.timer.cancel()
 
     # ── running ──
 

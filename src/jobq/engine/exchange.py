@@ -17,7 +17,7 @@ from jobq.stores.base import Store
 log = logging.getLogger("jobq")
 
 
-class _Patience:
+class _Timeout:
     """Ends a wait that takes too long with TimeoutError.
 
     One timer serves many waits, one after another: to arm and disarm one for each would be a twentieth of a small exchange.
@@ -67,11 +67,13 @@ class _Patience:
 class Exchange:
     """A worker's exchanges with one store in one lane, one at a time."""
 
-    def __init__(self, store: Store, *, worker: str, patience_ms: int, lane: int = 0) -> None:
+    def __init__(
+        self, store: Store, *, worker: str, exchange_timeout_ms: int, lane: int = 0
+    ) -> None:
         self._store = store
         self._worker = worker
         self._lane = f"/{lane}" if lane else ""
-        self._patience = _Patience(patience_ms / 1000)
+        self._timeout = _Timeout(exchange_timeout_ms / 1000)
         # A worker that restarts under its old name must not be answered with what its last life was told.
         self._life = secrets.token_hex(4)
         self._calls = 0
@@ -83,7 +85,7 @@ class Exchange:
         call = self._name_call()
         while True:
             try:
-                with self._patience:
+                with self._timeout:
                     settled = await self._store.settle(
                         outcomes, worker=self._worker, call=call, then=claim
                     )

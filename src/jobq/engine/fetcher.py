@@ -21,7 +21,7 @@ from jobq.engine.last_chance import LastChance
 from jobq.engine.run import Run
 from jobq.engine.runner import Runner, lost
 from jobq.engine.service import Outage
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
 from jobq.stores.base import Store, pipeline_of
 
@@ -29,9 +29,9 @@ log = logging.getLogger("jobq")
 
 _TRACE = 5
 """The log level of exchanges, below DEBUG."""
-_WORTH = 16
+_MIN_SETTLED_PER_LANE = 16
 """Runs that a lane must have to settle: an exchange costs as much as a few of them by itself."""
-_MOST = 250
+_MAX_SETTLED_PER_LANE = 250
 """Runs that one of two lanes settles at a time: the store does nothing else meanwhile."""
 
 
@@ -47,7 +47,7 @@ class Fetcher:
         worker: str,
         slots: Slots,
         bell: Bell,
-        settings: Settings,
+        settings: WorkerSettings,
         pace: Pace | None = None,
         chance: LastChance | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class Fetcher:
         pipeline = pipeline_of(store)
         lanes = 1 if pipeline is None else pipeline.lanes
         self._lanes = [
-            Exchange(store, worker=worker, patience_ms=settings.patience_ms, lane=n)
+            Exchange(store, worker=worker, exchange_timeout_ms=settings.exchange_timeout_ms, lane=n)
             for n in range(lanes)
         ]
         self._second: asyncio.Task[None] | None = None  # what the second lane does
@@ -144,11 +144,15 @@ class Fetcher:
 
     def _flows(self, lanes: int) -> bool:
         """Whether there is more to claim, and enough to settle for so many lanes."""
-        return self._full and len(self._lanes) > 1 and len(self._runner.ended) >= _WORTH * lanes
+        return (
+            self._full
+            and len(self._lanes) > 1
+            and len(self._runner.ended) >= _MIN_SETTLED_PER_LANE * lanes
+        )
 
     def _share(self, lanes: int) -> int:
         """What one of so many lanes takes of what has ended, and claims."""
-        return min(_MOST, -(-len(self._runner.ended) // lanes))
+        return min(_MAX_SETTLED_PER_LANE, -(-len(self._runner.ended) // lanes))
 
     async def _overlap(self) -> None:
         """The second lane, as long as there is enough for it."""

@@ -22,7 +22,7 @@ class BatchSize:
     """How many jobs one call takes, and how long it waits for them once it has one."""
 
     size: int
-    linger_ms: int = 0
+    window_ms: int = 0
 
 
 class Handler(Protocol):

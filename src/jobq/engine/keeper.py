@@ -16,7 +16,7 @@ from jobq.core.records import LeaseState, QueueName, Topic
 from jobq.engine.pulse import Pulse
 from jobq.engine.run import Run
 from jobq.engine.service import Outage, Service
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
@@ -35,13 +35,13 @@ class Renewer(Service):
         held: set[Run],
         *,
         lease_ms: int,
-        tell: Callable[[Run, LeaseState], None],
+        report: Callable[[Run, LeaseState], None],
     ) -> None:
         super().__init__()
         self._store = store
         self._held = held
         self._lease_ms = lease_ms
-        self._tell = tell
+        self._report = report
         self._outage = Outage(self.name, cap=max(0.05, lease_ms / 10_000))
 
     async def tick(self) -> float:
@@ -70,7 +70,7 @@ class Renewer(Service):
             if state != "lost":
                 run.renewed = asked
             if state != "held":
-                self._tell(run, state)
+                self._report(run, state)
 
     def _snapshot(self) -> list[Run]:
         """The set belongs to another thread, which may change it while it is copied: then again."""
@@ -90,8 +90,8 @@ class Keeper:
         held: set[Run],
         *,
         worker: str,
-        settings: Settings,
-        tell: Callable[[Run, LeaseState], None],
+        settings: WorkerSettings,
+        report: Callable[[Run, LeaseState], None],
         cancel: Callable[[QueueName, str], None],
         pulse: Callable[[Store], Pulse],
     ) -> None:
@@ -101,7 +101,7 @@ class Keeper:
         self._held = held
         self._worker = worker
         self._settings = settings
-        self._tell = tell
+        self._report = report
         self._cancel = cancel
         self._make_pulse = pulse
         self._home: asyncio.AbstractEventLoop | None = None
@@ -126,7 +126,7 @@ class Keeper:
                 self._loop.call_soon_threadsafe(self._stop.set)
             except RuntimeError:
                 pass  # it is closed: the thread has ended
-        await asyncio.wait([self._gone], timeout=self._settings.farewell_ms / 1000)
+        await asyncio.wait([self._gone], timeout=self._settings.close_timeout_ms / 1000)
 
     # ── in the thread ──
 
@@ -148,7 +148,7 @@ class Keeper:
         try:
             if await self._connect(store):
                 renewer = Renewer(
-                    store, self._held, lease_ms=self._settings.lease_ms, tell=self._told
+                    store, self._held, lease_ms=self._settings.lease_ms, report=self._report_home
                 )
                 loops = (renewer.run(), self._listen(store, renewer), self._make_pulse(store).run())
                 services = [asyncio.ensure_future(loop) for loop in loops]
@@ -187,8 +187,8 @@ class Keeper:
                 rest = outage.failed(error)
             await asyncio.sleep(rest)
 
-    def _told(self, run: Run, state: LeaseState) -> None:
-        self._at_home(self._tell, run, state)
+    def _report_home(self, run: Run, state: LeaseState) -> None:
+        self._at_home(self._report, run, state)
 
     def _at_home(self, call: Callable[..., None], *args: object) -> None:
         assert self._home is not None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from jobq.engine.handler import Handler
 from jobq.engine.run import Run
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def is_isolated(handler: Handler) -> bool:
 class LastChance:
     """Decides when a worker may claim. One per worker, shared by its stations: one such job at a time waits or runs."""
 
-    def __init__(self, slots: Slots, settings: Settings) -> None:
+    def __init__(self, slots: Slots, settings: WorkerSettings) -> None:
         self.closed = False  # no fetcher may claim
         self._slots = slots
         self._lease_s = settings.lease_ms / 1000

@@ -14,10 +14,10 @@ class Leader:
     after about half of it, or later in a large fleet."""
 
     def __init__(
-        self, store: Store, office: str, *, who: str, ttl_ms: int, pace: Pace | None = None
+        self, store: Store, name: str, *, who: str, ttl_ms: int, pace: Pace | None = None
     ) -> None:
         self._store = store
-        self._office = office
+        self._name = name
         self._who = who
         self._ttl_ms = ttl_ms
         self._pace = pace or Pace()
@@ -29,7 +29,7 @@ class Leader:
         now = time.monotonic()
         if now >= self._ask_at:
             self._held = False  # if asking fails, nobody here believes to hold it
-            self._held = await self._store.lead(self._office, who=self._who, ttl_ms=self._ttl_ms)
+            self._held = await self._store.lead(self._name, who=self._who, ttl_ms=self._ttl_ms)
             rest = self._ttl_ms / 1000
             pause = rest / 3 if self._held else rest * self._pace.stretch * random.uniform(0.4, 0.6)
             self._ask_at = now + pause
@@ -40,4 +40,4 @@ class Leader:
         if self._held:
             self._held = False
             self._ask_at = float("inf")
-            await self._store.lead(self._office, who=self._who, ttl_ms=1)
+            await self._store.lead(self._name, who=self._who, ttl_ms=1)

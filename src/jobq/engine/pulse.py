@@ -7,7 +7,7 @@ from collections.abc import Callable
 from jobq.core.pace import Pace, stretch
 from jobq.core.workers import WorkerRecord, WorkerRequest
 from jobq.engine.service import Service
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.stores.base import Store
 
 _SHOW_S = 0.2
@@ -22,11 +22,11 @@ class Pulse(Service):
     def __init__(
         self,
         store: Store,
-        settings: Settings,
+        settings: WorkerSettings,
         pace: Pace,
         *,
         record: Callable[[], WorkerRecord],
-        wish: Callable[[WorkerRequest], None],
+        on_request: Callable[[WorkerRequest], None],
         displaced: Callable[[], None],
     ) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Pulse(Service):
         self._settings = settings
         self._pace = pace
         self._record = record
-        self._wish = wish
+        self._on_request = on_request
         self._displaced = displaced
         self._heard: WorkerRequest | None = (
             None  # a wish stays in the store until another takes its place: each is passed on once
@@ -52,7 +52,7 @@ class Pulse(Service):
         self._pace.heard(answer.workers)
         if answer.request is not None and answer.request != self._heard:
             self._heard = answer.request
-            self._wish(answer.request)
+            self._on_request(answer.request)
             return min(_SHOW_S, self._rest_s)
         return self._rest_s
 
@@ -65,6 +65,6 @@ class Pulse(Service):
         return ttl_ms(self._settings, self._pace)
 
 
-def ttl_ms(settings: Settings, pace: Pace) -> int:
+def ttl_ms(settings: WorkerSettings, pace: Pace) -> int:
     """A worker that missed three beats is gone."""
     return int(3 * settings.beat_ms * pace.stretch) + 1_000

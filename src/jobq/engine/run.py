@@ -41,7 +41,7 @@ class Run:
     outcome: AnyOutcome | None = None
     concluded = False  # its end is decided: it has an outcome, or lost its lease
     cancelled = False  # it was asked to stop
-    linger: asyncio.Future[None] | None = None
+    unfinished: asyncio.Future[None] | None = None
     _children: Children | None = None
     _inbox: Inbox | None = None
 
@@ -131,4 +131,4 @@ class Run:
 
     async def note(self, progress: bytes | None, lines: tuple[str, ...]) -> None:
         """Store progress and log lines; returns when that is done. If the lease is lost they are dropped and the run stops."""
-        self.runner.told(self, await self.notes.add(self.ref, progress, lines))
+        self.runner.lease_reported(self, await self.notes.add(self.ref, progress, lines))

@@ -26,7 +26,7 @@ from jobq.engine.journal import Journal
 from jobq.engine.last_chance import LastChance, is_isolated
 from jobq.engine.notes import Notes
 from jobq.engine.run import LeaseOver, Run
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
 from jobq.errors import LeaseLost
 from jobq.executors import Executor, open_executor
@@ -56,7 +56,7 @@ class Runner:
         slots: Slots,
         bell: Bell,
         notes: Notes,
-        settings: Settings,
+        settings: WorkerSettings,
         interrupted: Callable[[], None] = lambda: None,
         chance: LastChance | None = None,
         lease_s: float = math.inf,
@@ -73,7 +73,7 @@ class Runner:
             False  # what arrives is released: refusing, or a job on its last chance is to be alone
         )
         self.lease_s = lease_s
-        self.parting: list[Run] = []  # runs that were settled after refuse()
+        self.settled_since_stop: list[Run] = []  # runs that were settled after refuse()
         self.interrupted = interrupted
         self.batches = Batches(self)
         self.isolated = all(
@@ -230,10 +230,10 @@ class Runner:
             run.timer = None
         if not run.concluded:
             self._conclude(run, outcome)
-        if run.linger is None:
+        if run.unfinished is None:
             self._slots.give(1)
         else:
-            run.linger.add_done_callback(self._freed)
+            run.unfinished.add_done_callback(self._freed)
         self._bell.ring()
 
     def _conclude(self, run: Run, outcome: AnyOutcome | None) -> None:
@@ -305,7 +305,7 @@ class Runner:
         if len(self._early) < 10_000:
             self._early.add(JobKey(queue, id))
 
-    def told(self, run: Run, state: LeaseState) -> None:
+    def lease_reported(self, run: Run, state: LeaseState) -> None:
         """What the store said of a lease, to the keeper or in reply to a note. Of a concluded run the settling says more."""
         if run.concluded or state == "held":
             return
@@ -320,7 +320,7 @@ class Runner:
         run.cancelled = True
         run.end = Released()  # asked to cancel, the store ends it as cancelled
         if run.batch is not None:
-            self.batches.told(run)
+            self.batches.stop_run(run)
         elif run.executor is not None:
             self.loop.call_soon(run.executor.ask, run)  # not before its first step, see _interrupt
         else:  # it waits for its turn, and has not begun
@@ -337,7 +337,7 @@ class Runner:
         """CancelledError at its next await. Not now: a task cancelled before its first step never enters its coroutine,
         and nobody would close the run. What is called soon comes after that step."""
         if run.batch is not None:
-            self.batches.told(run)
+            self.batches.stop_run(run)
         elif run.task is not None:
             self.loop.call_soon(run.task.cancel)
 
@@ -355,7 +355,7 @@ class Runner:
         if stops:
             self.interrupted()
 
-    def hand_back(self) -> None:
+    def release_running(self) -> None:
         """Interrupt everything that runs; what ends by that is released. `release_rest` does not wait any longer."""
         for run in tuple(self.held):
             if not run.concluded:
@@ -373,7 +373,7 @@ class Runner:
         """The store has these outcomes: their leases need no keeping."""
         self.held.difference_update(runs)
         if self.refusing:
-            self.parting.extend(runs)
+            self.settled_since_stop.extend(runs)
 
 
 def lost(run: Run) -> LeaseLost:

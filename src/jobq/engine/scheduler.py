@@ -11,7 +11,7 @@ from jobq.core.cron import first_time, plan
 from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.engine.leader import Leader
 from jobq.engine.service import Service
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Clock, Store
 
@@ -26,7 +26,9 @@ class Scheduler(Service):
 
     name = "schedules"
 
-    def __init__(self, store: Store, leader: Leader, settings: Settings, *, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, leader: Leader, settings: WorkerSettings, *, clock: Clock
+    ) -> None:
         """`clock` only tells catch-up how late it is; what is due is for the store to say."""
         super().__init__()
         self._store = store

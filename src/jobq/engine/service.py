@@ -30,7 +30,7 @@ class Outage:
             log.warning(
                 "%s: %s; trying again until it works",
                 self._what,
-                _told(error),
+                _describe(error),
                 exc_info=None if expected else error,
             )
         delay = min(self._cap, self._base * 2.0 ** min(self._tries, 30))
@@ -49,7 +49,7 @@ class Outage:
             self._tries = 0
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class WorkerSettings:
     """Times in ms. `poll_ms`, `beat_ms` and how often an office is asked for grow with the fleet (core/pace.py)."""
 
     concurrency: int = 100
@@ -17,9 +17,11 @@ class Settings:
     )
     grace_ms: int = 5_000  # from asking a run to stop until it is settled without its consent
     poll_ms: int = 5_000  # signals can be lost: an idle worker looks this often
-    patience_ms: int = 30_000  # an exchange unanswered for so long is repeated (safe: same call id)
-    farewell_ms: int = 10_000  # what a stopping worker gives a store that does not answer
+    exchange_timeout_ms: int = (
+        30_000  # an exchange unanswered for so long is repeated (safe: same call id)
+    )
+    close_timeout_ms: int = 10_000  # what a stopping worker gives a store that does not answer
     beat_ms: int = 5_000
     tick_ms: int = 5_000
     schedule_ms: int = 1_000
-    office_ms: int = 15_000  # how long upkeep goes undone when the worker that led it dies
+    leadership_ms: int = 15_000  # how long upkeep goes undone when the worker that led it dies

@@ -23,18 +23,18 @@ from jobq.engine.run import Run
 from jobq.engine.runner import Executors, Runner
 from jobq.engine.scheduler import Scheduler
 from jobq.engine.service import Service
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
 from jobq.engine.ticker import Ticker
 from jobq.stores.base import Clock, Store
 
 log = logging.getLogger("jobq")
 
-_OFFICE = "upkeep"
+_LEADERSHIP = "upkeep"
 
 
 class Station:
-    """A worker's place at one store. `start`, then `drain` and `hand_back` in this order, then `close`."""
+    """A worker's place at one store. `start`, then `drain` and `release_running` in this order, then `close`."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Station:
         identity: Identity,
         slots: Slots,
         executors: Executors,
-        settings: Settings,
+        settings: WorkerSettings,
         chance: LastChance,
-        wish: Callable[[WorkerRequest], None],
+        on_request: Callable[[WorkerRequest], None],
         displaced: Callable[[], None],
         interrupted: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
@@ -60,7 +60,7 @@ class Station:
         self._identity = identity
         self._worker = worker = identity.name
         self._settings = settings
-        self._wish = wish
+        self._on_request = on_request
         self._displaced = displaced
         self._loop = asyncio.get_running_loop()
         self._paused = self._draining = False
@@ -95,12 +95,12 @@ class Station:
             self.runner.held,
             worker=worker,
             settings=settings,
-            tell=self.runner.told,
+            report=self.runner.lease_reported,
             cancel=self.runner.cancel,
             pulse=self._pulse,
         )
         self._leader = leader = Leader(
-            store, _OFFICE, who=worker, ttl_ms=settings.office_ms, pace=pace
+            store, _LEADERSHIP, who=worker, ttl_ms=settings.leadership_ms, pace=pace
         )
         self._services: tuple[Service, ...] = (
             Ticker(store, leader, settings),
@@ -129,9 +129,9 @@ class Station:
             self.fetcher.resume()
 
     @property
-    def parting(self) -> tuple[Sequence[Run], Iterable[Run]]:
+    def settled_since_stop(self) -> tuple[Sequence[Run], Iterable[Run]]:
         """The runs that were settled since `drain`, and those whose leases the store did not take back."""
-        return self.runner.parting, self.runner.held
+        return self.runner.settled_since_stop, self.runner.held
 
     def drain(self) -> asyncio.Task[None]:
         """Claim nothing more. The task is done when everything that runs has ended and is settled."""
@@ -139,14 +139,14 @@ class Station:
         self.fetcher.stop()
         return self._fetching
 
-    async def hand_back(self, grace_s: float) -> None:
+    async def release_running(self, grace_s: float) -> None:
         """Interrupt what still runs and release it: what ends within the grace first, then the rest as it is."""
         if self._fetching is None or self._fetching.done():
             return
-        self.runner.hand_back()
+        self.runner.release_running()
         await asyncio.wait([self._fetching], timeout=grace_s)
         self.runner.release_rest()
-        await asyncio.wait([self._fetching], timeout=self._settings.farewell_ms / 1000)
+        await asyncio.wait([self._fetching], timeout=self._settings.close_timeout_ms / 1000)
 
     async def close(self) -> None:
         """Stop everything and leave the list of workers. Leases that could not be given back run out by themselves."""
@@ -169,7 +169,7 @@ class Station:
         await self._keeper.stop()
         child_tasks.unguard(self._loop)
         try:
-            async with asyncio.timeout(self._settings.farewell_ms / 1000):
+            async with asyncio.timeout(self._settings.close_timeout_ms / 1000):
                 await self._leader.resign()
                 await self._store.retire(self._worker, incarnation=self._identity.incarnation)
         except Exception as error:
@@ -179,7 +179,7 @@ class Station:
         """A worker whose fetcher died would look alive and do nothing: better it stops and says why."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("worker %s stops: its fetcher failed", self._worker, exc_info=error)
-            self._wish("shutdown-now")
+            self._on_request("shutdown-now")
 
     # ── what the keeper's thread asks ──
 
@@ -189,7 +189,7 @@ class Station:
             self._settings,
             self._pace,
             record=self._record,
-            wish=self._wished,
+            on_request=self._requested,
             displaced=self._lost_name,
         )
 
@@ -202,8 +202,8 @@ class Station:
             draining=self._draining,
         )
 
-    def _wished(self, wish: WorkerRequest) -> None:
-        self._loop.call_soon_threadsafe(self._wish, wish)
+    def _requested(self, request: WorkerRequest) -> None:
+        self._loop.call_soon_threadsafe(self._on_request, request)
 
     def _lost_name(self) -> None:
         self._loop.call_soon_threadsafe(self._displaced)

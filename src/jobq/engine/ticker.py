@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobq.engine.leader import Leader
 from jobq.engine.service import Service
-from jobq.engine.settings import Settings
+from jobq.engine.settings import WorkerSettings
 from jobq.stores.base import Store
 
 _STEPS = 500
@@ -15,7 +15,7 @@ class Ticker(Service):
 
     name = "upkeep"
 
-    def __init__(self, store: Store, leader: Leader, settings: Settings) -> None:
+    def __init__(self, store: Store, leader: Leader, settings: WorkerSettings) -> None:
         super().__init__()
         self._store = store
         self._leader = leader

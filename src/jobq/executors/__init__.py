@@ -24,7 +24,7 @@ class Executor(Protocol):
     ) -> Awaitable[Any]:
         """Run `fn` to its end; awaited in the run's own task.
 
-        Cancelled, it answers at once. If what it started goes on all the same, it sets `run.linger` to a future that is
+        Cancelled, it answers at once. If what it started goes on all the same, it sets `run.unfinished` to a future that is
         done when that has ended, and the run's slot stays taken until then."""
         ...
 

@@ -20,7 +20,7 @@ class Running(Protocol):
     lease: Lease
     cancelled: bool
     task: asyncio.Task[None] | None
-    linger: (
+    unfinished: (
         asyncio.Future[None] | None
     )  # set by an executor that was told to stop and cannot yet: the slot stays taken
 

@@ -28,7 +28,7 @@ class _Work:
         "error",
         "fn",
         "kwargs",
-        "linger",
+        "unfinished",
         "of",
         "value",
     )
@@ -47,7 +47,7 @@ class _Work:
         self.args = args
         self.kwargs = kwargs
         self.done = done
-        self.linger: asyncio.Future[None] | None = None
+        self.unfinished: asyncio.Future[None] | None = None
         self.abandoned = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -90,7 +90,7 @@ class ThreadExecutor:
         except asyncio.CancelledError:
             if work.done.cancelled():  # else it had finished in the same moment
                 work.abandoned = True
-                run.linger = work.linger = self._loop.create_future()
+                run.unfinished = work.unfinished = self._loop.create_future()
             raise
         if work.error is not None:
             try:
@@ -135,8 +135,8 @@ class ThreadExecutor:
             self._under_way -= 1
             if not work.done.done():
                 work.done.set_result(None)
-            if work.linger is not None and not work.linger.done():
-                work.linger.set_result(None)
+            if work.unfinished is not None and not work.unfinished.done():
+                work.unfinished.set_result(None)
 
 
 def open() -> ThreadExecutor:

@@ -11,7 +11,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def caught(told: Callable[[signal.Signals], None], *, last: bool = False) -> Iterator[None]:
+def signals_caught(told: Callable[[signal.Signals], None], *, last: bool = False) -> Iterator[None]:
     """Call `told` in the running event loop for each signal, while the context lasts.
 
     Only where signals can be caught (the main thread). `last`: the process ends after this, so a signal that arrives later
