@@ -44,7 +44,7 @@ async def test_a_wait_ends_at_once_when_its_queue_is_closed(queue: Queue, how: s
         await asyncio.sleep(0)
     await queue.aclose()
     async with asyncio.timeout(2):
-        with pytest.raises(QueueClosed, match="was closed while job"):
+        with pytest.raises(QueueClosed, match="was closed while a call waited for job"):
             await waiting
     assert (await queue.counts())[State.WAITING] == asked  # nothing was cancelled
 

@@ -165,7 +165,7 @@ async def test_a_handle_waits_on_its_own_life(queue: Queue) -> None:
     await first.cancel()
     second = await named.enqueue()
     assert not second.duplicate
-    with pytest.raises(JobNotFound, match="begun anew"):
+    with pytest.raises(JobNotFound, match="was started over"):
         await first.result(timeout=5)
     with pytest.raises(WaitTimeout):
         await second.result(timeout=0.01)

@@ -72,7 +72,7 @@ async def test_there_is_one_put_in_flight_and_none_is_larger_than_allowed(
         in_flight -= 1
 
     line.before, line.after = before, after
-    sender = Sender(line, most=10)  # type: ignore[arg-type]
+    sender = Sender(line, max_batch=10)  # type: ignore[arg-type]
     specs = [bench.spec("work", n) for n in range(95)]
     singles = [sender.put(spec) for spec in specs[:25]]
     results = await asyncio.gather(*singles, sender.put_many(specs[25:]))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jobq import Queue, State
-from jobq.client.log_reader import EventLog
+from jobq.client.log_reader import LogReader
 from tests.kafka import Kafka, spark_jars
 from tests.waiting import wait_until
 
@@ -132,7 +132,7 @@ class Drill:
         """Whether the relay has acknowledged everything in the log."""
 
         async def go() -> bool:
-            async with EventLog(self.url) as log:
+            async with LogReader(self.url) as log:
                 return all(
                     [
                         await log.position(queue, "relay") == await log.end(queue)

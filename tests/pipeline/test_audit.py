@@ -233,7 +233,7 @@ def test_synthetic_events_are_legal_and_in_the_wire_format(lake: Lake, spark: Sp
 def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(
     lake: Lake, tmp_path: Path
 ) -> None:
-    from jobq.client.log_reader import BEGINNING, EventLog
+    from jobq.client.log_reader import BEGINNING, LogReader
     from jobq.core import wire
 
     url = f"sqlite:///{tmp_path}/jobs.db"
@@ -241,7 +241,7 @@ def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(
     async def put(count: int) -> list[Any]:
         async with Queue("mail", url) as queue:
             await queue.task_by_name("send").enqueue_many([(n,) for n in range(count)])
-        async with EventLog(url) as log:
+        async with LogReader(url) as log:
             (name,) = await log.queues()
             return [
                 wire.encode(event).decode()

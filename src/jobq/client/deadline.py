@@ -1,4 +1,4 @@
-"""When a wait for a job ends: at its time, or when the queue it waits on is closed."""
+"""When a wait for a job ends: at its timeout, or when its queue is closed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import asyncio
 from weakref import WeakSet
 
 LOOK_AGAIN = 5.0
-"""Seconds after which a wait looks without having been told. Told, it looks at once."""
+"""Seconds after which a waiting call reads the job even without a signal, as signals may be lost.
+Seldom enough that thousands of waits cost little."""
 
 
 class Deadline:
-    """When a wait ends. None: never. `Deadlines` makes those that a close ends."""
+    """When one wait ends. `ms` None: it has no timeout. Made by `Deadlines`, closing the queue ends
+    it."""
 
-    __slots__ = ("__weakref__", "_at", "closed", "limit", "seconds")
+    __slots__ = ("__weakref__", "_at", "closed", "seconds", "timeout")
 
     def __init__(self, ms: int | None) -> None:
         self.seconds = None if ms is None else ms / 1000
@@ -20,13 +22,11 @@ class Deadline:
         self._at = (
             None if self.seconds is None else asyncio.get_running_loop().time() + self.seconds
         )
-        self.limit: asyncio.Timeout | None = (
-            None  # the timeout of a wait under way, which a close cuts short
-        )
+        self.timeout: asyncio.Timeout | None = None  # of the current wait; `close` ends it early
 
     @property
     def left(self) -> float:
-        """Seconds until then, at most until one should look again; 0 or less: the wait is over."""
+        """Seconds to wait before reading the job again; 0 or less: the wait is over."""
         if self.closed:
             return 0.0
         if self._at is None:
@@ -34,25 +34,25 @@ class Deadline:
         return min(LOOK_AGAIN, self._at - asyncio.get_running_loop().time())
 
     def close(self) -> None:
-        """The queue is closed: the wait is over now."""
+        """End the wait now, because the queue is closed."""
         self.closed = True
-        if self.limit is not None:
-            self.limit.reschedule(0.0)
+        if self.timeout is not None:
+            self.timeout.reschedule(0.0)
 
 
 class Deadlines:
-    """Those of one queue that are not over, by event loop."""
+    """The deadlines of all waits of one queue, by event loop."""
 
     def __init__(self) -> None:
         self._open: dict[asyncio.AbstractEventLoop, WeakSet[Deadline]] = {}
 
     def new(self, ms: int | None) -> Deadline:
-        """One in the running event loop."""
+        """A deadline for a wait in the running event loop."""
         deadline = Deadline(ms)
         self._open.setdefault(asyncio.get_running_loop(), WeakSet()).add(deadline)
         return deadline
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the waits in an event loop; called there."""
+        """End all waits in an event loop. Call this in that event loop."""
         for deadline in self._open.pop(loop, ()):
             deadline.close()

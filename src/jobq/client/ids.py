@@ -1,4 +1,7 @@
-"""The process's own makers of ids, one per thread. Nothing is decided by their clock: a store never looks into an id."""
+"""New job ids, made by one generator per thread.
+
+An id contains this machine's time, but nothing depends on that: stores never look into an id.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import time
 from jobq.core.ids import CHANCE_BITS, IdMaker
 
 
-class _OfThread(threading.local):
-    """A thread's maker. Two makers of the same chance would still have to meet in the counter, which starts anywhere."""
+class _PerThread(threading.local):
+    """A thread's generator. Its random part and the start of its counter are random, so two
+    generators practically never make the same id."""
 
     def __init__(self) -> None:
         self.next = IdMaker(
@@ -18,18 +22,18 @@ class _OfThread(threading.local):
         ).next
 
 
-_ids = _OfThread()
+_ids = _PerThread()
 
 
 def new_id() -> str:
-    """A new id, later in order than all that this thread made before. Safe among threads."""
+    """A new id. It sorts after all ids that this thread made before. Safe to call in any thread."""
     return _ids.next(time.time_ns() // 1_000_000)
 
 
-def _begin_anew() -> None:
-    # A forked child would go on with its parent's counter and chance.
+def _reset() -> None:
+    """Make new generators in a forked child, which would otherwise repeat its parent's ids."""
     global _ids
-    _ids = _OfThread()
+    _ids = _PerThread()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset)

@@ -1,7 +1,7 @@
-"""The event log of a store, page by page, for those who ship it or load it elsewhere: the relay and the Spark source.
+"""Reads a store's event log page by page, for the relay and the Spark source.
 
-A program that wants to hear what happens uses `Queue.events()`; this is for readers that keep a position, read in bounded
-pages and acknowledge what they have stored, so that the log is kept for them until then.
+They keep a position, read bounded pages and acknowledge what they have stored; the store keeps the
+log until then. A program that follows what happens uses `Queue.events()` instead.
 """
 
 from __future__ import annotations
@@ -15,44 +15,46 @@ from jobq.core.states import State
 from jobq.stores import open_store
 
 BEGINNING = "0"
+"""The position before the oldest event that is kept."""
 
 
-class EventLog:
-    """The log at a store's URL: `async with EventLog(url) as log`."""
+class LogReader:
+    """The log at a store's URL: `async with LogReader(url) as log`."""
 
     def __init__(self, url: str) -> None:
         self.store = open_store(url)
 
     async def queues(self, tenant: str | None = None) -> list[QueueName]:
-        """The queues there are."""
+        """All queues, or those of one tenant."""
         return [record.queue for record in await self.store.queues(tenant)]
 
     async def page(self, queue: QueueName, after: str, limit: int = 1000) -> EventPage:
-        """About `limit` events after a position (BEGINNING: from the oldest kept). An empty page: there is nothing more now."""
+        """About `limit` events after a position. An empty page means that there are no more yet."""
         return await self.store.read_events(queue, after=after, limit=limit)
 
     async def position(self, queue: QueueName, reader: str) -> str:
-        """Where a reader stands; one that is new is registered at the oldest event kept."""
+        """The position a reader has acknowledged. A new reader is registered at BEGINNING."""
         position = await self.store.ack_events(queue, reader, None)
         if position is None:
             position = await self.store.ack_events(queue, reader, BEGINNING) or BEGINNING
         return position
 
     async def acknowledge(self, queue: QueueName, reader: str, position: str) -> None:
-        """Everything up to `position` is stored elsewhere; the log need not keep it for this reader."""
+        """Tell the store that the reader no longer needs the events up to `position`."""
         await self.store.ack_events(queue, reader, position)
 
     async def end(self, queue: QueueName) -> str:
-        """The position the queue's log has reached."""
+        """The position of the last event of the queue's log."""
         return (await self.store.read_events(queue, after=None)).position
 
     async def ends(self, tenant: str, queue: str) -> tuple[str, ...]:
-        """The positions the queue's log has reached, as they stand in ids of events: one per partition that is not empty."""
+        """The position of the last event in each partition that has events, as event ids contain
+        it."""
         position = await self.end(QueueName(tenant, queue))
         return tuple(place for place in position.split(",") if place.strip("0-"))
 
     async def counts(self, tenant: str, queue: str) -> dict[State, int]:
-        """How many jobs stand where."""
+        """How many jobs are in each state."""
         return await self.store.count(QueueName(tenant, queue))
 
     async def __aenter__(self) -> Self:

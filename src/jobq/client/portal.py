@@ -1,6 +1,7 @@
-"""An event loop in a thread of its own, for code that has none: what `.sync` runs everything in.
+"""The portal: an event loop in a background thread, in which `.sync` runs its coroutines.
 
-There is one per process, started at the first use and again after a fork; any number of threads may use it at once.
+There is one portal per process. Its first use starts it, also in a forked child. Any number of
+threads may use it at once.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from jobq.client.session import close_sessions_here
 
 T = TypeVar("T")
 
-_GOODBYE = 5.0
-"""Seconds the end of the process waits for the portal to close its stores."""
+_CLOSE_TIMEOUT = 5.0
+"""Seconds that the exiting process waits for the portal to close its stores. Closing takes
+milliseconds, unless a store does not answer."""
 
 
 class Portal:
-    """An event loop in a thread, for code that has none."""
+    """An event loop in a background thread, for code that has no event loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,11 +31,12 @@ class Portal:
         self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it to its end in the portal and answer with its result. An interrupt here cancels it there."""
+        """Run a coroutine in the portal and return its result. KeyboardInterrupt cancels it."""
         if asyncio._get_running_loop() is not None:
             coroutine.close()
             raise RuntimeError(
-                "`.sync` blocks, and an event loop is running in this thread: use the async method, with `await`"
+                "`.sync` blocks, and an event loop is running in this thread: use the async "
+                "method, with `await`"
             )
         future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
         try:
@@ -56,23 +59,23 @@ class Portal:
             return self._loop
 
     def stop(self) -> None:
-        """Close the portal's stores and end its thread; the next use starts another."""
+        """Close the portal's stores and stop its thread. The next use starts another one."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None:
             return
         closing = asyncio.run_coroutine_threadsafe(close_sessions_here(), loop)
         try:
-            closing.result(_GOODBYE)
-        except Exception:  # at the end of the process threads cannot be started any more; all that was answered is stored
-            pass
+            closing.result(_CLOSE_TIMEOUT)
+        except Exception:
+            pass  # an exiting process cannot start threads; every acknowledged call is stored
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(_GOODBYE)
+        thread.join(_CLOSE_TIMEOUT)
         if not thread.is_alive():
             loop.close()
 
     def forget(self) -> None:
-        """In a forked child: the thread did not come along, and what it held belongs to the parent."""
+        """Start over in a forked child: the thread and its connections belong to the parent."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -81,11 +84,11 @@ os.register_at_fork(after_in_child=portal.forget)
 atexit.register(portal.stop)
 
 run = portal.run
-"""Run a coroutine in the portal and wait for it: for async code of jobq that has no blocking twin."""
+"""Run a coroutine in the portal and wait for its result."""
 
 
 def pages(source: Callable[[], AsyncIterator[T]], size: int) -> Iterator[T]:
-    """The items of an async iterator, fetched `size` at a time: one trip to the portal per page."""
+    """The items of an async iterator, fetched `size` at a time: one call to the portal per page."""
     iterator = source()
     while page := run(_take(iterator, size)):
         yield from page

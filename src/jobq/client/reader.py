@@ -10,45 +10,50 @@ from jobq.stores.base import Store
 
 
 class Reader:
-    """Reads single jobs in natural batches: one read in flight; what is asked meanwhile rides in the next."""
+    """Reads single jobs. While one read is in flight, further requests are gathered for the next
+    one."""
 
-    MOST = 500
+    MAX_BATCH = 500
+    """Jobs per read, so that one large batch does not delay the reads behind it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._asked: list[tuple[JobKey, asyncio.Future[JobRecord | None]]] = []
+        self._requests: list[tuple[JobKey, asyncio.Future[JobRecord | None]]] = []
         self._busy = False
         self._task: asyncio.Task[None] | None = None
 
     async def get(self, job: JobKey) -> JobRecord | None:
-        """The job as it is now, read after this call was made."""
+        """The job's record, read after this call began. None if there is none."""
         loop = asyncio.get_running_loop()
         if self._busy:
             future: asyncio.Future[JobRecord | None] = loop.create_future()
-            self._asked.append((job, future))
+            self._requests.append((job, future))
             return await future
         self._busy = True
         try:
             return (await self._store.get((job,)))[0]
         finally:
-            if self._asked:
+            if self._requests:
                 self._task = loop.create_task(self._read(), name="jobq reader")
             else:
                 self._busy = False
 
     async def _read(self) -> None:
         try:
-            while self._asked:
-                batch, self._asked = self._asked[: self.MOST], self._asked[self.MOST :]
+            while self._requests:
+                batch, self._requests = (
+                    self._requests[: self.MAX_BATCH],
+                    self._requests[self.MAX_BATCH :],
+                )
                 await self._read_batch(
                     [(job, future) for job, future in batch if not future.done()]
                 )
         finally:
             self._busy = False
             self._task = None
-            for _, future in self._asked:  # only when the loop is being torn down
+            for _, future in self._requests:  # not empty only while the event loop shuts down
                 future.cancel()
-            self._asked.clear()
+            self._requests.clear()
 
     async def _read_batch(
         self, batch: list[tuple[JobKey, asyncio.Future[JobRecord | None]]]
@@ -57,9 +62,8 @@ class Reader:
             records = await self._store.get([job for job, _ in batch]) if batch else []
         except Exception as error:
             for _, future in batch:
-                if (
-                    not future.done()
-                ):  # each its own copy: a shared one would collect all their tracebacks
+                if not future.done():
+                    # A copy for each: a shared exception would collect all their tracebacks.
                     future.set_exception(copy.copy(error).with_traceback(error.__traceback__))
         except BaseException:
             for _, future in batch:

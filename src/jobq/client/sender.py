@@ -1,11 +1,12 @@
-"""Puts in natural batches: what arrives while one is in flight rides in the next.
+"""Stores jobs in batches that form while another put is in flight.
 
-A task that puts one job after another has each sent at once, with nothing in between. Puts of several tasks meet first:
-the first waits until the tasks that are ready to run have had their turn, and takes theirs along. (A store in this
-process answers within the call, so that without this nothing would ever be in flight to wait for.)
+If one asyncio task puts jobs one after the other, each is sent at once. If several tasks put jobs,
+the first put waits until every task that is ready has run, and takes their jobs along. Without
+that, a store in this process would never get a batch: it returns before another task can run.
 
-A store that works while we do (`Pipelined.lanes`) is sent half of many callers first and the other half right behind it: those
-answered first make their next calls while the store has the others'. Their order is that of one batch.
+A store that works in parallel to this process (`Pipelined.lanes`) gets many callers' jobs as two
+puts. The callers of the first half continue while the store works on the second. The order of the
+jobs is that of a single put.
 """
 
 from __future__ import annotations
@@ -22,48 +23,50 @@ from jobq.core.records import JobSpec, PutResult
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Store, pipeline_of
 
-MOST = 1000
-"""Specs per put: enough to make the call's own cost vanish, little enough not to hold up other writers."""
+MAX_BATCH = 1000
+"""Jobs per put: enough that the cost of a call does not matter, few enough that other writers do
+not wait long."""
 
-_WORTH = 16
-"""Callers that are worth a put of their own beside another in flight."""
+_MIN_CALLERS_FOR_SECOND_PUT = 16
+"""Waiting callers for which a second put beside the one in flight pays off."""
 
 _Waiter = tuple[Sequence[JobSpec], "asyncio.Future[list[PutResult]]"]
 
 
 class Sender:
-    """The way into a store, for one event loop. Nobody's bad spec fails another caller's."""
+    """Puts the jobs of one event loop. A job that the store refuses fails only its own caller."""
 
-    def __init__(self, store: Store, *, most: int = MOST) -> None:
+    def __init__(self, store: Store, *, max_batch: int = MAX_BATCH) -> None:
         self._store = store
-        self._most = most
+        self._max_batch = max_batch
         self._waiting: deque[_Waiter] = deque()
         pipeline = pipeline_of(store)
         self._lanes = 1 if pipeline is None else pipeline.lanes
         self._busy = False
         self._in_flight = 0
         self._flushers: set[asyncio.Task[None]] = set()
-        self._last: weakref.ref[asyncio.Task[object]] | None = None  # the task that was here last
+        self._last: weakref.ref[asyncio.Task[object]] | None = None  # the last task that called
 
     async def put(self, spec: JobSpec) -> PutResult:
-        """Accept one job."""
+        """Store one job."""
         return (await self._send((spec,)))[0]
 
     async def put_many(self, specs: Sequence[JobSpec]) -> list[PutResult]:
-        """Accept any number of jobs, in bounded calls; the answers stand in the order of the specs.
+        """Store any number of jobs in bounded calls. The results are in the order of the specs.
 
-        An error leaves the calls before it done: those jobs are accepted, and putting them again changes nothing."""
-        if len(specs) <= self._most:
+        If a call fails, the jobs of the calls before it are stored; putting them again changes
+        nothing."""
+        if len(specs) <= self._max_batch:
             return await self._send(specs) if specs else []
         results: list[PutResult] = []
-        for start in range(0, len(specs), self._most):
-            results += await self._send(specs[start : start + self._most])
+        for start in range(0, len(specs), self._max_batch):
+            results += await self._send(specs[start : start + self._max_batch])
         return results
 
     async def _send(self, specs: Sequence[JobSpec]) -> list[PutResult]:
         task = asyncio.current_task()
         alone = self._last is not None and self._last() is task
-        if self._busy or not (alone or len(specs) > 1):  # a bulk is a batch already
+        if self._busy or not (alone or len(specs) > 1):  # many specs are a batch already
             loop = asyncio.get_running_loop()
             future: asyncio.Future[list[PutResult]] = loop.create_future()
             self._waiting.append((specs, future))
@@ -89,11 +92,17 @@ class Sender:
         flusher.add_done_callback(self._flushers.discard)
 
     async def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Put what waits. Of two, one goes on only while there is enough for both."""
+        """Put waiting jobs until none are left. A second flusher stops when there is work for one
+        only."""
         try:
-            while self._waiting and (self._in_flight == 1 or len(self._waiting) >= _WORTH):
-                both = self._in_flight < self._lanes and len(self._waiting) >= 2 * _WORTH
-                batch = self._next_batch(-(-len(self._waiting) // 2) if both else self._most)
+            while self._waiting and (
+                self._in_flight == 1 or len(self._waiting) >= _MIN_CALLERS_FOR_SECOND_PUT
+            ):
+                both = (
+                    self._in_flight < self._lanes
+                    and len(self._waiting) >= 2 * _MIN_CALLERS_FOR_SECOND_PUT
+                )
+                batch = self._next_batch(-(-len(self._waiting) // 2) if both else self._max_batch)
                 if both:
                     self._begin(loop)
                 if batch:
@@ -102,14 +111,15 @@ class Sender:
             self._in_flight -= 1
             if not self._in_flight:
                 self._busy = False
-                for _, future in self._waiting:  # only when the loop is being torn down
+                for _, future in self._waiting:  # not empty only while the event loop shuts down
                     future.cancel()
                 self._waiting.clear()
 
     def _next_batch(self, callers: int) -> list[_Waiter]:
-        """The callers next in line, whole, up to `most` specs (and at least one caller). Those who gave up are left out."""
+        """The next callers with all their specs, up to `max_batch` specs but at least one caller.
+        Callers that were cancelled are left out."""
         batch: list[_Waiter] = []
-        room = self._most
+        room = self._max_batch
         while (
             len(batch) < callers
             and self._waiting
@@ -121,36 +131,39 @@ class Sender:
                 room -= len(waiter[0])
         return batch
 
-    async def _put_batch(self, batch: list[_Waiter], *, again: bool = False) -> None:
+    async def _put_batch(self, batch: list[_Waiter], *, retry: bool = False) -> None:
         specs = batch[0][0] if len(batch) == 1 else [spec for specs, _ in batch for spec in specs]
         try:
             results = await self._store.put(specs)
         except JobqError as error:
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
                 _fail(batch, error)
-            else:  # somebody's spec was refused: halve until it stands alone
+            else:  # a spec was refused: halve the batch until it is alone
                 middle = len(batch) // 2
-                await self._put_batch(batch[:middle], again=True)
-                await self._put_batch(batch[middle:], again=True)
+                await self._put_batch(batch[:middle], retry=True)
+                await self._put_batch(batch[middle:], retry=True)
         except BaseException as error:
             _fail(batch, error)
             if not isinstance(error, Exception):
                 raise
         else:
-            _answer(
+            _resolve(
                 batch,
-                [_own(s, r) for s, r in zip(specs, results, strict=True)] if again else results,
+                [_not_duplicate(s, r) for s, r in zip(specs, results, strict=True)]
+                if retry
+                else results,
             )
 
 
-def _own(spec: JobSpec, result: PutResult) -> PutResult:
-    """A refused call may have been done in part (each queue for itself); a made-up id found there is the job itself."""
+def _not_duplicate(spec: JobSpec, result: PutResult) -> PutResult:
+    """Undo a false "duplicate" after a retry: a refused put may have stored the jobs of some
+    queues. A generated id that the retry finds there belongs to the job itself."""
     if result.duplicate and not spec.given_id and result.id == spec.id:
         return msgspec.structs.replace(result, duplicate=False, found=None)
     return result
 
 
-def _answer(batch: list[_Waiter], results: list[PutResult]) -> None:
+def _resolve(batch: list[_Waiter], results: list[PutResult]) -> None:
     start = 0
     for specs, future in batch:
         end = start + len(specs)
@@ -160,7 +173,8 @@ def _answer(batch: list[_Waiter], results: list[PutResult]) -> None:
 
 
 def _fail(batch: list[_Waiter], error: BaseException) -> None:
-    """Each caller gets an exception of its own: one shared by many would collect all their tracebacks."""
+    """Raise the error in each caller. Each gets a copy: a shared exception would collect all their
+    tracebacks."""
     for _, future in batch:
         if not future.done():
             if isinstance(error, Exception):

@@ -1,6 +1,6 @@
-"""A queue's way to its store in one event loop: the shared handle, with the sender and the reader that go with it.
+"""A session: a store handle in one event loop, with its sender and its reader.
 
-Queues on the same URL share one session per event loop, so that their puts and reads ride together.
+Queues with the same URL share one session per event loop, so their puts and reads share batches.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from jobq.stores.base import Clock, Store, pipeline_of
 T = TypeVar("T")
 
 CHUNK = 1000
-"""Jobs per store call, where many are put or changed."""
+"""Jobs per store call when many are stored or changed: enough that the cost of a call does not
+matter, few enough that other writers do not wait long."""
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of `size`, taken as they are needed."""
+    """The items in lists of `size`. An iterator is read only as far as needed."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
 
 
 class Session:
-    """A store handle of the running event loop, and how many queues use it."""
+    """A store handle of the running event loop. `users` counts the queues that have it open."""
 
     __slots__ = ("loop", "pipeline", "reader", "sender", "store", "users")
 
@@ -42,11 +43,12 @@ class Session:
         self.users = 0
 
 
-_sessions: dict[int, Session] = {}  # by the id of their store, which they keep alive
+_sessions: dict[int, Session] = {}  # by id() of the store, which the session keeps alive
 
 
 async def open_session(url: str, clock: Clock | None = None) -> Session:
-    """The session on `url` for the running event loop. Each call is given back by one `close_session`."""
+    """The session with the store at `url` in the running event loop. Call `close_session` once for
+    each call."""
     store = await store_handles.handle(url, clock)
     session = _sessions.get(id(store))
     if session is None:
@@ -57,7 +59,7 @@ async def open_session(url: str, clock: Clock | None = None) -> Session:
 
 
 async def close_session(session: Session) -> None:
-    """Give a session back; the last one closes its store."""
+    """Stop using a session. The last user closes its store."""
     session.users -= 1
     if session.users == 0:
         _sessions.pop(id(session.store), None)
@@ -65,7 +67,7 @@ async def close_session(session: Session) -> None:
 
 
 async def close_sessions_here() -> None:
-    """Close all sessions of the running event loop, whoever uses them: it is about to end."""
+    """Close all sessions of the running event loop, which is about to end."""
     loop = asyncio.get_running_loop()
     for session in list(_sessions.values()):
         while session.loop is loop and session.users:
@@ -73,8 +75,6 @@ async def close_sessions_here() -> None:
 
 
 def _forget_closed_loops() -> None:
-    for key, session in list(
-        _sessions.items()
-    ):  # a copy made in one step: other threads have sessions too
+    for key, session in list(_sessions.items()):  # a copy: other threads change it too
         if session.loop.is_closed():
             _sessions.pop(key, None)

@@ -1,6 +1,7 @@
-"""Store handles, shared: one per place, event loop and process, closed when its last user lets go.
+"""Shared store handles: one per URL, event loop and process. Its last user closes it.
 
-A handle belongs to the event loop it was opened in, and does not survive a fork; both are part of its key.
+A handle belongs to the event loop that opened it and does not survive a fork, so both are part of
+its key.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _Key = tuple[str, int, int, Clock | None]
 
 @dataclass(eq=False)
 class _Entry:
-    """A handle and how many hold it. `ready` is set when `migrate` has answered (or carries its error)."""
+    """A handle and how many use it. `ready` is done when `migrate` has returned or failed."""
 
     key: _Key
     loop: asyncio.AbstractEventLoop
@@ -31,7 +32,8 @@ _entries: dict[_Key, _Entry] = {}
 
 
 async def handle(url: str, clock: Clock | None = None) -> Store:
-    """The handle on `url` for the running event loop, connected. Each call is given back by one `release`."""
+    """A connected handle on the store at `url` for the running event loop. Call `release` once for
+    each call."""
     loop = asyncio.get_running_loop()
     key = (url, id(loop), os.getpid(), clock)
     entry = _entries.get(key)
@@ -52,11 +54,10 @@ async def handle(url: str, clock: Clock | None = None) -> Store:
 
 
 async def release(store: Store) -> None:
-    """Give a handle back; the last one closes it. A store that did not come from `handle` is left alone."""
+    """Stop using a handle. The last user closes it. Stores that `handle` did not open are
+    ignored."""
     loop = asyncio.get_running_loop()
-    for entry in list(
-        _entries.values()
-    ):  # a copy made in one step: other threads open and close here as well
+    for entry in list(_entries.values()):  # a copy: other threads open and close handles too
         if entry.store is store and entry.loop is loop:
             await _leave(entry)
             return
@@ -72,7 +73,7 @@ async def _open(entry: _Entry) -> Store:
             if isinstance(error, Exception)
             else StoreUnavailable(f"opening {entry.store.url} was cancelled")
         )
-        entry.ready.exception()  # those who wait raise it; nobody waiting is no mistake
+        entry.ready.exception()  # mark it as retrieved: there may be no waiter to raise it
         await entry.store.aclose()
         raise
     entry.ready.set_result(None)
@@ -92,7 +93,8 @@ def _drop(entry: _Entry) -> None:
 
 
 def _forget_closed_loops() -> None:
-    """A loop that ended without giving its handles back took them along; its id may come again."""
+    """Drop the handles of event loops that ended without releasing them: their id() may be
+    reused."""
     for entry in [
         e for e in list(_entries.values()) if e.loop.is_closed() or e.key[2] != os.getpid()
     ]:

@@ -1,6 +1,8 @@
-"""Waiting for a job to end: subscribe, look, then wait. Never misses, never polls tightly, never hangs on what is gone.
+"""Waiting for a job to end: subscribe to its signal, read the job, then wait for the signal.
 
-A signal can be lost, so every wait looks again by itself every few seconds; hundreds of waits share one read.
+Reading after subscribing means that no end is missed. A signal can be lost, so every wait also
+reads the job every few seconds; hundreds of waits share one read. If the job is removed, the wait
+ends with JobNotFound.
 """
 
 from __future__ import annotations
@@ -18,16 +20,17 @@ from jobq.errors import JobNotFound, QueueClosed, WaitTimeout
 
 
 async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadline) -> JobRecord:
-    """The record of a job that has ended. `life`: which of its lives (None: the one found first)."""
+    """Wait until a job has ended and return its record. `life`: which of its lives; None: the one
+    that is found first."""
     topic = Topic("ended", job.queue, job.id)
     while True:
-        with _Noticing(job, deadline):
+        with _ClosedAsError(job, deadline):
             async with session.store.listen([topic]) as signals:
-                record = await _look(session, job, life)
+                record = await _read(session, job, life)
                 if record.state.ended:
                     return record
                 life = record.life
-                found = await _told(session, job, life, signals, deadline)
+                found = await _signalled(session, job, life, signals, deadline)
         if found is not None:
             return found
         if deadline.left <= 0:
@@ -37,7 +40,8 @@ async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadl
 async def put_and_wait(
     session: Session, spec: JobSpec, deadline: Deadline
 ) -> tuple[PutResult, JobRecord]:
-    """Put a job and wait for its end: without a call to register for it, where the store can do so."""
+    """Store a job and wait until it has ended. On a Pipelined store this needs no call to
+    subscribe."""
     job = JobKey(spec.queue, spec.id)
     if session.pipeline is None:
         result = await session.sender.put(spec)
@@ -45,55 +49,55 @@ async def put_and_wait(
         async with session.pipeline.expect(job) as ends:
             result = await session.sender.put(spec)
             if not result.duplicate and result.full is None:
-                with _Noticing(job, deadline):
-                    found = await _told(session, job, result.life, ends, deadline)
+                with _ClosedAsError(job, deadline):
+                    found = await _signalled(session, job, result.life, ends, deadline)
                 if found is not None:
                     return result, found
     if result.full is not None:
         raise queue_full(spec.queue.queue, result.full)
     if result.found is not None and result.found.state.ended:
         return result, result.found
-    # Another's job, which this handle did not put, or no word for some seconds.
+    # The job is a duplicate of an earlier one, or no signal has come for some seconds.
     if deadline.left <= 0:
         raise _over(job, deadline)
     return result, await ended(session, JobKey(spec.queue, result.id), result.life, deadline)
 
 
-Heard = AsyncIterator[Signal] | AsyncIterator[JobRecord | None]
-"""What says that a job has ended; it may come with the record."""
+Signals = AsyncIterator[Signal] | AsyncIterator[JobRecord | None]
+"""Each item says that the job may have ended, and may be its record."""
 
 
-async def _told(
-    session: Session, job: JobKey, life: int, signals: Heard, deadline: Deadline
+async def _signalled(
+    session: Session, job: JobKey, life: int, signals: Signals, deadline: Deadline
 ) -> JobRecord | None:
-    """The ended record once a signal has come; None when it is time to look again or the wait is over.
+    """The record, once a signal says that the job has ended. None if it is time to read the job
+    again, or if the wait is over.
 
-    A generator whose wait is cut short is finished for good, so this is called once per subscription.
-    """
+    A timeout finishes the generator `signals`, so call this once per subscription."""
     left = deadline.left
     if left <= 0:
         return None
-    limit = asyncio.timeout(left)
+    timeout = asyncio.timeout(left)
     try:
-        async with limit, closing(signals):
-            deadline.limit = limit
+        async with timeout, closing(signals):
+            deadline.timeout = timeout
             async for signal in signals:
                 known = isinstance(signal, JobRecord) and signal.life == life
-                record = cast(JobRecord, signal) if known else await _look(session, job, life)
+                record = cast(JobRecord, signal) if known else await _read(session, job, life)
                 if record.state.ended:
                     return record
-            await asyncio.sleep(left)  # the store is closing: no more signals
+            await asyncio.sleep(left)  # the store is closing and sends no more signals
     except TimeoutError:
-        if not limit.expired():
+        if not timeout.expired():
             raise
     finally:
-        deadline.limit = None
+        deadline.timeout = None
     return None
 
 
 @asynccontextmanager
-async def closing(signals: Heard) -> AsyncIterator[None]:
-    """A generator is closed here and now; left to the garbage collector it would cost a task per wait."""
+async def closing(signals: Signals) -> AsyncIterator[None]:
+    """Close a generator at once. The garbage collector would start an asyncio task to close it."""
     try:
         yield
     finally:
@@ -101,16 +105,17 @@ async def closing(signals: Heard) -> AsyncIterator[None]:
             await signals.aclose()
 
 
-async def _look(session: Session, job: JobKey, life: int | None) -> JobRecord:
+async def _read(session: Session, job: JobKey, life: int | None) -> JobRecord:
     record = await session.reader.get(job)
     if record is None:
         raise JobNotFound(
-            f"there is no job {job.id!r} in queue {job.queue.queue!r}: it was removed, or its record has expired"
+            f"there is no job {job.id!r} in queue {job.queue.queue!r}: it was removed, or its "
+            "record has expired"
         )
     if life is not None and record.life > life:
         raise JobNotFound(
-            f"job {job.id!r} of queue {job.queue.queue!r} was begun anew (life {record.life}): what became of life {life} "
-            "is no longer on record; ask queue.job(id) for the new one"
+            f"job {job.id!r} of queue {job.queue.queue!r} was started over (life {record.life}), "
+            f"and the result of life {life} is gone; queue.job(id) gives a handle on the new life"
         )
     return record
 
@@ -118,17 +123,17 @@ async def _look(session: Session, job: JobKey, life: int | None) -> JobRecord:
 def _over(job: JobKey, deadline: Deadline) -> WaitTimeout | QueueClosed:
     if deadline.closed:
         return QueueClosed(
-            f"queue {job.queue.queue!r} was closed while job {job.id!r} was waited for; the job goes on, and `queue.job(id)` "
-            "of an open queue waits for it again"
+            f"queue {job.queue.queue!r} was closed while a call waited for job {job.id!r}; the job "
+            "continues, and `queue.job(id)` of an open queue can wait for it again"
         )
     return WaitTimeout(
         f"job {job.id!r} of queue {job.queue.queue!r} has not ended within {deadline.seconds:g} s; "
-        "it goes on, and waiting again is fine"
+        "the job continues, and you can wait for it again"
     )
 
 
-class _Noticing:
-    """What goes wrong while the queue is being closed went wrong because of that, and is raised as QueueClosed."""
+class _ClosedAsError:
+    """Raises QueueClosed instead of any error that happens after the queue was closed."""
 
     __slots__ = ("_deadline", "_job")
 

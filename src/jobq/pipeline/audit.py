@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 
-from jobq.client.log_reader import EventLog
+from jobq.client.log_reader import LogReader
 from jobq.pipeline.lake import Lake
 from jobq.pipeline.tables import EVENTS
 from jobq.pipeline.transforms.conservation import FAULTS, HELD, balance, counterexamples, judged
@@ -213,7 +213,7 @@ def _queue_audit(row: Row) -> QueueAudit:
 
 async def _views(url: str, in_lake: Sequence[tuple[str, str]]) -> dict[tuple[str, str], StoreView]:
     """Of these queues and of all others of the store, except those that nothing was ever put in."""
-    async with EventLog(url) as log:
+    async with LogReader(url) as log:
         names = {*in_lake, *((name.tenant, name.queue) for name in await log.queues())}
         views = {
             name: StoreView(

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jobq.client.log_reader import EventLog
+from jobq.client.log_reader import LogReader
 from jobq.core.kafka import sasl
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError
@@ -182,5 +182,5 @@ class StoreSource:
         return from_json_lines(reader.load(), origin=F.col("origin"))
 
     async def _ask(self) -> None:
-        async with EventLog(self.url) as log:
+        async with LogReader(self.url) as log:
             await log.queues()

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from jobq.client.log_reader import BEGINNING, EventLog
+from jobq.client.log_reader import BEGINNING, LogReader
 from jobq.core import wire
 from jobq.core.event_log import passed
 from jobq.core.event_records import EventPage, EventRecord
@@ -101,7 +101,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema = to_arrow_schema(LINES if self.lines else EVENTS, timezone="UTC")
         as_rows = _lines if self.lines else _columns
         loop = asyncio.new_event_loop()
-        log = EventLog(self.url)
+        log = LogReader(self.url)
         try:
             loop.run_until_complete(log.__aenter__())
             position: str | None = partition.start
@@ -125,10 +125,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         asyncio.run(self._acknowledge(end))
 
     async def _ends(self) -> Offset:
-        async with EventLog(self.url) as log:
+        async with LogReader(self.url) as log:
             return {_name(queue): await log.end(queue) for queue in await self._queues(log)}
 
-    async def _queues(self, log: EventLog) -> list[QueueName]:
+    async def _queues(self, log: LogReader) -> list[QueueName]:
         return [
             queue for queue in await log.queues(self.tenant) if self.queue in (None, queue.queue)
         ]
@@ -136,7 +136,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _advance(self, start: Offset, budget: int) -> Offset:
         """Positions after `start`, about `budget` events further in all."""
         reached = dict(start)
-        async with EventLog(self.url) as log:
+        async with LogReader(self.url) as log:
             for queue in await self._queues(log):
                 name = _name(queue)
                 position = reached.get(name, BEGINNING)
@@ -160,7 +160,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reached
 
     async def _acknowledge(self, end: Offset) -> None:
-        async with EventLog(self.url) as log:
+        async with LogReader(self.url) as log:
             for name, position in end.items():
                 await log.acknowledge(_queue(name), self.reader, position)
 
