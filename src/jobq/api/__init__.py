@@ -1,1 +1,1 @@
-"""What users touch: queues, tasks, jobs, flows, workers and their records. `jobq` re-exports it."""
+"""The public API: queues, tasks, jobs, flows, workers and their records. `jobq` re-exports it."""

@@ -1,4 +1,4 @@
-"""The options of a job as they apply: what its call gave, else what its task says, where this process has the task."""
+"""The options that apply to a job: those of its call, else those of its task."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from jobq.core.policies import Retry
 from jobq.core.records import ChildPolicy, JobRecord, RetryData, UniqueMode, UniqueSpec
 
 ByWorker = Literal["worker"]
-"""The worker's task decides, and this process does not have that task."""
+"""Stands for an option that the task decides, where this process does not have the task."""
 
 
 class TaskPolicy(Protocol):
-    """What a task decides for its jobs unless a call says otherwise."""
+    """What a task decides for its jobs, unless the call gives its own option."""
 
     @property
     def retry(self) -> Retry:
-        """What a failure leads to."""
+        """When a failed job is retried."""
         ...
 
     @property
     def timeout_ms(self) -> int | None:
-        """How long a run may take; None: as long as it likes."""
+        """How long a run may take; None: no limit."""
         ...
 
     @property
     def max_stalls(self) -> int:
-        """How many lost leases a job survives."""
+        """How often a job may lose its worker before it fails."""
         ...
 
 
@@ -48,13 +48,13 @@ class UniqueLock(msgspec.Struct, frozen=True, kw_only=True, rename={"period": "t
 
 
 class AppliedOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a job as they apply.
+    """The options that apply to a job.
 
-    "worker" stands for what the worker's task decides where this process does not have that task.
+    "worker" means that the task decides, and this process does not have the task.
     """
 
     retry: Retry | ByWorker
-    timeout: timedelta | ByWorker | None  # None: a run may take as long as it likes
+    timeout: timedelta | ByWorker | None  # None: no limit
     max_stalls: int | ByWorker
     ttl: timedelta | None
     result_ttl: timedelta | None  # None: the retention of its queue
@@ -69,7 +69,7 @@ class AppliedOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def applied(record: JobRecord, task: TaskPolicy | None = None) -> AppliedOptions:
-    """The options of a job. `task`: its task's policy, if this process has it."""
+    """The options that apply to a job. `task`: the policy of its task, if this process has it."""
     options = record.options
     return AppliedOptions(
         retry=_policy(options.retry)
@@ -100,11 +100,11 @@ def _timeout(own_ms: int | None, task: TaskPolicy | None) -> timedelta | ByWorke
     if own_ms is None and task is None:
         return "worker"
     ms = own_ms if own_ms is not None else task.timeout_ms if task is not None else None
-    return _span(ms or None)  # 0 is how a call says that there is none
+    return _span(ms or None)  # a call stores 0 for timeout=None
 
 
 def _policy(data: RetryData) -> Retry:
-    """A policy that came with a call, as users write it."""
+    """The Retry that a call gave, from its stored form."""
     delays = (
         None if data.delays_ms is None else [timedelta(milliseconds=ms) for ms in data.delays_ms]
     )

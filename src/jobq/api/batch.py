@@ -95,7 +95,8 @@ class BatchHandler(TaskHandler):
         self.batch = batch
 
     def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Decode the item of one job to the function's annotation. A bad item fails its job only."""
+        """Decode the item of one job to the function's annotation. A bad item fails its job
+        only."""
         args, kwargs = self._codec_of(lease).decode_call(lease.payload)
         if lease.inputs:
             args, kwargs = fill(args, kwargs, lease.inputs)

@@ -1,4 +1,5 @@
-"""`current_job()`: the job a handler finds itself in. The engine sets it for each run; it follows into threads and tasks."""
+"""`current_job()`: the job a handler finds itself in. The engine sets it for each run; it follows
+into threads and tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ LINE_LENGTH = 10_000
 
 
 class CurrentJob:
-    """The job that is running here. Reading costs nothing; `progress` and `log` return when the store has it."""
+    """The job that is running here. Reading costs nothing; `progress` and `log` return when the
+    store has it."""
 
     __slots__ = ("_run",)
 
@@ -74,7 +76,8 @@ class CurrentJob:
 
     @property
     def failures(self) -> int:
-        """How many of its runs have failed before this one, in this life. Stalls and snoozes do not count."""
+        """How many of its runs have failed before this one, in this life. Stalls and snoozes do not
+        count."""
         return self._run.lease.failures
 
     @property
@@ -91,7 +94,8 @@ class CurrentJob:
 
     @property
     def meta(self) -> Mapping[str, str]:
-        """The strings that travel with the job (`task.options(meta=…)`), read-only. Children it adds inherit them."""
+        """The strings that travel with the job (`task.options(meta=…)`), read-only. Children it
+        adds inherit them."""
         return MappingProxyType(self._run.lease.meta or {})
 
     @property
@@ -102,9 +106,11 @@ class CurrentJob:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this run was asked to stop: a cancel, its timeout, a worker handing back, a lost lease.
+        """Whether this run was asked to stop: a cancel, its timeout, a worker handing back, a lost
+        lease.
 
-        An async handler is interrupted as well, at its next `await`; a plain function has to look."""
+        An async handler is interrupted as well, at its next `await`; a plain function has to
+        look."""
         return self._run.cancelled
 
     async def progress(self, value: Any) -> None:
@@ -118,12 +124,14 @@ class CurrentJob:
         await self._run.note(None, (line,))
 
     async def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """A child of this job, accepted now; `wait_for_children` waits for it. Options through `task.options(…)`.
-        QueueFull if its queue takes no more: let it pass, and a retry of this job tries again.
+        """A child of this job, accepted now; `wait_for_children` waits for it. Options through
+        `task.options(…)`. QueueFull if its queue takes no more: let it pass, and a retry of this
+        job tries again.
 
-        Its id follows from this job's and its number, so a run that begins again adds nothing twice. That takes a
-        handler that adds the same children in the same order whenever it is run with the same arguments and results.
-        The child inherits this job's meta; what `task.options(meta=…)` names wins.
+        Its id follows from this job's and its number, so a run that begins again adds nothing
+        twice. That takes a handler that adds the same children in the same order whenever it is run
+        with the same arguments and results. The child inherits this job's meta; what
+        `task.options(meta=…)` names wins.
         """
         run = self._run
         ordinal = run.children.next()
@@ -151,18 +159,22 @@ class CurrentJob:
         return task._child(result, spec.id)
 
     async def wait_for_children(self) -> Mapping[str, Any]:
-        """The results of the children added so far, by id; what failed by this job's `on_child_failure`.
+        """The results of the children added so far, by id; what failed by this job's
+        `on_child_failure`.
 
-        While any of them is unfinished this ends the run: the job is `blocked`, its slot free, and the handler starts
-        again from its top when all have ended. (It does so by an exception that is not an Exception: let it pass.)
+        While any of them is unfinished this ends the run: the job is `blocked`, its slot free, and
+        the handler starts again from its top when all have ended. (It does so by an exception that
+        is not an Exception: let it pass.)
         """
         return self._run.children.results()
 
     async def wait_for_signal(self, name: str, *, timeout: Seconds | None = None) -> Any:
-        """The value of the next signal of that name, sent by `job.signal(name, value)` at any time since it was enqueued.
+        """The value of the next signal of that name, sent by `job.signal(name, value)` at any time
+        since it was enqueued.
 
-        If there is none yet this ends the run, like `wait_for_children`, until it comes. Past `timeout` it raises
-        WaitTimeout here. A handler that begins again finds the signals it took before, in the same order.
+        If there is none yet this ends the run, like `wait_for_children`, until it comes. Past
+        `timeout` it raises WaitTimeout here. A handler that begins again finds the signals it took
+        before, in the same order.
         """
         return self._signal(name, timeout)
 

@@ -1,4 +1,5 @@
-"""`queue.events()`: what happened to a queue and its jobs, from any point that is kept up to now, and then as it happens."""
+"""EventStream, returned by `queue.events()`: past events of a queue, then new ones as they
+happen."""
 
 from __future__ import annotations
 
@@ -19,13 +20,15 @@ from jobq.core.records import Topic
 from jobq.errors import InvalidJob
 
 _PAGE = 1000
+"""Events per read."""
 
 
 class Mark(NamedTuple):
-    """Where a reader stands. `entry`: how far (`seen` events) it came in the entry after `position`.
+    """A position in the log that may lie inside an entry.
 
-    The log is read entry by entry, and one entry holds the events of a whole batch. A reader that stops in the middle of
-    one must find the rest of it again, so its position is that of the entry before, plus what it has seen of this one.
+    Stores read the log in whole entries, and an entry holds the events of a whole batch. A reader
+    that stops inside `entry` continues from the entry before it (`position`) and skips the `seen`
+    events that it has had already.
     """
 
     position: str
@@ -37,22 +40,24 @@ class Mark(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Mark:
-        """The other way. InvalidJob if it was not a position."""
+        """The mark in a position's text. InvalidJob if the text is not a position."""
         parts = text.split("~") if isinstance(text, str) else []
         if len(parts) == 1 and parts[0]:
             return cls(parts[0])
         if len(parts) == 3 and parts[2].isdecimal():
             return cls(parts[0], parts[1], int(parts[2]))
         raise InvalidJob(
-            f'after={shown(text)} is not a position: give the `position` of an event, or "0" for all that is kept'
+            f"after={shown(text)} is not a position: give the `position` of an event, or "
+            '"0" for all events that are kept'
         )
 
 
 class EventStream(AsyncIterator[info.Event]):
-    """The events of a queue, in order per job. It is an iterator; `async with` fixes where "now" is.
+    """An async iterator over the events of a queue. The events of a job are in order.
 
-    Without `after` it begins at the moment of `async with`, or else of the first `anext`. With `follow` it never ends; without,
-    it ends with the last event that was written before that moment.
+    Reading begins with `async with`, or else with the first event that is asked for. Without
+    `after`, the stream has the events from that moment on. With `follow` it never ends. Without
+    `follow` it ends with the last event written before that moment.
     """
 
     def __init__(
@@ -63,23 +68,24 @@ class EventStream(AsyncIterator[info.Event]):
         self._follow = checks.check_bool(follow, "follow")
         if after is None and not follow:
             raise InvalidJob(
-                'events(follow=False) reads up to now: give after="0" for all that is kept, or a position'
+                'events(follow=False) reads up to now: give after="0" for all events that are kept, '
+                "or a position"
             )
         self._until: str | None = None
         self._ready: deque[info.Event] = deque()
 
     async def __aenter__(self) -> Self:
-        """Begin here."""
+        """Begin reading here."""
         await self._begin()
         return self
 
     async def __aexit__(
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Nothing is held between two events."""
+        """There is nothing to close: a stream holds no connection between two events."""
 
     async def __anext__(self) -> info.Event:
-        """The next event, when there is one."""
+        """Wait for the next event and return it."""
         while not self._ready:
             if not await self._read():
                 if not self._follow:
@@ -88,7 +94,8 @@ class EventStream(AsyncIterator[info.Event]):
         return self._ready.popleft()
 
     async def _begin(self) -> Mark:
-        """Where to read on. The first time, find the end of the log, if reading begins or ends there."""
+        """Where to continue. The first call finds the end of the log, if reading begins or ends
+        there."""
         if self._mark is None or not (self._follow or self._until):
             page = await (await self._context.store()).read_events(self._context.qname, after=None)
             self._mark = self._mark or Mark(page.position)
@@ -96,7 +103,7 @@ class EventStream(AsyncIterator[info.Event]):
         return self._mark
 
     async def _read(self) -> bool:
-        """Fetch what has happened since; False if nothing has."""
+        """Read the next page. False if there are no new events."""
         mark = await self._begin()
         store = await self._context.store()
         page = await store.read_events(
@@ -108,24 +115,27 @@ class EventStream(AsyncIterator[info.Event]):
         return bool(page.events)
 
     async def _wait(self) -> None:
-        """Until events were written, or for some seconds: a signal may be lost."""
+        """Wait until there may be new events: for a signal, or some seconds, as signals may be
+        lost."""
         store = await self._context.store()
         async with store.listen([Topic("log", self._context.qname, None)]) as signals:
             if await self._read():
                 return
-            limit = asyncio.timeout(LOOK_AGAIN)
+            timeout = asyncio.timeout(LOOK_AGAIN)
             try:
-                async with limit, closing(signals):
+                async with timeout, closing(signals):
                     async for _ in signals:
                         return
-                    await asyncio.sleep(LOOK_AGAIN)  # the store is closing: no more signals
+                    await asyncio.sleep(
+                        LOOK_AGAIN
+                    )  # the store is closing and sends no more signals
             except TimeoutError:
-                if not limit.expired():
+                if not timeout.expired():
                     raise
 
 
 def _marked(records: Sequence[EventRecord], mark: Mark) -> list[info.Event]:
-    """The events after a mark, each with the position that continues right behind it."""
+    """The events after a mark, each with the position where reading continues after it."""
     events: list[info.Event] = []
     before, entry, seen = mark.position, "", 0
     for n, record in enumerate(records):

@@ -1,4 +1,4 @@
-"""What users see: snapshots with datetimes, made from the records of the store. Frozen; reading a field costs nothing."""
+"""Frozen snapshots of jobs, events, queues and workers, made from the store's records."""
 
 from __future__ import annotations
 
@@ -31,25 +31,26 @@ __all__ = [
 ]
 
 Decode = Callable[[str, bytes], Any]
-"""(codec name, data) → value; raises when it cannot."""
+"""(codec name, data) → value. Raises if the data cannot be decoded."""
 
 
 class JobRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Names a job of the same tenant."""
+    """The queue and id of a job of the same tenant."""
 
     queue: str
     id: str
 
 
 class Undecoded(msgspec.Struct, frozen=True, kw_only=True):
-    """Stands for a value whose codec is not known here, or that it cannot read."""
+    """Stands for a value that cannot be decoded, for example because its codec is not known
+    here."""
 
     codec: str
     data: bytes
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as it was when asked."""
+    """A job as it was when it was read."""
 
     tenant: str
     queue: str
@@ -59,9 +60,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     result: Any
-    failure: (
-        Failure | None
-    )  # the last failed run of this life, also while it is being retried, or what ended the job
+    failure: Failure | None  # of the last failed run, also during retries, or why the job failed
     priority: int
     key: str | None
     attempt: int
@@ -77,23 +76,26 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     parents: tuple[JobRef, ...]
     children: tuple[JobRef, ...]
     reason: str | None = None  # of a cancelled job: cancelled, removed, replaced, …
-    cancel_asked: bool = False
-    schedule: str | None = None  # the schedule that made it
-    origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
-    meta: Mapping[str, str] = {}  # the strings that travel with it
-    options: AppliedOptions  # as they apply: given with the call, else by its task
-    errors: tuple[
-        Failure, ...
-    ] = ()  # the last ten failed runs, oldest first, kept across reruns; empty in listings (`find`)
+    cancel_asked: bool = False  # it runs, and has been asked to stop
+    schedule: str | None = None  # id of the schedule that made the job
+    origin: str | None = None  # of a dead-letter copy: "queue/id" of the failed job
+    meta: Mapping[str, str] = {}  # from task.options(meta=…)
+    options: AppliedOptions  # of the call, else of the task
+    # The last ten failed runs, oldest first, kept across reruns. Listings (`find`) leave it empty.
+    errors: tuple[Failure, ...] = ()
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One transition, self-contained, in order per job. `position` is opaque and resumes `events(after=…)`.
+    """One transition of a job, or one operation on a queue. The events of a job are in order.
 
-    `number` counts the events of the queue (of each `shard` of a partitioned one) from 1 without gaps; two ids under one number
-    mean that the store lost its last writes. Events that jobq 0.1 wrote have the number 0. `actor` is whoever gave the command.
-    `kind="gap"` has no job and no state: what came before it had been dropped from the log. Events of something that was
-    done to the queue (`paused`, `limits`, `cleared`, …) have no job and no state either; `reason` says what was done.
+    `position` resumes reading: `events(after=event.position)`. `number` counts the events of the
+    queue (of each `shard` of a partitioned queue) from 1 without gaps. If two events have the same
+    number and different ids, the store has lost its last writes. Events written by jobq 0.1 have
+    number 0. `actor` is the name that the command was given under.
+
+    Events of operations on the queue (`paused`, `limits`, `cleared`, …) have no job and no state;
+    `reason` says what was done. Neither has `kind="gap"`: events before it were dropped from the
+    log.
     """
 
     id: str
@@ -126,19 +128,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue at a glance."""
+    """The counts and settings of a queue."""
 
     tenant: str
     queue: str
     counts: Mapping[State, int]
     paused: bool
     mode: Mode | None
-    oldest_waiting: timedelta | None  # how long the next job in line has been waiting
+    oldest_waiting: timedelta | None  # how long the next job to start has waited
     next_due: timedelta | None  # until the next delayed job is due
     workers: int
-    held_until: datetime | None = (
-        None  # nothing starts before: a hold of the queue, see `Queue.hold`
-    )
+    held_until: datetime | None = None  # no job starts before this time, see `Queue.hold`
 
 
 class MinuteMetrics(msgspec.Struct, frozen=True, kw_only=True, rename={"latency": "wait"}):
@@ -160,7 +160,7 @@ class MinuteMetrics(msgspec.Struct, frozen=True, kw_only=True, rename={"latency"
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as it last said it was."""
+    """A worker, as its last heartbeat described it."""
 
     name: str
     host: str
@@ -178,16 +178,17 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plain(codec: str, data: bytes) -> Any:
-    """A value as its codec has it, without annotations."""
+    """Decode a value without converting it to an annotation."""
     return get_codec(codec).decode(data)
 
 
 def job_info(
     record: records.JobRecord, decode_result: Decode | None = None, task: TaskPolicy | None = None
 ) -> JobInfo:
-    """The snapshot of a record. What cannot be decoded appears as `Undecoded`: a listing never fails for one job.
+    """The snapshot of a record. A value that cannot be decoded appears as `Undecoded`, so one bad
+    job does not fail a listing.
 
-    `task`: what its task decides for it, if this process has the task."""
+    `task`: the policy of the job's task, if this process has it."""
     args, kwargs = call_of(record.codec, record.payload)
     return JobInfo(
         tenant=record.queue.tenant,
@@ -238,12 +239,12 @@ def _value(codec: str, data: bytes | None, decode: Decode) -> Any:
         return None
     try:
         return decode(codec, data)
-    except Exception:  # a custom codec may raise anything, and one bad job must not spoil a listing
+    except Exception:  # a custom codec may raise anything
         return Undecoded(codec=codec, data=data)
 
 
 def event(record: EventRecord, position: str) -> Event:
-    """An event of the log, for users. `position` continues right behind it."""
+    """An event for users. `position` is where reading continues after it."""
     return Event(
         id=record.id,
         number=record.number,
@@ -276,7 +277,7 @@ def event(record: EventRecord, position: str) -> Event:
 
 
 def queue_stats(record: queues.StatsRecord) -> QueueStats:
-    """A queue's record, for users."""
+    """The QueueStats of a record."""
     return QueueStats(
         tenant=record.queue.tenant,
         queue=record.queue.queue,
@@ -291,7 +292,7 @@ def queue_stats(record: queues.StatsRecord) -> QueueStats:
 
 
 def all_counts(counts: Mapping[State, int]) -> dict[State, int]:
-    """Every state, also those in which no job stands."""
+    """The counts of all states, with 0 for those without jobs."""
     return {state: counts.get(state, 0) for state in State}
 
 
@@ -300,7 +301,7 @@ def _span(ms: int | None) -> timedelta | None:
 
 
 def minute_metrics(record: queues.MinuteRecord) -> MinuteMetrics:
-    """A minute, for users."""
+    """The MinuteMetrics of a record."""
     return MinuteMetrics(
         minute=moment(record.minute_ms),
         accepted=record.accepted,
@@ -316,7 +317,7 @@ def minute_metrics(record: queues.MinuteRecord) -> MinuteMetrics:
 
 
 def worker_info(record: WorkerRecord) -> WorkerInfo:
-    """A worker, for users."""
+    """The WorkerInfo of a record."""
     return WorkerInfo(
         name=record.name,
         host=record.host,

@@ -195,8 +195,8 @@ class Job(Generic[R_co]):
         return await self._do(Remove(job=self.job_key))
 
     async def signal(self, name: str, value: Any = None) -> bool:
-        """Send a signal to the job's `wait_for_signal(name)`, which may come later. False if the job
-        has ended."""
+        """Send a signal to the job's `wait_for_signal(name)`, which may come later. False if the
+        job has ended."""
         checks.check_signal(name)
         codec = get_codec((await self._record()).codec)  # the codec its handler decodes with
         data = checks.check_payload(

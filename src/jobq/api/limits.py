@@ -1,6 +1,7 @@
-"""What holds starts and new jobs back: declared by `Queue(…)`, changed at run time by `set_limits`. `Queue` has all of this.
+"""Limits of a queue: how many jobs run at once, start per time and wait. `Queue` inherits this.
 
-A declaration carries its `limits_version`. A change at run time is stored apart and wins until a higher version is declared.
+`Queue(…)` declares limits with a `limits_version`; `set_limits` changes them at run time. A change
+is stored apart from the declaration and applies until a higher version is declared.
 """
 
 from __future__ import annotations
@@ -25,36 +26,33 @@ MAX_LIMIT = 2**31 - 1
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one key has of its own. None: as all keys of its queue."""
+    """The limits of one key. None: the queue's limit for every key applies."""
 
     key_limit: int | None
     key_rate: Rate | Bucket | None
 
 
 class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits in force. `version`: of the declaration; `changed`: they were set at run time and stand instead of it."""
+    """The limits that apply now. `version`: the declaration's `limits_version`. `changed`: they
+    were set at run time and override the declaration."""
 
     limit: int | None
     rate: Rate | Bucket | None
-    key_limit: int | None  # of a keyed queue; None there: 1
+    key_limit: int | None  # of a keyed queue, where None means 1
     key_rate: Rate | Bucket | None
-    max_waiting: (
-        int | None
-    )  # jobs that are waiting, delayed or blocked; beyond it new ones are refused with QueueFull
+    max_waiting: int | None  # with this many waiting, delayed or blocked jobs, QueueFull is raised
     version: int
     changed: bool
     keys: Mapping[str, KeyLimits]
-    held_until: datetime | None = None  # nothing of the queue starts before: a hold
-    held_keys: Mapping[
-        str, datetime
-    ] = {}  # the same for single keys; at most 100, those that end first
+    held_until: datetime | None = None  # a hold: no job starts before this time
+    held_keys: Mapping[str, datetime] = {}  # the same by key: the 100 holds that end first
 
 
 class LimitMethods(QueueMethods):
-    """The limits of a queue: look, change, go back to what is declared."""
+    """The methods of `Queue` for limits and holds."""
 
     async def limits(self) -> QueueLimits:
-        """What is in force now, also for single keys, and what is held."""
+        """The limits that apply now, of the queue and of single keys, and the holds."""
         record = await self._queue_record()
         held = await (await self._context.store()).holds(self.qname)
         return queue_limits(LimitsRecord() if record is None else record.limits, held)
@@ -69,12 +67,13 @@ class LimitMethods(QueueMethods):
         max_waiting: int | EllipsisType | None = ...,
         key: str | None = None,
     ) -> None:
-        """Change limits now, for all workers. What is not named stays as it is; None removes a limit.
+        """Change limits for all workers at once. Limits that are not given stay; None removes one.
 
-        With `key`, `key_limit` and `key_rate` become that key's own; None gives it back what all keys have.
-        Raised limits let waiting jobs start at once; lowered ones wait for running jobs to end. A `max_waiting` below the
-        number of jobs there are removes none of them: new ones are refused until enough have started. Two callers that change
-        different limits in the same moment may undo each other: look with `limits()`.
+        With `key`, `key_limit` and `key_rate` are set for that key only; None removes the key's own
+        limit. After a raise, waiting jobs start at once. After a cut, running jobs finish first. A
+        `max_waiting` below the current number of jobs removes none: new jobs are refused until
+        enough have started. If two callers change different limits at the same moment, one change
+        may be lost: check with `limits()`.
         """
         given = {
             "limit": limit,
@@ -86,7 +85,8 @@ class LimitMethods(QueueMethods):
         wanted = {name: _checked(name, value) for name, value in given.items() if value is not ...}
         if not wanted:
             raise ConfigError(
-                "set_limits() names no limit; give limit, rate, key_limit, key_rate or max_waiting (or None)"
+                "set_limits() without a limit: give limit, rate, key_limit, key_rate or "
+                "max_waiting (None removes a limit)"
             )
         record = await self._queue_record()
         stored = LimitsRecord() if record is None else record.limits
@@ -108,19 +108,23 @@ class LimitMethods(QueueMethods):
         )
 
     async def reset_limits(self, *, key: str | None = None) -> None:
-        """Forget what was changed at run time: the declared limits hold again; with `key`, those of all keys hold for it.
+        """Undo changes made at run time, so that the declared limits apply again.
 
-        Lifts holds as well: of the key, or of the queue and all its keys."""
+        With `key`, undo those of this key. This also ends holds: that of the key, or those of the
+        queue and all its keys."""
         key = None if key is None else checks.check_key(key)
         await (await self._context.store()).set_limits(self.qname, None, key=key, actor=self.actor)
 
     # ── holds ─────────────────────────────────────────────────────────────────────────────────────
 
     async def hold(self, seconds: Seconds, key: str | None = None) -> None:
-        """Start nothing of the queue, or of one key, for so long: the service behind it is down, say.
+        """Start no jobs of the queue, or of one key, for some time, for example while a service
+        that they need is down.
 
-        What runs goes on and new jobs are accepted. Of two holds the later end stays; `RateLimited` raised by a handler is
-        one too. It ends by itself; `release_hold`, `resume` and `reset_limits` (or any change of limits) end it sooner.
+        Running jobs continue and new ones are accepted. Of two holds, the one that ends later
+        counts. A handler that raises `RateLimited` holds its queue or key in the same way. A hold
+        ends by itself; `release_hold`, `resume`, `reset_limits` and any change of limits end it
+        sooner.
         """
         ms = checks.to_ms(seconds, "seconds", positive=True)
         await (await self._context.store()).hold(
@@ -128,7 +132,8 @@ class LimitMethods(QueueMethods):
         )
 
     async def release_hold(self, key: str | None = None) -> bool:
-        """Lift the hold of the queue, or of one key: jobs start at once. False if there is none."""
+        """End the hold of the queue, or of one key. Jobs start at once. False if there is no
+        hold."""
         key = None if key is None else checks.check_key(key)
         return await (await self._context.store()).release_hold(self.qname, key, actor=self.actor)
 
@@ -138,7 +143,8 @@ class LimitMethods(QueueMethods):
         for name in ("limit", "rate", "max_waiting"):
             if name in wanted:
                 raise ConfigError(
-                    f"set_limits(key=…): {name} is the queue's; a key has key_limit and key_rate"
+                    f"set_limits(key=…): {name} is a limit of the whole queue; give key_limit or "
+                    "key_rate"
                 )
         self._check_has_keys(record)
 
@@ -149,22 +155,22 @@ class LimitMethods(QueueMethods):
             )
 
     async def _queue_record(self) -> QueueRecord | None:
-        """What is stored about the queue. Looking makes no queue."""
+        """What the store has about the queue. Reading does not create the queue."""
         records = await (await self._context.store()).queues(self.qname.tenant)
         return next((record for record in records if record.queue == self.qname), None)
 
 
-# ── between what users write and what stores keep ─────────────────────────────────────────────────
+# ── from and to the store's records ──────────────────────────────────────────────────────────────
 
 
 def declared_limits(**given: Any) -> Limits | None:
-    """What `Queue(limit=…, rate=…, …)` declares; None if nothing."""
+    """The limits that `Queue(…)` declares; None if it declares none."""
     limits = Limits(**{name: _checked(name, value) for name, value in given.items()})
     return None if limits == Limits() else limits
 
 
 def queue_limits(record: LimitsRecord, held: HoldsRecord) -> QueueLimits:
-    """A queue's limits, for users."""
+    """The QueueLimits of a record."""
     effective = record.effective
     return QueueLimits(
         limit=effective.limit,
@@ -184,14 +190,14 @@ def queue_limits(record: LimitsRecord, held: HoldsRecord) -> QueueLimits:
 
 
 def policy(data: RateData | None) -> Rate | Bucket | None:
-    """The policy that a store keeps as this."""
+    """The policy of a stored rate."""
     if isinstance(data, Window):
         return Rate(data.limit, per=timedelta(milliseconds=data.per_ms))
     return None if data is None else Bucket(data.capacity, refill=data.refill)
 
 
 def whole(value: object, option: str) -> int | None:
-    """A whole number from 1; None: none."""
+    """Check a limit: a whole number from 1, or None for no limit."""
     return (
         None
         if value is None

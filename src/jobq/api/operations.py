@@ -1,7 +1,7 @@
 """What operators do with a queue: read it, pause it, rerun, remove and purge jobs.
 
-`Queue` inherits all of this. A store call is always bounded; an operation on a whole queue is a loop
-of such calls.
+`Queue` inherits all of this. A store call is always bounded; an operation on a whole queue is a
+loop of such calls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The options of a job and of a task: what may be given, checked one by one, and what a spec gets from them.
+"""The options of calls and tasks: checks each one, and turns them into fields of a JobSpec.
 
-`JobOptions` go with a call (`task.options(…)`), `TaskOptions` with `@queue.task(…)`. Retry, timeout, max_stalls
-and executor of a task stay with its workers; given per call, retry, timeout and max_stalls are stored with the job, as data.
+`JobOptions` go with a call (`task.options(…)`), `TaskOptions` with `@queue.task(…)`. The retry
+policy, timeout, max_stalls and executor of a task live in worker code, so a deploy also changes
+them for jobs that are already queued. Given per call, retry, timeout and max_stalls are stored with
+the job.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ DEFAULT_CALL_TIMEOUT: Seconds = 30
 
 
 class JobOptions(TypedDict, total=False):
-    """What may be said about one call. A plain number for a time is seconds."""
+    """Options of one call. A plain number for a time is in seconds."""
 
     id: str
     delay: Seconds
@@ -48,7 +50,8 @@ class JobOptions(TypedDict, total=False):
 
 
 class TaskOptions(JobOptions, total=False):
-    """What may be said about a task: defaults for its calls, and how workers run it. `key` names a parameter here."""
+    """Options of a task: defaults for its calls, and how workers run it. Here `key` is the name of
+    the parameter that holds the key."""
 
     name: str
     schedule: Cron | Every | None
@@ -79,7 +82,8 @@ def _job_key(job: Any) -> JobKey:
     return key
 
 
-# Option → the fields of the spec it sets. `unique`, `key` (of a task) and `call_timeout` do more; see `Task`.
+# Option → the spec's fields that it sets. `unique`, `key` (of a task) and `call_timeout` do more;
+# see `Task`.
 _TO_FIELDS: dict[str, Callable[[Any], Fields]] = {
     "id": lambda v: {"id": checks.check_id(v), "given_id": True},
     "delay": lambda v: {"delay_ms": checks.check_delay(v), "at_ms": None},
@@ -110,7 +114,7 @@ _OF_WORKER = frozenset(
 
 
 class Resolved:
-    """Options, checked: the fields they set in every spec, and the three that take part in making one."""
+    """Checked options: the fields that every spec gets, and three that depend on the call."""
 
     __slots__ = ("call_timeout_ms", "fields", "key_parameter", "unique")
 
@@ -123,7 +127,8 @@ class Resolved:
         self.call_timeout_ms = call_timeout_ms
 
     def with_options(self, options: Mapping[str, Any]) -> Resolved:
-        """These, with the options of a call on top. InvalidJob names an option that is unknown or has a bad value."""
+        """A copy with the options of a call added. Raises InvalidJob, which names the option, if
+        one is unknown or has a bad value."""
         if not options.keys() <= _OF_JOB:
             options = _with_new_names(options, _OF_JOB)
         fields = dict(self.fields)
@@ -152,13 +157,14 @@ NOTHING = Resolved({}, None, None, checks.to_ms(DEFAULT_CALL_TIMEOUT, "call_time
 
 
 def resolve_task(options: Mapping[str, Any]) -> tuple[Resolved, Mapping[str, Any]]:
-    """The options of `@queue.task`: what its calls get, and what its workers keep (unchecked)."""
+    """Split the options of `@queue.task` into those for its calls and those for its workers. The
+    latter are not checked yet."""
     if not options.keys() <= _OF_TASK:
         options = _with_new_names(options, _OF_TASK)
     key = options.get("key")
     if "key" in options and not isinstance(key, str):
         raise InvalidJob(
-            f"key={shown(key)}: in @queue.task it is the name of the parameter that holds the key"
+            f"key={shown(key)}: in @queue.task, give the name of the parameter that holds the key"
         )
     of_job = {
         name: value for name, value in options.items() if name not in _OF_WORKER and name != "key"
@@ -185,14 +191,15 @@ def _with_new_names(options: Mapping[str, Any], known: frozenset[str]) -> Mappin
 
 
 def queue_config(*, limits_version: int, **declared: Any) -> QueueConfig | None:
-    """What a queue declares. None if that is nothing: what is stored stands, and opening costs no call."""
+    """What a queue declares. None if it declares nothing: then opening the queue needs no store
+    call, and what is stored applies."""
     if all(value is None for value in declared.values()):
         return None
     return QueueConfig(limits_version=limits_version, **declared)
 
 
 def retention_data(value: Retention | None) -> Any:
-    """The policy as stores keep it; ConfigError if it is none."""
+    """The stored form of a Retention. ConfigError if the value is something else."""
     if value is not None and not isinstance(value, Retention):
         raise ConfigError(f"retention={shown(value)} is not a Retention")
     return None if value is None else value.data

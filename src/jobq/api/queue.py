@@ -226,7 +226,8 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
     # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
 
     def job(self, id: str) -> Job[Any]:
-        """A handle on the job of that id. The store is not asked yet, so there may be no such job."""
+        """A handle on the job of that id. The store is not asked yet, so there may be no such
+        job."""
         return Job(self._context, checks.check_id(id))
 
     async def enqueue_many(self, calls: Iterable[Call[Any]]) -> list[Job[Any]]:

@@ -1,7 +1,8 @@
-"""Jobs that come by the clock: `Cron` and `Every` tell when. `Queue` has all of this; workers make the jobs (`engine.scheduler`).
+"""Schedules: jobs that are made at the times of a `Cron` or `Every`. `Queue` inherits this.
 
-A schedule is known by its id. Storing the same one again changes nothing; another one under its id starts anew. The job of
-a time has the id `schedule@milliseconds`, so that each time has one job, whoever makes it.
+Workers make the jobs (`engine.scheduler`). A schedule has an id: storing the same schedule again
+changes nothing, and storing a different one under the same id replaces it. A scheduled job has the
+id `schedule@milliseconds`, so each time gets one job, however many workers try.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ MAX_SCHEDULES = 10_000
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True, rename={"times": "limit"}):
-    """A schedule as stored. `next_at` None: it waits for its job to end, or it is over."""
+    """A schedule as stored. `next_at` is None while it waits for its job to end, and after its last
+    time."""
 
     id: str
     queue: str
-    name: str  # of the task
+    name: str  # the task's
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     cron: str | None
@@ -60,21 +62,23 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True, rename={"times": "
 
 
 class ScheduleMethods(QueueMethods):
-    """The schedules of a queue."""
+    """The methods of `Queue` for schedules."""
 
     async def schedule(
         self, id: str, when: Cron | Every, task: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Make a job of this call whenever it is time. Options through `task.options(…)`.
+        """Enqueue this call at every time of `when`. Give options through `task.options(…)`.
 
-        The same schedule again keeps its count and its next time; another one under this id starts anew.
+        Storing the same schedule again keeps its count and its next time. A different schedule
+        under this id replaces it and starts from zero.
         """
         id = check_schedule_id(id)
         if not isinstance(when, (Cron, Every)):
             raise ConfigError(f"schedule {id!r}: {shown(when)} is neither a Cron nor an Every")
         if not isinstance(task, Task):
             raise InvalidJob(
-                f"schedule {id!r}: {shown(task)} is not a task: decorate a function with @queue.task"
+                f"schedule {id!r}: {shown(task)} is not a task: decorate the function with "
+                "@queue.task"
             )
         if task._context.qname != self.qname:
             raise InvalidJob(
@@ -86,7 +90,8 @@ class ScheduleMethods(QueueMethods):
         )
 
     async def unschedule(self, id: str) -> bool:
-        """Forget a schedule; the jobs it made stay. Raises JobNotFound if there is none of that id."""
+        """Remove a schedule. The jobs it made stay. Raises JobNotFound if there is no such
+        schedule."""
         if not await (await self._context.store()).drop_schedule(
             self.qname, check_schedule_id(id), actor=self.actor
         ):
@@ -94,23 +99,26 @@ class ScheduleMethods(QueueMethods):
         return True
 
     async def pause_schedule(self, id: str) -> bool:
-        """Make no more jobs until it is resumed. False if it is paused already. Raises JobNotFound."""
+        """Make no more jobs until it is resumed. False if it is already paused. Raises
+        JobNotFound."""
         return await self._set_paused(check_schedule_id(id), True)
 
     async def resume_schedule(self, id: str) -> bool:
-        """Make jobs again. The times that passed meanwhile were missed: its `catch_up` says what becomes of them.
+        """Make jobs again. `catch_up` decides what happens for the times that were missed.
 
         False if it is not paused. Raises JobNotFound."""
         return await self._set_paused(check_schedule_id(id), False)
 
     async def run_schedule(self, id: str) -> Job[Any]:
-        """Make its job now, beside its times: neither its count nor its next time changes. Raises JobNotFound."""
+        """Enqueue the schedule's job now. Its count and its next time do not change. Raises
+        JobNotFound."""
         id = check_schedule_id(id)
         spec = (await self._schedule(id)).spec
         job = replace(
             spec.template,
             id=f"{id}@{new_id()}",
-            # The end of a job that names an after-complete schedule sets its next time, and this is not the one it waits for.
+            # When a job of an after-complete schedule ends, the schedule sets its next time. This
+            # extra job must not do that.
             schedule=None if spec.after_complete else id,
         )
         handle = Job[Any](self._context, job.id, job.name)
@@ -118,7 +126,7 @@ class ScheduleMethods(QueueMethods):
         return handle
 
     async def schedules(self) -> list[ScheduleInfo]:
-        """All of the queue, by id."""
+        """All schedules of the queue, ordered by id."""
         records = await (await self._context.store()).list_schedules(
             self.qname, limit=MAX_SCHEDULES
         )
@@ -145,7 +153,7 @@ class ScheduleMethods(QueueMethods):
 
 
 def schedule_info(record: ScheduleRecord) -> ScheduleInfo:
-    """A schedule, for users."""
+    """The ScheduleInfo of a record."""
     spec = record.spec
     args, kwargs = call_of(spec.template.codec, spec.template.payload)
     return ScheduleInfo(

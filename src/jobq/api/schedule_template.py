@@ -10,7 +10,8 @@ from jobq.core.records import JobSpec
 from jobq.errors import InvalidJob
 
 MAX_SCHEDULE_ID = 200
-"""Characters of a schedule's id. Its jobs have longer ids, `schedule@milliseconds`, of up to 256."""
+"""Characters of a schedule's id. Its jobs have longer ids, `schedule@milliseconds`, of up to
+256."""
 
 
 def check_schedule_id(id: object) -> str:

@@ -1,4 +1,4 @@
-"""What `Worker.stop()` returns."""
+"""Stopped: what `Worker.stop()` returns."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from jobq.engine.run import Run
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the jobs that a worker held when it was asked to stop."""
+    """What happened to the jobs that a worker was running when it was asked to stop."""
 
     completed: tuple[JobRef, ...] = ()
-    failed: tuple[JobRef, ...] = ()  # for good, or to be retried
-    released: tuple[
-        JobRef, ...
-    ] = ()  # unfinished: another worker runs them, at no cost to their retries
-    left: tuple[
-        JobRef, ...
-    ] = ()  # the store did not answer: another worker runs them when their leases have expired
+    failed: tuple[JobRef, ...] = ()  # finally, or to be retried
+    # Unfinished. Another worker runs them, and this does not count as a failure.
+    released: tuple[JobRef, ...] = ()
+    # The store was unavailable. Another worker runs them when their leases have expired.
+    left: tuple[JobRef, ...] = ()
 
 
 _KINDS: dict[type, str] = {
@@ -33,10 +31,11 @@ _KINDS: dict[type, str] = {
 
 
 def stopped(parting: Iterable[tuple[Sequence[Run], Iterable[Run]]]) -> Stopped:
-    """The summary, from the runs that each store has settled since the stop began and those it has not."""
+    """Sum up, for each store, the runs it settled since the stop began and the runs it did not."""
     found: dict[str, list[JobRef]] = {"completed": [], "failed": [], "released": [], "left": []}
     for settled, left in parting:
-        for run in settled:  # those that a store refused have no outcome; those that wait or snooze are none of the kinds
+        for run in settled:
+            # A run that the store refused has no outcome. One that snoozed or waits is not counted.
             if (kind := _KINDS.get(type(run.outcome))) is not None:
                 found[kind].append(_job(run))
         found["left"] += [_job(run) for run in left]

@@ -117,8 +117,8 @@ class Task(Generic[P, R]):
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue a job, wait for it and return its result. Raises what `Job.result` raises.
 
-        Waits 30 seconds unless `options(call_timeout=…)` gives another time. Then it raises WaitTimeout,
-        and the job continues.
+        Waits 30 seconds unless `options(call_timeout=…)` gives another time. Then it raises
+        WaitTimeout, and the job continues.
         """
         spec = self._spec(args, kwargs)
         connection = self._connection
@@ -255,7 +255,8 @@ class Task(Generic[P, R]):
         )
 
     def _planned(self, when: Cron | Every) -> ScheduleSpec:
-        """The schedule of `@queue.task(schedule=…)`. ConfigError if the function needs arguments."""
+        """The schedule of `@queue.task(schedule=…)`. ConfigError if the function needs
+        arguments."""
         try:
             spec = template(self._spec((), {}), self.name)
             return when.spec(self._context.qname, check_schedule_id(self.name), spec)

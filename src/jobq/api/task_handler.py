@@ -1,4 +1,4 @@
-"""A task as its workers see it: the function, how to run it, and how its arguments and results are coded."""
+"""TaskHandler: a task as workers see it, with its function, executor, retry policy and codec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ EXECUTORS: tuple[ExecutorName, ...] = ("inline", "thread", "process", "command")
 
 
 class TaskHandler:
-    """What the engine runs (it fits `engine.handler.Handler`). Made by `@queue.task` from the options that stay with workers."""
+    """What the engine runs (fits `engine.handler.Handler`). `@queue.task` makes it from the options
+    that live in worker code."""
 
     batch: BatchSize | None = None
 
@@ -42,30 +43,33 @@ class TaskHandler:
         self.permissions: Permissions | None = _instance(options, "permissions", (Permissions,))
         self._decoder = decoder
         self._codec = codec
-        self.max_payload: int | None = None  # bytes of a result; set by its queue
+        self.max_payload: int | None = None  # bytes that a result may take; set by the queue
 
     def __repr__(self) -> str:
         return f"<TaskHandler {self.name} ({self.executor})>"
 
     def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The arguments of this job, as the function's annotations say. InvalidJob or ConfigError if they do not fit."""
+        """Decode the job's arguments to the function's annotations. Raises InvalidJob or
+        ConfigError if they do not fit."""
         return self._decoder.decode(lease.payload, self._codec_of(lease), lease.inputs)
 
     def encode(self, value: Any, lease: Lease, /, what: str = "the result") -> bytes:
-        """A result, as it is stored: in the codec of the job it belongs to, which is the one its readers will use.
-        One larger than arguments may be is refused, and the run has failed."""
+        """Encode a result with the codec of its job, which is what readers decode it with.
+
+        A result larger than `max_payload` is refused, and the run fails."""
         data = self._codec_of(lease).encode(value)
         if self.max_payload is not None and len(data) > self.max_payload:
             checks.check_payload(data, self.max_payload, f"{what} of {self.name} takes")
         return data
 
     def _codec_of(self, lease: Lease) -> Codec:
-        """The queue's, but for jobs enqueued before it was changed."""
+        """The codec of a job. It differs from the queue's if the job was enqueued before a
+        change."""
         return self._codec if lease.codec == self._codec.name else get_codec(lease.codec)
 
 
 def runs_async(fn: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine: `async def`, also behind a partial or as `__call__` of an object."""
+    """Whether calling `fn` returns a coroutine: `async def`, also in a partial or as `__call__`."""
     method = getattr(fn, "__call__", None)  # noqa: B004 - not whether it is callable
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(method)
 
@@ -81,11 +85,13 @@ def _executor(name: str, fn: Callable[..., Any], asked: object) -> ExecutorName:
     checks.check_choice(asked, "executor", EXECUTORS, error=ConfigError)
     if is_async and asked == "thread":
         raise ConfigError(
-            f"task {name}: executor='thread' is for plain functions, and this one is async: leave executor out"
+            f"task {name}: executor='thread' is for plain functions, and this one is async: leave "
+            "executor out"
         )
     if not is_async and asked == "inline":
         raise ConfigError(
-            f"task {name}: executor='inline' is for async functions; a plain one would hold up all others: leave executor out"
+            f"task {name}: executor='inline' is for async functions; a plain function would block "
+            "all other jobs of the worker: leave executor out"
         )
     return next(executor for executor in EXECUTORS if executor == asked)
 

@@ -1,4 +1,4 @@
-"""A flow read back: a job, the jobs it waits for, what those wait for, and so on, with their states."""
+"""FlowTree: a job with the jobs it waits for, what those wait for, and so on, with their states."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from jobq.stores.base import Store
 MAX_JOBS = 1000
 """Jobs that are read for one tree, unless the caller gives another number."""
 _PAGE = 500
-_MEMBERS = 100  # of a flow known by its id only: so many of its first jobs are looked for
+"""Jobs per read."""
+_MEMBERS = 100
+"""How many of a flow's first jobs are read to find the jobs at its top, given the flow's id."""
 
 
 class FlowNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One job in its place: below the job that waits for it, at `depth`."""
+    """One job of the tree, listed below the job that waits for it."""
 
     depth: int
     queue: str
@@ -28,23 +30,23 @@ class FlowNode(msgspec.Struct, frozen=True, kw_only=True):
     state: State | None  # None: its record is gone
     failure: Failure | None = None
     children: int = 0  # how many jobs it waits for
-    hidden: int = 0  # how many of those are not listed, because the tree is larger than the limit
-    again: bool = False  # listed before: another job waits for it as well
+    hidden: int = 0  # how many of those are not listed, because of max_jobs
+    again: bool = False  # already listed above: several jobs wait for it
 
     def __str__(self) -> str:
-        said = (
+        why = (
             f": {self.failure.type}: {self.failure.message}"
             if self.failure and self.state is State.FAILED
             else ""
         )
         state = "gone" if self.state is None else self.state.value
         return (
-            f"{self.name or '?'} {self.id} ({self.queue}) {state}{said}{' ↑' if self.again else ''}"
+            f"{self.name or '?'} {self.id} ({self.queue}) {state}{why}{' ↑' if self.again else ''}"
         )
 
 
 class FlowTree(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for and all below it, in reading order. Printed, it is the tree."""
+    """The jobs of the tree, top to bottom. `print(tree)` draws it."""
 
     id: str
     nodes: tuple[FlowNode, ...]
@@ -54,12 +56,12 @@ class FlowTree(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def complete(self) -> bool:
-        """Whether every job of it is listed."""
+        """Whether all jobs are listed."""
         return not any(node.hidden for node in self.nodes)
 
     @property
     def counts(self) -> Mapping[State, int]:
-        """How many of the listed jobs stand where."""
+        """How many of the listed jobs are in each state."""
         return Counter(
             node.state for node in self.nodes if node.state is not None and not node.again
         )
@@ -71,9 +73,9 @@ class FlowTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(nodes: Iterable[FlowNode]) -> Iterator[str]:
-    """The tree, line by line."""
+    """The lines of the drawn tree."""
     entries = _with_rest(nodes)
-    follows: list[bool] = []  # by depth, read from below: is there another of the same parent?
+    follows: list[bool] = []  # by depth, from the last line up: does a sibling follow?
     drawn: list[str] = []
     for depth, text in reversed(entries):
         del follows[depth + 1 :]
@@ -85,7 +87,7 @@ def lines(nodes: Iterable[FlowNode]) -> Iterator[str]:
 
 
 def _with_rest(nodes: Iterable[FlowNode]) -> list[tuple[int, str]]:
-    """Depth and text of each line; below a node that hides some, a last line that says how many."""
+    """Depth and text of each line. Below a node with hidden children, a line says how many."""
     entries: list[tuple[int, str]] = []
     above: list[FlowNode] = []
 
@@ -108,7 +110,9 @@ def _with_rest(nodes: Iterable[FlowNode]) -> list[tuple[int, str]]:
 async def read_tree(
     store: Store, queue: QueueName, id: str, *, max_jobs: int = MAX_JOBS
 ) -> FlowTree:
-    """The tree below a job, or of a whole flow by its id. Reads at most about `max_jobs` jobs. JobNotFound if neither is there."""
+    """Read the tree below a job, or that of a whole flow by its id. Reads about `max_jobs` jobs.
+
+    Raises JobNotFound if there is no such job or flow."""
     roots = await _roots(store, queue, id, max_jobs)
     known: dict[JobKey, JobRecord | None] = {
         JobKey(record.queue, record.id): record for record in roots
@@ -127,7 +131,7 @@ async def read_tree(
 
 
 async def _roots(store: Store, queue: QueueName, id: str, max_jobs: int) -> list[JobRecord]:
-    """The job of that id; else the jobs of the flow of that id which nobody waits for."""
+    """The job of that id, or the jobs at the top of the flow of that id."""
     (job,) = await store.get([JobKey(queue, id)])
     if job is not None:
         return [job]
@@ -135,7 +139,8 @@ async def _roots(store: Store, queue: QueueName, id: str, max_jobs: int) -> list
     level = [record for record in found.values() if record is not None]
     if not level:
         raise JobNotFound(
-            f"there is no job and no flow {id!r} in queue {queue.queue!r}: it was removed, or has expired"
+            f"there is no job and no flow {id!r} in queue {queue.queue!r}: it was removed, or its "
+            "record has expired"
         )
     seen = {JobKey(record.queue, record.id) for record in level}
     roots: dict[JobKey, JobRecord] = {}
@@ -159,7 +164,7 @@ async def _get(store: Store, jobs: list[JobKey]) -> dict[JobKey, JobRecord | Non
 
 
 def _listed(roots: list[JobKey], known: Mapping[JobKey, JobRecord | None]) -> Iterator[FlowNode]:
-    """Depth first, without recursion: a chain may be longer than Python's stack."""
+    """The nodes, depth first. Not recursive: a chain may be longer than Python's stack."""
     seen: set[JobKey] = set()
     todo = [(key, 0) for key in reversed(roots)]
     while todo:

@@ -1,4 +1,5 @@
-"""`Worker`: runs the jobs of queues. `await Worker(queue).run()`, or `async with Worker(queue):` to work in the background."""
+"""`Worker`: runs the jobs of queues. `await Worker(queue).run()`, or `async with Worker(queue):` to
+work in the background."""
 
 from __future__ import annotations
 
@@ -71,16 +72,19 @@ class Patience(Outage):
 
 
 class Worker:
-    """Runs at most `concurrency` jobs of these queues at a time, claiming each only when it can start.
+    """Runs at most `concurrency` jobs of these queues at a time, claiming each only when it can
+    start.
 
-    `lease`: a job whose worker died is run by another after so long. `drain`: how long a stopping worker lets jobs end
-    before it hands them back. `last_chance`: a job whose next stall would fail it runs alone, and the worker claims nothing
-    until that job ends, but no longer than this. `name` must be unique among the workers of a store; by default it is made up.
-    Queues may be in different stores.
+    `lease`: a job whose worker died is run by another after so long. `drain`: how long a stopping
+    worker lets jobs end before it hands them back. `last_chance`: a job whose next stall would fail
+    it runs alone, and the worker claims nothing until that job ends, but no longer than this.
+    `name` must be unique among the workers of a store; by default it is made up. Queues may be in
+    different stores.
     """
 
     _ends_process = False
-    """Set by jq-worker: the process ends with this worker, so signals that arrive after the stop are ignored."""
+    """Set by jq-worker: the process ends with this worker, so signals that arrive after the stop
+    are ignored."""
 
     def __init__(
         self,
@@ -139,7 +143,8 @@ class Worker:
         A handler that raises KeyboardInterrupt counts as a signal, and its job is released.
 
         If a store is unavailable at the start, the worker logs a warning and waits for it: without
-        limit, or for `store_timeout` and then raises StoreUnavailable. (`async with` does not wait.)
+        limit, or for `store_timeout` and then raises StoreUnavailable. (`async with` does not
+        wait.)
         """
         timeout_s = (
             None
@@ -168,9 +173,11 @@ class Worker:
         await self.stop(drain=None if t is None else 0)
 
     async def stop(self, *, drain: Seconds | None = None) -> Stopped:
-        """Claim nothing more, let jobs end for `drain` (default: the worker's), hand back the rest at no cost to them.
+        """Claim nothing more, let jobs end for `drain` (default: the worker's), hand back the rest
+        at no cost to them.
 
-        Returns what became of the jobs that it held. Called again, a `drain` of 0 ends the waiting of the first call."""
+        Returns what became of the jobs that it held. Called again, a `drain` of 0 ends the waiting
+        of the first call."""
         if self._done is None or self._hurry is None:
             return Stopped()
         drain_s = (
@@ -268,12 +275,14 @@ class Worker:
         return []
 
     async def _open(self) -> Places:
-        """The stores, each with its queues and their tasks. ConfigError if a queue is stored otherwise than declared."""
+        """The stores, each with its queues and their tasks. ConfigError if a queue is stored
+        otherwise than declared."""
         places: list[tuple[Store, Source, dict[QueueName, Mapping[str, Handler]]]] = []
         for queue in self._queues:
             _check_tasks(queue)
             store = await self._opened.enter_async_context(queue.opened())
-            # Also where nothing is declared: a task that is back at the default must not keep the limit it had.
+            # Also where nothing is declared: a task that is back at the default must not keep the
+            # limit it had.
             declared = queue.config or QueueConfig()
             of_tasks = {task.name: task.max_stalls for task in queue.tasks.values()}
             await store.declare(queue.qname, replace(declared, max_stalls=of_tasks))
@@ -374,7 +383,8 @@ class Worker:
         self._stop_soon(drain=0 if again else None)
 
     def _interrupted(self) -> None:
-        """A handler raised KeyboardInterrupt. Its job is released, and the worker stops as on a signal."""
+        """A handler raised KeyboardInterrupt. Its job is released, and the worker stops as on a
+        signal."""
         for station in self._stations:
             station.drain()  # now, or the next exchange would claim the released job again
         if self._signalled or self._ending is not None:
@@ -391,7 +401,8 @@ def _interrupt(_: asyncio.Task[Stopped]) -> None:
 
 
 def _check_tasks(queue: Source) -> None:
-    """A worker that cannot run a task would use up the retries of its jobs: it had better not start."""
+    """A worker that cannot run a task would use up the retries of its jobs: it had better not
+    start."""
     for task in queue.tasks.values():
         try:
             check_executor(task.executor)
