@@ -1,5 +1,4 @@
-"""`current_job()`: the job a handler finds itself in. The engine sets it for each run; it follows
-into threads and tasks."""
+"""`current_job()`: the job that a handler is running. The engine sets it for each run."""
 
 from __future__ import annotations
 
@@ -29,12 +28,13 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-LINE_LENGTH = 10_000
+MAX_LINE = 10_000
+"""Characters of a log line. Longer lines are cut: a log is for people to read."""
 
 
 class CurrentJob:
-    """The job that is running here. Reading costs nothing; `progress` and `log` return when the
-    store has it."""
+    """The running job. Attributes are local; `progress` and `log` return when the store has
+    them."""
 
     __slots__ = ("_run",)
 
@@ -46,92 +46,92 @@ class CurrentJob:
 
     @property
     def id(self) -> str:
-        """Unique in its queue."""
+        """The job's id, unique in its queue."""
         return self._run.lease.id
 
     @property
     def name(self) -> str:
-        """Its task's name."""
+        """The name of the job's task."""
         return self._run.lease.name
 
     @property
     def queue(self) -> str:
-        """Its queue's name."""
+        """The name of the job's queue."""
         return self._run.lease.queue.queue
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
+        """The tenant that the job's queue belongs to."""
         return self._run.lease.queue.tenant
 
     @property
     def attempt(self) -> int:
-        """Which run this is, from 1: every claim counts, whatever it led to."""
+        """The number of this run, from 1. Every claim of the job counts, however it ended."""
         return self._run.lease.attempt
 
     @property
     def created_at(self) -> datetime:
-        """When it was accepted, by the store's clock."""
+        """When the job was accepted, by the store's clock."""
         return moment(self._run.lease.created_ms)
 
     @property
     def failures(self) -> int:
-        """How many of its runs have failed before this one, in this life. Stalls and snoozes do not
-        count."""
+        """How many runs have failed before this one, since the job was enqueued or rerun. Stalls
+        and snoozes do not count."""
         return self._run.lease.failures
 
     @property
     def max_retries(self) -> int:
-        """How many failures are retried, by the policy that applies: its call's, else its task's.
+        """How many failures are retried, by the policy of the call or else of the task.
 
-        With `failures >= max_retries`, the job fails for good if this run fails."""
+        If `failures >= max_retries` and this run fails, the job fails finally."""
         return self._run.max_retries
 
     @property
     def key(self) -> str | None:
-        """Its ordering key."""
+        """The job's ordering key."""
         return self._run.lease.key
 
     @property
     def meta(self) -> Mapping[str, str]:
-        """The strings that travel with the job (`task.options(meta=…)`), read-only. Children it
-        adds inherit them."""
+        """The strings of `task.options(meta=…)`, read-only. Children that the job adds inherit
+        them."""
         return MappingProxyType(self._run.lease.meta or {})
 
     @property
     def saved(self) -> Any:
-        """What an earlier run kept with `Snooze(saved=…)`; None if nothing."""
+        """What an earlier run passed to `Snooze(saved=…)`; None if nothing."""
         data = self._run.lease.saved
         return None if data is None else self._run.decode(data)
 
     @property
     def cancelled(self) -> bool:
-        """Whether this run was asked to stop: a cancel, its timeout, a worker handing back, a lost
+        """Whether this run was asked to stop: by a cancel, its timeout, a stopping worker or a lost
         lease.
 
-        An async handler is interrupted as well, at its next `await`; a plain function has to
-        look."""
+        An async handler is also interrupted at its next `await`. A plain function has to check
+        this."""
         return self._run.cancelled
 
     async def progress(self, value: Any) -> None:
-        """Say how far it is, in any form; the last one is kept."""
+        """Store the progress, any value that the codec can encode. Only the last one is kept."""
         await self._run.note(self._run.encode(value, "the progress"), ())
 
     async def log(self, line: str) -> None:
-        """Add a line to the job's log. Past 10,000 characters it is cut."""
-        if len(line) > LINE_LENGTH:
-            line = f"{line[:LINE_LENGTH]}… ({len(line) - LINE_LENGTH:,} characters more)"
+        """Add a line to the job's log. Lines over 10,000 characters are cut."""
+        if len(line) > MAX_LINE:
+            line = f"{line[:MAX_LINE]}… ({len(line) - MAX_LINE:,} characters more)"
         await self._run.note(None, (line,))
 
     async def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """A child of this job, accepted now; `wait_for_children` waits for it. Options through
-        `task.options(…)`. QueueFull if its queue takes no more: let it pass, and a retry of this
-        job tries again.
+        """Enqueue a child of this job now; `wait_for_children` waits for it. Give options through
+        `task.options(…)`. Raises QueueFull if the child's queue is full: do not catch it, and a
+        retry of this job tries again.
 
-        Its id follows from this job's and its number, so a run that begins again adds nothing
-        twice. That takes a handler that adds the same children in the same order whenever it is run
-        with the same arguments and results. The child inherits this job's meta; what
-        `task.options(meta=…)` names wins.
+        The child's id is made from this job's id and a running number, so a handler that starts
+        over adds no child twice. This requires that the handler adds the same children in the same
+        order whenever it runs with the same arguments and results. The child inherits this job's
+        meta; `task.options(meta=…)` overrides single names.
         """
         run = self._run
         ordinal = run.children.next()
@@ -149,9 +149,9 @@ class CurrentJob:
             )
             if result.full is not None:
                 raise queue_full(spec.queue.queue, result.full)
-            if (
-                result.id != spec.id
-            ):  # its unique lock is another's, which may be free when this handler comes by again
+            if result.id != spec.id:
+                # Another job has the child's unique lock. Record which one: the lock may be free
+                # when the handler starts over.
                 await self._note(ordinal, JobKey(spec.queue, result.id))
         else:
             result = PutResult(id=child.id, life=0, state=State.COMPLETED)
@@ -159,28 +159,28 @@ class CurrentJob:
         return task._child(result, spec.id)
 
     async def wait_for_children(self) -> Mapping[str, Any]:
-        """The results of the children added so far, by id; what failed by this job's
-        `on_child_failure`.
+        """The results of the children added so far, by id. This job's `on_child_failure` decides
+        what a failed child means.
 
-        While any of them is unfinished this ends the run: the job is `blocked`, its slot free, and
-        the handler starts again from its top when all have ended. (It does so by an exception that
-        is not an Exception: let it pass.)
+        If a child has not ended, this ends the run: the job is `blocked` and holds no slot, and the
+        handler starts again from its top when all children have ended. Waiting raises a
+        `BaseException`, so `except Exception` does not catch it.
         """
         return self._run.children.results()
 
     async def wait_for_signal(self, name: str, *, timeout: Seconds | None = None) -> Any:
-        """The value of the next signal of that name, sent by `job.signal(name, value)` at any time
-        since it was enqueued.
+        """The value of the next signal of that name, which `job.signal(name, value)` sends. A
+        signal that was sent before, even before the job started, counts.
 
-        If there is none yet this ends the run, like `wait_for_children`, until it comes. Past
-        `timeout` it raises WaitTimeout here. A handler that begins again finds the signals it took
-        before, in the same order.
+        If there is none yet, this ends the run until one comes, like `wait_for_children`. After
+        `timeout` it raises WaitTimeout. A handler that starts over gets the signals it has already
+        taken again, in the same order.
         """
         return self._signal(name, timeout)
 
     @property
     def sync(self) -> SyncCurrentJob:
-        """The same, for plain functions."""
+        """The same job with blocking methods, for plain functions."""
         return SyncCurrentJob(self._run)
 
     def _signal(self, name: str, timeout: Seconds | None) -> Any:
@@ -193,7 +193,8 @@ class CurrentJob:
     def _check_place(self, task: Task[..., Any], store: Store) -> None:
         if task._context.qname.tenant != self.tenant or store.url != self._run.store.url:
             raise InvalidJob(
-                f"{task!r} is in another store or tenant than job {self.id} ({self.name}): it cannot be its child"
+                f"{task!r} is in another store or tenant than job {self.id} ({self.name}): it cannot "
+                "be its child"
             )
 
     async def _note(self, ordinal: int, child: JobKey) -> None:
@@ -204,11 +205,11 @@ class CurrentJob:
 
 
 class SyncCurrentJob(CurrentJob):
-    """Methods that block, for handlers that run in a thread."""
+    """The running job with blocking methods, for handlers that run in a thread."""
 
     __slots__ = ()
 
-    def progress(self, value: Any) -> None:  # type: ignore[override]  # its blocking twin, on purpose; so are the others
+    def progress(self, value: Any) -> None:  # type: ignore[override]  # blocking on purpose, like the others
         """See `CurrentJob.progress`."""
         self._wait(super().progress(value))
 
@@ -237,16 +238,17 @@ class SyncCurrentJob(CurrentJob):
         if here is loop:
             step.close()
             raise RuntimeError(
-                "current_job().sync would block the worker's own event loop: use `await current_job().…` here"
+                "current_job().sync would block the worker's event loop: use "
+                "`await current_job().…` here"
             )
         return asyncio.run_coroutine_threadsafe(step, loop).result()
 
 
 def current_job() -> CurrentJob:
-    """The job this code runs in. JobNotFound outside of one."""
+    """The job that this code runs in. Raises JobNotFound outside of a job."""
     run = running.get(None)
     if run is None:
         raise JobNotFound(
-            "current_job(): no job is running here; it works in a handler that a worker runs"
+            "current_job(): no job is running here; call it in a handler that a worker runs"
         )
     return CurrentJob(run)

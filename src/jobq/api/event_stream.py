@@ -68,8 +68,8 @@ class EventStream(AsyncIterator[info.Event]):
         self._follow = checks.check_bool(follow, "follow")
         if after is None and not follow:
             raise InvalidJob(
-                'events(follow=False) reads up to now: give after="0" for all events that are kept, '
-                "or a position"
+                'events(follow=False) reads up to now: give after="0" for all events that are '
+                "kept, or a position"
             )
         self._until: str | None = None
         self._ready: deque[info.Event] = deque()
