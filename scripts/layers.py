@@ -73,13 +73,6 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     "uvloop": (frozenset({"cli", "server"}), "an event loop, the process's choice"),
 }
 
-# One function of each ends a job, which may free a job of another: they need a common module.
-KNOWN_CYCLES = (
-    frozenset(
-        {f"jobq.stores.sqlite.{name}" for name in ("ending", "flows", "new_jobs", "put", "signals")}
-    ),
-)
-
 IMPURE = frozenset(
     {
         "asyncio",
@@ -243,7 +236,6 @@ def check(src: Path) -> list[str]:
     problems += [
         f"{files[group[0]]}:1: these modules import each other: {', '.join(group)}"
         for group in cycles(graph)
-        if not any(known.issuperset(group) for known in KNOWN_CYCLES)
     ]
     return problems
 

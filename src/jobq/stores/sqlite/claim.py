@@ -8,7 +8,7 @@ from __future__ import annotations
 from jobq.core.event_log import KIND_CODES, Item, with_meta
 from jobq.core.records import Claim, Lease, QueueName
 from jobq.core.states import Kind
-from jobq.stores.sqlite import flows, keys, last_chances, rates, upkeep
+from jobq.stores.sqlite import dead_letters, flows, keys, last_chances, rates, upkeep
 from jobq.stores.sqlite.codes import ACTIVE, CANCEL, ENDING, NOTED, WAITING
 from jobq.stores.sqlite.memory import Granted
 from jobq.stores.sqlite.options import BROKEN, event_meta, unpack_options
@@ -42,6 +42,8 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
             continue
         seen.append(queue)
         upkeep.queue_due(tx, queue, UPKEEP)
+        if tx.failed:  # their copies may be in a queue of this claim
+            dead_letters.deliver(tx)
         room = wanted.limit - len(leases)
         if room > 0 and not queue.paused and not alone:
             found = _claim_from(

@@ -26,9 +26,10 @@ import apsw
 
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import Clock
-from jobq.stores.sqlite import schema, scratch, signals
+from jobq.stores.sqlite import schema, scratch
 from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.clock import StoreClock
+from jobq.stores.sqlite.finish import finish
 from jobq.stores.sqlite.identity import Identity, open_files
 from jobq.stores.sqlite.mailbox import Post
 from jobq.stores.sqlite.memory import Memory
@@ -349,7 +350,7 @@ class _Desk:
                 execute("SAVEPOINT request")
             try:
                 result = request.work(tx, *request.args)
-                signals.flush(tx)
+                finish(tx)
                 tx.flush()
             except UNAVAILABLE:
                 raise  # the file's trouble, not the request's: nobody in the group has been served

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from jobq.core.dead_letters import letter_id, letter_key, origin, second_letter_id
 from jobq.core.event_log import STATES
-from jobq.core.records import Failure, JobSpec, QueueName
+from jobq.core.records import Failure
 from jobq.core.retention import kept_ms
 from jobq.core.states import Kind
 from jobq.stores.sqlite import locks
@@ -70,7 +67,7 @@ def end(
     )
     tx.move(job, kind, state, reason=reason, failure=failure)
     if state == FAILED and queue.settings.dead_letters is not None:
-        _forward(tx, queue, job, tx.last_number(job.qid))
+        tx.failed.append((queue, job, tx.last_number(job.qid)))
     if watched:
         tx.ended.append((job.qid, job.id))
     if job.flags & LOCKING:
@@ -98,39 +95,3 @@ def forget_plain(tx: Tx, qid: int, state: int, pks: list[int]) -> None:
     """The same for records with nothing that belongs to them."""
     tx.execute(TIES["delete_jobs"], (as_json(pks),))
     tx.removed(qid, state, len(pks))
-
-
-def _forward(tx: Tx, queue: QueueRow, job: Job, number: int) -> None:
-    """Copy a failed job to the dead-letter queue. The original stays failed.
-
-    `number` is the number of the event that recorded the failure.
-    """
-    from jobq.stores.sqlite import put
-
-    target = queue.settings.dead_letters
-    assert target is not None
-    if target == queue.name:
-        return
-    there = tx.queue_made(QueueName(queue.tenant, target))
-    copy = JobSpec(
-        queue=there.qname,
-        id=letter_id(queue.name, job.id, job.life),
-        name=job.name,
-        payload=job.payload,
-        codec=job.codec,
-        given_id=True,
-        priority=job.priority,
-        key=letter_key(there.mode, job.key, queue.name),
-        origin=origin(queue.name, job.id),
-        meta=unpack_options(job.options).meta,
-    )
-    # Not bounded: this work was accepted before, so a full queue must not refuse it.
-    (result,) = put.put(tx, [copy], None, bounded=False)
-    if result.duplicate:  # a copy of another failure: this one fails only once
-        second = second_letter_id(queue.name, job.id, job.life, number)
-        copy = msgspec.structs.replace(copy, id=second)
-        put.put(tx, [copy], None, bounded=False)
-    letter = tx.find(there.qid, copy.id)
-    assert letter is not None
-    letter.failure = job.failure
-    tx.save(letter)

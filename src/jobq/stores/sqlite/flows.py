@@ -11,7 +11,7 @@ from jobq.core.defaults import FLOW_MS
 from jobq.core.event_log import STATES
 from jobq.core.records import ChildPolicy, Edge, Input, JobKey, JobSpec, QueueName
 from jobq.core.verdicts import ChildEnd
-from jobq.stores.sqlite import bounds, rows, waiting
+from jobq.stores.sqlite import bounds, ending, rows, waiting
 from jobq.stores.sqlite.codes import BLOCKED, COMPLETED, ENDED, FAILED, NOTED, WANTED
 from jobq.stores.sqlite.options import pack_failure, unpack_failure, unpack_options
 from jobq.stores.sqlite.queries import load
@@ -98,8 +98,6 @@ def deliver(tx: Tx) -> None:
 
 def fail_parent(tx: Tx, parent: Job, child: Job) -> None:
     """By policy `fail`."""
-    from jobq.stores.sqlite import ending
-
     failure = verdicts.parent_failure(_ended(child), attempt=parent.attempt, now_ms=tx.now)
     ending.end(tx, tx.queue_by_qid(parent.qid), parent, FAILED, failure=failure)
 

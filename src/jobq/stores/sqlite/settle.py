@@ -35,6 +35,7 @@ from jobq.core.states import Kind, State
 from jobq.stores.sqlite import claim as claims
 from jobq.stores.sqlite import ending, failed_runs, flows, holds, signals, unknown, waiting
 from jobq.stores.sqlite.codes import ACTIVE, BLOCKED, CANCEL, COMPLETED, FOREVER, NOTED
+from jobq.stores.sqlite.finish import deliver
 from jobq.stores.sqlite.memory import Granted
 from jobq.stores.sqlite.options import pack_options, unpack_options
 from jobq.stores.sqlite.queries import load
@@ -67,7 +68,7 @@ def exchange(
     if was_asleep:
         signals.wake_up(tx, worker)
     stale = _settle(tx, outcomes, worker)
-    flows.deliver(tx)
+    deliver(tx)
     leases: list[Lease] = []
     due, asleep = None, False
     if wanted is not None:

@@ -6,7 +6,6 @@ import os
 import time
 
 from jobq.core.records import QueueName, Topic
-from jobq.stores.sqlite import flows, keys
 from jobq.stores.sqlite.codes import DELAYED, WAITING
 from jobq.stores.sqlite.mailbox import Notice, alive
 from jobq.stores.sqlite.queries import load
@@ -24,10 +23,8 @@ DEPUTIES_MS = (250, 1000)
 """After these times two other sleepers look too: a worker that was woken may be frozen, and never come."""
 
 
-def flush(tx: Tx) -> None:
-    """Tell parents, settle the keys, then note whom to tell. Runs once per request, when its work is done."""
-    flows.deliver(tx)
-    keys.flush(tx)
+def notify(tx: Tx) -> None:
+    """Collect the workers to wake and the listeners to notify after the commit."""
     for qid in tx.freed:
         if (
             tx.queue_by_qid(qid).settings.effective.limit is not None

@@ -73,6 +73,8 @@ class Tx:
         self.soonest: dict[int, int] = {}
         self.ended: list[tuple[int, str]] = []  # watched jobs that ended: somebody is to be told
         self.wanted: list[Job] = []  # jobs that ended and that others wait for
+        # Jobs that failed in a queue with dead letters, and the number of the event that says so.
+        self.failed: list[tuple[QueueRow, Job, int]] = []
 
     def change(self, sql: str, parameters: Any) -> int:
         """Execute a statement that changes rows; how many it were."""
