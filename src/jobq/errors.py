@@ -1,18 +1,18 @@
-"""Everything jobq raises.
+"""Every error that jobq raises.
 
 JobqError
-├── InvalidJob (ValueError)        refused before anything was stored; names the option and the value
+├── InvalidJob (ValueError)        refused before anything was stored; names the option and value
 │   └── PayloadTooLarge
-├── QueueFull                      the queue's `max_waiting` is reached; `.accepted` holds the jobs that were stored
-├── QueueClosed                    the queue was closed while one of its jobs was waited for; the job itself goes on
-├── ConfigError (ValueError)       bad URL, missing extra, mode or limits that differ from the stored ones
-├── JobNotFound (LookupError)      no such job or schedule, or its record is gone
+├── QueueFull                      the queue has reached `max_waiting`; `.accepted` has stored jobs
+├── QueueClosed                    the queue was closed while a caller waited; the job continues
+├── ConfigError (ValueError)       bad URL, missing extra, mode or limits unlike the stored ones
+├── JobNotFound (LookupError)      no such job or schedule, or its record was removed
 ├── JobFailed                      the job ended as failed; `.failure` says why
 ├── JobCancelled                   the job ended as cancelled
-├── WaitTimeout (TimeoutError)     waited long enough; the job itself goes on
-├── LeaseLost                      a run's lease went to another worker; its result was not stored
-├── CorruptStore                   what is stored about a queue cannot be read; other queues of the store are served
-└── StoreUnavailable (ConnectionError)   the store did not answer; whether it acted is unknown
+├── WaitTimeout (TimeoutError)     the wait timed out; the job continues
+├── LeaseLost                      another worker got the lease; the result was not stored
+├── CorruptStore                   stored data of a queue cannot be read; other queues still work
+└── StoreUnavailable (ConnectionError)   no reply; whether the call was applied is unknown
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 
 
 class JobqError(Exception):
-    """The root of the tree."""
+    """The base class of all errors of jobq."""
 
 
 class InvalidJob(JobqError, ValueError):
-    """Refused before anything was stored. The message names the option and the value."""
+    """The job was refused before anything was stored.
+
+    The message names the option and the value.
+    """
 
 
 class PayloadTooLarge(InvalidJob):
@@ -38,9 +41,10 @@ class PayloadTooLarge(InvalidJob):
 
 
 class QueueFull(JobqError):
-    """The queue holds `max_waiting` jobs that have not started, so it takes no new ones. Refused jobs are not stored.
+    """The queue holds `max_waiting` jobs that have not started, so it accepts no new ones.
 
-    `accepted`: handles of the jobs of this call that were stored, in the order of the calls. `refused`: how many were not.
+    Refused jobs are not stored. `accepted` has handles of the jobs of this call that were stored,
+    in order. `refused` is how many were not.
     """
 
     def __init__(
@@ -59,19 +63,22 @@ class QueueFull(JobqError):
 
 
 class QueueClosed(JobqError):
-    """The queue was closed while one of its jobs was waited for. The job goes on."""
+    """The queue was closed while a caller waited for one of its jobs. The job continues."""
 
 
 class ConfigError(JobqError, ValueError):
-    """The set-up is wrong: a bad URL, a missing extra, a mode or limits that differ from the stored ones."""
+    """The configuration is wrong.
+
+    For example a bad URL, a missing extra, or a mode or limits that differ from the stored ones.
+    """
 
 
 class JobNotFound(JobqError, LookupError):
-    """There is no such job or schedule, or the job's record has been removed by retention."""
+    """There is no such job or schedule, or retention has removed the job's record."""
 
 
 class JobFailed(JobqError):
-    """The job ended as failed; `failure` says why."""
+    """The job ended as failed. `failure` says why."""
 
     def __init__(self, message: str, failure: Failure) -> None:
         super().__init__(message)
@@ -83,18 +90,23 @@ class JobCancelled(JobqError):
 
 
 class WaitTimeout(JobqError, TimeoutError):
-    """The wait ended, the job did not: nothing was cancelled."""
+    """The wait timed out. The job continues, and nothing was cancelled."""
 
 
 class LeaseLost(JobqError):
-    """The run's lease went to another worker, so its result was not stored."""
+    """Another worker got the lease of this run, so its result was not stored."""
 
 
 class CorruptStore(JobqError):
-    """What the store holds about a queue cannot be read: something else has written there, or a disk has failed.
+    """What the store holds about a queue cannot be read.
 
-    Only this queue is affected. A single job that cannot be read is no such error: that job fails as `Unreadable`."""
+    Another program has written to it, or a disk has failed. Only this queue is affected. A single
+    job that cannot be read does not raise this error: that job fails as `Unreadable`.
+    """
 
 
 class StoreUnavailable(JobqError, ConnectionError):
-    """The store did not answer. Whether it acted is unknown; every call of the contract may be repeated safely."""
+    """The store did not reply, so it is unknown whether it applied the call.
+
+    Every call of the contract can be repeated safely.
+    """

@@ -159,7 +159,7 @@ async def test_a_large_flow_that_is_refused_leaves_nothing_behind(queue: Queue) 
 
 async def test_a_reference_outside_of_a_flow_is_refused(queue: Queue) -> None:
     job = await queue.task_by_name("a").enqueue()
-    with pytest.raises(InvalidJob, match=r"result of job .* an argument in flows only"):
+    with pytest.raises(InvalidJob, match=r"result of job .* for flows only"):
         await queue.task_by_name("b").enqueue(job.ref)
 
 

@@ -108,13 +108,13 @@ async def test_as_many_of_a_key_run_as_the_queue_says(url: str) -> None:
 async def test_an_unset_mode_is_adopted_and_another_is_refused(url: str) -> None:
     async with Queue("q", url, mode="keyed"):
         async with Queue("q", url) as adopts:
-            with pytest.raises(ConfigError, match=r"is keyed and job .* no key"):
+            with pytest.raises(ConfigError, match=r"is keyed, and job .* no key"):
                 await adopts.task_by_name("nobody").enqueue()
             await adopts.task_by_name("nobody").options(key="k").enqueue()
         differs = Queue("q", url, mode="plain")
-        with pytest.raises(ConfigError, match="is keyed in this store, and plain in this program"):
+        with pytest.raises(ConfigError, match="is keyed in the store and plain in this program"):
             await differs.task_by_name("nobody").enqueue()
-        with pytest.raises(ConfigError, match="is keyed in this store, and plain in this program"):
+        with pytest.raises(ConfigError, match="is keyed in the store and plain in this program"):
             await Worker(differs).run()
         assert (await adopts.stats()).mode == "keyed"
         await adopts.aclose()
@@ -123,7 +123,7 @@ async def test_an_unset_mode_is_adopted_and_another_is_refused(url: str) -> None
 async def test_the_first_job_fixes_an_unset_mode(queue: Queue) -> None:
     await queue.task_by_name("nobody").enqueue()
     assert (await queue.stats()).mode == "plain"
-    with pytest.raises(ConfigError, match=r"is plain and job .* has the key 'k'"):
+    with pytest.raises(ConfigError, match=r"is plain, and job .* has the key 'k'"):
         await queue.task_by_name("nobody", key="k").enqueue()
     assert (await queue.counts())[State.WAITING] == 1
 

@@ -1,7 +1,8 @@
 """The records that cross the Store seam.
 
-Frozen, keyword-only, integers of milliseconds, bytes for what users wrote. The public API turns
-them into what users see (`JobInfo`, `Event`, …); a store turns them into rows, keys or messages.
+They are frozen and keyword-only, with times in milliseconds. What users wrote is bytes. The public
+API turns these records into what users see (`JobInfo`, `Event`, …); a store turns them into rows,
+keys or messages.
 """
 
 from __future__ import annotations
@@ -30,43 +31,43 @@ Mode = Literal["plain", "keyed"]
 
 
 class QueueName(NamedTuple):
-    """A queue's whole name."""
+    """The full name of a queue."""
 
     tenant: str
     queue: str
 
 
 class JobKey(NamedTuple):
-    """A job's whole name."""
+    """The full name of a job."""
 
     queue: QueueName
     id: str
 
 
-# ── what a producer hands in ──────────────────────────────────────────────────────────────────────
+# ── what a producer passes in ─────────────────────────────────────────────────────────────────────
 
 
 class Edge(NamedTuple):
-    """The job waits for `job`. With `data`, its result is delivered in the lease."""
+    """The job waits for `job`. With `data`, the lease delivers the result of that job."""
 
     job: JobKey
     data: bool = True
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A job as its producer wants it, checked and encoded."""
+    """A new job, checked and encoded."""
 
     queue: QueueName
     id: str
     name: str
     payload: bytes
     codec: str = "json"
-    given_id: bool = False  # the caller chose the id: trimming by count never removes it
+    given_id: bool = False  # the caller chose the id, so trimming by count never removes it
     priority: int = 0
     lifo: bool = False  # to the front of its priority
-    delay_ms: int = 0  # from the store's now, or from the moment it is unblocked
+    delay_ms: int = 0  # from now, or from when the job is unblocked
     at_ms: int | None = None  # instead of delay_ms
-    ttl_ms: int | None = None  # from due to the first start; then failed, `expired`
+    ttl_ms: int | None = None  # from due to the first start; after that the job fails as `expired`
     result_ttl_ms: int | None = None  # None: the queue's retention
     retry: RetryData | None = None  # None: the worker's task decides
     timeout_ms: int | None = None  # None: the worker's task decides; 0: none
@@ -76,33 +77,29 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     unique: UniqueSpec | None = None
     after: tuple[Edge, ...] = ()
     on_child_failure: ChildPolicy = "fail"
-    reserved: bool = (
-        False  # holds the place of a former field: stored schedules contain specs as arrays
-    )
+    # The place of a former field. Stored schedules contain specs as arrays.
+    reserved: bool = False
     schedule: str | None = None  # the schedule that made it
     origin: str | None = None  # dead letters: "queue/id" of the job this is a copy of
-    meta: dict[str, str] | None = (
-        None  # a few strings that travel with the job (core/meta.py); None: none
-    )
+    meta: dict[str, str] | None = None  # a few strings that travel with the job (core/meta.py)
 
 
 class PutResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of one spec.
+    """What happened to one spec.
 
-    A duplicate names the job that was there (its id may differ: a unique lock's holder).
+    A duplicate names the job that was found. Its id may differ from the spec's, if that job holds
+    the unique lock.
     """
 
     id: str
     life: int
     state: State | None  # None: refused
     duplicate: bool = False
-    found: JobRecord | None = None  # with duplicate: that job as it is now
-    full: int | None = (
-        None  # refused, and nothing stored: the queue has reached its max_waiting, which is this number
-    )
+    found: JobRecord | None = None  # the job that a duplicate found, as it is now
+    full: int | None = None  # refused: the queue has reached this max_waiting
 
 
-# ── what a worker gets and gives back ─────────────────────────────────────────────────────────────
+# ── what a worker receives and returns ────────────────────────────────────────────────────────────
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -115,20 +112,21 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     attempt: int = 0
     at_ms: int = 0
     fingerprint: str | None = None  # groups failures of one cause
-    worker: str | None = None  # that ran the attempt; None: no run failed (expired, child)
-    exhausted: bool = False  # the job failed because its retries or stalls ran out, not because it was not to be retried
+    worker: str | None = None  # who ran the attempt; None if no run failed (expired, child)
+    exhausted: bool = False  # the job failed because no retries or stalls were left
 
     @property
     def at(self) -> datetime:
-        """`at_ms`, for people."""
+        """`at_ms` as a datetime."""
         return datetime.fromtimestamp(self.at_ms / 1000, UTC)
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """How a job this one waited for ended: `result` (None: nothing to deliver), or `failure` by
-    policy `continue`.
+    """How a job ended that this one waited for.
 
-    `job` is as the edge named it, also where a unique lock made another job stand for it.
+    `result` is None if there is nothing to deliver. With the policy `continue`, `failure` says why
+    the job failed. `job` is as the edge named it, even if a unique lock put another job in its
+    place.
     """
 
     job: JobKey
@@ -138,7 +136,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One job, claimed: the right to run it until `expires_ms`, proved by `token`."""
+    """One claimed job: the right to run it until `expires_ms`. The token proves it."""
 
     queue: QueueName
     id: str
@@ -156,33 +154,31 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str | None = None
     retry: RetryData | None = None
     timeout_ms: int | None = None
-    saved: bytes | None = None  # what Snooze(saved=…) or a wait kept
+    saved: bytes | None = None  # what Snooze(saved=…), a wait or a checkpoint saved
     cancel_asked: bool = False
-    unknown_ms: int | None = (
-        None  # when it was first put off by a worker that does not know its task
-    )
-    last_chance: bool = False  # it has stalled before and its next stall fails it; such a lease is alone in its reply
+    unknown_ms: int | None = None  # when a worker that does not know the task first deferred it
+    # The job has stalled before, and its next stall fails it. Such a lease is alone in its reply.
+    last_chance: bool = False
     inputs: tuple[Input, ...] = ()
-    signals: tuple[
-        tuple[str, bytes], ...
-    ] = ()  # all signals received, oldest first; an empty value: the wait timed out
+    # All signals received, oldest first. An empty value means that the wait timed out.
+    signals: tuple[tuple[str, bytes], ...] = ()
     meta: dict[str, str] | None = None
-    unreadable: bool = False  # what is stored of the job cannot be read: it must be failed, not run
+    unreadable: bool = False  # the stored job cannot be read: fail it, do not run it
 
 
 class LeaseRef(NamedTuple):
-    """Which lease: enough to renew it or to write notes under it."""
+    """Names a lease: enough to renew it or to write notes under it."""
 
     queue: QueueName
     id: str
     token: str
 
 
-LeaseState = Literal["held", "lost", "cancel"]  # cancel: held, and its job was asked to stop
+LeaseState = Literal["held", "lost", "cancel"]  # cancel: held, and the job was asked to stop
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How a run ended. The subclasses are the whole list."""
+    """How a run ended. The subclasses are the complete list."""
 
     queue: QueueName
     id: str
@@ -190,60 +186,65 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Complete(Outcome, frozen=True, kw_only=True, tag="complete"):
-    """It succeeded."""
+    """The run succeeded."""
 
     result: bytes | None = None
 
 
 class RetryLater(Outcome, frozen=True, kw_only=True, tag="retry"):
-    """It failed and runs again after `delay_ms`; failures+1."""
+    """The run failed, and the job runs again after `delay_ms`. failures+1."""
 
     failure: Failure
     delay_ms: int = 0
 
 
 class Fail(Outcome, frozen=True, kw_only=True, tag="fail"):
-    """It failed for good; failures+1."""
+    """The job failed for good. failures+1."""
 
     failure: Failure
 
 
 class SnoozeFor(Outcome, frozen=True, kw_only=True, tag="snooze"):
-    """It asked to run again later, with what it saved; at no cost."""
+    """The job asked to run again later, with what it saved. Does not count as a failure."""
 
     delay_ms: int = 0
     saved: bytes | None = None
 
 
 class Release(Outcome, frozen=True, kw_only=True, tag="release"):
-    """Handed back unfinished, to the front of its line; at no cost."""
+    """The worker released the job unfinished.
+
+    It returns to the front. Does not count as a failure.
+    """
 
 
 class Hold(Outcome, frozen=True, kw_only=True, tag="hold"):
-    """It met a rate limit: its key (or, unkeyed, its queue) is held for `delay_ms`, the job goes to
-    the front; at no cost.
+    """The job met a rate limit: its key (or its queue, if it has no key) is held for `delay_ms`.
+
+    The job returns to the front. Does not count as a failure.
     """
 
     delay_ms: int
 
 
 class Defer(Outcome, frozen=True, kw_only=True, tag="defer"):
-    """The worker does not know its task: it is put off for `delay_ms`, at no cost, and counts as
-    not yet started if it never was.
+    """The worker does not know the task: the job waits for `delay_ms`. Does not count as a failure.
 
-    In a keyed queue the job keeps its place and its key is held for as long (core/unknown.py).
+    A job that has only been deferred counts as not yet started. In a keyed queue the job keeps its
+    place and its key is held instead (core/unknown.py).
     """
 
     delay_ms: int
 
 
 class Block(Outcome, frozen=True, kw_only=True, tag="block"):
-    """It waits, `blocked`: for the jobs of `after` (put before), or for a signal. At no cost.
+    """The job is blocked: it waits for the jobs of `after`, or for a signal.
 
-    With everything there already it goes straight back to waiting. Past `timeout_ms` it goes on
-    with an empty value as its signal. Signals stay with the job, so that a run finds those of
-    earlier waits again: `seen` of that name it has. `saved` None leaves what the job has saved, be
-    it by an earlier run or by a note of this one.
+    The jobs of `after` are stored already. Waiting does not count as a failure. If nothing is
+    missing, the job is waiting again at once. After `timeout_ms` it continues with an empty value
+    as its signal. Signals stay with the job, so that a later run finds those of earlier waits:
+    `seen` is how many of that name this run has received. If `saved` is None, what the job saved
+    before is kept.
     """
 
     after: tuple[Edge, ...] = ()
@@ -263,9 +264,10 @@ def lane_of(call: str) -> int:
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker asks for: up to `limit` jobs it can start now, from `queues` in this order.
+    """What a worker asks for: up to `limit` jobs that it can start now.
 
-    `alone`: the worker runs nothing else and has no other claim under way. Only such a claim is given a job on its last chance.
+    The store looks into `queues` in this order. `alone` means that the worker runs nothing else and
+    has no other claim in flight. Only such a claim gets a job on its last chance.
     """
 
     queues: tuple[QueueName, ...]
@@ -275,26 +277,25 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to an exchange. Every outcome not named in `stale` was applied.
+    """The reply to an exchange. Every outcome that is not in `stale` was applied.
 
-    `last_chance`: the next job of one of the queues is on its last chance and could start now, but this claim was not alone,
-    or has other leases. The worker should claim it alone soon: nothing behind it in that queue is claimed before it.
+    `last_chance` means that the next job of a queue is on its last chance and could start now, but
+    this claim was not alone or has other leases. The worker should soon claim it alone, because
+    nothing behind it in that queue is claimed before it.
     """
 
     stale: tuple[LeaseRef, ...] = ()
     leases: tuple[Lease, ...] = ()
-    next_due_ms: int | None = (
-        None  # from now until the next job of these queues may become claimable by itself
-    )
+    next_due_ms: int | None = None  # from now until a job of these queues may become claimable
     last_chance: bool = False
-    asleep: bool = False  # there was nothing to claim, and the store knows: what comes wakes the worker (see `sleep`)
+    asleep: bool = False  # there was nothing to claim, and new work wakes the worker (see `sleep`)
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running job reports: progress, log lines, and a checkpoint.
+    """What a running job reports: progress, log lines and a checkpoint. None leaves what is stored.
 
-    None leaves what is stored. `saved` replaces what the job has saved, so that its next run finds
-    it in `Lease.saved` if this one does not end.
+    `saved` replaces what the job has saved. If this run does not end, the next one finds it in
+    `Lease.saved`.
     """
 
     lease: LeaseRef
@@ -327,11 +328,11 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     finished_ms: int | None = None
     worker: str | None = None
     result: bytes | None = None
-    failure: Failure | None = None  # of this life: the last failed run, or what ended the job
-    errors: tuple[
-        Failure, ...
-    ] = ()  # the last failed runs (core.failures.MAX_ERRORS) of all lives, oldest first; only from `get`
-    reason: str | None = None  # of a cancelled job: cancelled, removed, replaced, …
+    failure: Failure | None = None  # of this life: the last failed run, or why the job failed
+    # The last failed runs (core.failures.MAX_ERRORS) of all lives, oldest first. Only `get` has
+    # them.
+    errors: tuple[Failure, ...] = ()
+    reason: str | None = None  # why a job was cancelled: cancelled, removed, replaced, …
     progress: bytes | None = None
     saved: bytes | None = None
     cancel_asked: bool = False
@@ -344,7 +345,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs of a queue."""
+    """Which jobs of a queue to list."""
 
     queue: QueueName
     state: State | None = None
@@ -353,9 +354,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of a listing.
+    """Part of a listing. `cursor` continues it; None means there is no more.
 
-    `cursor` continues it; None: there is no more. A page may be empty and still have a cursor.
+    A page may be empty and still have a cursor.
     """
 
     records: tuple[JobRecord, ...]
@@ -363,8 +364,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topic(NamedTuple):
-    """What can be listened for: `ended` (queue, job id) · `cancel` (worker name) · `log` (queue:
-    events were written).
+    """What to listen for.
+
+    `ended`: the job `name` of the queue ended. `cancel`: a job of the worker `name` was asked to
+    stop. `log`: events were written to the queue's log.
     """
 
     kind: Literal["ended", "cancel", "log"]
@@ -373,9 +376,9 @@ class Topic(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """A topic that came up.
+    """A notification about a topic.
 
-    For `cancel`, `job` is the one asked to stop; for `ended`, the one that ended.
+    `job` is the one that was asked to stop (`cancel`), or the one that ended (`ended`).
     """
 
     kind: Literal["ended", "cancel", "log"]

@@ -1,7 +1,4 @@
-"""URLs without their passwords.
-
-Whatever jobq prints, logs or raises shows a URL only after it went through here.
-"""
+"""URLs without their passwords. jobq prints, logs or raises a URL only after redacting it here."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _WORDS = r"pass|pwd|secret|token|credential|jaas|\.pem|oauthbearer\.config"
 _SECRET = re.compile(rf"(?i)([?&;][^=&;\s]*(?:{_WORDS})[^=&;\s]*=)[^&;]*")
 _HIDDEN = "***"
-# host:port,host:port/path: what stands before the options when there is no user and no password.
+# host:port,host:port/path: what comes before the options without user and password.
 _PLACE = re.compile(r"(?:[^:/@\[\]]*|\[[^\]]*\])(?::\d+)?(?:,[^:/@]*(?::\d+)?)*(?:/[^@]*)?")
 
 
@@ -20,9 +17,9 @@ def redacted_url(url: str) -> str:
     """The URL with its password, and the values of options that look like secrets, replaced by
     `***`.
 
-    All up to the last @ counts as user and password: a password may contain any sign, also one that
-    should be escaped. The exception is an @ in the options of a URL that plainly begins with a
-    host.
+    Everything up to the last @ counts as user and password, because a password may contain any
+    character, even one that should be escaped. The exception is an @ in the options of a URL that
+    clearly begins with a host.
     """
     scheme, mark, rest = url.partition("://")
     if not mark:
@@ -43,8 +40,9 @@ def redacted(text: str) -> str:
 
 
 def split_credentials(url: str) -> tuple[str, str, str]:
-    """Scheme, credentials and the rest, also where a password with signs of its own has broken the
-    URL up elsewhere.
+    """The scheme, the credentials and the rest of a URL.
+
+    A password may contain characters that break other parsers.
     """
     scheme, _, rest = url.partition("://")
     place, mark, options = rest.partition("?")

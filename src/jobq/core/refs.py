@@ -1,7 +1,7 @@
-"""Arguments that are other jobs' results: `flow.add(email, [p.ref for p in paid])`.
+"""Arguments that are the results of other jobs: `flow.add(email, [p.ref for p in paid])`.
 
-In a payload a reference is `{"$jobq.ref": [queue, id]}`, in any codec. A worker puts the results in
-its place, which come with the lease, before arguments are converted to their annotations.
+In a payload a reference is `{"$jobq.ref": [queue, id]}`, in any codec. The lease brings the
+results, and the worker replaces the references before it converts arguments to their annotations.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MARK = "$jobq.ref"
 
 
 class Ref:
-    """Stands for the result of a job of the same tenant.
+    """The result of a job of the same tenant, as an argument of another job in a flow.
 
-    Not a value: only a flow knows what to do with it.
+    It has no value of its own: only a flow can use it.
     """
 
     __slots__ = ("id", "queue")
@@ -31,14 +31,15 @@ class Ref:
         self.id = id
 
     def __repr__(self) -> str:
-        return f"<result of job {self.id!r} in {self.queue!r}, an argument in flows only>"
+        return f"<result of job {self.id!r} in {self.queue!r}, for flows only>"
 
 
 def mark(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], list[Ref]]:
-    """The arguments as they are encoded, and the references that were in them (in lists, tuples and
-    dicts, at any depth).
+    """The arguments as they are encoded, and the references that were found in them.
+
+    References may be in lists, tuples and dicts, at any depth.
     """
     found: list[Ref] = []
 
@@ -54,10 +55,10 @@ def mark(
 def fill(
     args: list[Any], kwargs: dict[str, Any], inputs: Sequence[Input]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Decoded arguments with results in the place of references.
+    """Decoded arguments with results in place of references.
 
-    A failed job's is None (`ignore`) or its Failure (`continue`). References that `inputs` do not
-    answer stay as they are.
+    A failed job's result is None (policy `ignore`) or its Failure (`continue`). A reference that
+    has no input is left as it is.
     """
     answers = {(given.job.queue.queue, given.job.id): given for given in inputs}
 
@@ -71,7 +72,7 @@ def fill(
 
 
 def answer(given: Input) -> Any:
-    """What an input delivers, in plain values."""
+    """The value that an input delivers, in plain values."""
     if given.failure is not None:
         return given.failure
     return None if given.result is None else get_codec(given.codec).decode(given.result)
@@ -99,14 +100,14 @@ def _mapped_within(value: Any, swap: Callable[[Any], Any]) -> Any:
 
 
 def mentions_failure(annotation: Any) -> bool:
-    """Whether a Failure may stand somewhere in such a value, as in `list[Receipt | Failure]`."""
+    """Whether a value of this annotation may contain a Failure, as in `list[Receipt | Failure]`."""
     return annotation is Failure or any(map(mentions_failure, typing.get_args(annotation)))
 
 
 def convert_beside_failures(value: Any, annotation: Any) -> Any:
-    """Like `convert`, with Failures let through where the annotation has them.
+    """Like `convert`, but Failures pass where the annotation allows them.
 
-    msgspec itself allows them beside few types.
+    msgspec itself allows them only beside a few types.
     """
     if isinstance(value, Failure):
         return convert(value, Failure if _allows_failure(annotation) else annotation)
@@ -123,11 +124,11 @@ def convert_beside_failures(value: Any, annotation: Any) -> Any:
 
 
 def without_failure(annotation: Any) -> Any:
-    """A union without its Failure; anything else as it is."""
+    """A union without its Failure. Any other annotation is returned as it is."""
     if not _is_union(annotation):
         return annotation
     rest = tuple(part for part in typing.get_args(annotation) if part is not Failure)
-    return typing.Union[rest]  # noqa: UP007 - made of what is left, not written
+    return typing.Union[rest]  # noqa: UP007 - computed, not written
 
 
 def _allows_failure(annotation: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Why a store refuses a call, in words: the same on every store.
+"""The errors with which a store refuses a call: the same words on every store.
 
-Each function returns the error; the store raises it. What is refused before a store is asked
-(options, names, payloads) has its words in `core.checks`.
+Each function returns the error, and the store raises it. Errors about options, names and payloads,
+which are found before a store is called, are in `core.checks`.
 """
 
 from __future__ import annotations
@@ -16,40 +16,45 @@ from jobq.errors import ConfigError, InvalidJob
 
 
 def wrong_mode(mode: Mode, spec: JobSpec) -> ConfigError:
-    """A job with a key in a plain queue, or one without in a keyed queue."""
-    where = f"queue {spec.queue.queue!r} is {mode} and job {spec.id!r} ({spec.name}) has"
+    """A job with a key in a plain queue, or without one in a keyed queue."""
+    where = f"queue {spec.queue.queue!r} is {mode}, and job {spec.id!r} ({spec.name}) has"
     if mode == "keyed":
-        return ConfigError(f"{where} no key: give it one with key=…")
+        return ConfigError(f"{where} no key: pass one with key=…")
     return ConfigError(f"{where} the key {spec.key!r}: use a queue with mode='keyed'")
 
 
 def too_costly(spec: JobSpec, capacity: int) -> InvalidJob:
     """A job that costs more than the bucket that pays for it can hold."""
-    bucket = f"the bucket of queue {spec.queue.queue!r} holds {capacity}"
-    return InvalidJob(f"job {spec.id!r} costs {spec.cost}, and {bucket}: it could never start")
+    bucket = f"the bucket of queue {spec.queue.queue!r} holds at most {capacity}"
+    return InvalidJob(
+        f"job {spec.id!r} ({spec.name}) costs {spec.cost}, and {bucket}, so the job could never "
+        "start: lower cost=, or raise the capacity of the bucket"
+    )
 
 
 def unknown_child(id: str, child: JobKey) -> InvalidJob:
-    """A job that waits for one that is not there.
+    """A job that waits for a job that does not exist.
 
-    Another tenant's job is not there as far as it may know.
+    A job of another tenant is reported in the same way, so that nothing about it is disclosed.
     """
     return InvalidJob(
-        f"job {id!r} waits for {child.id!r} of queue {child.queue.queue!r}, which does not exist"
+        f"job {id!r} waits for job {child.id!r} of queue {child.queue.queue!r}, "
+        "which does not exist: enqueue that one first, or add both to a flow"
     )
 
 
 def empty_flow(flow: str) -> InvalidJob:
-    """A call of a flow that brings no jobs."""
+    """A call of a flow without jobs."""
     return InvalidJob(
-        f"flow {flow!r}: a call without jobs; the last members of a flow are what submits it"
+        f"flow {flow!r}: the call has no jobs; pass the last jobs of the flow to submit it"
     )
 
 
 def swept_flow(flow: str) -> InvalidJob:
-    """The last call of a flow that came after the sweep."""
+    """The last call of a flow, after the flow was swept."""
     return InvalidJob(
-        f"flow {flow!r} was begun more than an hour ago and has been swept: submit it again under another id"
+        f"flow {flow!r} was not submitted within an hour and has been removed: "
+        "submit it again under another id"
     )
 
 
@@ -57,46 +62,51 @@ def swept_flow(flow: str) -> InvalidJob:
 
 
 def other_mode(queue: QueueName, stored: Mode, config: QueueConfig) -> ConfigError:
-    """A declaration with another mode than the stored one."""
-    differ = f"is {stored} in this store, and {config.mode} in this program"
-    return ConfigError(f"queue {queue.queue!r} {differ}: use another name, or obliterate it")
+    """A declaration with a mode that differs from the stored one."""
+    differ = f"is {stored} in the store and {config.mode} in this program"
+    return ConfigError(
+        f"queue {queue.queue!r} {differ}: use another name, or obliterate the queue first"
+    )
 
 
 def other_partitions(queue: QueueName, stored: int) -> ConfigError:
-    """A declaration with another number of partitions than the stored one."""
+    """A declaration with a number of partitions that differs from the stored one."""
     return ConfigError(
-        f"queue {queue.queue!r} has {stored} partitions in this store: use another name, or obliterate it"
+        f"queue {queue.queue!r} has {stored} partitions in the store: "
+        "use that number or another name, or obliterate the queue first"
     )
 
 
 def no_partitions(queue: QueueName, wanted: int) -> ConfigError:
     """A declaration of partitions in a store that has none."""
     return ConfigError(
-        f"queue {queue.queue!r}: partitions={wanted} is for Valkey; this store has one partition"
+        f"queue {queue.queue!r}: partitions={wanted} needs Valkey, and a queue of this "
+        "store has one partition: leave partitions= out"
     )
 
 
 def other_limits(
     queue: QueueName, version: int, stored: Limits | str, declared: Limits | None
 ) -> ConfigError:
-    """A declaration with other limits under the stored version."""
+    """A declaration with limits that differ from the stored ones under the same version."""
     differ = (
-        f"has other limits under limits_version={version} (stored {stored}, declared {declared})"
+        f"has other limits in the store under limits_version={version} "
+        f"(stored {stored}, declared {declared})"
     )
     return ConfigError(f"queue {queue.queue!r} {differ}: raise limits_version to change them")
 
 
 def has_active_jobs(queue: str, active: int) -> ConfigError:
-    """An obliterate without force while jobs run."""
+    """An obliterate without force while jobs are active."""
     return ConfigError(
-        f"queue {queue!r} has {active} active jobs: stop its workers first, or use force"
+        f"queue {queue!r} has {active} active jobs: stop its workers first, or use force=True"
     )
 
 
 def not_ended(state: State) -> ConfigError:
-    """A clean of a state whose jobs have not ended."""
+    """A purge of a state that is not an ended one."""
     return ConfigError(
-        f"clean removes ended jobs; {state} is not an ended state (completed, failed or cancelled is)"
+        f"{state} jobs have not ended: only completed, failed or cancelled jobs can be purged"
     )
 
 
@@ -104,14 +114,15 @@ def not_ended(state: State) -> ConfigError:
 
 
 def no_cursor(cursor: str) -> InvalidJob:
-    """A cursor that no page of this listing gave."""
+    """A cursor that does not come from a page of this listing."""
     return InvalidJob(
-        f"{shown(cursor)} is not a cursor of this listing: use the one the last page gave"
+        f"{shown(cursor)} is not a cursor of this listing: use the cursor of the last page"
     )
 
 
 def no_position(after: str) -> InvalidJob:
-    """A position that is not one of this log."""
+    """A position that does not come from an event log."""
     return InvalidJob(
-        f"{shown(after)} is not a position in an event log: use one that an event has, or '0' for the oldest kept"
+        f"{shown(after)} is not a position in an event log: "
+        "use the position of an event, or '0' for the oldest one kept"
     )

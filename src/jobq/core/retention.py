@@ -11,7 +11,7 @@ from jobq.core.states import State
 
 
 def by_state(retention: RetentionData, state: State) -> int | None:
-    """What the queue says about jobs that ended like this: milliseconds, or None for ever."""
+    """The queue's retention for jobs that ended in this state, in milliseconds. None: forever."""
     if state is State.COMPLETED:
         return retention.completed_ms
     return retention.failed_ms if state is State.FAILED else retention.cancelled_ms
@@ -24,10 +24,11 @@ def kept_ms(
     result_ttl_ms: int | None = None,
     watched: bool = False,
 ) -> int | None:
-    """How long after its end a record can be read; None: for ever.
+    """How long after its end a record can be read. None: forever.
 
-    An explicit result_ttl wins, but for cancelled jobs, which have no result. While a caller waits
-    for the job (`watched`), the queue's retention leaves the caller time to read the result.
+    An explicit result_ttl takes precedence, except for cancelled jobs, which have no result. While
+    a caller waits for the job (`watched`), the queue's retention leaves the caller time to read the
+    result.
     """
     if result_ttl_ms is not None and state is not State.CANCELLED:
         return result_ttl_ms

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DEFAULT_MAX_STALLS = 3
-"""Lost leases that a job survives if neither its call nor its task says otherwise."""
+"""How many lost leases a job survives, if neither its call nor its task sets a limit."""
 
 
 def max_stalls(own: int | None, name: str, declared: Mapping[str, int]) -> int:
-    """The limit of a job of task `name`: its own, else what workers declared for the task, else the
-    default.
+    """The limit for a job of task `name`.
+
+    It is the job's own limit, or else what workers declared for the task, or else the default.
     """
     return declared.get(name, DEFAULT_MAX_STALLS) if own is None else own
 
@@ -18,11 +19,14 @@ def max_stalls(own: int | None, name: str, declared: Mapping[str, int]) -> int:
 def is_last_chance(stalls: int, allowed: int) -> bool:
     """Whether a job that has stalled before would fail with its next stall.
 
-    `allowed=0` never is: it fails with its first.
+    Never with `allowed=0`, because such a job fails with its first stall.
     """
     return 1 <= allowed <= stalls
 
 
 def merged(stored: Mapping[str, int], declared: Mapping[str, int]) -> dict[str, int]:
-    """What is stored after a worker declared its tasks. A task at the default needs no entry."""
+    """What is stored after a worker has declared its tasks.
+
+    A task with the default needs no entry.
+    """
     return {name: n for name, n in {**stored, **declared}.items() if n != DEFAULT_MAX_STALLS}

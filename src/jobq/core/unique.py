@@ -16,10 +16,10 @@ from jobq.errors import InvalidJob
 def unique_spec(
     unique: Unique, task: str, bound: Mapping[str, Any], codec: Codec = JSON
 ) -> UniqueSpec:
-    """What a spec carries.
+    """The lock that a spec carries.
 
-    `bound` holds the arguments by name (`CallShape.bound`), so that f(1) and f(x=1) are the same.
-    The period of a debounce is the job's wait (see `debounce_ms`); its lock holds until the job
+    `bound` has the arguments by name (`CallShape.bound`), so that f(1) and f(x=1) are the same.
+    With debounce, the period delays the job (see `debounce_ms`), and the lock is held until the job
     starts.
     """
     ttl_ms = None if unique.mode == "debounce" else unique.period_ms
@@ -27,19 +27,20 @@ def unique_spec(
 
 
 def debounce_ms(unique: Unique) -> int:
-    """How long a job waits for another to replace it, unless it has a delay of its own."""
+    """How long a job waits for another one to replace it, unless it has a delay of its own."""
     return unique.period_ms or 0 if unique.mode == "debounce" else 0
 
 
 def lock(fields: tuple[str, ...], task: str, bound: Mapping[str, Any], codec: Codec = JSON) -> str:
-    """The digest of the task's name and the chosen arguments (none chosen: all).
+    """The digest of the task's name and the chosen arguments, in any order.
 
-    Their order does not matter.
+    If no fields are chosen, all arguments count.
     """
     for field in fields:
         if field not in bound:
             raise InvalidJob(
-                f"Unique field {shown(field)} is not an argument of {task}{did_you_mean(field, bound)}"
+                f"Unique field {shown(field)} is not an argument of {task}"
+                f"{did_you_mean(field, bound)}"
             )
     chosen = [[name, bound[name]] for name in sorted(fields or bound)]
     return hashlib.blake2b(codec.digestible([task, chosen]), digest_size=16).hexdigest()

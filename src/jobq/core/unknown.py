@@ -1,8 +1,8 @@
-"""Jobs whose task a worker does not know: put off at no cost, because another worker or the next
-deploy may know it. Pure.
+"""Jobs whose task a worker does not know.
 
-A job that was put off each time it was claimed counts as not yet started: its ttl goes on, and it
-can still be changed.
+They are deferred, because another worker or the next deploy may know the task. A job that was
+deferred every time it was claimed counts as not yet started: its ttl continues, and it can still be
+changed. Pure.
 """
 
 from __future__ import annotations
@@ -12,26 +12,29 @@ from typing import NamedTuple
 from jobq.core.records import Mode
 
 FIRST_MS = 1_000
-"""The first wait. A rolling deploy often needs no longer."""
+"""The first delay. A rolling deploy often takes no longer."""
 LONGEST_MS = 30_000
-"""The longest wait: how late a job may run after a worker that knows its task was started."""
+"""The longest delay: how late a job may run after a worker that knows its task has started."""
 GIVE_UP_MS = 3_600_000
-"""A job that no worker has known for so long fails: by then the name is a mistake, and not a deploy
-under way.
+"""A job whose task no worker has known for an hour fails.
+
+By then the name is a mistake, not a deploy in progress.
 """
 
 
 class PutOff(NamedTuple):
-    """What a store keeps of a job that was put off in this life."""
+    """What a store keeps about a job that was deferred in this life."""
 
-    times: int = 0  # how many of its attempts
-    since_ms: int = 0  # when the first was
-    due_ms: int = (
-        0  # when it was due before: its ttl counts from there; 0: it was given another time since
-    )
+    times: int = 0  # how many attempts were deferred
+    since_ms: int = 0  # when the first one was deferred
+    # When the job was due before, which its ttl counts from. 0: it was rescheduled since.
+    due_ms: int = 0
 
     def again(self, *, now_ms: int, due_ms: int | None) -> PutOff:
-        """The same after one more; `due_ms` is the job's. Copied by lua/unknown.lua (J.defer)."""
+        """The record after one more deferral.
+
+        `due_ms` is the job's. Copied by lua/unknown.lua (J.defer).
+        """
         return (
             self._replace(times=self.times + 1)
             if self.times
@@ -40,12 +43,12 @@ class PutOff(NamedTuple):
 
 
 def starts(attempt: int, put_off: PutOff | None) -> int:
-    """How many of its attempts began a run. Copied by lua/unknown.lua (J.starts)."""
+    """How many of the attempts began a run. Copied by lua/unknown.lua (J.starts)."""
     return attempt if put_off is None else attempt - put_off.times
 
 
 def delay_ms(waited_ms: int) -> int | None:
-    """How long to put off a job that was first put off `waited_ms` ago: 1, 2, 4, 8, 16, 30, 30 … s.
+    """The delay of a job that was first deferred `waited_ms` ago: 1, 2, 4, 8, 16, 30, 30 … s.
 
     None: give up.
     """
@@ -53,9 +56,8 @@ def delay_ms(waited_ms: int) -> int | None:
 
 
 def waits(mode: Mode | None, delay: int) -> tuple[int, int]:
-    """Who waits: (the job, its key), in ms.
+    """The delays of the job and of its key, in ms. Copied by lua/unknown.lua (J.defer).
 
-    In a keyed queue the job keeps its place and its key is held, so nothing of the key overtakes
-    it. Copied by lua/unknown.lua (J.defer).
+    In a keyed queue the job keeps its place and its key is held, so no job of the key overtakes it.
     """
     return (0, delay) if mode == "keyed" else (delay, 0)

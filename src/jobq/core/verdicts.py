@@ -1,9 +1,7 @@
-"""Failures that a store gives a job by itself, without a worker: a lost lease, a passed ttl, a
-failed child.
+"""Failures that a store records without a worker: a lost lease, a passed ttl, a failed child.
 
-The words are %-templates because lua/verdicts.lua fills in the same ones. Types and fingerprints
-are the same on every store, so that failures of one cause group together wherever they were
-recorded.
+The messages are %-templates, because lua/verdicts.lua fills in the same ones. Types and
+fingerprints are the same on every store, so failures of one cause group together.
 """
 
 from __future__ import annotations
@@ -21,12 +19,15 @@ STALLED = "the lease of attempt %d expired: stall %d, and max_stalls is %d"
 EXPIRED = "the job did not start within its ttl of %g s"
 CHILD_FAILED = "job %s (%s), which this job waits for, failed: %s"
 CHILD_CANCELLED = "job %s (%s), which this job waits for, was cancelled"
-UNREADABLE = "what is stored of this job cannot be read: something else has written there, or the disk has failed"
+UNREADABLE = (
+    "the stored record of this job cannot be read: "
+    "another program has written to the store, or the disk has failed"
+)
 CHILD_GONE = "job %s, which this job waits for, is gone"
 
 
 def error_text(failure: Failure) -> str:
-    """What an event tells of a failure: its type and message, cut to a bounded length."""
+    """A failure as an event shows it: type and message, cut to a bounded length."""
     return f"{failure.type}: {failure.message}"[:ERROR_LENGTH]
 
 
@@ -36,9 +37,9 @@ def error_text(failure: Failure) -> str:
 def stalled(
     *, attempt: int, stalls: int, max_stalls: int, worker: str | None, now_ms: int
 ) -> Failure:
-    """The failure of a run whose lease expired, the `stalls`-th of its job.
+    """The failure of a run whose lease expired. `stalls` includes this one.
 
-    `exhausted`: it was one too many, the job fails.
+    `exhausted` is True if it was one too many, so the job fails.
     """
     return Failure(
         reason="stalled",
@@ -53,7 +54,7 @@ def stalled(
 
 
 def expired(*, ttl_ms: int, attempt: int, now_ms: int) -> Failure:
-    """The failure of a job that did not start in time."""
+    """The failure of a job that did not start within its ttl."""
     message = EXPIRED % (ttl_ms / 1000)
     return Failure(
         reason="expired",
@@ -68,7 +69,7 @@ def expired(*, ttl_ms: int, attempt: int, now_ms: int) -> Failure:
 def unreadable(*, attempt: int, worker: str | None, now_ms: int) -> Failure:
     """The failure of a job whose stored record cannot be read.
 
-    It is not retried: it would not read better.
+    It is not retried, because it would not become readable.
     """
     return Failure(
         reason="error",
@@ -85,9 +86,9 @@ def unreadable(*, attempt: int, worker: str | None, now_ms: int) -> Failure:
 
 
 class ChildEnd(NamedTuple):
-    """How a job that others wait for has ended.
+    """How a job ended that other jobs wait for.
 
-    `id` is the one they asked for; `name` None: there is no record of it.
+    `id` is the id they wait for. `name` is None if there is no record of the job.
     """
 
     id: str
@@ -104,9 +105,7 @@ def fails_parent(policy: ChildPolicy, state: State) -> bool:
 
 
 def failure_for_parent(policy: ChildPolicy, child: ChildEnd) -> Failure | None:
-    """The failure that a parent is given in place of a result: by policy `continue`, the child's
-    own.
-    """
+    """The failure that a parent with the policy `continue` receives in place of a result."""
     if policy != "continue" or child.state is State.COMPLETED:
         return None
     if child.state is State.FAILED and child.failure is not None:
@@ -115,10 +114,10 @@ def failure_for_parent(policy: ChildPolicy, child: ChildEnd) -> Failure | None:
 
 
 def parent_failure(child: ChildEnd, *, attempt: int, now_ms: int) -> Failure:
-    """The failure of a parent by policy `fail`: it names the child, or the job at the bottom of a
-    chain of parents.
+    """The failure of a parent with the policy `fail`.
 
-    `attempt` is the parent's own, which may not have run at all.
+    It names the child, or in a chain of parents the job that failed first. `attempt` is the
+    parent's own; the parent may not have run at all.
     """
     cause = child.failure
     if child.state is not State.FAILED or cause is None:

@@ -1,8 +1,8 @@
-"""Runs that wait and begin again: what a later pass finds of the earlier ones.
+"""Runs that wait and start again: what a later pass knows of earlier ones. Pure.
 
-Pure; the lease brings it all. A handler that waits (for its children, for a signal) is started
-again from its top. It then adds the same children and asks for the same signals, in the same order,
-and must find what was there before instead of making it anew.
+A handler that waits (for children or a signal) starts again from the top. It then adds the same
+children and waits for the same signals, in the same order. It must find those of the earlier pass
+instead of creating new ones. All of that is in the lease.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from jobq.core.records import MAX_ID_LENGTH, Edge, Input, JobKey, Lease, QueueNa
 from jobq.errors import InvalidJob, WaitTimeout
 
 CHILD = "$jobq.child "
-"""A job's note to itself, kept as a signal: which job its n-th child is.
+"""The prefix of a job's note to itself, stored as a signal: which job its n-th child is.
 
-A cascading cancel goes by it until the job waits for its children, and a later pass finds a child
-by it that was there already, under another id.
+A cascading cancel follows these notes until the job waits for its children. A later pass finds a
+child by its note if that child has another id.
 """
 
 
 def child_note(parent: JobKey, ordinal: int, child: JobKey) -> SendSignal:
-    """The note that `child` is the parent's n-th."""
+    """The note that `child` is the n-th child of the parent."""
     return SendSignal(
         job=parent, name=f"{CHILD}{ordinal}", value=f"{child.queue.queue}\n{child.id}".encode()
     )
 
 
 def noted_child(tenant: str, name: str, value: bytes) -> JobKey | None:
-    """The child that a signal notes; None if it is another signal."""
+    """The child that a signal notes, or None for any other signal."""
     queue, found, id = (
         value.decode(errors="replace").partition("\n") if name.startswith(CHILD) else ("", "", "")
     )
@@ -41,12 +41,13 @@ def noted_child(tenant: str, name: str, value: bytes) -> JobKey | None:
 
 
 def child_id(parent: Lease, queue: QueueName, ordinal: int) -> str:
-    """The id of a run's n-th child: the same in every pass, another for every job, queue
-    and life.
+    """The id of a run's n-th child: the same in every pass, and different for every job, queue and
+    life.
     """
     name = parent.id if parent.queue == queue else f"{parent.queue.queue}/{parent.id}"
     if parent.life:
-        name = f"{name}~{parent.life}"  # a rerun begins anew: with the children of its last life it could only end the same
+        # A rerun needs new children: with those of its last life it could only end the same way.
+        name = f"{name}~{parent.life}"
     id = f"{name}:{ordinal}"
     if len(id) <= MAX_ID_LENGTH:
         return id
@@ -54,7 +55,7 @@ def child_id(parent: Lease, queue: QueueName, ordinal: int) -> str:
 
 
 class Children:
-    """The children of one run: those it has added so far, and what is known of them."""
+    """The children that one run has added so far, and what is known about them."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -65,50 +66,49 @@ class Children:
                 self._noted[int(name.removeprefix(CHILD))] = child
         self._count = 0
         self._ids: set[str] = set()
-        self._added: dict[
-            int, tuple[JobKey, Any]
-        ] = {}  # by number, with the annotation of their results
+        # By number, with the annotation of the result.
+        self._added: dict[int, tuple[JobKey, Any]] = {}
 
     def next(self) -> int:
         """The number of the next child.
 
-        Taken before anything is awaited, so that it is the same in every pass.
+        Call it before anything is awaited, so that the number is the same in every pass.
         """
         self._count += 1
         return self._count - 1
 
     def found(self, ordinal: int, child: JobKey) -> JobKey | None:
-        """The job that an earlier pass added as this child, if it is known to be there without
-        asking.
+        """The job that an earlier pass added as this child, if it is known without asking the
+        store.
         """
         other = self._noted.get(ordinal, child)
         return other if other != child or child in self._ended else None
 
     def noted(self, ordinal: int, child: JobKey) -> bool:
-        """Whether the job has a note already that this is its n-th child."""
+        """Whether the job already has a note that this is its n-th child."""
         return self._noted.get(ordinal) == child
 
     def add(self, ordinal: int, child: JobKey, returns: Any) -> None:
-        """It is one of those the run waits for.
+        """Add a child that the run waits for.
 
-        Results are delivered by id, so an id that is there already is refused.
+        Results are delivered by id, so a second child with the same id is refused.
         """
         if child.id in self._ids:
             raise InvalidJob(
-                f"job {self._lease.id} ({self._lease.name}) has two children with the id {child.id!r}"
+                f"job {self._lease.id} ({self._lease.name}) has two children with the id "
+                f"{child.id!r}: give each child an id of its own"
             )
         self._ids.add(child.id)
         self._added[ordinal] = child, returns
 
     def results(self) -> dict[str, Any]:
-        """By id, in the order they were added, once all have ended: a result, None (`ignore`) or a
-        Failure (`continue`).
+        """Results by id, in the order the children were added, once all have ended.
 
-        Until then it ends the run: raises WaitForChildren.
+        A value is a result, None (policy `ignore`) or a Failure (`continue`). Until all have ended
+        it raises WaitForChildren, which ends the run.
         """
-        added = [
-            self._added[ordinal] for ordinal in sorted(self._added)
-        ]  # many at once may be accepted in any order
+        # Children that are added concurrently may be accepted in any order.
+        added = [self._added[ordinal] for ordinal in sorted(self._added)]
         if any(child not in self._ended for child, _ in added):
             raise WaitForChildren(tuple(Edge(child) for child, _ in added))
         return {child.id: _answer(self._ended[child], returns) for child, returns in added}
@@ -121,17 +121,16 @@ def _answer(given: Input, returns: Any) -> Any:
 
 
 class Inbox:
-    """The signals a job has received, as one run takes them: each once, oldest first."""
+    """The signals that a job has received. A run takes each one once, oldest first."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self._seen: dict[str, int] = {}
 
     def take(self, name: str, timeout_ms: int | None) -> bytes:
-        """The next value of that name.
+        """The next value of that name. WaitTimeout if a wait of an earlier pass timed out.
 
-        WaitTimeout where a wait of an earlier pass ended without one. If there is none it ends the
-        run: raises WaitForSignal.
+        If there is none it raises WaitForSignal, which ends the run.
         """
         check_signal(name)
         received = [value for signal, value in self._lease.signals if signal == name]
@@ -141,6 +140,7 @@ class Inbox:
         self._seen[name] = seen + 1
         if received[seen] == b"":
             raise WaitTimeout(
-                f"job {self._lease.id} ({self._lease.name}) waited for signal {name!r} and it did not come in time"
+                f"job {self._lease.id} ({self._lease.name}) did not receive the signal {name!r} "
+                "in time"
             )
         return received[seen]

@@ -1,20 +1,21 @@
-"""An event as it leaves jobq: one line of JSON, the same in Kafka and in files, and the key it
-travels under.
+"""An event as it leaves jobq: one line of JSON, the same in Kafka and in files, and its key.
 
-{"v":1,"id":"…","number":7,"shard":0,"kind":"started","at_ms":1763211600123,"tenant":"acme","queue":"billing","job":"…","life":0,
-"name":"charge","attempt":1,"failures":0,"stalls":0,"state":"active","previous":"waiting","worker":"w-1",
-"created_ms":…,"due_ms":…,"started_ms":…}
+    {"v":1,"id":"…","number":7,"shard":0,"kind":"started","at_ms":1763211600123,"tenant":"acme",
+     "queue":"billing","job":"…","life":0,"name":"charge","attempt":1,"failures":0,"stalls":0,
+     "state":"active","previous":"waiting","worker":"w-1","created_ms":…,"due_ms":…,"started_ms":…}
 
-Times are integers of milliseconds since the epoch, `meta` is a map of strings (what
-`Queue(event_meta=…)` allows), everything else is a string or a small integer, and what is None is
-left out. `id` is never used for another event: log-position-n-incarnation, where the position in
-the log is one or more numbers joined by "-", n the event's place in its entry, and the incarnation
-(absent from ids of jobq 0.1) identifies the run of the store that wrote it. By these numbers the
-events of one job are in order. A consumer receives each event at least once, so it drops ids it has
-seen. `number` counts the events of a queue's log (of each `shard`, for a partitioned queue) from 1
-without gaps: a number that is missing is an event that has not arrived. Two ids under one number
-are a fork: the store lost its last writes, as in a power cut. Fields may be added under the same
-`v`; a change of meaning makes it 2.
+- Times are integers of milliseconds since the epoch. `meta` is a map of strings (those that
+  `Queue(event_meta=…)` allows). All other values are strings or small integers. A field that is
+  None is left out.
+- `id` is never used for another event. It is log-position-n-incarnation: the position in the log is
+  one or more numbers joined by "-", n is the place of the event in its entry, and the incarnation
+  (absent in ids of jobq 0.1) identifies the run of the store that wrote it. By these numbers the
+  events of one job are in order. A consumer receives each event at least once, so it drops ids that
+  it has seen.
+- `number` counts the events of a queue's log (of each `shard`, in a partitioned queue) from 1
+  without gaps. A missing number is an event that has not arrived. Two ids under one number are a
+  fork: the store lost its last writes, as in a power cut.
+- Fields may be added under the same `v`. A change of meaning makes it 2.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _OF_QUEUES = frozenset(kind.value for kind in QueueKind)
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    v: int  # no default, so that it is always written; likewise every field a consumer may count on
+    v: int  # a field without a default is always written
     id: str
-    number: int | None = None  # None: a line written before events were numbered
+    number: int | None = None  # None: the line is from before events were numbered
     shard: int | None = None
     kind: str
     at_ms: int
@@ -63,7 +64,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 FIELDS: tuple[str, ...] = _Line.__struct_fields__
-"""The names on the wire, in their order."""
+"""The names on the wire, in order."""
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Line)
@@ -106,9 +107,9 @@ def encode(event: EventRecord) -> bytes:
 
 
 def decode(line: bytes | str) -> EventRecord:
-    """The event of a line; ValueError says what is wrong with it.
+    """The event of a line. ValueError says what is wrong with it.
 
-    Its position, known to its store only, is not on the wire.
+    The position is not on the wire, because only the store knows it.
     """
     e = _decoder.decode(line)
     if e.v != VERSION:
@@ -148,5 +149,8 @@ def _kind(name: str) -> Kind | QueueKind | Literal["gap"]:
 
 
 def key(event: EventRecord) -> bytes:
-    """What Kafka chooses the partition by: one job's events share it, and so stay in order."""
+    """The key by which Kafka chooses a partition.
+
+    All events of a job share it, so they stay in order.
+    """
     return f"{event.queue.tenant}/{event.queue.queue}/{event.job}".encode()

@@ -1,7 +1,8 @@
-"""`open_store(url)`: from an address to a store. Drivers are imported when their scheme is asked for.
+"""`open_store(url)`: from a URL to a store. Drivers are imported only when their scheme is used.
 
-The stores of jobq are known here. A package adds another with an entry point of the group `jobq.stores`, whose name is the
-scheme and whose value is a callable `open(url, clock)` that returns a store, not yet connected.
+jobq's own stores are listed here. A package adds another one with an entry point of the group
+`jobq.stores`: its name is the scheme, and its value is a callable `open(url, clock)` that returns a
+store that is not connected yet.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from jobq.errors import ConfigError
 from jobq.stores.base import Clock, Store
 
 GROUP = "jobq.stores"
-"""The entry points that name stores of other packages."""
+"""The group of entry points that name stores of other packages."""
 
-# scheme → (module with `open(url, clock)`, extra that brings its driver)
+# scheme → (module with `open(url, clock)`, extra that installs its driver)
 _SCHEMES: dict[str, tuple[str, str | None]] = {
     "memory": ("jobq.stores.sqlite", None),
     "sqlite": ("jobq.stores.sqlite", None),
@@ -33,15 +34,18 @@ _EXAMPLES = "memory://, sqlite:///path/to/jobs.db, valkey://host:6379"
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
-    """The store at `url`, not yet connected: `async with open_store(url) as store`. ConfigError says what to type."""
+    """The store at `url`, not connected yet: `async with open_store(url) as store`.
+
+    ConfigError says what to type instead.
+    """
     scheme = url.partition(":")[0].lower()
     opener = _own(scheme) if scheme in _SCHEMES else _of_another_package(scheme, url)
     try:
         store: Store = opener(url, clock)
-    except ValueError as e:  # urllib's, of brackets and ports that make no sense
+    except ValueError as e:  # from urllib, for brackets and ports that are not valid
         if isinstance(e, ConfigError):
             raise
-        raise ConfigError(f"{scheme}://… is not a store URL that can be read: {e}") from e
+        raise ConfigError(f"{scheme}://… is not a valid store URL: {e}") from e
     return store
 
 
@@ -61,26 +65,27 @@ def _own(scheme: str) -> Callable[..., Any]:
 def _of_another_package(scheme: str, url: str) -> Callable[..., Any]:
     found = _others()
     if scheme not in found:
-        # What stands before an @ may be a password, also where no scheme says that this is a URL.
+        # What comes before an @ may be a password, even without a scheme.
         shown = url if "@" not in url else "…" if "@" in scheme else f"{scheme}://…"
         known = ", ".join((*_SCHEMES, *sorted(found)))
         raise ConfigError(
-            f"no store for {shown!r}: a store URL looks like one of {_EXAMPLES}; known schemes are {known} "
-            "(valkey and redis need pip install 'jobq[valkey]')"
+            f"no store for {shown!r}: a store URL looks like one of {_EXAMPLES}; known schemes are "
+            f"{known} (valkey and redis need pip install 'jobq[valkey]')"
         )
     try:
         opener = found[scheme].load()
-    except Exception as e:  # whatever that package does when it is imported
+    except Exception as e:  # the package may raise anything when it is imported
         raise ConfigError(
             f"{scheme}:// is a store of {found[scheme].value}, which cannot be loaded: {e}"
         ) from e
     if not callable(opener):
         raise ConfigError(
-            f"{scheme}:// is a store of {found[scheme].value}, which is not a callable open(url, clock)"
+            f"{scheme}:// is a store of {found[scheme].value}, "
+            "which is not a callable open(url, clock)"
         )
     return opener  # type: ignore[no-any-return]
 
 
 def _others() -> dict[str, EntryPoint]:
-    """Stores of other packages by scheme."""
+    """Stores of other packages, by scheme."""
     return {point.name.lower(): point for point in entry_points(group=GROUP)}

@@ -14,7 +14,7 @@ from jobq.errors import ConfigError
 
 @policy
 class Rate:
-    """At most `count` starts per window of `per`, which its first start opens."""
+    """At most `count` starts per window of `per`. The first start opens the window."""
 
     count: int
     per_ms: int

@@ -17,7 +17,7 @@ from jobq.errors import ConfigError
 
 @policy
 class Cron:
-    """Times by a cron expression (five fields, or six with seconds first) in a time zone."""
+    """Times given by a cron expression (five fields, or six with seconds first) in a time zone."""
 
     expression: str
     tz: str
@@ -60,9 +60,9 @@ class Cron:
 
 @policy
 class Every:
-    """Times at a fixed distance from `start` (or from when the schedule was made), without drift.
+    """Times at a fixed interval from `start`, or from when the schedule was created, without drift.
 
-    With `after_complete` the distance counts from the end of the last job, so that runs never overlap.
+    With `after_complete` the interval counts from the end of the last job, so runs never overlap.
     """
 
     interval_ms: int

@@ -13,10 +13,15 @@ from jobq.errors import InvalidJob
 
 @policy
 class Unique:
-    """Which calls count as the same one: those that agree in `fields` of their arguments (none named: in all of them).
+    """Which calls count as the same job: those with equal values in `fields` of their arguments.
 
-    simple: until the job ends (or `period`) · throttle: for `period`, whatever happens · debounce: replaces the pending one
-    and waits `period` again · keep_last: while one runs, later ones become a single follow-up with the newest data.
+    Without fields, all arguments must be equal. `mode` says what happens to a call while an earlier
+    job holds the lock:
+
+    - simple: the call is a duplicate until the job ends, or for `period` at most.
+    - throttle: the call is a duplicate for `period`, even after the job has ended.
+    - debounce: the call replaces the data of the job, which waits for `period` again.
+    - keep_last: while the job runs, later calls become one follow-up with the newest data.
     """
 
     fields: tuple[str, ...]
@@ -48,7 +53,10 @@ class Unique:
 
     @staticmethod
     def of(value: object) -> Unique | None:
-        """The policy that `unique=value` means: a Unique, True for all arguments, False or None for none."""
+        """The policy that `unique=value` means.
+
+        The value is a Unique, True for all arguments, or False or None for none.
+        """
         if isinstance(value, Unique):
             return value
         if value is True:
