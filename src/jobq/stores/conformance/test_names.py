@@ -92,20 +92,20 @@ async def test_a_draining_worker_is_listed_as_such(q: Desk) -> None:
     assert [record.draining for record in await q.store.workers(q.queue)] == [True]
 
 
-@pytest.mark.parametrize("request", ["drain", "resume", "shutdown", "shutdown-now"])
-async def test_a_wish_is_told_with_every_beat_until_another_takes_its_place(
-    q: Desk, request: WorkerRequest
+@pytest.mark.parametrize("asked", ["drain", "resume", "shutdown", "shutdown-now"])
+async def test_every_beat_returns_the_request_until_another_replaces_it(
+    q: Desk, asked: WorkerRequest
 ) -> None:
     await q.store.beat(worker(q, "one"), ttl_ms=TTL)
-    assert await q.store.ask_worker(worker(q, "one").name, request)
+    assert await q.store.ask_worker(worker(q, "one").name, asked)
     for _ in range(2):  # the first reply may have been lost
-        assert (await q.store.beat(worker(q, "one"), ttl_ms=TTL)).request == request
+        assert (await q.store.beat(worker(q, "one"), ttl_ms=TTL)).request == asked
     await q.store.ask_worker(worker(q, "one").name, "resume")
     assert (await q.store.beat(worker(q, "one"), ttl_ms=TTL)).request == "resume"
 
 
 @pytest.mark.parametrize("displace", [True, False])
-async def test_a_new_incarnation_inherits_no_wish(q: Desk, displace: bool) -> None:
+async def test_a_new_incarnation_inherits_no_request(q: Desk, displace: bool) -> None:
     await q.store.beat(worker(q, "one"), ttl_ms=TTL)
     await q.store.ask_worker(worker(q, "one").name, "shutdown")
     if not displace:
