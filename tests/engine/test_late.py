@@ -83,7 +83,7 @@ async def test_what_was_claimed_before_a_freeze_is_neither_started_nor_settled(
             lambda: worker._stations[0].runner._slots.free == 10
         )  # none of their slots is lost
     assert not [outcomes for outcomes, _ in line.settles() if outcomes]
-    assert caplog.text.count("was not started: its lease ended before its turn came") == 3
+    assert caplog.text.count("was not started: its lease ended before its handler was called") == 3
 
 
 async def test_a_function_is_checked_again_in_its_thread(

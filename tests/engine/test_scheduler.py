@@ -97,7 +97,7 @@ async def test_a_refused_job_costs_its_time_and_nobody_elses(
     await put_planned(store, [every(bench, "bad"), every(good, "good")], time())
     time.now_ms += SECOND
     assert await fire_due(store, time()) == 2
-    assert "schedule bad of queue work: its job was refused" in caplog.text
+    assert "schedule bad of queue work: the store refused its job" in caplog.text
     assert await good.count(State.WAITING) == 1
     assert await fire_due(store, time()) == 0
 
@@ -115,7 +115,7 @@ async def test_a_schedule_that_cannot_be_worked_out_holds_up_no_other(
     await put_planned(store, [every(bench, "good")], time())
     time.now_ms += SECOND
     assert await fire_due(store, time()) == 1
-    assert "schedule broken of queue work cannot be worked out here" in caplog.text
+    assert "schedule broken of queue work cannot be planned by this version" in caplog.text
     assert await bench.count(State.WAITING) == 1
 
 

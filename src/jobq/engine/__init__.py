@@ -1,14 +1,26 @@
-"""What makes a worker work: one noun, one loop, one file. Each loop has `tick()` (one pass) and `run()` (until stopped).
+"""The parts of a running worker. Each loop has `tick()`, one pass, and `run()`, which repeats it.
 
-handles    one store handle per place, event loop and process, counted
-sender     puts: one in flight, the rest ride in the next     ids        ids for new jobs
-fetcher    the one settle+claim exchange in flight            exchange   repeats it under one name until it is answered
-runner     runs leases, from claim to outcome                 run        one of them
-batches    one call for many of them                          builtin    tasks that every worker knows
-slots      how many more may run                              notes      progress and log lines, in batches
-keeper     renews leases, from a thread of its own, with the pulse ("I am here") and an ear for cancels
-ticker     upkeep                scheduler  due schedules     leader     picks the one worker that does both
-station    all of these for one store; a Worker has one per store
-handler    what is asked of tasks and queues, as protocols    service    the shape of every loop    settings   its numbers
-clock      this machine's
+station          everything below for one store; a Worker has one station per store
+fetcher          settles ended runs and claims jobs, in one exchange with the store
+exchange         repeats an exchange until the store has answered
+runner           runs leases, from claim to outcome
+run              one lease that is being worked on
+batches          one handler call for several jobs
+last_chance      runs a job alone if its next stall would fail it
+child_tasks      KeyboardInterrupt and SystemExit in tasks that handlers create
+slots            how many more jobs may run
+builtin          tasks that every worker has
+notes            progress and log lines of running jobs, in batches
+journal          what is logged about runs
+keeper           a thread that renews leases and listens for cancels
+pulse            announces the worker and receives operators' requests
+leader           elects the one worker of a store that runs ticker and scheduler
+ticker           upkeep of the store
+scheduler        creates the jobs of due schedules
+service          the base class of the loops
+handler          protocols for tasks and queues, so that the engine does not import them
+identity         the worker's name and process
+signal_handlers  SIGTERM and SIGINT
+settings         intervals and timeouts
+clock            this machine's clock
 """

@@ -1,4 +1,4 @@
-"""Tasks that every worker knows, whatever its queues define."""
+"""Tasks that every worker has, in addition to those of its queues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def _gather(results: list[Any]) -> list[Any]:
 
 
 class Gather:
-    """The results of all jobs this one waited for, as a list in the order of its edges: what `group` answers."""
+    """Returns the results of the jobs it waited for, in the order of its edges. Used by `group`."""
 
     name = GATHER
     executor: Literal["inline"] = "inline"
@@ -34,21 +34,24 @@ class Gather:
     fn: Callable[[list[Any]], Coroutine[Any, Any, list[Any]]] = staticmethod(_gather)
 
     def bind(self, lease: Lease, /) -> Bound:
-        """They come with the lease: in the payload ten thousand references would be larger than most results."""
+        """Take the results from the lease.
+
+        References in the payload would be larger than most results when there are ten thousand.
+        """
         return [[marked(answer(given)) for given in lease.inputs]], {}
 
     def encode(self, value: Any, lease: Lease, /, what: str = "the result") -> bytes:
-        """In the codec of the job."""
+        """Encode in the codec of the job."""
         return get_codec(lease.codec).encode(value)
 
 
 def marked(value: Any) -> Any:
-    """A result as it stands in the list: a Failure so that a reader can tell it from one."""
+    """Return a result as it is stored in the list: a Failure is marked, to recognise it."""
     return {FAILURE: msgspec.to_builtins(value)} if isinstance(value, Failure) else value
 
 
 def unmarked(value: Any, annotation: Any) -> Any:
-    """The other way, converted to the annotation."""
+    """Undo `marked`, and convert the result to the annotation."""
     if isinstance(value, dict) and len(value) == 1 and FAILURE in value:
         return convert(value[FAILURE], Failure)
     return value if value is None or annotation is Any else convert(value, annotation)

@@ -1,4 +1,8 @@
-"""This machine's clock. What is due, its store's clock decides; here it only tells how late something is."""
+"""This machine's clock.
+
+The store's clock decides what is due. This one is used for timestamps of workers, and to tell how
+late a schedule is.
+"""
 
 from __future__ import annotations
 
@@ -6,5 +10,5 @@ import time
 
 
 def wall_clock() -> int:
-    """Milliseconds since the epoch."""
+    """Return milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

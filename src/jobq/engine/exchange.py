@@ -1,4 +1,7 @@
-"""The settle+claim exchange, repeated under one name until it is answered: a lost reply costs neither a job nor a slot."""
+"""Settles and claims in one call, repeated under the same name until the store answers.
+
+So a lost reply loses neither a job nor a slot.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ log = logging.getLogger("jobq")
 
 
 class _Timeout:
-    """Ends a wait that takes too long with TimeoutError.
+    """Raises TimeoutError in a wait that takes too long.
 
-    One timer serves many waits, one after another: to arm and disarm one for each would be a twentieth of a small exchange.
+    One timer serves many waits, one after another. A timer for each wait would cost a twentieth of
+    a small exchange.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -65,7 +69,7 @@ class _Timeout:
 
 
 class Exchange:
-    """A worker's exchanges with one store in one lane, one at a time."""
+    """The exchanges of a worker with one store in one lane, one at a time."""
 
     def __init__(
         self, store: Store, *, worker: str, exchange_timeout_ms: int, lane: int = 0
@@ -74,13 +78,13 @@ class Exchange:
         self._worker = worker
         self._lane = f"/{lane}" if lane else ""
         self._timeout = _Timeout(exchange_timeout_ms / 1000)
-        # A worker that restarts under its old name must not be answered with what its last life was told.
+        # A worker that restarts under the same name must not get the reply to an earlier call.
         self._life = secrets.token_hex(4)
         self._calls = 0
         self._outage = Outage(f"exchange with {store.url}")
 
     async def ask(self, runs: Sequence[Run], claim: Claim | None) -> Settled:
-        """Settle these runs, then claim. Returns when the store has answered, however long that takes."""
+        """Settle these runs, then claim. Waits until the store answers, however long that takes."""
         outcomes = [run.outcome for run in runs if run.outcome is not None]
         call = self._name_call()
         while True:
@@ -91,7 +95,7 @@ class Exchange:
                     )
             except (StoreUnavailable, TimeoutError) as error:
                 await asyncio.sleep(self._outage.failed(error))
-            except Exception as error:  # an answer, and it is no: of what, is found one by one
+            except Exception as error:  # refused: settle one by one, to find the outcome at fault
                 if not runs:
                     await asyncio.sleep(self._outage.failed(error))
                     return Settled()
@@ -111,13 +115,13 @@ class Exchange:
         return Settled(stale=tuple(ref for answer in answers for ref in answer.stale))
 
     async def _give_up(self, run: Run, error: Exception) -> Settled:
-        """The store refuses this outcome: the job fails with that as its reason. Refused again, its lease runs out."""
+        """Fail a job whose outcome the store refuses. If it refuses that too, the lease expires."""
         log.error("%s: the store refused its outcome: %s", run, error, exc_info=error)
-        told = describe(error)
+        description = describe(error)
         failure = Failure(
             reason="error",
-            type=told.type,
-            message=f"the run ended, but the store refused its outcome: {told.message}",
+            type=description.type,
+            message=f"the run ended, but the store refused its outcome: {description.message}",
             attempt=run.lease.attempt,
             at_ms=run.now_ms,
             fingerprint=fingerprint(error),

@@ -1,4 +1,7 @@
-"""What the engine needs to know of a task. Tasks fit it; the engine imports none."""
+"""What the engine needs to know about tasks and queues.
+
+These are protocols, so that the engine does not import the classes that users see.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,23 @@ from jobq.stores.base import Clock, Store
 
 ExecutorName = Literal["inline", "thread", "process", "command"]
 Bound = tuple[Sequence[Any], Mapping[str, Any]]
-"""Positional and keyword arguments, decoded."""
+"""Decoded positional and keyword arguments."""
 
 
 @dataclass(frozen=True)
 class BatchSize:
-    """How many jobs one call takes, and how long it waits for them once it has one."""
+    """How many jobs one call takes at most, and how long it waits for more after the first."""
 
     size: int
     window_ms: int = 0
 
 
 class Handler(Protocol):
-    """A named function and how to run it."""
+    """A task: a named function and how to run it."""
 
     @property
     def name(self) -> str:
-        """The name that jobs carry."""
+        """The name that is stored with jobs."""
         ...
 
     @property
@@ -40,75 +43,84 @@ class Handler(Protocol):
 
     @property
     def executor(self) -> ExecutorName:
-        """Where it runs."""
+        """The executor that calls the function."""
         ...
 
     @property
     def retry(self) -> Retry:
-        """What a failure leads to, unless the job carries its own policy."""
+        """The retry policy of jobs that were enqueued without one."""
         ...
 
     @property
     def timeout_ms(self) -> int | None:
-        """How long a run may take, unless the job carries its own; None or 0: as long as it likes."""
+        """The timeout of jobs that were enqueued without one. None or 0 means no timeout."""
         ...
 
     @property
     def max_stalls(self) -> int:
-        """How many lost leases a job survives, unless it carries its own limit. The worker declares it with the queue."""
+        """How many lost leases a job survives, if it was enqueued without its own limit.
+
+        The worker declares it with the queue.
+        """
         ...
 
     @property
     def batch(self) -> BatchSize | None:
-        """One call for many jobs: `bind` then gives each one's item, and the function takes a list of them. None: one each."""
+        """Set if one call handles several jobs. None means one call per job.
+
+        `bind` returns one item per job then, and the function takes a list of items.
+        """
         ...
 
     def bind(self, lease: Lease, /) -> Bound:
-        """The arguments of this job. Raises if the payload does not fit the function."""
+        """Decode the arguments of this job. Raises if they do not fit the function."""
         ...
 
     def encode(self, value: Any, lease: Lease, /, what: str = "the result") -> bytes:
-        """A result of this job (or `what` it is), as it is stored. Raises if it cannot be."""
+        """Encode a result of this job. Raises, naming `what` it is, if it cannot be stored."""
         ...
 
 
 class Source(Protocol):
-    """What the worker needs to know of a queue."""
+    """What the worker needs to know about a queue."""
 
     @property
     def qname(self) -> QueueName:
-        """Its whole name."""
+        """Its name and tenant."""
         ...
 
     @property
     def url(self) -> str:
-        """Where its jobs are kept."""
+        """The URL of its store."""
         ...
 
     @property
     def config(self) -> QueueConfig | None:
-        """What code declares about it."""
+        """The settings that code declares for it."""
         ...
 
     @property
     def tasks(self) -> Mapping[str, Handler]:
-        """Its tasks by name. Looked at for every job: a task added later is found."""
+        """Its tasks by name. Workers look here for every job, so tasks may be added later."""
         ...
 
     @property
     def planned(self) -> Mapping[str, ScheduleSpec]:
-        """The schedules that its tasks were declared with, by id."""
+        """The schedules of its tasks, by id."""
         ...
 
     @property
     def clock(self) -> Clock | None:
-        """A test's clock; None: the machine's."""
+        """The clock that a test injects. None means this machine's clock."""
         ...
 
     def another_handle(self) -> Store:
-        """Another handle on its store, not connected yet: for the event loop of another thread."""
+        """Return a new, unconnected handle on its store, for the event loop of another thread."""
         ...
 
     def opened(self) -> AbstractAsyncContextManager[Store]:
-        """Its handle in the running event loop, which stays open for the length of the context, whoever closes the queue."""
+        """Return its store handle for the running event loop.
+
+        The handle stays open while the context lasts, even if the queue is closed meanwhile.
+        """
         ...

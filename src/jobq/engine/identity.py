@@ -1,4 +1,4 @@
-"""Who a worker is: its name, and the incarnation that tells two processes of one name apart."""
+"""The identity of a worker: its name, and an incarnation that is different for each process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from jobq.stores.base import Store
 
 
 class Identity:
-    """One worker. The incarnation begins with the machine and the process, so that others can tell when that is gone."""
+    """The name and incarnation of one worker.
+
+    The incarnation begins with the machine and the process, so that other workers of that machine
+    can tell when the process has ended.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -35,7 +39,7 @@ class Identity:
         paused: bool = False,
         draining: bool = False,
     ) -> WorkerRecord:
-        """The worker as it is now."""
+        """Return the worker's record with its present state."""
         return WorkerRecord(
             name=self.name,
             incarnation=self.incarnation,
@@ -52,24 +56,27 @@ class Identity:
 
 
 def is_gone(other: WorkerRecord) -> bool:
-    """Whether the process of a worker has surely ended. Of another machine or container nobody here can know."""
+    """Return whether the process of a worker has certainly ended.
+
+    Always False for a worker on another machine or in another container.
+    """
     machine, _, rest = other.incarnation.partition(".")
     if machine != _machine():
         return False
-    if other.pid == os.getpid():  # this process, or one before it that had the same number
+    if other.pid == os.getpid():  # this process, or an earlier one with the same pid
         return rest.partition(".")[0] != _process(os.getpid())
     try:
         os.kill(other.pid, 0)
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # it is there, and somebody else's
+        pass  # the process exists, and belongs to another user
     return False
 
 
 @cache
 def _machine() -> str:
-    """This machine since its last start, and the space of process numbers: a container has one of its own."""
+    """Identify this boot of this machine, and its pid namespace: containers have their own."""
     facts = [socket.gethostname()]
     with suppress(OSError):
         facts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
@@ -80,21 +87,24 @@ def _machine() -> str:
 
 @cache
 def _process(pid: int) -> str:
-    """This process, by chance: numbers are used again. By pid, because a fork is another one."""
+    """Identify this process by a random token, because pids are reused. A fork has another pid."""
     return secrets.token_hex(4)
 
 
 async def take_name(store: Store, record: WorkerRecord, *, ttl_ms: int) -> None:
-    """Announce a worker that is about to start. ConfigError if a live worker has its name.
+    """Announce a worker that is about to start. Raises ConfigError if a live worker has its name.
 
-    One whose process is gone, or that was silent for its ttl, gives the name up. If it wakes, its next beat tells it so."""
+    A worker whose process has ended, or that sent no beat for its ttl, loses the name. If it is
+    still running, it learns so with its next beat.
+    """
     if not (await store.beat(record, ttl_ms=ttl_ms)).displaced:
         return
     other = next((worker for worker in await store.workers() if worker.name == record.name), None)
     if other is not None and not is_gone(other):
         silent_s = max(0.0, (record.seen_ms - other.seen_ms) / 1000)
         raise ConfigError(
-            f"a worker named {record.name!r} is alive (process {other.pid} on {other.host}, last heard of {silent_s:.0f} s ago): "
-            "give this one another name, or stop that one first; a worker that died gives its name up after three missed beats"
+            f"a worker named {record.name!r} is alive (process {other.pid} on {other.host}, "
+            f"last seen {silent_s:.0f} s ago): give this worker another name, or stop the other "
+            "one first. The name of a dead worker is free after three missed beats"
         )
     await store.beat(record, ttl_ms=ttl_ms, displace=True)

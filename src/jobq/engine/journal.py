@@ -1,7 +1,8 @@
-"""What a worker logs about its runs: starts (DEBUG), ends (INFO), retries (WARNING), final failures (ERROR, with traceback).
+"""Logs the runs of a worker to the logger `jobq.job`. The rest of jobq logs to `jobq`.
 
-Every record carries `queue`, `task`, `job_id`, `attempt` and, for ends, `outcome` and `duration_ms` as attributes of its
-own, so that an application's formatter can use them. The logger is `jobq.job`; the rest of jobq logs to `jobq`.
+Starts are DEBUG, ends INFO, retries WARNING, and final failures ERROR with their traceback. Every
+log record has the attributes `queue`, `tenant`, `task`, `job_id` and `attempt`. Records of ends
+also have `outcome` and `duration_ms`. Formatters of the application can use them.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ _OUTCOMES: dict[type[AnyOutcome], str] = {
 
 
 class Journal:
-    """The log of one runner. `starts` and `ends` say whether anybody reads them; `look` asks, once per claim."""
+    """The log of one runner. `starts` and `ends` tell whether these are logged at all."""
 
     def __init__(self) -> None:
         self.starts = self.ends = False
-        self.look()
+        self.check_levels()
 
-    def look(self) -> None:
-        """Levels may change while a worker runs. Asked per claim and not per job, so that silence costs nothing."""
+    def check_levels(self) -> None:
+        """Read the log levels, which may change. Once per claim: per job it would cost time."""
         self.ends = log.isEnabledFor(logging.INFO)
         self.starts = self.ends and log.isEnabledFor(logging.DEBUG)
 
     def started(self, run: Run) -> None:
-        """The handler of a run is about to be called."""
+        """Log that the handler of a run is about to be called."""
         log.debug("%s started (attempt %d)", run, run.lease.attempt, extra=_facts(run))
 
     def ended(self, run: Run, outcome: AnyOutcome) -> None:
-        """A run ended other than by a failure; those are told by `failed`, with their reason."""
+        """Log the end of a run that did not fail. `failed` logs failures, with their reason."""
         if isinstance(outcome, (RetryLater, Fail)):
             return
         facts = _facts(run, outcome)
@@ -71,7 +72,7 @@ class Journal:
         )
 
     def failed(self, run: Run, outcome: AnyOutcome, end: End) -> None:
-        """A run failed: whether the job is retried or failed for good decides how loudly that is said."""
+        """Log a failure: WARNING if the job is retried, ERROR if it has failed for good."""
         if not isinstance(outcome, (RetryLater, Fail)):
             return
         facts, failure = _facts(run, outcome), outcome.failure

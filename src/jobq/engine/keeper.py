@@ -1,7 +1,8 @@
-"""Renews leases from a thread with its own event loop and its own store handle, where no handler can hold it up.
+"""Renews leases in a thread with a separate event loop and handle, so no handler can block it.
 
-There it also hears what concerns running jobs (a lease was lost, a job was cancelled) and says that the worker is alive.
-Code that holds the GIL for longer than a lease can stop even this; it belongs in the `process` executor.
+The thread also listens for cancels and lost leases, and announces that the worker is alive. Code
+that holds the GIL for longer than a lease still blocks it. Such code belongs in the `process`
+executor.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from jobq.stores.base import Store
 log = logging.getLogger("jobq")
 
 _BATCH = 1000
+"""Leases that one `extend` call renews."""
 
 
 class Renewer(Service):
-    """Renews every lease in `held` that is not young, until its run's timeout and grace are over."""
+    """Renews the leases in `held`, each until the timeout and grace of its run are over."""
 
     name = "lease keeper"
 
@@ -45,14 +47,17 @@ class Renewer(Service):
         self._outage = Outage(self.name, cap=max(0.05, lease_ms / 10_000))
 
     async def tick(self) -> float:
-        """One pass. Passes come every third of a lease and leave out what is younger than a sixth, so that short jobs
-        cost nothing and the others are renewed at half their lease at the latest."""
+        """Run one pass.
+
+        Passes run every third of a lease and skip leases younger than a sixth. So short jobs cost
+        nothing, and every other lease is renewed before half of it has passed.
+        """
         now = time.monotonic()
         await self.renew(older_than_s=self._lease_ms / 6000)
         return max(0.0, self._lease_ms / 3000 - (time.monotonic() - now))
 
     async def renew(self, older_than_s: float) -> None:
-        """Renew what was claimed so long ago, and tell what is heard of it."""
+        """Renew leases that were claimed longer ago, and report those lost or cancelled."""
         now = time.monotonic()
         old = now - older_than_s
         due = [
@@ -73,7 +78,7 @@ class Renewer(Service):
                 self._report(run, state)
 
     def _snapshot(self) -> list[Run]:
-        """The set belongs to another thread, which may change it while it is copied: then again."""
+        """Copy the set. Another thread may change it meanwhile: then the copy is repeated."""
         while True:
             try:
                 return list(self._held)
@@ -82,7 +87,7 @@ class Renewer(Service):
 
 
 class Keeper:
-    """The thread: renewing, listening for cancels, and the worker's pulse."""
+    """The thread that renews leases, listens for cancels and runs the worker's pulse."""
 
     def __init__(
         self,
@@ -95,8 +100,11 @@ class Keeper:
         cancel: Callable[[QueueName, str], None],
         pulse: Callable[[Store], Pulse],
     ) -> None:
-        """`open` is called in the thread, for a handle of its own. `tell` and `cancel` are called in the event loop that
-        `start` was called in; `pulse` makes the pulse for a handle."""
+        """`open` is called in the thread and returns its store handle.
+
+        `report` and `cancel` are called in the event loop that called `start`. `pulse` creates the
+        pulse for a store handle.
+        """
         self._open = open
         self._held = held
         self._worker = worker
@@ -111,13 +119,16 @@ class Keeper:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin, beside the running event loop."""
+        """Start the thread."""
         self._home = asyncio.get_running_loop()
         self._gone = self._home.create_future()
         threading.Thread(target=self._live, name="jobq keeper", daemon=True).start()
 
     async def stop(self) -> None:
-        """End the thread; returns when it is gone (or after a while: it is a daemon, and may hang on a store)."""
+        """End the thread, and wait for it.
+
+        A thread that hangs in its store is left behind after `close_timeout_ms`: it is a daemon.
+        """
         self._stopped = True
         if self._gone is None:
             return
@@ -125,7 +136,7 @@ class Keeper:
             try:
                 self._loop.call_soon_threadsafe(self._stop.set)
             except RuntimeError:
-                pass  # it is closed: the thread has ended
+                pass  # its loop is closed: the thread has ended
         await asyncio.wait([self._gone], timeout=self._settings.close_timeout_ms / 1000)
 
     # ── in the thread ──
@@ -134,7 +145,10 @@ class Keeper:
         try:
             asyncio.run(self._main())
         except Exception:
-            log.exception("the lease keeper ended; leases of worker %s will run out", self._worker)
+            log.exception(
+                "the lease keeper of worker %s failed: its leases are not renewed any more",
+                self._worker,
+            )
         finally:
             self._at_home(self._ended)
 
@@ -160,7 +174,7 @@ class Keeper:
             await store.aclose()
 
     async def _connect(self, store: Store) -> bool:
-        """True when the handle works; False when told to stop before."""
+        """Connect the handle, however long it takes. Returns False if stopped before."""
         assert self._stop is not None
         outage = Outage("lease keeper")
         while not self._stop.is_set():
@@ -172,7 +186,11 @@ class Keeper:
         return False
 
     async def _listen(self, store: Store, renewer: Renewer) -> None:
-        """Cancels, promptly. One that came before we listened is heard by looking, one that is lost with the next renewal."""
+        """Pass on cancels as soon as they are signalled.
+
+        A cancel from before this listened is found by renewing once, and one whose signal is lost
+        with the next renewal.
+        """
         outage = Outage("listening for cancels")
         while True:
             try:
@@ -195,7 +213,7 @@ class Keeper:
         try:
             self._home.call_soon_threadsafe(call, *args)
         except RuntimeError:
-            pass  # the worker's loop is closed: nobody is left to tell
+            pass  # the worker's loop is closed: it needs no reports any more
 
     def _ended(self) -> None:
         if self._gone is not None and not self._gone.done():

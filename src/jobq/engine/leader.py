@@ -1,4 +1,7 @@
-"""Who does the upkeep: one worker of a store at a time, so that a thousand workers do not tick a thousand times."""
+"""Elects one worker of a store as its leader. Only the leader runs upkeep and schedules.
+
+Without a leader, a thousand workers would tick a thousand times.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ from jobq.stores.base import Store
 
 
 class Leader:
-    """Asks for an office and remembers the answer: held, it is renewed at a third of its time; not held, asked for again
-    after about half of it, or later in a large fleet."""
+    """Asks the store for the leadership `name`, and remembers the answer.
+
+    The leader renews its leadership after a third of `ttl_ms`. Other workers ask again after about
+    half of it, or later in a large fleet.
+    """
 
     def __init__(
         self, store: Store, name: str, *, who: str, ttl_ms: int, pace: Pace | None = None
@@ -25,10 +31,10 @@ class Leader:
         self._ask_at = 0.0
 
     async def leads(self) -> bool:
-        """Whether this worker holds the office now."""
+        """Return whether this worker leads now."""
         now = time.monotonic()
         if now >= self._ask_at:
-            self._held = False  # if asking fails, nobody here believes to hold it
+            self._held = False  # also if asking fails
             self._held = await self._store.lead(self._name, who=self._who, ttl_ms=self._ttl_ms)
             rest = self._ttl_ms / 1000
             pause = rest / 3 if self._held else rest * self._pace.stretch * random.uniform(0.4, 0.6)
@@ -36,7 +42,7 @@ class Leader:
         return self._held
 
     async def resign(self) -> None:
-        """Leave the office to the next who asks, instead of letting it run out."""
+        """Give up the leadership, so that another worker need not wait until it expires."""
         if self._held:
             self._held = False
             self._ask_at = float("inf")

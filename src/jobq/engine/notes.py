@@ -1,4 +1,7 @@
-"""Progress and log lines in natural batches: one `note` in flight, what is said meanwhile rides in the next."""
+"""Sends progress and log lines of running jobs to the store, in batches.
+
+One `note` call is in flight at a time. Whatever arrives meanwhile goes with the next call.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from jobq.errors import LeaseLost, StoreUnavailable
 from jobq.stores.base import Store
 
 Round = asyncio.Future[dict[LeaseRef, LeaseState]]
-"""One `note` call: how it found each lease."""
+"""The result of one `note` call: the state of each lease."""
 
 
 class Notes:
-    """What running jobs say, on its way to the store. Belongs to the worker's event loop."""
+    """Collects notes and sends them. Belongs to the worker's event loop."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -27,12 +30,13 @@ class Notes:
     async def add(
         self, lease: LeaseRef, progress: bytes | None, lines: tuple[str, ...]
     ) -> LeaseState:
-        """Store it; returns how the store found the lease. `lost`: nothing was stored.
+        """Store progress and lines. Returns the state of the lease: if `lost`, nothing was stored.
 
-        While the store is unavailable this waits, for as long as the run may."""
-        if self._closed:  # a thread that outlived its worker
+        While the store is unavailable this waits. The run's timeout still applies.
+        """
+        if self._closed:  # the caller is a thread that outlived its worker
             raise LeaseLost(
-                f"job {lease.id} of queue {lease.queue.queue} was handed back: its worker has stopped"
+                f"job {lease.id} of queue {lease.queue.queue} was released: its worker has stopped"
             )
         loop = asyncio.get_running_loop()
         kept = self._said.setdefault(lease, (None, []))[1]
@@ -47,7 +51,7 @@ class Notes:
         return (await asyncio.shield(done))[lease]
 
     async def aclose(self) -> None:
-        """Stop; whoever still waits is told so."""
+        """Stop. Calls of `add` that still wait are cancelled."""
         self._closed = True
         if self._flusher is not None:
             self._flusher.cancel()
@@ -82,7 +86,7 @@ class Notes:
                 await asyncio.sleep(self._outage.failed(error))
             except Exception as error:
                 done.set_exception(error)
-                done.exception()  # told to those who wait; a run that was interrupted meanwhile does not
+                done.exception()  # callers get it; if all were interrupted, asyncio must not warn
                 return
             else:
                 self._outage.over()

@@ -1,4 +1,7 @@
-"""Says that the worker is there, and hears what an operator wishes of it and whether another has taken its name."""
+"""Announces the worker to its store, and receives operators' requests.
+
+It also learns here if another worker has taken the worker's name.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from jobq.engine.settings import WorkerSettings
 from jobq.stores.base import Store
 
 _SHOW_S = 0.2
-"""Seconds after a wish was heard until the next beat, which shows what came of it."""
+"""Seconds from a request to the next beat, which shows operators the worker's new state."""
 
 
 class Pulse(Service):
-    """Beats every few seconds with the worker as it is then."""
+    """Sends the worker's record to the store every few seconds."""
 
     name = "pulse"
 
@@ -36,12 +39,15 @@ class Pulse(Service):
         self._record = record
         self._on_request = on_request
         self._displaced = displaced
-        self._heard: WorkerRequest | None = (
-            None  # a wish stays in the store until another takes its place: each is passed on once
-        )
+        # A request stays in the store until another replaces it. Each is passed on once.
+        self._heard: WorkerRequest | None = None
 
     async def tick(self) -> float:
-        """One beat. The first of a large fleet says that it is there for as long as the next ones may take."""
+        """Send one beat.
+
+        When the fleet has grown, a second beat follows at once: the next one comes later than the
+        first beat's ttl allows for.
+        """
         answer = await self._store.beat(self._record(), ttl_ms=self._ttl_ms)
         if answer.displaced:
             self._displaced()
@@ -66,5 +72,5 @@ class Pulse(Service):
 
 
 def ttl_ms(settings: WorkerSettings, pace: Pace) -> int:
-    """A worker that missed three beats is gone."""
+    """Return how long a beat is valid: a worker that misses three beats counts as dead."""
     return int(3 * settings.beat_ms * pace.stretch) + 1_000

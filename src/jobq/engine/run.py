@@ -1,4 +1,4 @@
-"""One lease being worked on, from its claim until the store has its outcome."""
+"""One lease that a worker works on, from its claim until its outcome is settled."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 
 class LeaseOver(LeaseLost):
-    """The lease ended before the handler was called. The job may be another worker's by now, so it is not started."""
+    """The lease ended before the handler was called. Another worker may have the job by now."""
 
 
 class Run:
-    """Made for every job, so: attributes that most runs never set are defaults of the class."""
+    """A run is created for every job, so attributes that few runs set are defaults of the class."""
 
     task: asyncio.Task[None] | None = None
     handler: Handler | None = None
     executor: Executor | None = None
-    batch: Batch | None = None  # it shares its call with others
+    batch: Batch | None = None  # of a batch task: the runs that share its call
     timer: asyncio.TimerHandle | None = None
-    renewed: float = 0.0  # monotonic, when its lease was last renewed; set by the keeper's thread
+    renewed: float = 0.0  # monotonic: when its lease was last renewed, set by the keeper's thread
     until: float | None = None  # monotonic: its lease is not renewed past this
     timeout_s: float = 0.0
-    end: End | None = None  # what an interruption means, set before it is made
+    end: End | None = None  # why the run is interrupted, set before it is
     outcome: AnyOutcome | None = None
-    concluded = False  # its end is decided: it has an outcome, or lost its lease
-    cancelled = False  # it was asked to stop
+    concluded = False  # it has an outcome, or has lost its lease
+    cancelled = False  # the handler was asked to stop
     unfinished: asyncio.Future[None] | None = None
     _children: Children | None = None
     _inbox: Inbox | None = None
@@ -48,7 +48,7 @@ class Run:
     def __init__(self, lease: Lease, runner: Runner, since: float) -> None:
         self.lease = lease
         self.runner = runner
-        self.since = since  # monotonic, when its claim was sent: the lease is at least this old
+        self.since = since  # monotonic: when its claim was sent, so the lease is younger
 
     def __repr__(self) -> str:
         return f"<Run of {self}>"
@@ -60,23 +60,28 @@ class Run:
 
     @property
     def ref(self) -> LeaseRef:
-        """Which lease it holds."""
+        """The reference of its lease."""
         return LeaseRef(self.lease.queue, self.lease.id, self.lease.token)
 
     @property
     def late(self) -> bool:
-        """Whether its lease is over by this machine's clock: since it was claimed or renewed, a whole lease has passed."""
+        """Whether a whole lease has passed since it was claimed or renewed."""
         return time.monotonic() - max(self.since, self.renewed) > self.runner.lease_s
 
     def check(self) -> None:
-        """LeaseOver if it is too late to start. Called just before the handler, in its thread: a worker that was frozen for
-        longer than a lease must not start jobs that others have run meanwhile."""
+        """Raise LeaseOver if it is too late to start.
+
+        Called just before the handler, in the handler's thread: a worker that was frozen for longer
+        than a lease must not start jobs that other workers have run meanwhile.
+        """
         if self.late:
-            raise LeaseOver(f"{self} was not started: its lease ended before its turn came")
+            raise LeaseOver(
+                f"{self} was not started: its lease ended before its handler was called"
+            )
 
     @property
     def now_ms(self) -> int:
-        """The store's clock, as far as it is known here: its time of the claim, and what has passed since."""
+        """The store's time, estimated: the time of the claim plus what has passed since."""
         return self.lease.started_ms + int((time.monotonic() - self.since) * 1000)
 
     # ── what a handler reaches through current_job() ──
@@ -88,23 +93,23 @@ class Run:
 
     @property
     def notes(self) -> Notes:
-        """Where progress and log lines go."""
+        """Where the handler's progress and log lines are sent."""
         return self.runner.notes
 
     @property
     def store(self) -> Store:
-        """Where its job is kept."""
+        """The store of its job."""
         return self.runner.notes.store
 
     @property
     def max_retries(self) -> int:
-        """How many failures of its job are retried: by the policy of its call, else by that of its task."""
+        """How many failures of its job are retried, by the job's own policy or its task's."""
         assert self.handler is not None
         return (self.lease.retry or self.handler.retry).max_retries
 
     @property
     def children(self) -> Children:
-        """The jobs it has added."""
+        """The child jobs that it has added."""
         if self._children is None:
             self._children = Children(self.lease)
         return self._children
@@ -117,18 +122,24 @@ class Run:
         return self._inbox
 
     def encode(self, value: Any, what: str) -> bytes:
-        """A value in the job's codec. PayloadTooLarge, saying `what` it is, if it is larger than a result may be."""
+        """Encode a value in the job's codec.
+
+        Raises PayloadTooLarge, naming `what` it is, if it is larger than a result may be.
+        """
         assert self.handler is not None
         return self.handler.encode(value, self.lease, what)
 
     def save(self, value: Any) -> bytes:
-        """What `Snooze` saves."""
+        """Encode the value that `Snooze` saves."""
         return self.encode(value, "the saved value")
 
     def decode(self, data: bytes) -> Any:
-        """A value out of the job's codec."""
+        """Decode a value from the job's codec."""
         return get_codec(self.lease.codec).decode(data)
 
     async def note(self, progress: bytes | None, lines: tuple[str, ...]) -> None:
-        """Store progress and log lines; returns when that is done. If the lease is lost they are dropped and the run stops."""
+        """Store progress and log lines, and wait until that is done.
+
+        If the lease is lost they are dropped, and the run is interrupted.
+        """
         self.runner.lease_reported(self, await self.notes.add(self.ref, progress, lines))

@@ -96,7 +96,7 @@ class Runner:
 
     def start(self, leases: Iterable[Lease], since: float) -> None:
         """Run these, each in a slot already taken. `since`: when their claim was sent."""
-        self._journal.look()
+        self._journal.check_levels()
         for lease in leases:
             run = Run(lease, self, since)
             self.held.add(run)
@@ -322,7 +322,9 @@ class Runner:
         if run.batch is not None:
             self.batches.stop_run(run)
         elif run.executor is not None:
-            self.loop.call_soon(run.executor.ask, run)  # not before its first step, see _interrupt
+            self.loop.call_soon(
+                run.executor.request_stop, run
+            )  # not before its first step, see _interrupt
         else:  # it waits for its turn, and has not begun
             self._interrupt(run)
 

@@ -1,4 +1,8 @@
-"""Makes the jobs of schedules whose time has come. Any number may do this: `fire` compares and sets, so each time fires once."""
+"""Creates the jobs of due schedules.
+
+Several workers may do this at the same time: `store.fire` compares and sets, so each time fires
+once.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +21,21 @@ from jobq.stores.base import Clock, Store
 
 log = logging.getLogger("jobq")
 
-_DUE = 100
-_FIRES = 500  # per call: a schedule that catches up on everything must not hold up other writers
+_MAX_DUE = 100
+"""Schedules that one pass looks at."""
+_MAX_FIRES = 500
+"""Times that one call fires. A schedule that catches up on many must not block other writers."""
 
 
 class Scheduler(Service):
-    """Due schedules → `core.cron.plan` → `store.fire`, by one worker of the store."""
+    """Plans due schedules (`core.cron.plan`) and fires them (`store.fire`) if this worker leads."""
 
     name = "schedules"
 
     def __init__(
         self, store: Store, leader: Leader, settings: WorkerSettings, *, clock: Clock
     ) -> None:
-        """`clock` only tells catch-up how late it is; what is due is for the store to say."""
+        """`clock` only tells how late a schedule is. The store decides what is due."""
         super().__init__()
         self._store = store
         self._leader = leader
@@ -37,36 +43,34 @@ class Scheduler(Service):
         self._clock = clock
 
     async def tick(self) -> float:
-        """One bounded pass over what is due; one that found something is followed by another at once."""
+        """Run one bounded pass. If it found something due, the next pass follows at once."""
         if await self._leader.leads() and await fire_due(self._store, self._clock()):
             return 0.0
         return self._settings.schedule_ms / 1000
 
 
 async def put_planned(store: Store, specs: Iterable[ScheduleSpec], now_ms: int) -> None:
-    """Store the schedules that tasks were declared with. All workers do so, and all but the first change nothing."""
+    """Store the schedules that tasks were declared with. Storing one again changes nothing."""
     for spec in specs:
         await store.put_schedule(spec, next_ms=first_time(spec, now_ms))
 
 
 async def fire_due(store: Store, now_ms: int) -> int:
-    """Make the jobs of what is due, as far as one pass goes; how many times were dealt with."""
-    due = await store.list_schedules(due=True, limit=_DUE)
+    """Create jobs of due schedules, up to the limits of one pass. Returns how many times fired."""
+    due = await store.list_schedules(due=True, limit=_MAX_DUE)
     fires = [fire for record in due for fire in _planned(record, now_ms)]
-    for start in range(0, len(fires), _FIRES):
-        await _fire(store, fires[start : start + _FIRES])
+    for start in range(0, len(fires), _MAX_FIRES):
+        await _fire(store, fires[start : start + _MAX_FIRES])
     return len(fires)
 
 
 def _planned(record: ScheduleRecord, now_ms: int) -> list[Fire]:
-    """What is due by the store's clock is due, however far this machine's is behind."""
+    """Plan a schedule that is due by the store's clock, even if this machine's clock is behind."""
     try:
         return plan(record, max(now_ms, record.next_ms or 0))
-    except (
-        Exception
-    ):  # a newer version may know more than this one: nobody else's schedule waits for it
+    except Exception:  # written by a newer version, perhaps: the other schedules must go on
         log.exception(
-            "schedule %s of queue %s cannot be worked out here",
+            "schedule %s of queue %s cannot be planned by this version of jobq and is skipped",
             record.spec.id,
             record.spec.queue.queue,
         )
@@ -74,8 +78,11 @@ def _planned(record: ScheduleRecord, now_ms: int) -> list[Fire]:
 
 
 async def _fire(store: Store, fires: Sequence[Fire]) -> None:
-    """All at once. If the store refuses one of the jobs (its queue has become keyed, say), one by one, and that time is
-    left out: tried again and again it would never be another, and all other schedules would wait."""
+    """Fire all of them in one call, or one by one if the store refuses a job.
+
+    A job is refused if its queue has become keyed, for example. Its time is skipped, because trying
+    it again forever would block all other schedules.
+    """
     try:
         await store.fire(fires)
         return
@@ -85,7 +92,7 @@ async def _fire(store: Store, fires: Sequence[Fire]) -> None:
         if len(fires) == 1:
             fire = fires[0]
             log.error(
-                "schedule %s of queue %s: its job was refused: %s",
+                "schedule %s of queue %s: the store refused its job, so this time is skipped: %s",
                 fire.schedule,
                 fire.queue.queue,
                 error,

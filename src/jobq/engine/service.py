@@ -1,4 +1,4 @@
-"""The shape of every background loop: `tick()` is one pass, `run()` repeats it and survives a store that is away."""
+"""The base class of background loops: `tick()` is one pass, `run()` repeats it through outages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("jobq")
 
 
 class Outage:
-    """How long to wait before the next try, and one log line per outage instead of one per try."""
+    """Computes the delay before the next try, and logs an outage once instead of once per try."""
 
     def __init__(self, what: str, *, base: float = 0.05, cap: float = 5.0) -> None:
         self._what = what
@@ -23,7 +23,10 @@ class Outage:
         self._since = 0.0
 
     def failed(self, error: BaseException) -> float:
-        """A try failed: seconds until the next one. Half of it is chance, so that a fleet does not return in step."""
+        """Record a failed try. Returns the seconds until the next one.
+
+        Up to half of the delay is random, so that a fleet does not retry in step.
+        """
         if self._tries == 0:
             self._since = time.monotonic()
             expected = isinstance(error, (StoreUnavailable, TimeoutError))
@@ -38,7 +41,7 @@ class Outage:
         return delay * random.uniform(0.5, 1.0)
 
     def over(self) -> None:
-        """A try worked."""
+        """Record that a try worked."""
         if self._tries:
             log.info(
                 "%s: works again after %.1f s and %d tries",
@@ -54,7 +57,7 @@ def _describe(error: BaseException) -> str:
 
 
 class Service:
-    """One noun, one loop. Subclasses say `name` and what one pass does."""
+    """A loop that runs until it is stopped. Subclasses define `name` and `tick`."""
 
     name = "service"
 
@@ -64,11 +67,11 @@ class Service:
         self._outage = Outage(self.name)
 
     async def tick(self) -> float:
-        """One pass; answers the seconds until the next one is due."""
+        """Run one pass. Returns the seconds until the next one."""
         raise NotImplementedError
 
     async def run(self) -> None:
-        """Passes until `stop()`. Nothing a store does ends it."""
+        """Run passes until `stop()`. A pass that raises only delays the next one."""
         while not self._stopping:
             try:
                 rest = await self.tick()
@@ -78,7 +81,7 @@ class Service:
             await self._rest(rest)
 
     def stop(self) -> None:
-        """The pass under way is the last one."""
+        """End the loop after the current pass."""
         self._stopping = True
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)

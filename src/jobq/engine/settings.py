@@ -1,4 +1,4 @@
-"""The numbers a worker runs by. What users choose comes from `Worker(…)`; the rest is here with its reason."""
+"""The intervals and timeouts that a worker uses. Users set some of them with `Worker(…)`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """Times in ms. `poll_ms`, `beat_ms` and how often an office is asked for grow with the fleet (core/pace.py)."""
+    """Times are in milliseconds.
+
+    In a large fleet `poll_ms`, `beat_ms` and the interval between attempts to lead grow with the
+    number of workers (core/pace.py).
+    """
 
     concurrency: int = 100
     lease_ms: int = 15_000
     drain_ms: int = 30_000
-    last_chance_ms: int = (
-        60_000  # nothing else is claimed for so long beside a job whose next stall fails it
-    )
-    grace_ms: int = 5_000  # from asking a run to stop until it is settled without its consent
-    poll_ms: int = 5_000  # signals can be lost: an idle worker looks this often
-    exchange_timeout_ms: int = (
-        30_000  # an exchange unanswered for so long is repeated (safe: same call id)
-    )
-    close_timeout_ms: int = 10_000  # what a stopping worker gives a store that does not answer
+    # The longest time without claims while a job on its last chance runs.
+    last_chance_ms: int = 60_000
+    # From asking a run to stop until it is settled although its handler still runs.
+    grace_ms: int = 5_000
+    # An idle worker claims this often even if nothing wakes it, because signals can be lost.
+    poll_ms: int = 5_000
+    # An exchange without an answer is repeated. That is safe: the call has the same name.
+    exchange_timeout_ms: int = 30_000
+    # How long a stopping worker waits for a store that does not answer.
+    close_timeout_ms: int = 10_000
     beat_ms: int = 5_000
     tick_ms: int = 5_000
     schedule_ms: int = 1_000
-    leadership_ms: int = 15_000  # how long upkeep goes undone when the worker that led it dies
+    # How long the store goes without upkeep when the worker that leads dies.
+    leadership_ms: int = 15_000

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT for a worker: caught while it runs, and given back when it has stopped."""
+"""Catches SIGTERM and SIGINT while a worker runs, and restores the handlers afterwards."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def signals_caught(told: Callable[[signal.Signals], None], *, last: bool = False) -> Iterator[None]:
-    """Call `told` in the running event loop for each signal, while the context lasts.
+def signals_caught(
+    notify: Callable[[signal.Signals], None], *, last: bool = False
+) -> Iterator[None]:
+    """Call `notify` in the running event loop for each SIGTERM and SIGINT while the context lasts.
 
-    Only where signals can be caught (the main thread). `last`: the process ends after this, so a signal that arrives later
-    is ignored. With the default action it would turn an orderly exit into a death by that signal."""
+    Does nothing outside the main thread, where signals cannot be caught. With `last`, the process
+    is about to exit, so signals that arrive after the context are ignored: the default action would
+    turn an orderly exit into a death by signal.
+    """
     loop = asyncio.get_running_loop()
     numbers: list[signal.Signals] = []
     for number in _SIGNALS:
         try:
-            loop.add_signal_handler(number, told, number)
+            loop.add_signal_handler(number, notify, number)
             numbers.append(number)
         except (NotImplementedError, RuntimeError, ValueError):
             break
@@ -35,7 +39,11 @@ def signals_caught(told: Callable[[signal.Signals], None], *, last: bool = False
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, numbers: list[signal.Signals]) -> None:
-    """Removing the loop's handler restores the default action for a moment. Blocked signals wait until that is over."""
+    """Ignore these signals from now on.
+
+    Removing the loop's handler restores the default action for a moment, so signals are blocked
+    until they are ignored.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         for number in numbers:

@@ -1,4 +1,7 @@
-"""How many more jobs may run. A slot is taken before a claim is sent and free when its run has really ended."""
+"""Counts how many more jobs may run.
+
+A slot is taken before a claim is sent, and free again when nothing of its run is left.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ import asyncio
 
 
 class Bell:
-    """Wakes the one who waits. Ringing with nobody waiting does nothing: look first, then wait, with no await between."""
+    """Wakes the task that waits for it.
+
+    Ringing does nothing if no task waits. So check the condition first, then wait, with no await in
+    between.
+    """
 
     __slots__ = ("_future",)
 
@@ -14,13 +21,13 @@ class Bell:
         self._future: asyncio.Future[None] | None = None
 
     def ring(self, *_: object) -> None:
-        """Wake."""
+        """Wake the waiting task."""
         future = self._future
         if future is not None and not future.done():
             future.set_result(None)
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Until the next ring, or the timeout."""
+        """Wait until the next ring, or for `timeout` seconds."""
         self._future = future = asyncio.get_running_loop().create_future()
         try:
             if timeout is None:
@@ -32,7 +39,10 @@ class Bell:
 
 
 class Slots:
-    """The worker's concurrency, shared by its stations (one per store). Fair: who found none is left a share."""
+    """The worker's concurrency, shared by its stations (one per store).
+
+    A station that finds no free slot gets a share of those that come free.
+    """
 
     __slots__ = ("_hungry", "free", "total")
 
@@ -41,20 +51,23 @@ class Slots:
         self.free = total
         self._hungry: set[Bell] = set()
 
-    def take(self, bell: Bell, most: int) -> int:
-        """Take what is free up to `most`, or a fair share while others wait. With none, `bell` rings when one comes free."""
+    def take(self, bell: Bell, limit: int) -> int:
+        """Take up to `limit` free slots, or a fair share of them while other stations wait.
+
+        Returns how many were taken. If there is none, `bell` rings when one comes free.
+        """
         hungry = self._hungry
         if not self.free:
             hungry.add(bell)
             return 0
         if hungry:
             hungry.discard(bell)
-        taken = min(most, self.free if not hungry else max(1, self.free // (len(hungry) + 1)))
+        taken = min(limit, self.free if not hungry else max(1, self.free // (len(hungry) + 1)))
         self.free -= taken
         return taken
 
     def give(self, count: int) -> None:
-        """Slots come free."""
+        """Free `count` slots."""
         self.free += count
         if self._hungry and count:
             for bell in self._hungry:

@@ -1,4 +1,4 @@
-"""Upkeep for what nobody's claim takes care of: queues without workers, retention, the event log's end."""
+"""Runs the store's upkeep: queues that no worker claims from, retention, the event log's end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from jobq.engine.settings import WorkerSettings
 from jobq.stores.base import Store
 
 _STEPS = 500
+"""Steps of upkeep per call. Bounded, so that one call does not block claims for long."""
 
 
 class Ticker(Service):
-    """`store.tick` every few seconds, by one worker of the store; without a rest while there is more to do."""
+    """Calls `store.tick` every few seconds if this worker leads, without a pause if more is due."""
 
     name = "upkeep"
 
@@ -22,7 +23,7 @@ class Ticker(Service):
         self._settings = settings
 
     async def tick(self) -> float:
-        """One bounded pass."""
+        """Run one bounded pass."""
         if await self._leader.leads() and await self._store.tick(limit=_STEPS) >= _STEPS:
             return 0.0
         return self._settings.tick_ms / 1000

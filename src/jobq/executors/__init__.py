@@ -1,6 +1,7 @@
-"""Where handlers run: `inline` (async, in the worker's event loop), `thread` (plain functions), later `process` and `command`.
+"""Executors call handlers: `inline` runs coroutines in the worker's event loop, `thread` functions.
 
-Two-phase stop in all of them: `ask`, and past its grace (or at once, where nothing can be asked) the run's task is cancelled.
+`process` and `command` will come later. All of them stop a run in two steps: `request_stop` asks
+the handler, and after a grace period the run's task is cancelled.
 """
 
 from __future__ import annotations
@@ -12,41 +13,43 @@ from typing import Any, Protocol
 from jobq.errors import ConfigError
 from jobq.executors.running import Running
 
-# name → module with `open()`; imported when a task asks for it
+# Name → module with `open()`. It is imported when a task first needs it.
 _MODULES = {"inline": "jobq.executors.inline", "thread": "jobq.executors.thread"}
 
 
 class Executor(Protocol):
-    """One way to run functions, for one event loop."""
+    """Calls functions for one event loop."""
 
     def call(
         self, run: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
-        """Run `fn` to its end; awaited in the run's own task.
+        """Call `fn` and return its result. Awaited in the task of the run.
 
-        Cancelled, it answers at once. If what it started goes on all the same, it sets `run.unfinished` to a future that is
-        done when that has ended, and the run's slot stays taken until then."""
+        When cancelled, it returns at once. If the function goes on nevertheless, the executor sets
+        `run.unfinished` to a future that is done when the function has ended. The run keeps its
+        slot until then.
+        """
         ...
 
-    def ask(self, run: Running) -> None:
-        """Its job was cancelled (`run.cancelled` is set): ask the function to stop, as far as that can be asked."""
+    def request_stop(self, run: Running) -> None:
+        """Ask the function to stop, if there is a way: its job was cancelled."""
         ...
 
     async def aclose(self) -> None:
-        """No more calls; give back what is idle. Waits for nobody's code."""
+        """Release idle resources. Does not wait for functions that still run."""
         ...
 
 
 def open_executor(name: str) -> Executor:
-    """The executor of that name, for the running event loop."""
+    """Return the executor of that name for the running event loop."""
     executor: Executor = import_module(_MODULES[check_executor(name)]).open()
     return executor
 
 
 def check_executor(name: str) -> str:
-    """ConfigError if there is no executor of that name."""
+    """Return the name. Raises ConfigError if there is no executor of that name."""
     if name not in _MODULES:
         raise ConfigError(
-            f"executor={name!r} is not one of those this version has: {', '.join(_MODULES)}"
+            f"there is no executor {name!r} in this version: use one of {', '.join(_MODULES)}"
         )
     return name

@@ -1,4 +1,4 @@
-"""Async handlers, in the worker's own event loop."""
+"""Runs async handlers in the worker's event loop."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from jobq.executors.running import Running
 
 
 class InlineExecutor:
-    """The call itself: the run's task is the handler's task, so cancelling the one cancels the other."""
+    """Calls the handler in the run's task, so that cancelling the task cancels the handler."""
 
     def call(
         self, run: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
-        """The handler's coroutine."""
+        """Return the handler's coroutine."""
         coroutine: Awaitable[Any] = fn(*args, **kwargs)
         return coroutine
 
-    def ask(self, run: Running) -> None:
-        """CancelledError at its next `await`: it may clean up, and even finish."""
+    def request_stop(self, run: Running) -> None:
+        """Raise CancelledError at the handler's next `await`. It may clean up, and even finish."""
         if run.task is not None:
             run.task.cancel("the job was cancelled")
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 def open() -> InlineExecutor:
-    """For the running event loop."""
+    """Return an executor for the running event loop."""
     return InlineExecutor()

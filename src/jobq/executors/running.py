@@ -15,14 +15,14 @@ from jobq.stores.base import Store
 
 
 class Running(Protocol):
-    """A run, as far as its handler and its executor may see it."""
+    """A run, as its handler and its executor see it."""
 
     lease: Lease
     cancelled: bool
     task: asyncio.Task[None] | None
-    unfinished: (
-        asyncio.Future[None] | None
-    )  # set by an executor that was told to stop and cannot yet: the slot stays taken
+    # Set by an executor whose function goes on after the run was cancelled. The run keeps its slot
+    # until the future is done.
+    unfinished: asyncio.Future[None] | None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -31,7 +31,7 @@ class Running(Protocol):
 
     @property
     def store(self) -> Store:
-        """Where its job is kept."""
+        """The store of its job."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class Running(Protocol):
 
     @property
     def children(self) -> Children:
-        """The jobs it has added."""
+        """The child jobs that it has added."""
         ...
 
     @property
@@ -50,19 +50,25 @@ class Running(Protocol):
         ...
 
     def check(self) -> None:
-        """Executors call this just before the function, where it runs. Raises if the lease is over: then nothing is called."""
+        """Raise if the lease is over.
+
+        Executors call this just before the function, in the thread in which it runs.
+        """
         ...
 
     def encode(self, value: Any, what: str) -> bytes:
-        """A value in the job's codec, if it is not larger than a result may be; `what` names it where it is."""
+        """Encode a value in the job's codec. If it is too large, the error names `what` it is."""
         ...
 
     def decode(self, data: bytes) -> Any:
-        """A value out of the job's codec."""
+        """Decode a value from the job's codec."""
         ...
 
     async def note(self, progress: bytes | None, lines: tuple[str, ...]) -> None:
-        """Store progress and log lines; returns when that is done. If the lease is lost they are dropped and the run stops."""
+        """Store progress and log lines, and wait until that is done.
+
+        If the lease is lost they are dropped, and the run is interrupted.
+        """
         ...
 
 

@@ -1,7 +1,10 @@
-"""Plain functions, in threads. A thread cannot be stopped: it can only look at `current_job().cancelled`.
+"""Runs plain functions in threads.
 
-Not concurrent.futures: its threads hold up the end of the process until they return, also those whose jobs were long
-handed back, and it wakes the event loop once per call. Here threads are daemons, and what finishes together wakes it once.
+A thread cannot be stopped from outside. Its function can check `current_job().cancelled`.
+
+concurrent.futures is not used, for two reasons. Its threads delay the exit of the process until
+they return, even if their jobs were released long ago: the threads here are daemons. And it wakes
+the event loop once per call: here, calls that finish together wake it once.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from jobq.executors.running import Running
 
 
 class _Work:
-    """One call on its way through a thread."""
+    """One call of a function."""
 
     __slots__ = (
         "abandoned",
@@ -53,7 +56,7 @@ class _Work:
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """In the thread. A call abandoned before a thread took it up is left out."""
+        """Call the function, in the thread. Does nothing if the call was cancelled before."""
         if self.abandoned:
             return
         try:
@@ -64,7 +67,7 @@ class _Work:
 
 
 class ThreadExecutor:
-    """As many threads as calls were ever under way at once: the worker's slots bound them, so no call queues for a thread."""
+    """Has a thread for each call, so no call waits. The worker's slots limit their number."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -77,7 +80,7 @@ class ThreadExecutor:
     def call(
         self, run: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
-        """The function's result. Cancelled, the thread goes on and the run lingers."""
+        """Return the function's result. If cancelled, the thread goes on (`run.unfinished`)."""
         return self._call(run, _Work(run, fn, args, kwargs, self._loop.create_future()))
 
     async def _call(self, run: Running, work: _Work) -> Any:
@@ -88,7 +91,7 @@ class ThreadExecutor:
         try:
             await work.done
         except asyncio.CancelledError:
-            if work.done.cancelled():  # else it had finished in the same moment
+            if work.done.cancelled():  # else it has just finished
                 work.abandoned = True
                 run.unfinished = work.unfinished = self._loop.create_future()
             raise
@@ -96,14 +99,14 @@ class ThreadExecutor:
             try:
                 raise work.error
             finally:
-                work.error = None  # or the error's traceback would hold itself
+                work.error = None  # else the error and its traceback would refer to each other
         return work.value
 
-    def ask(self, run: Running) -> None:
-        """The function has to look at `current_job().cancelled`."""
+    def request_stop(self, run: Running) -> None:
+        """Do nothing: the function has to check `current_job().cancelled`."""
 
     async def aclose(self) -> None:
-        """Idle threads end; a busy one ends when its function returns."""
+        """End idle threads. A busy one ends when its function returns."""
         for _ in range(self._threads):
             self._todo.put(None)
         self._threads = 0
@@ -115,20 +118,23 @@ class ThreadExecutor:
         ).start()
 
     def _work(self) -> None:
-        """A thread's life."""
+        """Run calls until there is None: the body of a thread."""
         while (work := self._todo.get()) is not None:
             work.run()
             self._finished.append(work)
-            del work  # an idle thread holds nobody's arguments
+            del work  # an idle thread must not keep the arguments alive
             if not self._notified:
                 self._notified = True
                 try:
                     self._loop.call_soon_threadsafe(self._collect)
                 except RuntimeError:
-                    return  # the loop is gone, and with it whoever waited
+                    return  # the loop is closed: nothing waits for the result
 
     def _collect(self) -> None:
-        """In the loop: answer what has finished. `_notified` falls first, so that nothing appended later is missed."""
+        """Complete the calls that have finished, in the event loop.
+
+        `_notified` is reset first, so that a call that finishes meanwhile is not missed.
+        """
         self._notified = False
         while self._finished:
             work = self._finished.popleft()
@@ -140,5 +146,5 @@ class ThreadExecutor:
 
 
 def open() -> ThreadExecutor:
-    """For the running event loop."""
+    """Return an executor for the running event loop."""
     return ThreadExecutor(asyncio.get_running_loop())
