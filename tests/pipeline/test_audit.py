@@ -321,6 +321,6 @@ def test_the_audits_table_is_readable_at_80_columns() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(name in text for name in (*books, "tenant/queue", "12,345,678", "123,456", "12,345"))
     assert remarks(found) == [
-        "umbrella/thumbnails-large: violated; 2 × resurrected; 12,345 lives too many ended",
+        "umbrella/thumbnails-large: violated; 2 × resurrected; 12,345 more lives ended than started",
         "0 of 1 queues proved",
     ]

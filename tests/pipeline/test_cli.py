@@ -29,7 +29,7 @@ def run(where: Path, command: str) -> Result:
     [
         (
             "run --once --lake @/lake --source files://@/missing",
-            "there are no events to read in @/missing",
+            "no events to read in @/missing",
         ),
         ("run --once --lake @/lake --source valkey://localhost:1", "no answer from localhost:1"),
         (
@@ -81,6 +81,6 @@ def test_a_folder_that_is_no_lake_is_an_error_and_is_not_made(where: Path, comma
     done = run(where, f"{command} --lake @/typo")
     assert (done.exit_code, done.output.splitlines()[-1]) == (
         1,
-        f"Error: there is no lake in {where}/typo: `jq-pipeline run` makes one",
+        f"Error: there is no lake in {where}/typo: `jq-pipeline run` creates one",
     )
     assert not (where / "typo").exists()

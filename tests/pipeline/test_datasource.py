@@ -81,7 +81,7 @@ def test_rows_that_are_no_jobs_are_reported_and_the_others_accepted(
     assert kept["row"] == {"n": 2, "_priority": -7}
     assert "priority" in kept["why"]
     assert with_queue(url, Queue.counts)[State.WAITING] == 2
-    with pytest.raises(Exception, match="1 rows are no valid jobs"):
+    with pytest.raises(Exception, match="1 rows are not valid jobs"):
         write(frame, url, failOnRejected="true")
 
 
@@ -195,5 +195,5 @@ def test_what_is_missing_is_said(spark: SparkSession, url: str) -> None:
         spark.range(1).write.format("jobq").option("url", url).mode("append").save()
     with pytest.raises(Exception, match=r"no column 'invoce' \(did you mean 'invoice'\?\)"):
         write(spark.createDataFrame([("i-1",)], "invoice string"), url, id="invoce")
-    with pytest.raises(Exception, match="memory:// lives in one process"):
+    with pytest.raises(Exception, match="memory:// is visible in one process only"):
         spark.read.format("jobq").options(url="memory://", queue="mail").load().collect()

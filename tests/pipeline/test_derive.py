@@ -179,7 +179,7 @@ def test_without_targets_there_is_nothing_to_attain(lake: Lake, history: History
 def test_targets_that_say_nothing_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "slo.yaml"
     file.write_text("targets:\n  - {name: odd, objective: 0.9}\n")
-    with pytest.raises(ConfigError, match="must have one of start_within"):
+    with pytest.raises(ConfigError, match="must have exactly one of start_within"):
         load_targets(str(file))
     file.write_text(
         "targets:\n  - {name: fast, queue: mail, start_within: 250ms, objective: 0.9}\n"

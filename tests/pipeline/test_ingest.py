@@ -275,7 +275,7 @@ def test_a_lake_is_not_opened_in_another_format(
     lake: Lake, history: History, spark: SparkSession
 ) -> None:
     take_in(lake, history.life("a").lines)
-    with pytest.raises(ConfigError, match="is kept as parquet"):
+    with pytest.raises(ConfigError, match="has the format parquet"):
         Lake(spark, lake.root, format="delta")
 
 

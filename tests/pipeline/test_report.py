@@ -52,7 +52,7 @@ def test_the_page_tells_the_whole_story_and_fetches_nothing(lake: Lake, tmp_path
 
 
 def test_an_empty_lake_has_no_story(lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no events in that time"):
+    with pytest.raises(ConfigError, match="has no events in this period"):
         write_report(lake, tmp_path / "report.html")
 
 

@@ -1,9 +1,10 @@
-"""The Spark pipeline: lifecycle events into a lake, an audit over it, and reports. `jq-pipeline` is its command.
+"""The Spark pipeline: load job events into a lake, audit it, and write reports.
 
-sources   Kafka, files or a store's event log, all as one column of JSON lines
-tables    what the lake holds: names, schemas, partitions
-lake      where it holds it: idempotent publishing, replacing of partitions, the record of batches
-transforms/   pure DataFrame → DataFrame; each ends with the select of its table
-jobs/     read → transform → write, and no logic
-datasource/   format("jobq"): DataFrames into jobs, jobs and events into DataFrames
+cli/          jq-pipeline
+sources       where events come from: Kafka, files, or a store's event log
+tables        the lake's tables: names, schemas, partitions
+lake          the lake's files and state: idempotent publishing, replacing partitions
+transforms/   pure functions from DataFrame to DataFrame; each ends with its table's columns
+jobs/         read, transform, write
+datasource/   format("jobq"): write DataFrames as jobs, read jobs and events as DataFrames
 """

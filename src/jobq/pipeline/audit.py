@@ -1,8 +1,9 @@
-"""`jq-pipeline audit`: does the lake prove that every accepted job ended once or is still held?
+"""The audit: check from the lake that every accepted job ended exactly once or is still held.
 
-The verdict per tenant and queue is `proved`, `violated`, or `unprovable`: where the store's log lost entries at its hard cap
-(a gap), or where the lake has not caught up with the store it is compared with, faults may have an innocent reason. Compared
-with a store, every queue of it is audited, also one of which nothing ever reached the lake. No queue at all proves nothing.
+Each queue gets a verdict: `proved`, `violated` or `unprovable`. It is `unprovable` where faults may
+have an innocent reason: the store's log dropped entries at its size limit (a gap), or the lake is
+behind the store. If a store is given, all its queues are audited, including those of which no event
+reached the lake. A lake without any queue is `unprovable`.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ Verdict = Literal["proved", "violated", "unprovable"]
 
 
 class StoreView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store says of a queue: how many jobs stand where, and the positions its log has reached (one per partition)."""
+    """A queue in the store: its jobs per state, and where its log ends (per partition)."""
 
     counts: Mapping[str, int]
     positions: tuple[str, ...] = ()
 
 
 class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue's books."""
+    """The counts of one queue. Lives are counted, because a rerun starts a new life of a job."""
 
     tenant: str
     queue: str
     events: int
     jobs: int
-    accepted: int  # lives begun by enqueueing
-    rerun: int  # lives begun by rerun
-    carried: int  # jobs whose beginning retention has removed
+    accepted: int  # lives started by enqueueing
+    rerun: int  # lives started by a rerun
+    carried: int  # jobs whose first events were removed by retention
     completed: int
     failed: int
     cancelled: int
@@ -51,11 +52,11 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
     gap_from_ms: int | None = None
     gap_to_ms: int | None = None
     store: StoreView | None = None
-    behind: bool = False  # the store's log goes on after what the lake has
+    behind: bool = False  # the store's log has events that the lake does not have
 
     @property
     def missing(self) -> int:
-        """Lives begun, less those ended and held: 0 if the books balance."""
+        """Lives started, minus lives ended and held. 0 if the counts balance."""
         return (
             self.accepted
             + self.rerun
@@ -68,7 +69,7 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def differs(self) -> dict[str, tuple[int, int]]:
-        """States in which the store holds another number of jobs than the lake: (lake, store)."""
+        """States whose number of jobs differs: state → (in the lake, in the store)."""
         if self.store is None:
             return {}
         pairs = {
@@ -79,11 +80,13 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> list[str]:
-        """In words, the worst first."""
+        """Descriptions of all faults and differences, the worst first."""
         found = [f"{n:,} × {fault}" for fault, n in self.faults.items() if n]
         if self.missing:
             found.append(
-                f"{abs(self.missing):,} lives {'without an end or a place' if self.missing > 0 else 'too many ended'}"
+                f"{self.missing:,} lives neither ended nor held"
+                if self.missing > 0
+                else f"{-self.missing:,} more lives ended than started"
             )
         found += [
             f"{state}: {lake:,} in the lake, {store:,} in the store"
@@ -93,7 +96,7 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """`violated` only by what neither a gap nor a lake that is behind could explain."""
+        """`violated` only if neither a gap nor a lake that is behind can explain the faults."""
         certain = any(n for fault, n in self.faults.items() if not FAULTS[fault])
         if certain:
             return "violated"
@@ -103,13 +106,13 @@ class QueueAudit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """All queues."""
+    """The audit of all queues."""
 
     queues: tuple[QueueAudit, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of them; where there are none, nothing is proved."""
+        """The worst verdict of all queues. Without queues: `unprovable`."""
         verdicts = {queue.verdict for queue in self.queues} or {"unprovable"}
         return (
             "violated"
@@ -126,9 +129,10 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def audit(lake: Lake, *, store: str | None = None, examples: str | None = None) -> Audit:
-    """Go through the whole lake once. `store`: a URL to compare with. `examples`: a folder for the events at fault.
+    """Audit the whole lake.
 
-    ConfigError if there is no lake."""
+    `store` is the URL of a store to compare with. Faulty events are written to the folder
+    `examples`. Raises ConfigError if there is no lake."""
     rows = judged(lake.require().read(EVENTS), lake.state.horizon)
     found = [_queue_audit(row) for row in balance(rows).collect()]
     if examples and any(sum(queue.faults.values()) for queue in found):
@@ -140,7 +144,7 @@ def audit(lake: Lake, *, store: str | None = None, examples: str | None = None) 
             asyncio.run(_views(store, [(queue.tenant, queue.queue) for queue in found])),
         )
     done = Audit(queues=tuple(found))
-    # For the report, which shows when the lake was last audited and with what result.
+    # The report shows the time and the verdict of the last audit.
     note = {"at_ms": int(time.time() * 1000), "verdict": done.verdict, "queues": len(found)}
     lake.files.write(f"{lake.root}/_jobq/audit.json", msgspec.json.encode(note).decode())
     return done
@@ -149,7 +153,7 @@ def audit(lake: Lake, *, store: str | None = None, examples: str | None = None) 
 def _compared(
     lake: Lake, found: list[QueueAudit], views: Mapping[tuple[str, str], StoreView]
 ) -> list[QueueAudit]:
-    """The queues with what the store says of them, and those that only the store has."""
+    """Add the store's view to each queue, and add queues that only the store has."""
     known = {(queue.tenant, queue.queue): queue for queue in found}
     late = _behind(lake, views)
     return [
@@ -159,7 +163,7 @@ def _compared(
 
 
 def _nothing(tenant: str, queue: str) -> QueueAudit:
-    """The books of a queue of which the lake has no event."""
+    """The audit of a queue of which the lake has no event."""
     return QueueAudit(
         tenant=tenant,
         queue=queue,
@@ -178,18 +182,18 @@ def _nothing(tenant: str, queue: str) -> QueueAudit:
 
 
 def _behind(lake: Lake, views: Mapping[tuple[str, str], StoreView]) -> set[tuple[str, str]]:
-    """The queues whose log has reached a position of which the lake has no event."""
+    """The queues whose log ends at a position that the lake does not have."""
     ends = [(*queue, position) for queue, view in views.items() for position in view.positions]
     if not ends:
         return set()
     wanted = lake.spark.createDataFrame(ends, "tenant string, queue string, position string")
     events = lake.read(EVENTS).select("tenant", "queue", "id")
-    # log-position-n-incarnation; of jobq 0.1, log-position-n (core/wire.py)
-    there_by_then = F.regexp_like(
+    # An id is log-position-n-incarnation; jobq 0.1 wrote log-position-n (core/wire.py).
+    at_position = F.regexp_like(
         events.id, F.concat(F.lit("^[^-]+-"), "position", F.lit("-[0-9]+(-[0-9a-f]{8})?$"))
     )
     arrived = F.broadcast(wanted).join(
-        events, (wanted.tenant == events.tenant) & (wanted.queue == events.queue) & there_by_then
+        events, (wanted.tenant == events.tenant) & (wanted.queue == events.queue) & at_position
     )
     there = {
         tuple(row)
@@ -212,7 +216,7 @@ def _queue_audit(row: Row) -> QueueAudit:
 
 
 async def _views(url: str, in_lake: Sequence[tuple[str, str]]) -> dict[tuple[str, str], StoreView]:
-    """Of these queues and of all others of the store, except those that nothing was ever put in."""
+    """The store's view of these queues and of all its other queues that were ever used."""
     async with LogReader(url) as log:
         names = {*in_lake, *((name.tenant, name.queue) for name in await log.queues())}
         views = {

@@ -1,4 +1,4 @@
-"""What went wrong, in one line: Spark hands errors on with the whole way they came."""
+"""Find the one line of a Spark error that a user needs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pyspark.errors import PySparkException
 
 from jobq.errors import ConfigError
 
-# As Python prints it at the end of a traceback, which is how an error of a Python worker arrives at the driver.
+# An error of a Python worker arrives at the driver as a traceback, which ends with this line.
 _OURS = re.compile(r"^jobq\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 def jobq_message(error: PySparkException) -> str | None:
-    """What jobq said in a Python worker; None if it was not jobq that failed."""
+    """The message of a jobq error that a Python worker raised, or None if it was another error."""
     said = _OURS.findall(str(error))
     return said[-1] if said else None
 
 
 @contextmanager
 def as_config_error(what: str) -> Iterator[None]:
-    """What Spark says to an input that the user named is a ConfigError: a path that is not there, say."""
+    """Turn Spark's errors about a user's input, e.g. a missing path, into ConfigError."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as e:

@@ -1,8 +1,10 @@
-"""How a table lies on disk. Two formats with the same few operations, each idempotent: a crash is repaired by repeating.
+"""The file formats of a lake, Parquet and Delta. Operations can be repeated after a crash.
 
-Parquet: folders of files. A batch's files carry its name, so that publishing it again replaces them, and a partition is
-replaced by swapping its folder: a reader that lists files in that very moment may have to read again.
-Delta: the same as transactions, for lakes with many readers at once.
+Parquet: folders of files. The files of a batch carry its name, so publishing a batch again replaces
+them. A partition is replaced by swapping its folder, and a reader that lists the files at that
+moment may have to read again.
+
+Delta: the same operations as transactions, for lakes with concurrent readers.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pyspark.sql import functions as F
 from jobq.pipeline.fs import Files
 from jobq.pipeline.tables import Table
 
-# Values that hardly ever repeat: a dictionary for them is built only to be given up.
+# Columns whose values hardly repeat. Parquet would build a dictionary for them and then discard it.
 _SELDOM_REPEATED = (
     "id",
     "job",
@@ -27,8 +29,8 @@ _SELDOM_REPEATED = (
     "finished_at",
     "ended_at",
 )
-PLAIN = {f"parquet.enable.dictionary#{name}": "false" for name in _SELDOM_REPEATED}
-"""Options for writing Parquet."""
+PARQUET_OPTIONS = {f"parquet.enable.dictionary#{name}": "false" for name in _SELDOM_REPEATED}
+"""Options for writing Parquet files."""
 
 
 class Part(NamedTuple):
@@ -38,50 +40,50 @@ class Part(NamedTuple):
     hour: int | None = None
 
     def path(self) -> str:
-        """Its folder."""
+        """The partition's folder, relative to the table."""
         return f"day={self.day}" if self.hour is None else f"day={self.day}/hour={self.hour}"
 
     def sql(self) -> str:
-        """The condition that selects it."""
+        """The SQL condition that selects the partition."""
         return f"day = DATE'{self.day}'" + ("" if self.hour is None else f" AND hour = {self.hour}")
 
     @staticmethod
     def of(path: str) -> Part:
-        """The partition a path lies in."""
+        """The partition of a file or folder, from its path."""
         found = dict(step.split("=", 1) for step in path.split("/") if "=" in step)
         return Part(found["day"], int(found["hour"]) if "hour" in found else None)
 
 
 def any_of(parts: Sequence[Part]) -> str:
-    """The condition that selects all of them."""
+    """The SQL condition that selects all these partitions."""
     return " OR ".join(f"({part.sql()})" for part in parts) or "false"
 
 
 def empty(spark: SparkSession, table: Table) -> DataFrame:
-    """No rows of the table. Spark sees in the plan that there are none, and leaves out what would be done with them."""
+    """An empty DataFrame of the table. Spark's optimizer removes operations on it."""
     fields = [F.lit(None).cast(field.dataType).alias(field.name) for field in table.schema.fields]
     return spark.range(0).where("false").select(*fields)
 
 
 class Tablespace(Protocol):
-    """Where and how the tables of one lake are kept."""
+    """Reads and writes the tables of one lake."""
 
     def read(
         self, table: Table, parts: Sequence[Part] | None = None, *, without: str | None = None
     ) -> DataFrame:
-        """The table, or only those partitions of it. `without`: leave out what the batch of that name has published."""
+        """Read a table, or some partitions of it. Files of the batch `without` are left out."""
         ...
 
     def append(self, table: Table, staged: str, *, batch: str, number: int) -> None:
-        """Add the staged files. The same batch again changes nothing more."""
+        """Add the staged files. Adding the same batch again changes nothing."""
         ...
 
     def replace(self, table: Table, rows: DataFrame, parts: Sequence[Part]) -> None:
-        """Put `rows` in the place of these partitions. The rows may come from the table itself."""
+        """Replace these partitions with `rows`, which may be read from the table itself."""
         ...
 
     def parts(self, table: Table) -> list[Part]:
-        """The partitions there are, oldest first."""
+        """All partitions of the table, oldest first."""
         ...
 
     def drop(self, table: Table, parts: Sequence[Part]) -> None:
@@ -90,7 +92,7 @@ class Tablespace(Protocol):
 
 
 class ParquetSpace:
-    """Folders of Parquet files."""
+    """Tables as folders of Parquet files."""
 
     def __init__(self, spark: SparkSession, files: Files, root: str, staging: str) -> None:
         self.spark, self.files, self.root, self.staging = spark, files, root, staging
@@ -102,7 +104,7 @@ class ParquetSpace:
     def read(
         self, table: Table, parts: Sequence[Part] | None = None, *, without: str | None = None
     ) -> DataFrame:
-        """By folder; by file only where some must be left out."""
+        """Read whole folders. Single files are listed only if some must be left out."""
         base = self.path(table)
         if parts is None:
             paths = [base] if self.files.children(base) else []
@@ -120,17 +122,19 @@ class ParquetSpace:
         return self.spark.read.schema(table.schema).option("basePath", base).parquet(*paths)
 
     def append(self, table: Table, staged: str, *, batch: str, number: int) -> None:
-        """Move the staged files into their partitions, named after their batch."""
+        """Move the staged files to their partitions, with the batch's name as a prefix."""
         for file in self.files.files(staged):
             part = Part.of(file.path)
             folder = part.path() if len(table.partitions) == 2 else f"day={part.day}"
             self.files.move(file.path, f"{self.path(table)}/{folder}/{batch}-{file.name}")
 
     def replace(self, table: Table, rows: DataFrame, parts: Sequence[Part]) -> None:
-        """Write beside, then swap folder by folder."""
+        """Write to the staging folder, then swap folder by folder."""
         staged = f"{self.staging}/{table.name}"
         self.files.delete(staged)
-        writer = rows.write.mode("overwrite").options(partitionOverwriteMode="static", **PLAIN)
+        writer = rows.write.mode("overwrite").options(
+            partitionOverwriteMode="static", **PARQUET_OPTIONS
+        )
         writer.partitionBy(*table.partition_names).parquet(staged)
         for part in parts:
             target = f"{self.path(table)}/{part.path()}"
@@ -140,7 +144,7 @@ class ParquetSpace:
         self.files.delete(staged)
 
     def parts(self, table: Table) -> list[Part]:
-        """From the names of the folders."""
+        """Read the partitions from the folder names."""
         base = self.path(table)
         days = [name for name in self.files.children(base) if name.startswith("day=")]
         if len(table.partitions) == 1:
@@ -152,7 +156,7 @@ class ParquetSpace:
         )
 
     def drop(self, table: Table, parts: Sequence[Part]) -> None:
-        """Remove their folders, and that of a day whose hours are gone."""
+        """Delete the partitions' folders, and the folder of a day that has no hours left."""
         for part in parts:
             self.files.delete(f"{self.path(table)}/{part.path()}")
         for day in {part.day for part in parts}:
@@ -161,7 +165,7 @@ class ParquetSpace:
 
 
 class DeltaSpace:
-    """Delta tables."""
+    """Tables in the Delta format."""
 
     def __init__(self, spark: SparkSession, files: Files, root: str, staging: str) -> None:
         self.spark, self.files, self.root, self.staging = spark, files, root, staging
@@ -176,11 +180,11 @@ class DeltaSpace:
     def read(
         self, table: Table, parts: Sequence[Part] | None = None, *, without: str | None = None
     ) -> DataFrame:
-        """A snapshot. `without` has no meaning here: a batch is there whole or not at all."""
+        """Read a snapshot. `without` is ignored: a batch is one transaction, always complete."""
         if not self._exists(table):
             return empty(self.spark, table)
         rows = self.spark.read.format("delta").load(self.path(table))
-        # A lake that an earlier version began has no column that was added since.
+        # A lake of an earlier version lacks columns that were added since.
         added = {
             field.name: F.lit(None).cast(field.dataType)
             for field in table.schema
@@ -192,7 +196,7 @@ class DeltaSpace:
         return rows if parts is None else rows.where(any_of(parts))
 
     def append(self, table: Table, staged: str, *, batch: str, number: int) -> None:
-        """One transaction, which Delta itself refuses to repeat: its application is the run, its version the batch."""
+        """Append in one transaction. Delta skips a repeated one by its txnAppId and txnVersion."""
         if not self.files.files(staged):
             return
         rows = self.spark.read.schema(table.schema).parquet(staged).select(*table.columns)
@@ -207,7 +211,7 @@ class DeltaSpace:
         ).save(self.path(table))
 
     def replace(self, table: Table, rows: DataFrame, parts: Sequence[Part]) -> None:
-        """One transaction for all of them."""
+        """Replace all partitions in one transaction."""
         if not parts:
             return
         writer = rows.write.format("delta").mode("overwrite").partitionBy(*table.partition_names)
@@ -219,12 +223,12 @@ class DeltaSpace:
         writer.save(self.path(table))
 
     def parts(self, table: Table) -> list[Part]:
-        """From the partition columns."""
+        """Read the partitions from the partition columns."""
         found = self.read(table).select(*table.partition_names).distinct().collect()
         return sorted(Part(str(row[0]), *row[1:]) for row in found)
 
     def drop(self, table: Table, parts: Sequence[Part]) -> None:
-        """A delete by partition touches only metadata; the files go with the next compaction's VACUUM."""
+        """Delete by partition. This changes only metadata: a VACUUM removes the files."""
         if parts and self._exists(table):
             self.spark.sql(f"DELETE FROM delta.`{self.path(table)}` WHERE {any_of(parts)}")
 
@@ -232,7 +236,7 @@ class DeltaSpace:
 def tablespace(
     spark: SparkSession, files: Files, root: str, format: str, staging: str
 ) -> Tablespace:
-    """The tables under `root` in that format. `staging`: a folder for what is being written."""
+    """The tables under `root`, in this format. `staging` is a folder for unfinished files."""
     kinds: dict[str, Any] = {"parquet": ParquetSpace, "delta": DeltaSpace}
     space: Tablespace = kinds[format](spark, files, root, staging)
     return space

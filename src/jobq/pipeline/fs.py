@@ -1,4 +1,4 @@
-"""Files wherever Spark can reach them (local, HDFS, S3, …), through Hadoop's own file systems."""
+"""Files on any file system that Spark supports (local, HDFS, S3, …), through Hadoop's API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 
 class File(NamedTuple):
-    """A file: its whole path and its size."""
+    """A file: its full path, and its size in bytes."""
 
     path: str
     size: int
@@ -20,7 +20,7 @@ class File(NamedTuple):
 
 
 class Files:
-    """The few operations the lake needs. Paths are strings; hidden files (`_x`, `.x`) are not listed."""
+    """The file operations of a lake. Hidden files (`_x`, `.x`) are not listed."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark._jvm
@@ -33,11 +33,11 @@ class Files:
         return self._path(path).getFileSystem(self._conf)
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder."""
+        """Whether a file or folder exists."""
         return bool(self._fs(path).exists(self._path(path)))
 
     def children(self, path: str) -> list[str]:
-        """The names right below a folder; none if it is not there."""
+        """The names of a folder's entries, or none if the folder does not exist."""
         if not self.exists(path):
             return []
         names = (
@@ -46,7 +46,7 @@ class Files:
         return sorted(name for name in names if not name.startswith(("_", ".")))
 
     def files(self, path: str) -> list[File]:
-        """Every file below a folder, hidden ones and those in hidden folders left out."""
+        """All files below a folder, except hidden ones and those in hidden folders."""
         if not self.exists(path):
             return []
         root = self._fs(path).getFileStatus(self._path(path)).getPath().toString()
@@ -59,7 +59,7 @@ class Files:
         return sorted(found)
 
     def move(self, source: str, target: str) -> None:
-        """Rename, making the folders it needs and replacing a file that is there."""
+        """Rename a file or folder. Creates parent folders and replaces an existing target."""
         fs = self._fs(target)
         parent = self._path(target).getParent()
         if not fs.exists(parent):
@@ -70,11 +70,11 @@ class Files:
             raise OSError(f"could not rename {source} to {target}")
 
     def delete(self, path: str) -> None:
-        """Remove a file or a whole folder; nothing happens if it is not there."""
+        """Delete a file or a whole folder, if it exists."""
         self._fs(path).delete(self._path(path), True)
 
     def read(self, path: str) -> str | None:
-        """A small text file; None if it is not there."""
+        """Read a small text file. Returns None if it does not exist."""
         if not self.exists(path):
             return None
         stream = self._fs(path).open(self._path(path))
@@ -84,9 +84,9 @@ class Files:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """A small text file, whole or not at all: written beside and renamed over what was there."""
-        fs, beside = self._fs(path), self._path(path + ".tmp")
-        stream = fs.create(beside, True)
+        """Write a small text file atomically: write a temporary file and rename it."""
+        fs, temporary = self._fs(path), self._path(path + ".tmp")
+        stream = fs.create(temporary, True)
         try:
             stream.write(bytearray(text, "utf-8"))
             stream.hsync()
@@ -96,11 +96,11 @@ class Files:
             self._path(path).toUri(), self._conf
         )
         overwrite = self._jvm.org.apache.hadoop.fs.Options.Rename.OVERWRITE
-        context.rename(beside, self._path(path), _array(self._jvm, overwrite))
+        context.rename(temporary, self._path(path), _array(self._jvm, overwrite))
 
 
 def _array(jvm: Any, option: Any) -> Any:
-    """A Java array of one rename option: py4j does not make one for a variadic parameter by itself."""
+    """A Java array with one rename option, because py4j cannot call variadic methods directly."""
     array = jvm.java.lang.reflect.Array.newInstance(option.getClass(), 1)
     array[0] = option
     return array

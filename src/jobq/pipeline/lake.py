@@ -1,16 +1,16 @@
-"""The lake: tables under one folder, and a small record of what has been put in.
+"""The lake: tables in one folder, and a small record of which batches they contain.
 
-    LAKE/events/day=…/hour=…/…    and the other tables of `tables.py`
-    LAKE/_jobq/state.json         which batches are in, which hours have to be derived anew, totals
-    LAKE/_jobq/batches/day=…/     one line about every batch
+    LAKE/events/day=…/hour=…/…    a table; the others are next to it (`tables.py`)
+    LAKE/_jobq/state.json         finished batches, hours to derive again, totals
+    LAKE/_jobq/batches/day=…/     a JSON file about each batch
     LAKE/_jobq/checkpoints/…      Spark's position in each source
-    LAKE/_jobq/writer.json        who is writing (`lock`)
-    LAKE/_staging/SESSION/…       being written
+    LAKE/_jobq/writer.json        the current writer (`lock.py`)
+    LAKE/_staging/SESSION/…       unfinished files
 
-A batch goes in by four steps, and may be broken off after any of them: stage its files, note in the state what is going to
-be published (`pending`), move the files to their place, note it as done. Before the second step nothing has happened, and the
-batch is made again; after it, whoever comes next finishes it from the note. Readers leave out a batch that is not whole.
-One `run` per lake at a time: a second one is refused.
+A batch is added in four steps: stage its files, record the batch in the state as `pending`, move
+the files to their tables, record the batch as done. After a crash before the second step, Spark
+repeats the batch. After a crash later on, the next writer finishes it from the record. Readers
+leave out the files of a pending batch. A lake has one writer at a time.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from jobq.pipeline.tables import BY_NAME, Table
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """What went into the lake, or what one batch brought."""
+    """Counts of what is in the lake, or of one batch."""
 
-    read: int = 0  # records of the source
+    read: int = 0  # records read from the source
     events: int = 0  # new events
-    duplicates: int = 0  # events that were there already
-    late: int = 0  # events (copies too) older than the watermark when they came; they go where they belong all the same
+    duplicates: int = 0  # events that the lake already had
+    # Events, with duplicates, that were older than the watermark when they arrived. They are
+    # stored like all others.
+    late: int = 0
     quarantined: int = 0
 
     def __add__(self, other: Totals) -> Totals:
@@ -46,39 +48,37 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that is staged whole and is being published: all that is needed to finish it."""
+    """A completely staged batch that is being published, with everything needed to finish it."""
 
     run: str
     number: int
-    folders: dict[str, str]  # table → staged files
+    folders: dict[str, str]  # table → folder of its staged files
     totals: Totals
-    hours: tuple[str, ...]  # it has events of these, as paths
+    hours: tuple[str, ...]  # hours of its events, as paths of partitions
     max_at_ms: int
 
 
 class LakeState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the lake stands. Written whole, so that it is never half true."""
+    """The state of the lake. It is written atomically."""
 
     format: Format = "parquet"
     totals: Totals = Totals()
-    done: dict[str, int] = {}  # per run (a checkpoint's life), its last batch
-    max_at_ms: int = 0  # the latest event
-    dirty: tuple[
-        str, ...
-    ] = ()  # hours with events that the derived tables do not know yet, as paths
+    done: dict[str, int] = {}  # run (a checkpoint's lifetime) → number of its last batch
+    max_at_ms: int = 0  # time of the latest event
+    dirty: tuple[str, ...] = ()  # hours whose derived tables are out of date, as paths
     pending: Pending | None = None  # the batch that is being published
     horizon: str | None = None  # retention has removed all days before this one
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch in the making. `run` names the checkpoint's life, `number` counts within it."""
+    """One batch. `run` names the checkpoint's lifetime, and `number` counts batches within it."""
 
     run: str
     number: int
 
     @property
     def name(self) -> str:
-        """What its files begin with."""
+        """The prefix of the batch's files."""
         return f"{self.run}-{self.number:09d}"
 
 
@@ -87,7 +87,7 @@ def _batch(pending: Pending) -> Batch:
 
 
 class Lake:
-    """The tables, and the record."""
+    """The tables and the state of one lake."""
 
     def __init__(self, spark: SparkSession, root: str, *, format: Format | None = None) -> None:
         self.spark, self.root = spark, root.rstrip("/")
@@ -97,7 +97,8 @@ class Lake:
         self.reload()
         if format and format != self.state.format:
             raise ConfigError(
-                f"the lake {root} is kept as {self.state.format}: run with --format {self.state.format}, or use another folder"
+                f"the lake {root} has the format {self.state.format}: "
+                f"use --format {self.state.format}, or another folder"
             )
         self.space = tablespace(
             spark, self.files, self.root, self.state.format, self.staging("tables")
@@ -108,49 +109,51 @@ class Lake:
         return f"{self.root}/_jobq/state.json"
 
     def reload(self) -> None:
-        """What the state is now: another writer may have been at work since it was read."""
+        """Read the state again, because another writer may have changed it."""
         if stored := self.files.read(self._state_path):
             self.state = msgspec.json.decode(stored, type=LakeState)
 
     def require(self) -> Lake:
-        """Itself, if something was ever put in; ConfigError for a folder that is no lake."""
+        """Return the lake. Raises ConfigError if the folder is not a lake."""
         if not self.files.exists(self._state_path):
-            raise ConfigError(f"there is no lake in {self.root}: `jq-pipeline run` makes one")
+            raise ConfigError(f"there is no lake in {self.root}: `jq-pipeline run` creates one")
         return self
 
     def writing(self, command: str) -> Lock:
-        """The right to write, for the command of that name."""
+        """The lock of the lake's only writer. `command` names it in the error of others."""
         return Lock(self.files, f"{self.root}/_jobq/writer.json", command)
 
     def sweep(self) -> None:
-        """Remove what earlier sessions left half written. Only for who has the right to write, and after `finish`."""
+        """Delete unfinished files of earlier sessions. Call it as the writer, after `finish`."""
         for session in self.files.children(f"{self.root}/_staging"):
             if session != self.session:
                 self.files.delete(f"{self.root}/_staging/{session}")
 
     def checkpoint(self, source: str) -> str:
-        """Where Spark keeps its position in a source."""
+        """The folder of Spark's checkpoint for a source."""
         return f"{self.root}/_jobq/checkpoints/{source}"
 
     def staging(self, name: str) -> str:
-        """A folder for what is not in place yet. Of this session only: Spark may outlive a driver that was killed, and write on
-        for a while."""
+        """A folder for unfinished files.
+
+        Each session has its own, because Spark's executors may continue to write for a while after
+        their driver was killed."""
         return f"{self.root}/_staging/{self.session}/{name}"
 
     def save(self, state: LakeState) -> None:
-        """Put a new state in the place of the old one."""
+        """Store a new state."""
         self.files.write(self._state_path, msgspec.json.format(msgspec.json.encode(state)).decode())
         self.state = state
 
     def read(self, table: Table, parts: Sequence[Part] | None = None) -> DataFrame:
-        """A table, or some partitions of it, as of the last whole batch."""
+        """Read a table, or some partitions of it, as of the last complete batch."""
         pending = self.state.pending
         return self.space.read(
             table, parts, without=None if pending is None else _batch(pending).name
         )
 
     def is_done(self, batch: Batch) -> bool:
-        """Whether the batch is in already: Spark repeats its last one after a crash."""
+        """Whether the lake has the batch. Spark repeats the last batch after a crash."""
         return self.state.done.get(batch.run, -1) >= batch.number
 
     def publish(
@@ -162,7 +165,7 @@ class Lake:
         hours: Sequence[Part],
         max_at_ms: int,
     ) -> None:
-        """Put the staged files (table → folder) in the tables, as this batch's."""
+        """Add the staged files of a batch (table → folder) to the tables."""
         paths = tuple(part.path() for part in hours)
         note = Pending(
             run=batch.run,
@@ -176,7 +179,7 @@ class Lake:
         self.finish()
 
     def finish(self) -> Pending | None:
-        """Finish the batch that was being published, if there is one; answers which. Done again, it changes nothing."""
+        """Finish a pending batch and return it, or None if there is none. Idempotent."""
         pending = self.state.pending
         if pending is None:
             return None
@@ -198,10 +201,8 @@ class Lake:
             **msgspec.to_builtins(pending.totals),
         }
         line = msgspec.json.encode({**note, "hours": pending.hours}).decode()
-        self.files.write(
-            f"{self.root}/_jobq/batches/day={time.strftime('%Y-%m-%d', time.gmtime(now))}/{name}.json",
-            line,
-        )
+        day = time.strftime("%Y-%m-%d", time.gmtime(now))
+        self.files.write(f"{self.root}/_jobq/batches/day={day}/{name}.json", line)
         self.save(
             msgspec.structs.replace(
                 self.state,
@@ -219,7 +220,7 @@ class Lake:
         return [Part.of(path) for path in self.state.dirty]
 
     def derived(self, hours: Sequence[Part]) -> None:
-        """The derived tables are up to date for these hours."""
+        """Record that the derived tables are up to date for these hours."""
         known = {part.path() for part in hours}
         self.save(
             msgspec.structs.replace(

@@ -1,8 +1,9 @@
-"""One writer per lake: a file that says who it is and is renewed while it lives.
+"""The lock of a lake's only writer: a file that names the writer and that it renews.
 
-A claim ends when its owner gives it up, when the owner's process is gone (seen at once from the same machine), or when it has
-not been renewed for a minute. An owner that was taken for dead finds out before its next batch, and stops. What it may have
-left in `_staging` is in a folder of its own, so that it cannot mix with what its successor writes.
+A claim ends when its owner releases it, when the owner's process is gone (noticed at once on the
+same machine), or when it was not renewed for a minute. An owner that was considered dead notices
+before its next batch, and stops. Its unfinished files are in its own folder under `_staging`, so
+they cannot mix with those of its successor.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import msgspec
 from jobq.errors import ConfigError
 from jobq.pipeline.fs import Files
 
-RENEW_S = 10.0
-EXPIRES_S = 60.0
+RENEW_S = 10.0  # seconds between renewals
+EXPIRES_S = 60.0  # seconds without renewal until a claim expires: five missed renewals
 
 
 class LakeInUse(ConfigError):
@@ -29,7 +30,7 @@ class LakeInUse(ConfigError):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says."""
+    """The content of the lock file."""
 
     owner: str
     command: str
@@ -38,14 +39,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
 
     def is_dead(self, now_ms: int) -> bool:
-        """Whether nobody can be at work under it any more."""
+        """Whether the owner has died or stopped renewing its claim."""
         if self.host == _host() and not _runs(self.pid):
             return True
         return now_ms - self.at_ms > EXPIRES_S * 1000
 
 
 def _host() -> str:
-    """This machine, and the container in it, because process ids mean something only there."""
+    """This machine and its process namespace (container), in which process ids are valid."""
     with suppress(OSError):
         return f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
     return platform.node()
@@ -57,12 +58,12 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # it is somebody else's
+        return True  # the process belongs to another user
     return True
 
 
 class Lock:
-    """`with Lock(files, path, "run"): …`. LakeInUse if another has it. `check` raises it once it was lost."""
+    """`with Lock(files, path, "run"): …`. Raises LakeInUse if another writer has the lake."""
 
     def __init__(self, files: Files, path: str, command: str) -> None:
         self.files, self.path, self.command = files, path, command
@@ -76,20 +77,22 @@ class Lock:
         if found is not None and not found.is_dead(_now_ms()):
             raise LakeInUse(_in_use(found))
         self._write()
-        self.check()  # of two that came at once, the one whose claim was written over gives way
+        self.check()  # if two writers came at once, the one whose claim was overwritten gives up
         self._renewing = threading.Thread(target=self._renew, name="jobq-lake-lock", daemon=True)
         self._renewing.start()
 
     def check(self) -> None:
-        """LakeInUse if somebody else has the lake by now."""
+        """Raise LakeInUse if this writer has lost the lake."""
         found = self._read()
         if found is None or found.owner != self.owner:
             raise LakeInUse(
-                _in_use(found) if found else "the claim on the lake was removed: run again"
+                _in_use(found)
+                if found
+                else "the lock of the lake was removed: run the command again"
             )
 
     def release(self) -> None:
-        """Give it up, if it is still ours."""
+        """Release the lake, if this writer still has it."""
         self._ended.set()
         if self._renewing is not None:
             self._renewing.join()
@@ -99,9 +102,7 @@ class Lock:
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_S):
-            with suppress(
-                Exception
-            ):  # a file system that does not answer now may do so at the next beat
+            with suppress(Exception):  # a file system that fails now may work at the next renewal
                 self.check()
                 self._write()
 
@@ -136,8 +137,9 @@ def _in_use(claim: Claim) -> str:
         f"process {claim.pid} on {claim.host.split()[0]}",
     )
     return (
-        f"`jq-pipeline {claim.command}` ({who}) is writing to this lake, last seen {seen:.0f} s ago: stop it first. "
-        f"If it is dead, its claim ends {EXPIRES_S:.0f} s after it was last seen"
+        f"`jq-pipeline {claim.command}` ({who}) is writing to this lake: stop it first. "
+        f"It was last seen {seen:.0f} s ago; if it has died, its lock expires {EXPIRES_S:.0f} s "
+        "after it was last seen"
     )
 
 

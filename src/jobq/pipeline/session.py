@@ -1,4 +1,4 @@
-"""The Spark session of a command: `local[*]` unless told otherwise, UTC, and only the jars that are needed."""
+"""The Spark session of a command: settings, connector jars, and the master (default `local[*]`)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ if TYPE_CHECKING:  # jq-pipeline starts without Spark, so that it can say what t
 
 Format = Literal["parquet", "delta"]
 
-_DELTA = "4.4.0"
+_DELTA = "4.4.0"  # version of the Delta package
 
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
-    # Spark's default (INT96) costs more to write and to read, and has no minimum and maximum that a reader could skip by.
+    # Spark's default, INT96, is slower, and has no minimum and maximum that let readers skip data.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A batch that spans many hours writes them side by side instead of sorting all its rows by hour first.
+    # A batch with many hours writes them in parallel instead of sorting all its rows by hour first.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
-    # Percentiles per queue and minute are thousands of groups; past this number Spark sorts all rows instead of hashing them.
+    # Above this number of groups Spark sorts all rows instead of hashing them. Percentiles per
+    # queue and minute have thousands of groups.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-    # What is kept for several tables is small: few partitions, and so few files of the tables made from it.
+    # Cached data is small: with few partitions, the tables derived from it have few files.
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
-    # Beginnings of runs are joined to a few in a hundred ends: cheaper sent around than shuffled, up to this size.
+    # Starts of runs are joined to a few percent of the ends. Up to this size (64 MB), a broadcast
+    # is cheaper than a shuffle.
     "spark.sql.autoBroadcastJoinThreshold": "67108864",
-    # Code that Spark has made for a query is kept for the next one like it; 100, the default, is too few for a run's plans.
-    # (1M events, the second time in a session: 56 → 39 CPU s, one run each on a busy machine.)
+    # Entries in the cache of generated code. The default, 100, is too few for the plans of a run.
+    # (1M events, second run in a session: 56 → 39 CPU s, one run each on a busy machine.)
     "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.hadoop.parquet.enable.summary-metadata": "false",
@@ -41,8 +43,9 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
 }
 
-# For a driver that is all of Spark and lives for minutes. A third of such a run's CPU was the JVM's best compiler, on code
-# that is soon over: it sets in about four times as late. (Together with the collector, 1M events: 39 → 32 CPU s, one run each.)
+# JVM options of a local session, which lives for minutes. The JVM's optimizing compiler took a
+# third of the CPU time for code that is soon finished, so it starts about four times as late.
+# (1M events, together with the garbage collector: 39 → 32 CPU s, one run each.)
 _LOCAL_JVM = " ".join(
     (
         "-XX:+UseParallelGC",
@@ -55,7 +58,7 @@ _LOCAL_JVM = " ".join(
 
 
 def packages(*, kafka: bool = False, format: Format = "parquet") -> list[str]:
-    """What Spark must fetch, for spark.jars.packages."""
+    """The Maven packages that Spark needs, for spark.jars.packages."""
     import pyspark
 
     version = pyspark.__version__
@@ -73,25 +76,28 @@ def open_session(
     format: Format = "parquet",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session for one command.
+    """Start the Spark session of a command.
 
-    `master` None: what spark-submit or the environment says, else `local[*]`. Connector jars come by spark.jars.packages,
-    unless `JQ_SPARK_JARS` (or spark.jars in `conf`) names them: then nothing is downloaded.
+    Without `master`, the session uses the master of spark-submit or SPARK_MASTER, otherwise
+    `local[*]`. Spark downloads connector jars, unless JQ_SPARK_JARS (or spark.jars in `conf`) lists
+    them.
     """
     from pyspark.sql import SparkSession
 
     settings = {**_SETTINGS, **_format_settings(format), **_jars(kafka, format), **(conf or {})}
     builder = SparkSession.builder.appName(name)
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has chosen the master
+    submitted = (
+        "PYSPARK_GATEWAY_PORT" in os.environ
+    )  # set by spark-submit, which has chosen the master
     if master or not submitted:
         master = master or os.environ.get("SPARK_MASTER", "local[*]")
         builder = builder.master(master)
         if master.startswith("local"):
-            # Python workers of this machine use this Python, which has jobq; on a cluster that is PYSPARK_PYTHON's to say.
+            # Local Python workers use this interpreter, which has jobq installed. On a cluster,
+            # PYSPARK_PYTHON decides.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            builder = builder.config(
-                "spark.sql.shuffle.partitions", "16"
-            )  # 200, the default, is for clusters
+            # The default, 200, is meant for clusters.
+            builder = builder.config("spark.sql.shuffle.partitions", "16")
             settings = {"spark.driver.extraJavaOptions": _LOCAL_JVM, **settings}
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -118,7 +124,7 @@ def _jars(kafka: bool, format: Format) -> dict[str, str]:
 
 
 def require(module: str, extra: str) -> None:
-    """ConfigError that says what to install, if a module of an extra is missing."""
+    """Raise ConfigError, with the command to install it, if a module of an extra is missing."""
     try:
         import_module(module)
     except ImportError as e:

@@ -1,8 +1,8 @@
-"""Where events come from. One address, one reader: every source becomes a stream of WIRE rows with an `origin`.
+"""Where events come from. Every source is read as a stream of WIRE rows with an `origin`.
 
-kafka://HOST:PORT[,HOST:PORT…]/TOPIC     through Spark's own connector
-files:///FOLDER  or a plain path         JSON lines, as `jq-relay` writes them (also hdfs://, s3a://, …)
-sqlite:///…, valkey://…, grpc://…        the event log of a store, through format("jobq")
+kafka://HOST:PORT[,HOST:PORT…]/TOPIC   a topic, through Spark's Kafka connector
+files:///FOLDER or a path              JSON lines of `jq-relay`; also hdfs://, s3a://, …
+sqlite:///…, valkey://…, grpc://…      the event log of a store, through format("jobq")
 """
 
 from __future__ import annotations
@@ -44,18 +44,20 @@ class Source(Protocol):
     """A place to read events from."""
 
     name: str
-    kafka: bool  # needs Spark's Kafka connector
-    store: bool  # is a store: the lake can be compared with it
+    kafka: bool  # whether it needs Spark's Kafka connector
+    store: bool  # whether it is a store, which the audit can compare with the lake
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Everything from the beginning, and then what comes: WIRE rows with `origin`."""
+        """Stream all events from the beginning, then new ones, as WIRE rows with `origin`."""
         ...
 
 
 def open_source(
     address: str, *, max_events: int | None = None, max_files: int | None = None
 ) -> Source:
-    """The source at an address. `max_events`, `max_files`: the most to take in one batch, where the source can tell."""
+    """Open the source at an address.
+
+    `max_events` limits the batches of Kafka and stores, `max_files` those of a folder."""
     url = urlsplit(address)
     if url.scheme == "kafka":
         return KafkaSource(address, max_events)
@@ -64,17 +66,20 @@ def open_source(
     if url.scheme in STORES:
         return StoreSource(address, max_events)
     raise ConfigError(
-        f"no source for {redacted_url(address)!r}: kafka://host:9092/topic, a folder, or the URL of a store"
+        f"unknown source {redacted_url(address)!r}: "
+        "use kafka://host:9092/topic, a folder, or the URL of a store"
     )
 
 
 def _name(kind: str, address: str) -> str:
-    """What the checkpoint of a source is called: the same for the same address."""
+    """The name of a source's checkpoint, which is always the same for an address."""
     return f"{kind}-{hashlib.sha256(address.encode()).hexdigest()[:12]}"
 
 
 class KafkaSource:
-    """A topic. Options of the connector may follow as a query: `kafka://…/topic?kafka.security.protocol=SSL`."""
+    """A Kafka topic.
+
+    The query sets options of the connector: `kafka://…/topic?kafka.security.protocol=SSL`."""
 
     kafka, store = True, False
 
@@ -82,17 +87,20 @@ class KafkaSource:
         url = urlsplit(address)
         self.servers, self.topic = url.netloc, url.path.strip("/")
         if not self.servers or not self.topic:
-            raise ConfigError(f"{redacted_url(address)!r} names no topic: kafka://host:9092/topic")
+            raise ConfigError(
+                f"{redacted_url(address)!r} has no topic: use kafka://host:9092/topic"
+            )
         if "@" in self.servers:
             raise ConfigError(
-                f"{redacted_url(address)!r} has credentials in it: set JQ_KAFKA_SASL_USERNAME and JQ_KAFKA_SASL_PASSWORD instead"
+                f"{redacted_url(address)!r} contains credentials: "
+                "use JQ_KAFKA_SASL_USERNAME and JQ_KAFKA_SASL_PASSWORD instead"
             )
         self.options = {**_credentials(), **dict(parse_qsl(url.query))}
         self.max_events = max_events
         self.name = _name("kafka", f"{self.servers}/{self.topic}")
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """From the earliest offset; topic data that is gone already stops the stream rather than being skipped."""
+        """Read from the earliest offset. Lost messages stop the stream instead of being skipped."""
         options = {
             "kafka.bootstrap.servers": self.servers,
             "subscribe": self.topic,
@@ -111,7 +119,7 @@ class KafkaSource:
 
 
 def _credentials() -> dict[str, str]:
-    """What the environment holds, as options of Spark's connector. Over TLS, unless the address says otherwise."""
+    """Options of Spark's connector for the credentials in the environment. The default is TLS."""
     found = sasl(os.environ)
     if found is None:
         return {}
@@ -127,13 +135,14 @@ def _credentials() -> dict[str, str]:
             for value in (found.username, found.password)
         )
         options["kafka.sasl.jaas.config"] = (
-            f'org.apache.kafka.common.security.{module} required username="{username}" password="{password}";'
+            f"org.apache.kafka.common.security.{module} required "
+            f'username="{username}" password="{password}";'
         )
     return options
 
 
 class FileSource:
-    """JSON lines in a folder. Files are read once each; they appear whole (by rename) and do not change."""
+    """JSON lines in a folder. Each file is read once, so it must be complete when it appears."""
 
     kafka, store = False, False
 
@@ -142,7 +151,7 @@ class FileSource:
         self.name = _name("files", folder)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Oldest files first. A line that holds a list is taken as its records, so that an empty list is none."""
+        """Read the oldest files first. A line with a JSON array counts as its elements."""
         reader = (
             spark.readStream.schema(WIRE)
             .option("columnNameOfCorruptRecord", CORRUPT)
@@ -151,13 +160,13 @@ class FileSource:
         reader = reader.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl*")
         if self.max_files:
             reader = reader.option("maxFilesPerTrigger", self.max_files)
-        # Not the column _metadata.file_path: with it, a copy of 1M lines took 9.0 instead of 7.3 CPU s.
-        with as_config_error(f"there are no events to read in {self.folder}"):
+        # Not the column _metadata.file_path: copying 1M lines took 9.0 CPU s with it, 7.3 without.
+        with as_config_error(f"no events to read in {self.folder}"):
             return reader.json(self.folder).withColumn("origin", F.input_file_name())
 
 
 class StoreSource:
-    """The log of every queue of a store. What has been read is acknowledged, so that the store may trim it."""
+    """The event logs of a store. The store may trim events that this source has read."""
 
     kafka, store = False, True
 
@@ -166,10 +175,12 @@ class StoreSource:
         self.name = _name("store", url)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """From the oldest event that is kept. StoreUnavailable at once if there is no answer: Spark would wrap it in its own."""
+        """Read from the oldest stored event.
+
+        Checks the store first, because Spark would wrap StoreUnavailable in an error of its own."""
         from jobq.pipeline.datasource import register
 
-        asyncio.run(self._ask())
+        asyncio.run(self._check())
         register(spark)
         reader = (
             spark.readStream.format("jobq")
@@ -181,6 +192,6 @@ class StoreSource:
             reader = reader.option("maxEventsPerTrigger", self.max_events)
         return from_json_lines(reader.load(), origin=F.col("origin"))
 
-    async def _ask(self) -> None:
+    async def _check(self) -> None:
         async with LogReader(self.url) as log:
             await log.queues()

@@ -1,7 +1,8 @@
-"""Events of jobs that never were: legal lives with retries, stalls, snoozes, cancels, reruns, and the skew of real traffic.
+"""Synthetic job events, for sizing a cluster, for benchmarks and for tests.
 
-For sizing a cluster, for benchmarks and for tests. The same seed makes the same events. Each line is what
-`core.wire.encode` would write; lines are put together by hand for speed, and a test compares.
+The jobs have valid histories with retries, stalls, snoozes, cancellations and reruns, and the skew
+of real traffic. The same seed gives the same events. Lines are formatted by hand, which is faster
+than `core.wire.encode`; a test checks that the result is the same.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-CHUNK = (
-    20_000  # jobs whose events are sorted by time together: files are nearly, not quite, in order
-)
-EVENTS_PER_JOB = 3.307  # measured over 300k jobs, to turn a wish for events into a number of jobs
+CHUNK = 20_000  # jobs whose events are sorted by time together, so a file is only nearly in order
+EVENTS_PER_JOB = 3.307  # average over 300k jobs, to convert a number of events to a number of jobs
 
-# Two thirds of the traffic belongs to one tenant, as it tends to. (tenant, queue, share, task, median run ms, failure rate)
+# (tenant, queue, share, task, median run in ms, failure rate). One tenant has two thirds of the
+# traffic, as in many real systems.
 _TRAFFIC = (
     ("acme", "billing", 40, "charge", 120, 0.03),
     ("acme", "mail", 20, "send", 60, 0.02),
@@ -40,7 +40,7 @@ _ERRORS = (
 
 
 class Plan(NamedTuple):
-    """What to make. `start_ms` is the first minute; the jobs come over `hours`, most of them in the middle, with bursts."""
+    """What to generate. Jobs arrive during `hours` from `start_ms` on, most in the middle."""
 
     jobs: int
     start_ms: int = 1_763_164_800_000  # 2025-11-15 00:00 UTC
@@ -50,7 +50,7 @@ class Plan(NamedTuple):
 
 
 def write(plan: Plan, directory: Path, *, files: int = 8, processes: int = 2) -> int:
-    """Write the events of a plan as `files` JSON-lines files; answers how many events it were."""
+    """Write the events of a plan as `files` files of JSON lines. Returns the number of events."""
     directory.mkdir(parents=True, exist_ok=True)
     bounds = [plan.jobs * n // files for n in range(files + 1)]
     shares = [
@@ -74,25 +74,26 @@ def _write_share(share: tuple[Plan, int, int, Path]) -> int:
 
 
 def lines(plan: Plan, first: int = 0, last: int | None = None) -> Iterator[str]:
-    """The events of jobs `first` to `last`, in order of time within each chunk."""
+    """The events of the jobs from `first` up to `last`, sorted by time within each chunk."""
     last = plan.jobs if last is None else last
     for begin in range(first, last, CHUNK):
-        chunk: list[_Told] = []
+        chunk: list[_Event] = []
         for number in range(begin, min(begin + CHUNK, last)):
             chunk += _Life(plan, number).live()
         chunk.sort(key=_when)
-        # Numbers without gaps need one counter per log: each chunk is a shard of every queue, so that chunks can be made apart.
+        # Events are numbered per log without gaps. Each chunk is a shard of its own, so that chunks
+        # can be generated independently.
         numbers: dict[str, int] = {}
         for _, log, head, rest in chunk:
             number = numbers[log] = numbers.get(log, 0) + 1
             yield f'{head}"number":{number},"shard":{begin},{rest}'
 
 
-_Told = tuple[int, str, str, str]
-"""An event: its time, its queue, and its line without number and shard, cut where they belong."""
+_Event = tuple[int, str, str, str]
+"""An event: its time, its queue, and the line before and after its number and shard."""
 
 
-def _when(entry: _Told) -> int:
+def _when(entry: _Event) -> int:
     return entry[0]
 
 
@@ -100,7 +101,7 @@ _PICK = tuple(row for row in _TRAFFIC for _ in range(row[2]))
 
 
 class _Life:
-    """One job from acceptance to its end; `live` writes down what happens to it."""
+    """One job from acceptance to its end. `live` generates its events."""
 
     __slots__ = (
         "at",
@@ -133,10 +134,9 @@ class _Life:
         tenant, queue, _, task, self.run, self.rate = _PICK[int(rng.random() * len(_PICK))]
         span = plan.hours * 3_600_000
         share = number / plan.jobs
-        self.at = plan.start_ms + int(
-            span * (share + 0.1 * math.sin(2 * math.pi * share))
-        )  # busiest in the middle of the time
-        self.until = plan.start_ms + int(span) + 600_000  # what is not over by then is still held
+        # Busiest in the middle of the period.
+        self.at = plan.start_ms + int(span * (share + 0.1 * math.sin(2 * math.pi * share)))
+        self.until = plan.start_ms + int(span) + 600_000  # jobs that have not ended then stay held
         self.number, self.log, self.tenant = number, plan.log, tenant
         self.created, self.due, self.started = self.at, self.at, 0
         self.attempt = self.fails = self.stalls = self.life = self.n = 0
@@ -145,12 +145,12 @@ class _Life:
         self.head = f'"tenant":"{tenant}","queue":"{queue}","job":"{plan.log}{number:012d}","life":'
         self.tail = f',"name":"{task}",{self.key}"attempt":'
         self.where = f"{tenant}/{queue}"
-        self.events: list[_Told] = []
+        self.events: list[_Event] = []
 
     def emit(
         self, kind: str, state: str, more: str = "", *, ended: bool = False, worker: str = ""
     ) -> None:
-        """One transition to `state`, now."""
+        """Add an event: the transition to `state`, now."""
         at = self.at
         previous = f',"previous":"{self.state}"' if self.state and kind != "accepted" else ""
         by = f',"worker":"{worker}"' if worker else ""
@@ -162,17 +162,18 @@ class _Life:
                 self.where,
                 f'{{"v":1,"id":"{self.log}-{at}-{self.number}-{self.n}",',
                 (
-                    f'"kind":"{kind}","at_ms":{at},'
-                    f'{self.head}{self.life}{self.tail}{self.attempt},"failures":{self.fails},"stalls":{self.stalls},"state":"{state}"'
-                    f'{previous}{by}{more},"created_ms":{self.created},"due_ms":{self.due}{started}{finished}}}'
+                    f'"kind":"{kind}","at_ms":{at},{self.head}{self.life}{self.tail}{self.attempt},'
+                    f'"failures":{self.fails},"stalls":{self.stalls},"state":"{state}"'
+                    f'{previous}{by}{more},"created_ms":{self.created},"due_ms":{self.due}'
+                    f"{started}{finished}}}"
                 ),
             )
         )
         self.state = state
         self.n += 1
 
-    def live(self) -> list[_Told]:
-        """Everything that happens to the job until its end, or until the plan's time is over."""
+    def live(self) -> list[_Event]:
+        """Generate all events of the job, until its end or the end of the plan."""
         self.accept()
         while self.state not in ("completed", "failed", "cancelled") or self.begin_again():
             if self.state in ("delayed", "blocked"):
@@ -185,7 +186,7 @@ class _Life:
         return self.events
 
     def accept(self) -> None:
-        """Most are due at once; some later; a few wait for other jobs."""
+        """Accept the job: most are due at once, some later, and a few are blocked by other jobs."""
         luck = self.random.random()
         if luck < 0.85:
             self.emit("accepted", "waiting")
@@ -197,11 +198,10 @@ class _Life:
             self.emit("accepted", "blocked")
 
     def wait(self) -> bool:
-        """In the line. False: its story is over, or not over yet when the plan ends."""
+        """Wait for a start. Returns False if the plan ends first."""
         luck = self.random.random()
-        burst = (
-            20 if (self.at // 60_000) % 240 in range(60, 75) else 1
-        )  # a quarter of an hour in every four
+        # A burst: 15 minutes in every 4 hours.
+        burst = 20 if (self.at // 60_000) % 240 in range(60, 75) else 1
         self.at += 1 + int(self.random.lognormvariate(3.5, 1.2) * burst)
         if self.at > self.until:
             return False
@@ -214,7 +214,8 @@ class _Life:
             self.emit(
                 "failed",
                 "failed",
-                ',"reason":"expired","error":"Expired: not started in time","fingerprint":"0e1d5a77"',
+                ',"reason":"expired","error":"Expired: not started in time",'
+                '"fingerprint":"0e1d5a77"',
                 ended=True,
             )
         else:
@@ -225,7 +226,7 @@ class _Life:
         return True
 
     def work(self) -> bool:
-        """One run and how it ends."""
+        """Run the job once. Returns False if the plan ends first."""
         if self.state != "active":
             return True
         rng = self.random
@@ -242,7 +243,7 @@ class _Life:
         return True
 
     def misfortune(self, luck: float) -> None:
-        """Everything but success, by how bad the luck is."""
+        """End a run in any way but success."""
         at, worker = self.at, self.worker
         if luck < 0.004:
             self.stalls += 1
@@ -250,7 +251,8 @@ class _Life:
                 self.emit(
                     "failed",
                     "failed",
-                    ',"reason":"stalled","error":"Stalled: the lease expired","fingerprint":"57a11ed0"',
+                    ',"reason":"stalled","error":"Stalled: the lease expired",'
+                    '"fingerprint":"57a11ed0"',
                     ended=True,
                 )
             else:
@@ -271,7 +273,7 @@ class _Life:
             self.fail()
 
     def fail(self) -> None:
-        """The handler raised: again after a backoff, or for good after four times."""
+        """The handler raised: retry after a backoff, or fail after the fourth time."""
         reason, error, fingerprint = _ERRORS[int(self.random.random() ** 2 * len(_ERRORS))]
         more = f',"reason":"{reason}","error":"{error}","fingerprint":"{fingerprint}"'
         self.fails += 1
@@ -282,7 +284,7 @@ class _Life:
             self.emit("retried", "delayed", more, worker=self.worker)
 
     def begin_again(self) -> bool:
-        """One in five failed jobs is run again by somebody, later."""
+        """An operator reruns one in five failed jobs, later."""
         if self.state != "failed" or self.life > 2 or self.random.random() > 0.2:
             return False
         self.at += 60_000 + int(self.random.expovariate(1 / 600_000))

@@ -1,10 +1,12 @@
-"""format("jobq"): DataFrames into jobs, and jobs and events into DataFrames.
+"""format("jobq"): write DataFrames as jobs, and read jobs and events as DataFrames.
 
-    df.write.format("jobq").option("url", …).option("queue", "mail").option("task", "send").mode("append").save()
-    spark.read.format("jobq").option("url", …).option("queue", "mail").load().where("state = 'failed'")
-    spark.readStream.format("jobq").option("url", …).option("read", "events").load()
+    jobs = {"url": "valkey://host:6379", "queue": "mail"}
+    df.write.format("jobq").options(**jobs, task="send").mode("append").save()
+    spark.read.format("jobq").options(**jobs).load().where("state = 'failed'")
+    spark.readStream.format("jobq").options(**jobs, read="events").load()
 
-`register(spark)` first; sessions of `jq-pipeline` have it. The workers need jobq installed, and a way to the store.
+Call `register(spark)` first. Sessions of `jq-pipeline` have done so. Spark's workers need jobq
+installed and network access to the store.
 """
 
 from __future__ import annotations
@@ -24,56 +26,58 @@ _SHAPES = {"jobs": JOBS, "events": EVENTS, "lines": LINES}
 
 
 class JobqSource(DataSource):
-    """See the package. The option `read` is jobs (default), events, or lines (events as JSON, with an origin)."""
+    """The data source. Option `read`: jobs (default), events, or lines (events as JSON lines)."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in format(…)."""
+        """The name for format(…)."""
         return "jobq"
 
     def schema(self) -> StructType:
-        """By what is read."""
+        """The columns, according to the option `read`."""
         shape = self.options.get("read", "jobs")
         if shape not in _SHAPES:
-            raise ConfigError(f'option("read", {shape!r}) is none of {", ".join(_SHAPES)}')
+            known = ", ".join(_SHAPES)
+            raise ConfigError(f'unknown value in option("read", {shape!r}): use one of {known}')
         return _SHAPES[shape]
 
     def reader(self, schema: StructType) -> Any:
-        """A batch of jobs."""
+        """Read jobs, in a batch query."""
         if self.options.get("read", "jobs") != "jobs":
             raise ConfigError(
-                'a batch read gives jobs; for events use spark.readStream, with trigger(availableNow=True) for "all there are"'
+                "a batch query reads jobs. To read events, use spark.readStream; "
+                "with trigger(availableNow=True) it reads what is there and stops"
             )
         return _part("jobs", "JobsReader")(dict(self.options))
 
     def streamReader(self, schema: StructType) -> Any:
-        """A stream of events."""
+        """Read events, in a streaming query."""
         if self.options.get("read", "jobs") == "jobs":
-            raise ConfigError('a stream reads events: add .option("read", "events")')
+            raise ConfigError('a streaming query reads events: add .option("read", "events")')
         return _part("event_source", "EventsReader")(dict(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """A DataFrame as jobs."""
+        """Write a DataFrame as jobs."""
         if overwrite:
-            raise ConfigError('jobs are added, never overwritten: use .mode("append")')
+            raise ConfigError('jobs can only be added, not overwritten: use .mode("append")')
         return _part("write", "JobsWriter")(dict(self.options), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """A stream as jobs."""
+        """Write a stream as jobs."""
         return _part("write", "StreamJobsWriter")(dict(self.options), schema.names)
 
 
 def _part(module: str, name: str) -> Any:
-    """A class of this package, loaded when it is needed: it uses what only newer versions of Spark have."""
+    """Import a class of this package on demand: it needs a recent version of Spark."""
     try:
         return getattr(import_module(f"jobq.pipeline.datasource.{module}"), name)
     except ImportError as e:
         raise ConfigError(
-            f'format("jobq") needs pyspark 4.2 or newer (4.x), and this is {pyspark.__version__}: {e}'
+            f'format("jobq") needs pyspark 4.2 or a later 4.x, not {pyspark.__version__}: {e}'
         ) from e
 
 
 def register(spark: SparkSession) -> None:
-    """Make format("jobq") known to a session."""
+    """Register format("jobq") in a Spark session."""
     spark.dataSource.register(JobqSource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -1,4 +1,4 @@
-"""The columns of format("jobq"), and options that all of its parts understand."""
+"""The columns of format("jobq"), and the options that all its readers and writers share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINES = struct({"value": "string", "origin": "string"})
 
 
 def required(options: Mapping[str, str], name: str) -> str:
-    """An option that has to be there. Spark hands options over in lower case."""
+    """Get a mandatory option. Spark passes the names of options in lower case."""
     value = options.get(name.lower()) or options.get(name)
     if not value:
         raise ConfigError(f'format("jobq") needs .option("{name}", …)')
@@ -30,10 +30,11 @@ def required(options: Mapping[str, str], name: str) -> str:
 
 
 def store_url(options: Mapping[str, str]) -> str:
-    """The store, one that other processes can reach."""
+    """Get the store's URL. Raises ConfigError for memory://, which Spark's workers cannot reach."""
     url = required(options, "url")
     if url.startswith("memory:"):
         raise ConfigError(
-            "memory:// lives in one process and Spark's workers are others: use sqlite:///, valkey:// or a server"
+            "memory:// is visible in one process only, and Spark's workers are other processes: "
+            "use sqlite:/// or valkey://"
         )
     return url

@@ -1,9 +1,12 @@
-"""Streaming read: the event logs of all queues of a store (or of one), with admission control.
+"""Streaming read of format("jobq"): the event logs of a store's queues, with admission control.
 
-An offset is where each queue's log has been read to. The driver finds out how far a batch goes, the tasks read: one per queue.
-What a batch has stored is acknowledged in the store under the name of option `reader` (default `spark`), so that the log
-keeps what this stream has not read; two streams need two names. Every event comes once per batch; of a partitioned queue, an
-event that arrives while the batch is read may come in the next one as well (its id is the same).
+An offset holds a position for each queue's log. The driver decides how far a batch reads, and one
+task per queue reads the events. After a batch, the reader acknowledges its positions in the store,
+under the name of option `reader` (default `spark`). The store keeps events that the reader has not
+acknowledged. Two streams need two names.
+
+A batch contains no event twice. For a partitioned queue, an event that arrives while a batch is
+read may also be in the next batch, with the same id.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ from jobq.core.event_records import EventPage, EventRecord
 from jobq.core.records import QueueName
 from jobq.pipeline.datasource.columns import EVENTS, LINES, store_url
 
-_PAGE = 5_000
-_MAX_EVENTS = 1_000_000
+_PAGE = 5_000  # events per call to the store
+_MAX_EVENTS = 1_000_000  # events per batch, unless maxEventsPerTrigger is set
 _TIMES = {
     "at": "at_ms",
     "created_at": "created_ms",
@@ -45,7 +48,7 @@ Offset = dict[str, str]
 
 
 class Span(InputPartition):
-    """A part of one queue's log: after `start`, up to and with `end`."""
+    """A part of one queue's log: after `start`, up to and including `end`."""
 
     def __init__(self, queue: QueueName, start: str, end: str) -> None:
         super().__init__((queue, start, end))
@@ -53,7 +56,10 @@ class Span(InputPartition):
 
 
 class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Options: url; tenant, queue (default: all); maxEventsPerTrigger; startingPosition (earliest, latest); reader."""
+    """Reads events from a store, as a stream.
+
+    Options: url; tenant and queue (default: all); maxEventsPerTrigger; startingPosition, which is
+    earliest (default) or latest; reader."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         low = {name.lower(): value for name, value in options.items()}
@@ -65,30 +71,30 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target: Offset | None = None
 
     def initialOffset(self) -> dict[str, str]:
-        """The oldest events kept, or the present end."""
+        """Start at the oldest stored event, or at the current end of the logs."""
         return asyncio.run(self._ends()) if self.from_now else {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What one batch takes at most."""
+        """The maximum number of events per batch."""
         return ReadMaxRows(self.max_events)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is what will be read."""
+        """Fix the current end of the logs as the end of this run."""
         self.target = asyncio.run(self._ends())
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
-        """How far the next batch goes: the queues take turns until the limit is reached."""
+        """How far the next batch reads: queue after queue, until the limit is reached."""
         if isinstance(limit, ReadAllAvailable):
             return {**start, **(self.target or asyncio.run(self._ends()))}
         budget = limit.max_rows if isinstance(limit, ReadMaxRows) else self.max_events
         return asyncio.run(self._advance(start, budget))
 
     def reportLatestOffset(self) -> dict[str, str] | None:
-        """For progress: the present end."""
+        """The current end of the logs, for Spark's progress report."""
         return asyncio.run(self._ends())
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """One per queue that moved."""
+        """One partition per queue with new events."""
         return [
             Span(_queue(name), start.get(name, BEGINNING), position)
             for name, position in end.items()
@@ -96,7 +102,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Pages of the log as Arrow batches."""
+        """Read a part of a log as Arrow batches, one per page."""
         assert isinstance(partition, Span)
         schema = to_arrow_schema(LINES if self.lines else EVENTS, timezone="UTC")
         as_rows = _lines if self.lines else _columns
@@ -121,7 +127,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             loop.close()
 
     def commit(self, end: dict[str, str]) -> None:
-        """The store need not keep these for us any more."""
+        """Acknowledge the events of a finished batch. The store may then trim them."""
         asyncio.run(self._acknowledge(end))
 
     async def _ends(self) -> Offset:
@@ -134,16 +140,15 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     async def _advance(self, start: Offset, budget: int) -> Offset:
-        """Positions after `start`, about `budget` events further in all."""
+        """The positions about `budget` events after `start`, in total."""
         reached = dict(start)
         async with LogReader(self.url) as log:
             for queue in await self._queues(log):
                 name = _name(queue)
                 position = reached.get(name, BEGINNING)
                 if name not in reached:
-                    await log.position(
-                        queue, self.reader
-                    )  # registered, so that from here on nothing unread is trimmed
+                    # Register the reader, so that from now on the store trims nothing unread.
+                    await log.position(queue, self.reader)
                 stop = None if self.target is None else self.target.get(name, position)
                 while budget > 0 and position != stop:
                     page = await log.page(queue, position, min(budget, _PAGE))
@@ -174,13 +179,12 @@ def _queue(name: str) -> QueueName:
 
 
 def _within(page: EventPage, after: str, end: str) -> tuple[Sequence[EventRecord], str | None]:
-    """The events of a page that are not past `end`, and where to read on; None: that was all."""
+    """The events of a page up to `end`, and the position to continue from, or None at the end."""
     if not page.events or page.position == after:
         return (), None
     done = passed(page.position, end)
-    if "," in end or passed(
-        end, page.position
-    ):  # of several shards, one may be past its end before the others are
+    # With several shards, one may be past its end before the others are.
+    if "," in end or passed(end, page.position):
         return page.events, None if done else page.position
     return [event for event in page.events if passed(end, event.position)], None
 
@@ -199,9 +203,8 @@ def _columns(events: Sequence[EventRecord]) -> list[list[Any]]:
 def _column(events: Sequence[EventRecord], name: str) -> list[Any]:
     if name in _TIMES:
         source = _TIMES[name]
-        return [
-            None if (ms := getattr(event, source)) is None else ms * 1000 for event in events
-        ]  # Arrow's timestamps are in µs
+        # Arrow's timestamps are in microseconds.
+        return [None if (ms := getattr(event, source)) is None else ms * 1000 for event in events]
     if name == "tenant":
         return [event.queue.tenant for event in events]
     if name == "queue":

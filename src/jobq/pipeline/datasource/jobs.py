@@ -1,9 +1,10 @@
-"""Batch read: the jobs of a queue with their results, a task per state.
+"""Batch read of format("jobq"): the jobs of a queue with their results, one task per state.
 
-What the store can filter is said by options: `.option("state", "failed,cancelled")`, `name`, `key`, `id`. With
-`.option("pushdown", "true")` such conditions in `where` go to the store by themselves; then call `load()` anew for each query,
-for Spark (4.0 to 4.2 at least) plans the read of a loaded DataFrame once and would use the filters of the first query for the
-next one that has none. That is why it is not the default.
+The options `state`, `name`, `key` and `id` filter in the store, e.g.
+`.option("state", "failed,cancelled")`. With `.option("pushdown", "true")`, such conditions in
+`where` are also applied in the store. Then call `load()` again for each query: Spark (at least 4.0
+to 4.2) plans the read of a loaded DataFrame once, and would apply the filters of the first query to
+later queries. Therefore pushdown is off by default.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from jobq.core.states import State
 from jobq.errors import JobNotFound
 from jobq.pipeline.datasource.columns import JOBS, required, store_url
 
-_BATCH = 2_000
-_MANY = ("state", "id")  # conditions the store answers for several values
-_ONE = ("name", "key")
+_BATCH = 2_000  # jobs per Arrow batch
+_MANY = ("state", "id")  # the store can filter by several values of these
+_ONE = ("name", "key")  # and by one value of these
 _JSON = ("args", "kwargs", "result", "progress")
 
 
 class Part(InputPartition):
-    """What one task reads: the jobs of a state, or those of some ids."""
+    """What one task reads: all jobs in a state, or the jobs with some ids."""
 
     def __init__(self, state: str | None, ids: tuple[str, ...] = ()) -> None:
         super().__init__((state, ids))
@@ -39,7 +40,7 @@ class Part(InputPartition):
 
 
 class JobsReader(DataSourceReader):
-    """Reads one queue."""
+    """Reads the jobs of one queue."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.url, self.queue, self.tenant = (
@@ -57,7 +58,7 @@ class JobsReader(DataSourceReader):
         }
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes equality on state and id, and on name and key if it is one value; Spark applies the rest."""
+        """Take over the filters that the store can apply. Spark applies the returned ones."""
         for filter in filters:
             values = _values(filter) if self.pushdown else None
             if values is None or filter.attribute[0] in self.wanted:  # type: ignore[attr-defined]
@@ -66,7 +67,7 @@ class JobsReader(DataSourceReader):
                 self.wanted[filter.attribute[0]] = values  # type: ignore[attr-defined]
 
     def partitions(self) -> list[InputPartition]:
-        """One per state, so that they are read side by side; ids are looked up in one."""
+        """One partition per state, read in parallel; a single one for a list of ids."""
         states = [
             state for state in self.wanted.get("state", tuple(State)) if state in tuple(State)
         ]
@@ -75,7 +76,7 @@ class JobsReader(DataSourceReader):
         return [Part(str(state)) for state in states] or [Part(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Pages of jobs as Arrow batches."""
+        """Read jobs as Arrow batches."""
         assert isinstance(partition, Part)
         schema = to_arrow_schema(JOBS, timezone="UTC")
         loop = asyncio.new_event_loop()
@@ -104,7 +105,7 @@ class JobsReader(DataSourceReader):
 
 
 def _values(filter: Filter) -> tuple[str, ...] | None:
-    """The values a filter asks for, if it is one that the store can answer."""
+    """The values that a filter selects, or None if the store cannot apply the filter."""
     if isinstance(filter, EqualTo) and filter.attribute[0] in (*_MANY, *_ONE):
         return (filter.value,)
     if isinstance(filter, In) and filter.attribute[0] in _MANY:

@@ -1,15 +1,22 @@
-"""Write: each row is a call of a task, and its id follows from the row: what Spark runs twice adds nothing twice.
+"""Write of format("jobq"): enqueue one job per row.
 
-    .option("queue", "mail").option("task", "send")   where to, and what (or per row: column _task)
-    .option("id", "invoice")            columns whose values are the job's id; else column _id, else a hash of the row
-    columns _priority _delay _at _key _ttl _result_ttl _timeout _max_stalls _cost _lifo   options of the row's job; null: not set
-    every other column                  an argument of that name
-    .option("prefix", "load-7-")        before ids made of columns or hashes: the same rows again are then other jobs
-    .option("rejected", "/folder")      where rows go that are no valid jobs, with the reason
-    .option("failOnRejected", "true")   and the write fails after all others are in
-    .option("report", "/file.json")     a summary, written by the driver
+The job's id is derived from the row, so a task that Spark runs twice adds no job twice. This also
+means that, without an id, equal rows become one job.
 
-Without an id, equal rows are one job: that is what makes a repeated task harmless.
+Options:
+
+    queue            the queue
+    task             the task; a column _task overrides it per row
+    id               columns whose values form the job's id, separated by commas
+                     (default: the column _id, otherwise a hash of the row)
+    prefix           prefix of ids formed from columns or hashes; with another prefix, the same
+                     rows become new jobs
+    rejected         a folder for rows that are not valid jobs, with the reason
+    failOnRejected   true: the write fails if a row was rejected, after all others are enqueued
+    report           a file for a summary, written by the driver
+
+Columns: _priority, _delay, _at, _key, _ttl, _result_ttl, _timeout, _max_stalls, _cost and _lifo are
+options of the job, unless they are null. Every other column is an argument of that name.
 """
 
 from __future__ import annotations
@@ -50,12 +57,12 @@ OPTIONS = (
     "cost",
     "lifo",
 )
-_EXAMPLES = 20
+_EXAMPLES = 20  # rejected rows that the summary shows
 
 
 @dataclass
 class Loaded(WriterCommitMessage):
-    """What one task did."""
+    """What one task of the write did."""
 
     accepted: int = 0
     duplicates: int = 0
@@ -63,7 +70,7 @@ class Loaded(WriterCommitMessage):
     examples: list[str] = field(default_factory=list)
 
     def add(self, other: Loaded) -> None:
-        """Count another's with these."""
+        """Add another task's counts."""
         self.accepted += other.accepted
         self.duplicates += other.duplicates
         self.rejected += other.rejected
@@ -71,7 +78,7 @@ class Loaded(WriterCommitMessage):
 
 
 class _Rows:
-    """From rows to calls."""
+    """Turns rows into calls of tasks."""
 
     def __init__(self, queue: Queue, options: Mapping[str, str], names: Sequence[str]) -> None:
         self.queue, self.task = queue, options.get("task")
@@ -86,7 +93,7 @@ class _Rows:
     def calls(
         self, batch: pa.RecordBatch
     ) -> Iterator[Call[Any] | tuple[dict[str, Any], InvalidJob]]:
-        """The call each row stands for, or the row and what is wrong with it."""
+        """The call for each row, or the row and the error if it is not a valid job."""
         names = batch.schema.names
         for values in zip(*map(_values, batch.columns), strict=True):
             row = dict(zip(names, values, strict=True))
@@ -98,7 +105,7 @@ class _Rows:
     def _call(self, row: Mapping[str, Any]) -> Call[Any]:
         name = row.get("_task") or self.task
         if not name:
-            raise InvalidJob('a row names no task: add .option("task", …) or a column _task')
+            raise InvalidJob('the row has no task: add .option("task", …) or a column _task')
         arguments, id = {name: row[name] for name in self.arguments}, self._id(name, row)
         options = {
             option: row[column]
@@ -107,7 +114,7 @@ class _Rows:
         }
         if options:
             return self._task(name).options(id=id, **options).bind(**arguments)
-        # The usual row has only an id of its own: setting it in the spec saves a copy of the task per row.
+        # Most rows only have an id. Setting it in the spec saves a copy of the task per row.
         call = self._task(name).bind(**arguments)
         return Call(call._task, msgspec.structs.replace(call._spec, id=check_id(id), given_id=True))
 
@@ -122,7 +129,7 @@ class _Rows:
         if self.id_columns:
             missing = [column for column in self.id_columns if row.get(column) is None]
             if missing:
-                raise InvalidJob(f"column {missing[0]!r}, which makes the id, is null")
+                raise InvalidJob(f"column {missing[0]!r} is null, but it is part of the job's id")
             return self.prefix + ":".join(str(row[column]) for column in self.id_columns)
         text = msgspec.json.encode([name, dict(row)], enc_hook=str, order="deterministic")
         return self.prefix + hashlib.blake2b(text, digest_size=16).hexdigest()
@@ -133,7 +140,7 @@ def _id_columns(options: Mapping[str, str]) -> list[str]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """A column as Python values: through numpy, which makes no object per value on the way, where that gives the same."""
+    """A column as Python values. Uses numpy where the result is the same, because it is faster."""
     kind = column.type
     same = (
         pa.types.is_integer(kind)
@@ -150,7 +157,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 class _Writer:
-    """What batch and stream have in common."""
+    """The common part of batch and stream writes."""
 
     def __init__(self, options: Mapping[str, str], names: Sequence[str]) -> None:
         self.options = {name.lower(): value for name, value in options.items()}
@@ -163,37 +170,37 @@ class _Writer:
                 )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Loaded:
-        """Enqueue what comes, a batch at a time."""
+        """Enqueue the rows of one partition, an Arrow batch at a time."""
         return asyncio.run(self._write(iterator))
 
     async def _write(self, batches: Iterator[pa.RecordBatch]) -> Loaded:
         loaded = Loaded()
-        rejects = _Rejects(self.options.get("rejected"))
+        rejected = _RejectedRows(self.options.get("rejected"))
         async with Queue(self.queue, self.url, tenant=self.options.get("tenant")) as queue:
             rows = _Rows(queue, self.options, self.names)
             for batch in batches:
-                # A generator: while the store has some of the batch, the next thousand are made ready.
-                jobs = await queue.enqueue_many(self._valid(rows.calls(batch), loaded, rejects))
+                # A generator: while the store handles some calls, the next thousand are prepared.
+                jobs = await queue.enqueue_many(self._valid(rows.calls(batch), loaded, rejected))
                 again = sum(job.duplicate for job in jobs)
                 loaded.add(Loaded(accepted=len(jobs) - again, duplicates=again))
-        rejects.close()
+        rejected.close()
         return loaded
 
     @staticmethod
     def _valid(
         calls: Iterable[Call[Any] | tuple[dict[str, Any], InvalidJob]],
         loaded: Loaded,
-        rejects: _Rejects,
+        rejected: _RejectedRows,
     ) -> Iterator[Call[Any]]:
         for call in calls:
             if isinstance(call, Call):
                 yield call
             else:
                 row, why = call
-                loaded.add(Loaded(rejected=1, examples=[rejects.keep(row, str(why))]))
+                loaded.add(Loaded(rejected=1, examples=[rejected.keep(row, str(why))]))
 
     def finish(self, messages: Sequence[WriterCommitMessage | None]) -> Loaded:
-        """On the driver, when every task is done."""
+        """Add up all tasks and write the report. Runs on the driver."""
         total = Loaded()
         for message in messages:
             if isinstance(message, Loaded):
@@ -208,35 +215,36 @@ class _Writer:
             Path(path).write_text(json.dumps(summary))
         if total.rejected and self.options.get("failonrejected", "false").lower() == "true":
             raise InvalidJob(
-                f"{total.rejected} rows are no valid jobs, the first: {total.examples[0]} ({total.accepted} jobs were accepted)"
+                f"{total.rejected} rows are not valid jobs, e.g. {total.examples[0]} "
+                f"({total.accepted} jobs were accepted)"
             )
         return total
 
 
 class JobsWriter(_Writer, DataSourceArrowWriter):
-    """A batch."""
+    """Writes a DataFrame."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Add up and report."""
+        """Finish the write."""
         self.finish(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Jobs that were accepted stay accepted: writing again finds them as duplicates."""
+        """Do nothing. Accepted jobs stay, and writing again counts them as duplicates."""
 
 
 class StreamJobsWriter(_Writer, DataSourceStreamArrowWriter):
-    """A stream: the same for each micro-batch."""
+    """Writes a stream. Each micro-batch is written like a DataFrame."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Add up and report."""
+        """Finish the micro-batch."""
         self.finish(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """As in a batch."""
+        """Do nothing, as for a DataFrame."""
 
 
-class _Rejects:
-    """Rows that are no jobs, as JSON lines in a folder; a repeated task replaces what it wrote."""
+class _RejectedRows:
+    """Writes rejected rows to a folder, as JSON lines. A repeated task replaces its file."""
 
     def __init__(self, folder: str | None) -> None:
         self.folder = Path(folder) if folder else None
@@ -244,7 +252,7 @@ class _Rejects:
         self._file: Any = None
 
     def keep(self, row: Mapping[str, Any], why: str) -> str:
-        """Write it down; the line, shortened, serves as an example."""
+        """Write a row and the reason. Returns the line, cut to 500 characters, as an example."""
         line = msgspec.json.encode({"why": why, "row": dict(row)}, enc_hook=str).decode()
         if self.folder is not None:
             if self._file is None:
@@ -255,10 +263,11 @@ class _Rejects:
 
     def _name(self) -> str:
         context = TaskContext.get()
-        return f"rejected-{context.stageId() if context else 0:05d}-{context.partitionId() if context else 0:05d}.jsonl"
+        stage, partition = (context.stageId(), context.partitionId()) if context else (0, 0)
+        return f"rejected-{stage:05d}-{partition:05d}.jsonl"
 
     def close(self) -> None:
-        """Publish the file under the task's name."""
+        """Publish the file under its final name, which is the same for every try of the task."""
         if self._file is not None and self.folder is not None:
             self._file.close()
             Path(self._file.name).rename(self.folder / self._name())

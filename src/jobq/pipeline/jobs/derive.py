@@ -1,4 +1,4 @@
-"""The derived tables, made anew for the hours that have new events. Broken off, it starts over; repeated, it changes nothing."""
+"""Update the derived tables for hours with new events. It can be repeated after a crash."""
 
 from __future__ import annotations
 
@@ -41,14 +41,16 @@ from jobq.pipeline.transforms.workers import LOOK_BACK_HOURS, worker_minute
 def derive(
     lake: Lake, targets: Sequence[Target], hours: Sequence[Part] | None = None
 ) -> list[Part]:
-    """Bring every derived table up to date with `events` for these hours (None: those that need it); answers which it were."""
+    """Derive all tables from `events` for these hours, by default those that are out of date.
+
+    Returns the hours."""
     hours = lake.dirty if hours is None else hours
     if not hours:
         return []
     events = lake.read(EVENTS, hours)
     few, made = special(events).persist(), steps(events, targets).persist()
     try:
-        # Beside each other: most of the small tables' time is planning and waiting for single tasks.
+        # In parallel: small tables spend most of their time on planning and on single tasks.
         _all_at_once(
             lake,
             lambda: _runs(lake, events, few, made, hours),
@@ -66,7 +68,7 @@ def derive(
 
 
 def _all_at_once(lake: Lake, *works: Callable[[], None]) -> None:
-    """Do all of them in threads that are stopped with this one; the first error is raised when all have ended."""
+    """Run functions in parallel threads. Raises the first error after all have ended."""
     with ThreadPoolExecutor(len(works)) as pool:
         begin: Any = inheritable_thread_target(lake.spark)
         for done in [pool.submit(begin(work)) for work in works]:
@@ -74,25 +76,30 @@ def _all_at_once(lake: Lake, *works: Callable[[], None]) -> None:
 
 
 class _Span(NamedTuple):
-    """Runs that began and ended in these hours since the epoch. `told`: not all of them simply completed."""
+    """Runs that started in one hour and ended in another, in hours since the epoch."""
 
     began: int
     ended: int
-    told: bool
+    irregular: bool  # some of them did not complete
 
 
 def _runs(
     lake: Lake, events: DataFrame, few: DataFrame, made: DataFrame, hours: Sequence[Part]
 ) -> None:
     reached = [_Span(*row) for row in spans(made).collect()]
-    begun = sorted({_hour_of(span.began) for span in reached if span.told})
-    starts = starts_found(starts_wanted(few), lake.read(EVENTS, begun)) if begun else None
+    start_hours = sorted({_hour_of(span.began) for span in reached if span.irregular})
+    starts = (
+        starts_found(starts_wanted(few), lake.read(EVENTS, start_hours)) if start_hours else None
+    )
     lake.space.replace(ATTEMPTS, attempts(events, few, starts), hours)
     _workers(lake, reached, hours)
 
 
 def _queues(lake: Lake, made: DataFrame, hours: Sequence[Part]) -> None:
-    """Minutes of these hours anew, the other minutes of those days as they are, and the levels of every day from the first on."""
+    """Update `queue_minute` and `tenant_day`.
+
+    Minutes of these hours are derived again, and other minutes of these days are kept. The levels
+    of every day from the first one on are computed again, because they depend on earlier days."""
     first = min(hour.day for hour in hours)
     known = lake.space.parts(QUEUE_MINUTE)
     days = sorted(
@@ -103,7 +110,7 @@ def _queues(lake: Lake, made: DataFrame, hours: Sequence[Part]) -> None:
     stale = " OR ".join(
         f"(day = DATE'{hour.day}' AND hour(minute) = {hour.hour})" for hour in hours
     )
-    # Rows in which nothing happened are only marks of the level at the start of a day; they are made again.
+    # Rows without any count only mark the level at the start of a day. They are written again.
     happened = " OR ".join(f"{name} <> 0" for name in COUNTS)
     keep = keep.where(f"NOT ({stale}) AND ({happened})")
     minutes = changes(made).unionByName(keep.drop("waiting", "held", "day")).persist()
@@ -119,7 +126,7 @@ def _queues(lake: Lake, made: DataFrame, hours: Sequence[Part]) -> None:
 
 
 def _workers(lake: Lake, reached: Sequence[_Span], hours: Sequence[Part]) -> None:
-    """The hours that runs ended in these hours reach back to, from all runs that touch them."""
+    """Update `worker_minute` for all hours in which runs were active that ended in these hours."""
     touched = {
         _hour_of(n) for a, b, _ in reached for n in range(max(a, b - LOOK_BACK_HOURS), b + 1)
     } | {*hours}
@@ -133,13 +140,13 @@ def _workers(lake: Lake, reached: Sequence[_Span], hours: Sequence[Part]) -> Non
 
 
 def _replace_hours(lake: Lake, table: Table, rows: DataFrame, hours: Sequence[Part]) -> None:
-    """Hours of a small table that is partitioned by day: the day's other hours are written again as they are."""
+    """Replace hours of a small table that is partitioned by day. Other hours are kept."""
     days = sorted({Part(hour.day) for hour in hours})
     keep = lake.read(table, days).where(f"NOT ({any_of(hours)})")
     lake.space.replace(table, rows.unionByName(keep), days)
 
 
-# Hours are counted since the epoch where arithmetic is done on them: a collected timestamp would come in the driver's zone.
+# Arithmetic uses hours since the epoch: Spark collects timestamps in the driver's time zone.
 def _number(part: Part) -> int:
     return int(datetime.fromisoformat(part.day).replace(tzinfo=UTC).timestamp()) // 3600 + (
         part.hour or 0

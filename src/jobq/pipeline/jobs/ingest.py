@@ -1,4 +1,4 @@
-"""One batch of a source into the tables `events` and `quarantine`: staged, compared with what is there, published."""
+"""Add one batch of a source to the tables `events` and `quarantine`, without duplicates."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from jobq.pipeline.formats import PLAIN, Part
+from jobq.pipeline.formats import PARQUET_OPTIONS, Part
 from jobq.pipeline.lake import Batch, Lake, Totals
 from jobq.pipeline.tables import EVENTS, QUARANTINE
 from jobq.pipeline.transforms import dedupe, parse
 
-LATENESS_MS = (
-    600_000  # an event this much older than the latest one seen before its batch counts as late
-)
+LATENESS_MS = 600_000
+"""Milliseconds. An event this much older than the latest event before its batch is late."""
 
 
 def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
-    """Put the batch's WIRE rows in the lake, once. Broken off at any point, it may be called again with the same rows."""
+    """Add a batch of WIRE rows to the lake, once. After a crash, call it again with them."""
     finished = lake.finish()
     if lake.is_done(batch):
         again = finished is not None and (finished.run, finished.number) == (
@@ -51,7 +50,7 @@ def ingest(lake: Lake, rows: DataFrame, batch: Batch) -> Totals:
 
 
 class _New(NamedTuple):
-    """Of the events `read` in a batch, `events` are new, and `folder` holds just these."""
+    """The new events of a batch: `events` of the `read` ones are new, and in `folder`."""
 
     folder: str
     hours: list[Part]
@@ -62,8 +61,10 @@ class _New(NamedTuple):
 
 
 def _new_events(lake: Lake, folder: str) -> _New:
-    """Compare what is staged in the folder with what is stored. (Counted here: observed on their way to the folder, 1M rows cost
-    about 1 CPU s more.)"""
+    """Compare the staged events with the stored ones.
+
+    Events are counted here. Observing them while they are staged costs about 1 CPU s more per 1M
+    rows."""
     hours = [
         Part.of(f"{day}/{hour}")
         for day in lake.files.children(folder)
@@ -90,4 +91,4 @@ def _new_events(lake: Lake, folder: str) -> _New:
 
 
 def _writer(rows: DataFrame) -> Any:
-    return rows.write.mode("overwrite").options(partitionOverwriteMode="static", **PLAIN)
+    return rows.write.mode("overwrite").options(partitionOverwriteMode="static", **PARQUET_OPTIONS)

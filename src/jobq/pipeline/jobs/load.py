@@ -1,4 +1,4 @@
-"""`jq-pipeline load`: any table Spark can read, as jobs."""
+"""Enqueue the rows of any DataFrame as jobs (`jq-pipeline load`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobq.pipeline.datasource import register
 
 
 def check_store(url: str, queue: str, tenant: str | None = None) -> None:
-    """Raise what the store has against these jobs before any work is done: StoreUnavailable, ConfigError."""
+    """Check the store and the queue before any work. Raises StoreUnavailable or ConfigError."""
 
     async def go() -> None:
         async with Queue(queue, url, tenant=tenant) as opened:
@@ -34,7 +34,9 @@ def load(
     *,
     report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Write the rows with format("jobq"); answers how many were accepted, duplicates and rejected, with examples of these."""
+    """Write the rows with format("jobq").
+
+    Returns the numbers `accepted`, `duplicates` and `rejected`, and `examples` of rejected rows."""
     register(spark)
     with tempfile.TemporaryDirectory() as folder, _progress(spark, report):
         summary = Path(folder, "summary.json")
@@ -47,7 +49,7 @@ def load(
 def _progress(
     spark: SparkSession, report: Callable[[str], None], every: float = 5.0
 ) -> Iterator[None]:
-    """Says every few seconds how many of the tasks are done."""
+    """Report every few seconds how many of Spark's tasks are done."""
     tracker, done = spark.sparkContext.statusTracker(), threading.Event()
 
     def watch() -> None:
@@ -56,7 +58,8 @@ def _progress(
                 info = tracker.getStageInfo(stage)
                 if info is not None:
                     report(
-                        f"{info.numCompletedTasks} of {info.numTasks} tasks done, {info.numActiveTasks} at work"
+                        f"{info.numCompletedTasks} of {info.numTasks} tasks done, "
+                        f"{info.numActiveTasks} running"
                     )
 
     thread = threading.Thread(target=watch, name="jobq-load-progress", daemon=True)

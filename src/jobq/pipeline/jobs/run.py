@@ -1,4 +1,4 @@
-"""`jq-pipeline run`: a source into the lake, batch after batch, and the derived tables after it."""
+"""Stream a source into the lake and keep the derived tables up to date (`jq-pipeline run`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Report = Callable[[str], None]
 
 
 class PipelineRun:
-    """One stream. `once`: what is there now, and then it ends; otherwise a batch every `every` seconds until `stop`."""
+    """One stream from a source to the lake.
+
+    `every` and `derive_every` are the intervals, in seconds, between batches and between updates of
+    the derived tables. `report` is called with lines about the progress."""
 
     def __init__(
         self,
@@ -40,13 +43,14 @@ class PipelineRun:
         self._once = False
 
     def start(self, spark: SparkSession, *, once: bool) -> None:
-        """Begin, where the checkpoint of this source says. LakeInUse if another command is writing to the lake."""
+        """Start at the checkpoint of this source.
+
+        With `once`, the stream ends when it has read what is there now. Otherwise it runs until
+        `stop`. Raises LakeInUse if another command is writing to the lake."""
         self._lock.acquire()
         try:
             self.lake.reload()
-            self.lake.save(
-                self.lake.state
-            )  # from here on it is a lake, also if no event ever comes
+            self.lake.save(self.lake.state)  # makes the folder a lake, even if no event arrives
             self.lake.finish()
             self.lake.sweep()
             self._once = once
@@ -70,7 +74,7 @@ class PipelineRun:
         return writer.start()
 
     def wait(self) -> None:
-        """Until the stream ends; then derive what is left. What made it fail is raised."""
+        """Wait for the end of the stream and update the derived tables. Raises its error."""
         assert self._query is not None
         try:
             self._query.awaitTermination()
@@ -79,7 +83,7 @@ class PipelineRun:
             self._lock.release()
 
     def stop(self) -> None:
-        """End after the present batch's step. What is under way is repeated by the next run."""
+        """Stop the stream. The next run repeats an unfinished batch."""
         if self._query is not None:
             self._query.stop()
 
@@ -91,7 +95,7 @@ class PipelineRun:
         totals = ingest(self.lake, rows, batch)
         self.brought = self.brought + totals
         self.report(f"batch {batch.name}: {describe(totals)} in {time.monotonic() - began:.1f} s")
-        # A run that ends by itself derives once, at its end: hours that many batches touch would be made again for each.
+        # With `once`, derive only at the end: many batches touch the same hours.
         if not self._once and time.monotonic() - self._derived_at >= self.derive_every:
             self._derive()
 
@@ -101,16 +105,16 @@ class PipelineRun:
         self._derived_at = time.monotonic()
         if hours:
             self.report(
-                f"derived tables up to date: {len(hours)} hours in {self._derived_at - began:.1f} s"
+                f"updated derived tables: {len(hours)} hours in {self._derived_at - began:.1f} s"
             )
 
 
 def describe(totals: Totals) -> str:
-    """In words, leaving out what is zero."""
+    """The counts as text, without those that are zero."""
     more = [
         f"{n:,} {what}"
         for n, what in (
-            (totals.duplicates, "copies"),
+            (totals.duplicates, "duplicates"),
             (totals.late, "late"),
             (totals.quarantined, "quarantined"),
         )

@@ -1,4 +1,4 @@
-"""Compaction of small files, retention, and rebuilding what is derived."""
+"""Maintenance of a lake: compaction of small files, retention, and rebuilding derived tables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from jobq.pipeline.lake import Lake
 from jobq.pipeline.slo import Target
 from jobq.pipeline.tables import ATTEMPTS, EVENTS, QUARANTINE, TABLES, Table
 
-TARGET_BYTES = 128 * 1024 * 1024
+TARGET_BYTES = 128 * 1024 * 1024  # the size of a Parquet row group, and of Spark's read splits
 
 
 def compact(lake: Lake, *, target: int = TARGET_BYTES) -> dict[str, tuple[int, int]]:
-    """Make few large files of many small ones; answers (files before, files after) per table that changed.
+    """Merge small files. Returns (files before, files after) for each table that changed.
 
-    Not while a `run` is at work on the same Parquet lake. Broken off, nothing is lost: a partition is swapped whole."""
+    Must not run while a `run` writes to the same Parquet lake. After a crash nothing is lost,
+    because each partition is swapped as a whole. `target` is the size of the new files in bytes."""
     space = lake.space
     if isinstance(space, DeltaSpace):
         return {
@@ -62,9 +63,10 @@ def _optimise(lake: Lake, space: DeltaSpace, table: Table) -> tuple[int, int] | 
 def retain(
     lake: Lake, *, keep_days: int, today: date | None = None, all_tables: bool = False
 ) -> dict[str, int]:
-    """Remove days older than `keep_days`, of `events`, `attempts` and `quarantine` or of all tables; what went, per table.
+    """Remove days older than `keep_days` from `events`, `attempts` and `quarantine`, or all tables.
 
-    The audit is told (the lake's horizon), so that jobs begun before it are not taken for jobs that lost their beginning."""
+    Returns the number of removed partitions per table. The first kept day is stored as the lake's
+    horizon, so that the audit does not miss the first events of jobs that are older."""
     first = ((today or datetime.now(UTC).date()) - timedelta(days=keep_days)).isoformat()
     tables = TABLES if all_tables else (EVENTS, ATTEMPTS, QUARANTINE)
     removed: dict[str, int] = {}
@@ -83,7 +85,7 @@ def retain(
 
 
 def rebuild(lake: Lake, targets: Sequence[Target], *, since: str | None = None) -> list[Part]:
-    """Derive every hour (from a day on) anew: after a change of the SLO targets, or of a table's meaning."""
+    """Derive every hour again, or every hour since a day. Returns the hours."""
     return derive(
         lake,
         targets,

@@ -1,7 +1,9 @@
-"""`jq-pipeline report`: one HTML page that needs nothing else, and a summary as a picture.
+"""The report: one self-contained HTML page, and a summary as a PNG picture.
 
-data.py    what is shown, asked of the lake: a few hundred numbers
-charts.py  numbers into SVG      page.py  charts and tables into HTML      png.py  the picture
+data.py     query the lake for the numbers to show
+charts.py   draw numbers as SVG
+page.py     assemble charts and tables into HTML
+png.py      draw the picture
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ def write_report(
     tenant: str | None = None,
     title: str = "jobq",
 ) -> None:
-    """Write the page (and the picture) about these days (YYYY-MM-DD, both included; None: all) and this tenant (None: all)."""
-    story = gather(lake, since=since, until=until, tenant=tenant)
+    """Write the page, and the picture if `png` is given.
+
+    `since` and `until` are the first and the last day (YYYY-MM-DD). Default: all days, all
+    tenants."""
+    data = gather(lake, since=since, until=until, tenant=tenant)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page(story, title), encoding="utf-8")
+    out.write_text(page(data, title), encoding="utf-8")
     if png is not None:
         from jobq.pipeline.report.png import picture
 
-        picture(story, title, png)
+        picture(data, title, png)

@@ -1,4 +1,4 @@
-"""Numbers into SVG, by hand: lines and bars in the page's own colours, readable in light and dark and at any width."""
+"""Draw numbers as SVG: lines and bars that scale to any width, in the colours of style.css."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Format = Callable[[float], str]
 
 
 def number(value: float) -> str:
-    """1234567 → 1.2M."""
+    """A short number: 1234567 → 1.23M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{unit}"
@@ -23,7 +23,7 @@ def number(value: float) -> str:
 
 
 def duration(ms: float) -> str:
-    """Milliseconds as people say them."""
+    """A short duration from milliseconds: 90000 → 90 s."""
     for limit, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
         if ms >= 2 * limit:
             return f"{ms / limit:.3g} {unit}"
@@ -31,7 +31,7 @@ def duration(ms: float) -> str:
 
 
 def percent(share: float) -> str:
-    """0.9876 → 98.8 %."""
+    """A share as a percentage: 0.9876 → 98.76 %."""
     return f"{share * 100:.4g} %"
 
 
@@ -43,7 +43,7 @@ def line_chart(
     log: bool = False,
     top: float | None = None,
 ) -> str:
-    """Lines over time, one colour each in the order given, with the numbers of a moment on hover."""
+    """Lines over time, with the values of a point on hover. Colours are in order of `series`."""
     values = [v for line in series.values() for v in line if v is not None]
     scale = _log_scale(values) if log else _linear_scale(values, top)
     x = _x(times_ms)
@@ -51,11 +51,12 @@ def line_chart(
     for n, line in enumerate(series.values()):
         parts.append(f'<path class="l c{n % 6}" d="{_path(times_ms, line, x, scale)}"/>')
     parts.append(_hover(times_ms, series, x, format))
-    return f'<svg viewBox="0 0 {_W} {_H}" role="img" preserveAspectRatio="xMidYMid meet">{"".join(parts)}</svg>'
+    attributes = f'viewBox="0 0 {_W} {_H}" role="img" preserveAspectRatio="xMidYMid meet"'
+    return f"<svg {attributes}>{''.join(parts)}</svg>"
 
 
 def legend(names: Sequence[str]) -> str:
-    """Which colour is which."""
+    """The names of the lines with their colours."""
     return (
         '<p class="legend">'
         + " ".join(
@@ -66,10 +67,11 @@ def legend(names: Sequence[str]) -> str:
 
 
 def bars(rows: Sequence[tuple[str, float]], *, format: Format = number) -> str:
-    """Horizontal bars, as HTML: they wrap and scale by themselves."""
+    """Horizontal bars as HTML, which wraps and scales without SVG."""
     largest = max((value for _, value in rows), default=0) or 1
     lines = (
-        f'<li><span class="name">{escape(name)}</span><span class="bar"><i style="width:{100 * value / largest:.1f}%"></i></span>'
+        f'<li><span class="name">{escape(name)}</span>'
+        f'<span class="bar"><i style="width:{100 * value / largest:.1f}%"></i></span>'
         f'<span class="n">{format(value)}</span></li>'
         for name, value in rows
     )
@@ -77,13 +79,13 @@ def bars(rows: Sequence[tuple[str, float]], *, format: Format = number) -> str:
 
 
 class _Scale:
-    """From values to heights."""
+    """Maps values to heights."""
 
     def __init__(self, low: float, high: float, ticks: Sequence[float], log: bool) -> None:
         self.low, self.high, self.ticks, self.log = low, high, ticks, log
 
     def y(self, value: float) -> float:
-        """The height of a value; what is below the scale lies on its foot."""
+        """The height of a value. Values outside the scale are moved to its end."""
         if self.log:
             share = (math.log10(max(value, self.low)) - math.log10(self.low)) / (
                 math.log10(self.high) - math.log10(self.low)
@@ -115,7 +117,7 @@ def _x(times_ms: Sequence[int]) -> Callable[[int], float]:
 
 
 def _path(times_ms: Sequence[int], line: Values, x: Callable[[int], float], scale: _Scale) -> str:
-    """The pen is lifted where there is no value; a lone value is a dot (a line of no length with a round cap)."""
+    """The path of a line. It is interrupted where values are missing. A single value is a dot."""
     steps, pen = [], "M"
     for n, (t, value) in enumerate(zip(times_ms, line, strict=True)):
         if value is None:
@@ -131,8 +133,10 @@ def _path(times_ms: Sequence[int], line: Values, x: Callable[[int], float], scal
 
 def _grid(scale: _Scale, format: Format) -> str:
     lines = (
-        f'<line class="g" x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{scale.y(tick):.1f}" y2="{scale.y(tick):.1f}"/>'
-        f'<text class="t" x="{_LEFT - 6}" y="{scale.y(tick) + 4:.1f}" text-anchor="end">{escape(format(tick))}</text>'
+        f'<line class="g" x1="{_LEFT}" x2="{_W - _RIGHT}" '
+        f'y1="{scale.y(tick):.1f}" y2="{scale.y(tick):.1f}"/>'
+        f'<text class="t" x="{_LEFT - 6}" y="{scale.y(tick) + 4:.1f}" text-anchor="end">'
+        f"{escape(format(tick))}</text>"
         for tick in scale.ticks
     )
     return "".join(lines)
@@ -154,7 +158,8 @@ def _time_axis(times_ms: Sequence[int], x: Callable[[int], float]) -> str:
         )
         text = at.strftime("%d %b") if days else at.strftime("%H:%M")
         labels.append(
-            f'<text class="t" x="{x(times_ms[n]):.1f}" y="{_H - 8}" text-anchor="{anchor}">{text}</text>'
+            f'<text class="t" x="{x(times_ms[n]):.1f}" y="{_H - 8}" text-anchor="{anchor}">'
+            f"{text}</text>"
         )
     return "".join(labels)
 
@@ -174,7 +179,8 @@ def _hover(
             [datetime.fromtimestamp(t / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC"), *said]
         )
         areas.append(
-            f'<rect class="h" x="{x(t) - width / 2:.1f}" y="{_TOP}" width="{width:.1f}" height="{_H - _TOP - _BOTTOM}">'
+            f'<rect class="h" x="{x(t) - width / 2:.1f}" y="{_TOP}" '
+            f'width="{width:.1f}" height="{_H - _TOP - _BOTTOM}">'
             f"<title>{escape(text)}</title></rect>"
         )
     return "".join(areas)

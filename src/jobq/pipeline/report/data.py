@@ -1,4 +1,4 @@
-"""What the report shows. Spark adds up, so that only as many numbers arrive here as a page has room for."""
+"""The numbers of the report. Spark aggregates, so that only a few hundred of them are collected."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from jobq.pipeline.tables import (
     Table,
 )
 
-_POINTS = 160  # on a line, at most
+_POINTS = 160  # maximum points of a line: more would not be visible on the page
 _STEPS = (1, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440)  # minutes per point
-_TOP = 12  # rows of a table
+_TOP = 12  # maximum rows of a table
 
 Row = dict[str, Any]
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything on the page. Lists under `lines` have one value per point of `times_ms`; None where there is none."""
+class ReportData(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything on the page. Lists in `lines` have a value, or None, for each of `times_ms`."""
 
     times_ms: list[int]
     step_minutes: int
     lines: dict[str, list[float | None]]
     totals: Row
-    backlog: dict[str, list[float | None]]  # waiting, per queue (the largest) and all together
+    backlog: dict[str, list[float | None]]  # waiting jobs: the largest queues, and all together
     errors: list[Row]
     reasons: list[Row]
     tasks: list[Row]
@@ -47,7 +47,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Scope:
-    """Which rows: days and tenant."""
+    """Selects rows by days and tenant."""
 
     def __init__(
         self, lake: Lake, since: str | None, until: str | None, tenant: str | None
@@ -55,7 +55,7 @@ class _Scope:
         self.lake, self.since, self.until, self.tenant = lake, since, until, tenant
 
     def read(self, table: Table) -> DataFrame:
-        """The table's rows in scope."""
+        """Read the selected rows of a table."""
         rows = self.lake.read(table)
         if self.since:
             rows = rows.where(F.col("day") >= self.since)
@@ -70,14 +70,15 @@ class _Scope:
 
 def gather(
     lake: Lake, *, since: str | None = None, until: str | None = None, tenant: str | None = None
-) -> Story:
-    """Ask the lake. ConfigError if there is nothing to tell."""
+) -> ReportData:
+    """Query the lake. Raises ConfigError if there are no events in these days."""
     scope = _Scope(lake, since, until, tenant)
     minutes = scope.read(QUEUE_MINUTE)
     span = minutes.select(F.min(F.unix_millis("minute")), F.max(F.unix_millis("minute"))).first()
     if span is None or span[0] is None:
         raise ConfigError(
-            f"the lake {lake.root} has no events in that time: run the pipeline first, or choose other days"
+            f"the lake {lake.root} has no events in this period: "
+            "run the pipeline first, or choose other days"
         )
     first, last = int(span[0]), int(span[1])
     step = next(
@@ -87,7 +88,7 @@ def gather(
     start = first // (step * 60_000) * step * 60_000
     times = list(range(start, last + 1, step * 60_000))
     runs = scope.read(ATTEMPTS)
-    return Story(
+    return ReportData(
         times_ms=times,
         step_minutes=step,
         lines={
@@ -119,7 +120,7 @@ def _rows(frame: DataFrame, limit: int | None = None) -> list[Row]:
 
 
 def _point(at: str, step: int) -> Column:
-    """Which point of the lines a time belongs to, as ms."""
+    """The point of the lines that a time belongs to, in ms."""
     return F.expr(f"unix_millis({at}) div {step * 60_000} * {step * 60_000}").alias("t")
 
 
@@ -158,7 +159,7 @@ def _percentiles(runs: DataFrame, times: list[int], step: int) -> dict[str, list
 
 
 def _utilisation(scope: _Scope, times: list[int], step: int) -> dict[str, list[float | None]]:
-    """Working time as a share of the time of the workers seen in the point, and how many of them."""
+    """The share of time in which workers were busy, and the number of parallel runs, per point."""
     rows = scope.read(WORKER_MINUTE).groupBy(_point("minute", step))
     seen = F.count_distinct("worker")
     sums = rows.agg(
@@ -169,7 +170,9 @@ def _utilisation(scope: _Scope, times: list[int], step: int) -> dict[str, list[f
 
 
 def _backlog(minutes: DataFrame, times: list[int], step: int) -> dict[str, list[float | None]]:
-    """The level at the end of each point, of the queues with the highest ones and of all; a queue keeps its level while idle."""
+    """Waiting jobs at the end of each point, of the five largest queues and in total.
+
+    A queue keeps its level while nothing happens in it."""
     name = F.concat_ws("/", "tenant", "queue").alias("name")
     levels = (
         minutes.groupBy(name, _point("minute", step))

@@ -1,4 +1,4 @@
-"""Charts and tables into one HTML page: no script, nothing fetched, light or dark as the reader has it, narrow or wide."""
+"""Assemble charts and tables into one HTML page, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -8,44 +8,46 @@ from html import escape
 from importlib.resources import files
 
 from jobq.pipeline.report.charts import bars, duration, legend, line_chart, number, percent
-from jobq.pipeline.report.data import Row, Story
+from jobq.pipeline.report.data import ReportData, Row
 
 _STYLE = files("jobq.pipeline.report").joinpath("style.css").read_text(encoding="utf-8")
 
 
-def page(story: Story, title: str) -> str:
+def page(data: ReportData, title: str) -> str:
     """The whole page."""
     body = "".join(
         (
-            _head(story, title),
-            _tiles(story),
+            _head(data, title),
+            _tiles(data),
             '<div class="cards">',
-            *_charts(story),
-            *_tables(story),
+            *_charts(data),
+            *_tables(data),
             "</div>",
-            _foot(story),
+            _foot(data),
         )
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><title>{escape(title)}</title><style>{_STYLE}</style></head>'
+        f'<meta name="color-scheme" content="light dark"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
     )
 
 
-def _head(story: Story, title: str) -> str:
+def _head(data: ReportData, title: str) -> str:
     first, last = (
         datetime.fromtimestamp(t / 1000, UTC)
-        for t in (story.times_ms[0], story.times_ms[-1] + story.step_minutes * 60_000)
+        for t in (data.times_ms[0], data.times_ms[-1] + data.step_minutes * 60_000)
     )
-    whose = f", tenant {escape(story.lake['tenant'])}" if story.lake.get("tenant") else ""
-    span = f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, a point every {duration(story.step_minutes * 60_000)}{whose}"
+    whose = f", tenant {escape(data.lake['tenant'])}" if data.lake.get("tenant") else ""
+    span = f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
+    span += f", one point per {duration(data.step_minutes * 60_000)}{whose}"
     return f'<h1>{escape(title)}</h1><p class="sub">{span}</p>'
 
 
-def _tiles(story: Story) -> str:
-    t = story.totals
+def _tiles(data: ReportData) -> str:
+    t = data.totals
     ended = t["completed"] + t["failed"]
     tiles = [
         (number(t["accepted"]), "jobs accepted"),
@@ -57,11 +59,12 @@ def _tiles(story: Story) -> str:
         (duration(t["wait_p95"] or 0), "wait, 95th percentile"),
         (duration(t["run_p95"] or 0), "run, 95th percentile"),
     ]
-    if story.audit:
-        good = story.audit["verdict"] == "proved"
+    if data.audit:
+        good = data.audit["verdict"] == "proved"
         tiles.append(
             (
-                f'<span class="{"good" if good else "bad"}" style="font-size:inherit">{escape(story.audit["verdict"])}</span>',
+                f'<span class="{"good" if good else "bad"}" style="font-size:inherit">'
+                f"{escape(data.audit['verdict'])}</span>",
                 "audit",
             )
         )
@@ -74,8 +77,8 @@ def _tiles(story: Story) -> str:
     )
 
 
-def _charts(story: Story) -> list[str]:
-    x, lines = story.times_ms, story.lines
+def _charts(data: ReportData) -> list[str]:
+    x, lines = data.times_ms, data.lines
     rates = {name: lines[name] for name in ("completed", "accepted", "failed")}
     waits = {q: lines[f"wait_{q}"] for q in ("p50", "p95", "p99")}
     runs = {q: lines[f"run_{q}"] for q in ("p50", "p95", "p99")}
@@ -87,64 +90,70 @@ def _charts(story: Story) -> list[str]:
         ),
         _card(
             "Wait",
-            "from due to start; logarithmic",
+            "time from due to start (logarithmic)",
             line_chart(x, waits, format=duration, log=True) + legend(list(waits)),
         ),
         _card(
             "Run",
-            "from start to end; logarithmic",
+            "time from start to end (logarithmic)",
             line_chart(x, runs, format=duration, log=True) + legend(list(runs)),
         ),
         _card(
             "Backlog",
-            "jobs waiting, at the end of each point",
-            line_chart(x, story.backlog) + legend(list(story.backlog)),
+            "jobs waiting",
+            line_chart(x, data.backlog) + legend(list(data.backlog)),
         ),
-        _card("Trouble", "per minute", line_chart(x, trouble) + legend(list(trouble))),
+        _card(
+            "Retries, stalls, failures",
+            "per minute",
+            line_chart(x, trouble) + legend(list(trouble)),
+        ),
         _card(
             "Worker utilisation",
-            "share of the time with a job under way, over all workers",
+            "share of time with at least one running job, over all workers",
             line_chart(x, used, format=percent, top=1.0),
         ),
         _card(
             "Failures by kind",
             "failed runs and jobs",
-            bars([(row["reason"] or "unknown", row["count"]) for row in story.reasons]) or "none",
+            bars([(row["reason"] or "unknown", row["count"]) for row in data.reasons]) or "none",
         ),
     ]
 
 
-def _tables(story: Story) -> list[str]:
+def _tables(data: ReportData) -> list[str]:
     return [
         _card(
             "Service levels",
-            "attainment of each target over the whole time",
-            _slo_table(story.slo),
+            "attainment of each target over the whole period",
+            _slo_table(data.slo),
             wide=True,
         ),
         _card(
             "Slowest tasks",
             "by the 95th percentile of their runs",
-            _task_table(story.tasks),
+            _task_table(data.tasks),
             wide=True,
         ),
         _card(
             "Errors",
             "most frequent causes, with the latest example",
-            _error_table(story.errors),
+            _error_table(data.errors),
             wide=True,
         ),
         _card(
             "Busiest workers",
             "",
-            bars([(row["worker"], row["utilisation"]) for row in story.workers], format=percent),
+            bars([(row["worker"], row["utilisation"]) for row in data.workers], format=percent),
         ),
-        _card("Tenants", "usage", _tenant_table(story.tenants)),
+        _card("Tenants", "usage", _tenant_table(data.tenants)),
     ]
 
 
 def _card(title: str, note: str, body: str, *, wide: bool = False) -> str:
-    return f'<section class="card{" wide" if wide else ""}"><h2>{title}</h2><p class="note">{note}</p>{body}</section>'
+    kind = "card wide" if wide else "card"
+    head = f'<h2>{title}</h2><p class="note">{note}</p>'
+    return f'<section class="{kind}">{head}{body}</section>'
 
 
 def _table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> str:
@@ -158,7 +167,8 @@ def _table(head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> s
         + "</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{table}</div>'
 
 
 def _slo_table(rows: Sequence[Row]) -> str:
@@ -166,7 +176,7 @@ def _slo_table(rows: Sequence[Row]) -> str:
         ("target", False),
         ("queue", False),
         ("attained", True),
-        ("wanted", True),
+        ("objective", True),
         ("of", True),
         ("", False),
     ]
@@ -193,7 +203,7 @@ def _task_table(rows: Sequence[Row]) -> str:
         ("p95", True),
         ("p99", True),
         ("longest", True),
-        ("in all", True),
+        ("total", True),
     ]
     cells = [
         (
@@ -236,7 +246,7 @@ def _tenant_table(rows: Sequence[Row]) -> str:
         ("accepted", True),
         ("completed", True),
         ("failed", True),
-        ("time run", True),
+        ("run time", True),
     ]
     return _table(
         head,
@@ -259,13 +269,13 @@ def _short(text: str, limit: int = 160) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _foot(story: Story) -> str:
-    counts = story.lake
+def _foot(data: ReportData) -> str:
+    counts = data.lake
     parts = [f"{counts['events']:,} events in the lake"]
     parts += [
         f"{counts[name]:,} {word}"
         for name, word in (
-            ("duplicates", "copies dropped"),
+            ("duplicates", "duplicates dropped"),
             ("late", "late"),
             ("quarantined", "quarantined"),
         )

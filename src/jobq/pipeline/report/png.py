@@ -1,4 +1,4 @@
-"""The report's main curves as one picture, for a chat or a slide."""
+"""Draw the main charts of the report as one picture, e.g. for a chat message."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from jobq.pipeline.report.charts import duration, number, percent
-from jobq.pipeline.report.data import Story
+from jobq.pipeline.report.data import ReportData
 
 _COLOURS = ("#2f6fde", "#1a9a6c", "#d9480f", "#8b5cf6", "#b7791f", "#64748b")
 
 
-def picture(story: Story, title: str, path: Path) -> None:
-    """Six panels, 1600 × 1000. Needs matplotlib (jobq[report])."""
+def picture(data: ReportData, title: str, path: Path) -> None:
+    """Write a picture of 1600 × 1000 pixels with six charts. Needs matplotlib (jobq[report])."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -21,11 +21,11 @@ def picture(story: Story, title: str, path: Path) -> None:
     FigureCanvasAgg(figure)
     panels: Any = figure.subplots(2, 3)
     figure.suptitle(
-        f"{title} · {number(story.totals['accepted'])} jobs, {number(story.totals['failed'])} failed",
+        f"{title} · {number(data.totals['accepted'])} jobs, {number(data.totals['failed'])} failed",
         fontsize=18,
     )
-    times = [datetime.fromtimestamp(t / 1000, UTC) for t in story.times_ms]
-    lines = story.lines
+    times = [datetime.fromtimestamp(t / 1000, UTC) for t in data.times_ms]
+    lines = data.lines
     _panel(
         panels[0][0],
         "throughput, jobs/min",
@@ -49,10 +49,10 @@ def picture(story: Story, title: str, path: Path) -> None:
         duration,
         log=True,
     )
-    _panel(panels[1][0], "backlog, jobs waiting", times, story.backlog, number)
+    _panel(panels[1][0], "backlog, jobs waiting", times, data.backlog, number)
     _panel(
         panels[1][1],
-        "trouble per minute",
+        "retries, stalls, failures per minute",
         times,
         {name: lines[name] for name in ("retried", "stalled", "failed")},
         number,

@@ -1,1 +1,1 @@
-"""Pure functions from DataFrames to DataFrames, in Spark's own functions; each ends with the select of its table."""
+"""Pure functions from DataFrames to DataFrames. Each ends with a select of its table's columns."""

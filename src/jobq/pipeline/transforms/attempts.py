@@ -1,4 +1,7 @@
-"""`attempts`: every event that takes a job out of `active` is the end of a run, and mostly says all that is to know of it."""
+"""The table `attempts`: one row per run that has ended.
+
+Every event that moves a job out of `active` is the end of a run. Most of these events contain all
+facts about the run. For the others, the event of the run's start is joined."""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from pyspark.sql import functions as F
 from jobq.pipeline.tables import ATTEMPTS
 
 _RUN = ["tenant", "queue", "job", "life", "attempt"]
-# Columns of events that neither `attempts` nor `errors` has.
-_NOT_ASKED = ("id", "number", "shard", "actor", "state", "created_at", "finished_at")
+# Columns of events that neither `attempts` nor `errors` needs.
+_UNUSED = ("id", "number", "shard", "actor", "state", "created_at", "finished_at")
 
 
 def ms_between(start: str, end: str) -> Column:
@@ -24,12 +27,12 @@ def wait_ms() -> Column:
 
 
 def is_stalled() -> Column:
-    """The run lost its lease: who recorded that is not who ran it."""
+    """Whether the run lost its lease. The event's worker is then not the one that ran the job."""
     return (F.col("kind") == "stalled") | (F.col("reason").eqNullSafe("stalled"))
 
 
-def is_told_by_its_start() -> Column:
-    """The end does not say all: it names the next time the job is due, or another worker than the one that ran it."""
+def needs_start() -> Column:
+    """Whether the end lacks facts: it has the next run's due time, or another worker."""
     return F.col("kind").isin("retried", "snoozed", "blocked") | is_stalled()
 
 
@@ -39,46 +42,46 @@ def ends(events: DataFrame) -> DataFrame:
 
 
 def special(events: DataFrame) -> DataFrame:
-    """A few in a hundred: the ends that do not say all, and every failure. Read once, for `starts_wanted`, `attempts` and
-    `errors`."""
+    """The ends that need their start, and all failures: a few percent of the events.
+
+    Cached by the caller, because `starts_wanted`, `attempts` and `errors` all read them."""
     failed = F.col("kind").isin("retried", "failed")
-    return events.where(failed | ((F.col("previous") == "active") & is_told_by_its_start())).drop(
-        *_NOT_ASKED
-    )
+    return events.where(failed | ((F.col("previous") == "active") & needs_start())).drop(*_UNUSED)
 
 
 def starts_wanted(special: DataFrame) -> DataFrame:
-    """The runs whose beginning has to be looked up, with its time."""
-    told = ends(special).where(is_told_by_its_start())
-    return told.where(F.col("started_at").isNotNull()).select(*_RUN, "started_at")
+    """The runs whose start must be looked up, with the time of the start."""
+    incomplete = ends(special).where(needs_start())
+    return incomplete.where(F.col("started_at").isNotNull()).select(*_RUN, "started_at")
 
 
 def starts_found(wanted: DataFrame, candidates: DataFrame) -> DataFrame:
-    """Of the candidates, the beginnings of the wanted runs."""
-    begun = candidates.where(F.col("kind") == "started").select(
+    """The starts of the wanted runs, among the candidates."""
+    started = candidates.where(F.col("kind") == "started").select(
         *_RUN, F.col("worker").alias("begun_by"), F.col("due_at").alias("begun_due")
     )
-    return begun.join(wanted.select(*_RUN), _RUN, "left_semi")
+    return started.join(wanted.select(*_RUN), _RUN, "left_semi")
 
 
 def attempts(events: DataFrame, special: DataFrame, starts: DataFrame | None = None) -> DataFrame:
-    """One row per run that ended. `special`: those of `events`. `starts`: what `starts_found` answered for them.
+    """One row per run that has ended.
 
-    Only these few are joined; the others pass by the join."""
-    told = ends(special).where(is_told_by_its_start())
+    `special` are the special events among `events`, and `starts` is the result of `starts_found`
+    for them. Only these few are joined."""
+    incomplete = ends(special).where(needs_start())
     if starts is None:
-        told = told.select(
+        incomplete = incomplete.select(
             "*",
             F.lit(None).cast("string").alias("begun_by"),
             F.lit(None).cast("timestamp").alias("begun_due"),
         )
     else:
-        told = told.join(starts, _RUN, "left")
-    told = told.withColumn(
+        incomplete = incomplete.join(starts, _RUN, "left")
+    incomplete = incomplete.withColumn(
         "worker", F.when(is_stalled(), F.col("begun_by")).otherwise(F.col("worker"))
     )
-    told = told.withColumn("due_at", F.col("begun_due")).drop("begun_by", "begun_due")
-    rows = ends(events).where(~is_told_by_its_start()).drop(*_NOT_ASKED).unionByName(told)
+    incomplete = incomplete.withColumn("due_at", F.col("begun_due")).drop("begun_by", "begun_due")
+    rows = ends(events).where(~needs_start()).drop(*_UNUSED).unionByName(incomplete)
     rows = rows.select(
         "*",
         F.col("kind").alias("outcome"),

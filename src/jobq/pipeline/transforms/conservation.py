@@ -1,9 +1,10 @@
-"""What the audit looks for, as transforms over `events`.
+"""The audit's checks, as transforms over `events`.
 
-Every job is a chain: each event says where the job stood before (`previous`) and where it stands now (`state`), so each must
-begin where the one before it ended. A life begins with `accepted` or `rerun`; it has one end at most. What breaks the chain is
-named by what it looks like, and `jq-pipeline audit` shows the events around it. Events without a job
-(operations on a queue) are not part of any chain.
+The events of a job form a chain: each has the job's state before (`previous`) and after (`state`),
+so the `previous` of an event must be the `state` of the one before. A life starts with `accepted`
+or `rerun` and ends at most once. An event that breaks these rules gets a fault, and
+`jq-pipeline audit` shows it with the event before. Events without a job (operations on a queue) are
+in no chain.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _ENDED = [state.value for state in ENDED]
 _BEGINS = ["accepted", "rerun"]
 HELD = [state.value for state in State if state not in ENDED]
 _SHOWN = ["id", "kind", "at", "life", "attempt", "previous", "state"]
-_WIDTH = 20  # digits of the longest number in an id
-_PARTS = 8  # of an id, at most; there are three to five
+_WIDTH = 20  # digits of the longest number in an id: 2**64
+_PARTS = 8  # maximum parts of an id; current ids have three to five
 _RETURNS = ["retried", "snoozed", "stalled", "released", "limited", "blocked"]
 _LEGAL = [f"{t.kind}|{t.previous or ''}|{t.state}" for t in TRANSITIONS]
 
-# Faults, and whether a gap in the store's log could explain them (then they prove nothing).
+# Fault → whether a gap in the store's log could explain it. Such a fault alone is no violation.
 FAULTS: dict[str, bool] = {
     "illegal transition": False,
     "no beginning": True,
@@ -37,10 +38,10 @@ FAULTS: dict[str, bool] = {
 
 
 def in_order(id: str = "id") -> Column:
-    """A string that sorts the events of one log as they happened: the id with its numbers padded to one width.
+    """A string that sorts the events of one log in their order: the id with padded numbers.
 
-    The id is log-position-n-incarnation, and a position is one or more numbers joined by "-" (`core.wire`). Part by part, and
-    not by `transform`, which Spark does not compile."""
+    An id is log-position-n-incarnation, and a position is one or more numbers joined by "-"
+    (`core.wire`). The parts are padded one by one, because Spark does not compile `transform`."""
     parts = F.split(id, "-")
     return F.concat_ws(
         "", *(F.lpad(F.get(parts, F.lit(n)), _WIDTH, "0") for n in range(_PARTS)), id
@@ -48,13 +49,14 @@ def in_order(id: str = "id") -> Column:
 
 
 def judged(events: DataFrame, horizon: str | None = None) -> DataFrame:
-    """Every event with the one `before` it, whether it is its job's `last`, and its `fault`, if it cannot stand where it stands.
+    """Every event with the one `before` it, whether it is the `last` of its job, and its `fault`.
 
-    `horizon`: jobs created before this day may have lost their beginning to retention (`carried`)."""
+    Jobs created before the day `horizon` may have lost their first events to retention. The first
+    event of such a job is marked as `carried`."""
     rows = events.select(
         *_JOB, *_SHOWN, "created_at", in_order().alias("o"), F.xxhash64(*_JOB).alias("h")
     )
-    # Sorted by a number first: events of different jobs are then told apart without comparing strings.
+    # A hash first: sorting by a number avoids most comparisons of strings.
     line = Window.partitionBy("h", *_JOB).orderBy("o")
     so_far = line.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     opened = F.count_if(F.col("kind").isin(*_BEGINS, *_RETURNS))
@@ -99,8 +101,10 @@ def _fault(old: Column) -> Column:
 
 
 def balance(rows: DataFrame) -> DataFrame:
-    """Of `judged` rows, per tenant and queue: lives begun, how they ended, what is still held by the last event of each job,
-    how many of each fault, and gaps."""
+    """The counts of each queue, from `judged` rows.
+
+    They are: lives started and ended, jobs still held (by the last event of each job), faults by
+    kind, and gaps."""
     kind, last = F.col("kind"), F.col("last") & ~F.col("kind").isin(WITHOUT_JOB)
     return (
         rows.groupBy("tenant", "queue")
@@ -124,5 +128,5 @@ def balance(rows: DataFrame) -> DataFrame:
 
 
 def counterexamples(rows: DataFrame) -> DataFrame:
-    """The events at fault, with what stood before each."""
+    """The faulty events, each with the event before it."""
     return rows.where(F.col("fault").isNotNull()).select(*_JOB, "fault", *_SHOWN, "before")

@@ -1,4 +1,4 @@
-"""`errors`: failures by cause, with the latest one as the example."""
+"""The table `errors`: failures by cause and hour, with the latest one as the example."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jobq.pipeline.tables import ERRORS
 
 
 def errors(events: DataFrame) -> DataFrame:
-    """Every failed run and every job that failed without one (expired, a failed child), grouped by cause and hour."""
+    """Group failed runs, and jobs that failed without a run (expired, failed child), by cause."""
     failures = events.where(F.col("kind").isin("retried", "failed"))
     grouped = failures.groupBy(
         "tenant", "queue", "name", "reason", "fingerprint", "day", "hour"

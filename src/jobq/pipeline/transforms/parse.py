@@ -1,4 +1,4 @@
-"""From lines of JSON to events: the declared types, and a reason for everything that is not one."""
+"""Parse lines of JSON into events, with a reason for each line that is not a valid event."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from jobq.core.states import Kind, State
 from jobq.pipeline import tables
 from jobq.pipeline.tables import EVENTS, QUARANTINE, struct
 
-CORRUPT = "_corrupt"  # where Spark's JSON reader puts a line that is not JSON of this shape
-LINE = "_line"  # the line itself, from sources that have it at no cost
+CORRUPT = "_corrupt"  # column in which Spark's JSON reader puts a line that it cannot parse
+LINE = "_line"  # column with the line itself, from sources that have it anyway
 
 _INTEGERS = {"life", "attempt", "failures", "stalls", "v", "shard"}
 _LONGS = {"number"}
@@ -33,16 +33,14 @@ WIRE = struct(
         CORRUPT: "string",
     }
 )
-"""A line as Spark reads it: every field of the wire, and the line itself if it could not be read."""
+"""A line as Spark reads it: the fields of an event, and the line itself if it cannot be parsed."""
 
 _REQUIRED = ("v", "id", "kind", "at_ms", "tenant", "queue", "job", "life", "attempt", "created_ms")
 _KINDS = [*(kind.value for kind in Kind), *tables.WITHOUT_JOB]
 _STATES = [state.value for state in State]
-_EARLIEST_MS, _LATEST_MS = (
-    946_684_800_000,
-    4_102_444_800_000,
-)  # 2000 and 2100: a clock outside is broken
-_YEAR_10000_MS = 253_402_300_800_000  # a job may be due whenever a datetime can say
+# The years 2000 and 2100. A clock outside is wrong.
+_EARLIEST_MS, _LATEST_MS = 946_684_800_000, 4_102_444_800_000
+_YEAR_10000_MS = 253_402_300_800_000  # a job may be due at any time that a datetime can represent
 _TIMES = ("created_ms", "due_ms", "started_ms", "finished_ms")
 
 EVENT, BAD = "events", "quarantine"
@@ -52,7 +50,7 @@ ROUTE = "table"
 def from_json_lines(
     lines: DataFrame, value: str = "value", origin: Column | None = None
 ) -> DataFrame:
-    """Lines in a string column, read as WIRE rows with an `origin` and the line."""
+    """Parse the lines in a string column into WIRE rows, with an `origin` and the line."""
     origin = F.lit(None).cast("string") if origin is None else origin
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     parsed = lines.select(
@@ -64,7 +62,7 @@ def from_json_lines(
 
 
 def problem() -> Column:
-    """What is wrong with a WIRE row, or null. The checks go from the worst to the smallest, and the first one speaks."""
+    """The first problem of a WIRE row, or null. Checks are ordered from the worst to the least."""
     checks = [(F.col(CORRUPT).isNotNull(), F.lit("not JSON of the event's shape"))]
     checks += [(F.col("v") != wire.VERSION, F.concat(F.lit("unknown version "), F.col("v")))]
     checks += [(F.col(name).isNull(), F.lit(f"{name} is missing")) for name in _REQUIRED]
@@ -95,12 +93,14 @@ def problem() -> Column:
 
 
 def routed(rows: DataFrame) -> DataFrame:
-    """WIRE rows as EVENTS rows, with the table each belongs in and, for the bad ones, QUARANTINE's columns.
+    """WIRE rows with the columns of EVENTS and QUARANTINE, and the `table` of each row.
 
-    One frame for both, so that a batch is read and parsed once: the write puts them apart by the column `table`."""
+    Both tables share one DataFrame, so that a batch is read and parsed once. The write separates
+    them by the column `table`."""
     checked = rows.withColumn("problem", problem())
     good = F.col("problem").isNull()
-    # Only of good rows: of a number out of range, Spark raises instead of answering null, and the batch would never go through.
+    # Only for good rows: Spark raises an error for a number out of range, and the batch would fail
+    # every time.
     times = {
         f"{name.removesuffix('_ms')}_at": F.when(good, F.timestamp_millis(name)) for name in _TIMES
     }
@@ -109,7 +109,7 @@ def routed(rows: DataFrame) -> DataFrame:
         times.get(name, F.col(name)).alias(name) for name in (column.name for column in EVENTS.body)
     ]
     lines = [F.col(name) for name in (CORRUPT, LINE) if name in rows.columns]
-    # Bytes that are not UTF-8 are replaced: readers of Parquet stop at a string that is none.
+    # Replace bytes that are not UTF-8: readers of Parquet fail on an invalid string.
     raw = F.when(~good, F.make_valid_utf8(F.coalesce(*lines, F.to_json(F.struct(*wire.FIELDS)))))
     return checked.select(
         *body,
@@ -117,7 +117,7 @@ def routed(rows: DataFrame) -> DataFrame:
         raw.alias("raw"),
         F.when(~good, F.col("origin")).alias("origin"),
         F.when(good, EVENT).otherwise(BAD).alias(ROUTE),
-        # By number, and not by to_date and hour, which ask the time zone for every row.
+        # Integer arithmetic: to_date and hour would look up the time zone for every row.
         F.when(good, F.date_from_unix_date(F.expr("int(at_ms div 86400000)")))
         .otherwise(F.current_date())
         .alias("day"),
@@ -131,5 +131,5 @@ def events(staged: DataFrame) -> DataFrame:
 
 
 def quarantine(staged: DataFrame) -> DataFrame:
-    """The rest of the staged rows."""
+    """The invalid records among staged rows."""
     return staged.where(F.col(ROUTE) == BAD).select(*QUARANTINE.columns)

@@ -1,4 +1,4 @@
-"""`queue_minute` and, added up from it, `tenant_day`."""
+"""The table `queue_minute`, and `tenant_day`, which sums it up."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ _MEASURES = [*(f"{what}_{q}" for what in ("wait", "run") for q in _QUANTILES), *
 
 
 def steps(events: DataFrame, targets: Sequence[Target] = ()) -> DataFrame:
-    """How often each kind of step was made, per queue and minute `m` (since the epoch), with the milliseconds of each (`values`:
-    due to start for `started`, start to end for what ends a run), their sum and, for the nth target that has a limit, how many
-    were within it (`good<n>`). Ends of runs that began in different hours (`began`, since the epoch) are counted apart.
+    """Count transitions per queue, minute and kind, so that several tables read events once.
 
-    A few rows per minute, from which `changes`, `slo` and `spans` are made: so events are read once for all of them."""
+    `m` is the minute and `began` the hour in which the ended runs started, both since the epoch.
+    `n` is the number of transitions. `values` are their durations in ms (due to start for
+    `started`, start to end for the end of a run), and `ms` is the sum. `good<n>` counts those
+    within the time limit of the nth target. `changes`, `slo` and `spans` use the result, which has
+    a few rows per minute."""
     limits = [(n, target.within_ms) for n, target in enumerate(targets) if not target.succeed]
     within = [F.count_if(F.col("ms") <= limit).alias(good(n)) for n, limit in limits]
     return (
@@ -52,26 +54,26 @@ def steps(events: DataFrame, targets: Sequence[Target] = ()) -> DataFrame:
 
 
 def spans(steps: DataFrame) -> DataFrame:
-    """In which hours (since the epoch) runs `began` and `ended`, and whether some of them did not simply complete (`told`)."""
+    """The hours (since the epoch) in which runs `began` and `ended`.
+
+    `irregular` says whether some of these runs did not complete."""
     ended = F.expr("m div 60").alias("ended")
     each = steps.where("began IS NOT NULL").groupBy("began", ended)
-    return each.agg(F.bool_or(F.col("kind") != "completed").alias("told"))
+    return each.agg(F.bool_or(F.col("kind") != "completed").alias("irregular"))
 
 
 def good(n: int) -> str:
-    """The column of `steps` for the nth target."""
+    """The column of `steps` with the count for the nth target."""
     return f"good{n}"
 
 
 def _timed(events: DataFrame) -> DataFrame:
     ended = F.col("previous") == "active"
-    return events.where(
-        F.col("state").isNotNull()
-    ).select(  # neither gaps nor what was done to the queue
+    transitions = events.where(F.col("state").isNotNull())  # no gaps, no operations on queues
+    return transitions.select(
         *_QUEUE,
-        F.expr("unix_millis(at) div 60000").alias(
-            "m"
-        ),  # by number: date_trunc asks the time zone for every row
+        # Integer arithmetic: date_trunc would look up the time zone for every row.
+        F.expr("unix_millis(at) div 60000").alias("m"),
         "kind",
         "previous",
         "state",
@@ -83,7 +85,7 @@ def _timed(events: DataFrame) -> DataFrame:
 
 
 def changes(steps: DataFrame) -> DataFrame:
-    """Per queue and minute: counts, percentiles, and by how much the backlog changed (no levels yet)."""
+    """Counts, percentiles and changes of the backlog per queue and minute, without levels."""
 
     def total(condition: Column, what: str = "n") -> Column:
         return F.coalesce(F.sum(F.when(condition, F.col(what))), F.lit(0))
@@ -114,15 +116,16 @@ def changes(steps: DataFrame) -> DataFrame:
 
 
 def _percentile(what: str, rank: float) -> Column:
-    """By nearest rank, from all values in order: exact. An index past the end (no values: rank 0, index -1) is null by get."""
+    """The exact percentile of sorted values, by nearest rank. Null if there are no values."""
     return F.expr(f"double(get({what}, int(ceil(size({what}) * {rank})) - 1))")
 
 
 def queue_minute(minutes: DataFrame, before: DataFrame, days: DataFrame) -> DataFrame:
-    """Minutes with changes (of whole days) as QUEUE_MINUTE rows with levels.
+    """Add levels to the changes of whole days. Returns QUEUE_MINUTE rows.
 
-    `before`: `waiting` and `held` of each queue when the first of these days began. `days`: the days (column `day`). Every
-    queue that holds anything gets a row at the start of each day, so that the next day finds its level in this one's rows.
+    `before` has each queue's `waiting` and `held` at the start of the first day, and `days` has the
+    days. Every queue that holds jobs gets a row at the start of each day, so that the levels of a
+    day can be read from the rows of the day before.
     """
     opening = before.select(
         *_QUEUE, F.col("waiting").alias("waiting_change"), F.col("held").alias("held_change")
@@ -160,7 +163,7 @@ def queue_minute(minutes: DataFrame, before: DataFrame, days: DataFrame) -> Data
 
 
 def last_levels(minutes: DataFrame) -> DataFrame:
-    """Where each queue stood at the end of these minutes."""
+    """The levels of each queue at the end of these minutes."""
     latest = minutes.groupBy(*_QUEUE).agg(
         F.max_by(F.struct("waiting", "held"), "minute").alias("level")
     )
@@ -168,7 +171,7 @@ def last_levels(minutes: DataFrame) -> DataFrame:
 
 
 def tenant_day(minutes: DataFrame) -> DataFrame:
-    """QUEUE_MINUTE rows of whole days, added up."""
+    """Sum up the QUEUE_MINUTE rows of whole days."""
     sums = [column.name for column in TENANT_DAY.body if column.name not in (*_QUEUE, "held")]
     grouped = minutes.groupBy(*_QUEUE, "day").agg(
         *(F.sum(name).alias(name) for name in sums), F.max_by("held", "minute").alias("held")

@@ -1,4 +1,4 @@
-"""`slo`: for each target, how many of the events it applies to were good."""
+"""The table `slo`: for each target, how many of the runs or jobs it applies to met it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEYS = ["tenant", "queue", "day", "hour"]
 
 
 def slo(steps: DataFrame, targets: Sequence[Target]) -> DataFrame:
-    """Attainment per target, queue and hour, from the `steps` that were counted with these targets."""
+    """Attainment per target, queue and hour. `steps` must be counted with the same targets."""
     hourly = steps.where(F.col("kind").isin("started", "completed", "failed")).select(
         "*",
         F.date_from_unix_date(F.expr("int(m div 1440)")).alias("day"),

@@ -1,4 +1,4 @@
-"""`worker_minute`: each run cut at the minutes it touches, and what each worker's pieces add up to and cover."""
+"""The table `worker_minute`: runs are cut at full minutes and added up per worker and minute."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pyspark.sql import functions as F
 
 from jobq.pipeline.tables import WORKER_MINUTE
 
-LOOK_BACK_HOURS = 24  # a longer run counts only in its last 24 hours, so that an hour depends on a bounded number of others
+LOOK_BACK_HOURS = 24
+"""A longer run counts only in its last 24 hours, so that an hour depends on few other hours."""
 
-_MINUTE = 60_000
+_MINUTE = 60_000  # in milliseconds
 
 
 def worker_minute(attempts: DataFrame) -> DataFrame:
-    """Utilisation per worker and minute. `attempts` are all that touch the minutes wanted."""
+    """Utilisation per worker and minute. `attempts` must have all runs that touch the minutes."""
     start, end = F.unix_millis("started_at"), F.unix_millis("ended_at")
     earliest = end - LOOK_BACK_HOURS * 3_600_000
     runs = attempts.where(F.col("worker").isNotNull() & F.col("started_at").isNotNull())
@@ -28,7 +29,7 @@ def worker_minute(attempts: DataFrame) -> DataFrame:
         F.greatest("a", F.col("m") * _MINUTE).alias("a"),
         F.least("b", (F.col("m") + 1) * _MINUTE).alias("b"),
     )
-    # Sorted by a number first: rows of different workers and minutes are then told apart without comparing strings.
+    # A hash first: sorting by a number avoids most comparisons of strings.
     pieces = pieces.withColumn("h", F.xxhash64("worker", "m")).repartition("h")
     earlier = (
         Window.partitionBy("h", "worker", "m")
