@@ -17,8 +17,14 @@ async def test_clear_finds_what_waits_behind_many_that_were_cancelled(
     await store.put([spec(queue, id) for id in ids[:2000]])
     await store.put([spec(queue, id) for id in ids[2000:]])
     await store.alter([Cancel(job=JobKey(queue, id)) for id in ids[:2590]])
-    cleared, _, more = await store.fcall(
-        "clear", keys.Space().prefix(queue), store.now(), keys.Space().prefix(queue), "", 0, 100
+    cleared, _, more = await store.calls.fcall(
+        "clear",
+        keys.Space().prefix(queue),
+        store.calls.now(),
+        keys.Space().prefix(queue),
+        "",
+        0,
+        100,
     )
     assert (cleared, more) == (0, 1)
     assert await store.purge_pending(queue, limit=100) == 10

@@ -41,7 +41,7 @@ async def test_a_copy_whose_message_arrives_twice_is_put_once(
     prefix = keys.Space().prefix(queue)
     first, second = letter(3, "one"), letter(6, "two")
     for message in (first, first, second, first, second):
-        await store.fcall("deliver", prefix, store.now(), message)
+        await store.calls.fcall("deliver", prefix, store.calls.now(), message)
     assert await copies(store, queue) == ["source/a/0", "source/a/0/6"]
 
 

@@ -72,7 +72,9 @@ async def test_a_step_brings_in_a_bounded_number(timed: ValkeyStore, queue: Queu
     await staged(timed, queue)
     counts = []
     for which in STEPS:
-        await timed.fcall("submit", keys.Space().prefix(queue), timed.now(), "big", which)
+        await timed.calls.fcall(
+            "submit", keys.Space().prefix(queue), timed.calls.now(), "big", which
+        )
         counts.append((await timed.count(queue)).get(State.WAITING, 0))
     assert counts == [0] * 5 + [STEP * n for n in range(1, 6)]
 
@@ -82,9 +84,11 @@ async def test_what_a_dead_submitter_left_is_finished_by_a_tick(
     timed: ValkeyStore, queue: QueueName, clock: Clock, steps: int
 ) -> None:
     await staged(timed, queue)
-    await timed.fcall("manifest", keys.Space().manifest(queue.tenant, "big"), "submit")
+    await timed.calls.fcall("manifest", keys.Space().manifest(queue.tenant, "big"), "submit")
     for which in STEPS[:steps]:
-        await timed.fcall("submit", keys.Space().prefix(queue), timed.now(), "big", which)
+        await timed.calls.fcall(
+            "submit", keys.Space().prefix(queue), timed.calls.now(), "big", which
+        )
     clock.now_ms += SETTLING_MS + 1
     await timed.tick()
     assert await counts(timed, queue) == {State.WAITING: MEMBERS, State.BLOCKED: 1}
@@ -99,8 +103,8 @@ async def test_the_submitter_may_come_back_and_finish_it(
     timed: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await staged(timed, queue)
-    await timed.fcall("manifest", keys.Space().manifest(queue.tenant, "big"), "submit")
-    await timed.fcall("submit", keys.Space().prefix(queue), timed.now(), "big", "tied")
+    await timed.calls.fcall("manifest", keys.Space().manifest(queue.tenant, "big"), "submit")
+    await timed.calls.fcall("submit", keys.Space().prefix(queue), timed.calls.now(), "big", "tied")
     (answer,) = await timed.put([spec(queue, "last")], flow="big")
     assert await counts(timed, queue) == {State.WAITING: MEMBERS, State.BLOCKED: 1}
     assert answer.id == "last"  # it came too late to be a member
@@ -114,7 +118,7 @@ async def test_a_submitted_flow_leaves_one_key_for_a_while(
     (key,) = flow_keys(server, queue)
     assert key == keys.Space().manifest(queue.tenant, "big")
     assert 0 < int(server.tell("PTTL", key).strip()[1:]) <= 600_000
-    assert not store._drafts
+    assert not store.flows.drafts
 
 
 async def test_a_refused_flow_leaves_nothing(
@@ -124,7 +128,7 @@ async def test_a_refused_flow_leaves_nothing(
     with pytest.raises(InvalidJob):
         await store.put([spec(queue, "p", after=(Edge(JobKey(queue, "nobody")),))], flow="f")
     assert flow_keys(server, queue) == []
-    assert not store._drafts
+    assert not store.flows.drafts
 
 
 async def test_a_swept_flow_cannot_be_finished_in_part(
@@ -151,7 +155,7 @@ async def test_an_obliterated_queue_leaves_nothing_of_flows_in_the_making(
 async def test_a_handle_learns_of_partitions_when_it_makes_a_flow(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
-    await store.prefixes(queue)
+    await store.places.prefixes(queue)
     async with open_store(server.url) as other:
         await other.declare(queue, QueueConfig(partitions=4))
     await store.put(
@@ -166,7 +170,7 @@ async def test_a_flow_whose_queue_is_partitioned_meanwhile_is_refused_whole(
     await store.put([spec(queue, "a")], flow="f", last=False)
     async with open_store(server.url) as other:
         await other.declare(queue, QueueConfig(partitions=4))
-    with pytest.raises(ConfigError, match="submit the flow again"):
+    with pytest.raises(ConfigError, match="submit it again"):
         await store.put([spec(queue, "b")], flow="f")
     assert await counts(store, queue) == {}
     await store.put([spec(queue, "a"), spec(queue, "b")], flow="f")

@@ -125,7 +125,7 @@ async def test_a_message_that_comes_twice_is_told_once(
         {"type": "tell", "kind": "paused", "actor": "ann", "nonce": "1.f00dcafe"}
     )
     for _ in range(2):
-        await store.fcall("deliver", prefix, store.now(), message)
+        await store.calls.fcall("deliver", prefix, store.calls.now(), message)
     assert [(str(event.kind), event.actor) for event in await log(store, queue)] == [
         ("paused", "ann")
     ]

@@ -9,7 +9,7 @@ from jobq.core.commands import Remove
 from jobq.core.event_records import EventRecord
 from jobq.core.records import JobKey, JobSpec, QueueName
 from jobq.core.states import State
-from jobq.stores.valkey import packing
+from jobq.stores.valkey import job_bodies
 from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import spec, take
 
@@ -30,7 +30,7 @@ async def test_more_than_one_command_holds_keep_their_order_and_payloads(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     specs = numbered(queue, 0, 1203)
-    assert packing.alike(specs) is not None
+    assert job_bodies.uniform(specs) is not None
     results = await store.put(specs)
     assert [(r.id, r.life, r.state, r.duplicate) for r in results] == [
         (s.id, 0, State.WAITING, False) for s in specs
@@ -78,8 +78,8 @@ async def test_their_events_say_what_those_of_other_jobs_say(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     alike, other = spec(queue, "a1"), spec(queue, "a2", given_id=True)
-    assert packing.alike([alike]) is not None
-    assert packing.alike([other]) is None
+    assert job_bodies.uniform([alike]) is not None
+    assert job_bodies.uniform([other]) is None
     await store.put([alike])
     await store.put([other])
     one, two = (await store.read_events(queue, after="0")).events
@@ -99,7 +99,7 @@ async def test_a_name_too_long_for_the_short_head_is_kept_whole(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     long = spec(queue, "l1", name="ü" * 128)
-    assert packing.alike([long]) is None
+    assert job_bodies.uniform([long]) is None
     await store.put([long])
     (lease,) = await take(store, queue)
     assert lease.name == "ü" * 128

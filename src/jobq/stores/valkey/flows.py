@@ -1,108 +1,90 @@
-"""Flows: edges between jobs, members staged until they are submitted, and messages between queues.
+"""Flows: members are staged until the flow is submitted.
 
-Queues may be on different nodes, so nothing here is one step over several of them. A flow is submitted when its manifest
-says so, which is one step on one node; each queue then brings in its part, again and again until it has, by whoever
-comes by (the submitter, or a tick), in steps of bounded size. What queues tell each other goes by mail.py.
+The queues of a flow may be on different nodes, so no single step covers all of them. A flow is
+submitted when its manifest says so, which is one step on one node. Each queue then brings in its
+members in steps of bounded size, which any caller may repeat: the submitter, or a tick.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from jobq.core import refusals
 from jobq.core.defaults import FLOW_MS
 from jobq.core.event_log import STATE_CODES
 from jobq.core.graph import Lock, check_locks
-from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
+from jobq.core.records import Edge, JobKey, JobSpec, PutResult
 from jobq.core.states import State
 from jobq.errors import ConfigError, JobqError, StoreUnavailable
-from jobq.stores.valkey import keys, packing
-from jobq.stores.valkey.handle import Parted, Refused
+from jobq.stores.valkey import job_bodies, keys, packing
+from jobq.stores.valkey.calls import Calls, PartitionsChanged, Refused
+from jobq.stores.valkey.edges import Edges, check_edge
 from jobq.stores.valkey.mail import Mail
+from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.put_results import put_result, refuse
 from jobq.stores.valkey.wire import Argument
 
-_STAGED = 500
+_BATCH = 500
+"""Members per call: the server does nothing else meanwhile."""
 SETTLING_MS = 10_000
-"""A flow staged longer than this is looked at by ticks: perhaps its submitter died in the middle."""
+"""Ticks look at flows that were staged longer ago: the submitter may have died in between."""
+
+Answers = dict[tuple[str, str], list[Any]]
+"""What the function `submit` replied, by prefix and id."""
 
 
-class Flows(Mail):
-    """What put, settle and alter need of other queues."""
+class Flows:
+    """Stages and submits flows."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._drafts: dict[tuple[str, str], _Draft] = {}
+    def __init__(self, calls: Calls, places: Places, mail: Mail, edges: Edges) -> None:
+        self._calls = calls
+        self._places = places
+        self._mail = mail
+        self._edges = edges
+        self.drafts: dict[tuple[str, str], _Draft] = {}
+        """Flows that this handle has staged and not submitted, by tenant and name."""
 
-    # ── edges ─────────────────────────────────────────────────────────────────────────────────────
-
-    async def check_edges(self, specs: Sequence[JobSpec]) -> dict[JobKey, str]:
-        """Where the jobs are that these wait for. InvalidJob if one of them does not exist."""
-        waited = {edge.job for spec in specs for edge in spec.after}
-        if not waited:
-            return {}
-        for spec in specs:
-            await self.partitions(spec.queue)
-        own = {
-            JobKey(spec.queue, spec.id): self.place(spec.queue, spec.id, spec.key) for spec in specs
-        }
-        found = await self.locate(waited - own.keys())
-        for spec in specs:
-            for edge in spec.after:
-                _check_edge(spec.id, spec.queue.tenant, edge.job, own | found)
-        return own | found
-
-    async def locate(self, jobs: Iterable[JobKey]) -> dict[JobKey, str]:
-        """Where jobs are; those that are nowhere are left out."""
-        listed = list(jobs)
-        found: dict[JobKey, str] = {}
-        for prefix, places in (await self.places(listed)).items():
-            known = await self.fcall("known", prefix, self.now(), *(listed[n].id for n in places))
-            found |= {listed[n]: prefix for n, yes in zip(places, known, strict=True) if yes}
-        return found
-
-    # ── flows ─────────────────────────────────────────────────────────────────────────────────────
-
-    async def put_flow(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
-        """Stage members, and with the last ones submit all of them."""
+    async def put(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
+        """Stage members. With the last ones, submit the flow."""
         if not specs:
             raise refusals.empty_flow(flow)
         try:
-            return await self._put_flow(specs, flow, last)
-        except Parted:
-            self._partitions.clear()
+            return await self._put(specs, flow, last)
+        except PartitionsChanged:
+            self._places.forget_all()
         try:
-            return await self._put_flow(specs, flow, last)
-        except Parted as e:
+            return await self._put(specs, flow, last)
+        except PartitionsChanged as e:
             await self._give_up(flow, specs[0].queue.tenant)
             raise ConfigError(
-                f"queue {e} was given partitions while flow {flow!r} was made: submit the flow again"
+                f"queue {e} was given partitions while flow {flow!r} was being staged, and nothing "
+                "of the flow was stored: submit it again"
             ) from None
 
-    async def _put_flow(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
+    async def _put(self, specs: Sequence[JobSpec], flow: str, last: bool) -> list[PutResult]:
         tenant = specs[0].queue.tenant
-        places = [await self._stage_place(spec) for spec in specs]
+        prefixes = [await self._prefix(spec) for spec in specs]
         draft = self._draft(tenant, flow)
-        state, *_ = await self._manifest(
-            tenant, flow, "stage" if draft.places else "begin", *dict.fromkeys(places)
-        )
+        verb = "stage" if draft.prefixes else "begin"
+        state, *_ = await self._manifest(tenant, flow, verb, *dict.fromkeys(prefixes))
         if state == b"open":
             try:
                 check_locks(specs, draft.locks)
-                await self._stage(specs, places, flow, draft)
-                draft.add(specs, places)
+                await self._stage(specs, prefixes, flow, draft)
+                draft.add(specs, prefixes)
                 if last:
-                    await draft.check(self)
+                    await self._check(draft)
                     await self._seal(draft)
                     state, *_ = await self._manifest(tenant, flow, "submit")
             except StoreUnavailable:
-                raise  # nobody knows; what is staged waits for the same call again
+                raise  # the outcome is unknown; staged members wait until the call is repeated
             except JobqError:
                 await self._give_up(flow, tenant)
                 raise
         if state == b"swept":
-            self._drafts.pop((tenant, flow), None)
+            self.drafts.pop((tenant, flow), None)
             raise refusals.swept_flow(flow)
         if not last:
             return [
@@ -111,156 +93,172 @@ class Flows(Mail):
             ]
         answers = await self._bring_in(tenant, flow)
         if draft.outside or any(len(answer) > 4 for answer in answers.values()):
-            await self._look_again(answers)
-        self._drafts.pop((tenant, flow), None)
-        return await self._answers(specs, places, answers)
+            await self._correct_states(answers)
+        self.drafts.pop((tenant, flow), None)
+        return await self._results(specs, prefixes, answers)
+
+    # ── staging ───────────────────────────────────────────────────────────────────────────────────
 
     def _draft(self, tenant: str, flow: str) -> _Draft:
-        """What this handle knows of the flow. Of flows that nobody finishes it forgets what it knows when they are swept."""
+        """What this handle knows about the flow. Drafts of flows that were swept since are dropped."""
         now = time.monotonic()
-        for name in [n for n, draft in self._drafts.items() if draft.since < now - FLOW_MS / 1000]:
-            del self._drafts[name]
-        return self._drafts.setdefault((tenant, flow), _Draft(tenant, now))
+        for name in [n for n, draft in self.drafts.items() if draft.since < now - FLOW_MS / 1000]:
+            del self.drafts[name]
+        return self.drafts.setdefault((tenant, flow), _Draft(tenant, now))
 
     async def _manifest(self, tenant: str, flow: str, verb: str, *prefixes: str) -> Any:
-        """What the one place says where it is decided whether a flow is submitted."""
-        return await self.fcall(
-            "manifest",
-            self.keys.manifest(tenant, flow),
-            verb,
-            *prefixes,
-            confirmed=verb == "submit",
-        )
+        """Ask the one place that decides whether a flow is submitted (see lua/manifest.lua)."""
+        key = self._places.space.manifest(tenant, flow)
+        confirmed = verb == "submit"
+        return await self._calls.fcall("manifest", key, verb, *prefixes, confirmed=confirmed)
 
     async def _give_up(self, flow: str, tenant: str) -> None:
-        """The flow is refused: as if nothing of it had ever come."""
-        self._drafts.pop((tenant, flow), None)
+        """Remove everything that was staged of a refused flow."""
+        self.drafts.pop((tenant, flow), None)
         _, *prefixes = await self._manifest(tenant, flow, "look")
         await self._discard(flow, [prefix.decode() for prefix in prefixes])
         await self._manifest(tenant, flow, "forget")
 
-    async def _stage_place(self, spec: JobSpec) -> str:
-        await self.meet(spec.queue)
-        await self.partitions(spec.queue)
-        return self.place(spec.queue, spec.id, spec.key)
+    async def _prefix(self, spec: JobSpec) -> str:
+        await self._places.register(spec.queue)
+        await self._places.partitions(spec.queue)
+        return self._places.prefix_of(spec.queue, spec.id, spec.key)
 
     async def _stage(
-        self, specs: Sequence[JobSpec], places: list[str], flow: str, draft: _Draft
+        self, specs: Sequence[JobSpec], prefixes: list[str], flow: str, draft: _Draft
     ) -> None:
-        where = draft.places | {
-            JobKey(s.queue, s.id): place for s, place in zip(specs, places, strict=True)
+        where = draft.prefixes | {
+            JobKey(s.queue, s.id): prefix for s, prefix in zip(specs, prefixes, strict=True)
         }
-        where |= await self.locate({e.job for s in specs for e in s.after} - where.keys())
-        for prefix in dict.fromkeys(places):
-            mine = [spec for spec, place in zip(specs, places, strict=True) if place == prefix]
-            for start in range(0, len(mine), _STAGED):
-                await self._stage_at(prefix, mine[start : start + _STAGED], flow, where)
+        where |= await self._edges.locate({e.job for s in specs for e in s.after} - where.keys())
+        for prefix in dict.fromkeys(prefixes):
+            mine = [spec for spec, at in zip(specs, prefixes, strict=True) if at == prefix]
+            for start in range(0, len(mine), _BATCH):
+                await self._stage_at(prefix, mine[start : start + _BATCH], flow, where)
 
     async def _stage_at(
         self, prefix: str, specs: Sequence[JobSpec], flow: str, where: dict[JobKey, str]
     ) -> None:
-        if packing.too_large(specs):
+        if job_bodies.too_large(specs):
             middle = len(specs) // 2
             await self._stage_at(prefix, specs[:middle], flow, where)
             await self._stage_at(prefix, specs[middle:], flow, where)
             return
 
-        def place(job: JobKey) -> str:
-            return where.get(job) or self.keys.prefix(job.queue)
+        def prefix_of(job: JobKey) -> str:
+            return where.get(job) or self._places.space.prefix(job.queue)
 
-        args: list[Argument] = [self.now(), flow, *_kinds(specs)]
+        args: list[Argument] = [self._calls.now(), flow, *_kinds(specs)]
         for spec in specs:
-            body, _ = packing.body_of(spec, None)
-            args += (spec.id, body, packing.edges(spec.after, place) if spec.after else b"")
+            body, _ = job_bodies.body_of(spec, None)
+            args += (
+                spec.id,
+                body,
+                packing.encode_edges(spec.after, prefix_of) if spec.after else b"",
+            )
         try:
-            await self.fcall("stage", prefix, *args)
+            await self._calls.fcall("stage", prefix, *args)
         except Refused as e:
-            self.refuse(e, specs)
+            refuse(e, specs)
+
+    async def _check(self, draft: _Draft) -> None:
+        found = await self._edges.locate(draft.outside)
+        for edge, id in draft.edges.items():
+            check_edge(id, draft.tenant, edge.job, draft.prefixes | found)
 
     async def _seal(self, draft: _Draft) -> None:
+        """Check once more that the members fit their queues, and fix modes that are unset."""
         for prefix, samples in draft.samples.items():
             specs = list(samples.values())
             try:
-                begun = await self.fcall("seal", prefix, self.now(), *_kinds(specs))
+                had_no_mode = await self._calls.fcall(
+                    "seal", prefix, self._calls.now(), *_kinds(specs)
+                )
             except Refused as e:
-                self.refuse(e, specs)
-            if begun:
-                await self.meet(specs[0].queue, again=True)
-
-    def refuse(self, refused: Refused, specs: Sequence[JobSpec]) -> NoReturn:
-        """Say in words why jobs were refused."""
-        raise NotImplementedError
+                refuse(e, specs)
+            if had_no_mode:
+                await self._places.register(specs[0].queue, again=True)
 
     async def _discard(self, flow: str, prefixes: Iterable[str]) -> None:
         for prefix in prefixes:
-            messages, to_wake = await self.fcall("discard", prefix, self.now(), flow)
-            await self.after(keys.queue_of(prefix), prefix, to_wake=to_wake, messages=messages)
+            messages, to_wake = await self._calls.fcall("discard", prefix, self._calls.now(), flow)
+            queue = keys.queue_of(prefix)
+            await self._mail.after(queue, prefix, to_wake=to_wake, messages=messages)
 
-    async def _bring_in(self, tenant: str, flow: str) -> dict[tuple[str, str], list[Any]]:
-        """The members of a submitted flow become visible, by calls of bounded size that anybody may repeat.
+    # ── submitting ────────────────────────────────────────────────────────────────────────────────
 
-        Those that wait come first, and are known to those they wait for before any of these can start.
+    async def _bring_in(self, tenant: str, flow: str) -> Answers:
+        """Make the members of a submitted flow visible, by calls of bounded size that can be repeated.
+
+        Members that wait come first. The jobs they wait for know of them before any of those can
+        start.
         """
-        answers: dict[tuple[str, str], list[Any]] = {}
+        answers: Answers = {}
         _, *found = await self._manifest(tenant, flow, "look")
         prefixes = [prefix.decode() for prefix in found]
         for which in ("tied", "free"):
             for prefix in prefixes:
-                more = True
-                while more:
-                    to_wake, _, due_in, some, ids, more = await self.fcall(
-                        "submit", prefix, self.now(), flow, which, confirmed=True
-                    )
-                    answers |= {
-                        (prefix, id.decode()): answer for id, answer in zip(ids, some, strict=True)
-                    }
-                    await self.after(keys.queue_of(prefix), prefix, to_wake=to_wake, due_in=due_in)
+                answers |= await self._bring_in_at(prefix, flow, which)
             for prefix in prefixes:
-                await self.pump(prefix)
+                await self._mail.pump(prefix)
         if prefixes:
             await self._manifest(tenant, flow, "settled")
         return answers
 
-    async def _look_again(self, answers: dict[tuple[str, str], list[Any]]) -> None:
-        """Some waited for jobs that were there before, and perhaps had ended: those wait no more."""
-        blocked: dict[str, list[str]] = {}
-        for (place, id), answer in answers.items():
-            if answer[3] == STATE_CODES[State.BLOCKED] and len(answer) == 4:
-                blocked.setdefault(place, []).append(id)
-        for place, ids in blocked.items():
-            for id, view in zip(ids, await self._views(place, ids), strict=True):
-                if view:
-                    answers[place, id][3] = view[1]
+    async def _bring_in_at(self, prefix: str, flow: str, which: str) -> Answers:
+        answers: Answers = {}
+        more = True
+        while more:
+            to_wake, _, due_in, some, ids, more = await self._calls.fcall(
+                "submit", prefix, self._calls.now(), flow, which, confirmed=True
+            )
+            answers |= {(prefix, id.decode()): one for id, one in zip(ids, some, strict=True)}
+            await self._mail.after(keys.queue_of(prefix), prefix, to_wake=to_wake, due_in=due_in)
+        return answers
 
-    async def _views(self, place: str, ids: Sequence[str]) -> list[Any]:
+    async def _correct_states(self, answers: Answers) -> None:
+        """Read blocked members again. Jobs they waited for may have ended before: those do not block."""
+        blocked: dict[str, list[str]] = {}
+        for (prefix, id), answer in answers.items():
+            if answer[3] == STATE_CODES[State.BLOCKED] and len(answer) == 4:
+                blocked.setdefault(prefix, []).append(id)
+        for prefix, ids in blocked.items():
+            for id, view in zip(ids, await self._views(prefix, ids), strict=True):
+                if view:
+                    answers[prefix, id][3] = view[1]
+
+    async def _views(self, prefix: str, ids: Sequence[str]) -> list[Any]:
         found: list[Any] = []
-        for start in range(0, len(ids), _STAGED):
-            found += await self.fcall("get", place, self.now(), *ids[start : start + _STAGED])
+        for start in range(0, len(ids), _BATCH):
+            part = ids[start : start + _BATCH]
+            found += await self._calls.fcall("get", prefix, self._calls.now(), *part)
         return found
 
-    async def _answers(
-        self, specs: Sequence[JobSpec], places: list[str], answers: dict[tuple[str, str], list[Any]]
+    async def _results(
+        self, specs: Sequence[JobSpec], prefixes: list[str], answers: Answers
     ) -> list[PutResult]:
         missing: dict[str, list[str]] = {}
-        for spec, place in zip(specs, places, strict=True):
-            if (place, spec.id) not in answers:  # submitted before: as it is now
-                missing.setdefault(place, []).append(spec.id)
-        for place, ids in missing.items():
-            for id, view in zip(ids, await self._views(place, ids), strict=True):
-                answers[place, id] = [0, id.encode(), 0, view[1] if view else 4, view or []]
+        for spec, prefix in zip(specs, prefixes, strict=True):
+            if (
+                prefix,
+                spec.id,
+            ) not in answers:  # an earlier call brought it in: return it as it is
+                missing.setdefault(prefix, []).append(spec.id)
+        for prefix, ids in missing.items():
+            for id, view in zip(ids, await self._views(prefix, ids), strict=True):
+                state = view[1] if view else STATE_CODES[State.COMPLETED]
+                answers[prefix, id] = [0, id.encode(), 0, state, view or []]
         return [
-            self.put_result(s.queue, answers[place, s.id])
-            for s, place in zip(specs, places, strict=True)
+            put_result(s.queue, answers[prefix, s.id])
+            for s, prefix in zip(specs, prefixes, strict=True)
         ]
 
-    def put_result(self, queue: QueueName, answer: list[Any]) -> PutResult:
-        """An answer of put or submit."""
-        raise NotImplementedError
+    # ── upkeep ────────────────────────────────────────────────────────────────────────────────────
 
-    async def settle_flows(self, prefix: str) -> int:
-        """Flows staged for a while: bring in what was submitted, sweep what never was. Answers how many of them it was."""
-        now = int(self.now() or time.time() * 1000)
-        found = await self.fcall("staged", prefix, now - SETTLING_MS, 100)
+    async def settle_staged(self, prefix: str) -> int:
+        """Bring in flows that were submitted, and sweep those that never were. Returns how many."""
+        now = int(self._calls.now() or time.time() * 1000)
+        found = await self._calls.fcall("staged", prefix, now - SETTLING_MS, 100)
         tenant = keys.queue_of(prefix).tenant
         settled = 0
         for name, begun in zip(found[::2], found[1::2], strict=True):
@@ -278,45 +276,33 @@ class Flows(Mail):
 
 
 class _Draft:
-    """What this handle knows of a flow in the making."""
+    """What this handle knows about a flow that it stages."""
 
     def __init__(self, tenant: str, since: float) -> None:
         self.tenant = tenant
         self.since = since
-        self.places: dict[JobKey, str] = {}
+        self.prefixes: dict[JobKey, str] = {}
         self.edges: dict[Edge, str] = {}
         self.locks: dict[Lock, str] = {}
-        self.samples: dict[
-            str, dict[bool, JobSpec]
-        ] = {}  # of each place, by whether it has a key, the one that costs most
+        self.samples: dict[str, dict[bool, JobSpec]] = {}
+        """Per prefix, of the members with a key and of those without, the one that costs most."""
 
-    def add(self, specs: Sequence[JobSpec], places: list[str]) -> None:
-        for spec, place in zip(specs, places, strict=True):
-            self.places[JobKey(spec.queue, spec.id)] = place
+    def add(self, specs: Sequence[JobSpec], prefixes: list[str]) -> None:
+        for spec, prefix in zip(specs, prefixes, strict=True):
+            self.prefixes[JobKey(spec.queue, spec.id)] = prefix
             self.edges |= dict.fromkeys(spec.after, spec.id)
-            samples = self.samples.setdefault(place, {})
+            samples = self.samples.setdefault(prefix, {})
             if spec.cost > getattr(samples.get(spec.key is not None), "cost", 0):
                 samples[spec.key is not None] = spec
 
     @property
     def outside(self) -> set[JobKey]:
-        """Jobs that members wait for and that are none themselves."""
-        return {edge.job for edge in self.edges} - self.places.keys()
-
-    async def check(self, store: Flows) -> None:
-        found = await store.locate(self.outside)
-        for edge, id in self.edges.items():
-            _check_edge(id, self.tenant, edge.job, self.places | found)
+        """Jobs that members wait for and that are not members themselves."""
+        return {edge.job for edge in self.edges} - self.prefixes.keys()
 
 
 def _kinds(specs: Sequence[JobSpec]) -> tuple[int, int, int]:
-    """The places of the first plain one and of the first keyed one (0: none), and the highest cost."""
+    """The positions of the first plain and the first keyed job (0 for none), and the highest cost."""
     plain = next((n for n, s in enumerate(specs, 1) if s.key is None), 0)
     keyed = next((n for n, s in enumerate(specs, 1) if s.key is not None), 0)
     return plain, keyed, max(s.cost for s in specs)
-
-
-def _check_edge(id: str, tenant: str, child: JobKey, known: dict[JobKey, str]) -> None:
-    """A job waits for jobs that exist, of its own tenant. Another tenant's do not exist as far as it may know."""
-    if child not in known or child.queue.tenant != tenant:
-        raise refusals.unknown_child(id, child)

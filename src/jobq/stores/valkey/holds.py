@@ -5,46 +5,54 @@ from __future__ import annotations
 from jobq.core import holds as rule
 from jobq.core.queues import HoldsRecord
 from jobq.core.records import QueueName
-from jobq.stores.valkey.flows import Flows
-from jobq.stores.valkey.handle import Refused
+from jobq.stores.valkey.calls import Calls, Refused
+from jobq.stores.valkey.mail import Mail
+from jobq.stores.valkey.places import Places
 
 
-class Holds(Flows):
-    """`hold`, `release_hold` and `holds`. Each partition has the hold of its queue; that of a key is in the key's partition."""
+class Holds:
+    """Holds and releases. Every partition has the hold of its queue; a key's is in its partition."""
+
+    def __init__(self, calls: Calls, places: Places, mail: Mail) -> None:
+        self._calls = calls
+        self._places = places
+        self._mail = mail
 
     async def hold(
         self, queue: QueueName, ms: int, key: str | None = None, *, actor: str | None = None
     ) -> None:
         """See OperatorStore."""
-        await self.meet(queue)
-        home = await self.home(queue)
+        await self._places.register(queue)
+        home = await self._places.home(queue)
         args = (home, actor or "", key or "", ms, rule.hold_reason(ms, key))
-        for prefix in await self._held_at(queue, key):
+        for prefix in await self._prefixes(queue, key):
             try:
-                (messages,) = await self.fcall("hold", prefix, self.now(), *args)
+                (messages,) = await self._calls.fcall("hold", prefix, self._calls.now(), *args)
             except Refused:
                 raise rule.no_keys(queue.queue) from None
-            await self.after(queue, prefix, messages=messages)
+            await self._mail.after(queue, prefix, messages=messages)
 
     async def release_hold(
         self, queue: QueueName, key: str | None = None, *, actor: str | None = None
     ) -> bool:
         """See OperatorStore."""
-        home = await self.home(queue)
+        home = await self._places.home(queue)
         args = (home, actor or "", key or "", rule.lifted_reason(key) or "")
         lifted = False
-        for prefix in await self._held_at(queue, key):
-            yes, messages, to_wake = await self.fcall("release_hold", prefix, self.now(), *args)
-            lifted = lifted or bool(yes)
-            await self.after(queue, prefix, to_wake=to_wake, messages=messages)
+        for prefix in await self._prefixes(queue, key):
+            was_held, messages, to_wake = await self._calls.fcall(
+                "release_hold", prefix, self._calls.now(), *args
+            )
+            lifted = lifted or bool(was_held)
+            await self._mail.after(queue, prefix, to_wake=to_wake, messages=messages)
         return lifted
 
     async def holds(self, queue: QueueName, *, limit: int = rule.MAX_LISTED) -> HoldsRecord:
         """See ReadStore."""
         ends: list[int] = []
         held: list[tuple[int, str]] = []
-        for prefix in await self.prefixes(queue):
-            whole, *flat = await self.fcall("holds", prefix, self.now(), limit)
+        for prefix in await self._places.prefixes(queue):
+            whole, *flat = await self._calls.fcall("holds", prefix, self._calls.now(), limit)
             ends += [int(float(whole))] if whole else []
             held += [
                 (int(float(end)), key.decode())
@@ -54,6 +62,6 @@ class Holds(Flows):
             until_ms=max(ends, default=None), keys={key: end for end, key in sorted(held)[:limit]}
         )
 
-    async def _held_at(self, queue: QueueName, key: str | None) -> list[str]:
-        prefixes = await self.prefixes(queue)
-        return prefixes if key is None else [self.place(queue, "", key)]
+    async def _prefixes(self, queue: QueueName, key: str | None) -> list[str]:
+        prefixes = await self._places.prefixes(queue)
+        return prefixes if key is None else [self._places.prefix_of(queue, "", key)]

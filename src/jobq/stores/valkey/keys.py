@@ -59,8 +59,8 @@ class Space:
         """Where a worker is told which of its jobs are asked to stop."""
         return f"{self._name}:{KEY['cancel_channel']}{worker}"
 
-    def office(self, name: str) -> str:
-        """Who holds the office."""
+    def leadership(self, name: str) -> str:
+        """Which worker leads."""
         return f"{self._name}:{{office:{escape(name)}}}"
 
     def manifest(self, tenant: str, flow: str) -> str:

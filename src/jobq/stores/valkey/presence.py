@@ -1,45 +1,55 @@
-"""Which workers there are, what operators ask of them, and who holds an office."""
+"""Which workers are running, what operators ask of them, and which worker leads."""
 
 from __future__ import annotations
 
 import msgspec
 
+from jobq.core.pace import Pace
 from jobq.core.records import QueueName
 from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
-from jobq.stores.valkey.handle import Handle
+from jobq.stores.valkey.calls import Calls
+from jobq.stores.valkey.keys import Space
+from jobq.stores.valkey.servers import Servers
 
 
-class Presence(Handle):
-    """`beat` and the others."""
+class Presence:
+    """Announces workers and lists them."""
+
+    def __init__(self, servers: Servers, calls: Calls, space: Space, pace: Pace) -> None:
+        self._servers = servers
+        self._calls = calls
+        self._space = space
+        self._pace = pace
 
     async def beat(self, worker: WorkerRecord, *, ttl_ms: int, displace: bool = False) -> Beat:
         """See PresenceStore."""
-        args = (
-            self.now(),
+        request, workers, displaced = await self._calls.fcall(
+            "beat",
+            self._space.workers,
+            self._calls.now(),
             worker.name,
             ttl_ms,
             msgspec.json.encode(worker),
             worker.incarnation,
             int(displace),
         )
-        wish, workers, displaced = await self.fcall("beat", self.keys.workers, *args)
-        self.pace.heard(workers)
-        return Beat(wish.decode() or None, workers, bool(displaced))
+        self._pace.heard(workers)
+        return Beat(request.decode() or None, workers, bool(displaced))
 
     async def sign_off(self, worker: str, incarnation: str | None) -> bool:
-        """Take the worker off the list; False if another incarnation has its name by now."""
+        """Remove the worker. False if another incarnation has its name."""
+        workers = self._space.workers
         if incarnation is None:
-            await self.servers.command(self.keys.workers, "HDEL", self.keys.workers, worker)
+            await self._servers.command(workers, "HDEL", workers, worker)
             return True
-        return bool(
-            await self.fcall("sign_off", self.keys.workers, self.now(), worker, incarnation)
-        )
+        now = self._calls.now()
+        return bool(await self._calls.fcall("sign_off", workers, now, worker, incarnation))
 
     async def workers(self, queue: QueueName | None = None) -> list[WorkerRecord]:
         """See PresenceStore."""
         found = [
             msgspec.json.decode(w, type=WorkerRecord)
-            for w in await self.fcall("workers", self.keys.workers, self.now())
+            for w in await self._calls.fcall("workers", self._space.workers, self._calls.now())
         ]
         return sorted(
             (w for w in found if queue is None or queue in w.queues), key=lambda w: w.name
@@ -47,8 +57,14 @@ class Presence(Handle):
 
     async def ask_worker(self, name: str, request: WorkerRequest) -> bool:
         """See PresenceStore."""
-        return bool(await self.fcall("ask", self.keys.workers, self.now(), name, request))
+        now = self._calls.now()
+        return bool(await self._calls.fcall("ask", self._space.workers, now, name, request))
 
     async def lead(self, name: str, *, who: str, ttl_ms: int) -> bool:
         """See PresenceStore."""
-        return bool(await self.fcall("lead", self.keys.office(name), self.now(), who, ttl_ms))
+        key = self._space.leadership(name)
+        return bool(await self._calls.fcall("lead", key, self._calls.now(), who, ttl_ms))
+
+    async def sweep(self) -> None:
+        """Remove workers that are gone."""
+        await self._calls.fcall("sweep_workers", self._space.workers, self._calls.now())

@@ -1,4 +1,4 @@
-"""Jobs that come by the clock."""
+"""Schedules: jobs that are put at set times."""
 
 from __future__ import annotations
 
@@ -11,25 +11,34 @@ import msgspec
 from jobq.core.commands import Altered
 from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.core.records import QueueName
-from jobq.stores.valkey import keys, packing
-from jobq.stores.valkey.flows import Flows
-from jobq.stores.valkey.handle import Refused
-from jobq.stores.valkey.unpacking import ALTERED
+from jobq.stores.valkey import job_bodies, keys, packing
+from jobq.stores.valkey.calls import Calls, Refused
+from jobq.stores.valkey.commands import ALTERED
+from jobq.stores.valkey.mail import Mail
+from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.put_results import refuse
+from jobq.stores.valkey.servers import Servers
 from jobq.stores.valkey.wire import Argument
 
-_TOGETHER = 100
-"""Queues that are asked at once: a scheduler looks at all of them every second."""
+_QUEUES_AT_ONCE = 100
+"""Queues whose schedules are read concurrently: a scheduler reads all of them every second."""
 _decode = msgspec.msgpack.Decoder(ScheduleSpec).decode
 
 
-class Schedules(Flows):
-    """`put_schedule` and the others. The schedules of a partitioned queue are kept in one place, its jobs are not."""
+class Schedules:
+    """Stores and fires schedules. Those of a partitioned queue are stored at the whole queue's prefix."""
+
+    def __init__(self, servers: Servers, calls: Calls, places: Places, mail: Mail) -> None:
+        self._servers = servers
+        self._calls = calls
+        self._places = places
+        self._mail = mail
 
     async def put_schedule(
         self, spec: ScheduleSpec, *, next_ms: int | None, actor: str | None = None
     ) -> ScheduleRecord:
         """See ScheduleStore."""
-        await self.meet(spec.queue)
+        await self._places.register(spec.queue)
         rule: dict[str, Any] = {"after": spec.after_complete}
         if spec.every_ms is not None:
             rule["every"] = spec.every_ms
@@ -54,27 +63,29 @@ class Schedules(Flows):
     async def _change(
         self, function: str, queue: QueueName, actor: str | None, *args: Argument
     ) -> Any:
-        """Do something to a schedule. Where its queue is partitioned, the log is elsewhere, and learns of it by a message."""
-        prefix = self.keys.prefix(queue)
-        answer, messages = await self.fcall(
-            function, prefix, self.now(), await self.home(queue), actor or "", *args
+        """Change a schedule. In a partitioned queue, a message reports it to the event log."""
+        prefix = self._places.space.prefix(queue)
+        answer, messages = await self._calls.fcall(
+            function, prefix, self._calls.now(), await self._places.home(queue), actor or "", *args
         )
-        await self.after(queue, prefix, messages=messages)
+        await self._mail.after(queue, prefix, messages=messages)
         return answer
 
     async def list_schedules(
         self, queue: QueueName | None = None, *, due: bool = False, limit: int = 100
     ) -> list[ScheduleRecord]:
         """See ScheduleStore."""
-        queues = await self.all_queues() if queue is None else [queue]
+        queues = await self._places.all_queues() if queue is None else [queue]
         found: list[ScheduleRecord] = []
-        for start in range(0, len(queues), _TOGETHER):
+        for start in range(0, len(queues), _QUEUES_AT_ONCE):
             room = limit - len(found)
             if room <= 0:
                 break
             calls = [
-                self.fcall("schedules", self.keys.prefix(each), self.now(), int(due), room)
-                for each in queues[start : start + _TOGETHER]
+                self._calls.fcall(
+                    "schedules", self._places.space.prefix(each), self._calls.now(), int(due), room
+                )
+                for each in queues[start : start + _QUEUES_AT_ONCE]
             ]
             found += [_record(view) for views in await asyncio.gather(*calls) for view in views][
                 :room
@@ -86,13 +97,13 @@ class Schedules(Flows):
         return [await self._fire(each) for each in fires]
 
     async def _fire(self, each: Fire) -> bool:
-        prefix = self.keys.prefix(each.queue)
-        packed = await self.servers.command(
+        prefix = self._places.space.prefix(each.queue)
+        packed = await self._servers.command(
             prefix, "HGET", keys.schedule_specs(prefix), each.schedule
         )
         if packed is None:
             return False
-        await self.partitions(each.queue)
+        await self._places.partitions(each.queue)
         template = _decode(packed).template
         job = msgspec.structs.replace(
             template,
@@ -103,26 +114,26 @@ class Schedules(Flows):
             at_ms=None,
             schedule=each.schedule,
         )
-        body = b"" if each.skipped else packing.body_of(job, None)[0]
-        place = self.place(each.queue, job.id, job.key)
+        body = b"" if each.skipped else job_bodies.body_of(job, None)[0]
+        prefix_of_job = self._places.prefix_of(each.queue, job.id, job.key)
         try:
-            fired, messages, to_wake = await self.fcall(
+            fired, messages, to_wake = await self._calls.fcall(
                 "fire",
                 prefix,
-                self.now(),
+                self._calls.now(),
                 each.schedule,
                 each.at_ms,
                 "" if each.next_ms is None else each.next_ms,
                 packed,
-                place,
+                prefix_of_job,
                 job.id,
                 body,
-                await self.home(each.queue),
+                await self._places.home(each.queue),
                 confirmed=True,
             )
         except Refused as e:
-            self.refuse(e, [job])
-        await self.after(each.queue, prefix, to_wake=to_wake, messages=messages)
+            refuse(e, [job])
+        await self._mail.after(each.queue, prefix, to_wake=to_wake, messages=messages)
         return bool(fired)
 
 

@@ -39,7 +39,10 @@ of somebody else's that keeps the server busy would cost workers the outcomes of
 
 
 class Servers:
-    """Connections to primaries, found by key. `Single` and the others say how a primary is found."""
+    """Connections to primaries, by key. `Single`, `Sentinel` and `Cluster` find the primary."""
+
+    one_slot_per_command = False
+    """Whether all keys of one command must be in one slot."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -336,6 +339,8 @@ class Sentinel(Servers):
 
 class Cluster(Servers):
     """The nodes of a Cluster, by slot."""
+
+    one_slot_per_command = True
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)

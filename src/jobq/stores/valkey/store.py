@@ -1,37 +1,110 @@
-"""The store on Valkey or Redis: all groups of calls together, opening, closing and upkeep.
+"""The store on Valkey or Redis: puts its parts together, opens and closes them.
 
-What an acknowledged call survives is decided by the server: with `appendfsync always` a crash of the server, with
-`everysec` all but its last second, with replicas and `?wait=1` a failover. docs/guide/valkey.md says it in full.
+The server decides what an acknowledged call survives: with `appendfsync always` a crash of the
+server, with `everysec` a crash except for about its last second, with replicas and `?wait=1` a
+failover. docs/guide/valkey.md has the details.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from types import TracebackType
 from typing import Self
 
+from jobq.core.pace import Pace
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock
-from jobq.stores.valkey import keys, layout_version
+from jobq.stores.valkey import layout_version
+from jobq.stores.valkey.address import parse
+from jobq.stores.valkey.calls import Calls
+from jobq.stores.valkey.commands import Commands
+from jobq.stores.valkey.edges import Edges
+from jobq.stores.valkey.event_reads import EventReads
+from jobq.stores.valkey.exchange import Exchange
+from jobq.stores.valkey.flows import Flows
 from jobq.stores.valkey.holds import Holds
-from jobq.stores.valkey.hot import HotCalls
-from jobq.stores.valkey.listen import Listen
-from jobq.stores.valkey.operators import Operators
+from jobq.stores.valkey.keys import Space
+from jobq.stores.valkey.leases import Leases
+from jobq.stores.valkey.listener import Listener
+from jobq.stores.valkey.mail import Mail
+from jobq.stores.valkey.places import Places
+from jobq.stores.valkey.presence import Presence
+from jobq.stores.valkey.purges import Purges
+from jobq.stores.valkey.puts import Puts
+from jobq.stores.valkey.queues import Queues
 from jobq.stores.valkey.reads import Reads
 from jobq.stores.valkey.schedules import Schedules
+from jobq.stores.valkey.servers import servers_at
+from jobq.stores.valkey.settling import Settling
+from jobq.stores.valkey.sleepers import Sleepers
+from jobq.stores.valkey.upkeep import Upkeep
 
-log = logging.getLogger("jobq.valkey")
 
+class ValkeyStore:
+    """See `jobq.stores.base.Store`.
 
-class ValkeyStore(HotCalls, Listen, Operators, Holds, Schedules, Reads):
-    """See `jobq.stores.base.Store`."""
+    Each part of the store has one job and is given the parts it needs. The calls of the contract are
+    the methods of the parts, so a call costs no extra step.
+    """
 
-    lanes = 2  # the server works while we do
+    lanes = 2  # the server works on one exchange while the worker runs jobs of the other
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
-        super().__init__(url, clock)
-        self._tick_from = 0
+        address = parse(url)
+        self.url = address.shown
+        self._clock = clock
+        self._migrated = False
+        pace = Pace()
+        self.servers = servers = servers_at(address)
+        self.calls = calls = Calls(servers, clock)
+        self.places = places = Places(servers, Space(address.prefix))
+        mail = Mail(servers, calls, places)
+        edges = Edges(calls, places)
+        self.flows = flows = Flows(calls, places, mail, edges)
+        self._sleepers = sleepers = Sleepers(servers, calls, places)
+        self._listener = listener = Listener(servers, calls, places, pace)
+        self._presence = presence = Presence(servers, calls, places.space, pace)
+
+        puts = Puts(calls, places, mail, edges, flows, listener)
+        self.put, self.prepare = puts.put, puts.prepare
+        exchange = Exchange(calls, places, mail, edges, sleepers)
+        self.settle = Settling(servers, calls, places, sleepers, exchange).settle
+        leases = Leases(calls, places)
+        self.extend, self.note = leases.extend, leases.note
+        self.sleep = sleepers.sleep
+        self.listen, self.expect = listener.listen, listener.expect
+
+        self.alter = Commands(calls, places, mail).alter
+        queues = Queues(calls, places, mail)
+        self.declare, self.set_limits = queues.declare, queues.set_limits
+        self.pause, self.resume = queues.pause, queues.resume
+        purges = Purges(calls, places, mail)
+        self.purge_pending, self.purge_ended = purges.purge_pending, purges.purge_ended
+        self.obliterate = purges.obliterate
+        holds = Holds(calls, places, mail)
+        self.hold, self.release_hold, self.holds = holds.hold, holds.release_hold, holds.holds
+
+        schedules = Schedules(servers, calls, places, mail)
+        self.put_schedule, self.drop_schedule = schedules.put_schedule, schedules.drop_schedule
+        self.pause_schedule, self.fire = schedules.pause_schedule, schedules.fire
+        self.list_schedules = schedules.list_schedules
+
+        reads = Reads(calls, places, presence)
+        self.get, self.find, self.logs = reads.get, reads.find, reads.logs
+        self.count, self.stats, self.metrics = reads.count, reads.stats, reads.metrics
+        self.queues = reads.queues
+        events = EventReads(servers, calls, places)
+        self.read_events, self.ack_events = events.read_events, events.ack_events
+        self.readers, self.remove_reader = events.readers, events.remove_reader
+
+        self.beat, self.workers = presence.beat, presence.workers
+        self.ask_worker, self.lead = presence.ask_worker, presence.lead
+        self.tick = Upkeep(calls, places, mail, flows, presence).tick
+
+    async def retire(self, worker: str, *, incarnation: str | None = None) -> None:
+        """See PresenceStore."""
+        if await self._presence.sign_off(worker, incarnation):
+            await self._sleepers.rise(worker)
 
     async def migrate(self) -> None:
         """Connect, load the function library, and refuse servers that may lose jobs silently."""
@@ -46,58 +119,19 @@ class ValkeyStore(HotCalls, Listen, Operators, Holds, Schedules, Reads):
 
     async def _stamp(self) -> None:
         """Write the layout of a new store, or of one that jobq 0.1 wrote."""
-        key = self.keys.layout
-        if await self.servers.command(key, "GET", key) is not None:
+        space = self.places.space
+        if await self.servers.command(space.layout, "GET", space.layout) is not None:
             return
-        queues = await self.servers.command(self.keys.queues, "SCARD", self.keys.queues)
-        workers = await self.fcall("workers", self.keys.workers, self.now())
+        queues = await self.servers.command(space.queues, "SCARD", space.queues)
+        workers = await self.calls.fcall("workers", space.workers, self.calls.now())
         layout_version.check_migration(self.url, queues, workers)
-        await self.servers.command(key, "SET", key, layout_version.STAMP, "NX")
+        await self.servers.command(space.layout, "SET", space.layout, layout_version.STAMP, "NX")
 
     async def aclose(self) -> None:
         """See LifecycleStore."""
-        await self.close_sleep()
-        await self.close_listen()
+        await self._sleepers.aclose()
+        await self._listener.aclose()
         await self.servers.aclose()
-
-    async def retire(self, worker: str, *, incarnation: str | None = None) -> None:
-        """See PresenceStore."""
-        if await self.sign_off(worker, incarnation):
-            await self.rise(worker)
-
-    async def tick(self, *, limit: int = 500) -> int:
-        """See LifecycleStore."""
-        await self.fcall("sweep_workers", self.keys.workers, self.now())
-        queues = await self.all_queues()
-        if not queues:
-            return 0
-        first = self._tick_from % len(queues)
-        steps = 0
-        for n, queue in enumerate((*queues[first:], *queues[:first])):
-            if steps >= limit:
-                self._tick_from = first + n - 1  # the next tick begins where this one stopped
-                break
-            prefixes = await self.prefixes(queue)
-            for prefix in prefixes:
-                if steps < limit:
-                    steps += await self._tick_at(prefix, limit - steps)
-            if len(prefixes) > 1:
-                await self.pump(self.keys.prefix(queue))
-        return min(steps, limit)
-
-    async def _tick_at(self, prefix: str, limit: int) -> int:
-        steps, to_wake, messages, unread = await self.fcall("tick", prefix, self.now(), limit)
-        steps += await self.settle_flows(prefix)
-        queue = keys.queue_of(prefix)
-        await self.after(queue, prefix, to_wake=to_wake, messages=messages)
-        if unread:
-            log.error(
-                "the event log of queue %r reached its hard cap: %d events were dropped that a registered reader had not "
-                "acknowledged; a gap stands in their place",
-                queue.queue,
-                unread,
-            )
-        return int(steps)
 
     async def __aenter__(self) -> Self:
         await self.migrate()

@@ -1,0 +1,64 @@
+"""`extend` and `note`: what a worker does with leases it holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from jobq.core.records import LeaseRef, LeaseState, Note
+from jobq.stores.valkey import packing
+from jobq.stores.valkey.calls import Calls
+from jobq.stores.valkey.functions import function
+from jobq.stores.valkey.places import Place, Places
+from jobq.stores.valkey.wire import Argument
+
+_EXTEND = function("extend")
+_STATES: dict[str, LeaseState] = {"h": "held", "l": "lost", "c": "cancel"}
+
+
+class Leases:
+    """Renews leases, and stores progress, checkpoints and log lines of running jobs."""
+
+    def __init__(self, calls: Calls, places: Places) -> None:
+        self._calls = calls
+        self._places = places
+
+    async def extend(self, leases: Sequence[LeaseRef], *, lease_ms: int) -> list[LeaseState]:
+        """See HotStore."""
+        groups = await self._by_place(leases)
+        states: list[LeaseState] = ["lost"] * len(leases)
+
+        async def one(prefix: str, mark: str, positions: list[int]) -> None:
+            args: list[Argument] = [self._calls.now(), lease_ms]
+            for n in positions:
+                args += (leases[n].id, leases[n].token.removesuffix(mark))
+            reply = await self._calls.fcall_list(_EXTEND, prefix, args)
+            for n, letter in zip(positions, reply.decode(), strict=True):
+                states[n] = _STATES[letter]
+
+        await asyncio.gather(
+            *(one(prefix, mark, positions) for (prefix, _, mark), positions in groups.items())
+        )
+        return states
+
+    async def note(self, notes: Sequence[Note]) -> list[LeaseState]:
+        """See HotStore."""
+        groups = await self._by_place([note.lease for note in notes])
+        states: list[LeaseState] = ["lost"] * len(notes)
+        for (prefix, _, mark), positions in groups.items():
+            args: list[Argument] = []
+            for n in positions:
+                args += packing.note(notes[n], mark)
+            # A checkpoint is as durable as a settled outcome. Progress and log lines need not be.
+            has_checkpoint = any(notes[n].saved is not None for n in positions)
+            reply = await self._calls.fcall("note", prefix, *args, confirmed=has_checkpoint)
+            for n, letter in zip(positions, reply.decode(), strict=True):
+                states[n] = _STATES[letter]
+        return states
+
+    async def _by_place(self, leases: Sequence[LeaseRef]) -> dict[Place, list[int]]:
+        groups: dict[Place, list[int]] = {}
+        for n, lease in enumerate(leases):
+            place = await self._places.of_token(lease.queue, lease.token)
+            groups.setdefault(place, []).append(n)
+        return groups

@@ -1,0 +1,120 @@
+"""Where jobs are: the prefixes of queues and their partitions, and the list of queues.
+
+A handle asks for the number of partitions of a queue once and keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jobq.core.records import JobKey, QueueName
+from jobq.stores.valkey import keys
+from jobq.stores.valkey.keys import Space
+from jobq.stores.valkey.servers import Servers
+
+
+class Place(NamedTuple):
+    """A queue, or one partition of it. Tokens of leases from a partition end with `mark`."""
+
+    prefix: str
+    queue: QueueName
+    mark: str
+
+
+class Places:
+    """The prefixes under which queues keep their jobs."""
+
+    def __init__(self, servers: Servers, space: Space) -> None:
+        self.space = space
+        self.known: dict[QueueName, int] = {}
+        """How many partitions a queue has, as far as this handle has asked."""
+        self.registered: set[QueueName] = set()
+        """Queues that this handle has put on the list of queues."""
+        self._servers = servers
+
+    async def partitions(self, queue: QueueName) -> int:
+        """How many partitions a queue has."""
+        found = self.known.get(queue)
+        if found is None:
+            prefix = self.space.prefix(queue)
+            stored = await self._servers.command(
+                prefix, "HGET", keys.settings(prefix), "partitions"
+            )
+            found = self.known[queue] = int(stored or 1)
+        return found
+
+    def forget(self, queue: QueueName) -> None:
+        """Ask for the partitions of a queue again when they are next needed."""
+        self.known.pop(queue, None)
+
+    def forget_all(self) -> None:
+        """The same for all queues."""
+        self.known.clear()
+
+    async def prefixes(self, queue: QueueName) -> list[str]:
+        """The prefixes of a queue's jobs: one, or one per partition."""
+        n = self.known.get(queue) or await self.partitions(queue)
+        if n == 1:
+            return [self.space.prefix(queue)]
+        return [self.space.partition_prefix(queue, p) for p in range(n)]
+
+    async def all_prefixes(self, queue: QueueName) -> list[str]:
+        """The prefixes of a queue's jobs, then the one where the queue was declared."""
+        return list(dict.fromkeys([*await self.prefixes(queue), self.space.prefix(queue)]))
+
+    async def home(self, queue: QueueName) -> str:
+        """The prefix of shard 0 of the event log, where operations on the queue are logged."""
+        return (await self.prefixes(queue))[0]
+
+    def prefix_of(self, queue: QueueName, id: str, key: str | None = None) -> str:
+        """The prefix of a job, in a queue whose partitions are known."""
+        n = self.known[queue]
+        if n == 1:
+            return self.space.prefix(queue)
+        return self.space.partition_prefix(queue, keys.partition_of(key, id, n))
+
+    async def prefixes_of(self, jobs: Sequence[JobKey]) -> dict[str, list[int]]:
+        """The prefixes where jobs may be, with their positions in `jobs`.
+
+        A job with a key may be in any partition: only its id is known here.
+        """
+        found: dict[str, list[int]] = {}
+        for n, job in enumerate(jobs):
+            for prefix in await self.prefixes(job.queue):
+                found.setdefault(prefix, []).append(n)
+        return found
+
+    async def of_token(self, queue: QueueName, token: str) -> Place:
+        """The place that granted a lease with this token."""
+        if (self.known.get(queue) or await self.partitions(queue)) == 1:
+            return Place(self.space.prefix(queue), queue, "")
+        mark = token.rpartition("~")[2]
+        partition = int(mark) if mark.isdigit() else 0
+        return Place(self.space.partition_prefix(queue, partition), queue, f"~{partition}")
+
+    # ── the list of queues ────────────────────────────────────────────────────────────────────────
+
+    async def register(self, queue: QueueName, *, again: bool = False) -> None:
+        """Put a queue on the list of queues, before its first job: a tick must be able to find it.
+
+        `again`: also if this handle has done so, because the queue may have been obliterated since.
+        """
+        if again or queue not in self.registered:
+            await self._servers.command(
+                self.space.queues, "SADD", self.space.queues, self.space.prefix(queue)
+            )
+            self.registered.add(queue)
+
+    async def unregister(self, queue: QueueName) -> None:
+        """Take an obliterated queue off the list, and forget what is known about it."""
+        await self._servers.command(
+            self.space.queues, "SREM", self.space.queues, self.space.prefix(queue)
+        )
+        self.registered.discard(queue)
+        self.forget(queue)
+
+    async def all_queues(self) -> list[QueueName]:
+        """The queues on the list."""
+        found = await self._servers.command(self.space.queues, "SMEMBERS", self.space.queues)
+        return sorted(keys.queue_of(prefix.decode()) for prefix in found)

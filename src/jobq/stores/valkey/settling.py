@@ -1,0 +1,206 @@
+"""`settle`: the exchange of a worker with its queues, one queue or partition after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from jobq.core.records import (
+    AnyOutcome,
+    Claim,
+    Lease,
+    LeaseRef,
+    QueueName,
+    Settled,
+    lane_of,
+)
+from jobq.errors import CorruptStore
+from jobq.stores.valkey import keys, queue_replies
+from jobq.stores.valkey.calls import Calls
+from jobq.stores.valkey.exchange import Caller, Exchange
+from jobq.stores.valkey.places import Place, Places
+from jobq.stores.valkey.queue_replies import QueuePeek
+from jobq.stores.valkey.servers import Servers
+from jobq.stores.valkey.sleepers import Sleepers
+
+log = logging.getLogger("jobq")
+
+
+class _Total:
+    """The replies of several exchanges, as one."""
+
+    def __init__(self) -> None:
+        self.stale: list[LeaseRef] = []
+        self.leases: list[Lease] = []
+        self.dues: list[int] = []
+        self.asleep = False
+        self.left = False  # a job on its last chance was left: Settled.last_chance
+        self.visited: set[str] = set()
+
+    def add(self, reply: Settled, prefix: str) -> None:
+        self.visited.add(prefix)
+        self.stale += reply.stale
+        self.leases += reply.leases
+        if reply.next_due_ms is not None:
+            self.dues.append(reply.next_due_ms)
+        self.left = self.left or reply.last_chance
+
+    @property
+    def last_chance(self) -> bool:
+        """Whether there is a lease that must stay alone."""
+        return bool(self.leases) and self.leases[0].last_chance
+
+    def settled(self) -> Settled:
+        return Settled(
+            stale=tuple(self.stale),
+            leases=tuple(self.leases),
+            next_due_ms=min(self.dues, default=None),
+            last_chance=self.left,
+            asleep=self.asleep and not self.leases,
+        )
+
+
+class Settling:
+    """Settles outcomes and claims jobs."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        calls: Calls,
+        places: Places,
+        sleepers: Sleepers,
+        exchange: Exchange,
+    ) -> None:
+        self._servers = servers
+        self._calls = calls
+        self._places = places
+        self._sleepers = sleepers
+        self._exchange = exchange
+        self._last_calls: dict[tuple[str, int], str] = {}
+
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
+    ) -> Settled:
+        """See HotStore."""
+        sleepers, places = self._sleepers, self._places
+        sleepers.wake(worker)
+        lane = lane_of(call)
+        last = self._last_calls.get((worker, lane))
+        self._last_calls[worker, lane] = call
+        if then is None:
+            await sleepers.rise(worker)
+            queues: Sequence[QueueName] = ()
+        else:
+            sleepers.looked_in[worker] = queues = then.queues
+        by = Caller(
+            worker,
+            call,
+            lane,
+            repeated=last is None or last == call,
+            asleep=sleepers.slots.get(worker, 1) > 0,
+            sleepy=True,
+        )
+        if (
+            len(queues) == 1
+            and places.known.get(queues[0]) == 1
+            and all(o.queue == queues[0] for o in outcomes)
+        ):
+            assert then is not None
+            at = Place(places.space.prefix(queues[0]), queues[0], "")
+            return await self._exchange(at, outcomes, by, then.limit, then.lease_ms, not then.alone)
+        return await self._settle_several(outcomes, by, then)
+
+    async def _settle_several(
+        self, outcomes: Sequence[AnyOutcome], by: Caller, then: Claim | None
+    ) -> Settled:
+        """Exchange with several queues or partitions in turn: each may fill what is left to claim.
+
+        A peek at all counters shows which of them are worth a call. A repeated call goes everywhere,
+        because the leases it was granted may be where nothing waits any more. The worker falls
+        asleep only if no queue has anything. A worker that is awake is removed from the sleepers of
+        every queue: a queue that counts a busy worker as asleep would wake it for nothing.
+        """
+        by = by._replace(sleepy=False)
+        by_place: dict[Place, list[AnyOutcome]] = {}
+        for o in outcomes:
+            by_place.setdefault(await self._places.of_token(o.queue, o.token), []).append(o)
+        claims = await self._places_to_claim(then, by.call)
+        total = _Total()
+        for at in [at for at in by_place if at not in claims]:
+            total.add(await self._exchange(at, by_place[at], by, -1, 0, False), at.prefix)
+        if then is None:
+            return total.settled()
+        peeks = {} if by.repeated else await self._peek(claims)
+        total.dues += [p.due_in for p in peeks.values() if not p.ready and p.due_in is not None]
+        skipped = [
+            at for at in claims if at not in by_place and at in peeks and not peeks[at].ready
+        ]
+        await self._claim_at([at for at in claims if at not in skipped], by_place, by, then, total)
+        if not total.leases and not outcomes and not total.left:
+            await self._fall_asleep(claims, by, then, total)
+        elif by.asleep:
+            prefixes = {self._places.space.prefix(queue) for queue in then.queues}
+            await self._sleepers.strike_off(by.worker, prefixes - total.visited)
+        return total.settled()
+
+    async def _fall_asleep(
+        self, claims: list[Place], by: Caller, then: Claim, total: _Total
+    ) -> None:
+        """Count the worker as asleep in every queue, then look once more.
+
+        A job that came between the peek and falling asleep wakes nobody, so this look must find it.
+        """
+        await self._sleepers.fall_asleep(then.queues, by.worker, then.limit)
+        partitions = [at for at in claims if at.mark]
+        ready = [at for at, peek in (await self._peek(partitions)).items() if peek.ready]
+        whole = [at for at in claims if not at.mark]
+        again = by._replace(call=f"{by.call}+", asleep=False, sleepy=True)
+        await self._claim_at([*whole, *ready], {}, again, then, total)
+        total.asleep = True
+
+    async def _places_to_claim(self, then: Claim | None, call: str) -> list[Place]:
+        """Queues in the claim's order. Each call begins with another partition of a queue."""
+        places: list[Place] = []
+        for queue in then.queues if then else ():
+            prefixes = await self._places.prefixes(queue)
+            if len(prefixes) == 1:
+                places.append(Place(prefixes[0], queue, ""))
+                continue
+            turn = keys.turn_of(call, len(prefixes))
+            places += [
+                Place(prefixes[n], queue, f"~{n}")
+                for n in (*range(turn, len(prefixes)), *range(turn))
+            ]
+        return places
+
+    async def _claim_at(
+        self,
+        places: list[Place],
+        outcomes: dict[Place, list[AnyOutcome]],
+        by: Caller,
+        then: Claim,
+        total: _Total,
+    ) -> None:
+        for at in places:
+            room = 0 if total.last_chance else then.limit - len(total.leases)
+            if room > 0 or at in outcomes:
+                mine = outcomes.get(at, ())
+                company = bool(total.leases) or not then.alone
+                try:
+                    reply = await self._exchange(at, mine, by, room, then.lease_ms, company)
+                except CorruptStore as error:
+                    if mine or len(places) == 1:
+                        raise
+                    log.error("%s; this call goes on with the other queues", error)
+                else:
+                    total.add(reply, at.prefix)
+
+    async def _peek(self, places: Sequence[Place]) -> dict[Place, QueuePeek]:
+        """What the counters of queues or partitions say. All are read at once."""
+        now = int(self._calls.now() or time.time() * 1000)
+        stored = await asyncio.gather(
+            *(self._servers.command(at.prefix, "GET", keys.counters(at.prefix)) for at in places)
+        )
+        return {at: queue_replies.peek(data, now) for at, data in zip(places, stored, strict=True)}
