@@ -2,13 +2,15 @@
 
     cli → server → jobq (the public names) → api → engine, client → stores.base → core
 
-- A store imports no other store; `stores` itself opens them by name, so no driver is loaded before it is asked for.
+- A store imports no other store; `stores` opens them by name, so a driver is loaded when it is
+  needed.
 - A driver is imported only in the package it belongs to, so that `import jobq` needs none.
 - core is pure: no I/O, no asyncio, no clock.
 - Nothing imports pipeline, server or cli (cli may import server).
 - No module imports itself through others: modules can be read, tested and imported one by one.
 
-Imports under `if TYPE_CHECKING` are not dependencies at run time and are left alone; imports inside functions count.
+Imports under `if TYPE_CHECKING` are not dependencies at run time and are left alone; imports inside
+functions count.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ STORES = frozenset({"stores.sqlite", "stores.valkey", "stores.postgres", "stores
 BELOW_API = frozenset({"engine", "executors", "client", "stores", "stores.base", "core", "errors"})
 PUBLIC = BELOW_API | {"api", "public"}
 
-# Unit → the units it may import, besides itself. A unit is the longest of these names that begins a module's name;
-# what has no entry (`jobq` itself, and submodules that users import by name, such as `jobq.testing`) is "public".
+# Unit → the units it may import, besides itself. A unit is the longest of these names that begins a
+# module's name; what has no entry (`jobq` itself, and submodules that users import by name, such as
+# `jobq.testing`) is "public".
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "core": frozenset({"errors"}),
@@ -36,7 +39,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     **{store: frozenset({"stores.base", "core", "errors"}) for store in STORES},
     "stores.remote": frozenset({"rpc", "stores.base", "core", "errors"}),
     "rpc": frozenset({"core", "errors"}),
-    # `client` is how calls reach a store; `executors` is where handlers run, and what they see of their job.
+    # `client` is how calls reach a store; `executors` is where handlers run, and what they see of
+    # their job.
     "client": frozenset({"stores", "stores.base", "core", "errors"}),
     "executors": frozenset({"stores.base", "core", "errors"}),
     "engine": frozenset({"executors", "stores", "stores.base", "core", "errors"}),
@@ -117,7 +121,8 @@ def unit_of(module: str) -> str:
 
 
 def imports(tree: ast.AST, names: frozenset[str]) -> Iterator[Import]:
-    """What a module imports at run time. `names`: the package's modules, to tell `from a import module` from a name."""
+    """What a module imports at run time. `names`: the package's modules, to tell `from a import
+    module` from a name."""
     for node in _at_run_time(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -1,8 +1,8 @@
-"""For your tests: queues in memory, a clock you move, and a drain that runs what is due, here and now.
+"""For your tests: queues in memory, a clock that you move, and `drain()`, which runs due jobs.
 
     @pytest.fixture
     async def jobs():
-        async with testing.use(billing) as jobs:        # billing keeps its jobs in a fresh memory store meanwhile
+        async with testing.use(billing) as jobs:  # billing uses a new memory store in this block
             yield jobs
 
     async def test_a_receipt_is_sent_an_hour_after_the_charge(jobs):
@@ -13,7 +13,7 @@
         jobs.clock.advance(3600)
         assert await jobs.drain() == 1
 
-In tests without an event loop: `with testing.use(billing) as jobs:`, then `jobs.sync.drain()` and so on.
+In tests without an event loop: `with testing.use(billing) as jobs:`, then `jobs.sync.drain()`.
 """
 
 from __future__ import annotations
@@ -44,37 +44,39 @@ from jobq.errors import ConfigError
 from jobq.stores.base import Store
 
 _LOOK_AGAIN = 0.02
+"""Seconds after which `drain` looks for jobs that a running handler may have enqueued."""
 
 __all__ = ["FakeClock", "Sandbox", "SyncSandbox", "queue", "use"]
 
 
 class FakeClock:
-    """Time that stands still until you move it."""
+    """A clock that stands still until you move it."""
 
     def __init__(self, start: datetime | None = None) -> None:
         self._ms = to_epoch_ms(start or datetime.now(UTC), "start")
 
     def __call__(self) -> int:
-        """Milliseconds since the epoch, as stores ask for them."""
+        """The time in milliseconds since the epoch, as stores read it."""
         return self._ms
 
     def now(self) -> datetime:
-        """What time it is."""
+        """The current time of this clock."""
         return moment(self._ms)
 
     def advance(self, by: Seconds) -> datetime:
-        """Let time pass. Nothing runs by itself: `drain()` runs what has become due."""
+        """Move the clock forward. This runs no jobs: `drain()` runs those that have become due."""
         self._ms += to_ms(by, "by")
         return self.now()
 
 
 def queue(name: str = "test", **declared: Any) -> Queue:
-    """A queue in a memory store of its own, whatever the environment says. It is gone when closed: `async with queue() as q`."""
+    """A queue in its own memory store, whatever JQ_URL says. Closing it deletes its jobs:
+    `async with queue() as q`."""
     return Queue(name, _fresh_url(), **declared)
 
 
 def use(*queues: Queue, clock: FakeClock | None = None) -> Sandbox:
-    """Have these queues keep their jobs in a fresh memory store, under a clock of yours, for the length of a context."""
+    """Let these queues use a new memory store and a FakeClock for the length of a `with` block."""
     return Sandbox(queues, clock or FakeClock())
 
 
@@ -83,12 +85,12 @@ def _fresh_url() -> str:
 
 
 class Sandbox:
-    """Queues in a memory store of their own. Made by `use`; a context manager, async or plain."""
+    """Queues in a memory store of their own. `use` makes it; use it with `with` or `async with`."""
 
     def __init__(self, queues: tuple[Queue, ...], clock: FakeClock, url: str | None = None) -> None:
         if not queues:
             raise ConfigError(
-                "testing.use() has no queue: name those that the code under test uses"
+                "testing.use() has no queue: give the queues that the code under test uses"
             )
         self.clock = clock
         self.queues = queues
@@ -96,18 +98,18 @@ class Sandbox:
         self._since_ms = clock()
 
     async def __aenter__(self) -> Self:
-        """Move the queues in."""
+        """Move the queues to the memory store."""
         return self.__enter__()
 
     async def __aexit__(
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Move them back; what they held is gone."""
+        """Move the queues back to their stores. The jobs in the memory store are deleted."""
         for moved in self.queues:
             await moved._context.connection.move_back()
 
     def __enter__(self) -> Self:
-        """Move the queues in."""
+        """Move the queues to the memory store."""
         for moved in self.queues:
             moved._context.connection.move(self._url, self.clock)
         return self
@@ -115,12 +117,12 @@ class Sandbox:
     def __exit__(
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Move them back; what they held is gone."""
+        """Move the queues back to their stores. The jobs in the memory store are deleted."""
         portal.run(self.__aexit__(t, e, tb))
 
     @property
     def sync(self) -> SyncSandbox:
-        """The same with blocking methods."""
+        """The same sandbox with blocking methods."""
         return SyncSandbox(self)
 
     # ── running ───────────────────────────────────────────────────────────────────────────────────
@@ -128,18 +130,19 @@ class Sandbox:
     async def drain(
         self, *, delayed: bool = False, concurrency: int = 1, most: int = 10_000
     ) -> int:
-        """Run what is due, and what comes of it, until nothing is left; how many runs it took.
+        """Run all due jobs, and the jobs that they enqueue, until none is left. Returns the number
+        of runs.
 
-        Jobs fail, retry and time out as they would in a worker, and schedules whose time has come make theirs. With
-        `delayed` the clock moves on to whatever job is due later (retries, delays), until none is. More than `most` runs
-        are an AssertionError: something never ends.
+        Jobs fail, retry and time out as in a worker, and due schedules make their jobs. With
+        `delayed`, the clock moves on to the next delayed job or retry until there is none. More
+        than `most` runs raise AssertionError, because jobs seem to enqueue each other for ever.
         """
         check_int(concurrency, "concurrency", low=1)
         tasks: dict[QueueName, Mapping[str, Handler]] = {
             one.qname: one.tasks for one in self.queues
         }
         store = await self.queues[0]._context.store()
-        for one in self.queues:  # as if a worker had started with the sandbox
+        for one in self.queues:  # as a worker does when it starts
             await put_planned(store, one._context.planned.values(), self._since_ms)
         drainer = _Drainer(store, tasks, concurrency, most)
         try:
@@ -153,35 +156,40 @@ class Sandbox:
         finally:
             await drainer.aclose()
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────────────
+    # ── checking ──────────────────────────────────────────────────────────────────────────────────
 
     async def enqueued(self, task: Task[..., Any]) -> list[JobInfo]:
-        """The jobs of a task, whatever became of them, oldest first."""
+        """All jobs of a task in any state, oldest first."""
         found = [job async for job in task._context.queue.find(name=task.name)]
         return sorted(found, key=lambda job: (job.created_at, job.id))
 
     async def assert_enqueued(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> JobInfo:
-        """There is a job of this task with these arguments (none given: with any); the newest one."""
+        """Check that a job of this task was enqueued with these arguments, and return the newest
+        one.
+
+        Without arguments, any job of the task will do."""
         jobs = await self.enqueued(task)
         found = [job for job in jobs if _fits(task, job, args, kwargs)]
         if not found:
-            calls = "".join(f"\n  {_call(job.args, job.kwargs)}" for job in jobs) or " nothing"
+            calls = "".join(f"\n  {_call(job.args, job.kwargs)}" for job in jobs) or " none"
             raise AssertionError(
-                f"{task.name}{_call(args, kwargs)} was not enqueued. Of {task.name} there is:{calls}"
+                f"{task.name}{_call(args, kwargs)} was not enqueued. Jobs of {task.name}:{calls}"
             )
         return found[-1]
 
     async def assert_not_enqueued(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> None:
-        """There is no job of this task with these arguments (none given: none at all)."""
+        """Check that no job of this task was enqueued with these arguments; without arguments, none
+        at all."""
         for job in await self.enqueued(task):
             if _fits(task, job, args, kwargs):
                 raise AssertionError(
-                    f"{task.name}{_call(job.args, job.kwargs)} was enqueued: job {job.id!r}, {job.state}"
+                    f"{task.name}{_call(job.args, job.kwargs)} was enqueued: "
+                    f"job {job.id!r}, {job.state}"
                 )
 
 
 class SyncSandbox:
-    """A sandbox, blocking."""
+    """A sandbox with blocking methods."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -210,9 +218,8 @@ def _fits(
     if not args and not kwargs:
         return True
     codec = task._context.codec
-    wanted_args, wanted_kwargs = codec.decode_call(
-        codec.encode_call(args, kwargs)
-    )  # as they look when they come back
+    # Compare arguments as they look after encoding and decoding.
+    wanted_args, wanted_kwargs = codec.decode_call(codec.encode_call(args, kwargs))
     bound = task._definition.bound
     return bound(job.args, job.kwargs) == bound(wanted_args, wanted_kwargs)
 
@@ -223,7 +230,8 @@ def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 
 
 class _Drainer:
-    """A worker's runner without its loops: it stops when there is nothing to do."""
+    """Runs jobs with the worker's runner, but without its loops. Stops when there is nothing to
+    do."""
 
     def __init__(
         self,
@@ -254,7 +262,7 @@ class _Drainer:
         )
 
     async def run(self) -> int | None:
-        """Until nothing is due; in how many ms something will be."""
+        """Run jobs until none is due. Returns in how many milliseconds the next one will be."""
         runner = self._runner
         while True:
             ended, runner.ended = runner.ended, []
@@ -271,12 +279,11 @@ class _Drainer:
             self._count(len(settled.leases))
             runner.start(settled.leases, since)
             if not settled.leases:
-                runner.batches.flush()  # nothing more will come
+                runner.batches.flush()  # there are no more jobs to wait for
             if runner.ended:
                 continue
-            if (
-                runner.open or claim is None
-            ):  # with room for more, look again soon: a run may wait for a job it enqueued
+            if runner.open or claim is None:
+                # With free slots, look again soon: a running job may wait for one it enqueued.
                 await self._bell.wait(_LOOK_AGAIN if self._slots.free else None)
             elif not settled.leases:
                 return settled.next_due_ms
@@ -285,11 +292,12 @@ class _Drainer:
         self.runs += more
         if self.runs > self._most:
             raise AssertionError(
-                f"drain() has run {self.runs} jobs and there are more: something enqueues itself for ever"
+                f"drain() has run {self.runs} jobs and there are more: do jobs enqueue each other "
+                "for ever? If so many runs are right, give a higher most="
             )
 
     async def aclose(self) -> None:
-        """Give back the threads, and interrupt what an error left running."""
+        """Stop the threads, and interrupt runs that an error has left behind."""
         self._runner.release_running()
         await asyncio.sleep(0)
         await self._notes.aclose()

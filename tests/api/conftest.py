@@ -1,4 +1,5 @@
-"""Each test runs on a memory store and on a SQLite file, or on what `--store` names: memory, sqlite, valkey."""
+"""Each test runs on a memory store and on a SQLite file, or on what `--store` names: memory,
+sqlite, valkey."""
 
 from __future__ import annotations
 

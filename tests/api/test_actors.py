@@ -1,4 +1,5 @@
-"""`as_actor`: who did it is in the events; and `follow=False`, which reads them up to now and ends."""
+"""`as_actor`: who did it is in the events; and `follow=False`, which reads them up to now and
+ends."""
 
 from __future__ import annotations
 

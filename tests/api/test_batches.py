@@ -1,4 +1,5 @@
-"""Batch tasks from the user's side: one call for many jobs, each with its own arguments, result and fate."""
+"""Batch tasks from the user's side: one call for many jobs, each with its own arguments, result and
+fate."""
 
 from __future__ import annotations
 

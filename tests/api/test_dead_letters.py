@@ -1,4 +1,5 @@
-"""Failed jobs: kept where they are, and copied to another queue where one is declared. And calls to many queues at once."""
+"""Failed jobs: kept where they are, and copied to another queue where one is declared. And calls to
+many queues at once."""
 
 from __future__ import annotations
 

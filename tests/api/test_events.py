@@ -1,4 +1,5 @@
-"""Events: replay from any point, then live, and a position in the middle of a batch loses nothing."""
+"""Events: replay from any point, then live, and a position in the middle of a batch loses
+nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Keyed queues from the user's side: order and fairness by key, and a mode that everybody agrees on."""
+"""Keyed queues from the user's side: order and fairness by key, and a mode that everybody agrees
+on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`max_stalls` from the user's side: of a task it stays with the workers, per call it goes with the job."""
+"""`max_stalls` from the user's side: of a task it stays with the workers, per call it goes with the
+job."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ async def test_a_worker_works_once(bench: Bench) -> None:
     worker = bench.worker()
     async with worker:
         pass
-    with pytest.raises(ConfigError, match="was started before"):
+    with pytest.raises(ConfigError, match="was already started"):
         await worker.run()
 
 

@@ -39,7 +39,7 @@ def test_the_right_way_is_free(tmp_path: Path) -> None:
         problems(
             tmp_path,
             {
-                "core/states.py": "from jobq.errors import JobqError\nfrom datetime import datetime",
+                "core/states.py": "from datetime import date\nfrom jobq.errors import JobqError",
                 "errors.py": "",
                 "stores/base.py": "from jobq.core import states",
                 "stores/sqlite/store.py": "import sqlite3\nfrom jobq.stores.base import Store",
@@ -78,7 +78,10 @@ def test_an_import_inside_a_function_counts(tmp_path: Path) -> None:
 
 
 def test_an_import_for_type_checking_does_not_count(tmp_path: Path) -> None:
-    source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from jobq.api.queue import Queue\nelse:\n    x = 1"
+    source = (
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from jobq.api.queue import Queue\nelse:\n    x = 1"
+    )
     assert problems(tmp_path, {"engine/handler.py": source}) == []
 
 
@@ -103,8 +106,8 @@ def test_a_driver_stays_in_its_package(tmp_path: Path) -> None:
     }
     (problem,) = problems(tmp_path, files)
     assert (
-        problem
-        == "engine/fetcher.py:1: redis is the Valkey driver and belongs in stores.valkey, not in engine"
+        problem == "engine/fetcher.py:1: redis is the Valkey driver and belongs in stores.valkey, "
+        "not in engine"
     )
 
 
@@ -156,7 +159,7 @@ def test_modules_that_import_each_other_are_named_together(tmp_path: Path) -> No
 def test_an_import_for_type_checking_makes_no_cycle(tmp_path: Path) -> None:
     files = {
         "api/a.py": "from jobq.api.b import B",
-        "api/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from jobq.api.a import A",
+        "api/b.py": "if TYPE_CHECKING:\n    from jobq.api.a import A",
     }
     assert problems(tmp_path, files) == []
 

@@ -1,4 +1,5 @@
-"""What mypy --strict must not accept. Each line says which error it is for; an ignore that is not needed is an error itself."""
+"""What mypy --strict must not accept. Each line says which error it is for; an ignore that is not
+needed is an error itself."""
 
 from __future__ import annotations
 

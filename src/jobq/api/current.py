@@ -193,8 +193,8 @@ class CurrentJob:
     def _check_place(self, task: Task[..., Any], store: Store) -> None:
         if task._context.qname.tenant != self.tenant or store.url != self._run.store.url:
             raise InvalidJob(
-                f"{task!r} is in another store or tenant than job {self.id} ({self.name}): it cannot "
-                "be its child"
+                f"{task!r} is in another store or tenant than job {self.id} ({self.name}): it "
+                "cannot be its child"
             )
 
     async def _note(self, ordinal: int, child: JobKey) -> None:

@@ -1,5 +1,8 @@
-"""`Worker`: runs the jobs of queues. `await Worker(queue).run()`, or `async with Worker(queue):` to
-work in the background."""
+"""Worker: runs the jobs of queues.
+
+`await Worker(queue).run()` works until it is stopped; `async with Worker(queue):` works in the
+background.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ import os
 import secrets
 import signal
 import socket
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Self, cast
@@ -19,6 +21,8 @@ from msgspec.structs import replace
 
 from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
+from jobq.api.store_patience import StorePatience
+from jobq.api.tasks_of_both import TasksOfBoth
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
 from jobq.core.deprecated import renamed_arguments
 from jobq.core.pace import Pace
@@ -32,7 +36,6 @@ from jobq.engine.last_chance import LastChance
 from jobq.engine.pulse import ttl_ms
 from jobq.engine.runner import Executors
 from jobq.engine.scheduler import put_planned
-from jobq.engine.service import Outage
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.signal_handlers import signals_caught
 from jobq.engine.slots import Slots
@@ -44,47 +47,30 @@ from jobq.stores.base import Store
 log = logging.getLogger("jobq")
 
 _REQUESTS: dict[WorkerRequest, str] = {
-    "drain": "finish what it runs and claim nothing more",
+    "drain": "finish its running jobs and claim no more",
     "resume": "claim jobs again",
-    "shutdown": "finish what it runs and stop",
-    "shutdown-now": "release what it runs and stop",
+    "shutdown": "finish its running jobs and stop",
+    "shutdown-now": "release its running jobs and stop",
 }
 
-Places = list[tuple[Store, Source, Mapping[QueueName, Mapping[str, Handler]]]]
-"""Stores, each with a queue that opened it, and with its queues and their tasks."""
-
-
-class Patience(Outage):
-    """How long to wait for a store at the start, and how often to try."""
-
-    def __init__(self, what: str, seconds: float | None) -> None:
-        super().__init__(what, base=0.1, cap=2.0)
-        self._until = None if seconds is None else time.monotonic() + seconds
-
-    def failed(self, error: BaseException) -> float:
-        """Seconds until the next try; the error itself if there is no time for one."""
-        if self._until is None:
-            return super().failed(error)
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise error
-        return min(left, super().failed(error))
+OpenedStores = list[tuple[Store, Source, Mapping[QueueName, Mapping[str, Handler]]]]
+"""Per store: its handle, the queue that opened it, and the tasks of all its queues."""
 
 
 class Worker:
-    """Runs at most `concurrency` jobs of these queues at a time, claiming each only when it can
-    start.
+    """Runs up to `concurrency` jobs of these queues at once. It claims a job only when it can start
+    it.
 
-    `lease`: a job whose worker died is run by another after so long. `drain`: how long a stopping
-    worker lets jobs end before it hands them back. `last_chance`: a job whose next stall would fail
-    it runs alone, and the worker claims nothing until that job ends, but no longer than this.
-    `name` must be unique among the workers of a store; by default it is made up. Queues may be in
-    different stores.
+    `lease`: how long until another worker may take over a dead worker's jobs. `drain`: how long a
+    stopping worker lets jobs finish before it releases them. `last_chance`: a job whose next stall
+    would fail it runs alone; the worker claims no other job until it ends, but for no longer than
+    this. `name` must be unique among the workers of a store; by default it is made of the host
+    name, the process id and a random part. Queues may be in different stores.
     """
 
     _ends_process = False
-    """Set by jq-worker: the process ends with this worker, so signals that arrive after the stop
-    are ignored."""
+    """jq-worker sets this: its process ends with the worker, so it ignores signals after the
+    stop."""
 
     def __init__(
         self,
@@ -96,10 +82,8 @@ class Worker:
         name: str | None = None,
     ) -> None:
         if not queues:
-            raise ConfigError("Worker() has no queue to work on: Worker(queue, …)")
-        sources: list[Source] = [
-            cast("Source", getattr(queue, "_context", queue)) for queue in queues
-        ]
+            raise ConfigError("Worker() has no queue: give at least one, Worker(queue)")
+        sources = [cast("Source", getattr(queue, "_context", queue)) for queue in queues]
         for queue, source in zip(queues, sources, strict=True):
             if not isinstance(getattr(source, "qname", None), QueueName):
                 raise ConfigError(
@@ -122,14 +106,14 @@ class Worker:
         self._stations: list[Station] = []
         self._executors = Executors()
         self._identity = Identity(self.name)
-        self._named: list[Store] = []  # where the name is taken
+        self._named: list[Store] = []  # stores in which the worker's name is taken
         self._paused = self._draining = False
-        self._hurry: asyncio.Event | None = None
+        self._release_now: asyncio.Event | None = None
         self._ending: asyncio.Task[Stopped] | None = None
         self._done: asyncio.Event | None = None
-        self._opened = AsyncExitStack()  # its hold on the queues' stores
+        self._open_stores = AsyncExitStack()  # keeps the store handles open
         self._signalled = False
-        self._serving = False  # run() waits for the end
+        self._serving = False  # run() is waiting for the stop
 
     def __repr__(self) -> str:
         return f"<Worker {self.name} on {', '.join(queue.qname.queue for queue in self._queues)}>"
@@ -155,11 +139,11 @@ class Worker:
         with signals_caught(self._on_signal, last=self._ends_process):
             try:
                 await self._start(
-                    patience=Patience(f"worker {self.name} waits for its store", timeout_s)
+                    patience=StorePatience(f"worker {self.name} waits for its store", timeout_s)
                 )
                 assert self._done is not None
                 await self._done.wait()
-            except asyncio.CancelledError:  # whoever ran it has no time: hand back, then go
+            except asyncio.CancelledError:  # release running jobs at once
                 await asyncio.shield(self.stop(drain=0))
                 raise
 
@@ -173,12 +157,12 @@ class Worker:
         await self.stop(drain=None if t is None else 0)
 
     async def stop(self, *, drain: Seconds | None = None) -> Stopped:
-        """Claim nothing more, let jobs end for `drain` (default: the worker's), hand back the rest
-        at no cost to them.
+        """Claim no more jobs, let running ones finish for `drain` (default: the worker's setting),
+        and release the rest. A release does not count as a failure of the job.
 
-        Returns what became of the jobs that it held. Called again, a `drain` of 0 ends the waiting
-        of the first call."""
-        if self._done is None or self._hurry is None:
+        Returns what happened to the jobs. If the worker is already stopping, `drain=0` makes it
+        release running jobs now."""
+        if self._done is None or self._release_now is None:
             return Stopped()
         drain_s = (
             self.settings.drain_ms if drain is None else to_ms(drain, "drain", error=ConfigError)
@@ -188,16 +172,16 @@ class Worker:
                 self._end(drain_s), name="jobq stop"
             )
         elif drain_s == 0:
-            self._hurry.set()
+            self._release_now.set()
         return await asyncio.shield(self._ending)
 
     def pause(self) -> None:
-        """Claim nothing more until resume(); what runs goes on."""
+        """Claim no more jobs until `resume()`. Running jobs continue."""
         self._paused = True
         self._hold()
 
     def resume(self) -> None:
-        """Claim again."""
+        """Claim jobs again."""
         self._paused = False
         self._hold()
 
@@ -207,26 +191,26 @@ class Worker:
 
     # ── starting ──
 
-    async def _start(self, patience: Patience | None = None) -> None:
+    async def _start(self, patience: StorePatience | None = None) -> None:
         if self._done is not None:
             raise ConfigError(
-                f"worker {self.name} was started before: a Worker works once, make another"
+                f"worker {self.name} was already started: a Worker runs once, make a new one"
             )
         self._done = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._release_now = asyncio.Event()
         try:
-            places = await self._open() if patience is None else await self._await_stores(patience)
+            opened = await self._open() if patience is None else await self._await_stores(patience)
         except BaseException:
             if self._ending is not None:
                 await self._ending
-            self._done = self._hurry = None
+            self._done = self._release_now = None
             await self._sign_off()
-            await self._opened.aclose()
+            await self._open_stores.aclose()
             raise
-        if self._ending is not None:  # it was stopped while it waited
+        if self._ending is not None:  # it was stopped while it waited for a store
             await self._sign_off()
             await self._ending
-            await self._opened.aclose()
+            await self._open_stores.aclose()
             return
         slots = Slots(self.settings.concurrency)
         chance = LastChance(slots, self.settings)
@@ -245,12 +229,12 @@ class Worker:
                 interrupted=self._interrupted,
                 clock=self._queues[0].clock,
             )
-            for store, source, tasks in places
+            for store, source, tasks in opened
         ]
         self._hold()
         for station in self._stations:
             station.start()
-        for store, _, tasks in places:
+        for store, _, tasks in opened:
             log.info(
                 "worker %s works on %s in %s",
                 self.name,
@@ -258,55 +242,55 @@ class Worker:
                 store.url,
             )
 
-    async def _await_stores(self, patience: Patience) -> Places:
-        """The stores, when they have answered; none if the worker is stopped before."""
+    async def _await_stores(self, patience: StorePatience) -> OpenedStores:
+        """Wait until all stores answer. An empty list if the worker is stopped before that."""
         assert self._done is not None
         while self._ending is None:
             try:
-                places = await self._open()
+                opened = await self._open()
             except StoreUnavailable as error:
-                await self._opened.aclose()
+                await self._open_stores.aclose()
                 pause = patience.failed(error)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._done.wait(), pause)
             else:
                 patience.over()
-                return places
+                return opened
         return []
 
-    async def _open(self) -> Places:
-        """The stores, each with its queues and their tasks. ConfigError if a queue is stored
-        otherwise than declared."""
-        places: list[tuple[Store, Source, dict[QueueName, Mapping[str, Handler]]]] = []
+    async def _open(self) -> OpenedStores:
+        """Open the stores, declare the queues and take the worker's name. ConfigError if a queue's
+        stored declaration conflicts."""
+        opened: list[tuple[Store, Source, dict[QueueName, Mapping[str, Handler]]]] = []
         for queue in self._queues:
             _check_tasks(queue)
-            store = await self._opened.enter_async_context(queue.opened())
-            # Also where nothing is declared: a task that is back at the default must not keep the
-            # limit it had.
+            store = await self._open_stores.enter_async_context(queue.opened())
+            # Declare max_stalls even if the queue declares nothing: a task that has gone back to
+            # the default must not keep its old number.
             declared = queue.config or QueueConfig()
             of_tasks = {task.name: task.max_stalls for task in queue.tasks.values()}
             await store.declare(queue.qname, replace(declared, max_stalls=of_tasks))
             await put_planned(store, queue.planned.values(), (queue.clock or wall_clock)())
-            tasks = next((tasks for known, _, tasks in places if known is store), None)
+            tasks = next((tasks for known, _, tasks in opened if known is store), None)
             if tasks is None:
                 tasks = {}
-                places.append((store, queue, tasks))
-            # Two Queue objects may speak of one queue, each with tasks of its own.
+                opened.append((store, queue, tasks))
+            # Two Queue objects may stand for one queue, each with its own tasks.
             known = tasks.get(queue.qname)
-            tasks[queue.qname] = queue.tasks if known is None else _Either(known, queue.tasks)
-        self._named.clear()  # of an earlier try
-        for store, _, tasks in places:
+            tasks[queue.qname] = queue.tasks if known is None else TasksOfBoth(known, queue.tasks)
+        self._named.clear()  # from an earlier attempt
+        for store, _, tasks in opened:
             record = self._identity.record(
                 tuple(tasks), self.settings.concurrency, paused=self._paused
             )
             await take_name(store, record, ttl_ms=ttl_ms(self.settings, Pace()))
             self._named.append(store)
-        return list(places)
+        return list(opened)
 
     async def _sign_off(self) -> None:
-        """The worker did not start after all: its name is free again wherever it was taken."""
+        """Free the worker's name in all stores, because the worker did not start."""
         for store in self._named:
-            with suppress(Exception):  # a store that does not answer forgets the name by itself
+            with suppress(Exception):  # the name also expires by itself
                 async with asyncio.timeout(self._grace_s):
                     await store.retire(self.name, incarnation=self._identity.incarnation)
 
@@ -324,27 +308,27 @@ class Worker:
                 await executor.aclose()
             return stopped(station.settled_since_stop for station in self._stations)
         finally:
-            await self._opened.aclose()
+            await self._open_stores.aclose()
             log.info("worker %s has stopped", self.name)
             self._done.set()
 
     async def _drain(self, drain_s: float) -> None:
-        """Until all is settled, the time is over, or somebody is in a hurry."""
-        assert self._hurry is not None
+        """Wait until all jobs are settled, or `drain_s` is over, or jobs are to be released now."""
+        assert self._release_now is not None
         fetching = [station.drain() for station in self._stations]
-        hurry = asyncio.ensure_future(self._hurry.wait())
+        release_now = asyncio.ensure_future(self._release_now.wait())
         settled = asyncio.ensure_future(_all(fetching))
         try:
             await asyncio.wait(
-                [settled, hurry], timeout=drain_s, return_when=asyncio.FIRST_COMPLETED
+                [settled, release_now], timeout=drain_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            hurry.cancel()
+            release_now.cancel()
             settled.cancel()
 
     @property
     def _grace_s(self) -> float:
-        """How long a run that is handed back may clean up."""
+        """How long a released run may take to clean up."""
         return min(1.0, self.settings.grace_ms / 1000)
 
     def _requested(self, request: WorkerRequest) -> None:
@@ -356,43 +340,44 @@ class Worker:
             self._stop_soon(drain=None if request == "shutdown" else 0)
 
     def _displaced(self) -> None:
-        """Another worker took the name while this one was silent."""
+        """Stop, because another worker took this worker's name while it sent no heartbeats."""
         if self._ending is None:
             log.error(
-                "worker %s stops: another worker has taken its name while it was silent", self.name
+                "worker %s stops: another worker took its name while it sent no heartbeats",
+                self.name,
             )
             self._stop_soon(drain=None)
 
     def _stop_soon(self, drain: Seconds | None) -> None:
         task = asyncio.get_running_loop().create_task(self.stop(drain=drain))
-        self._stopping = task  # held, or it might be collected under way
+        self._stopping = task  # keep a reference, or the task might be garbage-collected
 
     # ── signals ──
 
     def _on_signal(self, number: signal.Signals) -> None:
-        again = (
-            self._signalled or self._ending is not None
-        )  # two may come before the first has begun to stop anything
+        # A second signal may come before the first one's stop has begun.
+        again = self._signalled or self._ending is not None
         self._signalled = True
         if again:
             log.info("worker %s: %s, releasing running jobs", self.name, number.name)
         else:
-            most = self.settings.drain_ms / 1000
-            told = "worker %s: %s, finishing running jobs (up to %g s); send it again to release them now"
-            log.info(told, self.name, number.name, most)
+            log.info(
+                "worker %s: %s, finishing running jobs (up to %g s); "
+                "send it again to release them now",
+                self.name,
+                number.name,
+                self.settings.drain_ms / 1000,
+            )
         self._stop_soon(drain=0 if again else None)
 
     def _interrupted(self) -> None:
-        """A handler raised KeyboardInterrupt. Its job is released, and the worker stops as on a
-        signal."""
+        """Stop as on a signal, because a handler raised KeyboardInterrupt. Its job is released."""
         for station in self._stations:
-            station.drain()  # now, or the next exchange would claim the released job again
+            station.drain()  # at once, or the next exchange would claim the released job
         if self._signalled or self._ending is not None:
             return
         self._on_signal(signal.SIGINT)
-        if (
-            not self._serving
-        ):  # it works beside the program's own code, which must hear of the interrupt too
+        if not self._serving:  # the program runs its own code beside the worker: interrupt that too
             self._stopping.add_done_callback(_interrupt)
 
 
@@ -401,8 +386,7 @@ def _interrupt(_: asyncio.Task[Stopped]) -> None:
 
 
 def _check_tasks(queue: Source) -> None:
-    """A worker that cannot run a task would use up the retries of its jobs: it had better not
-    start."""
+    """Refuse to start with a task that this worker cannot run: its jobs would fail one by one."""
     for task in queue.tasks.values():
         try:
             check_executor(task.executor)
@@ -410,23 +394,7 @@ def _check_tasks(queue: Source) -> None:
             raise ConfigError(f"task {task.name} of queue {queue.qname.queue}: {error}") from None
 
 
-class _Either(Mapping[str, Handler]):
-    """Two live mappings as one; the first wins."""
-
-    def __init__(self, first: Mapping[str, Handler], second: Mapping[str, Handler]) -> None:
-        self._first = first
-        self._second = second
-
-    def __getitem__(self, name: str) -> Handler:
-        return self._first[name] if name in self._first else self._second[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self._first, **self._second})
-
-    def __len__(self) -> int:
-        return len({*self._first, *self._second})
-
-
 async def _all(tasks: list[asyncio.Task[None]]) -> None:
+    """Wait for tasks. Unlike `gather`, cancelling this does not cancel them."""
     if tasks:
         await asyncio.wait(tasks)
