@@ -139,7 +139,7 @@ async def test_a_plain_function_says_the_same_in_its_thread(bench: Bench, store:
 async def test_the_blocking_twin_refuses_to_block_the_event_loop(bench: Bench) -> None:
     @bench.task
     async def work() -> str:
-        with pytest.raises(RuntimeError, match="would block the worker's own event loop"):
+        with pytest.raises(RuntimeError, match="would block the worker's event loop"):
             current_job().sync.log("no")
         return "refused"
 
