@@ -29,7 +29,7 @@ from jobq.core.workers import WorkerRecord
 from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore
 from jobq.stores.sqlite import damage as damages
-from jobq.stores.sqlite.rows import COLUMNS
+from jobq.stores.sqlite.columns import COLUMNS
 from jobq.stores.sqlite.tx import Tx
 
 QUEUE, OTHER = QueueName("t", "q"), QueueName("t", "other")

@@ -14,7 +14,8 @@ __all__ = ["SqliteStore", "open"]
 
 
 def open(url: str, clock: Clock | None) -> SqliteStore:
-    """`memory://NAME`, `sqlite:///relative/path`, `sqlite:////absolute/path`, `?synchronous=full|normal`."""
+    """`memory://NAME`, `sqlite:///relative/path`, `sqlite:////absolute/path`,
+    `?synchronous=full|normal`."""
     parts = urlsplit(url)
     if parts.scheme == "memory":
         return SqliteStore(url, url, None, full=False, clock=clock)

@@ -124,7 +124,8 @@ def _find(tx: Tx, key: JobKey) -> tuple[QueueRow, Job] | None:
 
 
 def _cancel_below(tx: Tx, job: Job, reason: str) -> None:
-    """The jobs it waits for, and those they wait for; nearest first, so that none is failed by its child before."""
+    """The jobs it waits for, and those they wait for; nearest first, so that none is failed by its
+    child before."""
     todo, seen = [job], {(job.qid, job.id)}
     while todo:
         for qid, id in _below(tx, todo.pop()):

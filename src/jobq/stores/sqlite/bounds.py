@@ -1,4 +1,6 @@
-"""Places for new jobs under a queue's max_waiting, and those that flows reserve. The rule is `core.bounds`."""
+"""Places for new jobs under a queue's max_waiting, and those that flows reserve.
+
+The rule is `core.bounds`."""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def room(queue: QueueRow) -> int | None:
 
 
 def adds(tx: Tx, queue: QueueRow, spec: JobSpec) -> bool:
-    """Whether this spec would be a new job that may be refused: not a duplicate, and not the follow-up of a keep_last job."""
+    """Whether this spec would be a new job that may be refused: not a duplicate, and not the
+    follow-up of a keep_last job."""
     old = tx.find(queue.qid, spec.id)
     if (
         old is not None
@@ -57,7 +60,9 @@ def refused(queue: QueueRow, spec: JobSpec) -> PutResult:
 
 
 def reserve(tx: Tx, specs: Sequence[JobSpec]) -> list[bool]:
-    """Take a place for each of these new members that needs one; which of them do. QueueFull if they do not all fit."""
+    """Take a place for each of these new members that needs one; which of them do.
+
+    QueueFull if they do not all fit."""
     by_queue: dict[QueueName, list[int]] = {}
     for n, spec in enumerate(specs):
         by_queue.setdefault(spec.queue, []).append(n)

@@ -30,14 +30,14 @@ DAMAGE = (
 )
 """What a call raises when it meets a row with a value that jobq never writes."""
 SEARCH_S = 60.0
-"""Seconds between two searches of the whole database: one takes some seconds per million jobs."""
+"""Seconds between two searches of the whole database: one takes about ten seconds per million jobs."""
 
 
 class Calls:
     """Carries out work(tx, *args) in transactions of a database.
 
-    A call that fails on a damaged row is undone. The row is repaired, and the call is repeated. Calls
-    that succeed pay nothing for this."""
+    A call that fails on a damaged row is undone. The row is repaired, and the call is repeated.
+    Calls that succeed pay nothing for this."""
 
     def __init__(self, database: Database, clock: Clock | None) -> None:
         self.database = database

@@ -1,8 +1,9 @@
-"""Moves what the write-ahead log has gathered into the database file, beside the writers instead of in their way.
+"""Copies the write-ahead log into the database file, in a thread of its own.
 
-SQLite would do it inside the commit that fills the log, with two fsyncs: a commit a thousand would take milliseconds.
-Here a thread copies while writers go on, and when the log has grown all the same (writers that never pause leave
-nothing to begin anew with), it holds them for the little that is left.
+SQLite would checkpoint inside the commit that fills the log, with two fsyncs: one commit in a
+thousand would take milliseconds. Here a thread copies while writers go on. The log can only start
+over when a checkpoint has copied all of it, which does not happen while writers never pause. So
+when the log has grown too long, the thread stops the writers for the short rest of the copy.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ import apsw
 log = logging.getLogger("jobq")
 
 ROWS = 10_000
-"""Rows changed between two checkpoints."""
+"""Changed rows after which the next checkpoint begins."""
 FRAMES = 20_000
-"""Pages in the log from which on writers are held until it can begin anew."""
+"""Pages in the log (40 MB) from which on a checkpoint stops the writers, so that the log starts
+over."""
 
 WATCH_S = 1.0
-"""Seconds after which an idle process looks whether its file is still there."""
+"""Seconds between two checks of an idle process that its file is still there."""
 
 
 class Checkpointer:
-    """One per process and file. Whoever writes most wakes it most; several processes' take turns inside SQLite."""
+    """The checkpoint thread of a process and file.
+
+    SQLite lets those of several processes take turns."""
 
     def __init__(
         self,
@@ -34,26 +38,30 @@ class Checkpointer:
         alone: Callable[[], AbstractContextManager[None]],
         watch: Callable[[], None],
     ) -> None:
-        """`watch` is called once per `WATCH_S`, from the thread: it looks whether the file is still there."""
+        """`alone` stops all writers while its context lasts.
+
+        `watch` is called every `WATCH_S` seconds."""
         self._connection = connection
         self._alone = alone
         self._watch = watch
         self._wake = threading.Event()
         self._stopping = False
-        self._done = 0  # rows changed when the last one was asked for
+        self._done = 0  # changed rows when the last checkpoint was requested
         self._thread = threading.Thread(
             target=self._serve, name="jobq-sqlite-checkpoint", daemon=True
         )
         self._thread.start()
 
     def written(self, rows: int) -> None:
-        """A commit: the connection has changed this many rows in all."""
+        """Call after a commit.
+
+        `rows`: how many rows the connection has changed since it was opened."""
         if rows - self._done > ROWS:
             self._done = rows
             self._wake.set()
 
     def stop(self) -> None:
-        """After what it is doing."""
+        """Finish the checkpoint under way, then stop the thread and close the connection."""
         self._stopping = True
         self._wake.set()
         self._thread.join()
@@ -69,13 +77,8 @@ class Checkpointer:
                 return
             try:
                 self._checkpoint()
-            except (
-                apsw.Error
-            ) as e:  # the log grows a little longer, and the next one has more to do
-                log.warning(
-                    "a checkpoint of the SQLite log did not succeed, the next one will have more to do: %s",
-                    e,
-                )
+            except apsw.Error as e:  # the log stays longer until the next one
+                log.warning("a checkpoint of the SQLite log failed, the next one retries it: %s", e)
 
     def _checkpoint(self) -> None:
         frames, _ = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

@@ -19,8 +19,9 @@ from jobq.stores.sqlite.tx import HOT, KEYED, Tx, as_json
 TIES = load("ties.sql")
 _STARTED = KIND_CODES[Kind.STARTED]
 FEW = 10
-"""Jobs. Up to this number, a claim reads the jobs and updates each with a statement of its own: 12 µs
-for one job. The single statement for a larger claim builds temporary tables first: 40 µs for one job."""
+"""Jobs. Up to this number, a claim reads the jobs and updates each with a statement of its own: 12
+µs for one job. The single statement for a larger claim builds temporary tables first: 40 µs for one
+job."""
 REMEMBERED = 100_000
 """Leases that a process remembers. It reads the rows of the others again when their jobs end."""
 UPKEEP = 500
@@ -142,7 +143,8 @@ def _claim_from(
 def _claim_keyed(
     tx: Tx, queue: QueueRow, room: int, claim: tuple[str, str, int, int], frail: bool, alone: bool
 ) -> list[KeyHead]:
-    """Claim in rounds: each ready key starts one job per round, until there is no room or no key is ready.
+    """Claim in rounds: each ready key starts one job per round, until there is no room or no key is
+    ready.
 
     A job on its last chance is claimed alone, so the round before it is the last one."""
     keys.flush(tx)

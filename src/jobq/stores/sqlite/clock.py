@@ -1,7 +1,8 @@
-"""The time of a database, which never goes back (core/clock.py). One for all handles of the process.
+"""The time of a database, which never goes back (core/clock.py). One for all handles of the
+process.
 
-Other processes, and this one after a restart, learn from `meta` what time it was: it is written when the clock was set back, and
-otherwise once per `SAVED_MS`.
+Other processes, and this one after a restart, learn from `meta` what time it was: it is written
+when the clock was set back, and otherwise once per `SAVED_MS`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import msgspec
 from jobq.core.clock import Anchor, steady
 
 SAVED_MS = 10_000
-"""A clock that is set back while no process has the file open is found to be so to this precision."""
+"""A clock that is set back while no process has the file open is found to be so to this precision.
+"""
 
 
 class StoreClock:

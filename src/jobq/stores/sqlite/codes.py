@@ -21,5 +21,5 @@ ENDING = CANCEL | WATCHED | WANTED | LOCKING | TTL | SCHEDULED
 """A job without any of these flags, and without a key, changes only its own row when it ends."""
 
 FOREVER = 2**53
-"""`at_ms` of a job whose state does not end by the clock. NULL would leave it out of the clock index,
-by which jobs are found by state."""
+"""`at_ms` of a job whose state does not end by the clock. NULL would leave it out of the clock
+index, by which jobs are found by state."""

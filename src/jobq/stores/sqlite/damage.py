@@ -1,8 +1,9 @@
 """Finds rows with values that jobq never writes: those of another program, or of a broken disk.
 
-Every statement checks the types of what it reads (rows.py), so a call fails when it meets such a row.
-Then `near` looks at the rows that the call may have read. Those are few, however long the queues are.
-`everywhere` looks at all jobs, a bounded number at a time. repair.py fixes what they find.
+Every statement checks the types of what it reads (rows.py), so a call fails when it meets such a
+row. Then `near` looks at the rows that the call may have read. Those are few, however long the
+queues are. `everywhere` looks at all jobs, a bounded number at a time. repair.py fixes what they
+find.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ from jobq.stores.sqlite.codes import (
     FAILED,
     WAITING,
 )
+from jobq.stores.sqlite.columns import INSPECTED_QUEUE
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import INSPECTED_JOB, INSPECTED_QUEUE, Row
+from jobq.stores.sqlite.rows import Row
 from jobq.stores.sqlite.tx import Tx, as_json
 
 SQL = load("repair.sql")
 WINDOW = 1_000
-"""Jobs that `near` looks at on each end of each index of a queue: what one call reads at the most."""
-STEP = 5_000
-"""Jobs that one step of `everywhere` looks at: some 20 ms of work."""
+"""Jobs that `near` looks at on each end of each index of a queue: what one call reads at the most.
+"""
+STEP = 2_000
+"""Jobs that one step of `everywhere` looks at: 10 to 25 ms of work."""
 
 
 class Damage(NamedTuple):
@@ -81,13 +84,15 @@ def near(tx: Tx, names: Named) -> Damage:
 
 
 def everywhere(tx: Tx, after: int) -> tuple[Damage, int | None]:
-    """The bad rows among the next jobs after a number, and the number to continue after; None: the end."""
+    """The bad rows among the next jobs after a number, and the number to continue after; None: the
+    end."""
     pks = [pk for (pk,) in tx.execute(SQL["next_jobs"], (after, STEP))]
     return Damage(frozenset(_bad_jobs(tx, pks))), pks[-1] if len(pks) == STEP else None
 
 
 def misplaced(tx: Tx, qid: int, mode: str | None, limit: int) -> frozenset[int]:
-    """Waiting jobs that no claim finds: without a key in a keyed queue, or with one in a plain queue."""
+    """Waiting jobs that no claim finds: without a key in a keyed queue, or with one in a plain
+    queue."""
     statement = "waiting_without_key" if mode == "keyed" else "waiting_with_key"
     return frozenset(pk for (pk,) in tx.execute(SQL[statement], (qid, limit)))
 
@@ -95,8 +100,8 @@ def misplaced(tx: Tx, qid: int, mode: str | None, limit: int) -> frozenset[int]:
 def patrol(tx: Tx, limit: int) -> frozenset[int]:
     """Jobs that no index finds, among the next `limit` jobs of the database.
 
-    Nobody else meets such a job, because of its state or its times. Each tick continues where the last
-    one stopped, and begins again at the end: 500 jobs take 0.3 ms."""
+    Nobody else meets such a job, because of its state or its times. Each tick continues where the
+    last one stopped, and begins again at the end: 500 jobs take 0.2 ms."""
     rows = tx.execute(SQL["patrol"], (tx.memory.patrolled, limit)).fetchall()
     tx.memory.patrolled = rows[-1][0] if len(rows) == limit else 0
     return frozenset(pk for pk, hidden in rows if hidden)
@@ -112,7 +117,9 @@ def bad_columns(row: Row, columns: dict[str, Any]) -> dict[str, object]:
 
 
 def queue_values(tx: Tx, row: Row) -> dict[str, object]:
-    """The values of an inspected queue. Numbers behind the last entry of its log are bad as well."""
+    """The values of an inspected queue.
+
+    Numbers behind the last entry of its log are bad as well."""
     values = bad_columns(row, INSPECTED_QUEUE)
     last = tx.execute(SQL["last_entry"], (row[0],)).fetchone() or (0, 0)
     for column, least in zip(("pos", "logged"), last, strict=True):
@@ -127,7 +134,9 @@ BAD = object()
 
 
 def _value(type_name: str, value: object, kind: Any) -> object:
-    """The value of a column, or BAD. Blobs are not read: the type is all that a blob column promises."""
+    """The value of a column, or BAD.
+
+    Blobs are not read: the type is all that a blob column promises."""
     if type_name == "text":
         try:
             value = bytes(value).decode()  # type: ignore[call-overload]
@@ -144,11 +153,17 @@ def _value(type_name: str, value: object, kind: Any) -> object:
 
 
 def _bad_jobs(tx: Tx, pks: Iterable[int]) -> Iterator[int]:
-    qids = {qid for (qid,) in tx.execute(SQL["qids"])}
-    for row in tx.execute(SQL["inspect_jobs"], (as_json(list(pks)),)):
-        values = bad_columns(row, INSPECTED_JOB)
-        if BAD in values.values() or values["qid"] not in qids or is_hidden(values):
-            yield row[0]
+    for pk, sound, found, text in tx.execute(SQL["check_jobs"], (as_json(list(pks)),)):
+        if not (sound and found and _is_utf8(text)):
+            yield pk
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def is_hidden(values: dict[str, object]) -> bool:

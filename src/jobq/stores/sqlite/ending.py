@@ -1,4 +1,5 @@
-"""The end of a job, and what hangs on it: its lock, who waits for it, its schedule, the dead letters."""
+"""The end of a job, and what hangs on it: its lock, who waits for it, its schedule, the dead
+letters."""
 
 from __future__ import annotations
 

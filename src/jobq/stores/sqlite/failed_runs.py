@@ -16,9 +16,11 @@ TIES = load("ties.sql")
 
 
 def add(tx: Tx, job: Job, failure: Failure) -> Failure:
-    """Record a failed run of an active job, as its last failure and among its errors; the caller saves the job.
+    """Record a failed run of an active job, as its last failure and among its errors; the caller
+    saves the job.
 
-    Returns the failure with the attempt and the worker that the store knows, at the store's time."""
+    Returns the failure with the attempt and the worker that the store knows, at the store's time.
+    """
     told = msgspec.structs.replace(failure, attempt=job.attempt, at_ms=tx.now, worker=job.worker)
     job.failure = pack_failure(told)
     tx.execute(TIES["add_error"], (job.pk, job.attempt, job.failure))

@@ -7,14 +7,18 @@ from jobq.stores.sqlite.tx import Tx
 
 
 def finish(tx: Tx) -> None:
-    """Carry out what the request causes, and collect whom to notify after the commit. Runs once per request."""
+    """Carry out what the request causes, and collect whom to notify after the commit.
+
+    Runs once per request."""
     deliver(tx)
     keys.flush(tx)
     signals.notify(tx)
 
 
 def deliver(tx: Tx) -> None:
-    """Let parents go on or fail, and copy failed jobs to dead-letter queues. Both may end more jobs."""
+    """Let parents go on or fail, and copy failed jobs to dead-letter queues.
+
+    Both may end more jobs."""
     while tx.wanted or tx.failed:
         dead_letters.deliver(tx)
         flows.deliver(tx)

@@ -1,4 +1,6 @@
-"""Jobs that wait for jobs. The end of a child is copied to its parents, and the policy is the parent's."""
+"""Jobs that wait for jobs.
+
+The end of a child is copied to its parents, and the policy is the parent's."""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ def tie(
 ) -> Job | None:
     """Make a blocked job wait for others; those that have ended already count at once.
 
-    `aliases` name the jobs that stand for others, which met a unique lock; their results come under the id asked for.
-    Answers the first child whose end fails the parent by its policy, if there is one.
+    `aliases` name the jobs that stand for others, which met a unique lock; their results come under
+    the id asked for. Answers the first child whose end fails the parent by its policy, if there is
+    one.
     """
     there = set(tx.execute(TIES["edge_names"], (parent.pk,)))
     ordinal = len(there)
@@ -42,7 +45,8 @@ def tie(
         id = edge.job.id if aliases is None else aliases.get(edge.job, edge.job.id)
         child = None if queue is None else tx.find(queue.qid, id)
         if child is None and queue is not None and id != edge.job.id:
-            # A throttle whose job's record is gone kept the member out. It counts as completed, as `put` told its caller.
+            # A throttle whose job's record is gone kept the member out. It counts as completed, as
+            # `put` told its caller.
             if (queue.qid, edge.job.id) not in there:
                 there.add((queue.qid, edge.job.id))
                 ended = rows.Edge(
@@ -85,7 +89,8 @@ def waits(tx: Tx, parent: Job) -> bool:
 
 
 def deliver(tx: Tx) -> None:
-    """Tell the parents of the jobs that ended: hand over the result, and release or fail them, which may end more jobs."""
+    """Tell the parents of the jobs that ended: hand over the result, and release or fail them,
+    which may end more jobs."""
     while tx.wanted:
         child = tx.wanted.pop()
         more = True
@@ -157,7 +162,8 @@ def unstage(tx: Tx, tenant: str, flow: str) -> list[JobSpec]:
 
 
 def discard(tx: Tx, tenant: str, flow: str) -> None:
-    """A call of the flow was refused, so it will not be submitted: its members go, and so do their places."""
+    """A call of the flow was refused, so it will not be submitted: its members go, and so do their
+    places."""
     if tx.change(TIES["drop_unfinished"], (tenant, flow)):
         bounds.give_back(tx, tenant, flow)
         tx.execute(TIES["unstage"], (tenant, flow))
@@ -196,7 +202,9 @@ def _end_of(child: Job, policy: ChildPolicy) -> tuple[int, bytes | None, bytes |
 
 
 def _tell(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
-    """Hand over a child's end. The parent is read whole only if that releases or fails it: it may have 10,000 children."""
+    """Hand over a child's end.
+
+    The parent is read whole only if that releases or fails it: it may have 10,000 children."""
     state, follows, packed = tx.execute(TIES["parent"], (pk,)).fetchone() or (None, 0, None)
     options = unpack_options(packed)
     _, result, failure = _end_of(child, options.policy)

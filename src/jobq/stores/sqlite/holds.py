@@ -1,7 +1,7 @@
 """Holds of queues and keys. The rule is `core.holds`.
 
-`held_ms` of a queue or key is when a claim looks at it again: because of a hold, or because its rate is used up. The table
-`holds` has the holds alone: what operators see and lift.
+`held_ms` of a queue or key is when a claim looks at it again: because of a hold, or because its
+rate is used up. The table `holds` has the holds alone: what operators see and lift.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def release(tx: Tx, name: QueueName, key: str | None, actor: str | None) -> bool
 
 
 def lift(tx: Tx, queue: QueueRow, key: str | None, actor: str | None) -> bool:
-    """Lift the hold of a queue or a key and wake workers. A rate that allows nothing yet holds again with the next claim."""
+    """Lift the hold of a queue or a key and wake workers.
+
+    A rate that allows nothing yet holds again with the next claim."""
     held = tx.execute(SQL["hold"], (queue.qid, key or _QUEUE, tx.now)).fetchone()
     tx.execute(SQL["lift_hold"], (queue.qid, key or _QUEUE))
     if held is None:

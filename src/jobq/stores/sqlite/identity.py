@@ -1,7 +1,9 @@
-"""The files of a database: makes them, and notices when they are deleted or replaced while this process has them open.
+"""The files of a database: makes them, and notices when they are deleted or replaced while this
+process has them open.
 
-SQLite goes on writing to the file it opened, which nobody will ever read again: jobs would be acknowledged and lost. So
-writers compare what the path names now with what was opened, at most once per second.
+SQLite goes on writing to the file it opened, which nobody will ever read again: jobs would be
+acknowledged and lost. So writers compare what the path names now with what was opened, at most once
+per second.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ CHECK_S = 1.0
 
 
 class Identity:
-    """The files of one database, as they were when it was opened. The write-ahead log joins them when it exists."""
+    """The files of one database, as they were when it was opened.
+
+    The write-ahead log joins them when it exists."""
 
     def __init__(self, path: str, *others: str) -> None:
         self._seen: dict[str, tuple[int, int]] = {}
@@ -59,7 +63,9 @@ class Identity:
 
 
 def open_files(path: str) -> int | None:
-    """The lock file of a database. Creates both with the rights of their owner only; files that exist keep theirs."""
+    """The lock file of a database.
+
+    Creates both with the rights of their owner only; files that exist keep theirs."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     if fcntl is None:
         return None

@@ -24,7 +24,9 @@ def unpack_limits(data: bytes) -> Limits:
 
 
 def flush(tx: Tx) -> None:
-    """Write what happened to keys since the last flush, and who is ready now. Runs before a claim and at the end."""
+    """Write what happened to keys since the last flush, and who is ready now.
+
+    Runs before a claim and at the end."""
     for qid, changes in tx.take_keys().items():
         _write(tx, qid, changes)
 
@@ -35,7 +37,9 @@ def settle(tx: Tx, qid: int, names: list[str]) -> None:
 
 
 def started(tx: Tx, queue: QueueRow, heads: list[KeyHead], own: Mapping[str, Limits]) -> bool:
-    """The jobs of these heads (see `next_keys`) have started: their keys had their turn. Whether any of them is still ready."""
+    """The jobs of these heads (see `next_keys`) have started: their keys had their turn.
+
+    Whether any of them is still ready."""
     most = _limit(queue)
     turn = tx.places(queue.qid, len(heads))
     rows = []

@@ -1,7 +1,8 @@
-"""Last last_chances: a job whose next stall would fail it is claimed alone, so that it takes no other job along.
+"""Last last_chances: a job whose next stall would fail it is claimed alone, so that it takes no
+other job along.
 
-`StoredSettings.frail` counts the waiting jobs that have stalled. While it is 0, which is nearly always,
-claims do not look for last last_chances.
+`StoredSettings.frail` counts the waiting jobs that have stalled. While it is 0, which is nearly
+always, claims do not look for last last_chances.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def is_last(queue: QueueRow, job: _Stalling) -> bool:
 def room(tx: Tx, queue: QueueRow, wanted: int, *, alone: bool) -> int:
     """How many jobs at the head of a plain queue one claim may return together.
 
-    These are the jobs before the first one that is on its last chance. If that job is at the head, the
-    claim returns it and nothing else. Without `alone` it returns nothing, and the queue is added to
-    `tx.last_chances` if the job could start now."""
+    These are the jobs before the first one that is on its last chance. If that job is at the head,
+    the claim returns it and nothing else. Without `alone` it returns nothing, and the queue is
+    added to `tx.last_chances` if the job could start now."""
     rows = tx.execute(HOT["head_facts"], (queue.qid, tx.now, wanted)).fetchall()
     jobs = read_all(rows, HeadOfQueue)
     together = _together([is_last(queue, job) for job in jobs], wanted, alone)

@@ -1,4 +1,7 @@
-"""Unique locks. A lock is held by a job; by its mode it ends with the job, with its time, or passes to a follow-up."""
+"""Unique locks.
+
+A lock is held by a job; by its mode it ends with the job, with its time, or passes to a follow-up.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,8 @@ def follow_up(tx: Tx, qid: int, lock: str) -> Job | None:
 
 
 def release(tx: Tx, queue: QueueRow, job: Job) -> None:
-    """The job has ended: its lock is free, unless it holds for a time (throttle; a cancel frees it all the same)."""
+    """The job has ended: its lock is free, unless it holds for a time (throttle; a cancel frees it
+    all the same)."""
     options = unpack_options(job.options)
     if options.lock is None:
         return

@@ -1,7 +1,9 @@
-"""Being told, across processes of one machine: a mailbox is a loopback UDP port (or, for memory://, just a number).
+"""Being told, across processes of one machine: a mailbox is a loopback UDP port (or, for memory://,
+just a number).
 
-A writer learns from the tables whom to tell, and tells them after its commit. In the same process that is a call, to
-another process a datagram. Datagrams can be lost, and anybody may send one: they only ever say "look again".
+A writer learns from the tables whom to tell, and tells them after its commit. In the same process
+that is a call, to another process a datagram. Datagrams can be lost, and anybody may send one: they
+only ever say "look again".
 """
 
 from __future__ import annotations

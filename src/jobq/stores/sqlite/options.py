@@ -99,7 +99,9 @@ def pack_options(options: StoredOptions) -> bytes | None:
 
 
 def unpack_options(data: bytes | None) -> StoredOptions:
-    """The other way. BROKEN for what cannot be read: such a job is claimed as unreadable, and ends like any other."""
+    """The other way.
+
+    BROKEN for what cannot be read: such a job is claimed as unreadable, and ends like any other."""
     if data is None:
         return DEFAULT
     try:

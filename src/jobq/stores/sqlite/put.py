@@ -1,6 +1,7 @@
 """Accepting jobs.
 
-Most are plain: no lock, nothing to wait for. Those go in with one statement for the whole batch; the others one by one.
+Most are plain: no lock, nothing to wait for. Those go in with one statement for the whole batch;
+the others one by one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def put(
     last: bool = True,
     bounded: bool = True,
 ) -> list[PutResult]:
-    """The whole of `Store.put`. Not `bounded`: none of these is refused because its queue is full."""
+    """The whole of `Store.put`.
+
+    Not `bounded`: none of these is refused because its queue is full."""
     if flow is not None:
         if not specs:
             raise refusals.empty_flow(flow)
@@ -96,7 +99,9 @@ def _put_in_several(
 def _tie(
     tx: Tx, specs: Sequence[JobSpec], answers: list[PutResult], tied: list[tuple[Job, JobSpec]]
 ) -> None:
-    """When all are in, whatever their order: make them wait for each other. Answers tell how each stands then."""
+    """When all are in, whatever their order: make them wait for each other.
+
+    Answers tell how each stands then."""
     # A member that met a unique lock stands for the job that holds it.
     aliases = {
         JobKey(spec.queue, spec.id): r.id

@@ -1,11 +1,13 @@
-"""Loads SQL statements. They live in sql/*.sql as named blocks: `-- name: what it does`, then the statement."""
+"""Loads SQL statements.
+
+They live in sql/*.sql as named blocks: `-- name: what it does`, then the statement."""
 
 from __future__ import annotations
 
 import re
 from importlib.resources import files
 
-from jobq.stores.sqlite.rows import COLUMNS
+from jobq.stores.sqlite.columns import COLUMNS
 
 
 def read(file: str) -> str:
@@ -14,7 +16,8 @@ def read(file: str) -> str:
 
 
 def load(file: str) -> dict[str, str]:
-    """The statements of a file by name, with the column lists of rows.py in place of names in braces.
+    """The statements of a file by name, with the column lists of columns.py in place of names in
+    braces.
 
     Text before the first name introduces the file. ValueError: a name appears twice."""
     blocks: dict[str, str] = {}

@@ -1,6 +1,7 @@
 """What holds starts back: a queue's limit of active jobs, its rate, the rates of its keys.
 
-A limit that is used up sets `held_ms` on its queue or key: nobody looks there again before that time.
+A limit that is used up sets `held_ms` on its queue or key: nobody looks there again before that
+time.
 """
 
 from __future__ import annotations
@@ -102,7 +103,9 @@ def by_cost(queue: QueueRow) -> bool:
 
 
 def affordable(tx: Tx, queue: QueueRow, wanted: int) -> list[int]:
-    """The head of the line, as far as the bucket can pay for it. Strictly in order: nobody cheaper goes first."""
+    """The head of the line, as far as the bucket can pay for it.
+
+    Strictly in order: nobody cheaper goes first."""
     meter = _meter(tx, queue)
     assert meter is not None
     rows = tx.execute(HOT["head_facts"], (queue.qid, tx.now, wanted)).fetchall()
@@ -130,7 +133,9 @@ def pays_for(queue: QueueRow, cost: int, now: int) -> bool:
 
 
 def key_pays_for(tx: Tx, queue: QueueRow, head: KeyHead) -> bool:
-    """The same for the next job of a key and the key's rate. If that cannot pay, the key is held."""
+    """The same for the next job of a key and the key's rate.
+
+    If that cannot pay, the key is held."""
     key, cost = head.key or "", unpack_options(head.options).cost
     meter = _key_meter(tx, queue, head, keys.overrides(tx, queue.qid, [key]))
     if meter is not None and not meter.take(cost):
@@ -141,7 +146,8 @@ def key_pays_for(tx: Tx, queue: QueueRow, head: KeyHead) -> bool:
 
 
 def started(tx: Tx, queue: QueueRow, n: int) -> None:
-    """Starts under a window are counted when they have happened (those under a bucket were paid for before)."""
+    """Starts under a window are counted when they have happened (those under a bucket were paid for
+    before)."""
     if queue.packed_settings is None:
         return
     rate = queue.settings.effective.rate
@@ -158,7 +164,9 @@ def started(tx: Tx, queue: QueueRow, n: int) -> None:
 def keys_affordable(
     tx: Tx, queue: QueueRow, heads: list[KeyHead], overrides: Mapping[str, Limits]
 ) -> list[KeyHead]:
-    """Which of the heads of lines (see `next_keys`) may start. A key that may not is held until it may."""
+    """Which of the heads of lines (see `next_keys`) may start.
+
+    A key that may not is held until it may."""
     every = queue.settings.effective.key_rate
     bucket = _meter(tx, queue) if by_cost(queue) else None
     if bucket is None and every is None and not overrides:

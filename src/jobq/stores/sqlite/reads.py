@@ -72,7 +72,8 @@ def _there(job: Job, now: int) -> bool:
 
 
 class _Section(NamedTuple):
-    """A stretch of an index that holds the jobs of a state: the statement that reads it, and where it begins."""
+    """A stretch of an index that holds the jobs of a state: the statement that reads it, and where
+    it begins."""
 
     state: int
     statement: str
@@ -98,7 +99,9 @@ def _sections(state: int) -> list[_Section]:
 
 
 def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
-    """The whole of `Store.find`. The cursor is [section, a, b]: go on in that section behind (a, b)."""
+    """The whole of `Store.find`.
+
+    The cursor is [section, a, b]: go on in that section behind (a, b)."""
     queue = tx.queue(filter.queue)
     if queue is None:
         return Page(records=())

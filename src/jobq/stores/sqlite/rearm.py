@@ -17,7 +17,9 @@ SQL = load("schedules.sql")
 
 
 def rearm(tx: Tx, qid: int, id: str) -> None:
-    """The job of a schedule has ended, or none was made. Does nothing if the schedule is gone, or has a next time already."""
+    """The job of a schedule has ended, or none was made.
+
+    Does nothing if the schedule is gone, or has a next time already."""
     row = tx.execute(SQL["schedule"], (qid, id)).fetchone()
     if row is None:
         return

@@ -1,8 +1,9 @@
-"""Repairs rows with values that jobq never writes, so that one bad row costs one job and stops no queue.
+"""Repairs rows with values that jobq never writes, so that one bad row costs one job and stops no
+queue.
 
-A repaired job keeps the values that can be read and gets defaults for the others. Unless it has ended,
-its options become `UNREADABLE`: the worker that claims the job fails it as unreadable. Counters are
-counted again where a bad value made them unreliable.
+A repaired job keeps the values that can be read and gets defaults for the others. Unless it has
+ended, its options become `UNREADABLE`: the worker that claims the job fails it as unreadable.
+Counters are counted again where a bad value made them unreliable.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from jobq.stores.sqlite.codes import (
     WANTED,
     WATCHED,
 )
+from jobq.stores.sqlite.columns import INSPECTED_JOB, INSPECTED_QUEUE
 from jobq.stores.sqlite.damage import BAD, SQL, Damage, bad_columns, is_hidden, queue_values
-from jobq.stores.sqlite.rows import INSPECTED_JOB, INSPECTED_QUEUE, Row
+from jobq.stores.sqlite.rows import Row
 from jobq.stores.sqlite.tx import KEYED, Tx, as_json
 
 log = logging.getLogger("jobq")

@@ -1,15 +1,16 @@
-"""Rows of the database by column name. This file alone lists the columns that statements read and write.
+"""Rows of the database by column name. This file alone lists the columns that statements read and
+write.
 
-A class has one field per column of a SELECT, in its order. `COLUMNS` gives the same lists to the SQL
-files, which name them in braces: `SELECT {job} FROM jobs`. Rows are checked while they are converted:
-a value of a type that the column never has, written by another program or a broken disk, raises
-msgspec.ValidationError (see repair.py).
+A class has one field per column of a SELECT, in its order. `COLUMNS` gives the same lists to the
+SQL files, which name them in braces: `SELECT {job} FROM jobs`. Rows are checked while they are
+converted: a value of a type that the column never has, written by another program or a broken disk,
+raises msgspec.ValidationError (see repair.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+from collections.abc import Iterable
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -184,10 +185,11 @@ class Lock(NamedTuple):
 
 # ── queues ────────────────────────────────────────────────────────────────────────────────────────
 
-_COUNTERS = tuple(  # by state code
+COUNTERS = tuple(
     f"n_{state}"
     for state in ("delayed", "blocked", "waiting", "active", "completed", "failed", "cancelled")
 )
+"""Columns of queues that count its jobs, by state code."""
 FIGURES = (
     "accepted",
     "started",
@@ -199,7 +201,29 @@ FIGURES = (
     "wait_ms",
     "run_ms",
 )
-"""Figures of a minute: the columns of `minutes`, and with `m_` those of the running minute in `queues`."""
+"""Figures of a minute: the columns of `minutes`, and with `m_` those of the running minute in
+`queues`."""
+
+
+QUEUE = (
+    "qid",
+    "tenant",
+    "name",
+    "mode",
+    "paused",
+    "listed",
+    "asleep",
+    "heard",
+    "seq",
+    "pos",
+    "logged",
+    "held_ms",
+    "rate",
+    "settings",
+    "minute",
+    "reserved",
+)
+"""Columns of queues besides the counters and figures, in the order of the fields of QueueRow."""
 
 
 class QueueRow(msgspec.Struct, array_like=True):
@@ -229,7 +253,7 @@ class QueueRow(msgspec.Struct, array_like=True):
     @classmethod
     def of(cls, row: Row) -> QueueRow:
         """From the columns of {queue}."""
-        own, counters = len(_QUEUE), len(_COUNTERS)
+        own, counters = len(QUEUE), len(COUNTERS)
         columns = (*row[:own], row[own : own + counters], row[own + counters :])
         queue = read(columns, cls)
         queue.qname = QueueName(queue.tenant, queue.name)
@@ -279,81 +303,3 @@ class ScheduleRow(NamedTuple):
     last_ms: int | None
     paused: int
     created_ms: int
-
-
-# ── the lists, for SQL ────────────────────────────────────────────────────────────────────────────
-
-_QUEUE = (
-    "qid",
-    "tenant",
-    "name",
-    "mode",
-    "paused",
-    "listed",
-    "asleep",
-    "heard",
-    "seq",
-    "pos",
-    "logged",
-    "held_ms",
-    "rate",
-    "settings",
-    "minute",
-    "reserved",
-)
-_QUEUE_COLUMNS = (*_QUEUE, *_COUNTERS, *(f"m_{figure}" for figure in FIGURES))
-_JOB = Job.__struct_fields__[:-1]  # `actor` is not stored
-_CLAIMED = ClaimedJob.__struct_fields__
-
-
-def _list(columns: Sequence[str], table: str = "") -> str:
-    return ", ".join(table + column for column in columns)
-
-
-def _assigned(columns: Sequence[str]) -> str:
-    return ", ".join(f"{column} = ?" for column in columns)
-
-
-def _claiming(table: str = "") -> str:
-    """The columns of ClaimedJob of a job that is about to be claimed: its attempt is the next one."""
-    return _list(_CLAIMED, table).replace(f"{table}attempt", f"{table}attempt + 1")
-
-
-def _inspected(columns: Iterable[str], key: str) -> str:
-    """The key, then the type and the value of each column; text as a blob, and no blobs or reals."""
-    safe = "typeof({0}), CASE typeof({0}) WHEN 'integer' THEN {0} WHEN 'text' THEN CAST({0} AS BLOB) END"
-    return ", ".join([key, *(safe.format(column) for column in columns)])
-
-
-_JOB_TYPES = get_type_hints(Job, include_extras=True)
-_QUEUE_TYPES = get_type_hints(QueueRow, include_extras=True)
-INSPECTED_JOB = {column: _JOB_TYPES[column] for column in _JOB}
-"""The columns of jobs with their types, in the order in which a damaged row is inspected."""
-INSPECTED_QUEUE = {
-    **{
-        column: _QUEUE_TYPES[field]
-        for column, field in zip(_QUEUE, QueueRow.__struct_fields__, strict=False)
-    },
-    **dict.fromkeys(_QUEUE_COLUMNS[len(_QUEUE) :], int),
-}
-"""The same for queues."""
-
-COLUMNS = {
-    "job": _list(_JOB),
-    "job_assigned": _assigned(_JOB[1:]),
-    "new_job": _list(NewJob._fields),
-    "new_job_values": ", ".join("?" for _ in NewJob._fields),
-    "claimed": _list(_CLAIMED),
-    "claiming": _claiming(),
-    "claiming_j": _claiming("j."),
-    "head": _list(HeadOfQueue.__struct_fields__),
-    "edge": _list(Edge._fields),
-    "lock": _list(Lock._fields),
-    "queue": _list(_QUEUE_COLUMNS),
-    "queue_assigned": _assigned(_QUEUE_COLUMNS[3:]),
-    "schedule": _list(ScheduleRow._fields),
-    "figures": _list(FIGURES),
-    "job_inspected": _inspected(INSPECTED_JOB, "pk"),
-    "queue_inspected": _inspected(INSPECTED_QUEUE, "qid"),
-}
-"""What the names in braces stand for in the SQL files."""

@@ -1,4 +1,6 @@
-"""Jobs that come by the clock. What the next time is, callers work out; here it is compared and set."""
+"""Jobs that come by the clock.
+
+What the next time is, callers work out; here it is compared and set."""
 
 from __future__ import annotations
 
@@ -127,7 +129,8 @@ def _fire(tx: Tx, each: Fire) -> bool:
         if answer.full is not None:
             tx.done_to(queue, QueueKind.MISSED, reason=job.id)
         if spec.after_complete and (elsewhere or answer.full is not None):
-            # Another job holds the unique lock, or the queue is full: the schedule has fired, and no job of its own will end.
+            # Another job holds the unique lock, or the queue is full: the schedule has fired, and
+            # no job of its own will end.
             rearm(tx, queue.qid, each.schedule)
     return True
 

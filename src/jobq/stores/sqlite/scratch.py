@@ -1,8 +1,10 @@
-"""Where `memory://` lives: a database in a private temporary folder, never synced, gone with the process.
+"""Where `memory://` lives: a database in a private temporary folder, never synced, gone with the
+process.
 
-SQLite's own `:memory:` gets slower with its size: with half a million jobs a claim and its commit take more than twice
-as long as with a few (bench/sqlite_pages.py). A file that nobody syncs is memory too, the kernel's, and behaves like the
-store that people run in earnest: the same log, the same threads, the same speed at any backlog.
+SQLite's own `:memory:` gets slower with its size: with half a million jobs a claim and its commit
+take more than twice as long as with a few (bench/sqlite_pages.py). A file that nobody syncs is
+memory too, the kernel's, and behaves like the store that people run in earnest: the same log, the
+same threads, the same speed at any backlog.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from jobq.core.queues import Limits, RetentionData
 
 
 class StoredSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Declared by code (limits with their version, retention, dead letters, event_meta) or changed at run time (`changed`)."""
+    """Declared by code (limits with their version, retention, dead letters, event_meta) or changed
+    at run time (`changed`)."""
 
     limits: Limits = Limits()
     version: int = 0

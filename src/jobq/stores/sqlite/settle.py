@@ -1,6 +1,7 @@
 """The exchange: end runs, then claim more.
 
-Completions that concern nobody else go in with one statement for the whole batch; every other outcome row by row.
+Completions that concern nobody else go in with one statement for the whole batch; every other
+outcome row by row.
 """
 
 from __future__ import annotations

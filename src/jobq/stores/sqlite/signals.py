@@ -20,7 +20,8 @@ SLEEP_MS = 30_000
 """A sleeper likewise; living ones look again sooner than that."""
 _LOOK = 64
 DEPUTIES_MS = (250, 1000)
-"""After these times two other sleepers look too: a worker that was woken may be frozen, and never come."""
+"""After these times two other sleepers look too: a worker that was woken may be frozen, and never
+come."""
 
 
 def notify(tx: Tx) -> None:
@@ -141,7 +142,8 @@ def _wake(tx: Tx, queue: QueueRow, n: int) -> None:
 
 
 def _tell_deputies(tx: Tx, queue: QueueRow) -> None:
-    """What deputies look at is the whole queue, so one round serves all who are woken until its first deputy looks."""
+    """What deputies look at is the whole queue, so one round serves all who are woken until its
+    first deputy looks."""
     now = time.monotonic()
     if now < tx.memory.deputies.get(queue.qid, 0.0):
         return

@@ -1,8 +1,9 @@
 """`memory://` and `sqlite:///path`: the embedded store.
 
-Durability. `sqlite:///path` (WAL, synchronous=NORMAL): an acknowledged call survives the death of any process, also by
-SIGKILL; a power cut or kernel crash may take back the last moments, never half a call. With `?synchronous=full` it
-survives those too, if the disk keeps its word. `memory://` lives as long as the process has it open.
+Durability. `sqlite:///path` (WAL, synchronous=NORMAL): an acknowledged call survives the death of
+any process, also by SIGKILL; a power cut or kernel crash may take back the last moments, never half
+a call. With `?synchronous=full` it survives those too, if the disk keeps its word. `memory://`
+lives as long as the process has it open.
 """
 
 from __future__ import annotations
@@ -71,11 +72,14 @@ from jobq.stores.sqlite.tx import Tx
 T = TypeVar("T")
 
 SMALL = 100
-"""Jobs that a call may be about to be carried out in the event loop's thread (see database.py): at most 2 ms of work."""
+"""Jobs that a call may be about to be carried out in the event loop's thread (see database.py): at
+most 2 ms of work."""
 
 
 class SqliteStore:
-    """A handle. Each belongs to one event loop; those on the same place share a database (see database.py)."""
+    """A handle.
+
+    Each belongs to one event loop; those on the same place share a database (see database.py)."""
 
     def __init__(
         self, url: str, name: str, path: str | None, *, full: bool, clock: Clock | None

@@ -1,7 +1,8 @@
-"""Deletes rows that processes left behind: workers that are gone, calls that nobody will repeat, dead listeners.
+"""Deletes rows that processes left behind: workers that are gone, calls that nobody will repeat,
+dead listeners.
 
-A sweep looks at a bounded number of rows per tick, in the order of the table's primary key, and the next tick continues
-after the last one. So a tick costs the same however many rows there are.
+A sweep looks at a bounded number of rows per tick, in the order of the table's primary key, and the
+next tick continues after the last one. So a tick costs the same however many rows there are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ SQL = load("upkeep.sql")
 
 
 class _Sweep(NamedTuple):
-    """A table to sweep: the statements that read and delete its rows, and how long a row outlives its time."""
+    """A table to sweep: the statements that read and delete its rows, and how long a row outlives
+    its time."""
 
     read: str
     delete: str

@@ -1,7 +1,8 @@
 """One request inside a write transaction: rows in, rows out, and a tally of what it did.
 
-Every change of a job's state goes through `move` (or, on the hot paths, `moved`), so that the event log, the counters,
-the minute's figures and the wake-ups cannot disagree with the rows: `flush` writes them before the transaction ends.
+Every change of a job's state goes through `move` (or, on the hot paths, `moved`), so that the event
+log, the counters, the minute's figures and the wake-ups cannot disagree with the rows: `flush`
+writes them before the transaction ends.
 """
 
 from __future__ import annotations
@@ -124,13 +125,16 @@ class Tx:
         return row
 
     def keep(self, row: QueueRow) -> QueueRow:
-        """Remember a queue's row for the rest of the transaction, and for the next if nobody else writes before it."""
+        """Remember a queue's row for the rest of the transaction, and for the next if nobody else
+        writes before it."""
         self._queues[row.qname] = self._qids[row.qid] = row
         self.memory.queues[row.qname] = self.memory.queues[row.qid] = row
         return row
 
     def readable(self, queue: QueueRow, *, needed: bool = False) -> bool:
-        """Whether its settings can be read. If not, CorruptStore where they are `needed`; else the log says so once."""
+        """Whether its settings can be read.
+
+        If not, CorruptStore where they are `needed`; else the log says so once."""
         try:
             queue.settings  # noqa: B018 - decoded once per content, so that asking costs nothing
         except CorruptStore as error:
@@ -344,12 +348,14 @@ class Tx:
         return row.figures
 
     def take_keys(self) -> dict[int, dict[str, list[int]]]:
-        """What happened to the keys of each queue since the last time, [waiting, active]; the caller writes it."""
+        """What happened to the keys of each queue since the last time, [waiting, active]; the
+        caller writes it."""
         keys, self._keys = self._keys, {}
         return keys
 
     def last_number(self, qid: int) -> int:
-        """The number of the last event that was recorded in the queue, by this transaction or before."""
+        """The number of the last event that was recorded in the queue, by this transaction or
+        before."""
         recorded = sum(len(items) for _, items in self._entries.get(qid, ()))
         return self.queue_by_qid(qid).logged + recorded
 
@@ -365,7 +371,9 @@ class Tx:
                 row.dirty = False
 
     def _log(self, row: QueueRow, worker: str | None, items: Sequence[event_log.Item]) -> None:
-        """Append an entry to a queue's log. `logged` counts the events ever written, so it is the number of the last one."""
+        """Append an entry to a queue's log.
+
+        `logged` counts the events ever written, so it is the number of the last one."""
         entry = event_log.pack(row.logged + 1, self.memory.incarnation, self.now, worker, items)
         row.pos += 1
         row.logged += len(items)

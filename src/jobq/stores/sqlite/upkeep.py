@@ -1,4 +1,6 @@
-"""What the clock does: promote, repair, expire, let go. In bounded steps, exact by the clock index."""
+"""What the clock does: promote, repair, expire, let go.
+
+In bounded steps, exact by the clock index."""
 
 from __future__ import annotations
 
@@ -30,11 +32,13 @@ TIES = load("ties.sql")
 
 LOG_EVENTS, LOG_CAP = defaults.LOG_EVENTS["sqlite"], defaults.LOG_CAP["sqlite"]
 TRIM_EVENTS = 20_000
-"""Events that one tick drops from a queue's log, or twice as many as were written since the last tick if that is more.
+"""Events that one tick drops from a queue's log, or twice as many as were written since the last
+tick if that is more.
 
-Dropping an entry reads all its pages: the 800,000 surplus events of a bulk of a million jobs are 54 MB. Dropped at once,
-they held up the worker's first claims for 0.15 to 0.35 s, and 5,000 jobs drained at half the usual rate. 20,000 take about
-5 ms, and twice the rate of writing is enough to catch up."""
+Dropping an entry reads all its pages: the 800,000 surplus events of a bulk of a million jobs are 54
+MB. Dropped at once, they held up the worker's first claims for 0.15 to 0.35 s, and 5,000 jobs
+drained at half the usual rate. 20,000 take about 5 ms, and twice the rate of writing is enough to
+catch up."""
 
 
 def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
@@ -59,7 +63,9 @@ def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
 
 
 def tick(tx: Tx, limit: int) -> int:
-    """All queues, and what belongs to none. Begins behind the queue at which the last one ran out of steps."""
+    """All queues, and what belongs to none.
+
+    Begins behind the queue at which the last one ran out of steps."""
     steps = 0
     rows = [QueueRow.of(row) for row in tx.execute(SQL["queues"]).fetchall()]
     behind = tx.memory.ticked_qid
@@ -90,7 +96,8 @@ def tick(tx: Tx, limit: int) -> int:
 
 
 def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
-    """A lease expired: back to the front, or failed past max_stalls, or cancelled if that was asked."""
+    """A lease expired: back to the front, or failed past max_stalls, or cancelled if that was
+    asked."""
     job.stalls += 1
     allowed = last_chances.allowed(queue, job)
     effect = outcomes.stall(
@@ -109,7 +116,8 @@ def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
 
 
 def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
-    """Let ended records go: those past their time, and the oldest beyond the count (those that callers gave ids do not count)."""
+    """Let ended records go: those past their time, and the oldest beyond the count (those that
+    callers gave ids do not count)."""
     steps = 0
     cap = queue.settings.retention.count
     for state in ENDED:
@@ -156,7 +164,8 @@ def _expire(tx: Tx, queue: QueueRow, job: Job) -> None:
 
 
 def _overdue(tx: Tx, queue: QueueRow, job: Job) -> None:
-    """A wait with a timeout is over: the handler goes on, with an empty value for the signal it waited for."""
+    """A wait with a timeout is over: the handler goes on, with an empty value for the signal it
+    waited for."""
     signal = unpack_options(job.options).signal
     if signal is not None:
         tx.execute(TIES["add_signal"], (job.pk, signal, b""))
@@ -169,7 +178,8 @@ _BY_CLOCK = (("due", _promote), ("stalled", stall), ("expired", _expire), ("over
 def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
     """Drop old entries that every registered reader has read; past the hard cap, unread ones too.
 
-    Returns how many entries it dropped: at most `limit`, and not many more than `TRIM_EVENTS` events."""
+    Returns how many entries it dropped: at most `limit`, and not many more than `TRIM_EVENTS`
+    events."""
     allowed = max(TRIM_EVENTS, 2 * (queue.logged - tx.memory.trimmed.get(queue.qid, queue.logged)))
     tx.memory.trimmed[queue.qid] = queue.logged
     if queue.logged <= LOG_EVENTS:
@@ -199,7 +209,8 @@ def _within(entries: list[tuple[int, int]], events: int) -> list[tuple[int, int]
 
 
 def _remember_last(tx: Tx, queue: QueueRow, pos: int) -> None:
-    """Keep what the gap needs of the last entry that is dropped: its incarnation, which is part of the ids of its events."""
+    """Keep what the gap needs of the last entry that is dropped: its incarnation, which is part of
+    the ids of its events."""
     found = tx.execute(SQL["entry_at"], (queue.qid, pos)).fetchone()
     if found is not None:
         tx.execute(SQL["trimmed"], (f"trimmed.{queue.qid}", event_log.incarnation_of(found[0])))

@@ -33,6 +33,12 @@ SELECT pk FROM jobs WHERE qid = ?1 AND state = ?3 AND keep = ?4 AND at_ms IS NOT
 -- name: next_jobs: jobs of all queues in the order of their numbers
 SELECT pk FROM jobs WHERE pk > ?1 ORDER BY pk LIMIT ?2;
 
+-- name: check_jobs: whether all values of some jobs are sound, whether an index finds the job, and its text as a blob
+SELECT pk, {job_sound} AND qid IN (SELECT qid FROM queues),
+    CASE WHEN state = 2 THEN due_ms IS NOT NULL WHEN state < 4 THEN at_ms IS NOT NULL AND keep = 0 ELSE at_ms IS NOT NULL END,
+    {job_texts}
+FROM jobs WHERE pk IN (SELECT value FROM json_each(?));
+
 -- name: inspect_jobs: the type and the harmless value of each column of some jobs
 SELECT {job_inspected} FROM jobs WHERE pk IN (SELECT value FROM json_each(?));
 
