@@ -135,7 +135,7 @@ async def test_a_stalled_job_that_was_asked_to_stop_is_cancelled(q: Desk, repair
     assert await q.store.extend([ref(lease)], lease_ms=LEASE) == ["lost"]
 
 
-async def test_the_wish_to_cancel_ends_with_the_life_it_was_for(q: Desk) -> None:
+async def test_a_request_to_cancel_ends_with_the_life_it_was_for(q: Desk) -> None:
     await q.put("a")
     lease = await q.take()
     await q.alter(Cancel(job=q.key("a")))

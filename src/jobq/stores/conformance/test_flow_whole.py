@@ -86,7 +86,7 @@ async def test_a_call_without_members_is_refused_and_what_is_staged_stays(
     q: Desk, last: bool
 ) -> None:
     await q.store.put([q.spec("a")], flow="f1", last=False)
-    with pytest.raises(InvalidJob, match="without jobs"):
+    with pytest.raises(InvalidJob, match="has no jobs"):
         await q.store.put([], flow="f1", last=last)
     assert await q.counts() == {}
     await q.store.put([q.spec("b")], flow="f1")

@@ -1,4 +1,4 @@
-"""Workers that say they are there, wishes for them, offices held by one, and per-minute metrics."""
+"""Workers that announce themselves, requests for them, leadership, and per-minute metrics."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_the_leases_of_a_retired_worker_expire_by_themselves(q: Desk) -> N
     assert await q.line() == ["a"]
 
 
-async def test_a_wish_is_heard_with_the_next_beat(q_twice: tuple[Desk, Desk]) -> None:
+async def test_the_next_beat_returns_the_request(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice
     record = worker(first, "bee")
     await first.store.beat(record, ttl_ms=10 * SECOND)
@@ -116,7 +116,7 @@ async def test_nothing_can_be_asked_of_a_worker_that_is_not_there(q: Desk) -> No
     assert not await q.store.ask_worker(record.name, "drain")
 
 
-async def test_a_wish_does_not_outlive_the_worker_it_was_for(q: Desk) -> None:
+async def test_a_request_does_not_outlive_the_worker_it_was_for(q: Desk) -> None:
     record = worker(q, "bee")
     await q.store.beat(record, ttl_ms=10 * SECOND)
     await q.store.ask_worker(record.name, "shutdown")
