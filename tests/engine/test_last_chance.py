@@ -205,7 +205,7 @@ async def test_a_claim_is_alone_only_while_no_other_claim_of_the_worker_is_under
                 await second.add("other")
             await second.all_in(State.COMPLETED, 30)
             await bench.all_in(State.COMPLETED, 1)
-    assert [others for alone, others in seen if alone] == [0]
+    assert {others for alone, others in seen if alone} == {0}
 
 
 async def test_after_one_lease_it_starts_beside_those_left_and_its_own_lease_is_kept(
@@ -334,6 +334,46 @@ def waits_for_slot(worker: Worker, station: int) -> None:
     """The station's fetcher has found no free slot: until it gets one, the others take a share of what is free."""
     fetcher = worker._stations[station].fetcher
     fetcher._slots._hungry.add(fetcher._bell)
+
+
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+async def test_no_other_job_starts_before_its_outcome_is_settled(
+    bench: Bench, scene: Scene, line: Proxy, ends: str
+) -> None:
+    @bench.task
+    async def raises() -> None:
+        scene.alone.set()
+        await scene.end_alone.wait()
+        raise ValueError
+
+    id = await frail(bench, "alone" if ends == "returns" else "raises")
+    settling, settle = asyncio.Event(), asyncio.Event()
+
+    async def slowly(method: str, args: tuple[Any, ...]) -> None:
+        if method == "settle" and args[0]:
+            settling.set()
+            await settle.wait()
+
+    line.before = slowly
+    async with open_store(f"memory://{uuid4().hex}") as elsewhere:
+        second = Bench(elsewhere, "second")
+        second.tasks = bench.tasks
+        async with worker_on(bench.through(line), second, concurrency=10):
+            await soon(scene.alone)
+            other = await second.add("other")
+            scene.end_alone.set()
+            await soon(settling)
+            found = await eventually(lambda: steal(elsewhere, second.qname))
+            assert [lease.id for lease in found.leases] == [other]  # nobody has claimed it
+            lease = found.leases[0]
+            await elsewhere.settle(
+                [Release(queue=second.qname, id=other, token=lease.token)], worker="thief", call="x"
+            )
+            assert not scene.other.is_set()
+            settle.set()
+            scene.end_other.set()
+            assert (await second.ended(other)).state is State.COMPLETED
+            assert (await bench.ended(id)).stalls == 1
 
 
 class Two:

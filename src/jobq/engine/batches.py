@@ -1,7 +1,8 @@
-"""One handler call for up to N jobs. Leases of a batch task gather here until their call begins; each ends for itself.
+"""Calls the handler of a batch task once for up to N jobs. Each job still has its own outcome.
 
-Every lease has its own slot, gathered or running, so a worker never holds more jobs than its concurrency. A batch waits for
-more (`linger`) only while more can come: with no slot free, full, or at a stop it begins at once.
+Jobs gather here until their call starts. Every job takes a slot from its claim on, so a worker
+never holds more jobs than its concurrency. A batch waits up to its `window` for more jobs. It starts
+at once when it is full, when no slot is free, or when the worker stops.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Runs that share a call."""
+    """Runs that share one call."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.runs: list[Run] = []
         self.timer: asyncio.TimerHandle | None = None
-        self.task: asyncio.Task[None] | None = None  # its call, once it has begun
+        self.task: asyncio.Task[None] | None = None  # its call, once started
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody wants its results any more."""
+        """Whether none of its results is needed any more."""
         return all(run.concluded or run.cancelled for run in self.runs)
 
 
@@ -46,7 +47,7 @@ class Batches:
     # ── gathering ──
 
     def add(self, run: Run, handler: Handler) -> None:
-        """The run joins the batch of its task that is gathering. A full one begins."""
+        """Add the run to the batch of its task that is gathering. A full batch starts."""
         assert handler.batch is not None
         batch = self._gathering.get(handler)
         if batch is None:
@@ -54,32 +55,39 @@ class Batches:
         run.batch = batch
         batch.runs.append(run)
         if len(batch.runs) >= handler.batch.size:
-            self._begin(batch)
+            self._start(batch)
 
     def claimed(self, *, room: bool) -> None:
-        """All leases of a claim have been added: begin what does not wait for more. Without `room` nothing more can come."""
+        """Start the batches that need not wait, when all jobs of a claim have been added.
+
+        Without `room` no more jobs can come, so all batches start.
+        """
         for batch in tuple(self._gathering.values()):
             window_ms = batch.handler.batch.window_ms if batch.handler.batch is not None else 0
             if not window_ms or not room:
-                self._begin(batch)
+                self._start(batch)
             elif batch.timer is None:
-                batch.timer = self._runner.loop.call_later(window_ms / 1000, self._begin, batch)
+                batch.timer = self._runner.loop.call_later(window_ms / 1000, self._start, batch)
 
     def flush(self) -> None:
-        """Begin all that gather: nothing more will come."""
+        """Start all batches: no more jobs will come."""
         for batch in tuple(self._gathering.values()):
-            self._begin(batch)
+            self._start(batch)
 
     async def alone(self, run: Run, handler: Handler) -> None:
-        """A call for this run only; returns when it has ended."""
+        """Start a call for this run only, and wait until it has ended."""
         run.batch = batch = Batch(handler)
         batch.runs.append(run)
-        self._begin(batch)
+        self._start(batch)
         assert batch.task is not None
         await asyncio.wait([batch.task])
 
     def stop_run(self, run: Run) -> None:
-        """A run is to stop. Gathering, it leaves; running, the call goes on for the others, and is interrupted for none."""
+        """Stop one run of a batch.
+
+        If its call has not started, the run is released. Otherwise the call goes on for the other
+        runs, and is interrupted only when no run is left.
+        """
         batch = run.batch
         assert batch is not None
         if batch.task is not None:
@@ -102,15 +110,15 @@ class Batches:
 
     # ── running ──
 
-    def _begin(self, batch: Batch) -> None:
+    def _start(self, batch: Batch) -> None:
         self._close_gathering(batch)
         batch.task = self._runner.loop.create_task(self._call(batch))
-        begun = time.monotonic()
+        started = time.monotonic()
         for run in batch.runs:
-            self._runner.arm(run, batch.handler, begun)
+            self._runner.arm(run, batch.handler, started)
 
     async def _call(self, batch: Batch) -> None:
-        """The task of a batch: bind each, call once, end each."""
+        """Decode each item, call the handler once, and end each run: the task of a batch."""
         handler, runner = batch.handler, self._runner
         runs, items = self._bound(batch)
         if not runs:
@@ -120,8 +128,8 @@ class Batches:
             results = await runner.executors[handler.executor].call(
                 runs[0], handler.fn, [items], {}
             )
-            answers = _answers(results, len(runs), handler.name)
-        except KeyboardInterrupt:  # somebody stops the process, not the jobs
+            results = _one_per_job(results, len(runs), handler.name)
+        except KeyboardInterrupt:  # it is meant for the worker: release the jobs
             for run in runs:
                 runner.close(run, runner.decide(run, Released(), handler.retry))
             runner.interrupted()
@@ -130,11 +138,11 @@ class Batches:
             for run in runs:
                 runner.close(run, runner.raised(run, handler, error))
             return
-        for run, answer in zip(runs, answers, strict=True):
-            runner.close(run, self._outcome(run, handler, answer))
+        for run, result in zip(runs, results, strict=True):
+            runner.close(run, self._outcome(run, handler, result))
 
     def _bound(self, batch: Batch) -> tuple[list[Run], list[Any]]:
-        """The runs with their items; those whose payload does not fit have failed, alone."""
+        """Return the runs with their items. A run whose payload does not fit fails alone."""
         runs, items = [], []
         for run in batch.runs:
             try:
@@ -147,29 +155,31 @@ class Batches:
                 items.append(item)
         return runs, items
 
-    def _outcome(self, run: Run, handler: Handler, answer: Any) -> AnyOutcome | None:
-        if isinstance(answer, BaseException):
-            return self._runner.raised(run, handler, answer)
+    def _outcome(self, run: Run, handler: Handler, result: Any) -> AnyOutcome | None:
+        if isinstance(result, BaseException):
+            return self._runner.raised(run, handler, result)
         lease = run.lease
         try:
             return Complete(
                 queue=lease.queue,
                 id=lease.id,
                 token=lease.token,
-                result=handler.encode(answer, lease),
+                result=handler.encode(result, lease),
             )
         except Exception as error:
             return None if run.concluded else self._runner.decide(run, Raised(error), handler.retry)
 
 
-def _answers(results: Any, count: int, name: str) -> Sequence[Any]:
-    """What the handler returned, if it is one answer per job."""
+def _one_per_job(results: Any, count: int, name: str) -> Sequence[Any]:
+    """Return the handler's results. Raises unless there is one per job."""
     if not isinstance(results, (list, tuple)):
         raise TypeError(
-            f"batch task {name} returned {type(results).__name__}: return a list with a result or an error per job"
+            f"batch task {name} returned {type(results).__name__}: return a list with one result "
+            "or exception per job"
         )
     if len(results) != count:
         raise ValueError(
-            f"batch task {name} returned {len(results)} results for {count} jobs: return one per job, in order"
+            f"batch task {name} returned {len(results)} results for {count} jobs: return one "
+            "per job, in order"
         )
     return results

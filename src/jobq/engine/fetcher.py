@@ -1,10 +1,12 @@
-"""The one loop between a store and the runs: settle what has ended, claim what fits.
+"""Exchanges jobs with a store: settles runs that have ended, and claims new jobs, in one call.
 
-While an exchange is in flight finished runs gather, and the next one settles all of them and claims for every free slot:
-batches form by themselves. A job is claimed only into a slot taken for it beforehand, so `active` means executing.
+Runs that end while an exchange is in flight wait for the next one, which settles all of them and
+claims for every free slot. So batches form without a timer. A job is claimed only into a slot that
+was taken for it beforehand, so `active` means executing.
 
-A store that works while we do (`Pipelined.lanes`) would stand still while runs begin and end, and we while it works. So while
-claims come back full and there is enough to settle for two, a second lane has an exchange of its own in flight.
+With one exchange at a time, a store in another process would be idle while handlers run, and the
+worker would be idle while the store works. So if the store allows it (`Pipelined.lanes`), claims
+come back full and there are enough runs to settle, a second lane has an exchange in flight too.
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ from jobq.stores.base import Store, pipeline_of
 log = logging.getLogger("jobq")
 
 _TRACE = 5
-"""The log level of exchanges, below DEBUG."""
+"""The log level of exchanges: below DEBUG (10)."""
 _MIN_SETTLED_PER_LANE = 16
-"""Runs that a lane must have to settle: an exchange costs as much as a few of them by itself."""
+"""Runs that must wait before a lane sends an exchange, which itself costs as much as a few runs."""
 _MAX_SETTLED_PER_LANE = 250
-"""Runs that one of two lanes settles at a time: the store does nothing else meanwhile."""
+"""Runs that one of two lanes settles at a time, because the store does nothing else meanwhile."""
 
 
 class Fetcher:
-    """Feeds a runner from one store. `run()` ends when it was stopped and everything it claimed is settled."""
+    """Feeds a runner from one store. `run()` returns when it was stopped and all runs are settled."""
 
     def __init__(
         self,
@@ -65,21 +67,21 @@ class Fetcher:
             Exchange(store, worker=worker, exchange_timeout_ms=settings.exchange_timeout_ms, lane=n)
             for n in range(lanes)
         ]
-        self._second: asyncio.Task[None] | None = None  # what the second lane does
-        self._full = False  # the last claim brought as many as it asked for: there is more
+        self._second: asyncio.Task[None] | None = None  # the second lane, while it runs
+        self._full = False  # the last claim got as many jobs as it asked for, so there may be more
         self._outage = Outage(f"waiting for work in {store.url}")
-        # Each exchange asks the queues in another order, so that none is always last.
+        # Each exchange rotates the queues, so that none is always last.
         self._orders = [tuple(queues[n:]) + tuple(queues[:n]) for n in range(len(queues))]
         self._turn = 0
-        self._asleep = False  # the store counts this worker as waiting for a wake-up
+        self._asleep = False  # the store will wake this worker
         self._paused = False
         self._stopping = False
-        self._shortest_ms = 1  # the shortest sleep; see _sleep
+        self._min_sleep_ms = 1  # see _sleep
 
-    # ── what others ask of it ──
+    # ── control ──
 
     def pause(self) -> None:
-        """Claim nothing more, for now."""
+        """Claim nothing until `resume`."""
         self._paused = True
         self._bell.ring()
 
@@ -89,7 +91,7 @@ class Fetcher:
         self._bell.ring()
 
     def stop(self) -> None:
-        """Claim nothing more, and end when all is settled. What an exchange in flight still brings goes straight back."""
+        """Claim nothing more, and end when all runs are settled. Jobs that still arrive are released."""
         self._stopping = True
         self._runner.refuse()
         self._bell.ring()
@@ -97,7 +99,7 @@ class Fetcher:
     # ── the loop ──
 
     async def run(self) -> None:
-        """Until stopped and settled. Nothing a store does ends it sooner."""
+        """Run passes until stopped and settled. An error of the store delays the next pass."""
         try:
             while not self._finished:
                 try:
@@ -118,11 +120,11 @@ class Fetcher:
         )
 
     async def tick(self) -> int:
-        """One exchange, or the wait for a reason to make one; how many jobs it brought."""
+        """Make one exchange, or wait for a reason to. Returns how many jobs it claimed."""
         if self._chance.closed:
-            self._chance.look()
-        most = self._share(2) if self._flows(2) else self._slots.total
-        ended, claim = self._take(most), self._claim(most)
+            self._chance.check()
+        limit = self._share(2) if self._flows(2) else self._slots.total
+        ended, claim = self._take(limit), self._claim(limit)
         if not ended and claim is None and not self._asleep:
             await self._bell.wait()
             return 0
@@ -134,8 +136,8 @@ class Fetcher:
         claimed, settled = await self._trade(self._lanes[0], ended, claim)
         self._asleep = settled.asleep
         if claimed:
-            self._shortest_ms = 1
-            await asyncio.sleep(0)  # handlers that end at once ride in the next exchange
+            self._min_sleep_ms = 1
+            await asyncio.sleep(0)  # the next exchange settles handlers that return at once
         elif self._asleep and not (
             self._runner.ended or self._paused or self._stopping or self._chance.bars(self._runner)
         ):
@@ -143,7 +145,7 @@ class Fetcher:
         return claimed
 
     def _flows(self, lanes: int) -> bool:
-        """Whether there is more to claim, and enough to settle for so many lanes."""
+        """Whether there is more to claim, and enough to settle for this many lanes."""
         return (
             self._full
             and len(self._lanes) > 1
@@ -151,11 +153,11 @@ class Fetcher:
         )
 
     def _share(self, lanes: int) -> int:
-        """What one of so many lanes takes of what has ended, and claims."""
+        """How many runs one of these lanes settles, and how many jobs it claims."""
         return min(_MAX_SETTLED_PER_LANE, -(-len(self._runner.ended) // lanes))
 
     async def _overlap(self) -> None:
-        """The second lane, as long as there is enough for it."""
+        """Run the second lane while there is enough to do for it."""
         while self._flows(1):
             share = self._share(1)
             claimed, _ = await self._trade(self._lanes[1], self._take(share), self._claim(share))
@@ -171,7 +173,7 @@ class Fetcher:
     async def _trade(
         self, lane: Exchange, ended: list[Run], claim: Claim | None
     ) -> tuple[int, Settled]:
-        """One exchange; how many jobs it brought, and its answer."""
+        """Make one exchange. Returns how many jobs it claimed, and the reply."""
         since = time.monotonic()
         settled = await lane.ask(ended, claim)
         self._settled(ended, settled.stale)
@@ -191,37 +193,36 @@ class Fetcher:
                 len(leases),
                 limit,
             )
-        self._slots.give(limit - len(leases))  # those it does not fill
+        self._slots.give(limit - len(leases))  # slots without a job
         self._runner.start(leases, since)
-        if claim is not None and claim.alone:
-            self._chance.answered(self._runner)
+        self._chance.answered(claim)
         if settled.last_chance:
             self._chance.expect(self._runner)
         return len(leases), settled
 
-    def _take(self, most: int) -> list[Run]:
-        """Runs to settle, oldest first."""
+    def _take(self, limit: int) -> list[Run]:
+        """Take runs to settle, oldest first."""
         ended = self._runner.ended
-        self._runner.ended = ended[most:]
-        return ended[:most]
+        self._runner.ended = ended[limit:]
+        return ended[:limit]
 
-    def _claim(self, most: int) -> Claim | None:
-        """As many as there are free slots, which are taken now."""
+    def _claim(self, limit: int) -> Claim | None:
+        """Take free slots, and return a claim for them. None if nothing may or can be claimed."""
         if self._stopping or self._paused or self._chance.bars(self._runner):
             return None
         alone = self._chance.may_take(self._runner)
-        limit = self._slots.take(self._bell, most)
+        limit = self._slots.take(self._bell, limit)
         if not limit:
             return None
-        if alone:
-            self._chance.asks(self._runner)
         self._turn = (self._turn + 1) % len(self._orders)
-        return Claim(
+        claim = Claim(
             queues=self._orders[self._turn],
             limit=limit,
             lease_ms=self._settings.lease_ms,
             alone=alone,
         )
+        self._chance.sent(self._runner, claim)
+        return claim
 
     def _settled(self, runs: Sequence[Run], stale: Sequence[LeaseRef]) -> None:
         self._runner.settled(runs)
@@ -229,11 +230,11 @@ class Fetcher:
             by_ref = {run.ref: run for run in runs}
             for ref in stale:
                 if ref in by_ref:
-                    by_ref[ref].outcome = None  # the store did not take it
+                    by_ref[ref].outcome = None  # it was not stored
                     log.warning("%s", lost(by_ref[ref]))
 
     async def _still_held(self, leases: Sequence[Lease]) -> list[Lease]:
-        """The answer was long on its way, and these leases may have run out meanwhile: start only what is still ours."""
+        """Renew leases whose reply took long. Returns those that have not expired meanwhile."""
         refs = [LeaseRef(lease.queue, lease.id, lease.token) for lease in leases]
         while True:
             try:
@@ -247,11 +248,12 @@ class Fetcher:
                 ]
 
     async def _sleep(self, next_due_ms: int | None) -> None:
-        """Until there may be work, or anything here wants an exchange: a run that ended is settled at once."""
-        poll_ms, shortest_ms = int(self._settings.poll_ms * self._pace.stretch), self._shortest_ms
-        timeout_ms = poll_ms if next_due_ms is None else max(shortest_ms, min(next_due_ms, poll_ms))
-        # Something due at once that is not there to be claimed, again and again, must not make the worker spin.
-        self._shortest_ms = min(100, 2 * shortest_ms) if timeout_ms == shortest_ms else 1
+        """Sleep until there may be work, or until this worker has something to settle."""
+        poll_ms, min_ms = int(self._settings.poll_ms * self._pace.stretch), self._min_sleep_ms
+        timeout_ms = poll_ms if next_due_ms is None else max(min_ms, min(next_due_ms, poll_ms))
+        # If the store keeps saying that a job is due now, but none can be claimed, sleep longer
+        # each time (up to 100 ms) instead of spinning.
+        self._min_sleep_ms = min(100, 2 * min_ms) if timeout_ms == min_ms else 1
         queues = self._orders[self._turn]
         nap = asyncio.ensure_future(
             self._store.sleep(

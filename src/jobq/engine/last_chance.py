@@ -1,16 +1,19 @@
-"""Runs a job whose next stall would fail it alone, so that a job that kills its worker takes no other job with it.
+"""Runs a job alone if its next stall would fail it.
 
-A store gives such a job only to a claim that is `alone`: the worker runs nothing else and has no other claim under way. If
-the worker held the job while others run, one of those could kill the worker, and the job would fail without having run.
+So a job that kills its worker takes no other job with it. And a healthy job does not fail because
+another one kills the worker: if the worker held it while others run, that would be its last stall.
 
-    open ──── a store reports that such a job is next (`Settled.last_chance`) ───► waiting: the worker claims nothing
-    waiting ─ the worker's runs have ended, or one lease has passed ─────────────► claiming: one claim, of that store
-    claiming ─ the claim brought the job ──► running: the worker claims nothing until it ends, or for `last_chance_ms`
-    claiming ─ it did not: another worker has the job ───────────────────────────► open
-    running ──────────────────────────────────────────────────────────────────────► open
+A store gives such a job only to a claim that is `alone`: the worker runs nothing else and has no
+other claim under way. The worker is in one of these states:
 
-A worker that is idle and has one store claims `alone` right away, and goes from open to running. Leases that arrive while
-the job waits to start are released first. This is rare: they are replies that took longer than a lease.
+open      All stations claim. If a store reports that such a job is next (`Settled.last_chance`),
+          the worker waits. If an idle worker with one store gets the job at once, it runs it.
+waiting   No station claims, until all runs have ended, or for one lease. Then one station claims.
+claiming  Only the station that found the job claims, once. If it gets the job, the job runs. If
+          not, another worker has the job, and the state is open again.
+running   The job has arrived. No station claims until it has ended, or for `last_chance_ms`, and
+          leases that still arrive are released. When the job has ended, its station claims first:
+          that exchange also settles the job, and no other job may start before it is settled.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from jobq.core.records import Claim
 from jobq.engine.handler import Handler
 from jobq.engine.run import Run
 from jobq.engine.settings import WorkerSettings
@@ -30,29 +34,27 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobq")
 
 _ISOLATED = ("process", "command")
-"""Executors that run a job in its own process. Such a job can die without its worker."""
+"""Executors that run a job in a separate process: it can die without its worker."""
 
 
 def is_isolated(handler: Handler) -> bool:
-    """Whether jobs of this task cannot kill their worker."""
+    """Return whether jobs of this task cannot kill their worker."""
     return handler.executor in _ISOLATED
 
 
 class LastChance:
-    """Decides when a worker may claim. One per worker, shared by its stations: one such job at a time waits or runs."""
+    """Decides when the stations of a worker may claim. There is one for each worker."""
 
     def __init__(self, slots: Slots, settings: WorkerSettings) -> None:
-        self.closed = False  # no fetcher may claim
+        self.closed = False  # no station may claim
         self._slots = slots
         self._lease_s = settings.lease_ms / 1000
         self._max_s = settings.last_chance_ms / 1000
         self._members: list[tuple[Runner, Bell]] = []
-        self._next: Runner | None = (
-            None  # waiting or claiming: only this runner's fetcher will claim
-        )
-        self._asking = False  # claiming: the claim is under way
-        self._run: Run | None = None  # running: the job, from the arrival of its lease
-        self._beside = False  # one lease has passed: the job starts beside the runs that are left
+        self._next: Runner | None = None  # waiting or claiming: the station that will claim
+        self._claim: Claim | None = None  # claiming: its claim, once sent
+        self._run: Run | None = None  # running: the job
+        self._beside = False  # one lease has passed: the job may start beside other runs
         self._alone: asyncio.Future[None] | None = None  # set while the job waits in `turn`
         self._timer: asyncio.TimerHandle | None = None
 
@@ -63,55 +65,60 @@ class LastChance:
     # ── claiming ──
 
     def bars(self, runner: Runner) -> bool:
-        """Whether the fetcher of this runner must not claim now."""
+        """Return whether this station must not claim now."""
         return self.closed or (self._next is not None and self._next is not runner)
 
     def may_take(self, runner: Runner) -> bool:
-        """Whether the next claim of this runner is `alone`, so that it may bring a job on its last chance.
+        """Return whether a claim of this station is `alone`: it may get a job on its last chance.
 
-        With several stores it is only when all others are barred: they could claim while this one has not answered."""
-        if self._next is runner or runner.isolated:
+        With several stores a claim is alone only if the others are barred. Otherwise they could
+        claim, and start other jobs, before this store answers.
+        """
+        if runner.isolated:
             return True
+        if self._next is runner:
+            return self._beside or self._is_idle(runner)
         return len(self._members) <= 1 and self._is_idle(runner)
 
-    def asks(self, runner: Runner) -> None:
-        """A claim that is `alone` is sent. If the job is expected, no other claim is made until the store answers."""
+    def sent(self, runner: Runner, claim: Claim) -> None:
+        """Record a claim. If this station claims alone, nothing is claimed before the answer."""
         if self._next is runner:
-            self.closed = self._asking = True
+            self.closed, self._claim = True, claim
 
-    def answered(self, runner: Runner) -> None:
-        """A claim that was `alone` is answered. If it did not bring the job, another worker has it: all claim again."""
-        if self._asking and self._next is runner:
+    def answered(self, claim: Claim | None) -> None:
+        """Record the answer to a claim, after its jobs were started: open, unless the job came."""
+        if claim is not None and claim is self._claim:
             self._open()
 
     def expect(self, runner: Runner) -> None:
-        """A store has a job on its last chance for this runner: claim nothing until the runner can take it alone."""
-        if self.closed or self._next is not None:
-            return
-        self._wait_for(runner)
+        """Wait until this station can claim alone: its store has a job on its last chance."""
+        if not self.closed and self._next is None:
+            self._wait_for(runner)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check whether the worker is idle now. Fetchers call this in each pass while `closed`."""
         if self._run is not None:
             if self._alone is not None and not self._alone.done() and self._is_alone():
                 self._alone.set_result(None)
-        elif self._next is not None and not self._asking:
+        elif self._next is not None and self._claim is None:
             if self._is_idle(self._next):
-                self._call()
+                self._call(self._next)
             else:
                 for runner, _ in self._members:
-                    runner.batches.flush()  # jobs of claims that were under way
+                    runner.batches.flush()  # claims that were under way may have added jobs
 
     # ── running ──
 
     def concerns(self, run: Run, handler: Handler) -> bool:
-        """Whether the run must be alone."""
+        """Return whether the run must be alone."""
         return run.lease.last_chance and not is_isolated(handler)
 
     def close(self, run: Run) -> bool:
-        """The job has arrived: from now on nothing is claimed, and leases that arrive are released.
+        """The job has arrived: claim nothing more, and release the leases that still arrive.
 
-        Returns False if other jobs run. The job is to be released then, and is claimed again when they have ended."""
+        Returns False if other jobs run. The job must be released then. It is claimed again when
+        they have ended.
+        """
         crowded = not self._beside and self._others_run(run)
         self._stop_timer()
         if crowded:
@@ -127,7 +134,7 @@ class LastChance:
                 run,
                 run.lease.stalls,
             )
-            self._run, self._next, self._asking, self.closed = run, None, False, True
+            self._run, self._next, self._claim, self.closed = run, None, None, True
         for runner, bell in self._members:
             runner.releasing = True
             runner.batches.flush()
@@ -135,7 +142,7 @@ class LastChance:
         return not crowded
 
     async def turn(self) -> None:
-        """Return when the job may start: nothing else runs or waits to be settled, or one lease has passed."""
+        """Wait until the job may start: all other runs are settled, or one lease has passed."""
         if not self._is_alone():
             if not self._beside:
                 self._alone = asyncio.get_running_loop().create_future()
@@ -154,43 +161,47 @@ class LastChance:
 
     def leave(self, run: Run) -> None:
         """The job has ended, or will not start: claim again, unless that was allowed before."""
-        if self._run is run:
-            self._open()
+        if self._run is not run:
+            return
+        self._open()
+        if run in run.runner.held:  # its outcome is not settled
+            self._next = run.runner
+            self._call(run.runner)
 
     def waiting_in(self, runner: Runner) -> Run | None:
-        """The job that waits in `turn`, if it belongs to this runner."""
+        """Return the job that waits in `turn`, if it belongs to this station."""
         waits = self._alone is not None and self._run is not None and self._run.runner is runner
         return self._run if waits else None
 
     # ── changes of state ──
 
     def _wait_for(self, runner: Runner) -> None:
-        """Open or claiming → waiting."""
-        self.closed, self._next, self._asking = True, runner, False
-        self._timer = asyncio.get_running_loop().call_later(self._lease_s, self._tired)
+        """Change to waiting."""
+        self.closed, self._next, self._claim = True, runner, None
+        self._timer = asyncio.get_running_loop().call_later(self._lease_s, self._tired, runner)
         for member, bell in self._members:
             member.batches.flush()
             bell.ring()
 
-    def _tired(self) -> None:
+    def _tired(self, runner: Runner) -> None:
         self._beside = True
-        self._call()
+        self._call(runner)
 
-    def _call(self) -> None:
-        """Waiting → claiming. A store that does not answer keeps the others waiting for one lease at most."""
+    def _call(self, runner: Runner) -> None:
+        """Change to claiming. A store that does not answer blocks the others for one lease."""
         self._stop_timer()
         self.closed = False
         self._timer = asyncio.get_running_loop().call_later(self._lease_s, self._open)
-        for runner, bell in self._members:
-            if runner is self._next:
+        for member, bell in self._members:
+            if member is runner:
                 runner.releasing = runner.refusing
                 bell.ring()
 
     def _open(self) -> None:
-        """Any → open."""
+        """Change to open."""
         self._stop_timer()
-        self.closed = self._asking = self._beside = False
-        self._next = self._run = None
+        self.closed = self._beside = False
+        self._next = self._claim = self._run = None
         for runner, bell in self._members:
             runner.releasing = runner.refusing
             bell.ring()
@@ -203,13 +214,16 @@ class LastChance:
     # ── what else the worker does ──
 
     def _is_idle(self, runner: Runner) -> bool:
-        """Whether nothing runs and no claim is under way. Outcomes of `runner` may wait: they are settled with its claim."""
+        """Return whether nothing runs and no claim is under way.
+
+        Outcomes of `runner` may wait to be settled: that happens in the exchange that claims.
+        """
         return self._slots.free == self._slots.total and not any(
             member.open or (member.held and member is not runner) for member, _ in self._members
         )
 
     def _is_alone(self) -> bool:
-        """Whether no slot but one is taken, by a run or by a claim under way, and no lease but one is held."""
+        """Return whether at most one slot is taken and one lease held, by the job itself."""
         return (
             self._slots.free >= self._slots.total - 1
             and sum(len(runner.held) for runner, _ in self._members) <= 1
