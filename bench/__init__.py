@@ -1,1 +1,1 @@
-"""How fast, side by side: jobq on any store and its peers, each in processes of its own, in one run. See README.md here."""
+"""Benchmarks of jobq and other job queues, interleaved in one run. See bench/README.md."""

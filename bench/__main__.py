@@ -1,4 +1,4 @@
-"""python -m bench: measure side by side, print one table, keep the numbers."""
+"""Compare jobq with other job queues, print one table, and save all values."""
 
 from __future__ import annotations
 
@@ -35,41 +35,62 @@ def _names(text: str | None) -> list[str]:
     type=click.Choice(sorted(SUITES)),
     default="sqlite",
     show_default=True,
-    help="Which contenders.",
+    help="Set of libraries to compare.",
 )
 @click.option(
     "--only",
-    help="Contenders instead of the suite's, by name, with commas: " + ", ".join(CONTENDERS),
+    metavar="NAMES",
+    help="Compare these instead of a suite, separated by commas: " + ", ".join(CONTENDERS),
 )
-@click.option("--without", help="Contenders to leave out.")
+@click.option("--without", metavar="NAMES", help="Libraries to leave out, separated by commas.")
 @click.option(
-    "--url", multiple=True, help="Also measure jobq on the store at this URL (it is not emptied)."
-)
-@click.option(
-    "--measure", "measures", help="Which measurements, with commas: " + ", ".join(MEASURES)
-)
-@click.option(
-    "--runs", default=3, show_default=True, help="Counted runs; the table has their medians."
+    "--url",
+    multiple=True,
+    metavar="URL",
+    help="Also measure jobq on the store at this URL, which is not emptied.",
 )
 @click.option(
-    "--seconds", default=1.5, show_default=True, help="About how long one measurement should take."
+    "--measure",
+    "measures",
+    metavar="NAMES",
+    help="Take only these measurements, separated by commas: " + ", ".join(MEASURES),
 )
-@click.option("--baseline", help="Whom ratios are against. [default: the suite's first peer]")
+@click.option(
+    "--runs",
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Number of runs. The table shows the medians.",
+)
+@click.option(
+    "--seconds",
+    default=1.5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Approximate duration of one measurement.",
+)
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    help="Library that ratios refer to. Default: the first one that is not jobq.",
+)
 @click.option(
     "--loop",
     type=click.Choice(["asyncio", "uvloop"]),
-    help="Event loop of every asyncio library alike.",
+    help="Event loop of all asyncio libraries. Default: uvloop if Valkey is used, else asyncio.",
 )
 @click.option(
     "--million/--no-million",
     default=None,
-    help="The backlog of a million, for everyone or for no one. [default: jobq only]",
+    help="Measure the backlog of a million jobs with all libraries, or with none. "
+    "Default: with jobq only.",
 )
 @click.option(
     "--json",
     "path",
     type=click.Path(path_type=Path),
-    help="Where to keep the numbers. [default: out/bench/SUITE.json]",
+    metavar="FILE",
+    help="File for all values. Default: out/bench/SUITE.json.",
 )
 def main(
     suite: str,
@@ -100,10 +121,10 @@ def main(
     _run(console, results, contenders, chosen, runs, million)
     path = path or Path("out/bench") / f"{results.suite}.json"
     results.save(path)
-    if not console.is_terminal:  # a file or a log has no width of its own
+    if not console.is_terminal:  # in a file, lines may be as long as the table needs
         console = Console(width=max(console.width, 40 + 18 * len(contenders)))
     console.print(table(results))
-    console.print(f"kept in {path}")
+    console.print(f"saved to {path}")
     sys.exit(
         1 if any((cell.note or "").startswith("failed") for cell in results.cells.values()) else 0
     )
@@ -116,7 +137,7 @@ def _contenders(
     unknown = [name for name in names + _names(without) if name not in CONTENDERS]
     if unknown:
         raise click.ClickException(
-            f"no contender {', '.join(unknown)}: there are {', '.join(CONTENDERS)}"
+            f"unknown library {', '.join(unknown)}: choose from {', '.join(CONTENDERS)}"
         )
     contenders = [CONTENDERS[name] for name in names if name not in _names(without)]
     contenders += [
@@ -134,7 +155,7 @@ def _measures(text: str | None) -> list[Measure]:
     unknown = [name for name in _names(text) if name not in MEASURES]
     if unknown:
         raise click.ClickException(
-            f"no measurement {', '.join(unknown)}: there are {', '.join(MEASURES)}"
+            f"unknown measurement {', '.join(unknown)}: choose from {', '.join(MEASURES)}"
         )
     return [MEASURES[name] for name in _names(text) or MEASURES]
 
@@ -145,7 +166,7 @@ def _baseline(name: str | None, contenders: list[Contender]) -> str:
         return next((name for name in names if not name.startswith("jobq")), names[0])
     if name not in names:
         raise click.ClickException(
-            f"the baseline {name} is not measured: there are {', '.join(names)}"
+            f"the baseline {name} is not measured: choose from {', '.join(names)}"
         )
     return name
 
@@ -158,9 +179,10 @@ def _run(
     runs: int,
     million: bool | None,
 ) -> None:
-    """Round after round, in each every measurement with every contender: what disturbs the machine disturbs all alike.
+    """Take every measurement with every contender in each round.
 
-    Round 0 does not count: it shows that everything works and how many operations fill the time.
+    So a disturbance of the machine affects all contenders. Round 0 does not count: it shows that
+    everything works, and how many operations fill the time.
     """
     columns = (
         SpinnerColumn(),
@@ -184,10 +206,8 @@ def _run(
             for measure, contender in pairs:
                 if round == 0 and measure.fixed:
                     continue
-                progress.update(
-                    bar,
-                    description=f"{'warm-up' if round == 0 else f'run {round}/{runs}'}: {measure.key} {contender.name}",
-                )
+                stage = "warm-up" if round == 0 else f"run {round}/{runs}"
+                progress.update(bar, description=f"{stage}: {measure.key} {contender.name}")
                 _measure(progress, results, measure, contender, sizes, counted=round > 0)
                 progress.advance(bar)
 
@@ -209,7 +229,7 @@ def _measure(
 ) -> None:
     cells = [results.cell(row, unit, contender.name) for row, unit in measure.rows]
     if cells[0].note:
-        return  # it has no such thing, or failed before
+        return  # the library has no such feature, or failed before
     n = sizes.get((measure.key, contender.name), measure.probe)
     versions = results.versions.setdefault(contender.name, {})
     try:
@@ -227,7 +247,7 @@ def _measure(
         return
     if not measure.fixed:
         sizes[measure.key, contender.name] = int(
-            min(max(taken[0][2] * results.seconds, measure.probe), measure.most)
+            min(max(taken[0][2] * results.seconds, measure.probe), measure.max_n)
         )
     if counted:
         for cell, (_, _, value) in zip(cells, taken, strict=True):

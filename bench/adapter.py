@@ -1,14 +1,16 @@
-"""What an adapter is, and the program every Python adapter runs as. Standard library only: peers' environments have no more.
+"""The base classes of adapters, and the program that runs a Python adapter.
 
-The harness starts `python -m bench.peers.NAME COMMAND`, COMMAND being JSON, and reads one answer: a line that begins
-with `BENCH`. bench/peers/node/driver.mjs speaks the same.
+This module uses the standard library only, because it is imported in the environments of other
+libraries. The harness starts `python -m bench.peers.NAME COMMAND` with a JSON command and reads one
+reply, a line that starts with `BENCH`. bench/peers/node/driver.mjs has the same protocol.
 
-    {"do": "enqueue", "mode": "one" | "concurrent" | "bulk", "n": n}   → {"n", "seconds"} | {"unsupported": why}
-    {"do": "fill", "n": n}                                             → {"n"}, by the fastest way there is
-    {"do": "work", "concurrency": c, "target": t, "fill": n}           → {"n", "seconds"} after t handler calls
-    {"do": "request", "n": n}                                          → {"ms": [each one's]}
+    command                                                     reply
+    {"do": "enqueue", "mode": "one"|"concurrent"|"bulk", "n"}   {"n", "seconds"} or {"unsupported"}
+    {"do": "fill", "n"}                                         {"n"}, by the fastest way
+    {"do": "work", "concurrency", "target", "fill"}             {"n", "seconds"} at the target
+    {"do": "request", "n"}                                      {"ms": [one value per request]}
 
-`work` works on after its answer, until it is killed.
+After its reply, `work` continues until it is killed.
 """
 
 from __future__ import annotations
@@ -26,20 +28,21 @@ from typing import Any, ClassVar
 
 PAYLOAD = "x" * 100
 RESULT = 42
-WARM_UP = 20  # requests before the clock runs: the worker may still be starting
-TASKS = 100  # concurrent producers of an asyncio library
-THREADS = 10  # and of a blocking one; more only fight for the interpreter lock
+WARM_UP = 20  # requests that are not timed, because the worker may still be starting
+TASKS = 100  # concurrent producers for an asyncio library
+THREADS = 10  # concurrent producers for a blocking library; more only contend for the GIL
 
 
 class Unsupported(Exception):
-    """The library has no such thing."""
+    """The library has no such feature."""
 
 
 class Counter:
-    """Counts handler calls in the worker's process and answers when the target is reached.
+    """Counts handler calls in the worker's process and replies when the target is reached.
 
-    The clock runs from the first call to the target-th: process start and the last results on their way are left out
-    for everybody alike. One `next()` per call, so that it weighs nothing and threads may share it.
+    The time is measured from the first call to the last counted one, so it includes neither the
+    start of the process nor the last results in flight. A call costs one `next()`, which is
+    thread-safe.
     """
 
     def __init__(self) -> None:
@@ -60,48 +63,50 @@ tick = counter.tick
 
 
 class Adapter:
-    """What both kinds share."""
+    """The common part of both kinds of adapters."""
 
-    packages: ClassVar[tuple[str, ...]] = ()  # whose versions are reported
+    packages: ClassVar[tuple[str, ...]] = ()  # packages whose versions are reported
 
     def __init__(self, url: str) -> None:
         self.url = url
 
 
 class AsyncAdapter(Adapter):
-    """A library for asyncio. The methods are what its users would write."""
+    """An adapter of an asyncio library. Its methods do what a user of the library would write."""
 
     async def open(self) -> None:
         """Connect as a producer."""
 
     async def close(self) -> None:
-        """And leave."""
+        """Disconnect."""
 
     async def enqueue(self) -> object:
-        """One job with PAYLOAD as its argument."""
+        """Enqueue one job with PAYLOAD as its argument."""
         raise NotImplementedError
 
     async def bulk(self, n: int) -> None:
-        """n jobs, by the library's own call for many."""
+        """Enqueue n jobs with the library's bulk call."""
         raise Unsupported("no bulk enqueue")
 
     async def request(self) -> object:
-        """One job and its result."""
+        """Enqueue one job and wait for its result."""
         raise NotImplementedError
 
     async def work(self, concurrency: int) -> None:
-        """One worker in this process, for ever. Its handler calls tick() and returns RESULT, which is kept."""
+        """Run one worker in this process, forever.
+
+        Its handler calls tick() and returns RESULT, which the library must store."""
         raise NotImplementedError
 
 
 class SyncAdapter(Adapter):
-    """A blocking library; the methods mean the same."""
+    """An adapter of a blocking library, with the same methods."""
 
     def open(self) -> None:
         """Connect as a producer."""
 
     def close(self) -> None:
-        """And leave."""
+        """Disconnect."""
 
     def enqueue(self) -> object:
         raise NotImplementedError
@@ -117,7 +122,7 @@ class SyncAdapter(Adapter):
 
 
 def answer(value: dict[str, Any]) -> None:
-    """The line the harness waits for, past whatever a library put in front of stdout (Celery does)."""
+    """Print the reply for the harness. Bypasses sys.stdout, which Celery replaces."""
     os.write(1, f"BENCH {json.dumps(value)}\n".encode())
 
 
@@ -168,7 +173,7 @@ class _AsyncProgram:
             await self.adapter.close()
 
     async def timed(self, mode: str, n: int) -> dict[str, Any]:
-        await self.adapter.enqueue()  # connections, scripts
+        await self.adapter.enqueue()  # not timed: opens connections, loads scripts
         way = {"one": self.one_by_one, "concurrent": self.concurrently, "bulk": self.adapter.bulk}[
             mode
         ]
@@ -258,10 +263,10 @@ class _SyncProgram:
 
 
 def _parts(n: int, parts: int) -> list[int]:
-    """n in so many parts that differ by one at most."""
+    """Split n into `parts` numbers that differ by at most 1."""
     return [n // parts + (part < n % parts) for part in range(parts)]
 
 
 def chunks(n: int, size: int) -> list[int]:
-    """n in parts of `size` and a rest."""
-    return [min(size, n - begun) for begun in range(0, n, size)]
+    """Split n into parts of `size`; the last one may be smaller."""
+    return [min(size, n - start) for start in range(0, n, size)]

@@ -1,10 +1,11 @@
-"""Whether a long line slows anything down: on Valkey, the first jobs of a backlog, and inserts beside one.
+"""Does a large backlog slow down draining and inserting? On Valkey.
 
-    python -m bench.backlog                                 1,000,000 waiting, some minutes
-    python -m bench.backlog --waiting 50000 --pairs 1       to see that it works
+    python -m bench.backlog                              1,000,000 waiting jobs, several minutes
+    python -m bench.backlog --waiting 50000 --pairs 1    a quick test
 
-Each pair is measured in turns, with little and with much waiting, and the medians are compared. CPU seconds are those of the
-producer and the server: on a busy machine they say more than the elapsed time. Exit code 1 if a bound is missed.
+Runs with a small and a large backlog alternate, and their medians are compared. CPU seconds are
+those of the producer and the server. On a busy machine they are more reliable than the elapsed
+time. Exit code 1 if a bound is missed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bench.roster import CONTENDERS
 from jobq import JobOptions, Queue
 
 DRAIN, INSERT = 0.10, 0.20
-"""How much slower it may be: the drain of the first jobs, and inserts."""
+"""Bounds: how much slower draining the first jobs and inserting may be, as a share."""
 OURS = CONTENDERS["jobq-valkey"]
 PAYLOAD = "x" * 100
 INSERTS: tuple[tuple[str, str, float | None], ...] = (
@@ -36,24 +37,24 @@ INSERTS: tuple[tuple[str, str, float | None], ...] = (
     ("delayed", "waiting", INSERT),
     ("delayed", "delayed", None),
 )
-"""What is inserted, beside what, and the bound. Beside a million delayed jobs there is none: their index is a tree, and that
-it is deeper is to be seen."""
+"""(inserted jobs, jobs that are there, bound). Inserts beside a million delayed jobs have no bound:
+their index is a tree, and a deeper tree is slower."""
 
 
 def options(kind: str, n: int) -> JobOptions:
-    """Of the n-th job of a kind."""
+    """The options of the nth job of a kind."""
     return {"delay": 3600 + n % 1000} if kind == "delayed" else {"priority": n % 100}
 
 
 class Pair(NamedTuple):
-    """Seconds per job with little waiting and with much."""
+    """Seconds per job with a small and with a large backlog."""
 
     few: float
     many: float
 
 
 def drained(few: int, many: int) -> Pair:
-    """The first jobs of both lines, each on a server of its own."""
+    """Drain the first jobs of a small and a large backlog, each on a new server."""
 
     def seconds(waiting: int) -> float:
         ((_, _, rate),) = values(
@@ -67,19 +68,19 @@ def drained(few: int, many: int) -> Pair:
 async def inserted(
     kind: str, beside: str, waiting: int, inserts: int, pairs: int
 ) -> tuple[list[Pair], list[Pair]]:
-    """Elapsed and CPU seconds per insert into an empty queue and beside so many jobs."""
+    """Elapsed and CPU seconds per insert into an empty queue, and into one with `waiting` jobs."""
     elapsed, cpu = [], []
     with place("valkey", "valkey://127.0.0.1:{port}") as where:
         port: int = where.port  # type: ignore[attr-defined]
         async with Queue("full", where.url) as full:
             await put(full, beside, range(waiting))
-            for n in range(pairs + 1):  # the first does not count: connections, the allocator
+            for n in range(pairs + 1):  # the first pair does not count: it opens connections
                 async with Queue(f"empty {n}", where.url) as empty:
                     spent = []
                     for queue in (empty, full):
-                        begun, used = time.perf_counter(), cpu_seconds(port)
+                        started, used = time.perf_counter(), cpu_seconds(port)
                         await put(queue, kind, range(inserts))
-                        spent.append((time.perf_counter() - begun, cpu_seconds(port) - used))
+                        spent.append((time.perf_counter() - started, cpu_seconds(port) - used))
                 if n:
                     elapsed.append(Pair(*(seconds / inserts for seconds, _ in spent)))
                     cpu.append(Pair(*(seconds / inserts for _, seconds in spent)))
@@ -87,19 +88,25 @@ async def inserted(
 
 
 async def put(queue: Queue, kind: str, numbers: Iterable[int]) -> None:
-    """So many jobs of a kind."""
+    """Enqueue jobs of a kind."""
     await queue.enqueue_many(
         queue.task_by_name("noop", **options(kind, n)).bind(PAYLOAD) for n in numbers
     )
 
 
 def main() -> None:
-    """Measure in turns, print, judge."""
+    """Measure, print the table, and exit with 1 if a bound is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--waiting", type=int, default=1_000_000)
-    parser.add_argument("--few", type=int, default=10_000)
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--inserts", type=int, default=20_000)
+    parser.add_argument(
+        "--waiting", type=int, default=1_000_000, help="jobs in the large backlog (%(default)s)"
+    )
+    parser.add_argument(
+        "--few", type=int, default=10_000, help="jobs in the small backlog (%(default)s)"
+    )
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of runs (%(default)s)")
+    parser.add_argument(
+        "--inserts", type=int, default=20_000, help="jobs to insert per run (%(default)s)"
+    )
     given = parser.parse_args()
     found: list[tuple[str, float | None, list[Pair]]] = []
     with Progress(transient=True) as progress:
@@ -122,7 +129,7 @@ def main() -> None:
 
 
 def slower(pairs: list[Pair]) -> float:
-    """By how much it is slower with much waiting: of the medians."""
+    """How much slower the large backlog is, as a share, from the medians."""
     return (
         statistics.median(pair.many for pair in pairs)
         / statistics.median(pair.few for pair in pairs)
@@ -131,7 +138,7 @@ def slower(pairs: list[Pair]) -> float:
 
 
 def report(few: int, many: int, found: list[tuple[str, float | None, list[Pair]]]) -> int:
-    """What was found, against the bounds; the exit code. CPU seconds are shown beside."""
+    """Print the results with their bounds. Returns the exit code."""
     table = Table(title=f"with {many:,} waiting, against {few:,} (drain) or none (inserts), Valkey")
     for column in ("", "few, µs/job", "many, µs/job", "slower by", "bound"):
         table.add_column(column, justify="right" if column else "left")

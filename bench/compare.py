@@ -1,12 +1,12 @@
-"""This checkout against another one: whether a change made a hot path slower.
+"""Compare this checkout with another one: is a hot path slower?
 
     git worktree add /tmp/before v0.1.0
-    python -m bench.compare /tmp/before                            all stores, 7 pairs each: about 20 minutes
-    python -m bench.compare /tmp/before --store valkey --pairs 3   to look at one store
+    python -m bench.compare /tmp/before                            all stores, about 20 minutes
+    python -m bench.compare /tmp/before --store valkey --pairs 3   one store
 
-Both run in turns, each time in fresh processes and a fresh place, and the ratio of each pair is taken: what disturbs the
-machine for longer than a pair disturbs both sides alike. Above 1 is faster than before. Exit code 1 if a median is below
-the bound.
+Both checkouts alternate, in new processes and with a new store each time, and the result is the
+ratio of each pair. So a disturbance that lasts longer than a pair affects both sides. A ratio above
+1 means that this checkout is faster. Exit code 1 if a median is below the bound.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from rich.table import Table
 from bench.measures import MEASURES, Measure, values
 from bench.roster import CONTENDERS, ROOT, Contender
 
-BOUND = 0.95
+BOUND = 0.95  # the lowest median ratio to pass: differences below 5 % are noise
 STORES = {"memory": "jobq-memory", "sqlite": "jobq-sqlite", "valkey": "jobq-valkey"}
 HOT = ("one", "concurrent", "bulk", "drain1", "drain10", "drain100", "request")
 SECONDS = 1.0
-"""What one run should take: long enough for caches and branch predictors, short enough for many pairs."""
+"""Duration of one run: long enough to warm up caches, short enough for many pairs."""
 
 
 def measured(measure: Measure, contender: Contender, n: int, loop: str) -> float:
-    """One value; a time is turned round, so that more is always better."""
+    """Measure one value. Times are inverted, so that more is always better."""
     _, unit, value = next(values(measure, contender, n=n, loop=loop, versions={}))
     return value if unit == "/s" else 1 / value
 
 
 def size(measure: Measure, contender: Contender, loop: str) -> int:
-    """How many operations take about SECONDS."""
+    """The number of operations that take about SECONDS."""
     if measure.fixed:
         return measure.probe
     rate = measured(measure, contender, measure.probe, loop)
-    return int(min(measure.most, max(measure.probe, rate * SECONDS)))
+    return int(min(measure.max_n, max(measure.probe, rate * SECONDS)))
 
 
 def ratios(
     measure: Measure, before: Contender, after: Contender, pairs: int, loop: str
 ) -> list[float]:
-    """After over before, pair by pair; who goes first alternates."""
+    """The ratio of after to before, for each pair. The side that runs first alternates."""
     n, found = size(measure, before, loop), []
     for pair in range(pairs):
         sides = (before, after) if pair % 2 == 0 else (after, before)
@@ -58,16 +58,18 @@ def ratios(
 
 
 def main() -> None:
-    """Measure in turns, print, judge."""
+    """Measure, print the table, and exit with 1 if a median is below the bound."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("before", type=Path, help="another checkout of jobq")
-    parser.add_argument("--store", action="append", choices=sorted(STORES), default=[])
-    parser.add_argument("--measure", action="append", choices=HOT, default=[])
-    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument(
+        "--store", action="append", choices=sorted(STORES), default=[], help="default: all"
+    )
+    parser.add_argument("--measure", action="append", choices=HOT, default=[], help="default: all")
+    parser.add_argument("--pairs", type=int, default=7, help="pairs per value (%(default)s)")
     parser.add_argument("--loop", default="asyncio", choices=("asyncio", "uvloop"))
     given = parser.parse_args()
     if not (given.before / "src" / "jobq").is_dir():
-        parser.error(f"{given.before} is not a checkout of jobq: it has no src/jobq")
+        parser.error(f"{given.before} is not a checkout of jobq: it has no folder src/jobq")
     stores, keys = given.store or list(STORES), given.measure or list(HOT)
     table = Table(
         title=f"this checkout over {given.before.name}, {given.pairs} pairs; above 1 is faster"

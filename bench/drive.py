@@ -1,4 +1,4 @@
-"""Start a contender's program with a command, and get its answer."""
+"""Start a contender's program with a command, and read its reply."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bench.roster import ROOT, Contender
 
 
 class Failed(Exception):
-    """The program ended without an answer, or was too slow; the message has the end of its stderr."""
+    """The program did not reply in time. The message contains the end of its stderr."""
 
 
 class Unsupported(Exception):
-    """The library has no such thing."""
+    """The library has no such feature."""
 
 
 class Program:
@@ -42,20 +42,20 @@ class Program:
             thread.start()
 
     def answer(self, timeout: float) -> dict[str, Any]:
-        """Its next answer."""
+        """Wait for the next reply."""
         try:
             value = self._answers.get(timeout=timeout)
         except queue.Empty:
-            raise Failed(f"{self._what}: no answer in {timeout:.0f} s\n{self._tail()}") from None
+            raise Failed(f"{self._what}: no reply in {timeout:.0f} s\n{self._tail()}") from None
         if value is None:
             self._threads[1].join(1)
-            raise Failed(f"{self._what}: ended without an answer\n{self._tail()}")
+            raise Failed(f"{self._what}: ended without a reply\n{self._tail()}")
         if "unsupported" in value:
             raise Unsupported(value["unsupported"])
         return value
 
     def kill(self) -> None:
-        """End it and whatever it started."""
+        """Kill the program and the processes it started."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -86,7 +86,7 @@ class Program:
 def started(
     contender: Contender, place: Place, command: dict[str, Any], *, loop: str
 ) -> Iterator[Program]:
-    """The contender's program, in a process group of its own, until the block is left."""
+    """Run the contender's program in its own process group until the block ends."""
     argument = json.dumps({**command, **contender.extra, "url": place.url, "loop": loop})
     process = subprocess.Popen(
         [*contender.program(), argument],
@@ -108,11 +108,11 @@ def started(
 def run(
     contender: Contender, place: Place, command: dict[str, Any], *, loop: str, timeout: float = 120
 ) -> dict[str, Any]:
-    """The answer of a program that then ends by itself: what it closes is closed when this returns."""
+    """Run a program to its end and return its reply. It has then closed all its files."""
     with started(contender, place, command, loop=loop) as program:
         answer = program.answer(timeout)
         try:
             program.process.wait(10)
         except subprocess.TimeoutExpired:
-            pass  # a library that does not let go; it has answered
+            pass  # the library does not exit by itself, but it has replied
         return answer

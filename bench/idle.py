@@ -1,11 +1,11 @@
-"""What an idle fleet costs its server, and how many of it one job wakes.
+"""What do idle workers cost a Valkey server, and how many does one job wake?
 
-    python -m bench.idle                                    1,000 workers in 4 processes, half a minute
+    python -m bench.idle                               1,000 workers in 4 processes
     python -m bench.idle --workers 200 --processes 2
 
-Every worker is a real one: a `Worker` with a name, a keeper's thread and connections of its own. (In one process only so
-that the machine holds a thousand; each has a URL of its own, so that they share no handle.) Nothing but a Valkey that the
-bench starts is asked. Exit code 1 if a bound is missed.
+Every worker is a `Worker` with its own name, keeper thread and connections. Several share a
+process, so that one machine can run a thousand. Each has a different URL, so that they share no
+store handle. The benchmark starts its own Valkey server. Exit code 1 if a bound is missed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from bench.places import ask, valkey_server
 from jobq import Queue, Worker
 
 OPS, WOKEN = 1.0, 2
-"""At most: commands per worker and second, and workers woken by one job."""
+"""Bounds: commands per worker and second, and workers woken by one job."""
 QUEUE = "idle"
-ENQUEUES = 20
-_INSIDE = ("fcall", "blpop", "ping", "subscribe")
-"""Commands that only clients send: what functions call on the server is counted apart."""
+ENQUEUES = 20  # jobs that are enqueued to count the workers they wake
+_SENT = ("fcall", "blpop", "ping", "subscribe")
+"""Commands that only clients send, not functions on the server."""
 
 
 # ── a process of the fleet ────────────────────────────────────────────────────────────────────────
 
 
 class Counter:
-    """How often sleeping workers of this process were woken."""
+    """Counts how often sleeping workers of this process were woken."""
 
     def __init__(self) -> None:
         self.woken = 0
@@ -54,16 +54,17 @@ class Counter:
 
 
 async def fleet(port: int, first: int, count: int) -> None:
-    """Workers until standard input ends. Says "ready" when all sleep, and answers each line with the wake-ups so far."""
+    """Run workers until standard input ends.
+
+    Prints "ready" when all have started, and replies to each line with the wake-ups so far."""
     counter = Counter()
     lines = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     async with AsyncExitStack() as stack:
         for n in range(first, first + count):
-            queue = Queue(
-                QUEUE, f"valkey://127.0.0.1:{port}?timeout={10 + n / 1e6:f}"
-            )  # a handle of its own
+            # A different URL for each worker, so that it has its own store handle.
+            queue = Queue(QUEUE, f"valkey://127.0.0.1:{port}?timeout={10 + n / 1e6:f}")
             queue.task(name="noop")(_noop)
             store = await (await stack.enter_async_context(queue))._context.store()
             store.sleep = counter.watch(store.sleep)  # type: ignore[method-assign, assignment]
@@ -77,7 +78,7 @@ async def _noop(n: int) -> None: ...
 
 
 class Process:
-    """One of them, from outside."""
+    """A process of the fleet, as seen by the benchmark."""
 
     def __init__(self, port: int, first: int, count: int) -> None:
         command = [sys.executable, "-m", "bench.idle", "--fleet", str(port), str(first), str(count)]
@@ -93,7 +94,7 @@ class Process:
         self._process.communicate()
 
     def line(self) -> str:
-        """What it says next."""
+        """Read the next line of its output."""
         assert self._process.stdout is not None
         said = self._process.stdout.readline().strip()
         if not said:
@@ -108,11 +109,11 @@ class Process:
         return int(self.line())
 
 
-# ── what is measured ──────────────────────────────────────────────────────────────────────────────
+# ── measurements ──────────────────────────────────────────────────────────────────────────────
 
 
 def calls(port: int) -> dict[str, int]:
-    """How often each command was executed, and all of them together."""
+    """How often the server executed each command, and all of them (`all`)."""
     found = {"all": int(ask(port, "INFO stats").split("total_commands_processed:")[1].split()[0])}
     for line in ask(port, "INFO commandstats").split():
         if line.startswith("cmdstat_"):
@@ -123,21 +124,21 @@ def calls(port: int) -> dict[str, int]:
 
 def rates(port: int, workers: int, seconds: float) -> dict[str, float]:
     """Commands per worker and second while nothing happens."""
-    before, begun = calls(port), time.monotonic()
+    before, started = calls(port), time.monotonic()
     for _ in track(range(int(seconds)), description="idle"):
         time.sleep(1)
-    after, passed = calls(port), time.monotonic() - begun
+    after, passed = calls(port), time.monotonic() - started
     return {name: (n - before.get(name, 0)) / workers / passed for name, n in after.items()}
 
 
 async def wakes(port: int, processes: Sequence[Process]) -> list[int]:
-    """Workers woken by each of some jobs, one at a time."""
+    """The number of workers that each job wakes. Jobs are enqueued one at a time."""
     found = []
     async with Queue(QUEUE, f"valkey://127.0.0.1:{port}") as queue:
         for n in track(range(ENQUEUES), description="waking"):
             before = sum(process.woken() for process in processes)
             await queue.task_by_name("noop").enqueue(n)
-            await asyncio.sleep(0.5)  # whoever else was to wake has done so by then
+            await asyncio.sleep(0.5)  # by then, all workers that this job wakes are awake
             found.append(sum(process.woken() for process in processes) - before)
         counts = await queue.counts()
     if counts["completed"] != ENQUEUES:  # type: ignore[index]
@@ -146,18 +147,22 @@ async def wakes(port: int, processes: Sequence[Process]) -> list[int]:
 
 
 def main() -> None:
-    """Start the fleet, measure, print, judge."""
+    """Start the fleet, measure, print the table, and exit with 1 if a bound is missed."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--workers", type=int, default=1000)
-    options.add_argument("--processes", type=int, default=4)
     options.add_argument(
-        "--seconds", type=float, default=30, help="how long the idle fleet is watched"
+        "--workers", type=int, default=1000, help="number of workers (%(default)s)"
+    )
+    options.add_argument(
+        "--processes", type=int, default=4, help="processes that run them (%(default)s)"
+    )
+    options.add_argument(
+        "--seconds", type=float, default=30, help="how long to count commands (%(default)s)"
     )
     options.add_argument(
         "--settle",
         type=float,
         default=40,
-        help="how long before, from the start of the last worker",
+        help="pause after the start of the last worker (%(default)s)",
     )
     options.add_argument(
         "--fleet", type=int, nargs=3, metavar=("PORT", "FIRST", "COUNT"), help=argparse.SUPPRESS
@@ -181,8 +186,8 @@ def main() -> None:
 
 
 def report(workers: int, clients: int, idle: dict[str, float], woken: list[int]) -> int:
-    """What was found, against the bounds; the exit code."""
-    sent = sum(idle.get(name, 0) for name in _INSIDE)
+    """Print the results with their bounds. Returns the exit code."""
+    sent = sum(idle.get(name, 0) for name in _SENT)
     table = Table(title=f"{workers:,} idle workers on one Valkey, {clients:,} connections")
     for column in ("", "found", "bound"):
         table.add_column(column, justify="right" if column else "left")

@@ -1,11 +1,12 @@
-"""What order per key costs: the same jobs from a plain and from a keyed queue, in turns.
+"""What does order per key cost? Drains the same jobs from a plain and a keyed queue, in turns.
 
     python -m bench.keyed                  memory://
-    python -m bench.keyed sqlite           a file of its own for each run; valkey: a server of its own for each run
-    python -m bench.keyed valkey://…       a store that runs already; its two bench queues are obliterated
+    python -m bench.keyed sqlite           a new file for each run
+    python -m bench.keyed valkey           a new server for each run
+    python -m bench.keyed valkey://…       an existing store; its two bench queues are obliterated
 
-CPU seconds are those of this process and, with `valkey`, of the server; of a store that runs elsewhere only this process's.
-On a busy machine they say more than the elapsed time. Each run has a process of its own.
+Each run has its own process. CPU seconds are those of this process and, with `valkey`, of the
+server. On a busy machine they are more reliable than the elapsed time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ URLS = {
 
 
 async def drain(url: str, kind: str, server: int | None) -> tuple[float, float]:
-    """Elapsed and CPU seconds from the worker's start to its end, after the last job."""
+    """Drain the queue. Returns elapsed and CPU seconds from the worker's start to its end."""
     queue = Queue(f"bench-{kind}", url, mode="keyed" if kind == "keyed" else "plain")
     left, done = JOBS, asyncio.Event()
 
@@ -48,14 +49,14 @@ async def drain(url: str, kind: str, server: int | None) -> tuple[float, float]:
     async with queue:
         await queue.obliterate(force=True)
         await task.enqueue_many((f"tenant {n % KEYS}",) for n in range(JOBS))
-        begun, cpu = time.perf_counter(), cpu_seconds(server)
+        started, cpu = time.perf_counter(), cpu_seconds(server)
         async with Worker(queue, concurrency=100), asyncio.timeout(600):
             await done.wait()
-        return time.perf_counter() - begun, cpu_seconds(server) - cpu
+        return time.perf_counter() - started, cpu_seconds(server) - cpu
 
 
 def cpu_seconds(server: int | None) -> float:
-    """What this process has used so far, and the Valkey server at that port."""
+    """CPU seconds used by this process and by the Valkey server on this port."""
     used = time.process_time()
     if server is not None:
         figures = dict(line.split(":") for line in ask(server, "INFO cpu").split() if ":" in line)
@@ -64,7 +65,7 @@ def cpu_seconds(server: int | None) -> float:
 
 
 def measured(where: str, kind: str) -> tuple[float, float]:
-    """One run in a process of its own, on a fresh place."""
+    """One run, in its own process and with a new store."""
     with place(where if where in URLS else "given", URLS.get(where, where)) as fresh:
         command = [
             sys.executable,
@@ -80,7 +81,7 @@ def measured(where: str, kind: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure in turns and print the ratios."""
+    """Measure both kinds of queues alternately and print the ratios."""
     if len(sys.argv) > 2:
         url, kind, port = sys.argv[1:]
         print(json.dumps(asyncio.run(drain(url, kind, int(port) if port else None))))
@@ -99,9 +100,8 @@ def main() -> None:
         table.add_column(column, justify="right")
     pairs = []
     for n in track(range(PAIRS), "pairs", console=console, transient=True):
-        order = (
-            ("plain", "keyed") if n % 2 == 0 else ("keyed", "plain")
-        )  # neither is always the first of a pair
+        # Neither is always the first of a pair.
+        order = ("plain", "keyed") if n % 2 == 0 else ("keyed", "plain")
         run = {kind: measured(where, kind) for kind in order}
         figures = zip(run["plain"], run["keyed"], strict=True)
         pairs.append(

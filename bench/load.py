@@ -1,4 +1,4 @@
-"""`df.write.format("jobq")` against `enqueue_many` of the same jobs, each into a fresh Valkey."""
+"""Compare `df.write.format("jobq")` with `enqueue_many`, for the same jobs on Valkey."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TASK = "send"
 
 
 def load(spark: SparkSession, jobs: int, rounds: int) -> list[dict[str, Any]]:
-    """Both ways in turn, after a small warm-up of Spark's; prints and answers the medians."""
+    """Measure both alternately, after a warm-up of Spark. Prints and returns the medians."""
     _by_spark(spark, _rows(spark, 20_000), 20_000)
     times: dict[str, list[float]] = {"enqueue_many": [], "df.write": []}
     for _ in range(rounds):
@@ -34,7 +34,7 @@ def load(spark: SparkSession, jobs: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def _rows(spark: SparkSession, jobs: int) -> DataFrame:
-    """Orders: a number, an address and an amount, with the number as the job's id."""
+    """Orders with a number, an address and an amount. The number is the job's id."""
     number = F.col("id")
     return spark.range(jobs).select(
         F.concat(F.lit("order-"), number).alias("_id"),

@@ -1,4 +1,4 @@
-"""What is measured, each in a fresh place and in processes of the contender's own."""
+"""The measurements. Each uses a new store, and runs in the contender's own processes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bench.drive import Unsupported, run, started
 from bench.places import Place, place
 from bench.roster import Contender
 
-FIRST = 5_000  # of a backlog
-REQUEST_CONCURRENCY = 10
+FIRST = 5_000  # jobs of a backlog that are drained
+REQUEST_CONCURRENCY = 10  # of the worker that serves requests
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """How a contender is measured now: `n` operations."""
+    """One measurement of a contender, with `n` operations."""
 
     contender: Contender
     n: int
@@ -31,14 +31,14 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """`take` gives one value per row: rates per second are better when higher, everything else when lower."""
+    """`take` returns one value per row. Higher is better for /s, lower for all other units."""
 
     key: str
     rows: tuple[tuple[str, str], ...]  # (title, unit)
     take: Callable[[Session, Place], tuple[float, ...]]
-    probe: int  # the n of the first, uncounted run, from which the others follow
-    most: int
-    fixed: bool = False  # n is `probe`, whatever the speed
+    probe: int  # n of the first run, which does not count; its rate determines n of the others
+    max_n: int
+    fixed: bool = False  # n is always `probe`
 
 
 def _enqueue(mode: str) -> Callable[[Session, Place], tuple[float, ...]]:
@@ -52,10 +52,12 @@ def _enqueue(mode: str) -> Callable[[Session, Place], tuple[float, ...]]:
 def _drain(
     concurrency: int, backlog: int | None = None
 ) -> Callable[[Session, Place], tuple[float, ...]]:
-    """Jobs per second of one worker process, from its first handler call on. With a backlog: over its first part."""
+    """Jobs per second of one worker process, from its first handler call on.
+
+    With a backlog, only its first jobs are drained."""
 
     def take(session: Session, where: Place) -> tuple[float, ...]:
-        # A tenth more than is timed: the end of the line, with ever fewer jobs at once, is not what is measured.
+        # 10 % more jobs than are timed, because the last jobs of a queue do not fill all slots.
         fill, target = (
             (backlog, FIRST) if backlog else (session.n + session.n // 10 + concurrency, session.n)
         )
@@ -76,7 +78,7 @@ def _fill(session: Session, where: Place, n: int) -> None:
 
 
 def _request(session: Session, where: Place) -> tuple[float, ...]:
-    """Round trips one after another, with an idle worker waiting in a process of its own."""
+    """Round trips, one at a time, with an idle worker in another process."""
     if not where.shared:
         return percentiles(session.run(where, do="request", n=session.n)["ms"])
     work = {"do": "work", "concurrency": REQUEST_CONCURRENCY, "target": 0}
@@ -85,22 +87,22 @@ def _request(session: Session, where: Place) -> tuple[float, ...]:
             return percentiles(session.run(where, do="request", n=session.n)["ms"])
         except Exception:
             if worker.process.poll() is not None:
-                worker.answer(1)  # says why the worker is gone
+                worker.answer(1)  # raises an error that says why the worker ended
             raise
 
 
 def percentiles(ms: list[float]) -> tuple[float, float]:
-    """p50 and p99."""
+    """The 50th and the 99th percentile."""
     ordered = sorted(ms)
     return ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
 
 
 def _bytes(session: Session, where: Place) -> tuple[float, ...]:
-    """What one more waiting job takes, with a payload of 100 characters."""
+    """The bytes that one more waiting job takes, with a payload of 100 characters."""
     _fill(session, where, 1000)
     before = where.bytes_used()
     if before is None:
-        raise Unsupported("the store does not say")
+        raise Unsupported("the store does not report its size")
     _fill(session, where, session.n)
     return (((where.bytes_used() or 0) - before) / session.n,)
 
@@ -111,32 +113,32 @@ def _rate(
     take: Callable[[Session, Place], tuple[float, ...]],
     *,
     probe: int,
-    most: int,
+    max_n: int,
 ) -> Measure:
-    return Measure(key=key, rows=((title, "/s"),), take=take, probe=probe, most=most)
+    return Measure(key=key, rows=((title, "/s"),), take=take, probe=probe, max_n=max_n)
 
 
 def backlog(key: str, waiting: int) -> Measure:
-    """The first part of a long line."""
+    """Drain the first jobs of a large backlog."""
     title = f"drain of the first {FIRST:,} of {waiting:,}"
     return Measure(
-        key=key, rows=((title, "/s"),), take=_drain(100, waiting), probe=1, most=1, fixed=True
+        key=key, rows=((title, "/s"),), take=_drain(100, waiting), probe=1, max_n=1, fixed=True
     )
 
 
 _ALL = (
-    _rate("one", "enqueue one by one", _enqueue("one"), probe=500, most=50_000),
-    _rate("concurrent", "enqueue concurrently", _enqueue("concurrent"), probe=1000, most=100_000),
-    _rate("bulk", "enqueue in bulk", _enqueue("bulk"), probe=2000, most=300_000),
-    _rate("drain1", "drain, concurrency 1", _drain(1), probe=300, most=30_000),
-    _rate("drain10", "drain, concurrency 10", _drain(10), probe=500, most=100_000),
-    _rate("drain100", "drain, concurrency 100", _drain(100), probe=1000, most=100_000),
+    _rate("one", "enqueue one by one", _enqueue("one"), probe=500, max_n=50_000),
+    _rate("concurrent", "enqueue concurrently", _enqueue("concurrent"), probe=1000, max_n=100_000),
+    _rate("bulk", "enqueue in bulk", _enqueue("bulk"), probe=2000, max_n=300_000),
+    _rate("drain1", "drain, concurrency 1", _drain(1), probe=300, max_n=30_000),
+    _rate("drain10", "drain, concurrency 10", _drain(10), probe=500, max_n=100_000),
+    _rate("drain100", "drain, concurrency 100", _drain(100), probe=1000, max_n=100_000),
     Measure(
         key="request",
         rows=(("request/response p50", "ms"), ("request/response p99", "ms")),
         take=_request,
         probe=500,
-        most=500,
+        max_n=500,
         fixed=True,
     ),
     backlog("backlog10k", 10_000),
@@ -146,7 +148,7 @@ _ALL = (
         rows=(("memory or disk per waiting job", "B"),),
         take=_bytes,
         probe=20_000,
-        most=20_000,
+        max_n=20_000,
         fixed=True,
     ),
 )

@@ -1,4 +1,7 @@
-"""docs/benchmarks.md and its plots, from saved runs: python -m bench.page out/bench/sqlite.json out/bench/valkey.json"""
+"""Write docs/benchmarks.md and its plots from saved runs.
+
+python -m bench.page out/bench/sqlite.json out/bench/valkey.json
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,20 @@ STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #24292f }
   .title { font-weight: 600 }
   .peer { fill: #9aa7b4 } .ours { fill: #1f6feb }
-  @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .peer { fill: #57606a } .ours { fill: #58a6ff } }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3 } .peer { fill: #57606a } .ours { fill: #58a6ff }
+  }
 """
 
 
 def page(runs: list[Results]) -> str:
-    """The whole page. Every number on it is out of a saved run."""
+    """The whole page. Every number comes from a saved run."""
     parts = [
         "# Benchmarks",
         "<!-- Written by `python -m bench.page` from saved runs. Run those again, then this. -->",
         "These tables compare jobq with other job queues on one machine.\n"
-        "[bench/README.md](../bench/README.md) says how we measure, which libraries take part, and\n"
+        "[bench/README.md](../bench/README.md) says how we measure, "
+        "which libraries take part, and\n"
         "with which settings. ×n means n times as good as the baseline; for ms and B, less is\n"
         "better. A dash means that the library has no such feature.",
     ]
@@ -52,9 +58,10 @@ def _head(run: Results) -> str:
     machine, day = run.machine, datetime.fromisoformat(run.began).strftime("%d %B %Y")
     counted = max((len(cell.values) for cell in run.cells.values()), default=0)
     return (
-        f"## {run.suite}\n\n{day}, commit `{run.commit}`: {machine['cpu']}, {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB, "
-        f"{machine['system']}, Python {machine['python']}, event loop {run.loop}, load at start {machine['load_at_start']}. "
+        f"## {run.suite}\n\n{day}, commit `{run.commit}`: {machine['cpu']}, "
+        f"{machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"{machine['system']}, Python {machine['python']}, event loop {run.loop}, "
+        f"load at start {machine['load_at_start']}. "
         f"Medians of {counted} interleaved runs. Baseline: {run.baseline}."
     )
 
@@ -92,7 +99,7 @@ def _versions(run: Results) -> str:
 
 
 def plot(run: Results) -> str:
-    """Bars, one panel per row, best on top; readable in light and dark."""
+    """A bar chart per row, with the best value on top. Adapts to light and dark mode."""
     panels, y = [], 0
     for row in PLOTTED:
         values = {
@@ -101,19 +108,23 @@ def plot(run: Results) -> str:
         if values:
             panels.append(_panel(row, values, run.units[row], y))
             y += 40 + len(values) * (BAR + GAP)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" role="img" aria-label="{escape(run.suite)}">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" role="img" '
+        f'aria-label="{escape(run.suite)}">'
+    )
     return f"{head}\n<style>{STYLE}</style>\n" + "\n".join(panels) + "\n</svg>\n"
 
 
 def _panel(title: str, values: dict[str, float], unit: str, top: int) -> str:
     lines = [f'<text class="title" x="0" y="{top + 18}">{escape(title)}</text>']
-    room, most = WIDTH - NAMES - NUMBERS, max(values.values())
+    room, highest = WIDTH - NAMES - NUMBERS, max(values.values())
     for n, (name, value) in enumerate(sorted(values.items(), key=lambda pair: -pair[1])):
-        y, length = top + 28 + n * (BAR + GAP), max(1.0, value / most * room)
+        y, length = top + 28 + n * (BAR + GAP), max(1.0, value / highest * room)
         kind = "ours" if name.startswith("jobq") else "peer"
         lines += [
             f'<text x="{NAMES - 8}" y="{y + 14}" text-anchor="end">{escape(name)}</text>',
-            f'<rect class="{kind}" x="{NAMES}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2"/>',
+            f'<rect class="{kind}" x="{NAMES}" y="{y}" '
+            f'width="{length:.1f}" height="{BAR}" rx="2"/>',
             f'<text x="{NAMES + length + 6:.1f}" y="{y + 14}">{number(value, unit)}</text>',
         ]
     return "\n".join(lines)

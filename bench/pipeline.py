@@ -1,14 +1,14 @@
-"""What the pipeline costs, in one session and on the same events, so that ratios can be compared whatever else the machine does.
+"""What does the pipeline cost, compared with Spark jobs that only copy the same events?
 
-    python -m bench.pipeline --events 1000000 --events 10000000      `run --once` from files against bare Spark jobs that only
-                                                                     copy the same source to Parquet, and the audit
-    python -m bench.pipeline --events 1000000 --kafka                the same through a Kafka started here
-    python -m bench.pipeline --events 3000000 --stages               and what each of Spark's stages took
-    python -m bench.pipeline --load 1000000                          df.write.format("jobq") into a Valkey started here,
-                                                                     against enqueue_many of the same jobs
+    python -m bench.pipeline --events 1000000 --events 10000000   from files, in two sizes
+    python -m bench.pipeline --events 1000000 --kafka             from a Kafka started here
+    python -m bench.pipeline --events 3000000 --stages            with the times of Spark's stages
+    python -m bench.pipeline --load 1000000                       format("jobq") compared with
+                                                                  enqueue_many, on Valkey
 
-CPU seconds are those of Spark's process, and the peak is its resident memory. A bare copy is made in two ways: the lines as
-they are, and parsed, which is the least that a table with columns costs.
+It measures `run --once`, the audit, and two copies to Parquet: of the lines as they are, and
+parsed, which is the least that a table with columns costs. All run in one session, so ratios can be
+compared on a busy machine. CPU seconds and the peak of resident memory are those of Spark.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from jobq.pipeline.sources import open_source
 from jobq.pipeline.synthetic import EVENTS_PER_JOB, Plan, write
 from jobq.pipeline.transforms.parse import WIRE, from_json_lines
 
-WARM_UP = 50_000  # events of a first pass that is not reported
+WARM_UP = 50_000  # events of a first pass, which is not reported
 
 Line = dict[str, Any]
 
 
 class Meter:
-    """Time, CPU time and peak memory of the Spark process."""
+    """Measures time, CPU time and peak memory of the Spark process."""
 
     def __init__(self, spark: SparkSession) -> None:
         gateway: Any = spark.sparkContext._gateway
@@ -66,7 +66,7 @@ class Meter:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def measure(self, name: str, events: int, work: Callable[[], object]) -> Line:
-        """Do it and say what it took."""
+        """Call `work` and return its costs."""
         self.peak = 0
         began, cpu = time.monotonic(), self._cpu()
         work()
@@ -83,7 +83,7 @@ class Meter:
 def bench(
     spark: SparkSession, meter: Meter, source: str, folder: Path, events: int, rounds: int
 ) -> list[Line]:
-    """All lines of one source: of several rounds, the medians."""
+    """Take all measurements of one source. Returns the medians of the rounds."""
     opened = open_source(source)
     lake = folder / "lake"
 
@@ -141,7 +141,7 @@ def _copies(spark: SparkSession, source: str, folder: Path) -> dict[str, Callabl
 
 
 def to_kafka(address: str, topic: str, folder: Path) -> None:
-    """The events of the folder, as the relay would send them."""
+    """Send the events of a folder to Kafka, as the relay does."""
     from confluent_kafka import Producer
 
     settings = {
@@ -169,7 +169,7 @@ def to_kafka(address: str, topic: str, folder: Path) -> None:
 
 
 def show(lines: list[Line]) -> None:
-    """As a table, with ratios to the copies."""
+    """Print the results, with ratios to the copies."""
     copies = [line for line in lines if line["what"].startswith("copy")]
     for line in lines:
         rate = int(line["events"] / line["s"])
@@ -184,7 +184,7 @@ def show(lines: list[Line]) -> None:
 
 
 def show_growth(lines: list[Line]) -> None:
-    """Time per event of `run --once` and `audit` at each size, against the smallest."""
+    """Print the time per event at each size, relative to the smallest size."""
     for what in ("copy (parsed)", "run --once", "audit"):
         sizes = sorted(
             (line for line in lines if line["what"] == what), key=lambda line: line["events"]
@@ -203,7 +203,7 @@ def show_growth(lines: list[Line]) -> None:
 def through_kafka(
     spark: SparkSession, meter: Meter, made: str, work: Path, count: int, rounds: int
 ) -> list[Line]:
-    """The same from a topic."""
+    """Take all measurements from a Kafka topic."""
     from tests.kafka import Kafka
 
     kafka = Kafka(work / "kafka").start()
@@ -215,44 +215,55 @@ def through_kafka(
 
 
 def events_of(folder: Path, size: int) -> tuple[Path, int]:
-    """A folder with about that many events, made if it is not there, and how many they are."""
+    """A folder with about `size` events, and their exact number. Creates it if necessary."""
     made = folder / f"events-{size}"
     if not made.exists():
-        beside = folder / f"making-{size}"
-        shutil.rmtree(beside, ignore_errors=True)
+        unfinished = folder / f"making-{size}"
+        shutil.rmtree(unfinished, ignore_errors=True)
         write(
             Plan(jobs=int(size / EVENTS_PER_JOB), log=f"s{size}"),
-            beside,
+            unfinished,
             files=max(4, size // 1_000_000),
         )
-        beside.rename(made)
+        unfinished.rename(made)
     return made, sum(1 for file in made.glob("*.jsonl") for _ in file.open("rb"))
 
 
 def main() -> None:
-    """See the module."""
+    """Parse the options and run the benchmarks."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument(
-        "--events", type=int, action="append", default=[], help="size; may be repeated"
+        "--events",
+        type=int,
+        action="append",
+        default=[],
+        help="number of events; repeat for several",
     )
     options.add_argument(
         "--load",
         type=int,
         action="append",
         default=[],
-        help="jobs to load into Valkey; may be repeated",
+        help="number of jobs to load into Valkey; repeat for several",
     )
     options.add_argument(
-        "--rounds", type=int, default=1, help="of every measurement; medians are shown"
+        "--rounds",
+        type=int,
+        default=1,
+        help="rounds of every measurement (%(default)s); prints medians",
     )
-    options.add_argument("--kafka", action="store_true", help="through a Kafka started here")
-    options.add_argument("--stages", action="store_true", help="also what each stage took")
-    options.add_argument("--master", default="local[*]")
-    options.add_argument("--memory", default="3g", help="heap of the Spark driver")
-    options.add_argument("--folder", type=Path, help="work here, and keep the events that are made")
-    options.add_argument("--out", type=Path, help="also as JSON")
+    options.add_argument(
+        "--kafka", action="store_true", help="read from a Kafka that is started here"
+    )
+    options.add_argument(
+        "--stages", action="store_true", help="also print the times of Spark's stages"
+    )
+    options.add_argument("--master", default="local[*]", help="Spark master (%(default)s)")
+    options.add_argument("--memory", default="3g", help="heap of the Spark driver (%(default)s)")
+    options.add_argument("--folder", type=Path, help="working folder, which keeps the events")
+    options.add_argument("--out", type=Path, help="also write the results to this file, as JSON")
     given = options.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="jobq-bench-"))
     sizes = given.events or ([] if given.load else [1_000_000])

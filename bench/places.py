@@ -1,4 +1,4 @@
-"""Where jobs are kept during one measurement: made anew for each, gone afterwards, so that nothing is left of the one before."""
+"""The stores of measurements. Each measurement gets a new one, which is removed afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scripts.ports import free_port
 
 
 class Place:
-    """A fresh store. `url` is what its adapters are told; `shared` says whether processes can meet there."""
+    """A new store. `shared` says whether several processes can use it."""
 
     shared = True
 
@@ -22,7 +22,7 @@ class Place:
         self.url = url
 
     def bytes_used(self) -> int | None:
-        """What the store holds now, or None where that cannot be asked."""
+        """The size of the store in bytes, or None if it is unknown."""
         return None
 
 
@@ -36,7 +36,7 @@ class SqliteFile(Place):
         self.folder = folder
 
     def bytes_used(self) -> int:
-        """The files on disk. Every process has left, so what SQLite keeps for readers has been folded in."""
+        """The size of the files. All processes have ended, so the WAL has been checkpointed."""
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
 
@@ -51,7 +51,7 @@ class Valkey(Place):
 
 @contextmanager
 def place(kind: str, url: str) -> Iterator[Place]:
-    """A fresh place. `url` may name {folder} or {port}."""
+    """Create a store. `url` may contain {folder} or {port}."""
     if kind == "memory":
         yield Memory(url)
     elif kind == "sqlite":
@@ -60,13 +60,13 @@ def place(kind: str, url: str) -> Iterator[Place]:
     elif kind == "valkey":
         with valkey_server() as port:
             yield Valkey(url.format(port=port), port)
-    else:  # a store somebody runs already: measured as it is, and not emptied
+    else:  # an existing store, which is not emptied
         yield Place(url)
 
 
 @contextmanager
 def valkey_server() -> Iterator[int]:
-    """A valkey-server of our own on a free port, without persistence, as the peers' quick starts run it."""
+    """Run a valkey-server without persistence, as the quick starts of most libraries do."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
         flags = [
@@ -87,7 +87,7 @@ def valkey_server() -> Iterator[int]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            _until_it_answers(port)
+            _wait_for_reply(port)
             yield port
         finally:
             server.kill()
@@ -103,7 +103,7 @@ def valkey_binary() -> str:
 
 
 def ask(port: int, command: str) -> str:
-    """One inline command over a connection of its own; no driver is needed for that."""
+    """Send one inline command over a new connection, which needs no driver."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         connection.sendall(f"{command}\r\n".encode())
         with connection.makefile("rb") as reply:
@@ -111,7 +111,7 @@ def ask(port: int, command: str) -> str:
             return reply.read(int(head[1:])).decode() if head.startswith("$") else head
 
 
-def _until_it_answers(port: int, timeout: float = 10) -> None:
+def _wait_for_reply(port: int, timeout: float = 10) -> None:
     deadline = time.monotonic() + timeout
     while True:
         try:

@@ -1,4 +1,4 @@
-"""One table: a row per measurement, a column per contender, with ratios against the baseline."""
+"""The table: a row per measurement, a column per contender, with ratios to the baseline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.results import Results
 
 
 def number(value: float, unit: str) -> str:
-    """Three significant figures are more than a benchmark knows."""
+    """Format a value with its unit."""
     if unit == "ms":
         return f"{value:.2f} ms"
     if unit == "B":
@@ -17,12 +17,13 @@ def number(value: float, unit: str) -> str:
 
 
 def table(results: Results) -> Table:
-    """What people look at. ×: better than the baseline by that factor, whichever way the unit goes."""
+    """Build the table. ×n means n times as good as the baseline, for every unit."""
     runs = max((len(cell.values) for cell in results.cells.values()), default=0)
     made = Table(
         title=f"{results.suite}: medians of {runs} interleaved runs",
         caption=f"×n: n times as good as {results.baseline} (for ms and B, less is better). "
-        f"{results.machine['cpu']}, {results.machine['cores']} cores, {results.began}, commit {results.commit}.",
+        f"{results.machine['cpu']}, {results.machine['cores']} cores, {results.began}, "
+        f"commit {results.commit}.",
         title_justify="left",
         caption_justify="left",
     )

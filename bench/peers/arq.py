@@ -1,6 +1,7 @@
-"""arq: hiredis, results kept for its default hour, no log line per job.
+"""arq with hiredis. Results are stored for an hour, its default. Jobs are not logged.
 
-Its worker polls every half second by default; 1 ms keeps request/response from measuring the poll alone.
+Its worker polls every half second by default. The interval is 1 ms here, because otherwise
+request/response would only measure the interval.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Celery: Redis broker and result backend, one worker process with a pool of threads (`solo` at concurrency 1),
-no gossip, mingle, heartbeat or events, prefetch as its optimising guide says for short tasks."""
+"""Celery with a Redis broker and result backend.
+
+One worker process with a pool of threads (`solo` at concurrency 1), without gossip, mingle,
+heartbeat and events. The prefetch is what its optimizing guide recommends for short tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dramatiq: its Redis broker and result backend, one process with threads; a prefetch of 100."""
+"""dramatiq with its Redis broker and result backend: one process with threads, prefetch 100."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import sys
 import threading
 
-os.environ["dramatiq_queue_prefetch"] = "100"  # the default of two per thread idles between fetches
+os.environ["dramatiq_queue_prefetch"] = (
+    "100"  # with the default, 2 per thread, threads are idle between fetches
+)
 
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker

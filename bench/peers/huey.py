@@ -1,8 +1,11 @@
-"""huey on SQLite as SqliteHuey sets it up: WAL and a sync per commit, its own consumer with threads. What it acknowledges
-survives a power cut, as with jobq's `?synchronous=full`. The variant `nosync` never syncs (fsync=False): its fastest,
-and less safe than jobq's default, since a power cut may damage the file.
+"""huey on SQLite, with the defaults of SqliteHuey: WAL, and a sync per commit.
 
-Its consumer polls; 5 ms without backoff keeps request/response from measuring the poll alone.
+Acknowledged jobs survive a power cut, as with jobq's `?synchronous=full`. The variant `nosync`
+never syncs (fsync=False). It is the fastest, and less safe than jobq's default: a power cut may
+damage the file.
+
+Its consumer runs with threads and polls. The interval is 5 ms without backoff, because otherwise
+request/response would only measure the interval.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""jobq through its public API, on any store. memory:// lives in one process, so there the producer works as well."""
+"""jobq's public API, on any store. With memory://, the worker runs in the producer's process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class Jobq(AsyncAdapter):
         return await noop.enqueue(PAYLOAD)
 
     async def bulk(self, n: int) -> None:
-        await noop.enqueue_many((PAYLOAD,) for _ in range(n))  # in calls of 1,000, as it chooses
+        await noop.enqueue_many(
+            (PAYLOAD,) for _ in range(n)
+        )  # jobq splits this into calls of 1,000
 
     async def request(self) -> object:
         return await noop.options(call_timeout=30).call(PAYLOAD)

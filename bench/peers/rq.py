@@ -1,4 +1,6 @@
-"""RQ: SimpleWorker (no fork per job, its fastest) with JSON; one process runs one job at a time, so only concurrency 1."""
+"""RQ with its fastest worker, SimpleWorker (no fork per job), and JSON.
+
+A process runs one job at a time, so only concurrency 1 is measured."""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Rq(SyncAdapter):
         return self.queue.enqueue(NOOP, PAYLOAD).latest_result(timeout=30)
 
     def work(self, concurrency: int) -> None:
-        if concurrency > 1 and counter.target:  # a drain; for request/response any worker will do
+        if (
+            concurrency > 1 and counter.target
+        ):  # a drain; request/response works with any concurrency
             raise Unsupported("one job at a time per process")
         logging.getLogger("rq").setLevel(logging.ERROR)
         SimpleWorker([self.queue], connection=self.redis, serializer=JSONSerializer).work(

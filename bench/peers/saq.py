@@ -1,6 +1,7 @@
-"""SAQ: its Redis queue with hiredis; results kept for its default ttl.
+"""SAQ with its Redis queue and hiredis. Results are stored for its default ttl.
 
-`apply` polls for the result every half second by default; 1 ms keeps request/response from measuring the poll alone."""
+`apply` polls for the result every half second by default. The interval is 1 ms here, because
+otherwise request/response would only measure the interval."""
 
 from __future__ import annotations
 

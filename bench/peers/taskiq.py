@@ -1,4 +1,6 @@
-"""taskiq on the broker of its quick start, Redis streams with acknowledgement (variant `list`: without); results kept."""
+"""taskiq with the broker of its quick start: Redis streams, with acknowledgement.
+
+The variant `list` uses the list broker, which does not acknowledge. Results are stored."""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from bench.adapter import PAYLOAD, RESULT, AsyncAdapter, main, tick
 
 COMMAND = json.loads(sys.argv[1])
 URL = COMMAND["url"]
-# From "0": the default "$" would skip what was sent before the worker started.
+# "0" is the start of the stream. The default, "$", would skip jobs sent before the worker started.
 broker = (
     ListQueueBroker(URL)
     if COMMAND.get("variant") == "list"

@@ -104,7 +104,7 @@ def test_a_measurement_runs_for_real(key: str, contender: str) -> None:
 
 def test_a_program_that_falls_over_is_named_with_its_last_words() -> None:
     broken = Contender(name="broken", module="no_such_peer", place="memory", url="memory://")
-    with pytest.raises(Failed, match=r"broken enqueue: ended without an answer\n.*no_such_peer"):
+    with pytest.raises(Failed, match=r"broken enqueue: ended without a reply\n.*no_such_peer"):
         list(values(MEASURES["one"], broken, n=1, loop="asyncio", versions={}))
 
 
