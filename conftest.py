@@ -10,7 +10,7 @@ from tests.places import embedded, valkey  # noqa: F401 (importing them register
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--store NAME` (repeatable) chooses the stores of the contract suite; so does JQ_TEST_STORES=name,name."""
+    """`--store NAME`, repeatable, chooses the stores to test. JQ_TEST_STORES=name,name does too."""
     parser.addoption(
         "--store",
         action="append",

@@ -1,5 +1,4 @@
-"""Each test runs on a memory store and on a SQLite file, or on what `--store` names: memory,
-sqlite, valkey."""
+"""Each test runs on a memory store and a SQLite file, or on the stores that `--store` names."""
 
 from __future__ import annotations
 

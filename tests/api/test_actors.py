@@ -1,5 +1,4 @@
-"""`as_actor`: who did it is in the events; and `follow=False`, which reads them up to now and
-ends."""
+"""`as_actor` records who did something in the events. `follow=False` reads them up to now."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Batch tasks from the user's side: one call for many jobs, each with its own arguments, result and
-fate."""
+"""Batch tasks: one call handles many jobs, and each has its own arguments, result and state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Failed jobs: kept where they are, and copied to another queue where one is declared. And calls to
-many queues at once."""
+"""Failed jobs stay in their queue and are copied to a dead-letter queue. Also: broadcasts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Events: replay from any point, then live, and a position in the middle of a batch loses
-nothing."""
+"""Events replay from any position, then arrive live. A position inside a batch loses nothing."""
 
 from __future__ import annotations
 

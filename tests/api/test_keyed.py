@@ -1,5 +1,4 @@
-"""Keyed queues from the user's side: order and fairness by key, and a mode that everybody agrees
-on."""
+"""Keyed queues: order and fairness by key, and one mode that every process must agree on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`max_stalls` from the user's side: of a task it stays with the workers, per call it goes with the
-job."""
+"""`max_stalls`: set on a task, it lives in worker code; set per call, it is stored with the job."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobq import Queue, State, Unique, testing
 
 
-async def test_each_call_restarts_the_wait_of_a_debounced_job_which_runs_once_with_the_newest() -> (
+async def test_each_call_restarts_the_wait_of_a_debounced_job_which_runs_once_with_the_last() -> (
     None
 ):
     queue = Queue("docs", "memory://debounce")

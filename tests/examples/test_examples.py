@@ -1,4 +1,4 @@
-"""Every example runs by itself, and every excerpt in the guide is word for word out of an example."""
+"""Every example runs by itself, and every excerpt in the guide is copied from an example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The same lake as Delta tables, broken off in the middle of a batch. Here because Delta's own bookkeeping takes minutes."""
+"""The lake as Delta tables, interrupted in the middle of a batch.
+
+A fault test, because Delta's own bookkeeping takes minutes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end-to-end drill in its long form: every part is killed again and again while jobs come and go."""
+"""The long end-to-end drill: every process is killed several times while jobs come and go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each test runs on a memory store, a SQLite file and a Valkey, or on what `--store` names of these."""
+"""Each test runs on memory, a SQLite file and a Valkey, or on those of them `--store` names."""
 
 from __future__ import annotations
 

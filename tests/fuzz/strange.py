@@ -1,4 +1,4 @@
-"""Values that people and programs hand in by mistake, and some that are fine: what fuzzed calls are made of."""
+"""The values of fuzzed calls: what people and programs pass by mistake, and some valid ones."""
 
 from __future__ import annotations
 

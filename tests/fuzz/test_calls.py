@@ -1,6 +1,7 @@
-"""Fuzzed calls of the public API: each succeeds or raises an error of jobq, and none harms its neighbours.
+"""Fuzzed calls of the public API.
 
-`make test` makes a few thousand per store. `make fuzz` makes 100,000 (JQ_FUZZ_CALLS), on the stores that --store names.
+Each call succeeds or raises a jobq error, and none affects the calls beside it. `make test` makes a
+few thousand calls per store, `make fuzz` 100,000 (JQ_FUZZ_CALLS).
 """
 
 from __future__ import annotations

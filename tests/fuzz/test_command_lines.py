@@ -1,6 +1,7 @@
-"""Fuzzed command lines of jq-ctl, in this process: each ends with an exit code and a sentence, never with a traceback.
+"""Fuzzed command lines of jq-ctl, run in this process.
 
-The commands and their options come from the command tree itself, so that a new one is fuzzed without being listed here.
+Each ends with an exit code and a sentence, never with a traceback. Commands and options come from
+the command tree, so a new command is fuzzed without being listed here.
 `make fuzz` runs 10,000 (JQ_FUZZ_LINES).
 """
 
@@ -89,7 +90,7 @@ def commands(
 
 
 def line(random: Random, path: tuple[str, ...], command: click.Command) -> list[str]:
-    """A line that names this command, with some options and arguments that fit, and some that do not."""
+    """A line for this command with some valid options and arguments, and some invalid ones."""
     words = list(path)
     for parameter in command.params:
         if isinstance(parameter, click.Argument):

@@ -1,1 +1,1 @@
-"""The pair matrix: every two features of a job, on every kind of queue, with the same story on every store."""
+"""The pair matrix: every two features of a job, on every kind of queue and on every store."""

@@ -26,7 +26,8 @@ class Stand:
 
 
 def check_order(scene: Scene) -> None:
-    """Priority first, then the moment of becoming waiting; recovered jobs keep their place; lifo goes in front."""
+    """Order: by priority, then by when a job became waiting. Recovered jobs keep their place, and
+    lifo jobs go to the front."""
     waiting: dict[str, Stand] = {}
     places: dict[str, int] = {}
     for n, event in enumerate(scene.events, 1):
@@ -57,10 +58,10 @@ def _check_start(scene: Scene, event: EventRecord, stand: Stand, waiting: dict[s
     for job, other in waiting.items():
         if other.line[0] != key:
             continue
-        told = f"{scene.short(event.job)} started before {scene.short(job)}"
-        assert other.line[1] <= priority, f"{told}, which has a higher priority"
+        what_happened = f"{scene.short(event.job)} started before {scene.short(job)}"
+        assert other.line[1] <= priority, f"{what_happened}, which has a higher priority"
         assert other.line[1] < priority or other.place > stand.place, (
-            f"{told}, which was in front of it"
+            f"{what_happened}, which was in front of it"
         )
 
 
@@ -83,7 +84,7 @@ def check_limits(scene: Scene) -> None:
 
 
 def check_rates(scene: Scene) -> None:
-    """Every start was allowed by the queue's rate and by its key's, by the arithmetic of core/limits.py."""
+    """core/limits.py allows every start under the rates of the queue and of the key."""
     for rate, per_key in ((scene.limits.rate, False), (scene.limits.key_rate, True)):
         if rate is not None:
             _check_rate(scene, rate, per_key=per_key)
@@ -102,7 +103,7 @@ def _check_rate(scene: Scene, rate: RateData, *, per_key: bool) -> None:
 
 
 def check_counters(scene: Scene) -> None:
-    """attempt goes up by one with each start, in all lives; only a failed run counts as a failure."""
+    """`attempt` counts every start, in all lives. Only failed runs count as failures."""
     starts = [e.attempt for e in scene.of_subject() if e.kind is Kind.STARTED]
     assert starts == list(range(1, len(starts) + 1)), f"attempts: {starts}"
     assert [lease.attempt for lease in scene.leases] == starts, (

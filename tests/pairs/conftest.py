@@ -20,7 +20,8 @@ from tests.pairs.matrix import Scenario, pairs
 from tests.pairs.scene import Scene
 
 DEFAULT = ("memory", "sqlite", "valkey")
-SCENES = 8  # that share a place: opening one costs as much as a scene, and each queue in it makes upkeep slower
+SCENES = 8
+"""Scenes that share a store. Opening one costs as much as a scene; each queue slows its upkeep."""
 
 
 class Stage:
@@ -149,6 +150,7 @@ def pytest_terminal_summary(
     kinds = len({scenario.kind for scenario in found})
     terminalreporter.section("the pair matrix", sep="=")
     terminalreporter.line(
-        f"{len(FEATURES)} features, {len(FEATURES) * (len(FEATURES) - 1) // 2} pairs, {kinds} kinds of queues: "
-        f"{len(found):,} scenarios ({refused} of them refused), on {', '.join(chosen(config))}"
+        f"{len(FEATURES)} features, {len(FEATURES) * (len(FEATURES) - 1) // 2} pairs, "
+        f"{kinds} kinds of queues: {len(found):,} scenarios ({refused} of them refused), "
+        f"on {', '.join(chosen(config))}"
     )

@@ -22,7 +22,9 @@ End = Callable[["Scene", Lease], Awaitable[AnyOutcome | None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of the subject before its last one. `end` returns the outcome; None loses the lease. `then` lets the job go on."""
+    """A run of the subject before its last one.
+
+    `end` returns the outcome, or None to lose the lease. `then` lets the job continue."""
 
     end: End
     then: Step | None = None
@@ -57,7 +59,7 @@ class Feature:
     holds: Callable[[Scene], None] = lambda scene: None
 
     def phases(self) -> frozenset[str]:
-        """The phases in which the feature acts: two features that share one are played in both orders."""
+        """The phases in which the feature acts. Features that share one play in both orders."""
         acting = {
             name
             for name in ("before", "pending", "ripe", "running", "between", "after")

@@ -109,7 +109,7 @@ def _rated(kind: Kind) -> Mapping[str, Any]:
 
 
 def _paid(kind: Kind) -> Mapping[str, Any]:
-    """The bucket pays for the key where there are keys: so it stands beside a window of the queue."""
+    """On a keyed queue the bucket limits the key, beside a window that limits the queue."""
     return {"key_rate": BUCKET} if kind.endswith("keyed") else {"rate": BUCKET}
 
 
@@ -210,7 +210,7 @@ async def _ask_it_to_stop(scene: Scene, lease: Lease) -> None:
 
 
 def _stopped(scene: Scene) -> None:
-    """If it then succeeds it stays completed; anything else ends as cancelled, with this very run."""
+    """A run that then succeeds stays completed. Any other end makes the job cancelled at once."""
     if not scene.memory.get("asked"):
         return
     last = scene.of_subject(life=0)[-1]
@@ -299,7 +299,8 @@ async def _let_it_go(scene: Scene) -> None:
 
 
 async def _join_a_batch(scene: Scene) -> None:
-    """Mates are claimed by the same call as the subject and settled by the same one, as a batch task's worker does."""
+    """One call claims the subject with its batch and one settles them, as a worker does for a batch
+    task."""
     await scene.put("batch-a", priority=scene.options.get("priority", 0))
     await scene.put("batch-b", priority=scene.options.get("priority", 0))
     scene.claim_size = 4
@@ -318,7 +319,7 @@ def _came_by_the_clock(scene: Scene) -> None:
     assert (first.kind, first.state) == (Happened.ACCEPTED, State.WAITING), (
         "a scheduled job is made when it fires, never delayed"
     )
-    assert scene.told[0] == "fired [True]" or "fired [True]" in scene.told
+    assert scene.recorded[0] == "fired [True]" or "fired [True]" in scene.recorded
 
 
 FEATURES: tuple[Feature, ...] = (

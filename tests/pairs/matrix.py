@@ -28,7 +28,7 @@ class Scenario:
 
     @property
     def refused(self) -> type[JobqError] | None:
-        """The error that the scenario must be refused with, in the order of the checks; None if it must play."""
+        """The error that must refuse the scenario, by the order of checks. None: it is valid."""
         names = {feature.name for feature in self.features}
         if self.kind == "partitioned" and names & QUEUE_WIDE:
             return ConfigError  # a limit of the whole queue needs one partition

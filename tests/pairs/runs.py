@@ -1,7 +1,8 @@
 """Features of a run: how it ends, and how the job goes on.
 
-Each run ends with the outcome that the engine would send: `Scene.outcome` calls the same pure function (`core.decide`) with
-what the handler raised. The engine's own part (calling handlers, timers, gathering batches) is tested in tests/engine.
+Each run ends with the outcome that the engine would send: `Scene.outcome` calls the same pure
+function (`core.decide`) with what the handler raised. tests/engine tests the engine's own part:
+calling handlers, timers and gathering batches.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def _had_its_child(scene: Scene) -> None:
 
 
 async def work_off(scene: Scene, id: str) -> None:
-    """Let a job of the subject's queue run, with those in front of it; the subject cannot start meanwhile."""
+    """Run a job of the subject's queue, and those before it. The subject cannot start meanwhile."""
     for _ in range(60):
         leases = await scene.desk.claim(1)
         for lease in leases:

@@ -62,14 +62,15 @@ class Scene:
         self.claim_size = 1
         self.mates: list[Lease] = []  # claimed together with the subject and settled with it
         self.leases: list[Lease] = []  # of the subject
-        self.told: list[str] = []  # what calls answered, in order
+        self.recorded: list[str] = []  # what calls answered, in order
         self.specs: dict[str, JobSpec] = {}  # what was put, by id
         self.events: list[EventRecord] = []  # of the queue, once the scene is over
         self.memory: dict[str, Any] = {}  # what a feature remembers from phase to phase
 
     @property
     def embedded(self) -> bool:
-        """Whether the store has queues of one partition only. It plays partitioned scenes there, to be compared with."""
+        """Whether the store has one partition per queue. It still plays the partitioned scenes,
+        so that other stores can be compared with it."""
         return self.store.url.startswith(("memory:", "sqlite:"))
 
     def _limits(self) -> Limits:
@@ -155,7 +156,7 @@ class Scene:
         fired = await self.store.fire(
             [Fire(queue=self.desk.queue, schedule="nightly", at_ms=at, next_ms=at + 3_600 * SECOND)]
         )
-        self.told.append(f"fired {fired}")
+        self.recorded.append(f"fired {fired}")
 
     async def live(self) -> None:
         """The runs of the subject: those the features ask for, then one that completes."""
@@ -288,7 +289,7 @@ class Scene:
         return self.desks[1]
 
     def name(self, name: str) -> str:
-        """An id of that name in the subject's partition: locks and order hold inside a partition."""
+        """An id of that name in the subject's partition, because locks hold within a partition."""
         home = partition_of(None, self.subject, PARTITIONS)
         return next(
             id for n in range(1000) if partition_of(None, id := f"{name}~{n}", PARTITIONS) == home
@@ -307,20 +308,19 @@ class Scene:
         return id
 
     async def note_put(self, results: Sequence[PutResult]) -> None:
-        """What a put answered belongs to the story."""
+        """Record what a put returned."""
         for result in results:
-            self.told.append(
-                f"put: {self.short(result.id)} {result.state} {'duplicate' if result.duplicate else 'new'}"
-            )
+            kind = "duplicate" if result.duplicate else "new"
+            self.recorded.append(f"put: {self.short(result.id)} {result.state} {kind}")
 
     async def command(self, command: AnyCommand) -> Altered:
         """What an operator does to a job, and what the store answered."""
         answer = await self.desk.altered(command)
-        self.told.append(f"{type(command).__name__} {self.short(command.job.id)}: {answer}")
+        self.recorded.append(f"{type(command).__name__} {self.short(command.job.id)}: {answer}")
         return answer
 
     def outcome(self, lease: Lease, end: End) -> AnyOutcome:
-        """What the engine makes of a run that ended like this: the same pure function, with the task's policy."""
+        """The outcome that the engine decides on for this end of a run, with the task's policy."""
         return decide(lease, end, retry=POLICY, now_ms=self.clock.now_ms, random=lambda: 0.5)
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────────
@@ -348,21 +348,23 @@ class Scene:
         return "subject" if id == self.subject else id.partition("~")[0]
 
     async def story(self) -> list[str]:
-        """What must not differ between stores: answers, what runs were given, and each job's events and end."""
-        lines = list(self.told)
+        """What must be equal on all stores: replies, what runs got, each job's events and end."""
+        lines = list(self.recorded)
         for n, lease in enumerate(self.leases, 1):
             given = [
                 (self.short(i.job.id), i.result, i.failure and (i.failure.reason, i.failure.type))
                 for i in lease.inputs
             ]
             lines.append(
-                f"run {n}: attempt {lease.attempt} failures {lease.failures} stalls {lease.stalls} life {lease.life} "
-                f"{lease.payload!r} saved {lease.saved!r} inputs {given} signals {lease.signals} asked {lease.cancel_asked}"
+                f"run {n}: attempt {lease.attempt} failures {lease.failures} "
+                f"stalls {lease.stalls} life {lease.life} {lease.payload!r} "
+                f"saved {lease.saved!r} inputs {given} signals {lease.signals} "
+                f"asked {lease.cancel_asked}"
             )
         for desk in self.desks:
             events = self.events if desk is self.desk else _of_jobs(await desk.events())
             for id in sorted({e.job for e in events}, key=self.short):
-                lines += [f"{self.short(id)}: {_told(e)}" for e in events if e.job == id]
+                lines += [f"{self.short(id)}: {_described(e)}" for e in events if e.job == id]
         return [*lines, f"subject: {_kept(await self.look())}"]
 
     async def clear_away(self) -> None:
@@ -381,11 +383,12 @@ def _of_jobs(events: list[EventRecord]) -> list[EventRecord]:
     return [event for event in events if event.job]
 
 
-def _told(event: EventRecord) -> str:
+def _described(event: EventRecord) -> str:
     error = event.error.partition(":")[0] if event.error else "-"
     return (
-        f"{event.kind} {event.previous or '-'} → {event.state} life {event.life} attempt {event.attempt} "
-        f"failures {event.failures} stalls {event.stalls} reason {event.reason or '-'} error {error}"
+        f"{event.kind} {event.previous or '-'} → {event.state} life {event.life} "
+        f"attempt {event.attempt} failures {event.failures} stalls {event.stalls} "
+        f"reason {event.reason or '-'} error {error}"
     )
 
 
@@ -397,4 +400,7 @@ def _kept(record: JobRecord | None) -> str:
         record.failure.type,
         record.failure.attempt,
     )
-    return f"kept as {record.state}, result {record.result!r}, failure {failure}, reason {record.reason}, saved {record.saved!r}"
+    return (
+        f"kept as {record.state}, result {record.result!r}, failure {failure}, "
+        f"reason {record.reason}, saved {record.saved!r}"
+    )

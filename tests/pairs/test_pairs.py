@@ -1,4 +1,7 @@
-"""Every two features of a job, on every kind of queue: both keep their promises, and every store tells the same story."""
+"""Every two features of a job, on every kind of queue.
+
+Both features keep their promises, and every store records the same events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The four unique modes. In every phase another job knocks with the subject's lock; its mode and the holder's state decide."""
+"""The four unique modes.
+
+In every phase another job asks for the subject's lock. Its mode and the holder's state decide.
+"""
 
 from __future__ import annotations
 
@@ -93,26 +96,28 @@ async def knock(scene: Scene) -> None:
         else None
     )
     met = holder and (holder.id, holder.state, holder.attempt)
-    told = f"{mode} met {met}: {result.id} {result.state}, duplicate={result.duplicate}"
+    what_happened = f"{mode} met {met}: {result.id} {result.state}, duplicate={result.duplicate}"
     if expected is None:  # the rules leave this open: the stores must agree all the same
         await _adopt(scene, lock, id, result)
         return
     match expected:
         case "accepted":
-            assert (result.id, result.duplicate) == (id, False), f"should be accepted: {told}"
+            assert (result.id, result.duplicate) == (id, False), (
+                f"should be accepted: {what_happened}"
+            )
             lock.holder, lock.follower, lock.until_ms = id, None, _until(scene, unique)
         case "follows":
             assert (result.id, result.duplicate, result.state) == (id, False, State.BLOCKED), (
-                f"should follow: {told}"
+                f"should follow: {what_happened}"
             )
             lock.follower = id
         case "follower replaced":
             assert (result.id, result.duplicate) == (lock.follower, True), (
-                f"should replace the follow-up: {told}"
+                f"should replace the follow-up: {what_happened}"
             )
         case "duplicate" | "replaced":
             assert (result.id, result.duplicate) == (lock.holder, True), (
-                f"should be a duplicate: {told}"
+                f"should be a duplicate: {what_happened}"
             )
     await _check_data(scene, expected, result.id, options["payload"])
 
@@ -151,13 +156,15 @@ async def _alive(scene: Scene, id: str | None) -> bool:
 
 
 def one_mode(scene: Scene) -> bool:
-    """Whether those who knock have the subject's own mode. The rules say nothing of modes mixed on one lock."""
+    """Whether newcomers have the subject's mode. The rules do not cover mixed modes."""
     return bool(newcomer_mode(scene) == scene.options["unique"].mode)
 
 
 def newcomer_mode(scene: Scene) -> UniqueMode:
-    """The mode of those who knock. With two unique features the subject has the last one's; those who knock once it has
-    started have the first one's, as after a deploy that changed the mode."""
+    """The mode of a job that asks for the lock.
+
+    With two unique features the subject has the mode of the last one. Jobs that arrive once it has
+    started have the mode of the first, as after a deploy that changed the mode."""
     modes: list[UniqueMode] = [
         f.options["unique"].mode for f in scene.features if "unique" in f.options
     ]

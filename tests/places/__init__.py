@@ -1,1 +1,1 @@
-"""The stores of this repository, registered with the conformance suite by the conftest.py at the root."""
+"""The stores of this repository. The conftest.py at the root registers them with the suite."""

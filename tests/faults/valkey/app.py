@@ -1,4 +1,7 @@
-"""A worker process for the fault tests: `python app.py URL NAME`. Handlers take a few milliseconds, so that kills hit some."""
+"""A worker process for the fault tests: `python app.py URL NAME`.
+
+Handlers take a few milliseconds, so that some are running when the process is killed.
+"""
 
 from __future__ import annotations
 

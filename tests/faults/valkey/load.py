@@ -68,7 +68,7 @@ async def workers(url: str, n: int = 2) -> AsyncIterator[Workers]:
 
 
 async def produce(store: Store, n: int, pace: float = 0.01) -> list[str]:
-    """Put n jobs, a few at a time, each batch again and again until it is acknowledged. The ids, all acknowledged."""
+    """Put n jobs in small batches, repeating each until it is acknowledged. Returns the ids."""
     acknowledged: list[str] = []
     for start in range(0, n, 20):
         specs = [
@@ -110,7 +110,9 @@ async def begin(url: str) -> None:
 
 
 async def check(url: str, ids: list[str]) -> Counter[str]:
-    """Every acknowledged job ended once on record, and every repeat run has its reason. How often each kind happened."""
+    """Check that each acknowledged job ended exactly once and each repeat run has a reason.
+
+    Returns how often each kind of event occurred."""
     async with open_store(url) as store:
         log = await read_log(store, QUEUE, limit=5000)
         stories = stories_of(log)
@@ -118,8 +120,8 @@ async def check(url: str, ids: list[str]) -> Counter[str]:
         for id in ids:
             story = stories[id]
             check_story(story)
-            assert sum(e.state in ENDED for e in story) == 1, told(story)
-            assert story[-1].state is State.COMPLETED, told(story)
+            assert sum(e.state in ENDED for e in story) == 1, described(story)
+            assert story[-1].state is State.COMPLETED, described(story)
         counts = await store.count(QUEUE)
         assert counts[State.COMPLETED] == len(ids)
         assert not any(
@@ -128,7 +130,7 @@ async def check(url: str, ids: list[str]) -> Counter[str]:
     return Counter(str(e.kind) for e in log)
 
 
-def told(story: list[EventRecord]) -> str:
+def described(story: list[EventRecord]) -> str:
     """A job's story in a line."""
     return f"{story[0].job}: " + ", ".join(
         f"{e.kind} by {e.worker} at {e.at_ms % 100_000}" for e in story

@@ -1,4 +1,7 @@
-"""Kills, cuts and failovers under load: nothing acknowledged is lost, and every repeat run is explained by a stall on record."""
+"""Kills, cuts and failovers under load.
+
+No acknowledged job is lost, and a recorded stall explains every repeat run.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +115,8 @@ async def test_a_cluster_that_loses_a_primary_loses_no_job_it_confirmed(tmp_path
             replica = cluster.replicas[cluster.primaries.index(primary)]
 
             def lose_and_replace() -> None:
-                # Until the lost node is back as a replica there is nobody to wait for, so calls with ?wait=1 are not confirmed.
+                # Until the lost node is back as a replica, ?wait=1 has no replica to wait for and
+                # calls are not confirmed.
                 primary.kill()
                 wait_until(lambda: b"master" in replica.tell("ROLE"), "the promoted replica")
                 primary.start()
@@ -130,7 +134,7 @@ async def test_a_failover_by_sentinel_loses_no_job_it_confirmed(tmp_path: Path) 
         await begin(url)
         confirmed = f"{url}&wait=1"
         async with open_store(confirmed) as store, workers(confirmed) as _:
-            # A switch that is ordered: afterwards the old primary follows the new one, so there is a replica to wait for.
+            # An ordered failover: the old primary follows the new one, so ?wait=1 has a replica.
             switching = asyncio.create_task(
                 every(2, 1, lambda: watched.sentinels[0].tell("SENTINEL", "FAILOVER", "jobs"))
             )
