@@ -1,4 +1,4 @@
-"""Operators' commands on single jobs."""
+"""Carries out operators' commands on single jobs."""
 
 from __future__ import annotations
 
@@ -47,18 +47,20 @@ TIES = load("ties.sql")
 
 
 def alter(tx: Tx, commands: Sequence[AnyCommand]) -> list[Altered]:
-    """The whole of `Store.alter`."""
+    """Implements `Store.alter`."""
     purged: Counter[tuple[QueueName, str | None]] = Counter()
     answers = [_carry_out(tx, command, purged) for command in commands]
     for (name, actor), n in purged.items():
-        tx.done_to(
-            tx.queue_made(name), QueueKind.PURGED, reason=event_log.jobs_reason(n), actor=actor
+        tx.record_operation(
+            tx.ensure_queue(name), QueueKind.PURGED, reason=event_log.jobs_reason(n), actor=actor
         )
     return answers
 
 
 def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> bool:
-    """Waiting, delayed, blocked: at once. Active: asked. `job.actor` is who did it."""
+    """Cancel a job that is not active, or ask the worker that runs it to stop. `job.actor` asked
+    for it.
+    """
     if job.state in ENDED:
         return False
     if cascade:
@@ -69,7 +71,7 @@ def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> 
     if not job.flags & CANCEL:
         job.flags |= CANCEL
         job.reason = reason
-        if job.actor is not None:  # kept for the event of its end
+        if job.actor is not None:  # for the event that ends the job
             job.options = pack_options(
                 msgspec.structs.replace(unpack_options(job.options), actor=job.actor)
             )
@@ -115,7 +117,7 @@ def _applied(tx: Tx, queue: QueueRow, job: Job, command: AnyCommand) -> bool | L
 
 
 def _find(tx: Tx, key: JobKey) -> tuple[QueueRow, Job] | None:
-    """The job, unless it is past its retention: then it is gone, swept or not."""
+    """The job and its queue; None if its record is past retention, deleted or not."""
     queue = tx.queue(key.queue)
     job = None if queue is None else tx.find(queue.qid, key.id)
     if queue is None or job is None or (job.state in ENDED and (job.at_ms or 0) <= tx.now):
@@ -124,8 +126,10 @@ def _find(tx: Tx, key: JobKey) -> tuple[QueueRow, Job] | None:
 
 
 def _cancel_below(tx: Tx, job: Job, reason: str) -> None:
-    """The jobs it waits for, and those they wait for; nearest first, so that none is failed by its
-    child before."""
+    """Cancel the jobs that a job waits for, and those that they wait for.
+
+    The nearest come first, so that none fails because of its child before it is cancelled.
+    """
     todo, seen = [job], {(job.qid, job.id)}
     while todo:
         for qid, id in _below(tx, todo.pop()):
@@ -138,7 +142,7 @@ def _cancel_below(tx: Tx, job: Job, reason: str) -> None:
 
 
 def _below(tx: Tx, job: Job) -> list[tuple[int, str]]:
-    """The jobs it waits for, and those it has added as its children."""
+    """The jobs that a job waits for, and those that it has added as its children."""
     edges = [Edge(*row) for row in tx.execute(TIES["edges_of"], (job.pk,)).fetchall()]
     found = [(edge.child_qid, edge.child) for edge in edges]
     if job.flags & NOTED:
@@ -179,7 +183,7 @@ def _promote(tx: Tx, job: Job) -> bool:
 def _reprioritise(tx: Tx, job: Job, priority: int) -> bool:
     job.priority = priority
     if job.state == WAITING:
-        job.seq = tx.places(job.qid)
+        job.seq = tx.take_places(job.qid)
     tx.save(job)
     tx.record(job, Kind.CHANGED, job.state, reason="reprioritised")
     return True

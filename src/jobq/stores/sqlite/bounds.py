@@ -1,6 +1,6 @@
-"""Places for new jobs under a queue's max_waiting, and those that flows reserve.
-
-The rule is `core.bounds`."""
+"""Places for new jobs under a queue's max_waiting, and those that flows reserve. The rule is
+`core.bounds`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COUNTED = tuple(STATE_CODES[state] for state in bounds.COUNTED)
 
 
 def room(queue: QueueRow) -> int | None:
-    """Places left for new jobs; None: any number."""
+    """How many new jobs the queue accepts; None: any number."""
     if queue.packed_settings is None:
         return None
     most = queue.settings.effective.max_waiting
@@ -30,8 +30,10 @@ def room(queue: QueueRow) -> int | None:
 
 
 def adds(tx: Tx, queue: QueueRow, spec: JobSpec) -> bool:
-    """Whether this spec would be a new job that may be refused: not a duplicate, and not the
-    follow-up of a keep_last job."""
+    """Whether a spec would add a job that max_waiting may refuse.
+
+    Duplicates add none. The follow-up of a `keep_last` job is never refused.
+    """
     old = tx.find(queue.qid, spec.id)
     if (
         old is not None
@@ -43,7 +45,7 @@ def adds(tx: Tx, queue: QueueRow, spec: JobSpec) -> bool:
 
 
 def needed(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec]) -> int:
-    """How many places these specs of one queue take, none of which is stored yet."""
+    """How many places these specs of one queue need, none of which is stored yet."""
     names = {
         spec.id if spec.unique is None else f"\0{spec.unique.lock}": spec
         for spec in reversed(specs)
@@ -52,7 +54,7 @@ def needed(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec]) -> int:
 
 
 def refused(queue: QueueRow, spec: JobSpec) -> PutResult:
-    """The answer for a job that does not fit."""
+    """The result for a job that the full queue refuses."""
     return PutResult(id=spec.id, life=0, state=None, full=queue.settings.effective.max_waiting)
 
 
@@ -60,15 +62,16 @@ def refused(queue: QueueRow, spec: JobSpec) -> PutResult:
 
 
 def reserve(tx: Tx, specs: Sequence[JobSpec]) -> list[bool]:
-    """Take a place for each of these new members that needs one; which of them do.
+    """Reserve a place for each of these new members of a flow that needs one.
 
-    QueueFull if they do not all fit."""
+    Returns which of them do. QueueFull if they do not all fit.
+    """
     by_queue: dict[QueueName, list[int]] = {}
     for n, spec in enumerate(specs):
         by_queue.setdefault(spec.queue, []).append(n)
     takes = [True] * len(specs)
     for name, places in by_queue.items():
-        queue = tx.queue_made(name)
+        queue = tx.ensure_queue(name)
         left = room(queue)
         if left is not None and left < len(places):
             for n in places:
@@ -82,8 +85,8 @@ def reserve(tx: Tx, specs: Sequence[JobSpec]) -> list[bool]:
 
 
 def give_back(tx: Tx, tenant: str, flow: str) -> None:
-    """The places of a flow are free again: its members go in now, or never will."""
+    """Free the places that a flow has reserved: its members are stored now, or never will be."""
     for name, n in tx.execute(TIES["places_of"], (tenant, flow)).fetchall():
-        queue = tx.queue_made(QueueName(tenant, name))
+        queue = tx.ensure_queue(QueueName(tenant, name))
         queue.reserved -= n
         queue.dirty = True

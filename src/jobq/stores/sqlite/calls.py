@@ -30,7 +30,7 @@ DAMAGE = (
 )
 """What a call raises when it meets a row with a value that jobq never writes."""
 SEARCH_S = 60.0
-"""Seconds between two searches of the whole database: one takes about ten seconds per million jobs."""
+"""Seconds between two searches of the whole database, each about ten seconds per million jobs."""
 
 
 class Calls:

@@ -36,7 +36,7 @@ def claim(tx: Tx, wanted: Claim, worker: str, call: str) -> tuple[list[Lease], l
     seen: list[QueueRow] = []
     alone = False  # the claim has a job on its last chance, which is returned alone
     for name in wanted.queues:
-        queue = tx.queue_made(name)
+        queue = tx.ensure_queue(name)
         if queue.packed_settings is not None and not tx.readable(
             queue, needed=len(wanted.queues) == 1
         ):
@@ -220,9 +220,9 @@ def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: 
             None, None, None, created, due, now, None,
         )  # fmt: skip
         items.append(item if meta is None else with_meta(item, meta))
-    tx.moved(qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=waited)
+    tx.record_batch(qid, _STARTED, WAITING, ACTIVE, items, worker=worker, wait_ms=waited)
     if stalled:
-        tx.frail(qid, -stalled)
+        tx.count_stalled(qid, -stalled)
 
 
 def _lease(
@@ -270,7 +270,7 @@ def _lease(
         meta=options.meta,
         cancel_asked=bool(job.flags & CANCEL),
         unknown_ms=None if options.put_off is None else options.put_off.since_ms,
-        last_chance=last_chances.is_last(tx.queue_made(queue), job),
+        last_chance=last_chances.is_last(tx.ensure_queue(queue), job),
         inputs=flows.inputs(tx, job.pk) if noted else (),
         signals=tuple(tx.execute(TIES["signals_of"], (job.pk,)).fetchall()) if noted else (),
         unreadable=options is BROKEN,

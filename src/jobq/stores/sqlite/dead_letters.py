@@ -28,7 +28,7 @@ def _copy(tx: Tx, queue: QueueRow, job: Job, number: int) -> None:
     assert target is not None
     if target == queue.name:
         return
-    there = tx.queue_made(QueueName(queue.tenant, target))
+    there = tx.ensure_queue(QueueName(queue.tenant, target))
     copy = JobSpec(
         queue=there.qname,
         id=letter_id(queue.name, job.id, job.life),

@@ -1,5 +1,4 @@
-"""The end of a job, and what hangs on it: its lock, who waits for it, its schedule, the dead
-letters."""
+"""Ends a job, with its lock and its schedule, and deletes records."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def keep_until(
     result_ttl_ms: int | None = None,
     watched: bool = False,
 ) -> int:
-    """Until when the record of a job that ends now is kept."""
+    """The time until which the record of a job that ends now is kept."""
     ms = kept_ms(settings.retention, STATES[state], result_ttl_ms=result_ttl_ms, watched=watched)
     return FOREVER if ms is None else now + ms
 
@@ -54,13 +53,16 @@ def end(
     failure: Failure | None = None,
     reason: str | None = None,
 ) -> None:
-    """Take a job to its end, put it on record, and tell everyone concerned. Once per life."""
+    """End a job: record it, free its lock, and collect the jobs and listeners that wait for it.
+
+    Runs once per life of a job.
+    """
     kind = {COMPLETED: Kind.COMPLETED, FAILED: Kind.FAILED, CANCELLED: Kind.CANCELLED}[state]
     options = unpack_options(job.options)
     job.finished_ms = tx.now
     job.reason = reason if state == CANCELLED else None
     if state == CANCELLED and job.actor is None:
-        job.actor = options.actor  # whoever asked it to stop while it was active
+        job.actor = options.actor  # who asked to cancel it while it was active
     job.keep = 1 if job.flags & (GIVEN | TTL) else 0
     watched = bool(job.flags & WATCHED)
     job.at_ms = keep_until(
@@ -74,15 +76,14 @@ def end(
     if job.flags & LOCKING:
         locks.release(tx, queue, job)
     if job.flags & WANTED:
-        tx.wanted.append(
-            job
-        )  # its parents hear of it in flows.deliver: not from here, a chain of flows would nest
+        # flows.deliver tells its parents later. From here, a chain of flows would recurse.
+        tx.wanted.append(job)
     if job.flags & SCHEDULED and options.schedule is not None:
         rearm(tx, job.qid, options.schedule)
 
 
 def forget(tx: Tx, job: Job) -> None:
-    """Remove the record of an ended job with all that belongs to it."""
+    """Delete the record of an ended job with everything that belongs to it."""
     if job.flags & NOTED:
         for part in ("delete_lines", "delete_signals", "delete_edges"):
             tx.execute(TIES[part], (job.pk,))
@@ -93,6 +94,6 @@ def forget(tx: Tx, job: Job) -> None:
 
 
 def forget_plain(tx: Tx, qid: int, state: int, pks: list[int]) -> None:
-    """The same for records with nothing that belongs to them."""
+    """The same for records to which nothing belongs."""
     tx.execute(TIES["delete_jobs"], (as_json(pks),))
     tx.removed(qid, state, len(pks))

@@ -1,4 +1,6 @@
-"""Failed runs: the last ones of each job, in a table of their own, so that no claim reads them."""
+"""The last failed runs of each job. They have a table of their own, so that claims do not read
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,20 @@ TIES = load("ties.sql")
 
 
 def add(tx: Tx, job: Job, failure: Failure) -> Failure:
-    """Record a failed run of an active job, as its last failure and among its errors; the caller
-    saves the job.
+    """Record a failed run of an active job, as its last failure and among its errors.
 
-    Returns the failure with the attempt and the worker that the store knows, at the store's time.
+    The caller saves the job. Returns the failure with the attempt, worker and time that the store
+    knows.
     """
-    told = msgspec.structs.replace(failure, attempt=job.attempt, at_ms=tx.now, worker=job.worker)
-    job.failure = pack_failure(told)
+    recorded = msgspec.structs.replace(
+        failure, attempt=job.attempt, at_ms=tx.now, worker=job.worker
+    )
+    job.failure = pack_failure(recorded)
     tx.execute(TIES["add_error"], (job.pk, job.attempt, job.failure))
-    if job.flags & ERRED:  # the first one needs no trimming
+    if job.flags & ERRED:  # not the first failed run: there may be too many now
         tx.execute(TIES["trim_errors"], (job.pk, MAX_ERRORS))
     job.flags |= ERRED
-    return told
+    return recorded
 
 
 def of(tx: Tx, job: Job) -> tuple[Failure, ...]:

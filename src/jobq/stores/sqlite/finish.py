@@ -7,9 +7,10 @@ from jobq.stores.sqlite.tx import Tx
 
 
 def finish(tx: Tx) -> None:
-    """Carry out what the request causes, and collect whom to notify after the commit.
+    """Carry out what the request causes, and collect the notices to send after the commit.
 
-    Runs once per request."""
+    Runs once per request.
+    """
     deliver(tx)
     keys.flush(tx)
     signals.notify(tx)

@@ -1,6 +1,6 @@
-"""Jobs that wait for jobs.
-
-The end of a child is copied to its parents, and the policy is the parent's."""
+"""Jobs that wait for other jobs. A child's end is copied to its parents; each parent's policy
+applies.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from jobq.stores.sqlite.tx import Tx
 
 TIES = load("ties.sql")
 _BATCH = 500
+"""Parents of one child that are read at a time."""
 
 
 def tie(
     tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, str] | None = None
 ) -> Job | None:
-    """Make a blocked job wait for others; those that have ended already count at once.
+    """Make a blocked job wait for others. Jobs that have ended already count at once.
 
-    `aliases` name the jobs that stand for others, which met a unique lock; their results come under
-    the id asked for. Answers the first child whose end fails the parent by its policy, if there is
-    one.
+    `aliases` names the jobs that hold the unique locks of members; the parent gets their results
+    under the id it asked for. Returns the first child whose end fails the parent by its policy, if
+    there is one.
     """
     there = set(tx.execute(TIES["edge_names"], (parent.pk,)))
     ordinal = len(there)
@@ -45,8 +46,8 @@ def tie(
         id = edge.job.id if aliases is None else aliases.get(edge.job, edge.job.id)
         child = None if queue is None else tx.find(queue.qid, id)
         if child is None and queue is not None and id != edge.job.id:
-            # A throttle whose job's record is gone kept the member out. It counts as completed, as
-            # `put` told its caller.
+            # A throttle whose job's record is gone has refused the member. It counts as completed,
+            # as in the result of `put`.
             if (queue.qid, edge.job.id) not in there:
                 there.add((queue.qid, edge.job.id))
                 ended = rows.Edge(
@@ -84,25 +85,24 @@ def tie(
 
 
 def waits(tx: Tx, parent: Job) -> bool:
-    """Whether a job it waits for has not ended."""
+    """Whether a job that the parent waits for has not ended."""
     return tx.execute(TIES["any_open"], (parent.pk,)).fetchone() is not None
 
 
 def deliver(tx: Tx) -> None:
-    """Tell the parents of the jobs that ended: hand over the result, and release or fail them,
-    which may end more jobs."""
+    """Give the ends of jobs to their parents, which are released or fail. More jobs may end."""
     while tx.wanted:
         child = tx.wanted.pop()
         more = True
         while more:
             edges = tx.execute(TIES["waiting_parents"], (child.qid, child.id, _BATCH)).fetchall()
             for parent, ordinal, data in edges:
-                _tell(tx, parent, ordinal, bool(data), child)
+                _hand_over(tx, parent, ordinal, bool(data), child)
             more = len(edges) == _BATCH
 
 
 def fail_parent(tx: Tx, parent: Job, child: Job) -> None:
-    """By policy `fail`."""
+    """Fail a parent because of a child, by policy `fail`."""
     failure = verdicts.parent_failure(_ended(child), attempt=parent.attempt, now_ms=tx.now)
     ending.end(tx, tx.queue_by_qid(parent.qid), parent, FAILED, failure=failure)
 
@@ -115,7 +115,7 @@ def _ended(child: Job) -> ChildEnd:
 
 
 def inputs(tx: Tx, pk: int) -> tuple[Input, ...]:
-    """How the jobs this one waited for have ended, in the order of the edges."""
+    """How the jobs that this one waited for have ended, in the order of the edges."""
     found = []
     for row in tx.execute(TIES["edges_of"], (pk,)).fetchall():
         edge = rows.Edge(*row)
@@ -132,7 +132,7 @@ def inputs(tx: Tx, pk: int) -> tuple[Input, ...]:
 
 
 def stage(tx: Tx, tenant: str, flow: str, specs: list[JobSpec]) -> bool:
-    """Keep members of a flow out of sight; False if the flow is finished already."""
+    """Store members of a flow, not visible yet. Returns False if the flow is complete."""
     tx.execute(TIES["begin_flow"], (tenant, flow, tx.now))
     if tx.execute(TIES["flow"], (tenant, flow)).fetchone()[1]:
         return False
@@ -150,7 +150,7 @@ def stage(tx: Tx, tenant: str, flow: str, specs: list[JobSpec]) -> bool:
 
 
 def unstage(tx: Tx, tenant: str, flow: str) -> list[JobSpec]:
-    """All members, to be put now; the flow is finished."""
+    """All members of a flow, to be put now. The flow is complete."""
     specs = [
         msgspec.msgpack.decode(data, type=JobSpec)
         for (data,) in tx.execute(TIES["staged"], (tenant, flow))
@@ -162,15 +162,14 @@ def unstage(tx: Tx, tenant: str, flow: str) -> list[JobSpec]:
 
 
 def discard(tx: Tx, tenant: str, flow: str) -> None:
-    """A call of the flow was refused, so it will not be submitted: its members go, and so do their
-    places."""
+    """Delete the members of a flow and free their places: a call of the flow was refused."""
     if tx.change(TIES["drop_unfinished"], (tenant, flow)):
         bounds.give_back(tx, tenant, flow)
         tx.execute(TIES["unstage"], (tenant, flow))
 
 
 def sweep(tx: Tx, limit: int) -> int:
-    """Forget flows that were never finished, and old finished ones."""
+    """Delete flows that were never completed, and old complete ones."""
     old = tx.execute(TIES["old_flows"], (tx.now - FLOW_MS, limit)).fetchall()
     for tenant, flow in old:
         bounds.give_back(tx, tenant, flow)
@@ -180,7 +179,7 @@ def sweep(tx: Tx, limit: int) -> int:
 
 
 def family(tx: Tx, job: Job) -> tuple[tuple[JobKey, ...], tuple[JobKey, ...]]:
-    """Parents and children."""
+    """The parents and children of a job."""
     parents: tuple[JobKey, ...] = ()
     children: tuple[JobKey, ...] = ()
     if job.flags & WANTED:
@@ -201,10 +200,11 @@ def _end_of(child: Job, policy: ChildPolicy) -> tuple[int, bytes | None, bytes |
     return 1, None, None if failure is None else pack_failure(failure)
 
 
-def _tell(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
-    """Hand over a child's end.
+def _hand_over(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
+    """Give a child's end to a parent.
 
-    The parent is read whole only if that releases or fails it: it may have 10,000 children."""
+    The parent's row is read only if that releases or fails it: a parent may have 10,000 children.
+    """
     state, follows, packed = tx.execute(TIES["parent"], (pk,)).fetchone() or (None, 0, None)
     options = unpack_options(packed)
     _, result, failure = _end_of(child, options.policy)

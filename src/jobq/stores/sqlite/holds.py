@@ -1,7 +1,7 @@
 """Holds of queues and keys. The rule is `core.holds`.
 
-`held_ms` of a queue or key is when a claim looks at it again: because of a hold, or because its
-rate is used up. The table `holds` has the holds alone: what operators see and lift.
+`held_ms` of a queue or key is the time before which claims skip it, because of a hold or a rate
+that is used up. The table `holds` has the holds alone, for operators to see and release.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _QUEUE = ""
 
 
 def hold(tx: Tx, name: QueueName, ms: int, key: str | None, actor: str | None) -> None:
-    """The whole of `Store.hold`."""
-    queue = tx.queue_made(name)
+    """Implements `Store.hold`."""
+    queue = tx.ensure_queue(name)
     if key is not None and queue.mode == "plain":
         raise holds.no_keys(name.queue)
     if put(tx, queue, ms, key):
-        tx.done_to(queue, QueueKind.HELD, reason=holds.hold_reason(ms, key), actor=actor)
+        tx.record_operation(queue, QueueKind.HELD, reason=holds.hold_reason(ms, key), actor=actor)
         if key is not None:
             keys.settle(tx, queue.qid, [key])
 
 
 def put(tx: Tx, queue: QueueRow, ms: int, key: str | None) -> bool:
-    """Hold a queue or a key. False if it is held for longer already."""
+    """Hold a queue or a key. Returns False if it is held for longer already."""
     until = tx.now + ms
     if not tx.change(SQL["put_hold"], (queue.qid, key or _QUEUE, until, ms)):
         return False
@@ -44,20 +44,23 @@ def put(tx: Tx, queue: QueueRow, ms: int, key: str | None) -> bool:
 
 
 def release(tx: Tx, name: QueueName, key: str | None, actor: str | None) -> bool:
-    """The whole of `Store.release_hold`."""
+    """Implements `Store.release_hold`."""
     queue = tx.queue(name)
     return queue is not None and lift(tx, queue, key, actor)
 
 
 def lift(tx: Tx, queue: QueueRow, key: str | None, actor: str | None) -> bool:
-    """Lift the hold of a queue or a key and wake workers.
+    """Release the hold of a queue or a key, and wake workers.
 
-    A rate that allows nothing yet holds again with the next claim."""
+    If a rate allows no start yet, the next claim holds the queue or key again.
+    """
     held = tx.execute(SQL["hold"], (queue.qid, key or _QUEUE, tx.now)).fetchone()
     tx.execute(SQL["lift_hold"], (queue.qid, key or _QUEUE))
     if held is None:
         return False
-    tx.done_to(queue, QueueKind.RELEASED_HOLD, reason=holds.lifted_reason(key), actor=actor)
+    tx.record_operation(
+        queue, QueueKind.RELEASED_HOLD, reason=holds.lifted_reason(key), actor=actor
+    )
     if key is not None:
         tx.execute(KEYED["lift_key"], (queue.qid, key))
         keys.settle(tx, queue.qid, [key])
@@ -68,7 +71,7 @@ def lift(tx: Tx, queue: QueueRow, key: str | None, actor: str | None) -> bool:
 
 
 def forget(tx: Tx, qid: int, key: str | None = None) -> None:
-    """Limits were changed, which lifts what they held: a key's hold, or all of the queue."""
+    """Delete the hold of a key, or all holds of a queue, because its limits have changed."""
     if key is None:
         tx.execute(SQL["lift_holds"], (qid,))
     else:
@@ -76,7 +79,7 @@ def forget(tx: Tx, qid: int, key: str | None = None) -> None:
 
 
 def until(tx: Tx, queue: QueueRow) -> int | None:
-    """When, by the clock, the hold of a queue ends; None: it is not held."""
+    """The time at which the hold of a queue ends, by the machine's clock; None: it is not held."""
     if queue.held_ms <= tx.now:
         return None
     row = tx.execute(SQL["hold"], (queue.qid, _QUEUE, tx.now)).fetchone()
@@ -84,7 +87,7 @@ def until(tx: Tx, queue: QueueRow) -> int | None:
 
 
 def listed(tx: Tx, name: QueueName, limit: int) -> HoldsRecord:
-    """The whole of `Store.holds`."""
+    """Implements `Store.holds`."""
     queue = tx.queue(name)
     if queue is None:
         return HoldsRecord()
@@ -95,7 +98,7 @@ def listed(tx: Tx, name: QueueName, limit: int) -> HoldsRecord:
 
 
 def tick(tx: Tx, limit: int) -> None:
-    """Forget holds that are over, and shorten those that a clock that was set back has made longer."""
+    """Delete holds that are over. Shorten those that a clock that was set back made longer."""
     for qid, key, until_ms, ms in tx.execute(SQL["odd_holds"], (tx.now, limit)).fetchall():
         if until_ms <= tx.now:
             tx.execute(SQL["lift_hold"], (qid, key))

@@ -1,9 +1,8 @@
-"""The files of a database: makes them, and notices when they are deleted or replaced while this
-process has them open.
+"""Creates the files of a database, and notices when they are deleted or replaced.
 
-SQLite goes on writing to the file it opened, which nobody will ever read again: jobs would be
-acknowledged and lost. So writers compare what the path names now with what was opened, at most once
-per second.
+SQLite keeps writing to the file it has opened, even if no path leads to it any more: jobs would be
+acknowledged and lost. So writers compare the file at the path with the one they opened, at most
+once per second.
 """
 
 from __future__ import annotations
@@ -18,13 +17,15 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 CHECK_S = 1.0
-"""Seconds between two checks: a `stat` costs little, and acknowledgements stop within this time."""
+"""Seconds between two checks. Acknowledgements stop within this time, and a check costs a few calls
+of `stat`.
+"""
 
 
 class Identity:
-    """The files of one database, as they were when it was opened.
-
-    The write-ahead log joins them when it exists."""
+    """The files of one database as they were when it was opened. The write-ahead log is added once
+    it exists.
+    """
 
     def __init__(self, path: str, *others: str) -> None:
         self._seen: dict[str, tuple[int, int]] = {}
@@ -34,7 +35,7 @@ class Identity:
         self._gone: str | None = None
 
     def problem(self) -> str | None:
-        """What happened to the files, in words; None while they are the ones that were opened."""
+        """What happened to the files; None while they are the ones that were opened."""
         now = time.monotonic()
         if now < self._next_s or self._gone is not None:
             return self._gone
@@ -54,7 +55,7 @@ class Identity:
                 if path in self._seen
                 else None
             )
-        except OSError:  # a file system that is unavailable is SQLite's to report
+        except OSError:  # SQLite reports a file system that is unavailable
             return None
         identity = (found.st_dev, found.st_ino)
         if self._seen.setdefault(path, identity) != identity:
@@ -63,16 +64,17 @@ class Identity:
 
 
 def open_files(path: str) -> int | None:
-    """The lock file of a database.
+    """Create the files of a database and return its lock file.
 
-    Creates both with the rights of their owner only; files that exist keep theirs."""
+    New files are readable and writable by their owner only. Existing files keep their permissions.
+    """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     if fcntl is None:
         return None
-    # Everyone who may write to the database must be able to lock it.
+    # Users who may write to the database must be able to lock it.
     mode = os.stat(path).st_mode & 0o666
     lock = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     if os.fstat(lock).st_mode & 0o666 != mode:
-        with contextlib.suppress(OSError):  # another user's file, with the rights that user chose
+        with contextlib.suppress(OSError):  # the file belongs to another user
             os.fchmod(lock, mode)
     return lock

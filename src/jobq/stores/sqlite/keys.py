@@ -1,4 +1,4 @@
-"""Figures of keys: how many of a key's jobs wait and run, and so whether it may start another."""
+"""Counts the waiting and active jobs of keys, and decides which keys may start another job."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ def unpack_limits(data: bytes) -> Limits:
 
 
 def flush(tx: Tx) -> None:
-    """Write what happened to keys since the last flush, and who is ready now.
+    """Write the changes of keys since the last flush, and which keys are ready.
 
-    Runs before a claim and at the end."""
+    Runs before a claim, and at the end of a request.
+    """
     for qid, changes in tx.take_keys().items():
         _write(tx, qid, changes)
 
 
 def settle(tx: Tx, qid: int, names: list[str]) -> None:
-    """Work out anew which of these keys are ready; forget those with nothing left."""
+    """Decide again which of these keys are ready. Keys with nothing left are deleted."""
     _write(tx, qid, dict.fromkeys(names, (0, 0)))
 
 
 def started(tx: Tx, queue: QueueRow, heads: list[KeyHead], own: Mapping[str, Limits]) -> bool:
-    """The jobs of these heads (see `next_keys`) have started: their keys had their turn.
+    """The jobs of these heads have started: their keys go to the back of the rotation.
 
-    Whether any of them is still ready."""
+    Returns whether any of the keys is still ready.
+    """
     most = _limit(queue)
-    turn = tx.places(queue.qid, len(heads))
+    turn = tx.take_places(queue.qid, len(heads))
     rows = []
     any_ready = False
     for n, head in enumerate(heads):
@@ -54,7 +56,7 @@ def started(tx: Tx, queue: QueueRow, heads: list[KeyHead], own: Mapping[str, Lim
 
 
 def overrides(tx: Tx, qid: int, names: Sequence[str]) -> dict[str, Limits]:
-    """The limits of their own that some of these keys have."""
+    """The limits that operators have set for single keys, for those of these keys that have any."""
     if not names or tx.execute(KEYED["any_override"], (qid,)).fetchone() is None:
         return {}
     return {
@@ -64,7 +66,7 @@ def overrides(tx: Tx, qid: int, names: Sequence[str]) -> dict[str, Limits]:
 
 
 def _write(tx: Tx, qid: int, changes: Mapping[str, Sequence[int]]) -> None:
-    """Add [waiting, active] to the figures of keys."""
+    """Add changes of [waiting, active] to the rows of keys."""
     now, most, own = tx.now, _limit(tx.queue_by_qid(qid)), overrides(tx, qid, list(changes))
     many: Any = tx.connection.executemany
     new = dict(changes)
@@ -90,7 +92,7 @@ def _write(tx: Tx, qid: int, changes: Mapping[str, Sequence[int]]) -> None:
     many(KEYED["set_key"], other)
     many(KEYED["drop_key"], idle)
     if new:
-        turn = tx.places(qid, len(new))  # at the back of the rotation
+        turn = tx.take_places(qid, len(new))  # at the back of the rotation
         added = [
             (
                 qid,

@@ -1,6 +1,5 @@
-"""Unique locks.
-
-A lock is held by a job; by its mode it ends with the job, with its time, or passes to a follow-up.
+"""Unique locks. A job holds its lock until it ends or the lock's time is over; `keep_last` passes
+it on.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _NEXT = "\0next"
 
 
 class Held(NamedTuple):
-    """Who holds a lock: the id, and the job, unless its record is gone."""
+    """The holder of a lock: its id, and its job unless the record is gone."""
 
     id: str
     job: Job | None
 
     @property
     def standing(self) -> Standing:
-        """How the holder stands."""
+        """How far the holder is, for the rules of core.locks."""
         return (
             standing(None, 0)
             if self.job is None
@@ -42,7 +41,9 @@ class Held(NamedTuple):
 
 
 def holder(tx: Tx, qid: int, lock: str) -> Held | None:
-    """Who holds a lock, if it is held. A job that has ended may hold one still (throttle)."""
+    """The holder of a lock; None: the lock is free. A job that has ended can still hold one
+    (throttle).
+    """
     row = tx.execute(TIES["lock"], (qid, lock)).fetchone()
     if row is None:
         return None
@@ -55,12 +56,12 @@ def holder(tx: Tx, qid: int, lock: str) -> Held | None:
         or job.qid != qid
         or (job.state in ENDED and (job.at_ms or 0) <= tx.now)
     ):
-        job = None  # SQLite gives the number of a deleted row to another one
+        job = None  # SQLite reuses the numbers of deleted rows
     return Held(lock_row.id, job)
 
 
 def held_against(tx: Tx, qid: int, job: Job) -> bool:
-    """Whether the lock this job would need is another's."""
+    """Whether another job holds the lock that this job needs."""
     lock = unpack_options(job.options).lock
     if lock is None:
         return False
@@ -69,13 +70,13 @@ def held_against(tx: Tx, qid: int, job: Job) -> bool:
 
 
 def is_free_for(tx: Tx, qid: int, unique: UniqueSpec) -> bool:
-    """Whether a new job with this lock would be accepted as a job of its own that follows none."""
+    """Whether a new job with this lock would be accepted, and not as a follow-up."""
     found = holder(tx, qid, unique.lock)
     return found is None or on_held_lock(unique.mode, found.standing) == "accept"
 
 
 def take(tx: Tx, job: Job) -> None:
-    """The job holds its lock from now on."""
+    """Give the job its lock."""
     options = unpack_options(job.options)
     if options.lock is not None:
         until = None if options.lock_ttl_ms is None else tx.now + options.lock_ttl_ms
@@ -83,21 +84,22 @@ def take(tx: Tx, job: Job) -> None:
 
 
 def follow(tx: Tx, job: Job) -> None:
-    """The job is the follow-up of the one that runs: it holds the place behind it."""
+    """Make the job the follow-up of the running `keep_last` job: it starts after that one."""
     lock = unpack_options(job.options).lock
     assert lock is not None
     tx.execute(TIES["take_lock"], (job.qid, lock + _NEXT, *Lock(job.pk, None, job.id)))
 
 
 def follow_up(tx: Tx, qid: int, lock: str) -> Job | None:
-    """The follow-up of a running keep_last job."""
+    """The follow-up of a running `keep_last` job."""
     found = holder(tx, qid, lock + _NEXT)
     return None if found is None else found.job
 
 
 def release(tx: Tx, queue: QueueRow, job: Job) -> None:
-    """The job has ended: its lock is free, unless it holds for a time (throttle; a cancel frees it
-    all the same)."""
+    """Free the lock of a job that has ended. A throttle keeps its lock, unless the job was
+    cancelled.
+    """
     options = unpack_options(job.options)
     if options.lock is None:
         return
@@ -108,7 +110,7 @@ def release(tx: Tx, queue: QueueRow, job: Job) -> None:
 
 
 def _pass_on(tx: Tx, qid: int, lock: str) -> None:
-    """Let the follow-up go on, if there is one and the job it follows has ended."""
+    """Release the follow-up, if there is one and the job it follows has ended."""
     follower = follow_up(tx, qid, lock)
     if follower is None or follower.state != BLOCKED:
         return
@@ -120,14 +122,16 @@ def _pass_on(tx: Tx, qid: int, lock: str) -> None:
     if held is None:
         take(tx, follower)
     if tx.execute(TIES["any_open"], (follower.pk,)).fetchone():
-        tx.save(follower)  # it waits for other jobs as well
+        tx.save(follower)  # it still waits for other jobs
     else:
         waiting.unblock(tx, follower)
 
 
 def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
-    """A job that has never started gets the data and options of a new one (see KEPT_WHEN_REPLACED). With debounce its wait begins
-    again."""
+    """Give a job that has never started the data and options of a new one.
+
+    core.locks.KEPT_WHEN_REPLACED lists what stays. With debounce the job's wait begins again.
+    """
     old = unpack_options(job.options)
     options = msgspec.structs.replace(
         options_of(spec),

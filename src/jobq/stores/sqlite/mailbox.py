@@ -1,9 +1,9 @@
-"""Being told, across processes of one machine: a mailbox is a loopback UDP port (or, for memory://,
-just a number).
+"""Notifies handles, also in other processes of the machine, that they should look again.
 
-A writer learns from the tables whom to tell, and tells them after its commit. In the same process
-that is a call, to another process a datagram. Datagrams can be lost, and anybody may send one: they
-only ever say "look again".
+A mailbox is a loopback UDP port, or just a number for memory://. A writer reads from the tables
+which mailboxes to notify, and does so after its commit: by a call in the same process, by a
+datagram to another one. Datagrams can be lost, and any local program can send one, so a notice
+never carries data that a handle relies on.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ import msgspec
 from jobq.core.records import QueueName, Signal, Topic
 
 _LONGEST = 2048
+"""Bytes of the longest datagram that is read."""
 _LATEST_MS = 10_000
-"""The latest that a worker is told to look again."""
+"""Milliseconds that a `soon` notice may postpone a look at the most."""
 _numbers = itertools.count(-1, -1)
 
 
 class Notice(NamedTuple):
-    """What is told, and to which mailbox. `work`: name is the worker to wake, `soon`: in as many ms as `job` says; else a topic
-    and, for cancels, the job."""
+    """A notice and the mailbox it goes to.
+
+    `work`: wake the worker `name`. `soon`: wake it in as many milliseconds as `job` says. Otherwise
+    a topic: `ended` with the job's id as `name`, `cancel` with the worker as `name` and the job's
+    id as `job`, or `log`.
+    """
 
     port: int
     kind: str
@@ -39,7 +44,7 @@ class Notice(NamedTuple):
 
 
 class Mailbox:
-    """Where one handle, on one event loop, is told things."""
+    """Receives the notices of one handle, on its event loop."""
 
     def __init__(self, *, across_processes: bool) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,25 +60,27 @@ class Mailbox:
             self._loop.add_reader(self._socket, self._readable)
 
     def close(self) -> None:
-        """Hear no more."""
+        """Receive no more notices."""
         if self._socket is not None:
             self._loop.remove_reader(self._socket)
             self._socket.close()
             self._socket = None
 
     def wake(self, worker: str) -> asyncio.Event:
-        """Set when there may be work for the worker. Cleared by whoever is about to look."""
+        """The event that is set when there may be work for the worker. The caller clears it before
+        it looks.
+        """
         return self._wakes.setdefault(worker, asyncio.Event())
 
     def deliver(self, notice: Notice) -> None:
-        """From any thread."""
-        # A loop that is closed hears nothing, and need not.
+        """Receive a notice of this process. May be called from any thread."""
+        # The loop may be closed: then the handle needs no notices.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._receive, notice)
 
     def wake_all(self) -> None:
-        """Wake every sleeper of this handle. From any thread."""
-        with contextlib.suppress(RuntimeError):  # its loop is closed
+        """Wake all workers that sleep on this handle. May be called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._wake_all)
 
     def _wake_all(self) -> None:
@@ -82,7 +89,7 @@ class Mailbox:
 
     @contextlib.asynccontextmanager
     async def subscribed(self, topics: Sequence[Topic]) -> AsyncIterator[AsyncIterator[Signal]]:
-        """Signals for the topics while the context lasts."""
+        """Yield the signals of these topics while the context lasts."""
         inbox: asyncio.Queue[Signal] = asyncio.Queue()
         for topic in topics:
             self._topics.setdefault(topic, set()).add(inbox)
@@ -112,7 +119,9 @@ class Mailbox:
                 return
             if notice.kind == "work":
                 event.set()
-            elif notice.job is not None and notice.job.isdecimal():  # anybody may send a datagram
+            elif (
+                notice.job is not None and notice.job.isdecimal()
+            ):  # any program can send a datagram
                 self._loop.call_later(min(int(notice.job), _LATEST_MS) / 1000, event.set)
             return
         queue = QueueName(notice.tenant, notice.queue)
@@ -127,14 +136,14 @@ class Mailbox:
 
 
 class Post:
-    """Delivers notices of one process: to its own mailboxes by a call, to others by a datagram."""
+    """Sends the notices of one process: to its own mailboxes by a call, to others by a datagram."""
 
     def __init__(self) -> None:
         self.mailboxes: dict[int, Mailbox] = {}
         self._socket: socket.socket | None = None
 
     def send(self, notices: Sequence[Notice]) -> None:
-        """Tell them. One that cannot be told will look by itself."""
+        """Send notices. A handle that misses one looks again by itself, later."""
         for notice in notices:
             mailbox = self.mailboxes.get(notice.port)
             if mailbox is not None:
@@ -147,14 +156,14 @@ class Post:
                     self._socket.sendto(msgspec.msgpack.encode(notice), ("127.0.0.1", notice.port))
 
     def close(self) -> None:
-        """Send no more."""
+        """Close the socket."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this machine is there; in doubt, yes."""
+    """Whether a process of this machine exists; True if that is unknown."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

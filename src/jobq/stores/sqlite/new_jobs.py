@@ -69,7 +69,7 @@ def insert(
     tx: Tx, qid: int, spec: JobSpec, life: int, watch: Watch | None, *, blocked: bool
 ) -> Job:
     """Insert one job and return its row."""
-    row = new_job(qid, spec, tx.places(qid), tx.now, tx.ahead, watch, life)
+    row = new_job(qid, spec, tx.take_places(qid), tx.now, tx.ahead, watch, life)
     if blocked:
         row = row._replace(state=BLOCKED, at_ms=FOREVER, due_ms=None, flags=row.flags | NOTED)
     tx.execute(HOT["insert_job"], row)
@@ -97,7 +97,7 @@ def accepted(tx: Tx, queue: QueueRow, rows: list[NewJob]) -> None:
                 with_meta(item, event_meta(job.options, names))
                 for item, job in zip(items, jobs, strict=True)
             ]
-        tx.moved(queue.qid, _ACCEPTED, None, state, items)
+        tx.record_batch(queue.qid, _ACCEPTED, None, state, items)
         if state == DELAYED:
             tx.due_at(queue.qid, min(job.due_ms or 0 for job in jobs))
         elif queue.mode == "keyed":

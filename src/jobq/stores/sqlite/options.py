@@ -12,7 +12,7 @@ from jobq.core.verdicts import unreadable
 
 
 class StoredOptions(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True):
-    """What is seldom set. A job with all defaults stores NULL."""
+    """The options of a job that are seldom set. A job with defaults only stores NULL."""
 
     lifo: bool = False
     delay_ms: int = 0
@@ -29,23 +29,23 @@ class StoredOptions(msgspec.Struct, array_like=True, omit_defaults=True, kw_only
     policy: ChildPolicy = "fail"
     schedule: str | None = None
     origin: str | None = None
-    signal: str | None = None  # the signal it waits for
-    seen: int = 0  # how many of that name it has had
-    actor: str | None = None  # who asked it to stop while it was active
+    signal: str | None = None  # the signal that the blocked job waits for
+    seen: int = 0  # signals of that name that its handler has received
+    actor: str | None = None  # who asked to cancel it while it was active
     meta: dict[str, str] | None = None
-    put_off: PutOff | None = None  # workers that claimed it did not know its task
+    put_off: PutOff | None = None  # set if workers that claimed the job did not know its task
 
 
 DEFAULT = StoredOptions()
 BROKEN = StoredOptions()
-"""In the place of options that cannot be read."""
+"""Stands for options that cannot be read."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode_options = msgspec.msgpack.Decoder(StoredOptions).decode
 _decode_failure = msgspec.msgpack.Decoder(Failure).decode
 
 
 def options_of(spec: JobSpec) -> StoredOptions:
-    """The packed part of a spec."""
+    """The options of a spec as they are stored."""
     unique = spec.unique
     return StoredOptions(
         lifo=spec.lifo,
@@ -68,7 +68,7 @@ def options_of(spec: JobSpec) -> StoredOptions:
 
 
 def call_options(options: StoredOptions) -> CallOptions:
-    """The other way, for readers."""
+    """The options as readers see them."""
     if options is DEFAULT:
         return NO_OPTIONS
     unique = (
@@ -94,34 +94,32 @@ def call_options(options: StoredOptions) -> CallOptions:
 
 
 def pack_options(options: StoredOptions) -> bytes | None:
-    """Packed; None when everything is at its default."""
+    """Options as the column stores them; None if all have their defaults."""
     return None if options == DEFAULT else _encode(options)
 
 
 def unpack_options(data: bytes | None) -> StoredOptions:
-    """The other way.
-
-    BROKEN for what cannot be read: such a job is claimed as unreadable, and ends like any other."""
+    """The options in a column. BROKEN if they cannot be read: the job is claimed as unreadable."""
     if data is None:
         return DEFAULT
     try:
         return _decode_options(data)
-    except (msgspec.MsgspecError, TypeError):  # not ours, or not even bytes
+    except (msgspec.MsgspecError, TypeError):
         return BROKEN
 
 
 def event_meta(packed: bytes | None, names: tuple[str, ...]) -> dict[str, str] | None:
-    """What events tell of a job with these packed options, in a queue that allows these names."""
+    """The part of a job's meta that its events carry: the names that the queue allows."""
     return None if packed is None else meta.event_meta(unpack_options(packed).meta, names)
 
 
 def pack_failure(failure: Failure) -> bytes:
-    """For the failure column."""
+    """A failure as the column stores it."""
     return _encode(failure)
 
 
 def unpack_failure(data: bytes | None) -> Failure | None:
-    """The other way."""
+    """The failure in a column. One that cannot be read is replaced by an `Unreadable` failure."""
     if data is None:
         return None
     try:

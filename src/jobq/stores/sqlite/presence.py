@@ -1,4 +1,4 @@
-"""Which workers there are, what operators ask of them, and who holds an office."""
+"""Which workers there are, what operators ask of them, and which worker leads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SQL = load("presence.sql")
 
 
 def beat(tx: Tx, worker: WorkerRecord, ttl_ms: int, displace: bool) -> Beat:
-    """The whole of `Store.beat`."""
+    """Implements `Store.beat`."""
     wish, taken = None, False
     if (known := tx.execute(SQL["worker"], (worker.name, tx.now)).fetchone()) is not None:
         data, wish = known
@@ -40,7 +40,7 @@ def _incarnation(data: bytes) -> str | None:
 
 
 def retire(tx: Tx, name: str, incarnation: str | None) -> None:
-    """The whole of `Store.retire`."""
+    """Implements `Store.retire`."""
     known = None if incarnation is None else tx.execute(SQL["worker"], (name, tx.now)).fetchone()
     if known is not None and _incarnation(known[0]) not in (incarnation, None):
         return
@@ -49,7 +49,7 @@ def retire(tx: Tx, name: str, incarnation: str | None) -> None:
 
 
 def workers(tx: Tx, queue: QueueName | None) -> list[WorkerRecord]:
-    """The whole of `Store.workers`."""
+    """Implements `Store.workers`."""
     rows = tx.execute(SQL["workers"], (tx.now,)).fetchall()
     found = [_unpack(data) for (data,) in rows]
     return [
@@ -60,15 +60,15 @@ def workers(tx: Tx, queue: QueueName | None) -> list[WorkerRecord]:
 
 
 def number_of(tx: Tx, queue: QueueName) -> int:
-    """How many workers look for work in the queue."""
+    """How many workers claim from the queue."""
     return len(workers(tx, queue))
 
 
 def ask_worker(tx: Tx, name: str, request: WorkerRequest) -> bool:
-    """The whole of `Store.ask_worker`."""
+    """Implements `Store.ask_worker`."""
     return tx.change(SQL["ask_worker"], (request, name, tx.now)) > 0
 
 
 def lead(tx: Tx, name: str, who: str, ttl_ms: int) -> bool:
-    """The whole of `Store.lead`."""
+    """Implements `Store.lead`."""
     return tx.change(SQL["lead"], (name, who, tx.now + ttl_ms, tx.now)) > 0

@@ -1,7 +1,7 @@
-"""Accepting jobs.
+"""Accepts jobs.
 
-Most are plain: no lock, nothing to wait for. Those go in with one statement for the whole batch;
-the others one by one.
+Most jobs have no unique lock and wait for nothing: one statement inserts a whole batch of them. The
+others are inserted one by one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ def put(
     last: bool = True,
     bounded: bool = True,
 ) -> list[PutResult]:
-    """The whole of `Store.put`.
-
-    Not `bounded`: none of these is refused because its queue is full."""
+    """Implements `Store.put`. Without `bounded`, no job is refused because its queue is full."""
     if flow is not None:
         if not specs:
             raise refusals.empty_flow(flow)
@@ -75,11 +73,11 @@ def _put_in_several(
     for n, spec in enumerate(specs):
         by_queue.setdefault(spec.queue, []).append(n)
     linked = depend_on_each_other(specs)
-    if linked:  # a flow in all but name
+    if linked:
         check_locks(specs)
     if bounded and linked:
         for name, places in by_queue.items():
-            queue = tx.queue_made(name)
+            queue = tx.ensure_queue(name)
             room = bounds.room(queue)
             if (
                 room is not None
@@ -99,10 +97,8 @@ def _put_in_several(
 def _tie(
     tx: Tx, specs: Sequence[JobSpec], answers: list[PutResult], tied: list[tuple[Job, JobSpec]]
 ) -> None:
-    """When all are in, whatever their order: make them wait for each other.
-
-    Answers tell how each stands then."""
-    # A member that met a unique lock stands for the job that holds it.
+    """Make the inserted jobs wait for each other, and update the states in their results."""
+    # A spec whose unique lock was held is represented by the job that holds the lock.
     aliases = {
         JobKey(spec.queue, spec.id): r.id
         for spec, r in zip(specs, answers, strict=True)
@@ -110,7 +106,7 @@ def _tie(
     }
     jobs = []
     for pk, spec in [(job.pk, spec) for job, spec in tied]:
-        job = tx.job(pk)  # again: another job may wait for it since
+        job = tx.job(pk)  # read again: another job of the call may have changed its row
         assert job is not None
         fatal = flows.tie(tx, job, spec.after, aliases)
         tx.save(job)
@@ -121,7 +117,7 @@ def _tie(
         jobs.append(job)
     states = {(job.qid, job.id): STATES[job.state] for job in jobs}
     for n, spec in enumerate(specs):
-        state = states.get((tx.queue_made(spec.queue).qid, spec.id))
+        state = states.get((tx.ensure_queue(spec.queue).qid, spec.id))
         if state is not None and not answers[n].duplicate:
             answers[n] = msgspec.structs.replace(answers[n], state=state)
 
@@ -135,13 +131,13 @@ def _put_in(
 ) -> list[PutResult]:
     if not specs:
         return []
-    queue = _checked(tx.queue_made(specs[0].queue), specs)
+    queue = _checked(tx.ensure_queue(specs[0].queue), specs)
     room = bounds.room(queue) if bounded else None
     if room is not None and room < len(specs):
         return _put_bounded(tx, queue, specs, watch, tied, room)
     if all(spec.unique is None and not spec.after and spec.schedule is None for spec in specs):
         return _put_plain(tx, queue, specs, watch)
-    if depend_on_each_other(specs):  # a flow in all but name
+    if depend_on_each_other(specs):
         check_locks(specs)
     return [_put_one(tx, queue, spec, watch, tied) for spec in specs]
 
@@ -154,7 +150,10 @@ def _put_bounded(
     tied: list[tuple[Job, JobSpec]],
     room: int,
 ) -> list[PutResult]:
-    """More specs than there are places: each is judged for itself, unless they wait for each other."""
+    """Insert more specs than there are places.
+
+    Each is accepted or refused separately, unless they depend on each other.
+    """
     if depend_on_each_other(specs):
         check_locks(specs)
         if bounds.needed(tx, queue, specs) > max(0, room):
@@ -173,9 +172,9 @@ def _put_bounded(
 def _put_plain(
     tx: Tx, queue: QueueRow, specs: Sequence[JobSpec], watch: Watch | None
 ) -> list[PutResult]:
-    """All at once; ids that were there already are found out only when the count says so."""
+    """Insert all at once. Only if fewer rows were inserted, look which ids existed already."""
     qid, now = queue.qid, tx.now
-    place = tx.places(qid, len(specs))
+    place = tx.take_places(qid, len(specs))
     rows = [new_job(qid, spec, place + n, now, tx.ahead, watch) for n, spec in enumerate(specs)]
     inserted = (
         tx.change(HOT["insert_job"], rows[0])
@@ -276,7 +275,7 @@ def _staged(tx: Tx, spec: JobSpec) -> PutResult:
 
 
 def _checked(queue: QueueRow, specs: Sequence[JobSpec]) -> QueueRow:
-    """The queue's mode, fixed by its first job; and costs that its limits could ever pay."""
+    """Check the specs against the queue's mode, which its first job sets, and its limits."""
     mode = queue.mode
     if mode is None:
         mode = "keyed" if specs[0].key is not None else "plain"

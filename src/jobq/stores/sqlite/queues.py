@@ -1,4 +1,4 @@
-"""What operators do to queues: declare, limit, pause, purge, obliterate."""
+"""Operations on queues: declare, limit, pause, purge, obliterate."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from jobq.stores.sqlite.tx import KEYED, Tx
 
 SQL = load("queues.sql")
 _KEYS = 500
+"""Keys that are settled at a time."""
 
 
 def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
-    """The whole of `Store.declare`."""
-    queue = tx.queue_made(name)
+    """Implements `Store.declare`."""
+    queue = tx.ensure_queue(name)
     if config.mode is not None and queue.mode is not None and config.mode != queue.mode:
         raise refusals.other_mode(name, queue.mode, config)
     if config.partitions not in (None, 1):
         raise refusals.no_partitions(name, config.partitions)
     stored = _with_limits(name, queue.settings, config)
     if config.limits is not None and stored.version > queue.settings.version:
-        tx.done_to(
+        tx.record_operation(
             queue, QueueKind.LIMITS, reason=limits_reason(config.limits, version=stored.version)
         )
     if config.retention is not None:
@@ -48,12 +49,14 @@ def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
 def set_limits(
     tx: Tx, name: QueueName, limits: Limits | None, key: str | None, actor: str | None
 ) -> None:
-    """The whole of `Store.set_limits`."""
-    queue = tx.queue_made(name)
+    """Implements `Store.set_limits`."""
+    queue = tx.ensure_queue(name)
     if limits != (
         queue.settings.changed if key is None else keys.overrides(tx, queue.qid, [key]).get(key)
     ):
-        tx.done_to(queue, QueueKind.LIMITS, reason=limits_reason(limits, key=key), actor=actor)
+        tx.record_operation(
+            queue, QueueKind.LIMITS, reason=limits_reason(limits, key=key), actor=actor
+        )
     if key is None:
         _store(
             tx,
@@ -76,17 +79,17 @@ def set_limits(
 
 
 def overrides(tx: Tx, qid: int) -> dict[str, Limits]:
-    """Limits given to single keys."""
+    """The limits that operators have set for single keys."""
     return {
         key: keys.unpack_limits(data) for key, _, data in tx.execute(KEYED["key_overrides"], (qid,))
     }
 
 
 def pause(tx: Tx, name: QueueName, paused: bool, actor: str | None) -> None:
-    """The whole of `Store.pause` and `Store.resume`."""
-    queue = tx.queue_made(name)
+    """Implements `Store.pause` and `Store.resume`."""
+    queue = tx.ensure_queue(name)
     if bool(queue.paused) is not paused:
-        tx.done_to(queue, QueueKind.PAUSED if paused else QueueKind.RESUMED, actor=actor)
+        tx.record_operation(queue, QueueKind.PAUSED if paused else QueueKind.RESUMED, actor=actor)
     queue.paused, queue.dirty = int(paused), True
     if not paused:
         holds.lift(tx, queue, None, actor)
@@ -94,7 +97,7 @@ def pause(tx: Tx, name: QueueName, paused: bool, actor: str | None) -> None:
 
 
 def purge_pending(tx: Tx, name: QueueName, delayed: bool, limit: int, actor: str | None) -> int:
-    """The whole of `Store.purge_pending`."""
+    """Implements `Store.purge_pending`."""
     queue = tx.queue(name)
     if queue is None:
         return 0
@@ -106,19 +109,21 @@ def purge_pending(tx: Tx, name: QueueName, delayed: bool, limit: int, actor: str
     for state, statement, parameters in steps:
         for (id,) in tx.execute(SQL[statement], (*parameters, limit - cleared)).fetchall():
             job = tx.find(queue.qid, id)
-            if job is not None and job.state == state:  # clearing one job may have moved another
+            if job is not None and job.state == state:  # removing another job may have changed it
                 job.actor = actor
                 alter.cancel(tx, queue, job, reason="removed", cascade=False)
                 cleared += 1
     if cleared:
-        tx.done_to(queue, QueueKind.CLEARED, reason=event_log.jobs_reason(cleared), actor=actor)
+        tx.record_operation(
+            queue, QueueKind.CLEARED, reason=event_log.jobs_reason(cleared), actor=actor
+        )
     return cleared
 
 
 def purge_ended(
     tx: Tx, name: QueueName, state: State, older_than_ms: int, limit: int, actor: str | None
 ) -> int:
-    """The whole of `Store.purge_ended`."""
+    """Implements `Store.purge_ended`."""
     queue = tx.queue(name)
     code = STATE_CODES[state]
     if code not in ENDED:
@@ -134,14 +139,14 @@ def purge_ended(
             ending.forget(tx, job)
         cleaned += len(rows)
     if cleaned:
-        tx.done_to(
+        tx.record_operation(
             queue, QueueKind.PURGED, reason=event_log.jobs_reason(cleaned, state), actor=actor
         )
     return cleaned
 
 
 def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | None) -> bool:
-    """The whole of `Store.obliterate`."""
+    """Implements `Store.obliterate`."""
     queue = tx.queue(name)
     if queue is None:
         return True
@@ -152,13 +157,13 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | No
         queue.packed_settings, queue.dirty = None, True
     rows = tx.execute(SQL["some_jobs"], (queue.qid, limit)).fetchall()
     for job in read_all(rows, Job):
-        if job.state not in ENDED:  # on record, like any end
+        if job.state not in ENDED:  # its end is an event, like any other
             job.actor = actor
             ending.end(tx, queue, job, CANCELLED, reason="removed")
         ending.forget(tx, job)
     if len(rows) == limit:
         return False
-    keys.flush(tx)  # what ended here is written before the keys go, not after
+    keys.flush(tx)  # before their rows are deleted
     for statement in (
         "drop_keys",
         "drop_key_limits",
@@ -170,7 +175,7 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | No
         tx.execute(SQL[statement], (queue.qid,))
     holds.forget(tx, queue.qid)
     if queue.listed:
-        tx.done_to(queue, QueueKind.OBLITERATED, actor=actor)
+        tx.record_operation(queue, QueueKind.OBLITERATED, actor=actor)
     queue.listed = queue.paused = queue.held_ms = 0
     queue.mode = queue.rate = queue.packed_settings = None
     queue.dirty = True
@@ -200,7 +205,7 @@ def _store(
     limits_changed: bool,
 ) -> QueueRow:
     queue.mode, queue.packed_settings, queue.dirty = mode, settings.pack(stored), True
-    if limits_changed:  # what was held is lifted; a rate that still allows nothing holds again
+    if limits_changed:  # holds end; a rate that allows no start holds the queue again
         queue.held_ms = 0
         holds.forget(tx, queue.qid)
         tx.woken[queue.qid] = max(1, queue.counts[WAITING])
@@ -210,7 +215,7 @@ def _store(
 
 
 def _settle_all_keys(tx: Tx, qid: int) -> None:
-    """A new limit for all keys: rare, and by the number of keys with jobs."""
+    """Decide for all keys of a queue which are ready, because their limit has changed."""
     tx.execute(KEYED["lift_keys"], (qid,))
     after = ""
     while found := [key for (key,) in tx.execute(KEYED["some_keys"], (qid, after, _KEYS))]:

@@ -1,6 +1,6 @@
-"""What holds starts back: a queue's limit of active jobs, its rate, the rates of its keys.
+"""Limits starts: by the queue's limit of active jobs, its rate, and the rates of its keys.
 
-A limit that is used up sets `held_ms` on its queue or key: nobody looks there again before that
+A rate that is used up sets `held_ms` of its queue or key. No claim looks there again before that
 time.
 """
 
@@ -24,7 +24,7 @@ _decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
 
 
 class Meter:
-    """A rate and its state, while starts are paid for."""
+    """A rate and its state during a claim."""
 
     def __init__(self, rate: RateData, packed: bytes | None, now: int) -> None:
         self._rate, self._now = rate, now
@@ -32,19 +32,19 @@ class Meter:
         self.held_ms = 0
 
     def take(self, cost: int) -> bool:
-        """Pay for a start. When that is not possible, `held_ms` says when to ask again."""
+        """Pay for a start. If the rate does not allow it, `held_ms` says when to try again."""
         taken = limits.take(self._rate, self._state, self._now, cost)
         self._state = taken.state
         self.held_ms = 0 if taken.allowed else self._now + taken.retry_in_ms
         return taken.allowed
 
     def room(self) -> int:
-        """Starts of cost 1 that there is room for."""
+        """How many starts of cost 1 the rate allows now."""
         return limits.room(self._rate, self._state, self._now)
 
     @property
     def packed(self) -> bytes | None:
-        """The state, to be kept."""
+        """The state as it is stored."""
         return (
             None
             if self._state is None
@@ -53,7 +53,7 @@ class Meter:
 
     @property
     def until_ms(self) -> int:
-        """When the state will have nothing left to say."""
+        """The time from which on the state has no effect."""
         if self._state is None:
             return 0
         if isinstance(self._rate, Window):
@@ -72,7 +72,7 @@ def _loaded(rate: RateData, packed: bytes | None) -> limits.RateState | None:
 
 
 def lowest_capacity(found: Limits) -> int | None:
-    """The most a job may cost to start at all."""
+    """The highest cost with which a job can start at all; None: any."""
     capacities = [
         rate.capacity for rate in (found.rate, found.key_rate) if isinstance(rate, Tokens)
     ]
@@ -80,7 +80,7 @@ def lowest_capacity(found: Limits) -> int | None:
 
 
 def room(tx: Tx, queue: QueueRow, wanted: int) -> int:
-    """How many may start now, as far as the queue as a whole is concerned and cost plays no part."""
+    """How many jobs the queue's own limits allow to start now, if each costs 1."""
     if queue.held_ms > tx.now:
         return 0
     if queue.packed_settings is None:
@@ -98,14 +98,15 @@ def room(tx: Tx, queue: QueueRow, wanted: int) -> int:
 
 
 def by_cost(queue: QueueRow) -> bool:
-    """Whether starts of a plain queue are paid for one by one."""
+    """Whether each start of a plain queue is paid for separately."""
     return isinstance(queue.settings.effective.rate, Tokens)
 
 
 def affordable(tx: Tx, queue: QueueRow, wanted: int) -> list[int]:
-    """The head of the line, as far as the bucket can pay for it.
+    """The jobs at the head of a plain queue that the bucket can pay for.
 
-    Strictly in order: nobody cheaper goes first."""
+    Strictly in order: a cheaper job does not overtake.
+    """
     meter = _meter(tx, queue)
     assert meter is not None
     rows = tx.execute(HOT["head_facts"], (queue.qid, tx.now, wanted)).fetchall()
@@ -146,8 +147,7 @@ def key_pays_for(tx: Tx, queue: QueueRow, head: KeyHead) -> bool:
 
 
 def started(tx: Tx, queue: QueueRow, n: int) -> None:
-    """Starts under a window are counted when they have happened (those under a bucket were paid for
-    before)."""
+    """Count starts under a window. Starts under a bucket were paid for before."""
     if queue.packed_settings is None:
         return
     rate = queue.settings.effective.rate
@@ -157,16 +157,16 @@ def started(tx: Tx, queue: QueueRow, n: int) -> None:
         for _ in range(n):
             meter.take(1)
         if queue.counts[WAITING] > n and not meter.room():
-            meter.take(1)  # denied: workers with free slots learn when the window is over
+            meter.take(1)  # refused: sets the time at which workers look again
         _keep(queue, meter)
 
 
 def keys_affordable(
     tx: Tx, queue: QueueRow, heads: list[KeyHead], overrides: Mapping[str, Limits]
 ) -> list[KeyHead]:
-    """Which of the heads of lines (see `next_keys`) may start.
-
-    A key that may not is held until it may."""
+    """The heads (see `next_keys`) that may start. A key whose rate is used up is held until it may
+    start.
+    """
     every = queue.settings.effective.key_rate
     bucket = _meter(tx, queue) if by_cost(queue) else None
     if bucket is None and every is None and not overrides:
@@ -192,7 +192,7 @@ def keys_affordable(
 
 
 def next_times(tx: Tx, queue: QueueRow) -> list[int]:
-    """When something held may go on."""
+    """The times at which a held queue or key may start again."""
     times = [queue.held_ms] if queue.held_ms > tx.now else []
     if queue.mode == "keyed":
         row = tx.execute(KEYED["next_held"], (queue.qid,)).fetchone()

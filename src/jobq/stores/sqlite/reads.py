@@ -1,4 +1,4 @@
-"""Looking: jobs, counters, figures, the event log."""
+"""Reads jobs, counters, metrics and the event log."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ from jobq.stores.sqlite.tx import HOT, Tx
 SQL = load("reads.sql")
 TIES = load("ties.sql")
 DAY = 24 * 60
+"""Minutes of a day: the longest time that metrics cover."""
 _LOOK = 1000
-"""Rows one `find` looks at, at the most, when its filter leaves most of them out."""
+"""Rows that one `find` reads at the most, when its filter matches few of them."""
 
 
 def get(tx: Tx, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
-    """The whole of `Store.get`."""
+    """Implements `Store.get`."""
     return [_get(tx, key) for key in jobs]
 
 
@@ -72,8 +73,9 @@ def _there(job: Job, now: int) -> bool:
 
 
 class _Section(NamedTuple):
-    """A stretch of an index that holds the jobs of a state: the statement that reads it, and where
-    it begins."""
+    """A part of an index that has the jobs of one state: the statement that reads it, and its
+    start.
+    """
 
     state: int
     statement: str
@@ -99,9 +101,9 @@ def _sections(state: int) -> list[_Section]:
 
 
 def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
-    """The whole of `Store.find`.
-
-    The cursor is [section, a, b]: go on in that section behind (a, b)."""
+    """Implements `Store.find`. The cursor is [section, a, b]: continue in that section after (a,
+    b).
+    """
     queue = tx.queue(filter.queue)
     if queue is None:
         return Page(records=())
@@ -150,14 +152,14 @@ def _matches(job: Job, filter: Filter, now: int) -> bool:
 
 
 def count(tx: Tx, name: QueueName) -> dict[State, int]:
-    """The whole of `Store.count`."""
+    """Implements `Store.count`."""
     queue = tx.queue(name)
     counts = [0] * 7 if queue is None else queue.counts
     return {state: counts[code] for code, state in enumerate(STATES)}
 
 
 def stats(tx: Tx, name: QueueName) -> StatsRecord:
-    """The whole of `Store.stats`."""
+    """Implements `Store.stats`."""
     queue = tx.queue(name)
     if queue is None:
         return StatsRecord(queue=name, counts=count(tx, name), workers=presence.number_of(tx, name))
@@ -179,7 +181,7 @@ def stats(tx: Tx, name: QueueName) -> StatsRecord:
 
 
 def metrics(tx: Tx, name: QueueName, minutes: int) -> list[MinuteRecord]:
-    """The whole of `Store.metrics`."""
+    """Implements `Store.metrics`."""
     queue = tx.queue(name)
     if queue is None:
         return []
@@ -196,7 +198,7 @@ def _minute(minute: int, figures: list[int]) -> MinuteRecord:
 
 
 def logs(tx: Tx, key: JobKey) -> list[str]:
-    """The whole of `Store.logs`."""
+    """Implements `Store.logs`."""
     queue = tx.queue(key.queue)
     job = None if queue is None else tx.find(queue.qid, key.id)
     return (
@@ -207,13 +209,13 @@ def logs(tx: Tx, key: JobKey) -> list[str]:
 
 
 def queues(tx: Tx, tenant: str | None) -> list[QueueRecord]:
-    """The whole of `Store.queues`."""
+    """Implements `Store.queues`."""
     rows = tx.execute(SQL["queues_of"], (tenant, tenant)).fetchall()
     return [queue_record(tx, QueueRow.of(row)) for row in rows]
 
 
 def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
-    """What is stored about a queue."""
+    """The record of a queue."""
     stored = queue.settings if tx.readable(queue) else settings.DEFAULT
     limits = LimitsRecord(
         declared=stored.limits,
@@ -239,7 +241,7 @@ def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
 def read_events(
     tx: Tx, log_id: str, name: QueueName, after: str | None, limit: int, until: str | None
 ) -> EventPage:
-    """The whole of `Store.read_events`. A position is the number of the last entry read."""
+    """Implements `Store.read_events`. A position is the number of the last entry that was read."""
     queue = tx.queue(name)
     if queue is None:
         return EventPage(events=(), position=after or "0")
@@ -253,8 +255,8 @@ def read_events(
     position = after
     log = f"{log_id}.{queue.qid}"
     for pos, entry in tx.execute(SQL["entries"], (queue.qid, int(after))):
-        told = event_log.unpack(log, str(pos), name, entry)
-        if not found and pos > int(after) + 1:  # positions are dense: what is missing was dropped
+        events = event_log.unpack(log, str(pos), name, entry)
+        if not found and pos > int(after) + 1:  # positions have no gaps: the others were dropped
             what = f"{pos - int(after) - 1:,} entries dropped"
             trimmed = tx.execute(SQL["trimmed"], (f"trimmed.{queue.qid}",)).fetchone()
             found.append(
@@ -262,17 +264,17 @@ def read_events(
                     log,
                     str(pos - 1),
                     name,
-                    told[0].at_ms,
+                    events[0].at_ms,
                     what,
                     shard=0,
-                    number=max(0, told[0].number - 1),
+                    number=max(0, events[0].number - 1),
                     incarnation="" if trimmed is None else trimmed[0],
                 )
             )
             position = str(pos - 1)
         if last is not None and pos > last:
             break
-        found += told
+        found += events
         position = str(pos)
         if len(found) >= limit:
             break
@@ -280,8 +282,8 @@ def read_events(
 
 
 def ack_events(tx: Tx, name: QueueName, reader: str, position: str | None) -> str | None:
-    """The whole of `Store.ack_events`."""
-    qid = tx.queue_made(name).qid
+    """Implements `Store.ack_events`."""
+    qid = tx.ensure_queue(name).qid
     if position is not None:
         tx.execute(SQL["ack"], (qid, reader, int(position)))
     row = tx.execute(SQL["reader"], (qid, reader)).fetchone()
@@ -289,7 +291,7 @@ def ack_events(tx: Tx, name: QueueName, reader: str, position: str | None) -> st
 
 
 def readers(tx: Tx, name: QueueName) -> dict[str, str]:
-    """The whole of `Store.readers`."""
+    """Implements `Store.readers`."""
     queue = tx.queue(name)
     return (
         {}
@@ -299,6 +301,6 @@ def readers(tx: Tx, name: QueueName) -> dict[str, str]:
 
 
 def remove_reader(tx: Tx, name: QueueName, reader: str) -> bool:
-    """The whole of `Store.remove_reader`."""
+    """Implements `Store.remove_reader`."""
     queue = tx.queue(name)
     return queue is not None and tx.change(SQL["remove_reader"], (queue.qid, reader)) > 0

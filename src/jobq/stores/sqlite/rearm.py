@@ -1,4 +1,4 @@
-"""After-complete schedules go on when their job has ended. The rule is `core.cron.after_end`."""
+"""Continues after-complete schedules when their job has ended, by core.cron.after_end."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ SQL = load("schedules.sql")
 
 
 def rearm(tx: Tx, qid: int, id: str) -> None:
-    """The job of a schedule has ended, or none was made.
+    """Set the next time of a schedule whose job has ended, or which made no job.
 
-    Does nothing if the schedule is gone, or has a next time already."""
+    Does nothing if the schedule was dropped, or has a next time already.
+    """
     row = tx.execute(SQL["schedule"], (qid, id)).fetchone()
     if row is None:
         return
     record = as_record(row)
-    next_ms = (
-        cron.after_end(record, tx.now - tx.ahead) if record.next_ms is None else None
-    )  # times of day are the clock's
+    clock_ms = tx.now - tx.ahead  # schedules follow the machine's clock, not the store's time
+    next_ms = cron.after_end(record, clock_ms) if record.next_ms is None else None
     if next_ms is not None:
         tx.execute(SQL["rearm"], (next_ms, qid, id))
 
 
 def as_record(row: Sequence[Any]) -> ScheduleRecord:
-    """A row of the table."""
+    """The record of a row of schedules."""
     found = ScheduleRow(*row)
     return ScheduleRecord(
         spec=msgspec.msgpack.decode(found.spec, type=ScheduleSpec),

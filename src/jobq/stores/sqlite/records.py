@@ -10,7 +10,7 @@ from jobq.stores.sqlite.rows import Job
 
 
 def record(job: Job, queue: QueueName) -> JobRecord:
-    """As readers see it; parents and children are added by whoever asks for them."""
+    """The record of a job, without its parents, children and errors."""
     options = unpack_options(job.options)
     return JobRecord(
         queue=queue,

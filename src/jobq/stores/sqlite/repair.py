@@ -74,7 +74,7 @@ def _repair_job(tx: Tx, row: Row, named: QueueName | None) -> int | None:
     if not isinstance(qid, int) or qid not in qids:
         if named is None:
             return None  # nobody knows its queue, and no queue finds it: it stops nothing
-        qid = tx.queue_made(named).qid
+        qid = tx.ensure_queue(named).qid
         bad.append("qid")
     keyed = tx.queue_by_qid(qid).mode == "keyed"
     misplaced = (values["key"] is None) is keyed
@@ -118,7 +118,7 @@ def _defaults(tx: Tx, pk: int, qid: int, *, keyed: bool) -> dict[str, object]:
         "id": f"unreadable-{pk}-{os.urandom(4).hex()}",
         "state": WAITING,
         "priority": 0,
-        "seq": tx.places(qid),
+        "seq": tx.take_places(qid),
         "keep": 0,
         "key": _KEY if keyed else None,
         "flags": _ANY_FLAG,
@@ -179,7 +179,7 @@ def _rebuild_keys(tx: Tx, qid: int) -> None:
     tx.take_keys()
     tx.execute(SQL["drop_keys"], (qid,))
     counted = tx.execute(SQL["key_states"], (qid,)).fetchall()
-    turn = tx.places(qid, len(counted))
+    turn = tx.take_places(qid, len(counted))
     rows = [(qid, key, waits, runs, turn + n, 0) for n, (key, waits, runs) in enumerate(counted)]
     tx.change_many(KEYED["add_key"], rows)
     names = [key for key, _, _ in counted]

@@ -1,6 +1,4 @@
-"""Jobs that come by the clock.
-
-What the next time is, callers work out; here it is compared and set."""
+"""Schedules. Callers work out the next time; the store compares it and sets it."""
 
 from __future__ import annotations
 
@@ -27,8 +25,8 @@ SQL = load("schedules.sql")
 def put_schedule(
     tx: Tx, spec: ScheduleSpec, next_ms: int | None, actor: str | None
 ) -> ScheduleRecord:
-    """The whole of `Store.put_schedule`."""
-    queue = tx.queue_made(spec.queue)
+    """Implements `Store.put_schedule`."""
+    queue = tx.ensure_queue(spec.queue)
     qid = queue.qid
     packed = msgspec.msgpack.encode(spec)
     row = tx.execute(SQL["schedule"], (qid, spec.id)).fetchone()
@@ -40,7 +38,7 @@ def put_schedule(
 
 
 def drop_schedule(tx: Tx, name: QueueName, id: str, actor: str | None) -> bool:
-    """The whole of `Store.drop_schedule`."""
+    """Implements `Store.drop_schedule`."""
     queue = tx.queue(name)
     if queue is None or not tx.change(SQL["drop_schedule"], (queue.qid, id)):
         return False
@@ -49,7 +47,7 @@ def drop_schedule(tx: Tx, name: QueueName, id: str, actor: str | None) -> bool:
 
 
 def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool, actor: str | None) -> Altered:
-    """The whole of `Store.pause_schedule`."""
+    """Implements `Store.pause_schedule`."""
     queue = tx.queue(name)
     row = None if queue is None else tx.execute(SQL["schedule"], (queue.qid, id)).fetchone()
     if queue is None or row is None:
@@ -62,7 +60,7 @@ def pause_schedule(tx: Tx, name: QueueName, id: str, paused: bool, actor: str | 
 
 
 def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> list[ScheduleRecord]:
-    """The whole of `Store.list_schedules`."""
+    """Implements `Store.list_schedules`."""
     if name is None:
         rows = (
             tx.execute(SQL["due"], (tx.now - tx.ahead, limit))
@@ -73,7 +71,7 @@ def list_schedules(tx: Tx, name: QueueName | None, due: bool, limit: int) -> lis
     queue = tx.queue(name)
     if queue is None:
         return []
-    clock = tx.now - tx.ahead  # times of day are the clock's
+    clock = tx.now - tx.ahead  # schedules follow the machine's clock, not the store's time
     rows = (
         tx.execute(SQL["due_of_queue"], (queue.qid, clock, limit))
         if due
@@ -94,7 +92,7 @@ def _readable(rows: Iterable[Row]) -> list[ScheduleRecord]:
 
 
 def fire(tx: Tx, fires: Sequence[Fire]) -> list[bool]:
-    """The whole of `Store.fire`."""
+    """Implements `Store.fire`."""
     return [_fire(tx, each) for each in fires]
 
 
@@ -127,7 +125,7 @@ def _fire(tx: Tx, each: Fire) -> bool:
         answer = put.put(tx, [job], None)[0]
         elsewhere = answer.duplicate and answer.id != job.id
         if answer.full is not None:
-            tx.done_to(queue, QueueKind.MISSED, reason=job.id)
+            tx.record_operation(queue, QueueKind.MISSED, reason=job.id)
         if spec.after_complete and (elsewhere or answer.full is not None):
             # Another job holds the unique lock, or the queue is full: the schedule has fired, and
             # no job of its own will end.
@@ -136,4 +134,4 @@ def _fire(tx: Tx, each: Fire) -> bool:
 
 
 def _changed(tx: Tx, queue: QueueRow, how: str, id: str, actor: str | None) -> None:
-    tx.done_to(queue, QueueKind.SCHEDULE, reason=f"{how} {id}", actor=actor)
+    tx.record_operation(queue, QueueKind.SCHEDULE, reason=f"{how} {id}", actor=actor)

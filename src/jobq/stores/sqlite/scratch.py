@@ -1,10 +1,9 @@
-"""Where `memory://` lives: a database in a private temporary folder, never synced, gone with the
+"""Private files for `memory://`: a database in a temporary folder, never synced, deleted with the
 process.
 
-SQLite's own `:memory:` gets slower with its size: with half a million jobs a claim and its commit
-take more than twice as long as with a few (bench/sqlite_pages.py). A file that nobody syncs is
-memory too, the kernel's, and behaves like the store that people run in earnest: the same log, the
-same threads, the same speed at any backlog.
+SQLite's `:memory:` gets slower as it grows: with half a million jobs a claim and its commit take
+more than twice as long as with a few (bench/sqlite_pages.py). A file that is never synced stays in
+the kernel's memory. It uses the same code as `sqlite://`, and is as fast at any backlog.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _PREFIX = "jobq-memory-"
 
 
 def folder(owner: object) -> str:
-    """A new private folder, removed by `remove`, with its owner, or when the process ends."""
+    """Create a private folder. It is deleted by `remove`, with its owner, or with the process."""
     _sweep()
     made = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
     weakref.finalize(owner, remove, made)
@@ -30,14 +29,14 @@ def folder(owner: object) -> str:
 
 
 def remove(made: str) -> None:
-    """In the process that made it: a forked child has none."""
+    """Delete the folder if this process has created it. A forked child leaves it to its parent."""
     if Path(made).name.startswith(f"{_PREFIX}{os.getpid()}-"):
         shutil.rmtree(made, ignore_errors=True)
 
 
 @cache
 def _sweep() -> None:
-    """What killed processes left behind; once per process."""
+    """Delete the folders of processes that were killed. Runs once per process."""
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         pid = left.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdigit() and not alive(int(pid)):

@@ -1,4 +1,4 @@
-"""What is stored with a queue, packed into one column."""
+"""The settings of a queue as MessagePack, as the queues table stores them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from jobq.core.queues import Limits, RetentionData
 
 
 class StoredSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Declared by code (limits with their version, retention, dead letters, event_meta) or changed
-    at run time (`changed`)."""
+    """What code declares for a queue, and the limits that operators set instead."""
 
     limits: Limits = Limits()
-    version: int = 0
-    changed: Limits | None = None
+    version: int = 0  # of the declared limits: the highest version is in force
+    changed: Limits | None = None  # set by an operator
     retention: RetentionData = RetentionData()
     dead_letters: str | None = None
-    max_stalls: dict[str, int] = {}  # by task name, where it is not the default
-    frail: int = 0  # waiting jobs that have stalled: while there are none, claims need not look for last last_chances
+    max_stalls: dict[str, int] = {}  # by task, if not the default
+    frail: int = 0  # waiting jobs that have stalled; 0: claims do not look for last chances
     event_meta: tuple[str, ...] = ()
 
     @property
     def effective(self) -> Limits:
-        """The limits in force."""
+        """The limits in force: those that an operator has set, else the declared ones."""
         return self.limits if self.changed is None else self.changed
 
 
@@ -38,10 +37,10 @@ def _unpack(data: bytes) -> StoredSettings:
 
 
 def unpack(data: bytes | None) -> StoredSettings:
-    """Decoded once per content: every transaction asks."""
+    """The settings in a column. Decoded once per content, because every transaction needs them."""
     return DEFAULT if data is None else _unpack(data)
 
 
 def pack(settings: StoredSettings) -> bytes:
-    """The other way."""
+    """The settings as the column stores them."""
     return msgspec.msgpack.encode(settings)

@@ -1,7 +1,7 @@
-"""The exchange: end runs, then claim more.
+"""The exchange of a worker: ends runs, then claims more jobs.
 
-Completions that concern nobody else go in with one statement for the whole batch; every other
-outcome row by row.
+One statement completes all jobs of a call whose end changes nothing but their own rows. Every other
+outcome is applied row by row.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ def exchange(
     port: int,
     was_asleep: bool,
 ) -> tuple[Settled, bool]:
-    """The whole of `Store.settle`; and whether the worker counts as asleep now."""
+    """Implements `Store.settle`. Also returns whether the worker is registered as asleep."""
     calls = tx.memory.calls
     lane = lane_of(call)
     caller = f"{worker}\n{lane}" if lane else worker
-    if calls.get(caller, call) == call:  # else its last exchange went through here, and was another
+    # If this process remembers another call as the worker's last one, this is not a repetition.
+    if calls.get(caller, call) == call:
         last = tx.execute(HOT["last_call"], (caller,)).fetchone()
         if last is not None and last[0] == call:
             return _repeated(tx, last[1], worker, call, wanted), was_asleep
@@ -98,7 +99,7 @@ def exchange(
 
 
 def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState]:
-    """The whole of `Store.extend`."""
+    """Implements `Store.extend`."""
     states: list[LeaseState] = []
     for lease in leases:
         renewed = (tx.now + lease_ms, claims.job_number(lease.token), lease.id, lease.token)
@@ -107,7 +108,7 @@ def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState
 
 
 def note(tx: Tx, notes: Sequence[Note]) -> list[LeaseState]:
-    """The whole of `Store.note`."""
+    """Implements `Store.note`."""
     return [_note(tx, item) for item in notes]
 
 
@@ -126,7 +127,7 @@ def _note(tx: Tx, item: Note) -> LeaseState:
 
 
 def _lease_state(flags: tuple[int] | None) -> LeaseState:
-    """The state of a lease from the row that an update of its job returned."""
+    """The state of a lease, from the row that the update of its job has returned."""
     if flags is None:
         return "lost"
     return "cancel" if flags[0] & CANCEL else "held"
@@ -143,7 +144,7 @@ def _repeated(tx: Tx, stale: bytes | None, worker: str, call: str, wanted: Claim
 
 
 def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRef]:
-    """Apply outcomes; the stale ones."""
+    """Apply outcomes. Returns those whose lease is lost."""
     plain: list[tuple[Complete, Granted]] = []
     others: list[AnyOutcome] = []
     for outcome in outcomes:
@@ -153,7 +154,7 @@ def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRe
         else:
             others.append(outcome)
     if plain and not _complete(tx, plain, worker):
-        others = list(outcomes)  # one of them was not what this process remembers: look at each
+        others = list(outcomes)  # a row has changed since the claim: read each of them
     stale = []
     for outcome in others:
         job = tx.job(claims.job_number(outcome.token))
@@ -165,7 +166,10 @@ def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRe
 
 
 def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> bool:
-    """End jobs nobody else has a stake in, all or none of them: one statement, and no row is read."""
+    """Complete jobs whose end changes only their own rows: all of them, or none.
+
+    One statement does it, and no row is read.
+    """
     now = tx.now
     rows: list[tuple[object, ...]] = []
     items: dict[int, list[Item]] = {}
@@ -190,7 +194,9 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
     )
     if complete:
         for qid, each in items.items():
-            tx.moved(qid, _COMPLETED, ACTIVE, COMPLETED, each, worker=worker, run_ms=runs[qid])
+            tx.record_batch(
+                qid, _COMPLETED, ACTIVE, COMPLETED, each, worker=worker, run_ms=runs[qid]
+            )
             if tx.queue_by_qid(qid).mode == "keyed":
                 keys = [job.key or "" for _, job in plain if job.qid == qid]
                 tx.keys_moved(qid, keys, 0, -1)
@@ -198,7 +204,7 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
 
 
 def _all_or_none(tx: Tx, sql: str, rows: list[tuple[object, ...]]) -> bool:
-    """Change one row for each parameter, or none at all."""
+    """Change one row for each of these parameters, or none at all."""
     tx.execute("SAVEPOINT all_or_none")
     done = tx.change_many(sql, rows) == len(rows)
     if not done:

@@ -1,4 +1,4 @@
-"""Whom to tell after the commit: sleeping workers, and listeners to a topic."""
+"""Decides whom to notify after the commit: sleeping workers, and listeners to a topic."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from jobq.stores.sqlite.tx import HOT, Tx
 SQL = load("signals.sql")
 
 LISTEN_MS = 3_600_000
-"""A listener that did not leave is forgotten after this long: its process has died."""
+"""Milliseconds after which a listener that did not unregister is deleted: its process has died."""
 SLEEP_MS = 30_000
-"""A sleeper likewise; living ones look again sooner than that."""
+"""The same for a sleeping worker. Living ones look again sooner than that."""
 _LOOK = 64
+"""Sleepers that one wake-up looks at, at the most."""
 DEPUTIES_MS = (250, 1000)
-"""After these times two other sleepers look too: a worker that was woken may be frozen, and never
-come."""
+"""Milliseconds after which two more sleepers look, because the worker that was woken may be frozen
+or dead.
+"""
 
 
 def notify(tx: Tx) -> None:
@@ -31,15 +33,14 @@ def notify(tx: Tx) -> None:
             tx.queue_by_qid(qid).settings.effective.limit is not None
             and tx.queue_by_qid(qid).counts[WAITING]
         ):
-            tx.woken.setdefault(qid, 1)  # a slot under the queue's limit is free
+            tx.woken.setdefault(qid, 1)  # the queue's limit allows another job
     for qid, n in tx.woken.items():
         queue = tx.queue_by_qid(qid)
         if queue.asleep:
             _wake(tx, queue, n)
         if queue.asleep and queue.counts[DELAYED]:
-            _wake(
-                tx, queue, 1
-            )  # the one who knew when something is due may be busy then: another must know
+            # The sleeper that knows when the next job is due may be busy then: tell another.
+            _wake(tx, queue, 1)
     for qid, due in tx.soonest.items():
         queue = tx.queue_by_qid(qid)
         if (
@@ -47,26 +48,24 @@ def notify(tx: Tx) -> None:
             and queue.asleep
             and tx.execute(HOT["next_due"], (qid,)).fetchone()[0] >= due
         ):
-            _wake(
-                tx, queue, 1
-            )  # nothing else is due before it: one sleeper must learn the new time
+            _wake(tx, queue, 1)  # this job is the next one due: one sleeper must know the time
     for qid, id in tx.ended:
-        _tell(tx, f"e:{qid}:{id}", "ended", tx.queue_by_qid(qid).qname, id, once=True)
+        _notify(tx, f"e:{qid}:{id}", "ended", tx.queue_by_qid(qid).qname, id, once=True)
     for qid in tx.logged:
         queue = tx.queue_by_qid(qid)
-        if queue.heard and not _tell(tx, f"l:{qid}", "log", queue.qname, ""):
+        if queue.heard and not _notify(tx, f"l:{qid}", "log", queue.qname, ""):
             queue.heard, queue.dirty = 0, True
 
 
 def ask_to_cancel(tx: Tx, worker: str | None, queue: QueueName, job: str) -> None:
-    """The worker that runs the job is told; it also hears of it when it renews the lease."""
+    """Notify the worker that runs the job. It also learns of it when it renews the lease."""
     if worker is not None:
         for (port,) in tx.execute(SQL["listeners"], (f"c:{worker}",)).fetchall():
             tx.notices.append(Notice(port, "cancel", *queue, worker, job))
 
 
 def fall_asleep(tx: Tx, queues: list[QueueRow], worker: str, port: int, slots: int) -> None:
-    """The worker found nothing in these queues; a later job wakes it."""
+    """Register a worker that found nothing in these queues, so that a later job wakes it."""
     pid = os.getpid()
     tx.connection.executemany(
         SQL["fall_asleep"], [(queue.qid, worker, port, pid, slots, tx.now) for queue in queues]
@@ -77,16 +76,16 @@ def fall_asleep(tx: Tx, queues: list[QueueRow], worker: str, port: int, slots: i
 
 
 def wake_up(tx: Tx, worker: str) -> None:
-    """The worker is awake."""
+    """The worker is awake: delete its registrations."""
     tx.execute(SQL["wake_up"], (worker,))
 
 
 def topic_name(tx: Tx, topic: Topic) -> str:
-    """A topic as the listeners table knows it."""
+    """A topic as the listeners table stores it."""
     if topic.kind == "cancel":
         return f"c:{topic.name}"
     assert topic.queue is not None
-    qid = tx.queue_made(topic.queue).qid
+    qid = tx.ensure_queue(topic.queue).qid
     return f"l:{qid}" if topic.kind == "log" else f"e:{qid}:{topic.name}"
 
 
@@ -97,7 +96,7 @@ def listen(tx: Tx, topics: list[Topic], port: int) -> None:
         tx.execute(SQL["listen"], (topic_name(tx, topic), port, pid, tx.now + LISTEN_MS))
         if topic.queue is None:
             continue
-        queue = tx.queue_made(topic.queue)
+        queue = tx.ensure_queue(topic.queue)
         if topic.kind == "ended":
             tx.execute(SQL["watch_job"], (queue.qid, topic.name))
         elif not queue.heard:
@@ -105,13 +104,13 @@ def listen(tx: Tx, topics: list[Topic], port: int) -> None:
 
 
 def unlisten(tx: Tx, topics: list[Topic], port: int) -> None:
-    """The other way."""
+    """Remove a mailbox from topics."""
     for topic in topics:
         tx.execute(SQL["unlisten"], (topic_name(tx, topic), port))
 
 
 def watch(tx: Tx, qid: int, ids: list[str], port: int) -> None:
-    """The end of these new jobs is to be told at the mailbox."""
+    """Notify a mailbox when these new jobs end."""
     pid = os.getpid()
     tx.connection.executemany(
         SQL["listen"], [(f"e:{qid}:{id}", port, pid, tx.now + LISTEN_MS) for id in ids]
@@ -119,7 +118,7 @@ def watch(tx: Tx, qid: int, ids: list[str], port: int) -> None:
 
 
 def leave(tx: Tx, port: int) -> None:
-    """A mailbox is closed."""
+    """Delete the registrations of a mailbox that is closed."""
     tx.execute(SQL["drop_mailbox"], (port,))
     tx.execute(SQL["drop_sleepers_of_mailbox"], (port,))
 
@@ -135,30 +134,32 @@ def _wake(tx: Tx, queue: QueueRow, n: int) -> None:
         tx.notices.append(Notice(port, "work", *name, worker))
         n -= slots
         if n <= 0:
-            _tell_deputies(tx, queue)
+            _notify_deputies(tx, queue)
             return
     if len(sleepers) < most:
-        queue.asleep, queue.dirty = 0, True  # all of them were woken
+        queue.asleep, queue.dirty = 0, True  # all sleepers were woken
 
 
-def _tell_deputies(tx: Tx, queue: QueueRow) -> None:
-    """What deputies look at is the whole queue, so one round serves all who are woken until its
-    first deputy looks."""
+def _notify_deputies(tx: Tx, queue: QueueRow) -> None:
+    """Make two more sleepers look a little later.
+
+    Deputies look at the whole queue, so one round serves all workers that are woken until the first
+    deputy looks.
+    """
     now = time.monotonic()
     if now < tx.memory.deputies.get(queue.qid, 0.0):
         return
     tx.memory.deputies[queue.qid] = now + DEPUTIES_MS[0] / 1000
     sleepers = tx.execute(SQL["sleepers"], (queue.qid, len(DEPUTIES_MS))).fetchall()
-    for (worker, port, _, _), ms in zip(
-        sleepers, DEPUTIES_MS, strict=False
-    ):  # there may be fewer sleepers
+    # There may be fewer sleepers than deputies.
+    for (worker, port, _, _), ms in zip(sleepers, DEPUTIES_MS, strict=False):
         tx.notices.append(Notice(port, "soon", *queue.qname, worker, str(ms)))
 
 
-def _tell(
+def _notify(
     tx: Tx, topic: str, kind: str, queue: QueueName, name: str, *, once: bool = False
 ) -> bool:
-    """Whether there was anybody to tell."""
+    """Notify the listeners to a topic. Returns whether there are any."""
     ports = tx.execute(SQL["listeners"], (topic,)).fetchall()
     tx.notices.extend(Notice(port, kind, *queue, name) for (port,) in ports)
     if once and ports:

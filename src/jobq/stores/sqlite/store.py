@@ -1,9 +1,9 @@
 """`memory://` and `sqlite:///path`: the embedded store.
 
 Durability. `sqlite:///path` (WAL, synchronous=NORMAL): an acknowledged call survives the death of
-any process, also by SIGKILL; a power cut or kernel crash may take back the last moments, never half
-a call. With `?synchronous=full` it survives those too, if the disk keeps its word. `memory://`
-lives as long as the process has it open.
+any process, also by SIGKILL. A power cut or a kernel crash may undo the last calls, each of them as
+a whole. With `?synchronous=full` calls survive those too, if the disk does what it reports.
+`memory://` exists while a handle of the process is open.
 """
 
 from __future__ import annotations
@@ -72,14 +72,13 @@ from jobq.stores.sqlite.tx import Tx
 T = TypeVar("T")
 
 SMALL = 100
-"""Jobs that a call may be about to be carried out in the event loop's thread (see database.py): at
-most 2 ms of work."""
+"""Jobs. A call about this many may run in the event loop's thread: at most 2 ms of work (see
+transactions.py).
+"""
 
 
 class SqliteStore:
-    """A handle.
-
-    Each belongs to one event loop; those on the same place share a database (see database.py)."""
+    """A handle, for one event loop. Handles on the same file share a database (see database.py)."""
 
     def __init__(
         self, url: str, name: str, path: str | None, *, full: bool, clock: Clock | None
@@ -89,9 +88,8 @@ class SqliteStore:
         self._calls: Calls | None = None
         self._mailbox: Mailbox | None = None
         self._asleep: set[str] = set()
-        self._expected: dict[
-            JobKey, int
-        ] = {}  # jobs whose ends are wanted, and by how many (see `expect`)
+        # How many callers wait for the end of each job (see `expect`).
+        self._expected: dict[JobKey, int] = {}
 
     # ── lifecycle ─────────────────────────────────────────────────────────────────────────────────
 
@@ -110,9 +108,7 @@ class SqliteStore:
             return
         if self._mailbox is not None:
             mailbox, self._mailbox = self._mailbox, None
-            with contextlib.suppress(
-                Exception
-            ):  # those who would have told us find nobody, and that is all
+            with contextlib.suppress(Exception):  # a sweep deletes the registrations later
                 await self._write(signals.leave, mailbox.port)
             self._calls.database.post.mailboxes.pop(mailbox.port, None)
             mailbox.close()
@@ -149,7 +145,7 @@ class SqliteStore:
         try:
             return await self._write(puts.put, specs, watch, flow, last)
         except StoreUnavailable:
-            raise  # nobody knows; what is staged waits for the same call again
+            raise  # the members may be stored: the caller repeats the call
         except JobqError:
             if specs:
                 await self._write(flows.discard, specs[0].queue.tenant, flow)
@@ -205,20 +201,20 @@ class SqliteStore:
                 yield heard
             finally:
                 if self._calls is not None:
-                    with contextlib.suppress(Exception):  # forgotten by a sweep otherwise
+                    with contextlib.suppress(Exception):  # a sweep deletes it later
                         await self._write_small(signals.unlisten, topics, box.port)
 
     # ── pipelined ─────────────────────────────────────────────────────────────────────────────────
 
-    lanes = 1  # its work is done in this process, so nothing is gained by more
+    lanes = 1  # the store works in this process: more calls at a time gain nothing
 
     def prepare(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
-        """Nothing, for the same reason."""
+        """Return the specs unchanged: there is nothing to encode ahead."""
         return specs
 
     @contextlib.asynccontextmanager
     async def expect(self, job: JobKey) -> AsyncIterator[AsyncIterator[JobRecord | None]]:
-        """Saves the transaction that `listen` takes: the put writes down who wants to hear."""
+        """Saves the transaction of `listen`: the put registers the listener."""
         self._expected[job] = self._expected.get(job, 0) + 1
         try:
             async with self._box().subscribed([Topic("ended", *job)]) as heard:

@@ -1,8 +1,8 @@
-"""One request inside a write transaction: rows in, rows out, and a tally of what it did.
+"""One request inside a transaction: reads and writes rows, and records what the request does.
 
-Every change of a job's state goes through `move` (or, on the hot paths, `moved`), so that the event
-log, the counters, the minute's figures and the wake-ups cannot disagree with the rows: `flush`
-writes them before the transaction ends.
+Every change of a job's state goes through `move`, or `record_batch` on the hot paths. So the event
+log, the counters, the metrics and the wake-ups always agree with the rows. `flush` writes them
+before the transaction ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STARTED, _RETRIED, _STALLED = (
     event_log.KIND_CODES[k] for k in (Kind.STARTED, Kind.RETRIED, Kind.STALLED)
 )
 _KINDS = event_log.KIND_CODES
-# Kinds that count in the minute's figures, by their place in the minutes table.
+# The kinds of events that metrics count, with their place in rows.FIGURES.
 _MINUTE = {
     _KINDS[Kind.ACCEPTED]: 0,
     _STARTED: 1,
@@ -51,15 +51,15 @@ _WAIT, _RUN = 7, 8
 
 
 class Tx:
-    """The request's connection, its time, and what it has done so far."""
+    """The connection and the time of a request, and what it has done so far."""
 
     def __init__(
         self, connection: apsw.Connection, now: int, memory: Memory, ahead: int = 0
     ) -> None:
         self.connection = connection
-        self.execute: Callable[..., Any] = connection.execute  # rows of any shape
+        self.execute: Callable[..., Any] = connection.execute
         self.now = now
-        self.ahead = ahead  # of the clock, which was set back (core/clock.py); nearly always 0
+        self.ahead = ahead  # ms that the store's time is ahead of a clock that was set back
         self.memory = memory
         self.notices: list[Notice] = []
         self._entries: dict[int, list[tuple[str | None, list[event_log.Item]]]] = {}
@@ -68,22 +68,21 @@ class Tx:
         self._qids: dict[int, QueueRow] = {}
         self._keys: dict[int, dict[str, list[int]]] = {}
         self.woken: dict[int, int] = {}
-        self.last_chances: set[int] = (
-            set()
-        )  # queues whose next job the claim left: Settled.last_chance
+        # Queues whose next job the claim has left, because the worker is not alone.
+        self.last_chances: set[int] = set()
         self.soonest: dict[int, int] = {}
-        self.ended: list[tuple[int, str]] = []  # watched jobs that ended: somebody is to be told
+        self.ended: list[tuple[int, str]] = []  # watched jobs that ended
         self.wanted: list[Job] = []  # jobs that ended and that others wait for
         # Jobs that failed in a queue with dead letters, and the number of the event that says so.
         self.failed: list[tuple[QueueRow, Job, int]] = []
 
     def change(self, sql: str, parameters: Any) -> int:
-        """Execute a statement that changes rows; how many it were."""
+        """Execute a statement. Returns how many rows it changed."""
         self.execute(sql, parameters)
         return self.connection.changes()
 
     def change_many(self, sql: str, rows: Iterable[Any]) -> int:
-        """The same for each of many parameters."""
+        """Execute a statement for each of these parameters. Returns how many rows it changed."""
         before = self.connection.total_changes()
         self.connection.executemany(sql, rows)
         return self.connection.total_changes() - before
@@ -91,7 +90,7 @@ class Tx:
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────
 
     def queue(self, name: QueueName) -> QueueRow | None:
-        """The queue's row; the same object for the whole transaction."""
+        """The row of a queue, or None. The same object for the whole transaction."""
         row = self._queues.get(name)
         if row is None:
             row = self.memory.queues.get(name)
@@ -100,11 +99,11 @@ class Tx:
                 if found is None:
                     return None
                 row = QueueRow.of(found)
-            self.keep(row)
+            self.remember(row)
         return row
 
-    def queue_made(self, name: QueueName) -> QueueRow:
-        """The same; made if it is not there."""
+    def ensure_queue(self, name: QueueName) -> QueueRow:
+        """The row of a queue, which is created if it does not exist."""
         row = self.queue(name)
         if row is None:
             self.execute(HOT["make_queue"], name)
@@ -115,26 +114,28 @@ class Tx:
         return row
 
     def queue_by_qid(self, qid: int) -> QueueRow:
-        """The same, by number."""
+        """The row of a queue by its number."""
         row = self._qids.get(qid)
         if row is None:
             row = self.memory.queues.get(qid)
             if row is None:
                 row = QueueRow.of(self.execute(KEYED["queue_by_qid"], (qid,)).fetchone())
-            self.keep(row)
+            self.remember(row)
         return row
 
-    def keep(self, row: QueueRow) -> QueueRow:
-        """Remember a queue's row for the rest of the transaction, and for the next if nobody else
-        writes before it."""
+    def remember(self, row: QueueRow) -> QueueRow:
+        """Keep a queue's row for this transaction, and for later ones as long as no other process
+        writes.
+        """
         self._queues[row.qname] = self._qids[row.qid] = row
         self.memory.queues[row.qname] = self.memory.queues[row.qid] = row
         return row
 
     def readable(self, queue: QueueRow, *, needed: bool = False) -> bool:
-        """Whether its settings can be read.
+        """Whether the settings of a queue can be read.
 
-        If not, CorruptStore where they are `needed`; else the log says so once."""
+        If not, raises CorruptStore if they are `needed`, and otherwise logs the error once.
+        """
         try:
             queue.settings  # noqa: B018 - decoded once per content, so that asking costs nothing
         except CorruptStore as error:
@@ -146,30 +147,30 @@ class Tx:
             return False
         return True
 
-    def places(self, qid: int, n: int = 1) -> int:
-        """The first of n new places at the back of the line."""
+    def take_places(self, qid: int, n: int = 1) -> int:
+        """Take n new places at the back of the queue. Returns the first of them."""
         row = self.queue_by_qid(qid)
         row.seq += n
         row.dirty = True
         return row.seq - n + 1
 
     def load(self, pks: Iterable[int]) -> list[Job]:
-        """Whole rows, in line order."""
+        """The rows of jobs by number, in the order of the queue."""
         rows = self.execute(HOT["load_jobs"], (as_json(list(pks)),)).fetchall()
         return read_all(rows, Job)
 
     def find(self, qid: int, id: str) -> Job | None:
-        """A whole row by id."""
+        """The row of a job by id."""
         row = self.execute(HOT["find_job"], (qid, id)).fetchone()
         return None if row is None else read(row, Job)
 
     def job(self, pk: int) -> Job | None:
-        """A whole row by number."""
+        """The row of a job by number."""
         row = self.execute(HOT["load_job"], (pk,)).fetchone()
         return None if row is None else read(row, Job)
 
     def save(self, job: Job) -> None:
-        """Write a row back."""
+        """Write the row of a job."""
         self.execute(HOT["save_job"], job.values())
 
     # ── what happened ─────────────────────────────────────────────────────────────────────────────
@@ -183,7 +184,7 @@ class Tx:
         reason: str | None = None,
         failure: Failure | None = None,
     ) -> None:
-        """Take a loaded job to another state, save it and put it on record."""
+        """Change the state of a loaded job, save it and record the change."""
         previous, job.state = job.state, state
         if failure is not None:
             job.failure = pack_failure(failure)
@@ -201,7 +202,7 @@ class Tx:
         reason: str | None = None,
         failure: Failure | None = None,
     ) -> None:
-        """Put a saved change on record."""
+        """Record a change that is saved: as an event, in the counters, and for the keys."""
         error = fingerprint = None
         if failure is not None:
             error, fingerprint = error_text(failure), failure.fingerprint
@@ -232,7 +233,7 @@ class Tx:
         run = self.now - job.started_ms if previous == ACTIVE and job.started_ms is not None else 0
         wait = self.now - (job.due_ms or job.created_ms) if job.state == ACTIVE else 0
         worker = job.worker if previous == ACTIVE or job.state == ACTIVE else None
-        self.moved(
+        self.record_batch(
             job.qid,
             _KINDS[kind],
             previous,
@@ -243,11 +244,11 @@ class Tx:
             wait_ms=wait,
         )
         if job.stalls and previous != job.state and WAITING in (previous, job.state):
-            self.frail(job.qid, 1 if job.state == WAITING else -1)
+            self.count_stalled(job.qid, 1 if job.state == WAITING else -1)
         if job.key is not None and previous != job.state:
             self.key_moved(job.qid, job.key, previous, job.state)
 
-    def moved(
+    def record_batch(
         self,
         qid: int,
         kind: int,
@@ -259,9 +260,9 @@ class Tx:
         run_ms: int = 0,
         wait_ms: int = 0,
     ) -> None:
-        """Put a batch of the same change on record."""
+        """Record the same change of several jobs."""
         n = len(items)
-        self._tell(qid, worker, items)
+        self._add_events(qid, worker, items)
         row = self.queue_by_qid(qid)
         row.dirty = True
         if previous is not None:
@@ -281,14 +282,14 @@ class Tx:
         if state == WAITING and previous != WAITING:
             self.woken[qid] = self.woken.get(qid, 0) + n
 
-    def _tell(self, qid: int, worker: str | None, items: Sequence[event_log.Item]) -> None:
+    def _add_events(self, qid: int, worker: str | None, items: Sequence[event_log.Item]) -> None:
         entries = self._entries.setdefault(qid, [])
         if entries and entries[-1][0] == worker:
             entries[-1][1].extend(items)
-        else:  # an entry has one worker, and entries keep the order of what happened
+        else:  # an entry has one worker, and the order of the events stays
             entries.append((worker, list(items)))
 
-    def done_to(
+    def record_operation(
         self,
         queue: QueueRow,
         kind: QueueKind,
@@ -296,26 +297,26 @@ class Tx:
         reason: str | None = None,
         actor: str | None = None,
     ) -> None:
-        """Record something that was done to a queue as a whole."""
-        self._tell(queue.qid, None, [event_log.queue_item(kind, self.now, reason, actor)])
+        """Record an operation on a queue as an event."""
+        self._add_events(queue.qid, None, [event_log.queue_item(kind, self.now, reason, actor)])
 
-    def frail(self, qid: int, change: int) -> None:
-        """So many more (or fewer) jobs that have stalled are waiting (see last_chances.py)."""
+    def count_stalled(self, qid: int, change: int) -> None:
+        """Count the waiting jobs of a queue that have stalled (see last_chances.py)."""
         row = self.queue_by_qid(qid)
         stored = row.settings
-        # Jobs that stalled before this was counted are not in it: never below 0.
+        # Files of jobq 0.1 did not count these jobs, so the count could become negative.
         counted = msgspec.structs.replace(stored, frail=max(0, stored.frail + change))
         row.packed_settings, row.dirty = settings.pack(counted), True
 
     def key_moved(self, qid: int, key: str, previous: int | None, state: int) -> None:
-        """Keep a key's figures: how many of its jobs wait, how many are active."""
+        """Count the waiting and active jobs of a key."""
         waiting = (state == WAITING) - (previous == WAITING)
         active = (state == ACTIVE) - (previous == ACTIVE)
         if waiting or active:
             self.keys_moved(qid, (key,), waiting, active)
 
     def keys_moved(self, qid: int, keys: Iterable[str], waiting: int, active: int) -> None:
-        """The same for one job of each of these keys; a key may be named more than once."""
+        """The same for one job of each of these keys. A key may appear several times."""
         counts = self._keys.setdefault(qid, {})
         for key in keys:
             count = counts.get(key)
@@ -326,11 +327,13 @@ class Tx:
                 count[1] += active
 
     def due_at(self, qid: int, due_ms: int) -> None:
-        """A job is delayed until then: if it is the first to be due, a sleeper must learn of it."""
+        """A job is delayed until this time. If it is the first one due, a sleeper must know the
+        time.
+        """
         self.soonest[qid] = min(due_ms, self.soonest.get(qid, due_ms))
 
     def removed(self, qid: int, state: int, n: int = 1) -> None:
-        """Records of ended jobs are gone; that is no event."""
+        """Records of ended jobs were deleted. That is not an event."""
         row = self.queue_by_qid(qid)
         row.counts[state] -= n
         row.dirty = True
@@ -338,7 +341,7 @@ class Tx:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────
 
     def _figures(self, row: QueueRow) -> list[int]:
-        """The figures of this minute; those of a past one are put away first."""
+        """The figures of the current minute. Those of an earlier minute are stored first."""
         minute = self.now // 60_000 * 60_000
         if row.minute != minute:
             if any(row.figures):
@@ -348,19 +351,19 @@ class Tx:
         return row.figures
 
     def take_keys(self) -> dict[int, dict[str, list[int]]]:
-        """What happened to the keys of each queue since the last time, [waiting, active]; the
-        caller writes it."""
+        """The changes of keys by queue since the last call, as [waiting, active]. The caller writes
+        them.
+        """
         keys, self._keys = self._keys, {}
         return keys
 
     def last_number(self, qid: int) -> int:
-        """The number of the last event that was recorded in the queue, by this transaction or
-        before."""
+        """The number of the last event of the queue, recorded by this transaction or before."""
         recorded = sum(len(items) for _, items in self._entries.get(qid, ()))
         return self.queue_by_qid(qid).logged + recorded
 
     def flush(self) -> None:
-        """Write what happened: the log, and the rows of the queues."""
+        """Write the event log and the rows of the queues."""
         for qid, entries in self._entries.items():
             row = self.queue_by_qid(qid)
             for worker, items in entries:
@@ -371,9 +374,7 @@ class Tx:
                 row.dirty = False
 
     def _log(self, row: QueueRow, worker: str | None, items: Sequence[event_log.Item]) -> None:
-        """Append an entry to a queue's log.
-
-        `logged` counts the events ever written, so it is the number of the last one."""
+        """Append an entry to a queue's log. `logged` is the number of the log's last event."""
         entry = event_log.pack(row.logged + 1, self.memory.incarnation, self.now, worker, items)
         row.pos += 1
         row.logged += len(items)
@@ -387,10 +388,10 @@ class Tx:
 
     @property
     def logged(self) -> Iterable[int]:
-        """The queues whose log grew."""
+        """The queues whose log has grown."""
         return self._entries.keys()
 
 
 def as_json(values: Sequence[Any]) -> str:
-    """A list parameter, for json_each."""
+    """A list as a parameter for json_each."""
     return json.dumps(values)

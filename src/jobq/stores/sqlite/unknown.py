@@ -1,4 +1,6 @@
-"""Jobs whose task the worker that claimed them does not know. The rules are `core.unknown`."""
+"""Postpones jobs whose task is unknown to the worker that claimed them. The rules are
+`core.unknown`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from jobq.stores.sqlite.tx import Tx
 
 
 def defer(tx: Tx, queue: QueueRow, job: Job, delay_ms: int) -> None:
-    """Put the job off, or in a keyed queue its key."""
+    """Postpone the job; in a keyed queue, hold its key."""
     options = unpack_options(job.options)
     put_off = (options.put_off or PutOff()).again(now_ms=tx.now, due_ms=job.due_ms)
     job.options = pack_options(msgspec.structs.replace(options, put_off=put_off))
@@ -29,7 +31,7 @@ def defer(tx: Tx, queue: QueueRow, job: Job, delay_ms: int) -> None:
 
 
 def due_again(job: Job) -> None:
-    """The job was given another time: its ttl counts from there."""
+    """Let the ttl of a job that was rescheduled count from its new time."""
     options = unpack_options(job.options)
     if options.put_off is not None:
         job.options = pack_options(

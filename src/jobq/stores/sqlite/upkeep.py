@@ -1,6 +1,7 @@
-"""What the clock does: promote, repair, expire, let go.
+"""What happens by the clock: promotes, recovers, expires and deletes jobs, in bounded steps.
 
-In bounded steps, exact by the clock index."""
+The clock index finds the jobs whose time has come. No step reads the others.
+"""
 
 from __future__ import annotations
 
@@ -42,17 +43,16 @@ catch up."""
 
 
 def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
-    """Promote what is due, bring back what stalled, fail what came too late, in one queue."""
+    """Promote due jobs, recover stalled ones and fail expired ones of a queue. Returns how many."""
     now, steps = tx.now, 0
     if tx.memory.looked_ms.get(queue.qid) == now:
-        return 0  # what is written in a millisecond falls due after it
+        return 0  # jobs that are written in this millisecond are due in a later one
     if queue.mode == "keyed":
         tx.execute(KEYED["free_held_keys"], (queue.qid, now))
     found = tx.execute(HOT["anything_due"], (queue.qid, now)).fetchone()
     for there, (statement, act) in zip(found, _BY_CLOCK, strict=True):
-        if there or (
-            steps and act is _expire
-        ):  # what was just promoted may be past its ttl already
+        # A job that was just promoted may be past its ttl already.
+        if there or (steps and act is _expire):
             rows = tx.execute(HOT[statement], (queue.qid, now, limit)).fetchall()
             for job in read_all(rows, Job):
                 act(tx, queue, job)
@@ -63,15 +63,13 @@ def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
 
 
 def tick(tx: Tx, limit: int) -> int:
-    """All queues, and what belongs to none.
-
-    Begins behind the queue at which the last one ran out of steps."""
+    """Implements `Store.tick`. Begins with the queue after the one where the last tick stopped."""
     steps = 0
     rows = [QueueRow.of(row) for row in tx.execute(SQL["queues"]).fetchall()]
     behind = tx.memory.ticked_qid
     hidden = damage.patrol(tx, limit)
     for queue in sorted(rows, key=lambda row: row.qid <= behind):
-        tx.keep(queue)
+        tx.remember(queue)
         if steps < limit:
             tx.memory.ticked_qid = queue.qid
         if not tx.readable(queue):
@@ -96,8 +94,11 @@ def tick(tx: Tx, limit: int) -> int:
 
 
 def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
-    """A lease expired: back to the front, or failed past max_stalls, or cancelled if that was
-    asked."""
+    """Recover a job whose lease has expired.
+
+    It returns to the front of its queue, fails if it has stalled too often, or is cancelled if
+    somebody has asked for that.
+    """
     job.stalls += 1
     allowed = last_chances.allowed(queue, job)
     effect = outcomes.stall(
@@ -116,8 +117,10 @@ def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
 
 
 def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
-    """Let ended records go: those past their time, and the oldest beyond the count (those that
-    callers gave ids do not count)."""
+    """Delete records of ended jobs: those past their retention, and the oldest beyond the count.
+
+    Records whose ids the callers chose do not count.
+    """
     steps = 0
     cap = queue.settings.retention.count
     for state in ENDED:
@@ -164,8 +167,7 @@ def _expire(tx: Tx, queue: QueueRow, job: Job) -> None:
 
 
 def _overdue(tx: Tx, queue: QueueRow, job: Job) -> None:
-    """A wait with a timeout is over: the handler goes on, with an empty value for the signal it
-    waited for."""
+    """End a wait whose timeout is over. The handler gets an empty value for the signal."""
     signal = unpack_options(job.options).signal
     if signal is not None:
         tx.execute(TIES["add_signal"], (job.pk, signal, b""))
@@ -209,8 +211,7 @@ def _within(entries: list[tuple[int, int]], events: int) -> list[tuple[int, int]
 
 
 def _remember_last(tx: Tx, queue: QueueRow, pos: int) -> None:
-    """Keep what the gap needs of the last entry that is dropped: its incarnation, which is part of
-    the ids of its events."""
+    """Store the incarnation of the last entry that is dropped: the id of the gap contains it."""
     found = tx.execute(SQL["entry_at"], (queue.qid, pos)).fetchone()
     if found is not None:
         tx.execute(SQL["trimmed"], (f"trimmed.{queue.qid}", event_log.incarnation_of(found[0])))

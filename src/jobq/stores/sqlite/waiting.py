@@ -1,4 +1,4 @@
-"""How a job comes to stand in line: due now or later, at the back or where it stood."""
+"""Puts a job into its queue: now or at a later time, at the back or at its old place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobq.stores.sqlite.tx import Tx
 
 
 def ttl_end(job: Job, due_ms: int) -> int | None:
-    """Until when a job that has not started must start."""
+    """The time until which a job that has never started must start; None: no limit."""
     if job.options is None:
         return None
     options = unpack_options(job.options)
@@ -31,9 +31,12 @@ def wait(
     reason: str | None = None,
     failure: Failure | None = None,
 ) -> None:
-    """Waiting from now on. A delayed job has been due since its time came, any other since now."""
+    """Make a job wait from now on.
+
+    A delayed job counts as due since its time came, any other job since now.
+    """
     if place != "front":
-        number = tx.places(job.qid)
+        number = tx.take_places(job.qid)
         job.seq = -number if place == "first" else number
     if job.state != DELAYED or job.due_ms is None:
         job.due_ms = tx.now
@@ -44,7 +47,7 @@ def wait(
 def when_due(
     tx: Tx, job: Job, kind: Kind, *, reason: str | None = None, failure: Failure | None = None
 ) -> None:
-    """The same, where a job belongs that nothing holds back any more."""
+    """The same for a job that nothing holds back any more, at the place that core's rule gives."""
     lifo = job.options is not None and unpack_options(job.options).lifo
     place = outcomes.place_when_due(
         tx.queue_by_qid(job.qid).mode, started=job.started_ms is not None, lifo=lifo
@@ -61,13 +64,13 @@ def later(
     reason: str | None = None,
     failure: Failure | None = None,
 ) -> None:
-    """Delayed until a time."""
+    """Delay a job until a time."""
     job.due_ms = job.at_ms = due_ms
     tx.move(job, kind, DELAYED, reason=reason, failure=failure)
 
 
 def unblock(tx: Tx, job: Job, *, reason: str | None = None) -> None:
-    """Nothing holds a blocked job any more: it is due now, or its delay begins."""
+    """Release a blocked job that nothing holds back. It is due now, or its delay begins."""
     assert job.state == BLOCKED
     options = unpack_options(job.options)
     due = tx.now
