@@ -3,6 +3,7 @@
 - `python app.py put NAME` enqueues one job of every kind, with ids that begin with NAME.
 - `python app.py work NAME` works until all jobs of NAME have ended, and prints their results.
 - `python app.py read NAME` prints their results without working.
+- `python app.py workers 0` prints how many workers there are.
 - `python app.py share N` enqueues N jobs, and prints how many of them each release has run.
 """
 
@@ -78,6 +79,8 @@ async def main(verb: str, name: str) -> None:
         elif verb == "work":
             async with Worker(jobs, keyed, name=f"{name}-{os.getpid()}"):
                 sys.stdout.write(json.dumps(await ended(name)))
+        elif verb == "workers":
+            sys.stdout.write(str(len(await jobs.workers())))
         elif verb == "share":
             sys.stdout.write(json.dumps(await share(int(name))))
         else:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from jobq import Queue
+from jobq import ConfigError, Queue
 from tests.adjacent.releases import THIS, next_release, previous_release
 from tests.stores.valkey import servers
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 APP = Path(__file__).with_name("app.py")
 RESULTS = {
@@ -128,3 +128,24 @@ def test_a_release_that_changes_data_keeps_this_one_out(breaking: Path, url: str
     assert refused.returncode != 0
     assert "has layout 99, from jobq 9.9.0" in refused.stderr
     assert "upgrade jobq here to 9.9.0 or newer" in refused.stderr
+
+
+async def test_an_open_producer_is_kept_out_by_a_release_that_changes_data(
+    breaking: Path, url: str
+) -> None:
+    async with Queue("jobs", url) as queue:
+        await queue.enqueue_many([queue.task_by_name("add").bind(1, 2)])
+        answer(breaking, url, "put", "other")
+        with pytest.raises(ConfigError, match=r"has layout 99, from jobq 9\.9\.0"):
+            await queue.enqueue_many([queue.task_by_name("add").bind(1, 2)])
+
+
+def test_a_store_is_not_migrated_under_the_workers_of_this_release(
+    breaking: Path, url: str
+) -> None:
+    answer(THIS, url, "put", "other")
+    with worker(THIS, url):
+        wait_until(lambda: answer(THIS, url, "workers", "0") == 1, "the worker")
+        refused = run(breaking, url, "put", "late")
+        assert "has to be migrated to 99 for jobq 9.9.0, but 1 of its workers" in refused.stderr
+    answer(breaking, url, "put", "late")

@@ -211,6 +211,18 @@ async def test_an_open_handle_stops_when_a_newer_jobq_takes_its_library_away(
         await store.put([spec(WORK, "b")])
 
 
+async def test_an_older_layout_is_raised_and_the_older_library_deleted(
+    server: servers.Server,
+) -> None:
+    stamp(server, 1, 1)
+    old = "#!lua name=jobq_v1\nredis.register_function('jobq_v1_put', function() return 1 end)"
+    assert b"jobq_v1" in server.tell("FUNCTION", "LOAD", old)
+    async with open_store(server.url) as store:
+        await store.put([spec(WORK, "a")])
+    assert layout_version.STAMP in server.tell("GET", KEY)
+    assert b"jobq_v1" not in server.tell("FUNCTION", "LIST")
+
+
 async def test_a_layout_that_cannot_be_read_is_reported(server: servers.Server) -> None:
     server.tell("SET", KEY, "rubbish")
     with pytest.raises(CorruptStore, match="does not say which layout its jobs have"):

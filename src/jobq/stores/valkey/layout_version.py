@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from jobq.core.layout import Layout, refuse_newer, refuse_running
+from jobq.core.layout import Layout, refuse_newer
 from jobq.core.version import __version__
 from jobq.errors import CorruptStore
 from jobq.stores.valkey.wire import Reply
@@ -26,24 +26,15 @@ STAMP = msgspec.json.encode(Layout(layout=LATEST, oldest=OLDEST, release=__versi
 _decode = msgspec.json.Decoder(Layout).decode
 
 
-def check(store: str, stored: Reply) -> None:
-    """Raise ConfigError if a newer jobq has given the store a layout that this code would damage."""
-    if stored is None:
-        return
+def read(store: str, stored: Reply) -> Layout:
+    """The value of the key, which is there."""
     try:
-        found = _decode(stored)
+        return _decode(stored)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as e:
         raise CorruptStore(f"{store} does not say which layout its jobs have: {e}") from e
-    refuse_newer(store, found, LATEST)
 
 
-def check_migration(store: str, queues: int, workers: list[bytes]) -> None:
-    """Raise ConfigError if workers of jobq 0.1 run on a store that carries no layout yet.
-
-    The data of jobq 0.1 needs no change: its records and log entries are read as they are. Newer
-    workers say which incarnation they are; a store that was flushed may have them and no layout.
-    """
-    if queues:
-        records = [msgspec.json.decode(worker) for worker in workers]
-        old = [str(record["name"]) for record in records if not record.get("incarnation")]
-        refuse_running(store, 1, LATEST, old)
+def check(store: str, stored: Reply) -> None:
+    """Raise ConfigError if a newer jobq has given the store a layout that this code would damage."""
+    if stored is not None:
+        refuse_newer(store, read(store, stored), LATEST)

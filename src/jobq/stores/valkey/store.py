@@ -14,7 +14,6 @@ from typing import Self
 from jobq.core.pace import Pace
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock
-from jobq.stores.valkey import layout_version
 from jobq.stores.valkey.address import parse
 from jobq.stores.valkey.calls import Calls
 from jobq.stores.valkey.commands import Commands
@@ -27,6 +26,7 @@ from jobq.stores.valkey.keys import Space
 from jobq.stores.valkey.leases import Leases
 from jobq.stores.valkey.listener import Listener
 from jobq.stores.valkey.mail import Mail
+from jobq.stores.valkey.migration import Migration
 from jobq.stores.valkey.places import Places
 from jobq.stores.valkey.presence import Presence
 from jobq.stores.valkey.purges import Purges
@@ -58,6 +58,7 @@ class ValkeyStore:
         self.servers = servers = servers_at(address)
         self.calls = calls = Calls(servers, clock)
         self.places = places = Places(servers, Space(address.prefix))
+        self._migration = Migration(self.url, servers, calls, places.space)
         mail = Mail(servers, calls, places)
         edges = Edges(calls, places)
         self.flows = flows = Flows(calls, places, mail, edges)
@@ -111,21 +112,11 @@ class ValkeyStore:
         if not self._migrated:
             try:
                 await self.servers.check()
-                await self._stamp()
+                await self._migration.run()
             except ConfigError:
                 await self.servers.aclose()
                 raise
             self._migrated = True
-
-    async def _stamp(self) -> None:
-        """Write the layout of a new store, or of one that jobq 0.1 wrote."""
-        space = self.places.space
-        if await self.servers.command(space.layout, "GET", space.layout) is not None:
-            return
-        queues = await self.servers.command(space.queues, "SCARD", space.queues)
-        workers = await self.calls.fcall("workers", space.workers, self.calls.now())
-        layout_version.check_migration(self.url, queues, workers)
-        await self.servers.command(space.layout, "SET", space.layout, layout_version.STAMP, "NX")
 
     async def aclose(self) -> None:
         """See LifecycleStore."""
