@@ -1,4 +1,4 @@
-"""Batches: one handler call for many jobs, each of which is enqueued, retried and awaited for itself."""
+"""Batches: one handler call for many jobs, which are enqueued, retried and awaited one by one."""
 
 import asyncio
 from dataclasses import dataclass

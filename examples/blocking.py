@@ -1,4 +1,4 @@
-"""Producers without an event loop: Django views, Flask handlers, scripts. Everything async has a blocking twin behind `.sync`."""
+"""Producers without an event loop: `.sync` has a blocking version of every async method."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ def send(to: str) -> str:
 
 
 def view() -> None:
-    """As in a web framework without asyncio: no `await` anywhere."""
+    """A view in a web framework without asyncio."""
     job = send.sync.enqueue("ada@example.org")
     print(mail.sync.counts()[State.WAITING], "waiting")
     print(job.result(timeout=10))
@@ -24,7 +24,7 @@ def view() -> None:
 
 
 async def main() -> None:
-    async with mail, Worker(mail):  # in real life another process: jq-worker --app blocking:mail
+    async with mail, Worker(mail):  # usually another process: jq-worker blocking:mail
         await asyncio.to_thread(view)
 
 

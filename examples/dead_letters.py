@@ -1,4 +1,4 @@
-"""Dead letters in a queue of their own, and one message to many queues."""
+"""A queue for dead letters, and one message to several queues."""
 
 import asyncio
 
@@ -34,9 +34,9 @@ async def main() -> None:
     async with orders, trouble, mail, audit, Worker(orders, trouble, mail, audit):
         job = await ship.enqueue(7)
         await job.wait(timeout=10)
-        print(f"the original stays {await job.state()}")
+        print(f"the original job stays {await job.state()}")
         async for copy in trouble.find():
-            print(f"its copy came from {copy.origin}")
+            print(f"its copy comes from {copy.origin}")
             print(await trouble.job(copy.id).result(timeout=10))
 
         for sent in await orders.task_by_name("shipped").broadcast([mail, audit], 8):

@@ -1,4 +1,4 @@
-"""Events: everything that happened to a queue's jobs, from any point that is kept, and then as it happens."""
+"""Events: read what happened to a queue's jobs, from any stored position, and follow new events."""
 
 import asyncio
 
@@ -14,18 +14,17 @@ async def flaky() -> None:
 
 
 async def history(after: str) -> str:
-    """What happened, up to the first completion; where a later reader goes on."""
+    """Print events up to the first completion. Returns the position to continue from."""
     async for event in tracked.events(after=after):
-        print(
-            f"{event.kind:<10} {event.previous or '-':>8} → {event.state:<10} attempt {event.attempt}"
-        )
+        change = f"{event.previous or '-':>8} → {event.state:<10}"
+        print(f"{event.kind:<10} {change} attempt {event.attempt}")
         if event.kind == "completed":
             return event.position
     raise AssertionError("events() has no end")
 
 
 async def who_did_what() -> None:
-    """What operators did to the queue and to its jobs, up to now."""
+    """Print what operators did to the queue and its jobs."""
     ann = tracked.as_actor("ann@example.com")
     await ann.pause()
     job = await flaky.enqueue()
@@ -40,7 +39,7 @@ async def main() -> None:
     async with tracked, Worker(tracked):
         await flaky.enqueue()
         position = await history("0")
-        print("and once more, from there:")
+        print("again, from that position:")
         await flaky.enqueue()
         await history(position)
         await who_did_what()

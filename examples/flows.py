@@ -1,4 +1,4 @@
-"""Flows: jobs that wait for jobs, submitted whole or not at all."""
+"""Flows: jobs that wait for other jobs, enqueued all together or not at all."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ shop = Queue("shop", "memory://")
 @shop.task
 async def price(item: str) -> int:
     if item == "unicorn":
-        raise Reject("there are none")
+        raise Reject("unicorns do not exist")
     return len(item)
 
 
@@ -46,9 +46,8 @@ async def main() -> None:
     async with shop, Worker(shop):
         async with shop.flow() as flow:
             prices = [flow.add(price, item) for item in ("nut", "bolt", "hammer")]
-            summed = flow.add(
-                total, [p.ref for p in prices]
-            )  # an argument that is a job's result is an edge
+            # `ref` stands for the job's result: `total` waits for all prices.
+            summed = flow.add(total, [p.ref for p in prices])
             billed = flow.add(bill, "ada", summed.ref)
         print(await billed.result(timeout=10))
 

@@ -1,4 +1,4 @@
-"""Keyed queues and limits: order and fairness per tenant, and how many may run or start."""
+"""Keyed queues and limits: order and fairness per tenant, and how many jobs may run or start."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ exports = Queue("exports", "memory://", rate=Bucket(10, refill=100))
 thumbnails = Queue("thumbnails", "memory://", max_waiting=3)
 
 order: list[str] = []
-running = most = 0
+running = highest = 0
 
 
 @deliveries.task(key="tenant")
@@ -22,9 +22,9 @@ async def deliver(tenant: str, n: int) -> None:
 
 @reports.task
 async def report(n: int) -> None:
-    global running, most
+    global running, highest
     running += 1
-    most = max(most, running)
+    highest = max(highest, running)
     await asyncio.sleep(0)
     running -= 1
 
@@ -32,9 +32,8 @@ async def report(n: int) -> None:
 @calls.task
 async def call(n: int) -> int:
     if n == 0 and current_job().attempt == 1:
-        raise RateLimited(
-            0.05
-        )  # the other side said so: hold the queue, this job stays in front, at no cost
+        # The service is overloaded: hold the queue. This job runs first and loses no retry.
+        raise RateLimited(0.05)
     return n
 
 
@@ -68,7 +67,7 @@ async def main() -> None:
         print(f"a, b and c take turns: {' '.join(order)}")
 
         await ended(await report.enqueue_many([(n,) for n in range(20)]))
-        print(f"at most {most} reports at a time")
+        print(f"at most {highest} reports at a time")
 
         await ended(await call.enqueue_many([(n,) for n in range(6)]))
         print("six calls, three per window")
@@ -79,15 +78,15 @@ async def main() -> None:
             await thumbnail.enqueue_many([(n,) for n in range(5)])
         except QueueFull as full:
             print(
-                f"{len(full.accepted)} accepted, {full.refused} refused: {full.max_waiting} may wait"
+                f"{len(full.accepted)} accepted, {full.refused} refused, at most {full.max_waiting}"
             )
 
         await deliveries.set_limits(key_limit=5, key="a")  # at run time, for one key
         print((await deliveries.limits()).keys)
 
-        await deliveries.hold(60, key="b")  # the service of this tenant is down
+        await deliveries.hold(60, key="b")  # this tenant's service is down
         print(f"held: {', '.join((await deliveries.limits()).held_keys)}")
-        await deliveries.release_hold(key="b")  # it is back
+        await deliveries.release_hold(key="b")  # the service works again
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What operators do, from Python; jq-ctl does the same from a shell."""
+"""Operations from Python: rerun, reprioritise, cancel, inspect and purge jobs, as jq-ctl does."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ async def ship(order: int) -> str:
 
 
 async def dead_letters() -> None:
-    """Failed jobs stay where they can be seen until they are run again or purged."""
+    """Failed jobs stay in the queue until they are rerun, removed or purged."""
     global open_for_business
     jobs = await ship.enqueue_many([(n,) for n in range(5)])
     for job in jobs:
@@ -27,7 +27,7 @@ async def dead_letters() -> None:
 
     open_for_business = True
     await orders.remove(jobs[0].id)
-    print(f"{await orders.rerun()} run again")
+    print(f"{await orders.rerun()} jobs run again")
     print(await orders.job(jobs[1].id).result(timeout=10))
 
 

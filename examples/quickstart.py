@@ -1,4 +1,4 @@
-"""A queue, a task, a worker, a result."""
+"""The quickstart: a queue, a task, a worker and a result."""
 
 import asyncio
 

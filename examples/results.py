@@ -1,4 +1,4 @@
-"""Results: waiting for one, request/response, and every way a wait can end."""
+"""Results: wait for a result, request/response, and all the ways in which a wait can end."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ async def divide(a: int, b: int) -> float:
 
 
 @sums.task
-async def for_ever() -> None:
+async def forever() -> None:
     await asyncio.Event().wait()
 
 
@@ -35,7 +35,7 @@ async def handles() -> None:
     info = await job.info()
     print(info.state, info.attempt, info.result)
 
-    same = sums.job(job.id)  # from the id alone, in another process or another week
+    same = sums.job(job.id)  # the id is enough, also in another process or much later
     print(await same.result(timeout=10))
 
 
@@ -45,11 +45,11 @@ async def endings() -> None:
     except JobFailed as error:
         print(f"failed: {error.failure.reason}, {error.failure.message}")
 
-    job = await for_ever.enqueue()
+    job = await forever.enqueue()
     try:
         await job.result(timeout=0.05)
     except WaitTimeout:
-        print(f"still {await job.state()}: a wait that ends cancels nothing")
+        print(f"still {await job.state()}: a timeout of the wait does not cancel the job")
 
     await job.cancel()
     try:
@@ -63,7 +63,7 @@ async def cached() -> None:
     await task.call(5, 6)
     again = await task.enqueue(5, 6)
     assert again.snapshot
-    print(f"duplicate, and its result is here already: {again.snapshot.result}")
+    print(f"a duplicate, with the result of the first job: {again.snapshot.result}")
 
 
 async def main() -> None:

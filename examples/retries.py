@@ -1,4 +1,4 @@
-"""Retries, timeouts and the ways a handler steers its own job."""
+"""Retries, timeouts, and exceptions with which a handler controls its job."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ net = Queue("net", "memory://")
 @net.task(retry=Retry(8, base=0.01, factor=2, cap=0.1, jitter=0.2))
 async def fetch(page: int) -> str:
     if current_job().attempt < 3:
-        raise ConnectionError("no answer")
+        raise ConnectionError("no reply")
     return f"page {page} on attempt {current_job().attempt}"
 
 
@@ -32,7 +32,7 @@ async def slow() -> None:
 @net.task(retry=2)
 async def polite() -> str:
     if current_job().attempt == 1:
-        raise Retry.after(0.01)  # a failure, with a delay of its own choosing
+        raise Retry.after(0.01)  # a failure, with its own delay
     return "back again"
 
 
@@ -40,13 +40,13 @@ async def polite() -> str:
 async def poll() -> str:
     seen = current_job().saved or 0
     if seen < 3:
-        raise Snooze(0.01, saved=seen + 1)  # costs no retry
-    return f"ready after {seen} looks"
+        raise Snooze(0.01, saved=seen + 1)  # does not use up a retry
+    return f"ready after {seen} polls"
 
 
 @net.task
 async def transfer(to: str) -> None:
-    raise Reject(f"no such account: {to}")  # fails now, whatever retries are left
+    raise Reject(f"no such account: {to}")  # fails now, even if retries are left
 
 
 async def main() -> None:
@@ -63,10 +63,11 @@ async def main() -> None:
             try:
                 await task.call(*args)
             except JobFailed as error:
+                failure = error.failure
                 print(
-                    f"{task.name}: {error.failure.reason} after attempt {error.failure.attempt}: {error.failure.message}"
+                    f"{task.name}: {failure.reason} in attempt {failure.attempt}: {failure.message}"
                 )
-        print(await fetch.options(retry=Retry(2, base=0.01)).call(2))  # as data, for this call only
+        print(await fetch.options(retry=Retry(2, base=0.01)).call(2))  # for this call only
 
 
 if __name__ == "__main__":

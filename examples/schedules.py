@@ -1,4 +1,4 @@
-"""Schedules: cron and intervals, stored by id, fired once per time however many workers run."""
+"""Schedules: cron times and intervals. Each time fires once, with any number of workers."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -14,9 +14,8 @@ async def digest() -> str:
     return "good morning"
 
 
-@bank.task(
-    schedule=Every(0.2, after_complete=True)
-)  # from the end of the last job: runs never overlap
+# The interval counts from the end of the last job, so runs never overlap.
+@bank.task(schedule=Every(0.2, after_complete=True))
 async def fetch() -> None:
     fetched.release()
 
@@ -27,7 +26,7 @@ async def remind(customer: str) -> str:
 
 
 async def at_run_time() -> None:
-    """Schedules with arguments, made and changed while it runs."""
+    """Create and change schedules, with arguments, at run time."""
     await bank.schedule(
         "remind-ada", Every(timedelta(days=7), times=4, catch_up="one"), remind, "ada"
     )
@@ -35,11 +34,10 @@ async def at_run_time() -> None:
         "remind-ada", Every(timedelta(days=7), times=4, catch_up="one"), remind, "ada"
     )  # changes nothing
     for info in await bank.schedules():
-        print(
-            f"{info.id}: {info.name}{info.args}, {'waits for its job' if info.next_at is None else 'has a next time'}"
-        )
+        when = "after its job" if info.next_at is None else "at a fixed time"
+        print(f"{info.id}: {info.name}{info.args}, next {when}")
 
-    job = await bank.run_schedule("remind-ada")  # now, beside its times
+    job = await bank.run_schedule("remind-ada")  # now, in addition to its times
     print(await job.result(timeout=10))
     await bank.pause_schedule("remind-ada")
     await bank.resume_schedule("remind-ada")
@@ -47,7 +45,7 @@ async def at_run_time() -> None:
 
 
 async def tested() -> None:
-    """In a test the clock is yours, and `drain` fires what is due."""
+    """In a test you move the clock, and `drain` fires schedules that are due."""
     monday = datetime(2026, 3, 2, 4, 59, tzinfo=UTC)
     async with testing.use(bank, clock=testing.FakeClock(monday)) as jobs:
         jobs.clock.advance(60)  # six o'clock in Zurich

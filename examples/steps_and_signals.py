@@ -1,4 +1,4 @@
-"""Long jobs that hold no slot while they wait: steps with saved state, children, and signals from outside."""
+"""Long jobs that occupy no slot while they wait: steps, children and signals."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ office = Queue("office", "memory://")
 async def import_pages(pages: int) -> str:
     done: int = current_job().saved or 0
     if done < pages:
-        raise Snooze(0.05, saved=done + 1)  # again in a moment, from where it stopped, at no cost
+        raise Snooze(0.05, saved=done + 1)  # continue there in 50 ms; uses up no retry
     return f"{done} pages in {current_job().attempt} runs"
 
 
@@ -25,9 +25,8 @@ async def report(pages: int) -> int:
     job = current_job()
     for page in range(pages):
         await job.add(count_words, page)
-    words = (
-        await job.wait_for_children()
-    )  # ends this run; the next one starts from the top and finds them done
+    # The wait ends this run. The next run starts at the top, and finds the children done.
+    words = await job.wait_for_children()
     return sum(words.values())
 
 
@@ -42,9 +41,8 @@ async def order(item: str) -> str:
     try:
         approval = await job.wait_for_signal("approve", timeout=0.2)
     except WaitTimeout:
-        await remind.options(id=f"remind-{job.id}").enqueue(
-            item
-        )  # this line runs again in the next pass: once by its id
+        # The next run executes this line again. The id makes sure that there is one reminder.
+        await remind.options(id=f"remind-{job.id}").enqueue(item)
         approval = await job.wait_for_signal("approve")
     return f"{item}: approved by {approval['by']}"
 
@@ -57,7 +55,7 @@ async def main() -> None:
 
         job = await order.enqueue("desk")
         async for event in office.events(after="0"):
-            if event.job == job.id and event.kind == "unblocked":  # its first wait is over
+            if event.job == job.id and event.kind == "unblocked":  # its first wait has timed out
                 break
         await job.signal("approve", {"by": "ada"})
         print(await job.result(timeout=10))

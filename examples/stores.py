@@ -5,9 +5,9 @@ import asyncio
 from jobq import ConfigError, Queue, Worker
 
 URLS = (
-    "memory://",  # gone with the process: tests
+    "memory://",  # lost when the process ends: for tests
     "sqlite:///stores.db",  # a file: one machine, any number of processes
-    "sqlite:///safe.db?synchronous=full",  # survives a power cut, at a sync per commit
+    "sqlite:///safe.db?synchronous=full",  # survives a power cut, with a sync per commit
 )
 
 

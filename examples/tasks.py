@@ -1,4 +1,4 @@
-"""Tasks and their options: what goes with a call, what goes with the task, and how arguments are decoded."""
+"""Tasks: options of a task and of a call, and arguments that are decoded by annotation."""
 
 import asyncio
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Receipt:
 
 @shop.task
 async def charge(order: int, items: list[Item]) -> Receipt:
-    assert isinstance(items[0], Item)  # decoded as the annotation says
+    assert isinstance(items[0], Item)  # decoded by the annotation
     return Receipt(order, sum(item.count for item in items) * 250)
 
 
@@ -66,7 +66,7 @@ async def carried() -> None:
     print(await job.result(timeout=10))
     info = await job.info()
     assert info.meta == {"request": "r-17"}
-    assert info.options.retry == Retry(3)  # as they apply: here, the default of the task
+    assert info.options.retry == Retry(3)  # the options in effect: here, the task's default
 
 
 async def refused() -> None:
@@ -93,7 +93,7 @@ async def main() -> None:
             print(await charge.call(10, [Item("nut", 4)]))
             await carried()
         print({state.value: n for state, n in (await shop.counts()).items() if n})
-    print(resize("here.png"))  # called plainly, a task is its function
+    print(resize("here.png"))  # a direct call runs the function
 
 
 if __name__ == "__main__":

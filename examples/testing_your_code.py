@@ -1,4 +1,6 @@
-"""Your own tests: jobs in memory, a clock you move, nothing that sleeps. Run it with pytest, or as it is."""
+"""Test your own tasks: jobs in memory, and a clock that you move, so no test sleeps.
+
+Run it with pytest or with python."""
 
 from __future__ import annotations
 
@@ -7,9 +9,8 @@ from datetime import timedelta
 
 from jobq import Queue, Retry, State, testing
 
-billing = Queue(
-    "billing", "valkey://queue.internal:6379"
-)  # what production uses; no test will connect to it
+# The store of production. The tests do not connect to it.
+billing = Queue("billing", "valkey://queue.internal:6379")
 declined = {13}
 
 

@@ -1,4 +1,4 @@
-"""Unique jobs: simple, throttle, debounce, keep_last."""
+"""Unique jobs, in the modes simple, throttle, debounce and keep_last."""
 
 import asyncio
 
@@ -53,9 +53,8 @@ async def main() -> None:
             await sync.enqueue("acme", 2)
             follow_up = await sync.enqueue("acme", 3)
             go_on.set()
-            print(
-                f"keep_last: {await running.result(timeout=10)}, then {await follow_up.result(timeout=10)}"
-            )
+            results = [await job.result(timeout=10) for job in (running, follow_up)]
+            print(f"keep_last: {results}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Workers: concurrency, stopping in two phases, pausing, and what a running job can know of itself."""
+"""Workers: concurrency, graceful shutdown, pausing, progress and logs of a running job."""
 
 import asyncio
 
@@ -26,9 +26,7 @@ async def endless() -> str:
 def crunch(pages: int) -> int:
     job = current_job()
     for page in range(pages):
-        if (
-            job.cancelled
-        ):  # a plain function has to look; an async one is interrupted at its next await
+        if job.cancelled:  # only plain functions must check; jobq interrupts async ones
             break
         job.sync.progress({"page": page + 1, "of": pages})
         job.sync.log(f"page {page + 1} done")
@@ -40,11 +38,9 @@ async def stopping() -> None:
     worker = Worker(work, concurrency=10, drain=0.2)
     async with worker:
         await running.wait()
-    # Leaving the block stopped the worker: it let jobs end for 0.2 s and then handed back what was left.
+    # Leaving the block stops the worker: it waits 0.2 s for running jobs and releases the rest.
     info = await job.info()
-    print(
-        f"{info.state}, {info.failures} failures, {info.stalls} stalls: handing back costs nothing"
-    )
+    print(f"released: {info.state}, {info.failures} failures, {info.stalls} stalls")
     async with Worker(work):
         print(await job.result(timeout=10))
 

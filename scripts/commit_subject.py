@@ -1,6 +1,7 @@
 """Checks a commit message: a subject of at most 72 characters, and an empty line after it.
 
-`.pre-commit-config.yaml` runs it as a commit-msg hook. By hand: `python scripts/commit_subject.py FILE`.
+`.pre-commit-config.yaml` runs it as a commit-msg hook. To run it by hand:
+`python scripts/commit_subject.py FILE`.
 """
 
 from __future__ import annotations

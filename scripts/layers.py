@@ -1,4 +1,4 @@
-"""Who may import whom. `make check` runs it; it prints one line per broken rule and exits 1.
+"""Check which module imports which. Prints one line per broken rule and exits with 1.
 
     cli → server → jobq (the public names) → api → engine, client → stores.base → core
 
@@ -9,7 +9,7 @@
 - Nothing imports pipeline, server or cli (cli may import server).
 - No module imports itself through others: modules can be read, tested and imported one by one.
 
-Imports under `if TYPE_CHECKING` are not dependencies at run time and are left alone; imports inside
+Imports under `if TYPE_CHECKING` are ignored, because they do not happen at run time. Imports inside
 functions count.
 """
 
@@ -111,7 +111,7 @@ class Import(NamedTuple):
 
 
 def unit_of(module: str) -> str:
-    """The unit a module of the package belongs to: `jobq.stores.valkey.keys` → `stores.valkey`."""
+    """The unit that a module belongs to, e.g. `jobq.stores.valkey.keys` → `stores.valkey`."""
     parts = module.split(".")[1:]
     for length in range(len(parts), 0, -1):
         name = ".".join(parts[:length])
@@ -134,7 +134,7 @@ def imports(tree: ast.AST, names: frozenset[str]) -> Iterator[Import]:
 
 
 def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below, but not what stands under `if TYPE_CHECKING`."""
+    """All nodes below, except those under `if TYPE_CHECKING`."""
     yield node
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         children: Iterator[ast.AST] = iter(node.orelse)

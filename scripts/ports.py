@@ -1,7 +1,8 @@
 """Ports for the servers that tests and benchmarks start.
 
-A port that the kernel picks can be picked again by another process before the server starts. These ports lie below the
-range from which the kernel picks. A lock file reserves each of them until the process that took it ends.
+If the kernel chose the port, another process could get the same port before the server starts. So
+these ports are below the range from which the kernel chooses. A lock file reserves each port until
+the process that took it ends.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows: the check that nobody listens is all there is
+except ImportError:  # Windows: only checks that nobody listens on the port
     fcntl = None  # type: ignore[assignment]
 
 FIRST, LAST = 15_000, 22_000
 BUS = 10_000
-"""A node of a Cluster listens on its port plus this as well; up to LAST + BUS the kernel picks none by itself."""
+"""A cluster node also listens on its port plus this. LAST + BUS is below the kernel's range."""
 
-_held: dict[int, int] = {}  # port → lock file; closed, and so unlocked, when the process ends
+_held: dict[int, int] = {}  # port → lock file, which is unlocked when the process ends
 
 
 def free_port() -> int:
-    """A port that nobody has and nobody else of this project gets while this process lives. So is its bus port."""
+    """Reserve a port, and its bus port, for the lifetime of this process."""
     for port in random.sample(range(FIRST, LAST), LAST - FIRST):
         if port not in _held and _take(port):
             return port
-    raise RuntimeError(f"no free port between {FIRST} and {LAST}")
+    raise RuntimeError(f"no free port from {FIRST} to {LAST}")
 
 
 def _take(port: int) -> bool:

@@ -21,7 +21,7 @@ LOG = FOLDER / "pipeline.log"
 
 
 def run() -> bool:
-    """Run the pipeline over the demo's events. False if a step of it failed; the log is kept then."""
+    """Run the pipeline over the demo's events. Returns False and keeps the log if a step fails."""
     if os.environ.get("DEMO_PIPELINE") == "no":
         return True
     if shutil.which("java") is None:

@@ -1,4 +1,4 @@
-"""What the demo shows: counts from the event log, as bars while it runs and as a table at the end."""
+"""The demo's output: counts from the event log, as bars while it runs, and a table at the end."""
 
 from __future__ import annotations
 
@@ -143,7 +143,8 @@ async def shown(tally: Tally) -> AsyncIterator[None]:
         while True:
             await asyncio.sleep(2)
             console.print(
-                f"  {time.monotonic() - tally.began:4.0f} s  {tally.ended():,} of {tally.total('accepted'):,} jobs ended"
+                f"  {time.monotonic() - tally.began:4.0f} s  "
+                f"{tally.ended():,} of {tally.total('accepted'):,} jobs ended"
             )
 
     if console.is_terminal:

@@ -139,7 +139,7 @@ async def tell() -> bool:
 
 
 def main() -> int:
-    """Run both halves. The folder is removed at the end, unless DEMO_DIR named it or a step failed."""
+    """Run both halves. Removes the folder at the end, unless DEMO_DIR named it or a step failed."""
     began = time.monotonic()
     keep = "DEMO_DIR" in os.environ
     complete = went_well = False

@@ -1,4 +1,6 @@
-"""A DataFrame becomes jobs, and jobs become a DataFrame: format("jobq"). Needs `pip install 'jobq[spark]'` and a Java."""
+"""Write a DataFrame as jobs and read jobs as a DataFrame, with format("jobq").
+
+Needs `pip install 'jobq[spark]'` and Java."""
 
 from __future__ import annotations
 
@@ -17,19 +19,19 @@ mail = Queue("mail", URL)
 
 @mail.task
 async def send(order: int, to: str) -> str:
-    """What a worker does with each row."""
+    """The handler of the job of each row."""
     return f"order {order} to {to}"
 
 
 async def work() -> None:
-    """Run what is in the queue."""
+    """Run the jobs of the queue."""
     async with Worker(mail):
         for job in [found.id async for found in mail.find()]:
             await mail.job(job).wait(timeout=30)
 
 
 def main() -> None:
-    """From a table to jobs, and back."""
+    """Write jobs, run them, and read their results."""
     from jobq.pipeline.datasource import register
     from jobq.pipeline.session import open_session
 
@@ -50,5 +52,5 @@ def main() -> None:
 if __name__ == "__main__":
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if find_spec("pyspark") is None or shutil.which("java") is None:
-        sys.exit("this example needs pip install 'jobq[spark]' and a Java, 17 or newer")
+        sys.exit("this example needs pip install 'jobq[spark]' and Java 17 or newer")
     main()
