@@ -24,7 +24,7 @@ def _replace(path: Path, pattern: str, value: str) -> None:
 def next_release(folder: Path, *, changes_data: bool = False) -> Path:
     """This tree as the next release could be: a newer layout, and another function library.
 
-    The layout only adds a table, unless `changes_data`.
+    The layout only adds columns and a table, unless `changes_data`.
     """
     source = folder / "next" / "src"
     shutil.copytree(THIS, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
