@@ -1,4 +1,4 @@
-"""jobq without its extras: what `pip install jobq` brings is enough, and the rest says what to install."""
+"""jobq without its extras: the core works, and what needs an extra says what to install."""
 
 from __future__ import annotations
 

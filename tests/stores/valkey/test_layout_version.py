@@ -47,7 +47,7 @@ def replay(server: servers.Server, commands: Path) -> None:
 
 @pytest.fixture
 def old_server(server: servers.Server) -> servers.Server:
-    """A server as jobq 0.1 left it: jobs in every state, a schedule, a rate, a log with a reader."""
+    """A server as jobq 0.1 left it: jobs in every state, a schedule, a rate, a reader."""
     replay(server, Path(__file__).with_name("written_by_0_1.jsonl"))
     return server
 

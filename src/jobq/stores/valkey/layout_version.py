@@ -35,6 +35,6 @@ def read(store: str, stored: Reply) -> Layout:
 
 
 def check(store: str, stored: Reply) -> None:
-    """Raise ConfigError if a newer jobq has given the store a layout that this code would damage."""
+    """Raise ConfigError if a newer jobq gave the store a layout that this code would damage."""
     if stored is not None:
         refuse_newer(store, read(store, stored), LATEST)

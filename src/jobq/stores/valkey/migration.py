@@ -1,4 +1,4 @@
-"""Gives a store the layout of this release: a new store, one of jobq 0.1, or one of a later release.
+"""Gives a store the layout of this release: a new store, or one that an older release wrote.
 
 The data of jobq 0.1 needs no change: its records and log entries are read as they are.
 """
@@ -27,7 +27,7 @@ class Migration:
         self._space = space
 
     async def run(self) -> None:
-        """Do nothing if the store has this layout or a newer one that this release can work with."""
+        """Write the layout, unless the store has it or a newer one that this release works with."""
         key = self._space.layout
         stored = await self._servers.command(key, "GET", key)
         if stored is None:
