@@ -292,8 +292,8 @@ class _Drainer:
         self.runs += more
         if self.runs > self._most:
             raise AssertionError(
-                f"drain() has run {self.runs} jobs and there are more: do jobs enqueue each other "
-                "for ever? If so many runs are right, give a higher most="
+                f"drain() has run {self.runs} jobs and there are more: do they snooze or enqueue "
+                "each other for ever? If so many runs are right, give a higher most="
             )
 
     async def aclose(self) -> None:

@@ -16,7 +16,7 @@ async def recorded(queue: Queue) -> list[Event]:
     return [event async for event in queue.events(after="0", follow=False)]
 
 
-async def told(queue: Queue) -> list[tuple[str, str | None]]:
+async def kinds_and_actors(queue: Queue) -> list[tuple[str, str | None]]:
     return [(str(event.kind), event.actor) for event in await recorded(queue)]
 
 
@@ -35,7 +35,7 @@ async def test_operations_on_a_queue_are_recorded_under_the_name(queue: Queue) -
     await ann.purge("waiting")
     assert await ann.purge("cancelled") == 1
     await ann.obliterate()
-    assert await told(queue) == [
+    assert await kinds_and_actors(queue) == [
         ("paused", "ann"),
         ("resumed", "ann"),
         ("paused", None),
@@ -63,7 +63,7 @@ async def test_commands_on_jobs_are_recorded_under_the_name(queue: Queue) -> Non
     assert await bob.rerun()
     assert (await bob.info()).life == 1
     await job.as_actor("dan").remove()
-    assert (await told(queue))[1:] == [
+    assert (await kinds_and_actors(queue))[1:] == [
         ("promoted", "ann"),
         ("changed", "bob"),
         ("cancelled", "cat"),
@@ -76,10 +76,10 @@ async def test_an_update_may_have_an_argument_called_actor(queue: Queue) -> None
     job = await queue.task_by_name("cast").options(delay=60).enqueue(actor="Brando")
     assert await job.as_actor("ann").update(actor="Pacino")
     assert (await job.info()).kwargs == {"actor": "Pacino"}
-    assert (await told(queue))[1:] == [("changed", "ann")]
+    assert (await kinds_and_actors(queue))[1:] == [("changed", "ann")]
 
 
-async def test_failed_jobs_are_run_again_and_purged_under_the_name(queue: Queue) -> None:
+async def test_reruns_and_removals_of_failed_jobs_are_recorded_under_the_name(queue: Queue) -> None:
     job, store = await queue.task_by_name("work").enqueue(), await queue._context.store()
     why = Failure(reason="error", type="ValueError", message="boom", attempt=1, at_ms=0)
     for call in ("1", "2"):
@@ -93,7 +93,9 @@ async def test_failed_jobs_are_run_again_and_purged_under_the_name(queue: Queue)
         if call == "1":
             assert await queue.as_actor("ann").rerun(job.id) == 1
     assert await queue.as_actor("bob").remove(job.id) == 1
-    operators = [(kind, actor) for kind, actor in await told(queue) if actor is not None]
+    operators = [
+        (kind, actor) for kind, actor in await kinds_and_actors(queue) if actor is not None
+    ]
     assert operators == [("rerun", "ann"), ("purged", "bob")]
 
 
@@ -108,13 +110,13 @@ async def test_a_view_shares_the_queues_store_also_after_it_moved(
     queue._context.connection.move(f"sqlite:///{tmp_path}/elsewhere.db")
     assert ann.url == queue.url
     await ann.pause()
-    assert await told(queue) == [("paused", "ann")]
+    assert await kinds_and_actors(queue) == [("paused", "ann")]
     await queue._context.connection.move_back()
     assert ann.url == queue.url
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257, "a\nb", 7, None])
-async def test_a_name_that_is_none_is_refused(queue: Queue, name: object) -> None:
+async def test_an_invalid_actor_name_is_refused(queue: Queue, name: object) -> None:
     with pytest.raises(InvalidJob, match="actor="):
         queue.as_actor(name)  # type: ignore[arg-type]
     with pytest.raises(InvalidJob, match="actor="):
@@ -132,7 +134,9 @@ async def test_a_log_that_is_not_followed_ends(queue: Queue) -> None:
     assert [event async for event in queue.events(after=events[-1].position, follow=False)] == []
 
 
-async def test_what_is_written_while_it_is_read_is_not_waited_for(queue: Queue) -> None:
+async def test_a_log_that_is_not_followed_ends_before_events_written_meanwhile(
+    queue: Queue,
+) -> None:
     await queue.task_by_name("work").enqueue_many([()] * 1500)
     seen = 0
     async with queue.events(after="0", follow=False) as events:
@@ -148,7 +152,7 @@ async def test_reading_from_now_up_to_now_is_refused(queue: Queue) -> None:
         queue.events(follow=False)
 
 
-async def test_the_blocking_twins_do_the_same(queue: Queue) -> None:
+async def test_the_blocking_api_records_actors_too(queue: Queue) -> None:
     def work() -> list[tuple[str, str | None]]:
         job = queue.sync.task_by_name("work").enqueue()
         job.as_actor("ann").cancel()

@@ -82,7 +82,9 @@ async def test_an_item_that_does_not_fit_its_annotation_fails_alone(queue: Queue
                 await job.result(timeout=10)
 
 
-async def test_items_may_steer_their_own_job(jobs: Sandbox, clocked: Queue) -> None:
+async def test_an_item_may_retry_snooze_or_reject_its_own_job(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     @clocked.batch_task(size=10)
     async def steer(items: list[str]) -> list[Any]:
         fates = {"snooze": Snooze(60), "reject": Reject("no"), "fine": 1}
@@ -112,7 +114,7 @@ async def test_all_fail_when_the_call_does(queue: Queue) -> None:
                 await job.result(timeout=10)
 
 
-async def test_a_call_that_meets_a_limit_puts_all_back_at_no_cost(
+async def test_a_rate_limited_batch_releases_all_its_jobs_and_uses_no_retry(
     jobs: Sandbox, clocked: Queue
 ) -> None:
     limited = True
@@ -133,7 +135,7 @@ async def test_a_call_that_meets_a_limit_puts_all_back_at_no_cost(
     assert (info.failures, info.stalls) == (0, 0)
 
 
-async def test_a_drain_does_not_wait_for_more(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_drain_does_not_wait_for_the_window(jobs: Sandbox, clocked: Queue) -> None:
     it = Index(clocked, window=3600)
     await it.index.enqueue_many([(Document(n, "x"),) for n in range(3)])
     assert await jobs.drain(concurrency=10) == 3
@@ -151,7 +153,7 @@ async def test_plain_functions_take_batches_in_a_thread(queue: Queue) -> None:
         assert await double.call(4) == 8
 
 
-async def test_called_plainly_it_is_the_function(queue: Queue) -> None:
+async def test_calling_a_batch_task_runs_the_function_here(queue: Queue) -> None:
     it = Index(queue)
     assert await it.index([Document(1, "abc")]) == [3]
 
@@ -191,7 +193,7 @@ async def test_there_is_no_current_job_in_a_batch(queue: Queue) -> None:
         assert await which.call(1) == "none"
 
 
-async def test_what_makes_no_sense_is_refused(queue: Queue) -> None:
+async def test_invalid_batch_tasks_are_refused(queue: Queue) -> None:
     async def fine(items: list[int]) -> list[int]:
         return items
 
@@ -218,7 +220,7 @@ async def test_what_makes_no_sense_is_refused(queue: Queue) -> None:
     assert set(queue.tasks) == {"fine"}
 
 
-async def test_a_batch_in_a_sandbox_with_little_room_is_small() -> None:
+async def test_a_batch_in_a_sandbox_is_no_larger_than_its_concurrency() -> None:
     shop = Queue("shop", "memory://nowhere")
     calls: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Jobs that add jobs while they run, wait for them, and begin again with their results."""
+"""Jobs that add children while they run, wait for them, and start over with their results."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def _events(queue: Queue, id: str) -> Any:
                 return
 
 
-async def test_in_a_keyed_queue_it_leaves_its_key_to_others_while_it_waits(url: str) -> None:
+async def test_a_job_that_waits_does_not_block_its_key(url: str) -> None:
     async with Queue("keyed", url, mode="keyed", key_limit=1) as queue:
 
         @queue.task(key="key")
@@ -110,7 +110,7 @@ async def test_in_a_keyed_queue_it_leaves_its_key_to_others_while_it_waits(url: 
             assert await parent.call("k") == ["k"]
 
 
-async def test_waiting_for_no_children_is_no_wait(queue: Queue, book: Book) -> None:
+async def test_waiting_for_no_children_returns_at_once(queue: Queue, book: Book) -> None:
     async with Worker(queue):
         assert await book.book.call([]) == 0
     assert book.runs == {"book": 1}
@@ -207,7 +207,7 @@ async def test_plain_functions_have_children_too(queue: Queue) -> None:
         assert await parent.call(4) == 12
 
 
-async def test_many_children_ride_together(queue: Queue) -> None:
+async def test_many_children_are_stored_together(queue: Queue) -> None:
     @queue.task
     async def child(n: int) -> int:
         return n
@@ -347,7 +347,7 @@ async def test_cancelling_cascades_to_children_that_are_not_waited_for_yet(queue
     assert [await queue.job(f"{job.id}:{n}").state() for n in range(3)] == [State.CANCELLED] * 3
 
 
-async def test_what_was_saved_outlives_a_wait(jobs: testing.Sandbox, clocked: Queue) -> None:
+async def test_a_saved_value_survives_a_wait(jobs: testing.Sandbox, clocked: Queue) -> None:
     seen: list[Any] = []
 
     @clocked.task
@@ -367,7 +367,7 @@ async def test_what_was_saved_outlives_a_wait(jobs: testing.Sandbox, clocked: Qu
     assert seen == [None, {"step": 1}, {"step": 1}]
 
 
-async def test_a_child_with_an_id_of_ones_own_is_an_edge_to_that_job(queue: Queue) -> None:
+async def test_children_with_the_same_given_id_are_one_job(queue: Queue) -> None:
     @queue.task
     async def child() -> str:
         return "shared"

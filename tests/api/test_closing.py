@@ -1,4 +1,4 @@
-"""Closing a queue while somebody waits for one of its jobs."""
+"""Closing a queue while a call waits for one of its jobs."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ async def test_another_queue_of_the_same_store_is_left_alone(queue: Queue) -> No
     async def work() -> int:
         return 1
 
-    twin = Queue(queue.name, queue.url, tenant=queue.tenant)
-    async with twin:
+    other = Queue(queue.name, queue.url, tenant=queue.tenant)
+    async with other:
         job = await work.enqueue()
-        waiting = asyncio.ensure_future(twin.job(job.id).result(timeout=20))
+        waiting = asyncio.ensure_future(other.job(job.id).result(timeout=20))
         await nothing_happens(0.02, "the wait ends before its queue is closed")
         await queue.aclose()
         async with Worker(queue):

@@ -7,7 +7,7 @@ import pytest
 from jobq import ConfigError, InvalidJob, Queue, Reject, State, Worker, current_job
 
 
-async def test_a_failed_job_is_copied_and_tells_where_it_comes_from(url: str) -> None:
+async def test_a_failed_job_is_copied_and_the_copy_names_its_origin(url: str) -> None:
     async with (
         Queue("orders", url, dead_letters="graves") as orders,
         Queue("graves", url) as graves,
@@ -31,7 +31,7 @@ async def test_a_failed_job_is_copied_and_tells_where_it_comes_from(url: str) ->
         assert copy.id == f"orders/{job.id}/0"
 
 
-async def test_a_worker_of_the_other_queue_takes_care_of_them(url: str) -> None:
+async def test_a_worker_of_the_dead_letter_queue_runs_the_copies(url: str) -> None:
     async with (
         Queue("orders", url, dead_letters="graves") as orders,
         Queue("graves", url) as graves,
@@ -55,7 +55,7 @@ async def test_a_worker_of_the_other_queue_takes_care_of_them(url: str) -> None:
             assert await graves.job(f"orders/{job.id}/0").result(timeout=10) == "orders 7"
 
 
-async def test_each_life_that_fails_leaves_a_letter_of_its_own(url: str) -> None:
+async def test_each_life_that_fails_leaves_its_own_copy(url: str) -> None:
     async with (
         Queue("orders", url, dead_letters="graves") as orders,
         Queue("graves", url) as graves,
@@ -73,7 +73,7 @@ async def test_each_life_that_fails_leaves_a_letter_of_its_own(url: str) -> None
         assert (await graves.counts())[State.WAITING] == 2
 
 
-def test_the_name_of_the_other_queue_is_checked() -> None:
+def test_the_name_of_the_dead_letter_queue_is_checked() -> None:
     with pytest.raises(ConfigError, match="dead_letters=''"):
         Queue("orders", "memory://", dead_letters="")
 
@@ -106,7 +106,7 @@ async def test_a_call_can_go_to_several_queues(url: str) -> None:
         assert sum((await news.counts()).values()) == 0
 
 
-async def test_a_broadcast_that_is_refused_goes_nowhere(url: str) -> None:
+async def test_a_broadcast_with_an_invalid_call_stores_nothing(url: str) -> None:
     async with Queue("a", url) as a, Queue("b", url, max_payload=10) as b:
 
         @a.task

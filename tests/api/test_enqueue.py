@@ -1,4 +1,4 @@
-"""What a producer may say, and what is refused before anything is stored."""
+"""Enqueueing: options, duplicates, bulk calls, and what is refused before anything is stored."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_options_leave_the_task_itself_alone(charge: Task[[str, int], str]
     assert (await (await urgent.options(delay=5).enqueue("acme", 2)).info()).priority == 9
 
 
-async def test_a_time_replaces_a_delay_and_the_other_way_round(
+async def test_at_replaces_delay_and_delay_replaces_at(
     charge: Task[[str, int], str],
 ) -> None:
     later = datetime(2100, 1, 1, tzinfo=UTC)
@@ -87,7 +87,7 @@ async def test_a_duplicate_may_be_the_job_of_another_task(
     assert (job.duplicate, job.name) == (True, "other")
 
 
-async def test_two_calls_that_are_the_same_are_one_job_while_it_lasts(queue: Queue) -> None:
+async def test_equal_calls_are_one_job_until_it_ends(queue: Queue) -> None:
     @queue.task(unique=Unique("invoice"))
     async def once(invoice: int, note: str = "") -> None: ...
 
@@ -116,7 +116,7 @@ async def test_a_key_is_a_parameter_of_the_task_or_given_by_the_call(queue: Queu
     assert (await (await per_tenant.options(key="other").enqueue("acme")).info()).key == "other"
 
 
-async def test_jobs_enqueued_at_once_are_all_there(
+async def test_jobs_enqueued_concurrently_are_all_stored(
     queue: Queue, charge: Task[[str, int], str]
 ) -> None:
     jobs = await asyncio.gather(*(charge.enqueue("acme", n) for n in range(300)))

@@ -1,4 +1,4 @@
-"""Failed runs on record: what `info` tells of them, and what an error says that a caller gets."""
+"""Failed runs: what `JobInfo` shows of them, and what the error of a waiting caller says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from jobq import JobFailed, Queue, Reject, Retry, testing
 
 
-async def test_a_job_tells_its_failed_runs(jobs: testing.Sandbox, clocked: Queue) -> None:
+async def test_a_job_lists_its_failed_runs(jobs: testing.Sandbox, clocked: Queue) -> None:
     @clocked.task(retry=Retry(2, base=60))
     async def charge() -> None:
         raise ValueError("no such card")

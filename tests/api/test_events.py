@@ -14,7 +14,7 @@ async def _take(stream: EventStream, count: int) -> list[Event]:
         return [await anext(stream) for _ in range(count)]
 
 
-async def test_events_tell_a_jobs_whole_story(queue: Queue) -> None:
+async def test_events_show_everything_that_happens_to_a_job(queue: Queue) -> None:
     @queue.task
     async def ping() -> None: ...
 
@@ -36,7 +36,7 @@ async def test_all_that_is_kept_can_be_replayed(queue: Queue) -> None:
     assert [event.job for event in events] == [job.id for job in jobs]
 
 
-async def test_a_reader_hears_of_what_happens_while_it_waits(queue: Queue) -> None:
+async def test_a_waiting_reader_gets_new_events(queue: Queue) -> None:
     stream = queue.events(after="0")
     waiter = asyncio.create_task(_take(stream, 2))
     await asyncio.sleep(0)
@@ -62,7 +62,7 @@ async def test_every_position_continues_right_behind_its_event(queue: Queue) -> 
         assert [e.id for e in rest] == [e.id for e in events[n + 1 :]]
 
 
-async def test_a_wait_that_is_given_up_loses_no_event(queue: Queue) -> None:
+async def test_a_cancelled_wait_loses_no_event(queue: Queue) -> None:
     async with queue.events() as stream:
         for _ in range(3):
             with pytest.raises(TimeoutError):
@@ -72,6 +72,6 @@ async def test_a_wait_that_is_given_up_loses_no_event(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("after", ["", "a~b", "a~b~c", 7])
-async def test_what_is_no_position_is_refused(queue: Queue, after: str) -> None:
+async def test_an_invalid_position_is_refused(queue: Queue, after: str) -> None:
     with pytest.raises(InvalidJob, match="is not a position"):
         queue.events(after=after)

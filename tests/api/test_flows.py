@@ -1,4 +1,4 @@
-"""Flows from the user's side: whole or not at all, and results where references stood."""
+"""Flows: all jobs are stored or none, and references are replaced by results."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_an_error_inside_the_context_stores_nothing(queue: Queue) -> None:
     assert sum((await queue.counts()).values()) == 0
 
 
-async def test_what_does_not_fit_together_is_refused_whole(queue: Queue) -> None:
+async def test_an_invalid_flow_stores_nothing(queue: Queue) -> None:
     a, b = queue.task_by_name("a"), queue.task_by_name("b")
     with pytest.raises(InvalidJob, match="two jobs of the flow have the id 'x'"):
         await _submit(queue, a.options(id="x"), b.options(id="x"))
@@ -114,7 +114,7 @@ async def test_a_flow_with_an_id_is_submitted_once(queue: Queue) -> None:
     assert (counts[State.WAITING], counts[State.BLOCKED]) == (1, 1)
 
 
-async def test_a_large_flow_goes_in_bounded_lots(queue: Queue) -> None:
+async def test_a_large_flow_is_stored_in_bounded_chunks(queue: Queue) -> None:
     async with queue.flow() as flow:
         children = [flow.add(queue.task_by_name("child"), n) for n in range(2500)]
         parent = flow.add(queue.task_by_name("parent"), [child.ref for child in children])
@@ -175,7 +175,9 @@ async def test_a_flow_over_queues_is_refused_whole(queue: Queue, url: str) -> No
         assert sum((await queue.counts()).values()) + sum((await other.counts()).values()) == 0
 
 
-async def test_a_flow_holds_to_what_its_queues_declare(queue: Queue, url: str) -> None:
+async def test_a_flow_with_a_job_that_does_not_fit_its_queues_mode_stores_nothing(
+    queue: Queue, url: str
+) -> None:
     async with Queue("keyed", url, mode="keyed") as keyed:
         with pytest.raises(ConfigError, match="is keyed and job"):
             await _submit(queue, queue.task_by_name("a"), keyed.task_by_name("b"))
@@ -185,7 +187,7 @@ async def test_a_flow_holds_to_what_its_queues_declare(queue: Queue, url: str) -
 # ── references and results ────────────────────────────────────────────────────────────────────────
 
 
-async def test_references_stand_at_any_depth_and_in_every_codec(url: str) -> None:
+async def test_references_work_at_any_depth_and_in_every_codec(url: str) -> None:
     async with Queue("json", url) as plain, Queue("packed", url, codec="msgpack") as packed:
 
         @packed.task
@@ -243,7 +245,7 @@ async def test_an_id_already_stored_becomes_an_edge_to_that_job(queue: Queue) ->
     assert runs == [1, 1]
 
 
-async def test_a_member_whose_unique_lock_is_held_stands_for_its_holder(queue: Queue) -> None:
+async def test_a_member_whose_unique_lock_is_held_is_replaced_by_the_holder(queue: Queue) -> None:
     @queue.task(unique=True)
     async def load(n: int) -> int:
         return n
@@ -335,7 +337,7 @@ async def test_cancelling_or_removing_the_last_open_child_settles_the_parent_by_
             assert await parent.state() is state
 
 
-async def test_the_delay_of_a_job_that_waits_begins_when_it_need_not_wait_any_more(
+async def test_the_delay_of_a_job_begins_when_the_jobs_it_waits_for_have_ended(
     jobs: testing.Sandbox, clocked: Queue
 ) -> None:
     @clocked.task
@@ -352,7 +354,7 @@ async def test_the_delay_of_a_job_that_waits_begins_when_it_need_not_wait_any_mo
 # ── chain, group, chord ───────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_chain_hands_each_result_to_the_next(queue: Queue) -> None:
+async def test_a_chain_passes_each_result_to_the_next_step(queue: Queue) -> None:
     @queue.task
     async def add(a: int, b: int = 1) -> int:
         return a + b
@@ -382,7 +384,7 @@ async def test_a_group_gathers_results_in_the_order_of_the_calls(queue: Queue) -
         await group(receipt, [(1,), 7])  # type: ignore[list-item]
 
 
-async def test_a_group_with_failures_holds_to_the_policy(queue: Queue) -> None:
+async def test_a_group_with_failures_follows_on_child_failure(queue: Queue) -> None:
     @queue.task
     async def receipt(n: int) -> Receipt:
         if n == 1:
@@ -457,7 +459,7 @@ async def test_ten_thousand_children_go_in_by_bounded_calls_and_finish(
         assert await job.result(timeout=100) == list(range(10_000))
 
 
-def test_flows_have_their_blocking_twins() -> None:
+def test_flows_have_a_blocking_api() -> None:
     shop = Queue("shop", "memory://nowhere")
 
     @shop.task

@@ -1,4 +1,4 @@
-"""What a handle can do to its job."""
+"""Job handles: reading and changing a job."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_bad_changes_are_refused(queue: Queue) -> None:
     assert (await job.info()).kwargs == {}
 
 
-async def test_removing_forgets_an_ended_job_and_cancels_another(queue: Queue) -> None:
+async def test_remove_deletes_an_ended_job_and_cancels_a_waiting_one(queue: Queue) -> None:
     job = await queue.task_by_name("nobody").enqueue()
     assert await job.remove()
     info = await job.info()
@@ -103,7 +103,7 @@ async def test_progress_and_log_lines_can_be_read(queue: Queue) -> None:
     assert (await job.info()).progress == {"done": 1}
 
 
-async def test_a_signal_to_an_ended_job_is_not_lost_silently(queue: Queue) -> None:
+async def test_a_signal_to_an_ended_job_returns_false(queue: Queue) -> None:
     job = await queue.task_by_name("nobody").enqueue()
     assert await job.signal("go", {"n": 1})
     await job.cancel()
@@ -178,7 +178,7 @@ async def test_a_handle_can_be_made_from_an_id(queue: Queue) -> None:
         queue.job("{}")
 
 
-async def test_a_handle_of_an_id_takes_the_job_as_it_is(queue: Queue) -> None:
+async def test_a_handle_made_from_an_id_follows_the_job_into_any_life(queue: Queue) -> None:
     named = queue.task_by_name("nobody").options(id="x")
     await (await named.enqueue()).cancel()
     await named.enqueue()

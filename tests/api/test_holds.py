@@ -1,4 +1,4 @@
-"""Holds from the user's side: by an operator or a handler, seen and lifted."""
+"""Holds: set by an operator or a handler, shown, and released."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobq import ConfigError, InvalidJob, Queue, RateLimited, Worker, testing
 from jobq.testing import FakeClock, Sandbox
 
 
-async def test_a_held_queue_goes_on_by_itself(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_hold_ends_by_itself(jobs: Sandbox, clocked: Queue) -> None:
     @clocked.task
     async def work() -> None: ...
 
@@ -26,7 +26,7 @@ async def test_a_held_queue_goes_on_by_itself(jobs: Sandbox, clocked: Queue) -> 
     assert await jobs.drain() == 1
 
 
-async def test_a_limit_met_by_a_handler_shows_and_can_be_lifted(
+async def test_the_hold_of_a_rate_limited_handler_is_shown_and_can_be_released(
     jobs: Sandbox, clocked: Queue
 ) -> None:
     ran = 0
@@ -46,7 +46,7 @@ async def test_a_limit_met_by_a_handler_shows_and_can_be_lifted(
     assert await jobs.drain() == 1
 
 
-async def test_a_key_is_held_for_itself(url: str) -> None:
+async def test_a_hold_of_one_key_leaves_other_keys_alone(url: str) -> None:
     async with Queue("q", url, mode="keyed") as queue:
         done: list[str] = []
 
@@ -66,7 +66,7 @@ async def test_a_key_is_held_for_itself(url: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["release", "resume", "reset"])
-async def test_lifting_a_hold_wakes_a_sleeping_worker(url: str, how: str) -> None:
+async def test_releasing_a_hold_wakes_a_sleeping_worker(url: str, how: str) -> None:
     async with Queue("q", url) as queue:
 
         @queue.task
@@ -85,7 +85,7 @@ async def test_lifting_a_hold_wakes_a_sleeping_worker(url: str, how: str) -> Non
         assert (await queue.limits()).held_until is None
 
 
-async def test_holds_that_make_no_sense_are_refused(url: str) -> None:
+async def test_invalid_holds_are_refused(url: str) -> None:
     async with Queue("q", url, mode="plain") as queue:
         with pytest.raises(ConfigError, match="is plain, so its jobs have no keys"):
             await queue.hold(5, key="k")
@@ -97,7 +97,7 @@ async def test_holds_that_make_no_sense_are_refused(url: str) -> None:
         assert (await queue.limits()).held_until is None
 
 
-def test_holds_have_their_blocking_twins() -> None:
+def test_holds_have_a_blocking_api() -> None:
     with (
         testing.use(Queue("q", "memory://nowhere", mode="keyed"), clock=FakeClock()) as jobs,
         jobs.queues[0].sync as queue,

@@ -26,7 +26,7 @@ async def test_the_key_is_a_parameter_of_the_task(queue: Queue) -> None:
     assert [job.id async for job in queue.find(key="globex")] == [jobs[1].id]
 
 
-async def test_a_call_may_name_its_key_itself(queue: Queue) -> None:
+async def test_a_call_may_give_its_key(queue: Queue) -> None:
     @queue.task(key="tenant")
     async def charge(tenant: str) -> None: ...
 
@@ -36,7 +36,7 @@ async def test_a_call_may_name_its_key_itself(queue: Queue) -> None:
     assert (await other.info()).key == "k"
 
 
-async def test_a_key_that_is_no_key_is_refused(queue: Queue) -> None:
+async def test_an_invalid_key_is_refused(queue: Queue) -> None:
     @queue.task(key="tenant")
     async def charge(tenant: object) -> None: ...
 
@@ -47,7 +47,7 @@ async def test_a_key_that_is_no_key_is_refused(queue: Queue) -> None:
     assert charge.bind(7)._spec.key == "7"
 
 
-async def test_inside_a_key_order_is_strict_at_any_concurrency(queue: Queue) -> None:
+async def test_jobs_of_a_key_run_in_strict_order_at_any_concurrency(queue: Queue) -> None:
     seen: dict[str, list[int]] = defaultdict(list)
     at_once: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -68,7 +68,7 @@ async def test_inside_a_key_order_is_strict_at_any_concurrency(queue: Queue) -> 
     assert most == {"a": 1, "b": 1, "c": 1}
 
 
-async def test_a_key_with_many_jobs_does_not_hold_up_another(
+async def test_a_key_with_many_jobs_does_not_delay_another_key(
     jobs: testing.Sandbox, clocked: Queue
 ) -> None:
     order: list[str] = []
@@ -83,7 +83,7 @@ async def test_a_key_with_many_jobs_does_not_hold_up_another(
     assert "small" in order[:2]
 
 
-async def test_as_many_of_a_key_run_as_the_queue_says(url: str) -> None:
+async def test_as_many_jobs_of_a_key_run_as_key_limit_allows(url: str) -> None:
     async with Queue("q", url, mode="keyed", key_limit=3) as queue:
         running, most = 0, 0
         full = asyncio.Event()
@@ -128,7 +128,7 @@ async def test_the_first_job_fixes_an_unset_mode(queue: Queue) -> None:
     assert (await queue.counts())[State.WAITING] == 1
 
 
-async def test_a_refused_job_does_not_spoil_those_enqueued_beside_it(queue: Queue) -> None:
+async def test_a_refused_job_does_not_fail_jobs_enqueued_at_the_same_time(queue: Queue) -> None:
     plain, keyed = queue.task_by_name("nobody"), queue.task_by_name("nobody", key="k")
     await plain.enqueue()
     results = await asyncio.gather(
@@ -144,7 +144,7 @@ async def test_a_refused_job_does_not_spoil_those_enqueued_beside_it(queue: Queu
     assert (await queue.counts())[State.WAITING] == 4
 
 
-async def test_a_limit_met_elsewhere_holds_the_key_and_nobody_else(
+async def test_a_rate_limited_job_holds_its_key_and_no_other(
     jobs: testing.Sandbox, clocked: Queue
 ) -> None:
     order: list[str] = []

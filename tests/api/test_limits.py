@@ -1,4 +1,4 @@
-"""Limits and rates from the user's side: declared, changed at run time, and met."""
+"""Limits and rates: declared, changed at run time, and kept by workers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_what_is_declared_can_be_read_back(url: str) -> None:
         assert (limits.version, limits.changed, limits.keys) == (1, False, {})
 
 
-async def test_looking_at_the_limits_of_a_queue_that_is_not_there_makes_none(queue: Queue) -> None:
+async def test_reading_the_limits_of_an_unknown_queue_does_not_create_it(queue: Queue) -> None:
     assert (await queue.limits()).limit is None
     assert await (await queue._context.store()).queues() == []
 
@@ -86,7 +86,7 @@ async def test_another_limit_needs_a_higher_version(url: str) -> None:
                 assert (await older.limits()).limit == 3
 
 
-async def test_what_changes_at_run_time_wins_until_a_higher_version_is_declared(url: str) -> None:
+async def test_a_change_at_run_time_applies_until_a_higher_version_is_declared(url: str) -> None:
     async with Queue("q", url, limit=2, rate=Rate(5, per=1)) as queue:
         await queue.set_limits(limit=7)
         limits = await queue.limits()
@@ -120,7 +120,7 @@ async def test_a_key_can_have_limits_of_its_own(url: str) -> None:
         assert (await queue.limits()).keys == {}
 
 
-async def test_limits_that_make_no_sense_are_refused(url: str) -> None:
+async def test_invalid_limits_are_refused(url: str) -> None:
     async with Queue("q", url, mode="plain") as queue:
         with pytest.raises(ConfigError, match="limit=0 is out of range"):
             await queue.set_limits(limit=0)
@@ -152,7 +152,7 @@ async def test_a_raised_limit_lets_jobs_start_at_once(url: str) -> None:
                 await job.wait(timeout=10)
 
 
-async def test_a_rate_holds_starts_back_and_costs_no_attempt(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_rate_delays_starts_and_uses_no_attempt(jobs: Sandbox, clocked: Queue) -> None:
     @clocked.task
     async def work() -> None: ...
 
@@ -166,7 +166,7 @@ async def test_a_rate_holds_starts_back_and_costs_no_attempt(jobs: Sandbox, cloc
     assert await jobs.drain() == 1
 
 
-async def test_a_bucket_pays_for_each_job_by_its_cost(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_bucket_loses_the_cost_of_each_job(jobs: Sandbox, clocked: Queue) -> None:
     order: list[int] = []
 
     @clocked.task
@@ -188,7 +188,7 @@ async def test_a_bucket_pays_for_each_job_by_its_cost(jobs: Sandbox, clocked: Qu
         await work.options(cost=11).enqueue(11)
 
 
-async def test_a_limit_met_elsewhere_puts_the_job_back_in_front(
+async def test_a_rate_limited_job_returns_to_the_front_of_the_queue(
     jobs: Sandbox, clocked: Queue
 ) -> None:
     order: list[int] = []
@@ -231,7 +231,7 @@ async def test_a_worker_wakes_by_itself_when_the_rate_allows_more(queue: Queue) 
             await job.wait(timeout=20)
 
 
-def test_limits_have_their_blocking_twins() -> None:
+def test_limits_have_a_blocking_api() -> None:
     with (
         testing.use(Queue("q", "memory://nowhere"), clock=FakeClock()) as jobs,
         jobs.queues[0].sync as queue,

@@ -1,4 +1,4 @@
-"""`max_waiting` from the user's side: QueueFull, with what was accepted and the way out."""
+"""`max_waiting`: QueueFull has the accepted jobs and says what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jobq.core.bounds import share
 from jobq.testing import FakeClock, Sandbox
 
 
-async def test_a_full_queue_refuses_with_the_number_and_the_way_out(url: str) -> None:
+async def test_a_full_queue_refuses_jobs_and_says_what_to_do(url: str) -> None:
     async with Queue("q", url, max_waiting=1) as queue:
         task = queue.task_by_name("work")
         await task.enqueue()
@@ -45,7 +45,7 @@ async def test_a_full_queue_refuses_with_the_number_and_the_way_out(url: str) ->
         assert str(copy.copy(error.value)) == str(error.value)
 
 
-async def test_a_bulk_is_judged_job_by_job_over_all_its_calls(url: str) -> None:
+async def test_each_job_of_a_bulk_is_accepted_or_refused_on_its_own(url: str) -> None:
     async with Queue("q", url, max_waiting=2_500) as queue:
         task = queue.task_by_name("work")
         with pytest.raises(
@@ -64,7 +64,7 @@ async def test_a_bulk_is_judged_job_by_job_over_all_its_calls(url: str) -> None:
         assert (await queue.counts())[State.WAITING] == 2_500
 
 
-async def test_a_bulk_goes_on_behind_what_was_refused(url: str) -> None:
+async def test_a_bulk_continues_after_a_refused_job(url: str) -> None:
     async with Queue("q", url, max_waiting=2) as queue:
         task = queue.task_by_name("work")
         first = await task.options(id="a").enqueue()
@@ -78,7 +78,7 @@ async def test_a_bulk_goes_on_behind_what_was_refused(url: str) -> None:
         assert (await first.state()) is State.WAITING
 
 
-async def test_callers_that_ride_together_are_refused_one_by_one(url: str) -> None:
+async def test_callers_in_one_batch_are_refused_one_by_one(url: str) -> None:
     async with Queue("small", url, max_waiting=3) as small, Queue("large", url) as large:
         tasks = [small.task_by_name("work"), large.task_by_name("work")]
         results = await asyncio.gather(
@@ -113,7 +113,7 @@ async def test_a_flow_is_refused_whole(url: str) -> None:
         assert (await queue.counts())[State.BLOCKED] == 3
 
 
-async def test_a_large_flow_that_is_refused_in_a_later_call_leaves_no_place_taken(url: str) -> None:
+async def test_a_large_flow_that_is_refused_in_a_later_call_frees_its_room(url: str) -> None:
     async with Queue("q", url, max_waiting=2_100) as queue:
         task = queue.task_by_name("work")
         flow = queue.flow()
@@ -181,7 +181,7 @@ async def test_a_schedule_made_to_run_now_is_refused_like_a_call(url: str) -> No
             await queue.run_schedule("hourly")
 
 
-async def test_it_is_a_limit_like_the_others(url: str) -> None:
+async def test_max_waiting_is_declared_and_changed_like_other_limits(url: str) -> None:
     async with Queue("q", url, max_waiting=5, limit=2) as queue:
         assert (await queue.limits()).max_waiting == 5
         await queue.set_limits(max_waiting=7)
@@ -225,7 +225,7 @@ async def test_workers_make_room(url: str) -> None:
         assert ran == 30
 
 
-def test_the_blocking_twins_tell_the_same() -> None:
+def test_the_blocking_api_raises_the_same_errors() -> None:
     with testing.use(Queue("q", "memory://nowhere"), clock=FakeClock()) as jobs:
         queue = jobs.queues[0]
         queue.sync.set_limits(max_waiting=1_500)

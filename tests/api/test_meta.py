@@ -1,4 +1,4 @@
-"""meta, as users give and read it."""
+"""`meta`: strings that users attach to a job and read in handlers and events."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_bad_meta_is_refused_before_anything_is_stored(queue: Queue) -> No
     assert sum((await queue.counts()).values()) == 0
 
 
-async def test_events_tell_what_the_queue_allows(url: str) -> None:
+async def test_events_carry_the_meta_that_the_queue_allows(url: str) -> None:
     async with Queue("traced", url, event_meta=("trace",)) as queue:
         stream = queue.events(after="0")
         await queue.task_by_name("work").options(meta={"trace": "t1", "secret": "s"}).enqueue()

@@ -1,4 +1,4 @@
-"""What operators see of a queue and do to it."""
+"""What operators do with a queue: read, pause, rerun, remove, purge."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_page_shows_arguments_and_results(queue: Queue) -> None:
     assert job.created_at <= job.started_at <= job.finished_at
 
 
-async def test_stats_show_the_queue_at_a_glance(queue: Queue) -> None:
+async def test_stats_show_counts_settings_and_the_oldest_job(queue: Queue) -> None:
     await queue.task_by_name("nobody").enqueue()
     await queue.task_by_name("nobody").options(delay=60).enqueue()
     await queue.pause()
@@ -152,7 +152,7 @@ async def test_a_purge_removes_ended_jobs_by_state_age_and_number(queue: Queue) 
         ([], {"name": ""}, "name=''"),
     ],
 )
-async def test_a_purge_that_cannot_be_is_refused(
+async def test_an_invalid_purge_is_refused_and_removes_nothing(
     queue: Queue, states: list[str], options: dict[str, Any], said: str
 ) -> None:
     await _finish(queue, bad=1)

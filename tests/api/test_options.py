@@ -1,4 +1,4 @@
-"""`JobInfo.options`: the options of a job as they apply."""
+"""`JobInfo.options`: the options that apply to a job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from jobq import AppliedOptions, Queue, Retry, Unique
 
 
-async def test_what_the_call_gave_applies(queue: Queue) -> None:
+async def test_options_of_the_call_apply(queue: Queue) -> None:
     task = queue.task_by_name("work")
     given = task.options(
         retry=Retry(5, base=2, factor=3, cap=60, jitter=0.5),
@@ -42,7 +42,7 @@ async def test_what_the_call_gave_applies(queue: Queue) -> None:
     )
 
 
-async def test_what_the_call_left_open_the_worker_decides(queue: Queue) -> None:
+async def test_the_worker_decides_options_that_the_call_does_not_give(queue: Queue) -> None:
     options = (await (await queue.task_by_name("elsewhere").enqueue()).info()).options
     assert (options.retry, options.timeout, options.max_stalls) == ("worker", "worker", "worker")
     assert (options.ttl, options.result_ttl, options.cost, options.unique, options.delay) == (
@@ -54,7 +54,7 @@ async def test_what_the_call_left_open_the_worker_decides(queue: Queue) -> None:
     )
 
 
-async def test_a_task_of_this_process_tells_its_policy(queue: Queue) -> None:
+async def test_a_task_of_this_process_shows_its_policy(queue: Queue) -> None:
     @queue.task(retry=Retry(8, give_up_on=KeyError), timeout=30, max_stalls=5)
     async def work() -> None: ...
 
@@ -75,7 +75,7 @@ async def test_a_task_of_this_process_tells_its_policy(queue: Queue) -> None:
     assert (default.retry, default.timeout, default.max_stalls) == (Retry(), None, 3)
 
 
-async def test_a_time_and_listed_delays_are_told(queue: Queue) -> None:
+async def test_a_due_time_and_listed_delays_are_shown(queue: Queue) -> None:
     at = datetime(2040, 1, 1, tzinfo=UTC)
     options = (
         await (

@@ -1,4 +1,4 @@
-"""Opening and closing, what a queue declares, and where it keeps its jobs."""
+"""Queues: opening and closing, what they declare, and which store they use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobq.client import store_handles
 from jobq.core.queues import Limits, QueueConfig, Tokens, Window
 
 
-def test_the_environment_says_where_jobs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_gives_the_store_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JQ_URL", raising=False)
     monkeypatch.delenv("JQ_TENANT", raising=False)
     assert (Queue().name, Queue().url, Queue().tenant) == (
@@ -76,7 +76,7 @@ def test_a_bad_declaration_is_refused_by_name(options: dict[str, object], messag
         Queue(**options)  # type: ignore[arg-type]
 
 
-async def test_a_bad_url_is_refused_with_what_to_type() -> None:
+async def test_a_bad_url_is_refused_with_an_example() -> None:
     with pytest.raises(ConfigError, match="memory://, sqlite:///"):
         await Queue("q", "oracle://x").counts()
 
@@ -107,7 +107,7 @@ async def test_only_the_outermost_context_closes(url: str) -> None:
     assert queue._context.connection.session_here() is None
 
 
-async def test_a_context_leaves_open_what_was_open_before_it(url: str) -> None:
+async def test_a_context_does_not_close_a_queue_that_was_open_before(url: str) -> None:
     queue = Queue("q", url)
 
     @queue.task
@@ -236,7 +236,7 @@ async def test_tenants_do_not_see_each_other(url: str) -> None:
         assert [j.id async for j in b.find()] == []
 
 
-async def test_options_of_the_task_are_the_workers_and_those_of_a_call_travel(queue: Queue) -> None:
+async def test_task_options_stay_in_worker_code_and_call_options_are_stored(queue: Queue) -> None:
     runs: list[int] = []
 
     @queue.task(retry=0, timeout=30)

@@ -1,4 +1,4 @@
-"""Waiting for jobs: request and response, results as annotated, and every way not to get one."""
+"""Waiting for jobs: results as annotated, and every way in which a wait can end without one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def working(*queues: Queue) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_call_answers_with_the_result_as_annotated(queue: Queue) -> None:
+async def test_a_call_returns_the_result_as_annotated(queue: Queue) -> None:
     @queue.task
     async def charge(invoice: int, lines: list[Line]) -> Receipt:
         assert all(isinstance(line, Line) for line in lines)
@@ -66,7 +66,7 @@ async def test_a_call_answers_with_the_result_as_annotated(queue: Queue) -> None
         assert await total.call([receipt, receipt]) == {"sum": 400}
 
 
-async def test_hundreds_of_calls_at_once_each_get_their_own_answer(queue: Queue) -> None:
+async def test_hundreds_of_concurrent_calls_each_get_their_own_result(queue: Queue) -> None:
     @queue.task
     async def double(n: int) -> int:
         return 2 * n
@@ -93,7 +93,7 @@ async def test_a_job_that_fails_raises_with_its_failure(queue: Queue) -> None:
     assert failure.at.tzinfo is not None
 
 
-async def test_a_cancelled_job_raises_for_who_waits(queue: Queue) -> None:
+async def test_waiting_for_a_cancelled_job_raises_job_cancelled(queue: Queue) -> None:
     job = await queue.task_by_name("nobody").enqueue()
     waiter = asyncio.create_task(job.result(timeout=10))
     await asyncio.sleep(0)
@@ -118,7 +118,9 @@ async def test_a_wait_that_times_out_cancels_nothing(queue: Queue) -> None:
         assert await job.result(timeout=10) == "done"
 
 
-async def test_a_wait_outlasts_lost_signals(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wait_ends_even_if_signals_are_lost(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("jobq.client.deadline.LOOK_AGAIN", 0.05)
     store = await queue._context.store()
 
@@ -141,7 +143,7 @@ async def test_a_wait_outlasts_lost_signals(queue: Queue, monkeypatch: pytest.Mo
         monkeypatch.undo()
 
 
-async def test_nobody_hangs_on_a_record_that_is_gone(
+async def test_waiting_for_a_removed_job_raises_job_not_found(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobq.client.deadline.LOOK_AGAIN", 0.05)
@@ -190,7 +192,7 @@ async def test_a_rerun_moves_the_handle_on_to_the_new_life(queue: Queue) -> None
         assert await job.result(timeout=10) == 2
 
 
-async def test_a_call_that_meets_a_running_duplicate_waits_for_it(
+async def test_a_call_that_finds_a_running_duplicate_waits_for_it(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, met = asyncio.Event(), asyncio.Event()
@@ -220,7 +222,7 @@ async def test_a_call_that_meets_a_running_duplicate_waits_for_it(
         assert sum((await queue.counts()).values()) == 1
 
 
-async def test_a_call_that_meets_an_ended_duplicate_answers_from_the_record(queue: Queue) -> None:
+async def test_a_call_that_finds_an_ended_duplicate_returns_its_result(queue: Queue) -> None:
     runs = 0
 
     @queue.task
@@ -273,7 +275,7 @@ async def test_any_codec_carries_arguments_and_results(url: str, codec: str | Co
             assert (info.args, info.result) == (("YOU",), "HELLO YOU")
 
 
-async def test_jobs_of_before_a_change_of_codec_are_understood(url: str) -> None:
+async def test_jobs_enqueued_before_a_change_of_codec_still_run(url: str) -> None:
     async with (
         Queue("coded", url, codec="json") as before,
         Queue("coded", url, codec="msgpack") as after,
@@ -289,7 +291,7 @@ async def test_jobs_of_before_a_change_of_codec_are_understood(url: str) -> None
             assert (await after.job(job.id).info()).result == "hello you"
 
 
-async def test_a_result_larger_than_arguments_may_be_fails_the_run_and_is_not_stored() -> None:
+async def test_a_result_over_max_payload_fails_the_run_and_is_not_stored() -> None:
     queue = Queue("large", "memory://large-results", max_payload=1000)
 
     @queue.task(retry=0)
@@ -301,7 +303,7 @@ async def test_a_result_larger_than_arguments_may_be_fails_the_run_and_is_not_st
             await answer.call()
 
 
-async def test_progress_and_saved_values_are_no_larger_than_arguments_may_be() -> None:
+async def test_progress_and_saved_values_are_limited_by_max_payload() -> None:
     queue = Queue("large", "memory://large-notes", max_payload=1000)
 
     @queue.task(retry=0)
@@ -332,7 +334,7 @@ async def test_a_log_line_that_is_too_long_is_cut_and_says_so() -> None:
     assert line == "x" * 10_000 + "… (2,345 characters more)"
 
 
-async def test_a_call_gets_its_result_though_the_queue_keeps_none(url: str) -> None:
+async def test_a_call_gets_its_result_even_if_the_queue_keeps_no_records(url: str) -> None:
     async with Queue("forgetful", url, retention=Retention(completed=0, failed=0)) as forgetful:
 
         @forgetful.task(retry=0)

@@ -1,4 +1,4 @@
-"""Schedules from the user's side: stored once, fired by workers, each time once."""
+"""Schedules: stored once, fired by workers, each time exactly once."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_a_schedule_can_be_read_back(jobs: Sandbox, clocked: Queue, work: 
     assert (ping.fired, ping.last_at, ping.paused) == (0, None, False)
 
 
-async def test_the_same_schedule_again_goes_on_and_another_begins_anew(
+async def test_the_same_schedule_again_continues_and_a_different_one_starts_over(
     jobs: Sandbox, clocked: Queue, work: Clockwork
 ) -> None:
     await clocked.schedule("s", Every(60), work.note)
@@ -87,7 +87,7 @@ async def test_the_same_schedule_again_goes_on_and_another_begins_anew(
     assert (info.fired, info.next_at) == (0, jobs.clock.now() + timedelta(seconds=60))
 
 
-async def test_a_schedule_can_be_forgotten_and_its_jobs_stay(
+async def test_a_schedule_can_be_removed_and_its_jobs_stay(
     jobs: Sandbox, clocked: Queue, work: Clockwork
 ) -> None:
     await clocked.schedule("s", Every(60), work.note)
@@ -141,7 +141,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-async def test_what_makes_no_sense_is_refused(clocked: Queue, work: Clockwork, bad: str) -> None:
+async def test_invalid_schedules_are_refused(clocked: Queue, work: Clockwork, bad: str) -> None:
     attempt, error, said = BAD[bad]
     with pytest.raises(error, match=said):
         await attempt(clocked, work.note)
@@ -158,7 +158,7 @@ def test_a_mistake_in_an_expression_is_shown_where_it_is() -> None:
 # ── firing ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_each_time_makes_one_job_that_says_where_it_comes_from(
+async def test_each_time_makes_one_job_that_names_its_schedule(
     jobs: Sandbox, clocked: Queue, work: Clockwork
 ) -> None:
     await clocked.schedule("s", Every(60), work.note, "x")
@@ -173,13 +173,13 @@ async def test_times_do_not_drift(jobs: Sandbox, clocked: Queue, work: Clockwork
     begin = jobs.clock.now()
     await clocked.schedule("s", Every(60), work.note)
     for late in (1, 7, 29):
-        jobs.clock.advance(60 + late)  # whoever looks, looks late
+        jobs.clock.advance(60 + late)  # the scheduler runs late
         await jobs.drain()
     assert (await clocked.schedules())[0].next_at == begin + timedelta(seconds=240)
 
 
 @pytest.mark.parametrize(("catch_up", "made"), [("skip", 0), ("one", 1), ("all", 5)])
-async def test_times_that_passed_are_made_up_for_by_policy(
+async def test_catch_up_decides_what_happens_for_missed_times(
     jobs: Sandbox, clocked: Queue, work: Clockwork, catch_up: Any, made: int
 ) -> None:
     await clocked.schedule("s", Every(3600, catch_up=catch_up), work.note)
@@ -189,7 +189,9 @@ async def test_times_that_passed_are_made_up_for_by_policy(
     assert await jobs.drain() == 1
 
 
-async def test_a_limit_and_an_end_are_held(jobs: Sandbox, clocked: Queue, work: Clockwork) -> None:
+async def test_a_schedule_stops_after_its_times_and_at_its_end(
+    jobs: Sandbox, clocked: Queue, work: Clockwork
+) -> None:
     await clocked.schedule("limited", Every(60, times=2), work.note, "limited")
     await clocked.schedule(
         "ending", Every(60, end=jobs.clock.now() + timedelta(seconds=190)), work.note, "ending"
@@ -259,7 +261,9 @@ async def test_after_complete_counts_from_the_end_and_never_overlaps(
     assert (await clocked.schedules())[0].next_at == ended + timedelta(seconds=60)
 
 
-async def test_a_unique_hit_counts_as_fired(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_time_whose_job_is_a_duplicate_counts_as_fired(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     @clocked.task(unique=Unique())
     async def rare() -> None: ...
 
@@ -271,7 +275,7 @@ async def test_a_unique_hit_counts_as_fired(jobs: Sandbox, clocked: Queue) -> No
     assert [job.id for job in await jobs.enqueued(rare)] == [held.id]
 
 
-async def test_schedules_go_on_while_the_queue_is_paused_or_limited(
+async def test_schedules_continue_while_the_queue_is_paused_or_limited(
     jobs: Sandbox, clocked: Queue, work: Clockwork
 ) -> None:
     await clocked.schedule("s", Every(60), work.note)
@@ -353,7 +357,7 @@ async def test_a_sandbox_fires_the_schedules_of_tasks() -> None:
         assert await jobs.drain() == 1
 
 
-def test_schedules_have_their_blocking_twins() -> None:
+def test_schedules_have_a_blocking_api() -> None:
     shop = Queue("shop", "memory://nowhere")
 
     @shop.task

@@ -17,7 +17,7 @@ async def stored(queue: Queue) -> dict[str, int]:
     return record.max_stalls
 
 
-async def test_the_limit_of_a_task_stays_with_its_workers_and_one_per_call_goes_with_the_job(
+async def test_max_stalls_of_a_task_stays_in_worker_code_and_that_of_a_call_is_stored(
     queue: Queue,
 ) -> None:
     @queue.task(max_stalls=1)
@@ -29,7 +29,7 @@ async def test_the_limit_of_a_task_stays_with_its_workers_and_one_per_call_goes_
     assert queue.task_by_name("brittle", max_stalls=0).bind()._spec.max_stalls == 0
 
 
-async def test_a_worker_declares_the_limits_of_its_tasks_where_they_are_not_the_default(
+async def test_a_worker_declares_max_stalls_of_tasks_that_differ_from_the_default(
     queue: Queue,
 ) -> None:
     @queue.task(max_stalls=1)
@@ -46,7 +46,7 @@ async def test_a_worker_declares_the_limits_of_its_tasks_where_they_are_not_the_
         assert await stored(queue) == {"brittle": 1, "never": 0}
 
 
-async def test_a_task_that_is_back_at_the_default_has_no_limit_stored(
+async def test_a_task_that_is_back_at_the_default_has_no_max_stalls_stored(
     queue: Queue, url: str
 ) -> None:
     @queue.task(name="work", max_stalls=1)
@@ -67,7 +67,7 @@ async def test_a_task_that_is_back_at_the_default_has_no_limit_stored(
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "3", True, None])
-async def test_a_limit_that_is_no_number_is_refused(queue: Queue, value: object) -> None:
+async def test_an_invalid_max_stalls_is_refused(queue: Queue, value: object) -> None:
     with pytest.raises(InvalidJob, match="max_stalls"):
         queue.task(max_stalls=value)(lambda: None)  # type: ignore[call-overload]
     with pytest.raises(InvalidJob, match="max_stalls"):

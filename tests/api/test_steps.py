@@ -26,7 +26,9 @@ from jobq.testing import Sandbox
 # ── snooze ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_job_in_steps_keeps_its_place_at_no_cost(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_job_in_steps_continues_from_its_saved_value_and_uses_no_retry(
+    jobs: Sandbox, clocked: Queue
+) -> None:
     seen: list[Any] = []
 
     @clocked.task(retry=0)
@@ -45,7 +47,7 @@ async def test_a_job_in_steps_keeps_its_place_at_no_cost(jobs: Sandbox, clocked:
     assert (info.attempt, info.failures, info.stalls) == (4, 0, 0)
 
 
-async def test_what_is_saved_survives_a_failure_and_can_be_forgotten(
+async def test_a_saved_value_survives_a_failure_and_can_be_cleared(
     jobs: Sandbox, clocked: Queue
 ) -> None:
     seen: list[Any] = []
@@ -66,7 +68,7 @@ async def test_what_is_saved_survives_a_failure_and_can_be_forgotten(
     assert seen == [None, {"cursor": "x"}, {"cursor": "x"}, None]
 
 
-async def test_what_cannot_be_saved_is_the_handlers_mistake(queue: Queue) -> None:
+async def test_a_value_that_cannot_be_encoded_fails_the_run(queue: Queue) -> None:
     @queue.task(retry=0)
     async def step() -> None:
         raise Snooze(1, saved=object())
@@ -96,7 +98,7 @@ class Approval:
         self.order = order
 
 
-async def test_a_job_waits_for_signals_and_goes_on_with_their_values(
+async def test_a_job_waits_for_signals_and_continues_with_their_values(
     jobs: Sandbox, clocked: Queue
 ) -> None:
     approval = Approval(clocked)
@@ -113,7 +115,7 @@ async def test_a_job_waits_for_signals_and_goes_on_with_their_values(
     assert (approval.starts, info.failures, info.stalls) == (3, 0, 0)
 
 
-async def test_signals_sent_before_pickup_are_kept(jobs: Sandbox, clocked: Queue) -> None:
+async def test_signals_sent_before_the_job_starts_are_kept(jobs: Sandbox, clocked: Queue) -> None:
     approval = Approval(clocked)
     job = await approval.order.options(delay=60).enqueue("desk")
     for by in ("ada", "bob"):
@@ -188,7 +190,7 @@ async def test_a_timeout_that_is_not_caught_is_a_failure_like_any_other(
         await job.result()
 
 
-async def test_a_timeout_is_kept_by_workers_of_other_queues(
+async def test_a_worker_of_another_queue_ends_a_wait_at_its_timeout(
     jobs: Sandbox, clocked: Queue, url: str
 ) -> None:
     @clocked.task
@@ -263,7 +265,7 @@ async def test_a_job_that_waits_for_a_signal_can_be_cancelled(queue: Queue) -> N
     assert await job.state() is State.CANCELLED
 
 
-async def test_a_rerun_waits_anew(jobs: Sandbox, clocked: Queue) -> None:
+async def test_a_rerun_waits_for_new_signals(jobs: Sandbox, clocked: Queue) -> None:
     @clocked.task(retry=0)
     async def order() -> None:
         await current_job().wait_for_signal("approve", timeout=60)
@@ -278,9 +280,7 @@ async def test_a_rerun_waits_anew(jobs: Sandbox, clocked: Queue) -> None:
     assert await job.state() is State.COMPLETED
 
 
-async def test_a_handler_that_catches_exceptions_still_lets_the_wait_pass(
-    jobs: Sandbox, clocked: Queue
-) -> None:
+async def test_except_exception_does_not_catch_a_wait(jobs: Sandbox, clocked: Queue) -> None:
     @clocked.task(retry=0)
     async def careful() -> str:
         try:

@@ -1,4 +1,4 @@
-"""What users get for their own tests."""
+"""`jobq.testing`: sandboxes, a clock that the test moves, and assertions about jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def jobs() -> AsyncIterator[testing.Sandbox]:
         yield jobs
 
 
-async def test_drain_runs_what_is_due_and_what_comes_of_it(jobs: testing.Sandbox) -> None:
+async def test_drain_runs_due_jobs_and_the_jobs_they_enqueue(jobs: testing.Sandbox) -> None:
     job = await charge.enqueue("acme", 7)
     assert await jobs.drain() == 1
     assert await job.result() == "acme-7"
@@ -52,7 +52,7 @@ async def test_every_sandbox_begins_empty(jobs: testing.Sandbox) -> None:
     assert await jobs.drain() == 0
 
 
-async def test_drain_can_let_time_pass_until_nothing_is_left(jobs: testing.Sandbox) -> None:
+async def test_drain_can_move_the_clock_until_no_job_is_left(jobs: testing.Sandbox) -> None:
     begin = jobs.clock.now()
     await charge.enqueue("acme", 8, fails=2)
     assert await jobs.drain(delayed=True) == 4
@@ -89,7 +89,7 @@ async def test_a_real_worker_works_in_a_sandbox_too(jobs: testing.Sandbox) -> No
         assert await charge.call("acme", 1) == "acme-1"
 
 
-async def test_a_job_that_waits_for_another_needs_room(jobs: testing.Sandbox) -> None:
+async def test_a_job_that_waits_for_another_needs_concurrency(jobs: testing.Sandbox) -> None:
     @shop.task
     async def outer() -> str:
         return await charge.call("acme", 5)
@@ -99,7 +99,7 @@ async def test_a_job_that_waits_for_another_needs_room(jobs: testing.Sandbox) ->
     assert await job.result() == "acme-5"
 
 
-async def test_what_never_ends_is_an_error(jobs: testing.Sandbox) -> None:
+async def test_a_drain_that_never_ends_is_an_error(jobs: testing.Sandbox) -> None:
     @shop.task
     async def for_ever() -> None:
         raise Snooze(1)
@@ -109,7 +109,7 @@ async def test_what_never_ends_is_an_error(jobs: testing.Sandbox) -> None:
         await jobs.drain(delayed=True, most=20)
 
 
-async def test_afterwards_the_queues_are_where_they_were(jobs: testing.Sandbox) -> None:
+async def test_after_the_block_the_queues_use_their_own_stores_again(jobs: testing.Sandbox) -> None:
     queue = Queue("kept", "memory://kept")
     async with queue:
         with pytest.raises(ConfigError, match="is open"):
@@ -122,7 +122,7 @@ async def test_afterwards_the_queues_are_where_they_were(jobs: testing.Sandbox) 
     await queue.aclose()
 
 
-def test_tests_without_an_event_loop_have_it_as_well() -> None:
+def test_a_sandbox_works_without_an_event_loop() -> None:
     clock = testing.FakeClock(datetime(2030, 1, 1, tzinfo=UTC))
     with testing.use(shop, mail, clock=clock) as jobs:
         sent.clear()
@@ -138,7 +138,7 @@ def test_tests_without_an_event_loop_have_it_as_well() -> None:
         testing.use()
 
 
-async def test_a_queue_of_its_own_for_a_test() -> None:
+async def test_a_test_can_have_a_queue_of_its_own() -> None:
     async with testing.queue() as one, testing.queue("test", limit=3) as other:
         await one.task_by_name("nobody").enqueue()
         assert (await one.counts())[State.WAITING] == 1

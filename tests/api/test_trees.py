@@ -1,4 +1,4 @@
-"""A flow read back with the states of its jobs."""
+"""Flow trees: a job with everything it waits for, and their states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ top top (api) blocked
    └─ bottom d.0 (api) waiting ↑"""
 
 
-async def test_a_job_is_shown_with_all_it_waits_for(queue: Queue, url: str) -> None:
+async def test_a_tree_shows_a_job_with_everything_it_waits_for(queue: Queue, url: str) -> None:
     async with Queue("other", url) as other:
         await _diamond(queue, other)
         tree = await queue.flow_tree("top")
@@ -48,7 +48,7 @@ async def test_a_whole_flow_is_found_by_its_id(queue: Queue, url: str) -> None:
             await queue.flow_tree("x")
 
 
-async def test_a_flow_of_several_ends_is_several_trees(queue: Queue) -> None:
+async def test_a_flow_with_several_last_jobs_is_several_trees(queue: Queue) -> None:
     async with queue.flow(id="f") as flow:
         shared = flow.add(queue.task_by_name("shared"))
         flow.add(queue.task_by_name("one"), shared.ref)

@@ -1,4 +1,4 @@
-"""Unique jobs from the user's side, under a clock that the test moves."""
+"""Unique jobs: debouncing, under a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_each_call_restarts_the_wait_of_a_debounced_job_which_runs_once_wi
         assert not third.duplicate
 
 
-async def test_a_debounced_job_with_a_delay_of_its_own_waits_that_long() -> None:
+async def test_a_debounced_job_with_a_delay_waits_for_the_delay() -> None:
     queue = Queue("docs", "memory://debounce-delay")
     ran: list[int] = []
 

@@ -140,6 +140,27 @@ async def operating() -> None:
     )
     Queue("traced", event_meta=("trace",))
     assert_type(await billing.job("x").result(), Any)
+    assert_type(charge.queue, str)
+
+
+async def removing() -> None:
+    assert_type(await billing.remove("inv-8", "inv-9"), int)
+    assert_type(await billing.purge(), int)
+    assert_type(await billing.purge("completed", State.FAILED, name="charge", max_jobs=9), int)
+    assert_type(await billing.purge("completed", older_than=timedelta(days=7)), int)
+    assert_type(billing.sync.remove("inv-8"), int)
+    assert_type(billing.sync.purge("waiting", "delayed", "blocked"), int)
+    await billing.obliterate(force=True)
+
+
+def renamed() -> None:
+    assert_type(Rate(count=5, per=1).count, int)
+    assert_type(Cron("@daily", times=3).times, int | None)
+    assert_type(Every(60, times=3).times, int | None)
+    assert_type(Unique("invoice", period=60).period_ms, int | None)
+    assert_type([minute.latency for minute in billing.sync.metrics()], list[timedelta])
+    assert_type([schedule.times for schedule in billing.sync.schedules()], list[int | None])
+    assert_type(billing.sync.flow_tree("x", max_jobs=5), FlowTree)
 
 
 def blocking() -> None:

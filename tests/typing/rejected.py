@@ -1,5 +1,5 @@
-"""What mypy --strict must not accept. Each line says which error it is for; an ignore that is not
-needed is an error itself."""
+"""What mypy --strict must reject. Each ignore names the expected error; an ignore that is not needed
+is an error itself."""
 
 from __future__ import annotations
 
@@ -85,6 +85,18 @@ async def wrong_limits() -> None:
     await billing.set_limits(rate=5)  # type: ignore[arg-type]
     Rate(100)  # type: ignore[call-arg]
     Queue("q", key_rate=100)  # type: ignore[arg-type]
+
+
+async def old_names() -> None:
+    Rate(limit=100, per=60)  # type: ignore[call-arg]
+    Every(60, limit=3)  # type: ignore[call-arg]
+    charge.options(wait=5)  # type: ignore[call-arg]
+    billing.named("charge")  # type: ignore[attr-defined]
+    await billing.clear()  # type: ignore[attr-defined]
+    billing.sync.clean("completed")  # type: ignore[attr-defined]
+    billing.find(limit=5)  # type: ignore[call-arg]
+    await Worker(billing).run(wait=5)  # type: ignore[call-arg]
+    charge.queue.counts()  # type: ignore[attr-defined]
 
 
 async def wrong_batches() -> None:

@@ -1,4 +1,4 @@
-"""mypy --strict accepts what users write, and rejects line by line what they must not."""
+"""mypy --strict accepts what users write, and rejects each misuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IGNORED = re.compile(r"  # type: ignore\[([a-z-]+)\]")
 
 
 def _mypy(*files: Path) -> str:
-    """What it says; nothing if it is content."""
+    """The output of mypy; empty if there are no errors."""
     out, err, status = api.run(
         ["--strict", "--no-error-summary", "--hide-error-context", *map(str, files)]
     )
@@ -35,10 +35,10 @@ def test_mypy_rejects_each_misuse_with_the_error_it_is_marked_with(tmp_path: Pat
     assert expected
     bare = tmp_path / "rejected.py"
     bare.write_text(IGNORED.sub("", text))
-    told = {
+    reported = {
         int(n): code
         for n, code in re.findall(
             r"rejected\.py:(\d+): error: .*\[([a-z-]+)\]$", _mypy(bare), re.MULTILINE
         )
     }
-    assert told == expected
+    assert reported == expected
