@@ -184,7 +184,7 @@ async def test_a_bucket_loses_the_cost_of_each_job(jobs: Sandbox, clocked: Queue
     jobs.clock.advance(1)
     await jobs.drain()
     assert order == [8, 4, 1]
-    with pytest.raises(InvalidJob, match=r"costs 11, and the bucket .* holds 10"):
+    with pytest.raises(InvalidJob, match=r"costs 11, and the bucket .* holds at most 10"):
         await work.options(cost=11).enqueue(11)
 
 
