@@ -11,6 +11,7 @@ import pytest
 from jobq.stores import open_store
 from jobq.stores.base import Store
 
+from .frail import Scene
 from .kit import Bench, Proxy
 
 
@@ -39,3 +40,9 @@ def line(store: Store) -> Proxy:
 def bench(store: Store) -> Bench:
     """A queue to register handlers on and put jobs into."""
     return Bench(store)
+
+
+@pytest.fixture
+def scene(bench: Bench) -> Scene:
+    """Two tasks that tell when they run."""
+    return Scene(bench)

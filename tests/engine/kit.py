@@ -1,4 +1,4 @@
-"""What the engine's tests are written with: a queue of plain handlers, and a store one can disturb without replacing it."""
+"""Helpers of the engine's tests: a queue of plain handlers, and a store that a test can disturb."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Bench:
         )
 
     def through(self, store: Any) -> Bench:
-        """The same queue and handlers, through another handle: a store, or a Proxy in front of one."""
+        """The same queue and handlers, through another handle: a store, or a Proxy of one."""
         other = Bench(store)
         other.qname, other.tasks = self.qname, self.tasks
         return other
@@ -176,7 +176,10 @@ class Bench:
 
 
 def worker_on(*benches: Bench, settings: dict[str, Any] | None = None, **options: Any) -> Worker:
-    """A worker on these queues. It looks for lost signals so seldom that a test relying on that would fail."""
+    """A worker on these queues.
+
+    It polls so seldom that a test fails if a job is found only by polling.
+    """
     worker = Worker(*cast("tuple[Any, ...]", benches), **options)
     chosen: dict[str, Any] = {"poll_ms": 60_000, "grace_ms": 200, **(settings or {})}
     worker.settings = replace(worker.settings, **chosen)
@@ -185,9 +188,9 @@ def worker_on(*benches: Bench, settings: dict[str, Any] | None = None, **options
 
 
 class Proxy:
-    """A real store with a disturbed line to it. Everything reaches the real one; what comes back may not.
+    """A real store behind a line that a test can disturb. All calls reach it; replies may be lost.
 
-    `lose(method)` says for each call whether its reply is lost: the store acts, then the caller gets StoreUnavailable.
+    `lose(method)` tells whether a reply is lost: the store acts, the caller gets StoreUnavailable.
     `down` refuses every call before it reaches the store.
     """
 

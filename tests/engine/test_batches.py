@@ -1,4 +1,4 @@
-"""One call for many jobs: how batches form, and that each job of one ends for itself."""
+"""One handler call for several jobs: how batches form, and that each job has its own outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler can know of its job and say about it."""
+"""What a handler can read and report about its job."""
 
 from __future__ import annotations
 

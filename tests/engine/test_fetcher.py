@@ -1,4 +1,4 @@
-"""One exchange in flight, as many claims as free slots, nothing lost on the way."""
+"""The fetcher claims as many jobs as slots are free, and loses none when replies are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases are kept where user code cannot reach, and what is heard there reaches the run."""
+"""Leases are renewed where handlers cannot block it, and lost leases and cancels reach the run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
 
     @bench.task
     async def work() -> str:
-        with thief:  # nothing in this loop moves for two leases, while another worker looks for what has expired
+        # This loop is blocked for two leases, while another worker looks for expired ones.
+        with thief:
             blocks(3.0)
         return "still mine"
 

@@ -1,4 +1,4 @@
-"""Two exchanges in flight, for a store that works while its caller does."""
+"""Two exchanges in flight, for a store in another process."""
 
 from __future__ import annotations
 

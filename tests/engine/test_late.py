@@ -1,4 +1,4 @@
-"""A lease that is over is not started: a worker that was frozen must not run what others have run meanwhile."""
+"""A worker that was frozen must not start jobs that other workers have run meanwhile."""
 
 from __future__ import annotations
 

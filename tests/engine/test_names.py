@@ -1,4 +1,4 @@
-"""One live worker per name, and what operators ask of it."""
+"""One live worker per name, and operators' requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that kill their worker, among healthy ones: real processes, started again after each death, as a supervisor would."""
+"""Jobs that kill their worker, among healthy ones, in a process that is restarted each time."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def play(
     concurrency: int = 100,
     seconds: float,
 ) -> Fleet:
-    """Mix them, let a worker loose on them, and see that every healthy job completed and every other failed, with its reason."""
+    """Run a mix of both, and check that healthy jobs complete and poison fails with its reason."""
     fleet = Fleet(
         folder, url, mode, concurrency, lease=4 if after else 1
     )  # others are waited for as long as a lease

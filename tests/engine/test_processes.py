@@ -1,4 +1,4 @@
-"""Workers in processes of their own, and what is left when one is killed."""
+"""Workers in separate processes, and what is left when one is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules fire once per time, whoever looks, and nobody's trouble is another's."""
+"""Each time of a schedule fires once, and a broken schedule does not block others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts ride together by themselves, and nobody's mistake is another's."""
+"""Puts form batches, and a bad job fails only its own caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loops beside the fetcher: they survive their store, and only one worker does the upkeep."""
+"""The loops beside the fetcher survive outages, and only one worker does the upkeep."""
 
 from __future__ import annotations
 

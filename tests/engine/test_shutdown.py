@@ -1,4 +1,4 @@
-"""Two phases: let runs end, then hand back what is left. Nothing is lost and nothing is charged."""
+"""A stop lets runs end, then releases the rest. No job is lost or loses a retry."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ async def test_leases_of_a_lost_reply_are_handed_back_at_the_stop(
     async with bench.through(line).worker() as worker:
         await eventually(lambda: len(line.of("settle")) > 2)
         stopping = asyncio.ensure_future(worker.stop(drain=600))
-        await eventually(lambda: worker._stations[0].runner.refusing)
+        await eventually(lambda: worker._stations[0].runner.stopping)
         losing = False
         await asyncio.wait_for(stopping, 30)
     assert not stage.begun.is_set()
@@ -189,7 +189,7 @@ async def test_a_worker_whose_store_is_gone_still_stops(
         await soon(stage.begun)
         line.down = True
         await asyncio.wait_for(worker.stop(drain=0), 20)
-    assert "left to run out" in caplog.text
+    assert "their leases must expire" in caplog.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

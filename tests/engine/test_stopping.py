@@ -1,4 +1,4 @@
-"""What a stop tells, and handlers that raise KeyboardInterrupt."""
+"""What `Worker.stop` returns, and KeyboardInterrupt and SystemExit in handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One handle per place and event loop, closed with its last user."""
+"""One store handle per store and event loop, closed with its last user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain functions run in threads: as many as slots, each in its own context, none in the way of the others."""
+"""Plain functions run in threads: one per slot, each in its own context."""
 
 from __future__ import annotations
 

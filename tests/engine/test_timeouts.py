@@ -1,4 +1,4 @@
-"""A run that takes too long is interrupted, and settled whether it listens or not."""
+"""A run that takes too long is interrupted, and settled even if it goes on."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Calls the handler of a batch task once for up to N jobs. Each job still has its own outcome.
 
 Jobs gather here until their call starts. Every job takes a slot from its claim on, so a worker
-never holds more jobs than its concurrency. A batch waits up to its `window` for more jobs. It starts
-at once when it is full, when no slot is free, or when the worker stops.
+never holds more jobs than its concurrency. A batch waits up to its `window` for more jobs. It
+starts at once when it is full, when no slot is free, or when the worker stops.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Keeps the worker running when a task that a handler created raises KeyboardInterrupt or SystemExit.
+"""Keeps the worker running when a handler's child task raises KeyboardInterrupt or SystemExit.
 
-asyncio lets these two errors out of its event loop: the loop stops, and the worker could neither settle its runs nor release
-its jobs. While a worker runs, a task factory gives each task that is created inside a handler a wrapper. The wrapper reports
-the error to the run of that handler and cancels the task instead.
+asyncio lets these two errors out of its event loop. The loop would stop, and the worker could
+neither settle its runs nor release its jobs. So while a worker runs, a task factory wraps each task
+that is created inside a handler. The wrapper reports the error to the run of that handler, and
+cancels the task instead.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from jobq.engine.run import Run
 from jobq.executors.running import running
 
 in_batch: ContextVar[Run] = ContextVar("jobq_in_batch")
-"""A run of the batch whose handler is running here. `running` is not set there: a batch has no current job."""
+"""A run of the batch whose handler runs here. `running` is not set: a batch has no current job."""
 
 
 class _Guarded(Coroutine[Any, Any, Any]):
-    """A coroutine that reports KeyboardInterrupt and SystemExit, and is cancelled by them.
+    """Reports KeyboardInterrupt and SystemExit of a coroutine, and raises CancelledError instead.
 
-    Not a coroutine that awaits the other: if the task is cancelled before its first step, that one would never be awaited,
-    and Python would warn."""
+    A coroutine that awaits the other would not do: if its task is cancelled before its first step,
+    the other one is never awaited, and Python warns.
+    """
 
     __slots__ = ("_coroutine", "_run")
 
@@ -78,7 +80,7 @@ class _GuardingFactory:
 
 
 def guard(loop: asyncio.AbstractEventLoop) -> None:
-    """Wrap the tasks that handlers create in this event loop, until `unguard` was called as often as this."""
+    """Wrap the tasks that handlers create in this event loop. Undone by as many `unguard` calls."""
     factory: Any = loop.get_task_factory()
     if isinstance(factory, _GuardingFactory):
         factory.users += 1
@@ -87,7 +89,7 @@ def guard(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def unguard(loop: asyncio.AbstractEventLoop) -> None:
-    """Restore the task factory that was there before. One that the application has set meanwhile stays."""
+    """Restore the task factory from before, unless the application has set another meanwhile."""
     factory: Any = loop.get_task_factory()
     if isinstance(factory, _GuardingFactory):
         factory.users -= 1
@@ -96,7 +98,7 @@ def unguard(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def unguarded(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[None]]:
-    """What creates tasks of the engine itself: as `loop.create_task` without the guard, at half its cost."""
+    """Return a faster `loop.create_task` for tasks of the engine, which need no guard."""
     factory: Any = loop.get_task_factory()
     if isinstance(factory, _GuardingFactory):
         factory = factory.before

@@ -38,7 +38,7 @@ _MAX_SETTLED_PER_LANE = 250
 
 
 class Fetcher:
-    """Feeds a runner from one store. `run()` returns when it was stopped and all runs are settled."""
+    """Feeds a runner from one store. `run()` returns when stopped, after all runs are settled."""
 
     def __init__(
         self,
@@ -91,9 +91,9 @@ class Fetcher:
         self._bell.ring()
 
     def stop(self) -> None:
-        """Claim nothing more, and end when all runs are settled. Jobs that still arrive are released."""
+        """Claim nothing more, release jobs that still arrive, and end when all runs are settled."""
         self._stopping = True
-        self._runner.refuse()
+        self._runner.stop()
         self._bell.ring()
 
     # ── the loop ──

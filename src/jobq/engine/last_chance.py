@@ -123,7 +123,7 @@ class LastChance:
         self._stop_timer()
         if crowded:
             log.info(
-                "%s has stalled %d times and is released until other jobs of this worker have ended",
+                "%s has stalled %d times and is released until this worker's other jobs have ended",
                 run,
                 run.lease.stalls,
             )
@@ -194,7 +194,7 @@ class LastChance:
         self._timer = asyncio.get_running_loop().call_later(self._lease_s, self._open)
         for member, bell in self._members:
             if member is runner:
-                runner.releasing = runner.refusing
+                runner.releasing = runner.stopping
                 bell.ring()
 
     def _open(self) -> None:
@@ -203,7 +203,7 @@ class LastChance:
         self.closed = self._beside = False
         self._next = self._claim = self._run = None
         for runner, bell in self._members:
-            runner.releasing = runner.refusing
+            runner.releasing = runner.stopping
             bell.ring()
 
     def _stop_timer(self) -> None:

@@ -1,7 +1,10 @@
-"""Runs leases: find the handler, bind, call, encode, decide. What has ended waits in `ended` for the next exchange.
+"""Runs leases: finds the handler, decodes the arguments, calls it and decides the outcome.
 
-A run ends twice: it is *concluded* when its outcome is decided, and its slot comes free when nothing of it runs any more.
-Mostly both happen at once; a thread past its timeout, or a handler that ignores its cancellation, keeps the slot.
+Runs that have ended wait in `ended` until the next exchange settles them.
+
+A run ends in two steps. It is *concluded* when its outcome is decided, and its slot is free when
+its handler has returned. Usually both happen at once. But a thread past its timeout, and a handler
+that ignores its cancellation, are concluded and keep their slot.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ _DEFAULT_RETRY = Retry()
 
 
 class Executors(dict[str, Executor]):
-    """The executors of a worker, opened when first asked for."""
+    """The executors of a worker, opened on first use."""
 
     def __missing__(self, name: str) -> Executor:
         self[name] = executor = open_executor(name)
@@ -46,7 +49,10 @@ class Executors(dict[str, Executor]):
 
 
 class Runner:
-    """All runs of one station. Belongs to the worker's event loop; only `held` is read from another thread."""
+    """All runs of one station.
+
+    Belongs to the worker's event loop. Only `held` is read by another thread, the keeper's.
+    """
 
     def __init__(
         self,
@@ -61,24 +67,27 @@ class Runner:
         chance: LastChance | None = None,
         lease_s: float = math.inf,
     ) -> None:
-        """`interrupted` is called when a handler raises KeyboardInterrupt: the worker is to stop. `lease_s`: a run that has not
-        begun for so long, with nobody renewing its lease, does not begin. Without `chance` no job needs to be alone."""
+        """`interrupted` is called when a handler raises KeyboardInterrupt: the worker must stop.
+
+        A run that could not start within `lease_s` does not start, unless its lease was renewed.
+        Without `chance`, jobs on their last chance run like any other.
+        """
         self.loop = asyncio.get_running_loop()
         self.notes = notes
-        self.held: set[Run] = set()  # leases to keep: running, or ended and not yet settled
-        self.ended: list[Run] = []  # concluded with an outcome, to be settled by the next exchange
+        self.held: set[Run] = set()  # not settled yet: the keeper renews their leases
+        self.ended: list[Run] = []  # they have an outcome, to be settled by the next exchange
         self.open = 0  # runs not yet concluded
-        self.refusing = False  # see refuse()
-        self.releasing = (
-            False  # what arrives is released: refusing, or a job on its last chance is to be alone
-        )
+        self.stopping = False  # see stop()
+        # Leases that arrive are released: the worker stops, or a job on its last chance runs.
+        self.releasing = False
         self.lease_s = lease_s
-        self.settled_since_stop: list[Run] = []  # runs that were settled after refuse()
+        self.settled_since_stop: list[Run] = []
         self.interrupted = interrupted
         self.batches = Batches(self)
+        # No job of these queues can kill the worker.
         self.isolated = all(
             is_isolated(handler) for handlers in tasks.values() for handler in handlers.values()
-        )  # no job of these queues can kill the worker
+        )
         self._tasks = tasks
         self.executors = executors
         self._slots = slots
@@ -86,16 +95,14 @@ class Runner:
         self._settings = settings
         self._journal = Journal()
         self._chance = chance
-        self._unknown: set[tuple[QueueName, str]] = (
-            set()
-        )  # tasks that were asked for and are not there
+        self._unknown: set[tuple[QueueName, str]] = set()  # tasks that a warning has named
         self._create_task = unguarded(self.loop)
-        self._early: set[JobKey] = set()  # cancels heard of jobs whose lease has not arrived yet
+        self._early: set[JobKey] = set()  # cancelled before their lease arrived
 
     # ── starting ──
 
     def start(self, leases: Iterable[Lease], since: float) -> None:
-        """Run these, each in a slot already taken. `since`: when their claim was sent."""
+        """Run these leases, each in a slot already taken. `since` is when their claim was sent."""
         self._journal.check_levels()
         for lease in leases:
             run = Run(lease, self, since)
@@ -121,21 +128,20 @@ class Runner:
                 continue
             try:
                 self._launch(run, lease, handler)
-            except (
-                Exception
-            ) as error:  # no such executor: this job's trouble, not that of those behind it
+            except Exception as error:  # no such executor: the leases behind this one must start
                 self.close(run, self.decide(run, Raised(error), _DEFAULT_RETRY))
         self._early.clear()
         self.batches.claimed(room=self._slots.free > 0)
 
     def _warn_unknown(self, lease: Lease) -> None:
-        """Once per name: its jobs come back every 30 s."""
+        """Warn once per task, because its jobs arrive again every 30 s."""
         name = (lease.queue, lease.name)
         if name not in self._unknown and len(self._unknown) < 1000:
             self._unknown.add(name)
             log.warning(
-                "queue %s has jobs of task %s, which this worker does not have: they are put off for other workers, and fail "
-                "after an hour. Is the code that defines it deployed and imported?",
+                "queue %s has jobs of task %s, which this worker does not have: they are delayed "
+                "for other workers, and fail after an hour. Is the code that defines the task "
+                "deployed and imported?",
                 one_line(lease.queue.queue),
                 one_line(lease.name),
             )
@@ -160,31 +166,31 @@ class Runner:
         run.task = self._create_task(self._run(run, lease, handler, executor))
         self.arm(run, handler, run.since)
 
-    def arm(self, run: Run, handler: Handler, begun: float) -> None:
-        """Set its timeout. `begun` (monotonic) is when its call did, or a little before."""
+    def arm(self, run: Run, handler: Handler, started: float) -> None:
+        """Set the timeout of a run. `started` (monotonic) is when its call started, or earlier."""
         timeout_ms = run.lease.timeout_ms
         if timeout_ms is None:
             timeout_ms = handler.timeout_ms
         if timeout_ms:
             run.timeout_s = timeout_ms / 1000
-            run.until = begun + (timeout_ms + self._settings.grace_ms) / 1000
+            run.until = started + (timeout_ms + self._settings.grace_ms) / 1000
             run.timer = self.loop.call_later(run.timeout_s, self._time_out, run, handler)
 
-    def refuse(self) -> None:
-        """Stopping: what still arrives goes straight back, and nothing waits for more."""
-        self.refusing = self.releasing = True
+    def stop(self) -> None:
+        """Release leases that still arrive, and start batches without waiting for more jobs."""
+        self.stopping = self.releasing = True
         self.batches.flush()
         if self._chance is not None and (run := self._chance.waiting_in(self)) is not None:
             run.end = Released()
             self._interrupt(run)
 
     async def _run(self, run: Run, lease: Lease, handler: Handler, executor: Executor) -> None:
-        """The task of a run. A successful one passes through here and `_close` only: this is the hot path."""
+        """Call the handler: the task of a run. This is the hot path, with `close`."""
         running.set(run)
         outcome: AnyOutcome | None
         try:
             args, kwargs = handler.bind(lease)
-            if monotonic() - run.since > self.lease_s:  # rare: ask for more than this once
+            if monotonic() - run.since > self.lease_s:  # a cheap test first: it is rare
                 run.check()
             value = await executor.call(run, handler.fn, args, kwargs)
             outcome = Complete(
@@ -193,7 +199,9 @@ class Runner:
                 token=lease.token,
                 result=handler.encode(value, lease),
             )
-        except KeyboardInterrupt:  # somebody stops the process, not the job: raised on, it would end the loop before the release
+        except KeyboardInterrupt:
+            # It is meant for the worker. If it left the task, it would end the event loop before
+            # the job is released.
             outcome = self.decide(run, Released(), handler.retry)
             self.interrupted()
         except BaseException as error:
@@ -203,7 +211,7 @@ class Runner:
     async def _run_alone(
         self, run: Run, chance: LastChance, handler: Handler, executor: Executor
     ) -> None:
-        """The task of a run that is the job's last chance: wait until nothing else runs, then go on as others do."""
+        """Wait until nothing else runs, then call the handler: the task of a job's last chance."""
         try:
             await chance.turn()
             if self._journal.starts:
@@ -215,7 +223,7 @@ class Runner:
                 run.executor = executor
                 self.arm(run, handler, monotonic())
                 await self._run(run, run.lease, handler, executor)
-        except asyncio.CancelledError as error:  # interrupted before it began
+        except asyncio.CancelledError as error:  # interrupted before it started
             self.close(run, self.raised(run, handler, error))
         finally:
             chance.leave(run)
@@ -223,7 +231,7 @@ class Runner:
     # ── ending ──
 
     def close(self, run: Run, outcome: AnyOutcome | None) -> None:
-        """Nothing of the run goes on (unless it lingers): conclude it, free its slot."""
+        """Conclude a run and free its slot. An unfinished run keeps its slot until it has ended."""
         run.task = None
         if run.timer is not None:
             run.timer.cancel()
@@ -237,7 +245,7 @@ class Runner:
         self._bell.ring()
 
     def _conclude(self, run: Run, outcome: AnyOutcome | None) -> None:
-        """Its end is decided. No outcome: its lease is another's, and there is nothing to settle."""
+        """Record the outcome of a run. None: its lease is lost, and there is nothing to settle."""
         run.concluded = True
         self.open -= 1
         if outcome is None:
@@ -253,12 +261,16 @@ class Runner:
         self._bell.ring()
 
     def raised(self, run: Run, handler: Handler, error: BaseException) -> AnyOutcome | None:
-        """What a run that raised comes to. An interruption made here means what it was made for; anything else the
-        handler raises, or returns, after one counts as if there had been none (as with asyncio.timeout)."""
+        """Return the outcome of a run that raised. None if its lease is lost.
+
+        If the worker interrupted the run, CancelledError means what the worker wanted (`run.end`).
+        Any other error, or a result, counts as if there had been no interruption, as with
+        asyncio.timeout.
+        """
         if run.concluded:
             return None
         if isinstance(error, LeaseOver):
-            if not run.late:  # it shares a batch with one that is
+            if not run.late:  # another run of its batch is
                 return self.decide(run, Released(), handler.retry)
             log.warning("%s", error)
             return None
@@ -267,6 +279,7 @@ class Runner:
         return self.decide(run, Raised(error), handler.retry)
 
     def decide(self, run: Run, end: End, retry: Retry) -> AnyOutcome:
+        """Return the outcome of a run that ended this way, and log a failure."""
         outcome = decide(
             run.lease, end, retry=retry, now_ms=run.now_ms, random=random.random, encode=run.save
         )
@@ -276,59 +289,60 @@ class Runner:
     # ── interrupting ──
 
     def _time_out(self, run: Run, handler: Handler) -> None:
-        """Past its timeout: interrupt it, and past its grace settle it without its consent."""
+        """Interrupt a run that is past its timeout. After its grace it is settled in any case."""
         if run.concluded or (run.task is None and run.batch is None):
             return
         run.cancelled = True
         run.end = TimedOut(run.timeout_s)
         run.timer = self.loop.call_later(
-            self._settings.grace_ms / 1000, self._overrule, run, run.end, handler.retry
+            self._settings.grace_ms / 1000, self._settle_unfinished, run, run.end, handler.retry
         )
         self._interrupt(run)
 
-    def _overrule(self, run: Run, end: End, retry: Retry) -> None:
-        """It was interrupted and goes on: settle it now. Its slot stays taken until it really ends."""
+    def _settle_unfinished(self, run: Run, end: End, retry: Retry) -> None:
+        """Settle a run that goes on after it was interrupted. It keeps its slot until it ends."""
         if not run.concluded:
             log.warning(
-                "%s was told to stop and goes on; it is settled, and keeps its slot until it ends",
+                "%s was asked to stop and goes on: it is settled, and keeps its slot until it ends",
                 run,
             )
             self._conclude(run, self.decide(run, end, retry))
             self._bell.ring()
 
     def cancel(self, queue: QueueName, id: str) -> None:
-        """A job was cancelled: ask its run to stop. One whose lease has not arrived yet will not start."""
+        """Stop the run of a cancelled job. If its lease has not arrived yet, it will not start."""
         for run in self.held:
             if run.lease.id == id and run.lease.queue == queue:
-                self._ask(run)
+                self._cancel_run(run)
                 return
         if len(self._early) < 10_000:
             self._early.add(JobKey(queue, id))
 
     def lease_reported(self, run: Run, state: LeaseState) -> None:
-        """What the store said of a lease, to the keeper or in reply to a note. Of a concluded run the settling says more."""
+        """Act on the state of a lease that the store returned to the keeper or to a note.
+
+        The state of a concluded run does not matter: settling it will tell.
+        """
         if run.concluded or state == "held":
             return
         if state == "cancel":
-            self._ask(run)
+            self._cancel_run(run)
         else:
-            self._lose(run)
+            self._lease_lost(run)
 
-    def _ask(self, run: Run) -> None:
+    def _cancel_run(self, run: Run) -> None:
         if run.concluded or run.cancelled:
             return
         run.cancelled = True
-        run.end = Released()  # asked to cancel, the store ends it as cancelled
+        run.end = Released()  # the store ends a cancelled job as cancelled when it is released
         if run.batch is not None:
             self.batches.stop_run(run)
         elif run.executor is not None:
-            self.loop.call_soon(
-                run.executor.request_stop, run
-            )  # not before its first step, see _interrupt
-        else:  # it waits for its turn, and has not begun
+            self.loop.call_soon(run.executor.request_stop, run)  # soon: see _interrupt
+        else:  # a last chance that has not started
             self._interrupt(run)
 
-    def _lose(self, run: Run) -> None:
+    def _lease_lost(self, run: Run) -> None:
         log.warning("%s", lost(run))
         run.cancelled = True
         self._conclude(run, None)
@@ -336,15 +350,18 @@ class Runner:
         self._bell.ring()
 
     def _interrupt(self, run: Run) -> None:
-        """CancelledError at its next await. Not now: a task cancelled before its first step never enters its coroutine,
-        and nobody would close the run. What is called soon comes after that step."""
+        """Raise CancelledError at the next await of a run.
+
+        `call_soon` lets the task make its first step before: a task that is cancelled before that
+        never enters its coroutine, and would not close the run.
+        """
         if run.batch is not None:
             self.batches.stop_run(run)
         elif run.task is not None:
             self.loop.call_soon(run.task.cancel)
 
     def exited(self, run: Run, error: BaseException) -> None:
-        """A task that the run's handler created raised KeyboardInterrupt or SystemExit: end the run as if the handler had."""
+        """End a run as if its handler had raised this: a task that the handler created did."""
         stops = isinstance(error, KeyboardInterrupt)
         batch = run.batch
         for each in (run,) if batch is None else batch.runs:
@@ -358,7 +375,7 @@ class Runner:
             self.interrupted()
 
     def release_running(self) -> None:
-        """Interrupt everything that runs; what ends by that is released. `release_rest` does not wait any longer."""
+        """Interrupt all runs, and release those that end by that. See also `release_rest`."""
         for run in tuple(self.held):
             if not run.concluded:
                 run.cancelled = True
@@ -366,20 +383,21 @@ class Runner:
                 self._interrupt(run)
 
     def release_rest(self) -> None:
-        """Release what was interrupted and goes on all the same."""
+        """Release the runs that go on although they were interrupted."""
         for run in tuple(self.held):
             if not run.concluded:
-                self._overrule(run, Released(), _DEFAULT_RETRY)
+                self._settle_unfinished(run, Released(), _DEFAULT_RETRY)
 
     def settled(self, runs: Iterable[Run]) -> None:
-        """The store has these outcomes: their leases need no keeping."""
+        """Forget these runs: the store has their outcomes."""
         self.held.difference_update(runs)
-        if self.refusing:
+        if self.stopping:
             self.settled_since_stop.extend(runs)
 
 
 def lost(run: Run) -> LeaseLost:
-    """Says which job, what happened and what that means."""
+    """Return an error that tells which job has lost its lease, and what that means."""
     return LeaseLost(
-        f"{run} (attempt {run.lease.attempt}) lost its lease to expiry or to an operator; its result was not stored"
+        f"{run} (attempt {run.lease.attempt}) lost its lease: it expired, or an operator ended the "
+        "job. Its result was not stored"
     )

@@ -1,4 +1,4 @@
-"""Everything a worker runs for one store: the fetcher and its runs, the keeper's thread, upkeep, schedules, the pulse."""
+"""Everything a worker runs for one store: fetcher, runs, keeper, upkeep, schedules and pulse."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from jobq.stores.base import Clock, Store
 log = logging.getLogger("jobq")
 
 _LEADERSHIP = "upkeep"
+"""The name under which stores know the leadership of upkeep and schedules."""
 
 
 class Station:
-    """A worker's place at one store. `start`, then `drain` and `release_running` in this order, then `close`."""
+    """A worker's part for one store. Call `start`, later `drain`, `release_running` and `close`."""
 
     def __init__(
         self,
@@ -52,9 +53,12 @@ class Station:
         interrupted: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
-        """`open` makes another handle on the store, for the keeper's thread. In the running event loop, `wish` is called with
-        what an operator asks of the worker, `displaced` when another worker has taken its name, and `interrupted` when a
-        handler raises KeyboardInterrupt."""
+        """`open` returns another handle on the store, for the keeper's thread.
+
+        These are called in the running event loop: `on_request` with an operator's request,
+        `displaced` when another worker has taken this worker's name, and `interrupted` when a
+        handler raises KeyboardInterrupt.
+        """
         self.queues: Sequence[QueueName] = tuple(tasks)
         self._store = store
         self._identity = identity
@@ -110,7 +114,7 @@ class Station:
         self._fetching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start all loops."""
         child_tasks.guard(self._loop)
         self._keeper.start()
         self._tasks = [
@@ -121,7 +125,7 @@ class Station:
         self._fetching.add_done_callback(self._fetcher_ended)
 
     def hold(self, *, paused: bool, draining: bool) -> None:
-        """Claim nothing while the program has paused the worker, or an operator drains it."""
+        """Claim nothing while the program pauses the worker, or an operator drains it."""
         self._paused, self._draining = paused, draining
         if paused or draining:
             self.fetcher.pause()
@@ -130,17 +134,17 @@ class Station:
 
     @property
     def settled_since_stop(self) -> tuple[Sequence[Run], Iterable[Run]]:
-        """The runs that were settled since `drain`, and those whose leases the store did not take back."""
+        """The runs that were settled since `drain`, and those that could not be settled."""
         return self.runner.settled_since_stop, self.runner.held
 
     def drain(self) -> asyncio.Task[None]:
-        """Claim nothing more. The task is done when everything that runs has ended and is settled."""
+        """Claim nothing more. Returns a task that ends when all runs have ended and are settled."""
         assert self._fetching is not None
         self.fetcher.stop()
         return self._fetching
 
     async def release_running(self, grace_s: float) -> None:
-        """Interrupt what still runs and release it: what ends within the grace first, then the rest as it is."""
+        """Interrupt the runs and release their jobs. Runs that ignore it for `grace_s` too."""
         if self._fetching is None or self._fetching.done():
             return
         self.runner.release_running()
@@ -149,10 +153,10 @@ class Station:
         await asyncio.wait([self._fetching], timeout=self._settings.close_timeout_ms / 1000)
 
     async def close(self) -> None:
-        """Stop everything and leave the list of workers. Leases that could not be given back run out by themselves."""
+        """Stop all loops and sign off. Leases of jobs that could not be released will expire."""
         if self._fetching is not None and not self._fetching.done():
             log.error(
-                "%s does not answer: %d leases are left to run out",
+                "%s does not answer: %d jobs are not released; their leases must expire first",
                 self._store.url,
                 len(self.runner.held),
             )
@@ -176,12 +180,12 @@ class Station:
             log.warning("worker %s could not sign off: %s", self._worker, error)
 
     def _fetcher_ended(self, task: asyncio.Task[None]) -> None:
-        """A worker whose fetcher died would look alive and do nothing: better it stops and says why."""
+        """Stop the worker if its fetcher failed: otherwise it would look alive and do nothing."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("worker %s stops: its fetcher failed", self._worker, exc_info=error)
             self._on_request("shutdown-now")
 
-    # ── what the keeper's thread asks ──
+    # ── called in the keeper's thread ──
 
     def _pulse(self, store: Store) -> Pulse:
         return Pulse(
