@@ -1,32 +1,47 @@
 -- Schema version 2.
 
--- The event log as a table by integer key: `at` is qid * 2^40 + pos. As a WITHOUT ROWID table every entry of more than 488 bytes
--- took an overflow page of its own (5 jobs per call: 16.4 MB for 7.9 MB of entries; 12.4 MB now).
+-- The event log as a table by integer key: `at` is qid * 2^40 + pos. As a WITHOUT ROWID table,
+-- every entry of more than 488 bytes took an overflow page of its own (5 jobs per call: 16.4 MB for
+-- 7.9 MB of entries; 12.4 MB now).
 CREATE TABLE events_by_place (
     at      INTEGER PRIMARY KEY,
-    logged  INTEGER NOT NULL,                   -- events of the log up to here: it is bounded by events, not by entries
+    logged  INTEGER NOT NULL,   -- events of the log up to here: its length is limited by events
     entry   BLOB NOT NULL
 );
-INSERT INTO events_by_place SELECT qid * 1099511627776 + pos, logged, entry FROM events ORDER BY qid, pos;
+INSERT INTO events_by_place
+SELECT qid * 1099511627776 + pos, logged, entry FROM events ORDER BY qid, pos;
 DROP TABLE events;
 ALTER TABLE events_by_place RENAME TO events;
 
--- Places that flows in the making have reserved under max_waiting (see bounds.py). `place` 1: the member has one.
--- A member is staged once, also when its call is repeated.
+-- Places under max_waiting that incomplete flows have reserved (see bounds.py). `place` 1: the
+-- member has one. A member is staged once, also when its call is repeated.
 ALTER TABLE queues ADD COLUMN reserved INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE staged ADD COLUMN queue TEXT NOT NULL DEFAULT '';
 ALTER TABLE staged ADD COLUMN id TEXT NOT NULL DEFAULT '';
 ALTER TABLE staged ADD COLUMN place INTEGER NOT NULL DEFAULT 0;
 CREATE UNIQUE INDEX staged_identity ON staged (tenant, flow, queue, id) WHERE id != '';
 
--- Holds: no start of the queue (key '') or of one key before a time. `ms` is how long the hold was asked for: a clock that was
--- set back makes the rest look longer than that.
-CREATE TABLE holds (qid INTEGER NOT NULL, key TEXT NOT NULL, until_ms INTEGER NOT NULL, ms INTEGER NOT NULL, PRIMARY KEY (qid, key)) WITHOUT ROWID;
+-- Holds: no job of the queue (key '') or of one key starts before a time. `ms` is the length that
+-- was requested: after the clock was set back, the rest looks longer than that.
+CREATE TABLE holds (
+    qid       INTEGER NOT NULL,
+    key       TEXT NOT NULL,
+    until_ms  INTEGER NOT NULL,
+    ms        INTEGER NOT NULL,
+    PRIMARY KEY (qid, key)
+) WITHOUT ROWID;
 CREATE INDEX holds_clock ON holds (qid, until_ms);
 
--- The last failed runs of each job (core.failures.MAX_ERRORS of them). Not in its row: a claim reads that, and needs none of them.
-CREATE TABLE errors (pk INTEGER NOT NULL, attempt INTEGER NOT NULL, failure BLOB NOT NULL, PRIMARY KEY (pk, attempt)) WITHOUT ROWID;
+-- The last failed runs of each job (core.failures.MAX_ERRORS of them). They are not in the job's row,
+-- because a claim reads that and needs none of them.
+CREATE TABLE errors (
+    pk       INTEGER NOT NULL,
+    attempt  INTEGER NOT NULL,
+    failure  BLOB NOT NULL,
+    PRIMARY KEY (pk, attempt)
+) WITHOUT ROWID;
 
--- A lock names the id of its job as well: a throttle outlives the record of its job, and the row's number may be another's then.
+-- A lock also stores the id of its job. A throttle outlives the record of its job, and the row's
+-- number may be used for another job then.
 ALTER TABLE locks ADD COLUMN id TEXT NOT NULL DEFAULT '';
 UPDATE locks SET id = ifnull((SELECT id FROM jobs WHERE jobs.pk = locks.pk), '');

@@ -1,23 +1,25 @@
--- Holds: no start of a queue (key '') or of one of its keys before a time.
+-- Holds: no job of a queue (key '') or of one of its keys starts before a time.
 
--- name: put_hold: the later end stays
-INSERT INTO holds VALUES (?, ?, ?, ?)
-ON CONFLICT (qid, key) DO UPDATE SET until_ms = excluded.until_ms, ms = excluded.ms WHERE excluded.until_ms > holds.until_ms;
+-- name: put_hold: hold a queue or key; the later end of two holds stays
+INSERT INTO holds (qid, key, until_ms, ms) VALUES (?, ?, ?, ?)
+ON CONFLICT (qid, key) DO UPDATE SET until_ms = excluded.until_ms, ms = excluded.ms
+WHERE excluded.until_ms > holds.until_ms;
 
--- name: hold: until when
+-- name: hold: the end of a hold that is not over
 SELECT until_ms FROM holds WHERE qid = ? AND key = ? AND until_ms > ?;
 
--- name: held_keys: those that end first
-SELECT key, until_ms FROM holds WHERE qid = ? AND key != '' AND until_ms > ? ORDER BY until_ms LIMIT ?;
+-- name: held_keys: the held keys of a queue; the first to end come first
+SELECT key, until_ms FROM holds WHERE qid = ? AND key != '' AND until_ms > ?
+ORDER BY until_ms LIMIT ?;
 
--- name: lift_hold: of the queue or of one key
+-- name: lift_hold: delete the hold of a queue or of one key
 DELETE FROM holds WHERE qid = ? AND key = ?;
 
--- name: lift_holds: all of a queue
+-- name: lift_holds: delete all holds of a queue
 DELETE FROM holds WHERE qid = ?;
 
--- name: odd_holds: those that are over, and those that a clock that was set back has made longer than they were asked for
+-- name: odd_holds: holds that are over, and those that are too long since the clock was set back
 SELECT qid, key, until_ms, ms FROM holds WHERE until_ms <= ?1 OR until_ms > ?1 + ms LIMIT ?2;
 
--- name: end_hold_at: another end
+-- name: end_hold_at: change the end of a hold
 UPDATE holds SET until_ms = ? WHERE qid = ? AND key = ?;

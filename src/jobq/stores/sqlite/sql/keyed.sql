@@ -1,74 +1,81 @@
--- Keyed queues: who may start next, and the figures that decide it.
--- A key's figures are read, worked out in Python (keys.py) and written: a statement that does all of it for a list of keys
--- and returns what became of them costs half as much again per key.
+-- Keyed queues: which keys may start a job, and the counts that decide it.
+-- keys.py reads the counts of keys, changes them and writes them back. A single statement that does
+-- so for a list of keys and returns the result costs half as much again per key.
 
--- name: queue_by_qid: one queue by number
+-- name: queue_by_qid: a queue by number
 SELECT {queue} FROM queues WHERE qid = ?;
 
--- name: figures: of the keys of a list
-SELECT k.rowid, k.key, k.waiting, k.active, k.ready, k.held_ms, k.rate_until_ms FROM json_each(?2) CROSS JOIN keys k ON k.qid = ?1 AND k.key = value;
+-- name: figures: the counts of the keys of a list
+SELECT k.rowid, k.key, k.waiting, k.active, k.ready, k.held_ms, k.rate_until_ms
+FROM json_each(?2) CROSS JOIN keys k ON k.qid = ?1 AND k.key = value;
 
--- name: add_key: one that was not there
+-- name: add_key: insert a key
 INSERT INTO keys (qid, key, waiting, active, turn, ready) VALUES (?, ?, ?, ?, ?, ?);
 
--- name: count_key: its figures, when it is as ready as before; no index is touched
+-- name: count_key: write the counts of a key that is as ready as before; changes no index
 UPDATE keys SET waiting = ?, active = ? WHERE rowid = ?;
 
--- name: set_key: its figures, and ready: 1 may start, 2 may start once it is no longer held, 0 neither
+-- name: set_key: write the counts, and ready: 1 may start, 2 may start after its hold, 0 may not
 UPDATE keys SET waiting = ?, active = ?, ready = ? WHERE rowid = ?;
 
--- name: rotate: the same for a key that had its turn
+-- name: rotate: write the counts of a key that has started a job, and its new turn
 UPDATE keys SET waiting = ?, active = ?, ready = ?, turn = ? WHERE rowid = ?;
 
--- name: drop_key: nothing waiting, nothing active, nothing to remember
+-- name: drop_key: delete a key without jobs, hold or rate
 DELETE FROM keys WHERE rowid = ?;
 
--- name: next_keys: the heads of the lines of the keys whose turn it is, as claim_one will make them, each with its key's figures
+-- name: next_keys: the next job of each ready key in the order of their turns (rows.KeyHead)
 SELECT {claiming_j}, k.rowid, k.waiting, k.active, k.rate
-FROM keys k CROSS JOIN jobs j ON j.pk = (SELECT l.pk FROM jobs l WHERE l.qid = k.qid AND l.key = k.key AND l.state = 2 AND l.key IS NOT NULL
-                                            AND (l.at_ms IS NULL OR l.at_ms > ?2) ORDER BY l.priority DESC, l.seq LIMIT 1)
+FROM keys k CROSS JOIN jobs j ON j.pk = (
+    SELECT l.pk FROM jobs l
+    WHERE l.qid = k.qid AND l.key = k.key AND l.state = 2 AND l.key IS NOT NULL
+        AND (l.at_ms IS NULL OR l.at_ms > ?2)
+    ORDER BY l.priority DESC, l.seq LIMIT 1
+)
 WHERE k.qid = ?1 AND k.ready = 1 ORDER BY k.turn LIMIT ?3;
 
--- name: set_key_rate: the state of a key's rate limit
+-- name: set_key_rate: write the state of a key's rate
 UPDATE keys SET rate = ?, rate_until_ms = ?, held_ms = ? WHERE qid = ? AND key = ?;
 
--- name: hold_key: no start of this key before a time
+-- name: hold_key: hold a key; the later end stays
 INSERT INTO keys (qid, key, waiting, active, turn, ready, held_ms) VALUES (?, ?, 0, 0, 0, 0, ?)
 ON CONFLICT (qid, key) DO UPDATE SET held_ms = max(held_ms, excluded.held_ms);
 
--- name: hold_key_until: another time, sooner or later
+-- name: hold_key_until: change the end of a key's hold
 UPDATE keys SET held_ms = ? WHERE qid = ? AND key = ?;
 
--- name: lift_key: it may start again at once, as far as a hold is concerned
+-- name: lift_key: end the hold of a key
 UPDATE keys SET held_ms = 0 WHERE qid = ? AND key = ?;
 
--- name: lift_keys: the same for all keys of a queue
+-- name: lift_keys: end the holds of all keys of a queue
 UPDATE keys SET held_ms = 0 WHERE qid = ? AND held_ms > 0;
 
--- name: free_held_keys: their time has come
+-- name: free_held_keys: make keys ready whose hold is over
 UPDATE keys SET ready = 1 WHERE qid = ?1 AND ready = 2 AND held_ms <= ?2;
 
--- name: next_held: when the next held key may go on
+-- name: next_held: when the next hold of a key ends
 SELECT held_ms FROM keys WHERE qid = ? AND ready = 2 ORDER BY held_ms LIMIT 1;
 
--- name: key_overrides: limits given to single keys
+-- name: key_overrides: the limits of single keys of a queue
 SELECT key, n, limits FROM key_limits WHERE qid = ?;
 
--- name: any_override: whether a single key has limits of its own
+-- name: any_override: whether a single key of a queue has limits
 SELECT 1 FROM key_limits WHERE qid = ? LIMIT 1;
 
--- name: overrides_of: limits given to keys of a list
+-- name: overrides_of: the limits of those keys of a list that have any
 SELECT key, limits FROM key_limits WHERE qid = ? AND key IN (SELECT value FROM json_each(?));
 
--- name: set_key_override: give them
-INSERT INTO key_limits VALUES (?, ?, ?, ?) ON CONFLICT (qid, key) DO UPDATE SET n = excluded.n, limits = excluded.limits;
+-- name: set_key_override: set the limits of a key
+INSERT INTO key_limits (qid, key, n, limits) VALUES (?, ?, ?, ?)
+ON CONFLICT (qid, key) DO UPDATE SET n = excluded.n, limits = excluded.limits;
 
--- name: drop_key_override: take them back
+-- name: drop_key_override: delete the limits of a key
 DELETE FROM key_limits WHERE qid = ? AND key = ?;
 
--- name: some_keys: keys of a queue after one, for going through all of them in steps
+-- name: some_keys: the next keys of a queue in order
 SELECT key FROM keys WHERE qid = ? AND key > ? ORDER BY key LIMIT ?;
 
--- name: idle_rates: keys kept only for a rate limit whose time has passed
-DELETE FROM keys WHERE qid = ?1 AND waiting = 0 AND active = 0 AND held_ms <= ?2 AND rate_until_ms <= ?2
+-- name: idle_rates: delete keys without jobs whose rate is idle
+DELETE FROM keys
+WHERE qid = ?1 AND waiting = 0 AND active = 0 AND held_ms <= ?2 AND rate_until_ms <= ?2
     AND key IN (SELECT key FROM keys WHERE qid = ?1 AND waiting = 0 AND active = 0 LIMIT ?3);

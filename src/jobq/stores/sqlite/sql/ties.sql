@@ -1,125 +1,135 @@
--- What ties jobs together: unique locks, edges of flows, signals, log lines.
+-- What belongs to a job: unique locks, edges of flows, signals, log lines, failed runs.
 
--- name: lock: who holds it
+-- name: lock: the holder of a unique lock
 SELECT {lock} FROM locks WHERE qid = ? AND lock = ?;
 
--- name: take_lock: for this job, whoever had it
-INSERT INTO locks (qid, lock, {lock}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (qid, lock) DO UPDATE SET pk = excluded.pk, until_ms = excluded.until_ms, id = excluded.id;
+-- name: take_lock: give a lock to a job, also if another holds it
+INSERT INTO locks (qid, lock, {lock}) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (qid, lock) DO UPDATE
+SET pk = excluded.pk, until_ms = excluded.until_ms, id = excluded.id;
 
--- name: drop_lock: if it is (still) this job's
+-- name: drop_lock: delete a lock, if the job still holds it
 DELETE FROM locks WHERE qid = ? AND lock = ? AND pk = ?;
 
--- name: sweep_locks: those whose time has passed
+-- name: sweep_locks: delete locks whose time is over
 DELETE FROM locks WHERE (qid, lock) IN (SELECT qid, lock FROM locks WHERE until_ms <= ? LIMIT ?);
 
 -- name: add_edge: a parent waits for a child
 INSERT INTO edges (parent, {edge}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: edges_of: what a parent waits or waited for
+-- name: edges_of: the jobs that a parent waits or waited for
 SELECT {edge} FROM edges WHERE parent = ? ORDER BY ordinal;
 
--- name: edge_names: the same, as they are called
+-- name: edge_names: the same by the ids under which the parent knows them
 SELECT child_qid, ifnull(asked, child) FROM edges WHERE parent = ?;
 
 -- name: any_open: whether a parent still waits for a child
 SELECT 1 FROM edges WHERE parent = ? AND done = 0 LIMIT 1;
 
--- name: parent: what the end of a child asks of it; not its payload
+-- name: parent: what the end of a child needs of its parent; not the payload
 SELECT state, follows, options FROM jobs WHERE pk = ?;
 
--- name: waiting_parents: the edges that end with this child; a batch at a time
+-- name: waiting_parents: parents that wait for a child
 SELECT parent, ordinal, data FROM edges WHERE child_qid = ? AND child = ? AND done = 0 LIMIT ?;
 
--- name: parents_of: who waits or waited for a child
-SELECT DISTINCT q.tenant, q.name, j.id FROM edges e JOIN jobs j ON j.pk = e.parent JOIN queues q ON q.qid = j.qid
+-- name: parents_of: parents that wait or waited for a child
+SELECT DISTINCT q.tenant, q.name, j.id
+FROM edges e JOIN jobs j ON j.pk = e.parent JOIN queues q ON q.qid = j.qid
 WHERE e.child_qid = ? AND e.child = ? LIMIT 1000;
 
--- name: children_of: whom a parent waits or waited for
-SELECT q.tenant, q.name, e.child FROM edges e JOIN queues q ON q.qid = e.child_qid WHERE e.parent = ?
-GROUP BY e.child_qid, e.child ORDER BY min(e.ordinal) LIMIT 20000;
+-- name: children_of: children that a parent waits or waited for
+SELECT q.tenant, q.name, e.child FROM edges e JOIN queues q ON q.qid = e.child_qid
+WHERE e.parent = ? GROUP BY e.child_qid, e.child ORDER BY min(e.ordinal) LIMIT 20000;
 
--- name: end_edge: the child has ended
+-- name: end_edge: store the end of a child
 UPDATE edges SET done = 1, result = ?, codec = ?, failure = ? WHERE parent = ? AND ordinal = ?;
 
--- name: add_signal: kept until it is taken
-INSERT INTO signals SELECT ?1, 1 + ifnull((SELECT max(n) FROM signals WHERE pk = ?1), 0), ?2, ?3;
+-- name: add_signal: store a signal until the handler receives it
+INSERT INTO signals (pk, n, name, value)
+SELECT ?1, 1 + ifnull((SELECT max(n) FROM signals WHERE pk = ?1), 0), ?2, ?3;
 
--- name: signals_of: oldest first
+-- name: signals_of: the signals of a job, oldest first
 SELECT name, value FROM signals WHERE pk = ? ORDER BY n;
 
--- name: count_signals: of a name
+-- name: count_signals: how many signals of a name a job has
 SELECT count(*) FROM signals WHERE pk = ? AND name = ?;
 
--- name: add_line: of a job's log
-INSERT INTO logs SELECT ?1, 1 + ifnull((SELECT max(n) FROM logs WHERE pk = ?1), 0), ?2;
+-- name: add_line: append a line to a job's log
+INSERT INTO logs (pk, n, line)
+SELECT ?1, 1 + ifnull((SELECT max(n) FROM logs WHERE pk = ?1), 0), ?2;
 
--- name: trim_lines: keep the last ones
+-- name: trim_lines: delete all but the last lines of a job's log
 DELETE FROM logs WHERE pk = ?1 AND n <= (SELECT max(n) FROM logs WHERE pk = ?1) - ?2;
 
--- name: lines_of: oldest first
+-- name: lines_of: a job's log, oldest line first
 SELECT line FROM logs WHERE pk = ? ORDER BY n;
 
--- name: note: what a running job reports
+-- name: note: store the progress and state that a running job reports
 UPDATE jobs SET progress = ifnull(?, progress), saved = ifnull(?, saved), flags = flags | ?
 WHERE pk = ? AND id = ? AND state = 3 AND token = ? RETURNING flags;
 
--- name: add_error: a failed run
-INSERT OR REPLACE INTO errors VALUES (?, ?, ?);
+-- name: add_error: store a failed run
+INSERT OR REPLACE INTO errors (pk, attempt, failure) VALUES (?, ?, ?);
 
--- name: trim_errors: keep the last ones
-DELETE FROM errors WHERE pk = ?1 AND attempt <= (SELECT attempt FROM errors WHERE pk = ?1 ORDER BY attempt DESC LIMIT 1 OFFSET ?2);
+-- name: trim_errors: delete all but the last failed runs of a job
+DELETE FROM errors
+WHERE pk = ?1 AND attempt <= (
+    SELECT attempt FROM errors WHERE pk = ?1 ORDER BY attempt DESC LIMIT 1 OFFSET ?2
+);
 
--- name: errors_of: the last failed runs, oldest first
+-- name: errors_of: the failed runs of a job, oldest first
 SELECT failure FROM errors WHERE pk = ? ORDER BY attempt;
 
--- name: delete_errors: with their job
+-- name: delete_errors: delete the failed runs of a job
 DELETE FROM errors WHERE pk = ?;
 
--- name: delete_job: the record
+-- name: delete_job: delete a job
 DELETE FROM jobs WHERE pk = ?;
 
--- name: delete_jobs: records of a list
+-- name: delete_jobs: delete the jobs of a list
 DELETE FROM jobs WHERE pk IN (SELECT value FROM json_each(?));
 
--- name: delete_lines: with their job
+-- name: delete_lines: delete a job's log
 DELETE FROM logs WHERE pk = ?;
 
--- name: delete_signals: with their job
+-- name: delete_signals: delete a job's signals
 DELETE FROM signals WHERE pk = ?;
 
--- name: delete_edges: with their parent
+-- name: delete_edges: delete a parent's edges
 DELETE FROM edges WHERE parent = ?;
 
--- name: begin_flow: the first part of it
-INSERT INTO flows VALUES (?, ?, ?, 0) ON CONFLICT (tenant, flow) DO NOTHING;
+-- name: begin_flow: register a flow
+INSERT INTO flows (tenant, flow, begun_ms, done) VALUES (?, ?, ?, 0)
+ON CONFLICT (tenant, flow) DO NOTHING;
 
--- name: flow: how far it is
+-- name: flow: when a flow was begun, and whether it is complete
 SELECT begun_ms, done FROM flows WHERE tenant = ? AND flow = ?;
 
--- name: stage: a member, not visible yet; nothing if it is there already
-INSERT OR IGNORE INTO staged (tenant, flow, n, spec, queue, id, place)
-SELECT ?1, ?2, 1 + ifnull((SELECT max(n) FROM staged WHERE tenant = ?1 AND flow = ?2), 0), ?3, ?4, ?5, ?6;
+-- name: stage: store a member of a flow, unless it is stored already
+INSERT OR IGNORE INTO staged (tenant, flow, n, spec, queue, id, place) SELECT ?1, ?2,
+    1 + ifnull((SELECT max(n) FROM staged WHERE tenant = ?1 AND flow = ?2), 0), ?3, ?4, ?5, ?6;
 
--- name: is_staged: whether a member is there already
+-- name: is_staged: whether a member is stored already
 SELECT 1 FROM staged WHERE tenant = ? AND flow = ? AND queue = ? AND id = ? AND id != '';
 
--- name: places_of: what a flow has reserved, by queue
-SELECT queue, sum(place) FROM staged WHERE tenant = ? AND flow = ? GROUP BY queue HAVING sum(place) > 0;
+-- name: places_of: how many places a flow has reserved in each queue
+SELECT queue, sum(place) FROM staged WHERE tenant = ? AND flow = ?
+GROUP BY queue HAVING sum(place) > 0;
 
--- name: staged: the members, in the order they came
+-- name: staged: the members of a flow, in their order
 SELECT spec FROM staged WHERE tenant = ? AND flow = ? ORDER BY n;
 
--- name: unstage: they are visible now, or swept
+-- name: unstage: delete the stored members of a flow
 DELETE FROM staged WHERE tenant = ? AND flow = ?;
 
--- name: end_flow: it is visible; remembered for a while, so that finishing it again changes nothing
+-- name: end_flow: mark a flow as complete; it is kept, so that a repeated call changes nothing
 UPDATE flows SET done = 1 WHERE tenant = ? AND flow = ?;
 
--- name: old_flows: begun before a time
+-- name: old_flows: flows that were begun before a time
 SELECT tenant, flow FROM flows WHERE begun_ms < ? LIMIT ?;
 
--- name: drop_unfinished: forget it, unless it is visible
+-- name: drop_unfinished: delete a flow that is not complete
 DELETE FROM flows WHERE tenant = ? AND flow = ? AND done = 0;
 
--- name: drop_flow: forget it
+-- name: drop_flow: delete a flow
 DELETE FROM flows WHERE tenant = ? AND flow = ?;

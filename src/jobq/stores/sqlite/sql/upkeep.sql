@@ -1,22 +1,26 @@
--- What the clock does, in bounded steps.
+-- Upkeep by the clock, in bounded steps.
 
--- name: queues: all there are
+-- name: queues: all queues
 SELECT {queue} FROM queues;
 
--- name: past_retention: ended records whose time has come
-SELECT pk, flags FROM jobs WHERE qid = ? AND state = ? AND keep = ? AND at_ms <= ? ORDER BY at_ms LIMIT ?;
+-- name: past_retention: ended jobs whose retention is over, in order
+SELECT pk, flags FROM jobs WHERE qid = ? AND state = ? AND keep = ? AND at_ms <= ?
+ORDER BY at_ms LIMIT ?;
 
--- name: beyond_count: ended records that may be trimmed, all but the newest ones; first to go first
-SELECT pk, flags FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = 0 AND at_ms IS NOT NULL
-    AND (at_ms, pk) <= (SELECT at_ms, pk FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = 0 AND at_ms IS NOT NULL
-                        ORDER BY at_ms DESC, pk DESC LIMIT 1 OFFSET ?3)
+-- name: beyond_count: ended jobs beyond the newest ones that are kept, in the order of their expiry
+SELECT pk, flags FROM jobs
+WHERE qid = ?1 AND state = ?2 AND keep = 0 AND at_ms IS NOT NULL AND (at_ms, pk) <= (
+    SELECT at_ms, pk FROM jobs WHERE qid = ?1 AND state = ?2 AND keep = 0 AND at_ms IS NOT NULL
+    ORDER BY at_ms DESC, pk DESC LIMIT 1 OFFSET ?3
+)
 ORDER BY at_ms LIMIT ?4;
 
 -- name: sweep_minutes: metrics of a queue that are past their time
-DELETE FROM minutes WHERE qid = ?1 AND minute IN (SELECT minute FROM minutes WHERE qid = ?1 AND minute < ?2 LIMIT ?3);
+DELETE FROM minutes
+WHERE qid = ?1 AND minute IN (SELECT minute FROM minutes WHERE qid = ?1 AND minute < ?2 LIMIT ?3);
 
--- A sweep reads the next rows in the order of the primary key and deletes the expired ones (see sweeps.py). These tables
--- have no index on their time: workers write it often, and a sweep is never urgent.
+-- A sweep reads the next rows in the order of the primary key and deletes the expired ones (see
+-- sweeps.py). These tables have no index on their time, because it changes often.
 
 -- name: next_workers: the next workers in order, with the time they count as present until
 SELECT name, until_ms FROM workers WHERE name > ? ORDER BY name LIMIT ?;
@@ -31,28 +35,32 @@ SELECT worker, at_ms FROM calls WHERE worker > ? ORDER BY worker LIMIT ?;
 DELETE FROM calls WHERE worker = ?;
 
 -- name: next_listeners: the next listeners in order, with the time they are kept until
-SELECT topic, port, until_ms FROM listeners WHERE (topic, port) > (?, ?) ORDER BY topic, port LIMIT ?;
+SELECT topic, port, until_ms FROM listeners WHERE (topic, port) > (?, ?)
+ORDER BY topic, port LIMIT ?;
 
 -- name: delete_listener: a listener that did not unregister
 DELETE FROM listeners WHERE topic = ? AND port = ?;
 
 -- name: next_sleepers: the next sleepers in order, with the time they fell asleep
-SELECT qid, worker, since_ms FROM sleepers WHERE (qid, worker) > (?, ?) ORDER BY qid, worker LIMIT ?;
+SELECT qid, worker, since_ms FROM sleepers WHERE (qid, worker) > (?, ?)
+ORDER BY qid, worker LIMIT ?;
 
 -- name: delete_sleeper: a sleeper that did not wake up
 DELETE FROM sleepers WHERE qid = ? AND worker = ?;
 
--- name: oldest_entries: of a queue's log
-SELECT at - ?1 * 1099511627776, logged FROM events WHERE at > ?1 * 1099511627776 AND at < (?1 + 1) * 1099511627776 ORDER BY at LIMIT ?2;
+-- name: oldest_entries: the oldest entries of a queue's log
+SELECT at - ?1 * 1099511627776, logged FROM events
+WHERE at > ?1 * 1099511627776 AND at < (?1 + 1) * 1099511627776 ORDER BY at LIMIT ?2;
 
--- name: slowest_reader: how far the slowest registered reader is
+-- name: slowest_reader: the position of the slowest registered reader
 SELECT min(pos) FROM readers WHERE qid = ?;
 
--- name: trim_log: the oldest entries, up to a position
+-- name: trim_log: delete the entries of a queue's log up to a position
 DELETE FROM events WHERE at > ?1 * 1099511627776 AND at <= ?1 * 1099511627776 + ?2;
 
 -- name: entry_at: an entry of a queue's log
 SELECT entry FROM events WHERE at = ?1 * 1099511627776 + ?2;
 
--- name: trimmed: the incarnation of the last entry that was trimmed
-INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+-- name: trimmed: store the incarnation of the last entry that was dropped
+INSERT INTO meta (name, value) VALUES (?, ?)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
