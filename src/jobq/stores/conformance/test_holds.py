@@ -1,14 +1,12 @@
-"""Holds: nothing of a queue or of a key starts before a time; they show, and can be lifted."""
+"""Holds of a queue: no job starts before a time; holds are listed, and can be lifted."""
 
 from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from jobq.core.queues import HoldsRecord, Limits, QueueConfig, Window
-from jobq.core.states import QueueKind, State
-from jobq.errors import ConfigError
+from jobq.core.states import State
+from jobq.stores.conformance.holding import held, hold_events, put_keyed
 from jobq.stores.conformance.kit import (
     HOUR,
     LEASE,
@@ -18,31 +16,10 @@ from jobq.stores.conformance.kit import (
     complete,
     hold,
     ref,
-    release,
 )
 from jobq.stores.conformance.roles import needs
 
 pytestmark = needs("limits", "keyed")
-
-
-async def put_keyed(q: Desk, n: int = 2, keys: str = "ab") -> None:
-    await q.store.put([q.spec(f"{key}{number}", key=key) for number in range(n) for key in keys])
-
-
-async def held(q: Desk) -> tuple[int | None, dict[str, int]]:
-    """How long the queue and its keys are held yet."""
-    found, now = await q.store.holds(q.queue), q.clock()
-    until = (await q.store.stats(q.queue)).held_until_ms
-    assert until == found.until_ms
-    return None if until is None else until - now, {
-        key: ends - now for key, ends in found.keys.items()
-    }
-
-
-async def told(q: Desk) -> list[tuple[str, str | None, str | None]]:
-    """What the log says of holds."""
-    kinds = (QueueKind.HELD, QueueKind.RELEASED_HOLD)
-    return [(str(e.kind), e.reason, e.actor) for e in await q.events() if e.kind in kinds]
 
 
 # ── a queue ───────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +83,7 @@ async def test_a_hold_that_is_over_cannot_be_released(q: Desk) -> None:
     await q.store.hold(q.queue, MINUTE)
     q.clock.advance(MINUTE)
     assert not await q.store.release_hold(q.queue)
-    assert await told(q) == [("held", f"{MINUTE} ms", None)]
+    assert await hold_events(q) == [("held", f"{MINUTE} ms", None)]
 
 
 async def test_a_hold_by_a_handler_shows_and_can_be_lifted(q: Desk) -> None:
@@ -170,7 +147,7 @@ async def test_resuming_lifts_a_hold_of_the_queue(q: Desk) -> None:
     await q.store.resume(q.queue, actor="ada")
     assert await held(q) == (None, {})
     assert await q.line() == ["a"]
-    assert await told(q) == [("held", f"{HOUR} ms", None), ("released_hold", None, "ada")]
+    assert await hold_events(q) == [("held", f"{HOUR} ms", None), ("released_hold", None, "ada")]
 
 
 async def test_a_queue_that_was_not_paused_can_be_resumed_out_of_a_hold(q: Desk) -> None:
@@ -267,137 +244,6 @@ async def test_a_long_hold_is_not_shortened_while_the_clock_goes_on(q: Desk) -> 
     assert await q.line() == ["b0"]
 
 
-# ── keys ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_held_key_starts_nothing_and_others_do(q: Desk) -> None:
-    await put_keyed(q)
-    await q.store.hold(q.queue, MINUTE, "a")
-    assert await held(q) == (None, {"a": MINUTE})
-    for id in ("b0", "b1"):
-        lease = await q.take()
-        assert lease.id == id
-        await q.settle(complete(lease))
-    assert await q.claim() == []
-    q.clock.advance(MINUTE)
-    assert await q.line() == ["a0"]
-
-
-async def test_a_claim_tells_when_the_next_held_key_may_go_on(q: Desk) -> None:
-    await put_keyed(q, n=1, keys="a")
-    await q.store.hold(q.queue, MINUTE, "a")
-    settled = await q.exchange(then=q.claiming())
-    assert (settled.leases, settled.next_due_ms) == ((), MINUTE)
-
-
-async def test_a_key_without_jobs_can_be_held_before_they_come(q: Desk) -> None:
-    await put_keyed(q, n=1, keys="b")
-    await q.store.hold(q.queue, MINUTE, "a")
-    await put_keyed(q, n=1, keys="a")
-    await q.settle(complete(await q.take()))
-    assert await q.claim() == []
-    q.clock.advance(MINUTE)
-    assert await q.line() == ["a0"]
-
-
-async def test_of_two_holds_of_a_key_the_later_end_stays(q: Desk) -> None:
-    await put_keyed(q)
-    await q.store.hold(q.queue, MINUTE, "a")
-    await q.store.hold(q.queue, SECOND, "a")
-    assert await held(q) == (None, {"a": MINUTE})
-    await q.store.hold(q.queue, HOUR, "a")
-    assert await held(q) == (None, {"a": HOUR})
-
-
-async def test_a_released_key_starts_at_once(q: Desk) -> None:
-    await put_keyed(q)
-    await q.store.hold(q.queue, HOUR, "a")
-    assert await q.line() == ["b0"]
-    assert not await q.store.release_hold(q.queue, "b")
-    assert not await q.store.release_hold(q.queue)
-    assert await q.store.release_hold(q.queue, "a")
-    assert await held(q) == (None, {})
-    assert await q.line() == ["a0"]
-
-
-async def test_a_key_held_by_a_handler_shows_and_can_be_lifted(q: Desk) -> None:
-    await put_keyed(q)
-    await q.settle(hold(await q.take(), HOUR))
-    assert await held(q) == (None, {"a": HOUR})
-    assert await q.store.release_hold(q.queue, "a")
-    assert sorted(await q.line()) == ["a0", "b0"]
-
-
-async def test_the_last_lease_of_a_held_key_ends_without_ending_the_hold(q: Desk) -> None:
-    await q.put_one("a0", key="a")
-    lease = await q.take()
-    await q.store.hold(q.queue, MINUTE, "a")
-    await q.settle(complete(lease))
-    await q.put_one("a1", key="a")
-    assert await q.claim() == []
-    q.clock.advance(MINUTE)
-    assert await q.line() == ["a1"]
-
-
-async def test_a_job_released_under_the_hold_of_its_key_waits(q: Desk) -> None:
-    await q.put_one("a0", key="a")
-    lease = await q.take()
-    await q.store.hold(q.queue, MINUTE, "a")
-    await q.settle(release(lease))
-    assert await q.claim() == []
-    assert await q.store.release_hold(q.queue, "a")
-    assert await q.line() == ["a0"]
-
-
-async def test_a_key_at_its_rate_is_not_held_and_a_lifted_hold_keeps_to_the_rate(q: Desk) -> None:
-    limits = Limits(key_limit=5, key_rate=Window(limit=1, per_ms=MINUTE))
-    await q.store.declare(q.queue, QueueConfig(limits=limits))
-    await put_keyed(q, keys="a")
-    await q.settle(complete(await q.take()))
-    assert await q.claim() == []
-    assert await held(q) == (None, {})
-    await q.store.hold(q.queue, HOUR, "a")
-    assert await q.store.release_hold(q.queue, "a")
-    assert await q.claim() == []
-    q.clock.advance(MINUTE)
-    assert await q.line() == ["a1"]
-
-
-async def test_a_released_key_keeps_to_its_limit(q: Desk) -> None:
-    await put_keyed(q, keys="a")
-    lease = await q.take()
-    await q.store.hold(q.queue, HOUR, "a")
-    assert await q.store.release_hold(q.queue, "a")
-    assert await q.claim() == []
-    await q.settle(complete(lease))
-    assert await q.line() == ["a1"]
-
-
-async def test_the_list_of_held_keys_is_bounded_and_begins_with_those_that_end_first(
-    q: Desk,
-) -> None:
-    await put_keyed(q, n=1, keys="abcdef")
-    for n, key in enumerate("fedcba", 1):
-        await q.store.hold(q.queue, n * MINUTE, key)
-    found = await q.store.holds(q.queue, limit=3)
-    assert {key: ends - q.clock() for key, ends in found.keys.items()} == {
-        "f": MINUTE,
-        "e": 2 * MINUTE,
-        "d": 3 * MINUTE,
-    }
-    q.clock.advance(5 * MINUTE)
-    await q.tick()
-    assert await held(q) == (None, {"a": MINUTE})
-
-
-async def test_a_key_of_a_plain_queue_cannot_be_held(q: Desk) -> None:
-    await q.put("a")
-    with pytest.raises(ConfigError, match="is plain, so its jobs have no keys"):
-        await q.store.hold(q.queue, MINUTE, "a")
-    assert await held(q) == (None, {})
-    assert await q.line() == ["a"]
-
-
 # ── the log, and the end of a queue ───────────────────────────────────────────────────────────────
 
 
@@ -409,7 +255,7 @@ async def test_the_log_tells_who_held_what_and_for_how_long(q: Desk) -> None:
     await q.store.release_hold(q.queue, actor="eve")
     await q.store.release_hold(q.queue, "a", actor="eve")
     await q.store.release_hold(q.queue, "a", actor="eve")
-    assert await told(q) == [
+    assert await hold_events(q) == [
         ("held", "60000 ms", "ada"),
         ("held", "60000 ms, key a", "ada"),
         ("released_hold", None, "eve"),
