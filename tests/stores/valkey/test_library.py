@@ -56,6 +56,49 @@ def test_every_function_has_its_contract() -> None:
         assert re.search(header, text, re.MULTILINE), name
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_lines_are_at_most_100_characters_long(path: Path) -> None:
+    assert [line for line in path.read_text().splitlines() if len(line) > 100] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_takes_keys_and_positions_from_the_definitions(path: Path) -> None:
+    code = re.sub(r"--[^\n]*", "", path.read_text())
+    keys = re.findall(r'(?:prefix|keys\[1\]) \.\. "[^"\\]+"', code)
+    positions = re.findall(r"\b(?:rec|run|body):(?:sub|byte)\(\d{2,}", code)
+    formats = re.findall(r'">[BI]\w+I\w*"', code) if path.stem not in lua_names.DEFINITIONS else []
+    assert [*keys, *positions, *formats] == []
+
+
+def test_every_definition_is_used() -> None:
+    sources = [path for path in FILES if path.stem not in lua_names.DEFINITIONS]
+    code = "".join(re.sub(r"--[^\n]*", "", path.read_text()) for path in sources)
+    python = "".join(path.read_text() for path in LUA.parent.glob("*.py"))
+    unused = [
+        f"{table}.{name}"
+        for table, names in lua_names.TABLES.items()
+        for name in names
+        if not re.search(rf"\b{table}\.{name}\b", code) and f'"{name}"' not in python
+    ]
+    assert unused == []
+
+
+def test_a_name_that_is_not_defined_does_not_reach_the_server() -> None:
+    with pytest.raises(KeyError, match="no_such_key"):
+        lua_names.with_values("call('GET', cx.prefix .. KEY.no_such_key)")
+
+
+def test_copies_of_rules_name_functions_that_core_has() -> None:
+    text = "".join(path.read_text() for path in FILES).replace("\n--", "")
+    named = re.findall(r"core/(\w+)\.py: (\w+(?:, \w+)*)", text)
+    core = Path(library.__file__).parents[2] / "core"
+    assert len(named) > 20
+    for file, names in named:
+        source = (core / f"{file}.py").read_text()
+        for name in names.split(", "):
+            assert re.search(rf"^(async def|def|class)? ?{name}\b", source, re.MULTILINE), name
+
+
 async def test_the_library_comes_back_after_it_was_flushed(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:

@@ -51,7 +51,7 @@ class Exchange:
         self._edges = edges
         self._slots = sleepers.slots
 
-    async def __call__(
+    async def run(
         self,
         at: Place,
         outcomes: Sequence[AnyOutcome],

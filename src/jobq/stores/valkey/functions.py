@@ -40,6 +40,7 @@ FILES = (
     "staging",
     "put",
     "uniform",
+    "completions",
     "settle",
     "leases",
     "alter",

@@ -77,7 +77,7 @@ class Settling:
         self._calls = calls
         self._places = places
         self._sleepers = sleepers
-        self._exchange = exchange
+        self._exchange = exchange.run
         self._last_calls: dict[tuple[str, int], str] = {}
 
     async def settle(
@@ -94,14 +94,8 @@ class Settling:
             queues: Sequence[QueueName] = ()
         else:
             sleepers.looked_in[worker] = queues = then.queues
-        by = Caller(
-            worker,
-            call,
-            lane,
-            repeated=last is None or last == call,
-            asleep=sleepers.slots.get(worker, 1) > 0,
-            sleepy=True,
-        )
+        repeated, asleep = last is None or last == call, sleepers.slots.get(worker, 1) > 0
+        by = Caller(worker, call, lane, repeated, asleep, True)
         if (
             len(queues) == 1
             and places.known.get(queues[0]) == 1

@@ -41,5 +41,3 @@ function J.whole(n) return J.TEXT[n] or format("%.0f", n) end
 
 -- Added to a place in the waiting list when it is packed: places may be negative.
 J.ORDER = 2 ^ 47
-J.NIL, J.AT_START, J.AT_END, J.MORE, J.LATER = "\192", 4, 8, 16, 64
-J.ACTIVE, J.EXTRA, J.CANCEL, J.LAST = 1, 4, 2, 64

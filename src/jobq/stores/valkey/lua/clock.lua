@@ -1,6 +1,6 @@
--- clock: the store's time when the clock (the server's or the caller's) was set back. J.steady
--- copies core/clock.py: steady, and runs only then. SETTING.behind is "<store's time>:<clock>" of
--- the moment when a call found the clock set back.
+-- clock: the store's time when the clock (the server's or the caller's) was set back. Only then
+-- does J.steady run. SETTING.behind is "<store's time>:<clock>" of the moment when a call found the
+-- clock set back.
 local max, floor = math.max, math.floor
 local JITTER, FULL_SPEED = J.CLOCK.jitter_ms, J.CLOCK.full_speed_ms
 
@@ -20,6 +20,7 @@ end
 local function advanced(elapsed) return elapsed - floor(max(0, elapsed - FULL_SPEED) / 2) end
 
 -- The time of a call whose clock is behind what an earlier call saw, or was so recently.
+-- Copies core/clock.py: steady.
 -- `reading`: the call must not write.
 function J.steady(cx, clock, seen, reading)
   local store, anchored = (J.meta(cx).behind or ""):match("^(%d+):(%d+)$")

@@ -32,7 +32,7 @@ function J.open(prefix, now, reading)
     now = tonumber(now)
   end
   local cx = {
-    P = prefix, prefix = prefix, now = now, now_text = text, now6 = spack(">I6", now), logs = {},
+    prefix = prefix, now = now, now_text = text, now6 = spack(">I6", now), logs = {},
     woken = 0, minute = now - now % 60000, outbox = 0, ahead = 0,
   }
   if prefix ~= "" then

@@ -119,7 +119,7 @@ function J.this_minute(cx)
 end
 
 -- Count n more waiting jobs (or fewer). More of them wake sleeping workers when the call ends.
-function J.wait(cx, n)
+function J.count_waiting(cx, n)
   local c = J.counters(cx)
   c.waiting = c.waiting + n
   if n > 0 then cx.woken = cx.woken + n end

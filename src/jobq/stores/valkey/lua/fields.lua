@@ -60,6 +60,7 @@ ENDED.result_length = ">I4"
 RUN.format = ">I4I3I3I6I6I6I2I2BB"
 RUN.counts = ">I4I3I3" -- attempt, failures, stalls
 RUN.first_counts = "\0\0\0\1\0\0\0\0\0\0" -- those of a job's first run
+RUN.fresh_flags = "\0\0\1" -- ticket 0, and only RUN_FLAG.active
 RUN.no_time = "\0\0\0\0\0\0"
 RUN.counts_end = 10
 RUN.started_at = 11

@@ -31,7 +31,7 @@ end
 local names_of = {} -- SETTING.event_meta → list of names
 
 -- The names of meta that events of the queue carry; nil for none.
-function J.event_meta(cx)
+function J.event_meta_names(cx)
   local text = J.meta(cx).event_meta
   if not text then return nil end
   local names = names_of[text]
@@ -45,7 +45,7 @@ end
 
 -- The meta that the events of a job with these packed options carry, as MessagePack; nil for none.
 -- Copies core/meta.py: event_meta.
-function J.told_meta(names, raw)
+function J.event_meta(names, raw)
   local ok, opts = pcall(munpack, raw)
   local meta = ok and type(opts) == "table" and opts.meta
   if type(meta) ~= "table" then return nil end
@@ -57,8 +57,8 @@ end
 -- Log one transition of a loaded job, as the job is now. `previous` is the code of a state, or nil.
 -- `job.actor` is who gave the command that caused it, if one did.
 function J.event(cx, job, kind, previous, reason, err, fingerprint, worker)
-  local items, names = J.items(cx, worker), J.event_meta(cx)
-  local meta = names and J.told_meta(names, job.raw)
+  local items, names = J.items(cx, worker), J.event_meta_names(cx)
+  local meta = names and J.event_meta(names, job.raw)
   local head, tail = EVENT.item, ""
   if meta then
     head, tail = EVENT.item_with_meta, pmaybe(job.actor) .. meta

@@ -18,7 +18,7 @@ local function leave(cx, job)
     call("ZREM", prefix .. KEY.blocked, job.id)
     call("ZREM", prefix .. KEY.block_timeouts, job.id)
   else
-    J.wait(cx, -1)
+    J.count_waiting(cx, -1)
     job.ticket = (job.ticket + 1) % 65536 -- makes its entry in the waiting list stale
     job.rflags = J.with(job.rflags, RUN_FLAG.left_entry)
   end

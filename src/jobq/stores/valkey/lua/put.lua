@@ -47,7 +47,7 @@ end
 local function new_batch(cx)
   return {
     n = 0, records = {}, ids = {}, items = J.items(cx), first = #J.items(cx), delayed = {},
-    ttls = {}, lines = {}, front = {},
+    ttls = {}, lists = {}, front = {},
   }
 end
 
@@ -68,26 +68,26 @@ local function with_options(cx, b, id, flags, body, nn, no)
   if opts.lifo then
     b.front[#b.front + 1] = { priority, id }
   else
-    b.lines[priority] = b.lines[priority] or {}
-    table.insert(b.lines[priority], id)
+    b.lists[priority] = b.lists[priority] or {}
+    table.insert(b.lists[priority], id)
   end
   return cx.now6 .. body, EVENT.waiting, due6
 end
 
 -- Add the jobs of a batch, whose records are stored, to waiting lists, ttls and delayed jobs.
 local function enqueue_all(cx, b)
-  local line = cx.prefix .. KEY.plain_list
+  local list = cx.prefix .. KEY.plain_list
   if b.keyed then
     for i = 1, b.n do
       call("RPUSH", cx.prefix .. KEY.key_list .. b.keys[i] .. KEY.key_back_0, b.ids[i])
       J.key_touched(cx, b.keys[i])
     end
   else
-    J.variadic("RPUSH", line .. KEY.back_0, b.ids)
+    J.variadic("RPUSH", list .. KEY.back_0, b.ids)
   end
-  for priority, ids in pairs(b.lines) do J.push_back(cx, line, priority, ids) end
+  for priority, ids in pairs(b.lists) do J.push_back(cx, list, priority, ids) end
   for _, job in ipairs(b.front) do
-    J.push_front(cx, line, job[1], job[2], J.place_in_front(cx))
+    J.push_front(cx, list, job[1], job[2], J.place_in_front(cx))
   end
   for _, ttl in ipairs(b.ttls) do
     call("ZADD", cx.prefix .. KEY.ttls, ttl[1], ttl[2])
@@ -98,7 +98,7 @@ local function enqueue_all(cx, b)
     J.timer(cx, job[1])
   end
   if b.delayed[1] then J.due_later(cx, b.delayed[1][1]) end
-  J.wait(cx, b.n + b.others - #b.delayed)
+  J.count_waiting(cx, b.n + b.others - #b.delayed)
   J.add(cx, "accepted", b.n + b.others)
 end
 
@@ -123,7 +123,7 @@ local function put_together(cx, args, first, last)
   local with_meta, head, middle, rest = EVENT.accepted_with_meta, EVENT.accepted,
     PACK.none .. PACK.none .. PACK.none .. PACK.none .. PACK.time .. now6 .. PACK.time,
     PACK.none .. PACK.none
-  local records, items, count, names = b.records, b.items, 0, J.event_meta(cx)
+  local records, items, count, names = b.records, b.items, 0, J.event_meta_names(cx)
   b.keyed, b.keys, b.others = J.meta(cx).mode == "keyed", {}, 0
   for k = first, last, 2 do
     local id, body = args[k], args[k + 1]
@@ -151,7 +151,7 @@ local function put_together(cx, args, first, last)
       if b.keyed then b.keys[b.n] = select(2, munpack(nk)) end
     end
     records[2 * count - 1], records[2 * count] = prefix .. KEY.job .. id, record
-    local meta = names and no > 0 and J.told_meta(names, body:sub(at + nn, at + nn + no - 1))
+    local meta = names and no > 0 and J.event_meta(names, body:sub(at + nn, at + nn + no - 1))
     items[b.first + count] = (meta and with_meta or head) .. (STR[#id] or J.str_head(#id)) .. id
       .. EVENT.life_0 .. nk .. EVENT.no_counts .. state .. middle .. due6
       .. (meta and rest .. PACK.none .. meta or rest)

@@ -73,28 +73,28 @@ end
 -- A page of a waiting list, from its end. The position is "priority\tpart\tplace". Places in a back
 -- list count from when the list was new, so they stay right while entries are popped.
 -- RETURNS entries, and the next position or nil at the end
-local function page_of_line(cx, line, position, n)
+local function page_of_list(cx, list, position, n)
   local priority, part, place = position:match("^(%d+)\t(%a)\t(.*)$")
   priority, part = priority or "0", part or KEY.back
   local entries, rest
   if part == KEY.back then
-    local popped = priority == "0" and line:sub(-2) == KEY.plain_list and J.counters(cx).popped or 0
+    local popped = priority == "0" and list:sub(-2) == KEY.plain_list and J.counters(cx).popped or 0
     local last = place and place ~= "" and tonumber(place) - 1 - popped
-      or call("LLEN", line .. KEY.back .. priority) - 1
+      or call("LLEN", list .. KEY.back .. priority) - 1
     entries = {}
     if last >= 0 then
       local first = math.max(last - n + 1, 0)
-      local found = call("LRANGE", line .. KEY.back .. priority, first, last)
+      local found = call("LRANGE", list .. KEY.back .. priority, first, last)
       for i = #found, 1, -1 do entries[#entries + 1] = found[i] end
       if first > 0 then rest = priority .. "\tl\t" .. (first + popped) end
     end
     if not rest then rest = priority .. "\tf\t" end
   else
-    entries, rest = page_of_set(line .. KEY.front .. priority, place, n)
+    entries, rest = page_of_set(list .. KEY.front .. priority, place, n)
     if rest then
       rest = priority .. "\tf\t" .. rest
     else
-      local higher = call("ZRANGEBYSCORE", line .. KEY.priorities, "(" .. priority, "+inf",
+      local higher = call("ZRANGEBYSCORE", list .. KEY.priorities, "(" .. priority, "+inf",
         "LIMIT", 0, 1)[1]
       rest = higher and higher .. "\tl\t" or nil
     end
@@ -108,8 +108,8 @@ local function page_of_keys(cx, position, n)
   local key, inside = position:match("^([^\n]*)\n(.*)$")
   if not key then key = call("ZRANGE", cx.prefix .. KEY.keys_waiting, 0, 0)[1] end
   if not key then return {}, nil end
-  local line = cx.prefix .. KEY.key_list .. key .. ":"
-  local entries, rest = page_of_line(cx, line, inside or "", n)
+  local list = cx.prefix .. KEY.key_list .. key .. ":"
+  local entries, rest = page_of_list(cx, list, inside or "", n)
   if rest then return entries, key .. "\n" .. rest end
   local following = call("ZRANGEBYLEX", cx.prefix .. KEY.keys_waiting, "(" .. key, "+", "LIMIT", 0,
     1)[1]
@@ -143,7 +143,7 @@ end
 local function page_of(cx, section, position, n)
   if section ~= WAITING then return page_of_set(cx.prefix .. section, position, n) end
   if J.meta(cx).mode == "keyed" then return page_of_keys(cx, position, n) end
-  return page_of_line(cx, cx.prefix .. KEY.plain_list, position, n)
+  return page_of_list(cx, cx.prefix .. KEY.plain_list, position, n)
 end
 
 -- The job of an entry, if the entry is not stale.
@@ -204,16 +204,16 @@ function J.count(keys) return counts({ prefix = keys[1] }) end
 
 -- How long the next job of the waiting list has been waiting, in ms; -1 if none is.
 local function oldest(cx)
-  local line = cx.prefix .. KEY.plain_list
+  local list = cx.prefix .. KEY.plain_list
   if J.meta(cx).mode == "keyed" then
     local key = call("ZRANGE", cx.prefix .. KEY.keys_ready, 0, 0)[1]
       or call("ZRANGE", cx.prefix .. KEY.keys_waiting, 0, 0)[1]
     if not key then return -1 end
-    line = cx.prefix .. KEY.key_list .. key .. ":"
+    list = cx.prefix .. KEY.key_list .. key .. ":"
   end
-  local priority = call("ZREVRANGE", line .. KEY.priorities, 0, 0)[1] or "0"
-  local entries = call("ZRANGE", line .. KEY.front .. priority, 0, 9)
-  for _, entry in ipairs(call("LRANGE", line .. KEY.back .. priority, 0, 99)) do
+  local priority = call("ZREVRANGE", list .. KEY.priorities, 0, 0)[1] or "0"
+  local entries = call("ZRANGE", list .. KEY.front .. priority, 0, 9)
+  for _, entry in ipairs(call("LRANGE", list .. KEY.back .. priority, 0, 99)) do
     entries[#entries + 1] = entry
   end
   for i = 1, #entries do

@@ -107,7 +107,7 @@ end
 
 -- Publish a completed job with its record and result, so the caller that waits for it does not have
 -- to read it. A job that is large or has extras is published by its id only.
-function J.tell_completed(cx, chan, id, rec, run, result, has_extras)
+function J.publish_completed(cx, chan, id, rec, run, result, has_extras)
   if has_extras or #rec + #result > MAX_PUBLISHED then
     note_end(cx, chan, id)
   else

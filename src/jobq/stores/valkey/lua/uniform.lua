@@ -8,7 +8,7 @@ local MAX_JOBS = 500 -- per MSETNX: each job is two of its arguments
 local function put_together(cx, head, ids, records)
   if call("MSETNX", unpack(records)) == 0 then return false end
   call("RPUSH", cx.prefix .. KEY.plain_back_0, unpack(ids))
-  J.wait(cx, #ids)
+  J.count_waiting(cx, #ids)
   J.add(cx, "accepted", #ids)
   J.log_accepted(cx, head:sub(BODY.short_nk_at), ids)
   return true

@@ -8,7 +8,7 @@
 -- show that such an entry is stale when it is popped.
 
 -- The waiting list of a job. RETURNS its key, and the job's key in a keyed queue
-function J.line_of(cx, job)
+function J.list_of(cx, job)
   if J.meta(cx).mode == "keyed" then
     local _, key = J.name_key(job)
     if key then return cx.prefix .. KEY.key_list .. key .. ":", key end
@@ -17,22 +17,22 @@ function J.line_of(cx, job)
 end
 
 -- The counters say whether any waiting list of the queue has more than entries of priority 0.
-local function note_priority(cx, line, priority)
+local function note_priority(cx, list, priority)
   if priority > 0 then
-    J.take_numbers(cx, "priorities", call("ZADD", line .. KEY.priorities, priority, priority))
+    J.take_numbers(cx, "priorities", call("ZADD", list .. KEY.priorities, priority, priority))
   end
 end
 
 -- Add entries behind those of the same priority.
-function J.push_back(cx, line, priority, entries)
-  J.variadic("RPUSH", line .. KEY.back .. priority, entries)
-  note_priority(cx, line, priority)
+function J.push_back(cx, list, priority, entries)
+  J.variadic("RPUSH", list .. KEY.back .. priority, entries)
+  note_priority(cx, list, priority)
 end
 
 -- Add an entry in front, at the place `order` among the entries there.
-function J.push_front(cx, line, priority, entry, order)
-  J.take_numbers(cx, "fronts", call("ZADD", line .. KEY.front .. priority, order, entry))
-  note_priority(cx, line, priority)
+function J.push_front(cx, list, priority, entry, order)
+  J.take_numbers(cx, "fronts", call("ZADD", list .. KEY.front .. priority, order, entry))
+  note_priority(cx, list, priority)
 end
 
 local NO_PLACES = {}
@@ -40,14 +40,14 @@ local NO_PLACES = {}
 -- Take up to n entries. Entries in front end the batch: a claim may have to put one back (a last
 -- chance) and would then have to put back those behind it as well.
 -- RETURNS entries, and the places of those that were in front
-function J.pop(cx, line, n)
+function J.pop(cx, list, n)
   local entries, orders, got = {}, NO_PLACES, 0
   local c = J.counters(cx)
   while got < n do
-    local top = c.priorities > 0 and call("ZREVRANGE", line .. KEY.priorities, 0, 0)[1] or nil
+    local top = c.priorities > 0 and call("ZREVRANGE", list .. KEY.priorities, 0, 0)[1] or nil
     local priority = top or "0"
     if c.fronts > 0 then
-      local front = call("ZPOPMIN", line .. KEY.front .. priority, n - got)
+      local front = call("ZPOPMIN", list .. KEY.front .. priority, n - got)
       if orders == NO_PLACES then orders = {} end
       for i = 1, #front, 2 do
         got = got + 1
@@ -57,7 +57,7 @@ function J.pop(cx, line, n)
       if #front > 0 then return entries, orders end
     end
     if got < n then
-      local back = call("LPOP", line .. KEY.back .. priority, J.whole(n - got))
+      local back = call("LPOP", list .. KEY.back .. priority, J.whole(n - got))
       if back then
         if not top then c.popped = c.popped + #back end
         if got == 0 then
@@ -70,7 +70,7 @@ function J.pop(cx, line, n)
     end
     if got < n then
       if not top then break end
-      local gone = call("ZREM", line .. KEY.priorities, top)
+      local gone = call("ZREM", list .. KEY.priorities, top)
       c.priorities = c.priorities - gone
     end
   end
@@ -80,15 +80,15 @@ end
 -- Which of these keys still have a waiting list (stale entries count). Usually one command finds
 -- out.
 -- RETURNS true or false per key
-function J.standing(cx, keys)
+function J.keys_with_entries(cx, keys)
   local c, lists, standing = J.counters(cx), {}, {}
   for i = 1, #keys do lists[i] = cx.prefix .. KEY.key_list .. keys[i] .. KEY.key_back_0 end
   local all = #lists > 0 and #lists <= J.CHUNK and call("EXISTS", unpack(lists)) == #lists
   for i = 1, #keys do
     standing[i] = all or call("EXISTS", lists[i]) == 1
     if not standing[i] and (c.fronts > 0 or c.priorities > 0) then
-      local line = cx.prefix .. KEY.key_list .. keys[i] .. ":"
-      standing[i] = call("EXISTS", line .. KEY.front_0, line .. KEY.priorities) > 0
+      local list = cx.prefix .. KEY.key_list .. keys[i] .. ":"
+      standing[i] = call("EXISTS", list .. KEY.front_0, list .. KEY.priorities) > 0
     end
   end
   return standing
@@ -100,14 +100,14 @@ function J.place_in_front(cx) return J.take_numbers(cx, "lifo", -1) - 1 end
 -- Add a job to its waiting list: "back", "front" (at the place it had) or "first" (in front of
 -- all).
 function J.enqueue(cx, job, where)
-  local line, key = J.line_of(cx, job)
+  local list, key = J.list_of(cx, job)
   local priority = J.options(job).priority or 0
   if where == "first" then job.order, where = J.place_in_front(cx), "front" end
   if where == "front" then
-    J.push_front(cx, line, priority, J.entry(job), job.order)
+    J.push_front(cx, list, priority, J.entry(job), job.order)
   else
-    J.push_back(cx, line, priority, { J.entry(job) })
+    J.push_back(cx, list, priority, { J.entry(job) })
   end
-  J.wait(cx, 1)
+  J.count_waiting(cx, 1)
   if key then J.key_touched(cx, key) end
 end
