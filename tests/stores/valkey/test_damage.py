@@ -1,4 +1,4 @@
-"""What others wrote under our keys, or a disk did: one bad record fails one job, one bad queue leaves the others alone."""
+"""Damaged data: one bad record fails one job, and one bad queue does not affect the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of failed jobs travel as messages, which may arrive twice and must find their partition."""
+"""Copies of failed jobs are messages: they may arrive twice and must find their partition."""
 
 from __future__ import annotations
 

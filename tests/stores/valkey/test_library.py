@@ -21,7 +21,8 @@ FILES = sorted(LUA.glob("*.lua"))
 
 
 def test_every_edit_of_the_library_is_a_decision() -> None:
-    """It changed: is data of the old text still understood, and do old workers still work beside new ones?
+    """It changed: is data of the old text still understood, and do old workers still work beside
+    new ones?
 
     Yes: write the new digest into library.txt. No: raise VERSION as well.
     """

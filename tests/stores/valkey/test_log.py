@@ -1,4 +1,4 @@
-"""The event log: bounded, but never at the cost of a reader that is registered, short of the hard cap."""
+"""The event log is bounded. Up to the hard cap it keeps what a registered reader has not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""valkey:// and redis://: one server, Sentinel or Cluster. `open` is what `open_store` calls."""
+"""The store for valkey:// and redis:// URLs: one server, Sentinel or Cluster."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from jobq.stores.valkey.store import ValkeyStore
 
 
 def open(url: str, clock: Clock | None = None) -> Store:
-    """The store at `url`, not yet connected."""
+    """The store at `url`, not connected yet. `open_store` calls this."""
     return ValkeyStore(url, clock)

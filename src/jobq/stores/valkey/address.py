@@ -1,10 +1,12 @@
-"""From a URL to what it says: which servers, how to speak to them, how safe to be.
+"""The parts of a URL: which servers, how to connect, how many replicas to wait for.
 
-valkey://[user[:password]@]host[:port][/db]         one server (redis:// is the same; valkeys:// and rediss:// over TLS)
-valkey+sentinel://[…@]host[:port],…/name[/db]        the primary that these Sentinels call `name`
-valkey+cluster://[…@]host[:port],…                   the Cluster that these nodes belong to
-Options: ?prefix=name (what all keys begin with) · wait=1 (replicas that put, claim and settle wait for)
-· wait_timeout, timeout (seconds) · tls=1 · ca=path
+valkey://[user[:password]@]host[:port][/db]       one server (redis:// is the same)
+valkeys://…                                       one server over TLS (rediss:// is the same)
+valkey+sentinel://[…@]host[:port],…/name[/db]      the primary that these Sentinels call `name`
+valkey+cluster://[…@]host[:port],…                 the Cluster that these nodes belong to
+
+Options: ?prefix=name (the beginning of all keys) · wait=1 (replicas that put, claim and settle wait
+for) · wait_timeout, timeout (seconds) · tls=1 · ca=path
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ _KINDS: dict[str, tuple[Kind, bool]] = {
 }
 _OPTIONS = {"prefix", "wait", "wait_timeout", "timeout", "tls", "ca"}
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-"""Neither braces nor colons, which would move keys to another slot or queue; nothing that must be quoted in an ACL."""
+"""No braces or colons, which would move keys to another slot or queue.
+
+Nothing that an ACL must quote.
+"""
 
 
 class Address(NamedTuple):
-    """A URL, taken split_credentials. `shown` is the URL without its password."""
+    """The parts of a URL. `shown` is the URL without its password."""
 
     kind: Kind
     nodes: tuple[Node, ...]
@@ -44,7 +49,7 @@ class Address(NamedTuple):
     user: str | None = None
     password: str | None = None
     db: int = 0
-    name: str | None = None  # of the primary, for Sentinel
+    name: str | None = None  # of the primary, with Sentinel
     wait: int = 0
     wait_timeout_ms: int = 1000
     timeout: float = 5.0
@@ -53,19 +58,20 @@ class Address(NamedTuple):
     prefix: str = SPACE
 
     def context(self) -> ssl.SSLContext | None:
-        """For TLS, or None."""
+        """The TLS context, or None without TLS."""
         return ssl.create_default_context(cafile=self.ca) if self.tls else None
 
 
 def parse(url: str) -> Address:
-    """The parts of a URL; ConfigError says what is wrong with it and what to type."""
+    """Parse a URL. ConfigError says what is wrong with it and what to write instead."""
     try:
         parts = urlsplit(url)
     except ValueError as e:
         raise ConfigError(f"{shown(url)!r} is not a URL: {e}") from None
     if set(split_credentials(url)[1]) & set("/?#"):
         raise ConfigError(
-            f"{shown(url)!r}: the user or password has a '/', '?' or '#' in it: write %2F, %3F or %23 there"
+            f"{shown(url)!r} has a '/', '?' or '#' in its user or password: "
+            "write %2F, %3F or %23 instead"
         )
     kind, tls = _KINDS[parts.scheme]
     credentials, _, hosts = parts.netloc.rpartition("@")
@@ -73,33 +79,35 @@ def parse(url: str) -> Address:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := options.keys() - _OPTIONS:
         raise ConfigError(
-            f"{shown(url)!r} has the unknown option {min(unknown)!r}: there are {', '.join(sorted(_OPTIONS))}"
+            f"{shown(url)!r} has the unknown option {min(unknown)!r}: "
+            f"the options are {', '.join(sorted(_OPTIONS))}"
         )
     path = [unquote(p) for p in parts.path.split("/") if p]
     name = None
     if kind == "sentinel":
         if not path:
             raise ConfigError(
-                f"{shown(url)!r} does not name its primary: valkey+sentinel://host:26379/mymaster"
+                f"{shown(url)!r} does not name a primary: "
+                "write valkey+sentinel://host:26379/mymaster"
             )
         name = path.pop(0)
     db = _number(url, "database", path[0]) if path else 0
     if kind == "cluster" and db:
-        raise ConfigError(f"{shown(url)!r} names database {db}: a Cluster has only 0")
+        raise ConfigError(f"{shown(url)!r} names database {db}: a Cluster has only database 0")
     default = 26379 if kind == "sentinel" else 6379
     wait = _number(url, "wait", options.get("wait", "0"))
     wait_timeout = _seconds(url, "wait_timeout", options.get("wait_timeout", "1"))
     timeout = _seconds(url, "timeout", options.get("timeout", "5"))
     if wait and wait_timeout >= timeout:
         raise ConfigError(
-            f"{shown(url)!r} waits {wait_timeout:g} s for replicas and {timeout:g} s for any answer: the connection would be "
-            "given up before; make wait_timeout shorter than timeout"
+            f"{shown(url)!r} waits {wait_timeout:g} s for replicas, but closes the connection "
+            f"after {timeout:g} s without a reply: make wait_timeout shorter than timeout"
         )
     return Address(
         kind=kind,
         nodes=tuple(_node(url, host, default) for host in (hosts or "localhost").split(",")),
         shown=shown(url),
-        # A user without a password is one that needs none, not nobody: the server is told who it is all the same.
+        # A user without a password needs none. The server still has to know the user.
         user=unquote(user) or None,
         password=unquote(password) if user or password else None,
         db=db,
@@ -116,7 +124,8 @@ def parse(url: str) -> Address:
 def _prefix(url: str, text: str) -> str:
     if not _PREFIX.fullmatch(text):
         raise ConfigError(
-            f"{shown(url)!r} has {text!r} for its prefix: use 1 to 64 letters, digits, underscores, dots and hyphens"
+            f"{shown(url)!r} has {text!r} for its prefix: use 1 to 64 letters, digits, "
+            "underscores, dots and hyphens"
         )
     return text
 
@@ -129,16 +138,15 @@ def _node(url: str, host: str, default: int) -> Node:
     elif ":" in host:
         name, port = host.rsplit(":", 1)
     number = _number(url, "port", port) if port else default
-    if (
-        not 0 < number < 65536
-    ):  # the system would take what is left of it in 16 bits, and ask somebody else
-        raise ConfigError(f"{shown(url)!r} has {port!r} for its port: it is from 1 to 65535")
+    # The system would cut a larger number to 16 bits and connect to another port.
+    if not 0 < number < 65536:
+        raise ConfigError(f"{shown(url)!r} has {port!r} for its port: use a number from 1 to 65535")
     return name or "localhost", number
 
 
 def _number(url: str, what: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{shown(url)!r} has {text!r} for its {what}: it is a whole number")
+        raise ConfigError(f"{shown(url)!r} has {text!r} for its {what}: use a whole number")
     return int(text)
 
 
@@ -149,6 +157,6 @@ def _seconds(url: str, what: str, text: str) -> float:
             raise ValueError(text)
     except ValueError:
         raise ConfigError(
-            f"{shown(url)!r} has {text!r} for {what}: it is a number of seconds"
+            f"{shown(url)!r} has {text!r} for {what}: use a number of seconds, up to an hour"
         ) from None
     return value

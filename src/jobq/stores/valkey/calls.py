@@ -15,7 +15,10 @@ from jobq.stores.valkey.wire import Argument, Reply, ServerError
 
 
 class PartitionsChanged(Exception):
-    """The queue has another number of partitions than this handle knew. Ask for it and try again."""
+    """The queue has another number of partitions than this handle knew.
+
+    Ask for it and try again.
+    """
 
 
 class Refused(Exception):
@@ -34,7 +37,7 @@ class Calls:
         self._clock = clock
 
     def now(self) -> str | int:
-        """The `now` argument of functions: the injected clock's time, or "" for the server's clock."""
+        """The `now` argument of functions: the injected clock's time, or "" for the server's."""
         return "" if self._clock is None else self._clock()
 
     async def fcall(self, name: str, key: str, *args: Argument, confirmed: bool = False) -> Reply:

@@ -1,6 +1,7 @@
-"""What the Lua library knows of `jobq.core`: codes, defaults and words, written as Lua when the library is built.
+"""Codes, defaults, tables and words of `jobq.core`, written as Lua when the library is built.
 
-Lua files use these names and state none of the values again, so a change in core reaches the server with the next library.
+Lua files use these names and do not repeat the values. A change in core reaches the server with the
+next library.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _DEFAULTS = {
 }
 _RATES = {
     "epsilon": limits.EPSILON,
-    "margin_ms": defaults.MINUTE_MS,  # the server forgets the state of a key's limit this long after it has stopped to matter
+    # How much longer than it matters the state of a key's rate limit is stored.
+    "margin_ms": defaults.MINUTE_MS,
 }
 _WORDS = {
     "stalled": verdicts.STALLED,
@@ -60,7 +62,7 @@ _APPLIES = {
 
 
 def constants() -> str:
-    """The Lua statements that set them."""
+    """The Lua statements that define them."""
     tables: dict[str, object] = {
         "STATE": STATE_CODES,
         "KIND": KIND_CODES,

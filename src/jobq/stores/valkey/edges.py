@@ -18,7 +18,10 @@ class Edges:
         self._places = places
 
     async def check(self, specs: Sequence[JobSpec]) -> dict[JobKey, str]:
-        """The prefixes of the jobs that these wait for. InvalidJob if one of them does not exist."""
+        """The prefixes of the jobs that these wait for.
+
+        InvalidJob if one of them does not exist.
+        """
         waited = {edge.job for spec in specs for edge in spec.after}
         if not waited:
             return {}

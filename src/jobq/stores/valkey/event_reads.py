@@ -1,4 +1,7 @@
-"""Reading the event log, and how far its readers have come. Each partition is a shard of the log."""
+"""Reading the event log, and how far its readers have come.
+
+Each partition is a shard of the log.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ class EventReads:
         limit: int,
         until: str | None,
     ) -> tuple[list[EventRecord], str]:
-        """Events from whole entries until there are `limit`. Returns them, and the position reached."""
+        """Events from whole entries until there are `limit`.
+
+        Returns them, and the position reached.
+        """
         last = None if until is None else event_log.order(until)
         found: list[EventRecord] = []
         start = "" if after is None else after

@@ -100,7 +100,10 @@ class Flows:
     # ── staging ───────────────────────────────────────────────────────────────────────────────────
 
     def _draft(self, tenant: str, flow: str) -> _Draft:
-        """What this handle knows about the flow. Drafts of flows that were swept since are dropped."""
+        """What this handle knows about the flow.
+
+        Drafts of flows that were swept since are dropped.
+        """
         now = time.monotonic()
         for name in [n for n, draft in self.drafts.items() if draft.since < now - FLOW_MS / 1000]:
             del self.drafts[name]
@@ -188,7 +191,8 @@ class Flows:
     # ── submitting ────────────────────────────────────────────────────────────────────────────────
 
     async def _bring_in(self, tenant: str, flow: str) -> Answers:
-        """Make the members of a submitted flow visible, by calls of bounded size that can be repeated.
+        """Make the members of a submitted flow visible, by calls of bounded size that can be
+        repeated.
 
         Members that wait come first. The jobs they wait for know of them before any of those can
         start.
@@ -217,7 +221,10 @@ class Flows:
         return answers
 
     async def _correct_states(self, answers: Answers) -> None:
-        """Read blocked members again. Jobs they waited for may have ended before: those do not block."""
+        """Read blocked members again.
+
+        Jobs they waited for may have ended before: those do not block.
+        """
         blocked: dict[str, list[str]] = {}
         for (prefix, id), answer in answers.items():
             if answer[3] == STATE_CODES[State.BLOCKED] and len(answer) == 4:
@@ -302,7 +309,7 @@ class _Draft:
 
 
 def _kinds(specs: Sequence[JobSpec]) -> tuple[int, int, int]:
-    """The positions of the first plain and the first keyed job (0 for none), and the highest cost."""
+    """The positions of the first plain and first keyed job (0 for none), and the highest cost."""
     plain = next((n for n, s in enumerate(specs, 1) if s.key is None), 0)
     keyed = next((n for n, s in enumerate(specs, 1) if s.key is not None), 0)
     return plain, keyed, max(s.cost for s in specs)

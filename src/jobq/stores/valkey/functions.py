@@ -1,8 +1,8 @@
-"""The function library: the Lua files, put together in order, under a name that carries its version.
+"""The function library: the Lua files in order, under a name that contains its version.
 
-Old and new workers use functions of different names and so coexist. Every change of the library's text changes DIGEST,
-which tests/stores/valkey compares with a checked-in one: an edit forces the decision whether data written by the old
-library is still understood, and the version is raised if it is not.
+Releases with different versions use functions of different names and can run side by side. Every
+edit of the library changes DIGEST, which a test compares with a checked-in one. So an edit forces
+a decision: if the new library does not understand data of the old one, raise VERSION.
 """
 
 from __future__ import annotations
@@ -75,5 +75,5 @@ LIBRARY, DIGEST = _text()
 
 
 def function(name: str) -> bytes:
-    """The name callers use."""
+    """The full name of a function, as FCALL takes it."""
     return f"{VERSION}_{name}".encode()

@@ -11,7 +11,10 @@ from jobq.stores.valkey.places import Places
 
 
 class Holds:
-    """Holds and releases. Every partition has the hold of its queue; a key's is in its partition."""
+    """Holds and releases.
+
+    Every partition has the hold of its queue; a key's is in its partition.
+    """
 
     def __init__(self, calls: Calls, places: Places, mail: Mail) -> None:
         self._calls = calls

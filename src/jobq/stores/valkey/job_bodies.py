@@ -92,7 +92,7 @@ class Prepared(list[JobSpec]):
     def __init__(
         self, specs: Sequence[JobSpec], expected: Container[tuple[QueueName, str]] = ()
     ) -> None:
-        """`expected`: jobs whose ends are published to the handle, which `put_uniform` cannot do."""
+        """`expected`: jobs whose ends are published to the handle. `put_uniform` cannot do that."""
         super().__init__(specs)
         self.uniform = (
             None

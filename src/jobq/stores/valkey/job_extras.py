@@ -1,4 +1,7 @@
-"""The extras of a job, which few jobs have, and failures. EXTRA in lua/fields.lua has the fields."""
+"""The extras of a job, which few jobs have, and failures.
+
+EXTRA in lua/fields.lua has the fields.
+"""
 
 from __future__ import annotations
 

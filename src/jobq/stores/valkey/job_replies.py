@@ -1,4 +1,4 @@
-"""Jobs in replies of functions: leases, records, and jobs that were published when they completed."""
+"""Jobs in replies: leases, records, and completed jobs that the server published."""
 
 from __future__ import annotations
 

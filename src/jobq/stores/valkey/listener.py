@@ -1,8 +1,8 @@
 """`listen` and `expect`: one subscribed connection per handle, shared by everyone who listens.
 
-The ends of jobs are published to a channel of the handle. Jobs that the handle puts and expects carry
-the channel's name; for other jobs the channel is registered. If a ping gets no reply or the socket is
-lost, the listener connects again with the same subscriptions.
+The ends of jobs are published to a channel of the handle. Jobs that the handle puts and expects
+carry the channel's name; for other jobs the channel is registered. If a ping gets no reply or the
+socket is lost, the listener connects again with the same subscriptions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The names of keys and packed fields, from lua/keys.lua and lua/fields.lua: Lua and Python share one definition.
+"""The names of keys and packed fields, read from lua/keys.lua and lua/fields.lua.
 
-A definition is a line `TABLE.name = value`. `with_values` writes the values into the text of a Lua file, so the server
-executes constants and looks up no names.
+Lua and Python share these definitions. A definition is a line `TABLE.name = value`. `with_values`
+replaces the names in a Lua file by their values, so the server executes constants and looks up no
+names.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _read() -> dict[str, dict[str, str]]:
             if line and not line.startswith("--"):
                 found = _DEFINITION.match(line)
                 if found is None:
-                    raise ValueError(f"lua/{file}.lua has a line that is no definition: {line}")
+                    raise ValueError(f"lua/{file}.lua has a line that is not a definition: {line}")
                 table, name, value = found.groups()
                 tables.setdefault(table, {})[name] = value
     return tables

@@ -19,7 +19,10 @@ _BATCH = 500
 
 
 class Reads:
-    """Reads jobs, counts and figures. Those of a partitioned queue are added up over its partitions."""
+    """Reads jobs, counts and figures.
+
+    Those of a partitioned queue are added up over its partitions.
+    """
 
     def __init__(self, calls: Calls, places: Places, presence: Presence) -> None:
         self._calls = calls

@@ -26,7 +26,10 @@ _decode = msgspec.msgpack.Decoder(ScheduleSpec).decode
 
 
 class Schedules:
-    """Stores and fires schedules. Those of a partitioned queue are stored at the whole queue's prefix."""
+    """Stores and fires schedules.
+
+    Those of a partitioned queue are stored at the whole queue's prefix.
+    """
 
     def __init__(self, servers: Servers, calls: Calls, places: Places, mail: Mail) -> None:
         self._servers = servers

@@ -1,24 +1,23 @@
-"""Which server a key lives on, and calls that reach it: one server, the primary that Sentinels name, or a Cluster.
+"""Connections to servers, and calls that reach the server a key lives on.
 
-A call goes out on a connection that is there, or on a new one; a server that went away is looked for anew with the next
-call, so nothing has to be restarted by hand. A call that got lost on the way is never repeated from here: only its caller
-knows what that means (every call of the contract may be repeated).
+A call uses the open connection or opens a new one. A server that was lost is looked for again with
+the next call, so nothing has to be restarted by hand. A call whose reply was lost is not repeated
+here: its caller decides (every call of the contract may be repeated).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Sequence
 
 from jobq.errors import ConfigError, CorruptStore, JobqError, StoreUnavailable
 from jobq.stores.valkey import keys, layout_version
 from jobq.stores.valkey.address import Address, Node
-from jobq.stores.valkey.functions import DIGEST, LIBRARY, VERSION, function
+from jobq.stores.valkey.server_checks import check_server, load_library
 from jobq.stores.valkey.wire import Argument, Connection, Reply, ServerError, connect, pack
 
-log = logging.getLogger("jobq.valkey")
-_REDIRECTS = 5
+_MAX_REDIRECTS = 5
+"""Servers that one call is sent to. While a Cluster moves a slot, two are enough."""
 _NOT_NOW = frozenset(
     {
         "READONLY",
@@ -34,12 +33,16 @@ _NOT_NOW = frozenset(
         "NOPERM",
     }
 )
-"""Refusals that say nothing about the call: it did not act, and repeated it may. Taken for an answer to the call, a script
-of somebody else's that keeps the server busy would cost workers the outcomes of jobs that have ended."""
+"""Errors with which a server refuses every call for now. The call had no effect and may be
+repeated.
+
+If they counted as answers to the call, another user's script that keeps the server busy would cost
+workers the outcomes of jobs that have ended.
+"""
 
 
 class Servers:
-    """Connections to primaries, by key. `Single`, `Sentinel` and `Cluster` find the primary."""
+    """Connections to primaries, by key. `topologies.py` has the classes that find the primary."""
 
     one_slot_per_command = False
     """Whether all keys of one command must be in one slot."""
@@ -54,14 +57,14 @@ class Servers:
             None if not address.wait else pack(("WAIT", address.wait, address.wait_timeout_ms))
         )
 
-    # ── where ─────────────────────────────────────────────────────────────────────────────────────
+    # ── which server ──────────────────────────────────────────────────────────────────────────────
 
     def known(self, key: str) -> Node | None:
-        """Where a key lives, as far as that is known already."""
+        """The server of a key, if it is known without asking."""
         raise NotImplementedError
 
     async def node_of(self, key: str) -> Node:
-        """Where a key lives."""
+        """The server of a key."""
         raise NotImplementedError
 
     async def primaries(self) -> list[Node]:
@@ -69,10 +72,12 @@ class Servers:
         raise NotImplementedError
 
     def forget(self, node: Node | None) -> None:
-        """A server was not where it should be: look for it anew."""
+        """Look for a server again that was not where it should be. None: for all of them."""
+
+    # ── connections ───────────────────────────────────────────────────────────────────────────────
 
     async def connection(self, node: Node) -> Connection:
-        """The connection that calls share, opened if there is none."""
+        """The connection that calls share. It is opened if there is none."""
         found = self._connections.get(node)
         if found is not None and not found.closed:
             return found
@@ -80,18 +85,16 @@ class Servers:
             found = self._connections.get(node)
             if found is None or found.closed:
                 try:
-                    found = await self._opened(node)
+                    found = await self._open_shared(node)
                 except (StoreUnavailable, ServerError, ConfigError) as e:
                     self.forget(node)
-                    raise (
-                        e
-                        if isinstance(e, JobqError)
-                        else StoreUnavailable(f"{node[0]}:{node[1]}: {e}")
-                    ) from e
+                    if isinstance(e, JobqError):
+                        raise
+                    raise StoreUnavailable(f"{node[0]}:{node[1]}: {e}") from e
                 self._connections[node] = found
         return found
 
-    async def _opened(self, node: Node) -> Connection:
+    async def _open_shared(self, node: Node) -> Connection:
         connection = await self.open(node)
         try:
             await self._prepare(connection)
@@ -101,15 +104,15 @@ class Servers:
         return connection
 
     async def _prepare(self, connection: Connection) -> None:
-        """Refuse a store that belongs to a newer jobq; then make sure that the library is there."""
+        """Refuse a store of a newer jobq, then make sure that the library is loaded."""
         try:
             layout_version.check(self.address.shown, await self._read_layout(connection))
             self._layout_checked = True
         except (StoreUnavailable, ServerError):
-            # In a Cluster, the key is on one node: this one is still of use while that one is down.
+            # In a Cluster the key is on one node. While that node is down, the others can serve.
             if not self._layout_checked:
                 raise
-        await _load(connection)
+        await load_library(connection)
 
     async def _read_layout(self, connection: Connection) -> Reply:
         stored = await connection.send("GET", self._layout)
@@ -127,26 +130,16 @@ class Servers:
         return stored
 
     async def open(self, node: Node) -> Connection:
-        """A connection of one's own: for blocking commands and subscriptions."""
+        """A new connection that is not shared, for blocking commands and subscriptions."""
         return await connect(node, self.address)
 
     async def check(self) -> None:
-        """Whether these servers can be trusted with jobs: see `ConfigError`."""
+        """Raise ConfigError if a primary may lose jobs silently, or is too old."""
         for node in await self.primaries():
-            connection = await self.connection(node)
-            try:
-                facts = [
-                    (await connection.ask("INFO", section)).decode()
-                    for section in ("server", "memory")
-                ]
-            except ServerError as e:
-                raise StoreUnavailable(
-                    f"{node[0]}:{node[1]} does not say whether it can keep jobs (INFO): {e}"
-                ) from e
-            _check(self.address, *facts)
+            await check_server(await self.connection(node), self.address.shown)
 
     async def aclose(self) -> None:
-        """End all connections."""
+        """Close all shared connections."""
         connections, self._connections = list(self._connections.values()), {}
         await asyncio.gather(*(c.aclose() for c in connections))
 
@@ -155,19 +148,22 @@ class Servers:
     def fcall(
         self, name: bytes, key: str, args: Sequence[Argument], *, confirmed: bool = False
     ) -> Awaitable[Reply]:
-        """Call a function of the library where the key lives. `confirmed`: then wait for the replicas the URL asks for."""
+        """Call a function of the library on the server of a key.
+
+        `confirmed`: then wait for the replicas that the URL asks for.
+        """
         return self._send(
             key, pack((b"FCALL", name, b"1", key, *args)), self._wait if confirmed else None
         )
 
     def command(self, key: str, *command: Argument) -> Awaitable[Reply]:
-        """One command, where the key lives."""
+        """Send one command to the server of a key."""
         return self._send(key, pack(command), None)
 
     async def _send(self, key: str, command: bytes, wait: bytes | None) -> Reply:
         node = self.known(key) or await self.node_of(key)
         asking = False
-        for _ in range(_REDIRECTS):
+        for _ in range(_MAX_REDIRECTS):
             connection = self._connections.get(node)
             if connection is None or connection.closed:
                 connection = await self.connection(node)
@@ -184,7 +180,8 @@ class Servers:
                 return reply
             node, asking = await self._recover(key, node, connection, reply)
         raise StoreUnavailable(
-            f"the servers of {self.address.shown} keep pointing at each other; the cluster is not settled"
+            f"the nodes of {self.address.shown} redirected one call {_MAX_REDIRECTS} times: "
+            "the Cluster is being reconfigured; try again"
         )
 
     def _confirm(self, reply: Reply, acknowledged: Reply) -> None:
@@ -192,14 +189,18 @@ class Servers:
             return
         if isinstance(acknowledged, ServerError) or acknowledged < self.address.wait:
             raise StoreUnavailable(
-                f"{acknowledged} of {self.address.wait} replicas confirmed within {self.address.wait_timeout_ms} ms (?wait=): "
-                "it may or may not survive a failover; repeating the call is safe under the same ids"
+                f"{acknowledged} of {self.address.wait} replicas confirmed the call within "
+                f"{self.address.wait_timeout_ms} ms (?wait=): it may not survive a failover; "
+                "repeating it with the same ids is safe"
             )
 
     async def _recover(
         self, key: str, node: Node, connection: Connection, error: ServerError
     ) -> tuple[Node, bool]:
-        """What an error reply asks for: another node, the library, or an exception."""
+        """Where to send a call again that got an error reply, and whether to send ASKING first.
+
+        Raises an exception if it should not be sent again.
+        """
         text = str(error)
         word = text.split(" ", 1)[0]
         if word in ("MOVED", "ASK"):
@@ -217,193 +218,16 @@ class Servers:
             raise StoreUnavailable(f"{node[0]}:{node[1]} cannot serve now: {text}")
         if word == "OOM" or "OOM" in text[:40]:
             raise StoreUnavailable(
-                f"{node[0]}:{node[1]} is out of memory (maxmemory), and nothing of this call was stored "
-                "(of a bulk, the calls before it were): raise maxmemory, or let workers drain the queue"
+                f"{node[0]}:{node[1]} is out of memory (maxmemory). Nothing of this call was "
+                "stored (of a bulk, earlier calls were). Raise maxmemory, or let workers drain "
+                "the queue"
             )
         if "user_function" in text or "script" in text:
-            raise CorruptStore(
-                f"the server could not carry out a call on {key!r}, whose data it cannot read: {text}"
-            )
+            raise CorruptStore(f"the server cannot read the data of a call on {key!r}: {text}")
         raise error
 
 
 def _target(text: str, node: Node) -> Node:
+    """The node that a MOVED or ASK error names."""
     host, _, port = text.split(" ")[2].rpartition(":")
     return host or node[0], int(port)
-
-
-async def _load(connection: Connection) -> None:
-    """Make sure that the library is there. Several may try at once; all load the same text."""
-    about = await connection.send("FCALL", function("about"), 0)
-    if about == DIGEST.encode():
-        return
-    if isinstance(about, ServerError) and str(about).startswith(("NOAUTH", "NOPERM")):
-        raise about  # of the library, which is long, a server that waits for a password says only that it is too long
-    loaded = await connection.send("FUNCTION", "LOAD", "REPLACE", LIBRARY)
-    if isinstance(loaded, ServerError):
-        if str(loaded).startswith("ERR unknown command"):
-            raise ConfigError(
-                f"{connection.node[0]}:{connection.node[1]} has no functions: Redis 7.0 or Valkey 7.2 is needed"
-            )
-        raise loaded
-    if not isinstance(about, ServerError):
-        log.warning(
-            "replaced another text of %s on %s:%d: two builds of one version share this server",
-            VERSION,
-            *connection.node,
-        )
-
-
-def _check(address: Address, server: str, memory: str) -> None:
-    facts = dict(line.split(":", 1) for line in (server + memory).splitlines() if ":" in line)
-    version = facts.get("valkey_version") or facts["redis_version"]
-    if int(facts["redis_version"].split(".")[0]) < 7:
-        raise ConfigError(
-            f"{address.shown} is version {version}: Redis 7.0 or Valkey 7.2 is needed (it keeps jobs with functions)"
-        )
-    policy = facts.get("maxmemory_policy", "noeviction")
-    if int(facts.get("maxmemory", "0")) > 0 and policy != "noeviction":
-        raise ConfigError(
-            f"{address.shown} evicts keys when memory runs out (maxmemory-policy {policy}), which would silently lose jobs: "
-            "set maxmemory-policy to noeviction"
-        )
-
-
-class Single(Servers):
-    """One server."""
-
-    def known(self, key: str) -> Node:
-        """There is only one."""
-        return self.address.nodes[0]
-
-    async def node_of(self, key: str) -> Node:
-        """That one."""
-        return self.address.nodes[0]
-
-    async def primaries(self) -> list[Node]:
-        """That one."""
-        return [self.address.nodes[0]]
-
-
-class Sentinel(Servers):
-    """The primary that Sentinels name; after a failover, the new one."""
-
-    def __init__(self, address: Address) -> None:
-        super().__init__(address)
-        self._primary: Node | None = None
-
-    def known(self, key: str) -> Node | None:
-        """The primary, if a Sentinel has named it."""
-        return self._primary
-
-    async def node_of(self, key: str) -> Node:
-        """The primary, asked for when it is not known."""
-        if self._primary is None:
-            self._primary = await self._ask()
-        return self._primary
-
-    async def primaries(self) -> list[Node]:
-        """That one."""
-        return [await self.node_of("")]
-
-    def forget(self, node: Node | None) -> None:
-        """Ask the Sentinels again."""
-        self._primary = None
-
-    async def _ask(self) -> Node:
-        last: Exception | None = None
-        for node in self.address.nodes:
-            try:
-                connection = await connect(
-                    node, self.address._replace(user=None, password=None, db=0)
-                )
-            except StoreUnavailable as e:
-                last = e
-                continue
-            try:
-                found = await connection.ask(
-                    "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.address.name or ""
-                )
-            except (StoreUnavailable, ServerError) as e:
-                last = e
-                continue
-            finally:
-                await connection.aclose()
-            if found is None:
-                raise ConfigError(
-                    f"the Sentinel at {node[0]}:{node[1]} knows no primary called {self.address.name!r}"
-                )
-            return found[0].decode(), int(found[1])
-        raise StoreUnavailable(f"no Sentinel of {self.address.shown} answers: {last}")
-
-
-class Cluster(Servers):
-    """The nodes of a Cluster, by slot."""
-
-    one_slot_per_command = True
-
-    def __init__(self, address: Address) -> None:
-        super().__init__(address)
-        self._slots: list[tuple[int, int, Node]] = []
-        self._asking = asyncio.Lock()
-
-    def known(self, key: str) -> Node | None:
-        """The primary of the key's slot, if the slots are known."""
-        slot = keys.slot_of(key)
-        return next((node for first, last, node in self._slots if first <= slot <= last), None)
-
-    async def node_of(self, key: str) -> Node:
-        """The primary of the key's slot, asked for when it is not known."""
-        if (node := self.known(key)) is None:
-            self._slots = []
-            await self._refresh()
-            node = self.known(key)
-        if node is None:
-            raise StoreUnavailable(
-                f"no node of {self.address.shown} serves the slot of {key!r}: the cluster is not complete"
-            )
-        return node
-
-    async def primaries(self) -> list[Node]:
-        """All of them."""
-        if not self._slots:
-            await self._refresh()
-        return list(dict.fromkeys(node for _, _, node in self._slots))
-
-    def forget(self, node: Node | None) -> None:
-        """Slots have moved: ask again."""
-        self._slots = []
-
-    async def _refresh(self) -> None:
-        async with self._asking:
-            if self._slots:
-                return
-            last: Exception | None = None
-            for node in (*self._connections, *self.address.nodes):
-                try:
-                    found = await self._ask(node)
-                except (StoreUnavailable, ServerError) as e:
-                    last = e
-                    continue
-                self._slots = [
-                    (a, b, (primary[0].decode() or node[0], primary[1]))
-                    for a, b, primary, *_ in found
-                ]
-                if self._slots:
-                    return
-            raise StoreUnavailable(f"no node of {self.address.shown} answers: {last}")
-
-    async def _ask(self, node: Node) -> Reply:
-        shared = self._connections.get(node)
-        if shared is not None and not shared.closed:
-            return await shared.ask("CLUSTER", "SLOTS")
-        connection = await self.open(node)
-        try:
-            return await connection.ask("CLUSTER", "SLOTS")
-        finally:
-            await connection.aclose()
-
-
-def servers_at(address: Address) -> Servers:
-    """By kind."""
-    return {"single": Single, "sentinel": Sentinel, "cluster": Cluster}[address.kind](address)

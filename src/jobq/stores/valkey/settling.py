@@ -111,10 +111,11 @@ class Settling:
     ) -> Settled:
         """Exchange with several queues or partitions in turn: each may fill what is left to claim.
 
-        A peek at all counters shows which of them are worth a call. A repeated call goes everywhere,
-        because the leases it was granted may be where nothing waits any more. The worker falls
-        asleep only if no queue has anything. A worker that is awake is removed from the sleepers of
-        every queue: a queue that counts a busy worker as asleep would wake it for nothing.
+        A peek at all counters shows which of them are worth a call. A repeated call goes
+        everywhere, because the leases it was granted may be where nothing waits any more. The
+        worker falls asleep only if no queue has anything. A worker that is awake is removed from
+        the sleepers of every queue: a queue that counts a busy worker as asleep would wake it for
+        nothing.
         """
         by = by._replace(sleepy=False)
         by_place: dict[Place, list[AnyOutcome]] = {}

@@ -43,14 +43,17 @@ class Sleepers:
         self._idle: dict[Node, list[Connection]] = {}
 
     async def fall_asleep(self, queues: Sequence[QueueName], worker: str, slots: int) -> None:
-        """Record that the worker sleeps, in partitioned queues. (The exchange does it in others.)"""
+        """Record in partitioned queues that the worker sleeps. (The exchange does it in others.)"""
         for queue in queues:
             if self._places.known[queue] > 1:
                 await self._calls.fcall("asleep", self._places.space.prefix(queue), worker, slots)
         self.slots[worker] = slots
 
     async def rise(self, worker: str) -> None:
-        """The worker stops looking for work. Jobs that come, or have just woken it, are for others."""
+        """The worker stops looking for work.
+
+        Jobs that come, or have just woken it, are for others.
+        """
         queues = self.looked_in.pop(worker, ())
         if queues and self.slots.get(worker, 1) > 0:
             await self.strike_off(worker, {self._places.space.prefix(queue) for queue in queues})
@@ -102,9 +105,9 @@ class Sleepers:
     def _groups(self, worker: str, prefixes: list[str]) -> list[Group]:
         """The worker's keys, as pops can wait for them: all together, or each alone in a Cluster.
 
-        The keys are sorted, because the worker may name its queues in another order next time. A pop
-        for the same keys that is still under way must be found again: otherwise it takes the marker
-        and no one reads it.
+        The keys are sorted, because the worker may name its queues in another order next time. A
+        pop for the same keys that is still under way must be found again: otherwise it takes the
+        marker and no one reads it.
         """
         wakes = sorted(keys.wake_key(prefix, worker) for prefix in prefixes)
         groups: list[Group] = (

@@ -34,17 +34,17 @@ from jobq.stores.valkey.puts import Puts
 from jobq.stores.valkey.queues import Queues
 from jobq.stores.valkey.reads import Reads
 from jobq.stores.valkey.schedules import Schedules
-from jobq.stores.valkey.servers import servers_at
 from jobq.stores.valkey.settling import Settling
 from jobq.stores.valkey.sleepers import Sleepers
+from jobq.stores.valkey.topologies import servers_at
 from jobq.stores.valkey.upkeep import Upkeep
 
 
 class ValkeyStore:
     """See `jobq.stores.base.Store`.
 
-    Each part of the store has one job and is given the parts it needs. The calls of the contract are
-    the methods of the parts, so a call costs no extra step.
+    Each part of the store has one job and is given the parts it needs. The calls of the contract
+    are the methods of the parts, so a call costs no extra step.
     """
 
     lanes = 2  # the server works on one exchange while the worker runs jobs of the other

@@ -56,8 +56,8 @@ class Upkeep:
         await self._mail.after(queue, prefix, to_wake=to_wake, messages=messages)
         if unread:
             log.error(
-                "the event log of queue %r reached its hard cap: dropped %d events that a registered "
-                "reader has not acknowledged; the reader finds a gap in their place",
+                "the event log of queue %r reached its hard cap: dropped %d events that a "
+                "registered reader has not acknowledged; the reader finds a gap in their place",
                 queue.queue,
                 unread,
             )

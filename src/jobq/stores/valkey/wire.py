@@ -1,6 +1,7 @@
-"""One connection to one server: commands out, replies in, in order, as many under way as there are callers.
+"""One connection to one server. Replies come in the order of the commands, and any number of
+commands may be under way.
 
-Why not redis-py's: docs/decisions/0005-a-lean-connection.md has the figures. What it gives up: nothing the store uses.
+docs/decisions/0005-a-lean-connection.md compares it with redis-py.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from jobq.stores.valkey.address import Address, Node
 
 Reply = Any
 Argument = str | bytes | int
-pack: Callable[[tuple[Argument, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub knows one-word commands only
+# The stub of pack_command knows only commands of one word.
+pack: Callable[[tuple[Argument, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 ServerError = hiredis.ReplyError
 _NOT_YET = object()
 
 
 class Connection(asyncio.Protocol):
-    """A socket that speaks RESP2. A watchdog ends it when a reply is overdue: a deaf connection must not hold anybody up."""
+    """A socket that speaks RESP2. A watchdog closes it when a reply is overdue."""
 
     def __init__(self, node: Node, timeout: float) -> None:
         self.node = node
@@ -41,13 +43,12 @@ class Connection(asyncio.Protocol):
     # ── asyncio.Protocol ──────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is there."""
-        self._transport = cast(
-            "asyncio.Transport", transport
-        )  # uvloop's is one in all but its base class
+        """asyncio calls this when the socket is connected."""
+        # The transport of uvloop has the methods of asyncio.Transport, but not that base class.
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Hand each reply to the oldest caller; on a subscribed connection, to `on_message`."""
+        """Pass each reply to the caller that waited longest, and each message to `on_message`."""
         reader, waiting = self._reader, self._waiting
         reader.feed(data)
         while True:
@@ -55,7 +56,7 @@ class Connection(asyncio.Protocol):
                 reply = reader.gets()
             except hiredis.ProtocolError as e:
                 self.close(
-                    StoreUnavailable(f"{self._place} does not speak the Valkey protocol: {e}")
+                    StoreUnavailable(f"{self._peer} does not speak the Valkey protocol: {e}")
                 )
                 return
             if reply is _NOT_YET:
@@ -68,9 +69,9 @@ class Connection(asyncio.Protocol):
                     future.set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever still waits learns that nobody knows."""
+        """Callers that still wait get StoreUnavailable: whether their commands acted is unknown."""
         self.close(
-            StoreUnavailable(f"the connection to {self._place} was lost{f': {exc}' if exc else ''}")
+            StoreUnavailable(f"the connection to {self._peer} was lost{f': {exc}' if exc else ''}")
         )
         if not self._gone.done():
             self._gone.set_result(None)
@@ -78,14 +79,14 @@ class Connection(asyncio.Protocol):
     # ── callers ───────────────────────────────────────────────────────────────────────────────────
 
     def send(self, *command: Argument, patience: float = 0.0) -> asyncio.Future[Reply]:
-        """One command. `patience`: how much longer than usual its reply may take (blocking commands)."""
+        """Send one command. A blocking command gets `patience`: seconds added to the timeout."""
         return self.send_packed(pack(command), patience)
 
     def send_packed(self, data: bytes, patience: float = 0.0) -> asyncio.Future[Reply]:
-        """The same, packed already."""
+        """The same with a packed command."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         if self.closed or self._transport is None:
-            future.set_exception(StoreUnavailable(f"the connection to {self._place} is closed"))
+            future.set_exception(StoreUnavailable(f"the connection to {self._peer} is closed"))
             return future
         self._waiting.append((future, self._loop.time() + self._timeout + patience))
         if self._watchdog is None:
@@ -94,14 +95,14 @@ class Connection(asyncio.Protocol):
         return future
 
     async def ask(self, *command: Argument, patience: float = 0.0) -> Reply:
-        """One command and its reply; an error reply is raised."""
+        """Send one command and return its reply. An error reply is raised."""
         reply = await self.send(*command, patience=patience)
         if isinstance(reply, ServerError):
             raise reply
         return reply
 
     def close(self, error: Exception | None = None) -> None:
-        """End it. Whoever waits gets the error."""
+        """Close the connection. Callers that wait get the error."""
         if self.closed:
             return
         self.closed = True
@@ -109,17 +110,17 @@ class Connection(asyncio.Protocol):
             self._watchdog.cancel()
         if self._transport is not None:
             self._transport.abort() if error else self._transport.close()
-        error = error or StoreUnavailable(f"the connection to {self._place} was closed")
+        error = error or StoreUnavailable(f"the connection to {self._peer} was closed")
         for future, _ in self._waiting:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # a caller that has gone is no reason for a warning
+                future.exception()  # no warning if the caller has gone
         self._waiting.clear()
         if self.on_message is not None:
             self.on_message([b"closed"])
 
     async def aclose(self) -> None:
-        """End it, and wait until the socket is gone."""
+        """Close the connection, and wait until the socket is closed."""
         self.close()
         if self._transport is not None:
             with contextlib.suppress(TimeoutError):
@@ -136,14 +137,15 @@ class Connection(asyncio.Protocol):
         ):
             self.close(
                 StoreUnavailable(
-                    f"{self._place} did not answer within {self._timeout:g} s; whether it acted is unknown"
+                    f"{self._peer} did not answer within {self._timeout:g} s; "
+                    "whether the call acted is unknown"
                 )
             )
             return
         self._watchdog = self._loop.call_later(self._timeout / 4, self._watch)
 
     @property
-    def _place(self) -> str:
+    def _peer(self) -> str:
         return f"{self.node[0]}:{self.node[1]}"
 
 
@@ -153,7 +155,10 @@ _PUSHED = frozenset({b"message", b"smessage"})
 async def connect(
     node: Node, address: Address, setup: Sequence[tuple[Argument, ...]] = ()
 ) -> Connection:
-    """A connection that is authenticated and set up. StoreUnavailable if there is nobody, or nobody who lets us in."""
+    """Open a connection, authenticate and send `setup`.
+
+    StoreUnavailable if the server does not answer or refuses the connection.
+    """
     loop = asyncio.get_running_loop()
     connection: Connection | None = None
     try:

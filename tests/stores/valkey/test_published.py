@@ -1,4 +1,4 @@
-"""How a job ended is told along with its end, where that is small: the one who waits need not ask."""
+"""A small result is published with the end of its job, so the caller does not read the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""clear: entries left behind in the line cost time as well, and one call of a function has little of it."""
+"""Purging waiting jobs: stale entries of the waiting list cost time too, so a call skips a few."""
 
 from __future__ import annotations
 

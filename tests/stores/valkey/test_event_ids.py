@@ -1,4 +1,4 @@
-"""Numbers and ids of events: across partitions, in logs of jobq 0.1, and on a server that has lost its last writes."""
+"""Numbers and ids of events: in partitions, in logs of jobq 0.1, and after a server lost writes."""
 
 from __future__ import annotations
 
@@ -137,7 +137,8 @@ async def test_a_log_of_jobq_0_1_is_read_and_its_numbers_begin_behind_what_it_ho
     await store.put([spec(queue, "new")])
     prefix = keys.Space().prefix(queue)
     (new,) = await log(store, queue)
-    # What 0.1 left behind: entries without numbers, a count of those that are kept, and of those that were dropped.
+    # What 0.1 left behind: entries without numbers, a count of those that are kept, and of those
+    # that were dropped.
     item = (
         0,
         "old",

@@ -1,0 +1,153 @@
+"""How the server of a key is found: one server, the primary that Sentinels name, or a Cluster."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jobq.errors import ConfigError, StoreUnavailable
+from jobq.stores.valkey import keys
+from jobq.stores.valkey.address import Address, Node
+from jobq.stores.valkey.servers import Servers
+from jobq.stores.valkey.wire import Reply, ServerError, connect
+
+
+class Single(Servers):
+    """One server."""
+
+    def known(self, key: str) -> Node:
+        """The server."""
+        return self.address.nodes[0]
+
+    async def node_of(self, key: str) -> Node:
+        """The server."""
+        return self.address.nodes[0]
+
+    async def primaries(self) -> list[Node]:
+        """The server."""
+        return [self.address.nodes[0]]
+
+
+class Sentinel(Servers):
+    """The primary that Sentinels name. After a failover, that is another one."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self._primary: Node | None = None
+
+    def known(self, key: str) -> Node | None:
+        """The primary, if a Sentinel has named it."""
+        return self._primary
+
+    async def node_of(self, key: str) -> Node:
+        """The primary. Asks the Sentinels if it is not known."""
+        if self._primary is None:
+            self._primary = await self._ask()
+        return self._primary
+
+    async def primaries(self) -> list[Node]:
+        """The primary."""
+        return [await self.node_of("")]
+
+    def forget(self, node: Node | None) -> None:
+        """Ask the Sentinels again."""
+        self._primary = None
+
+    async def _ask(self) -> Node:
+        last: Exception | None = None
+        for node in self.address.nodes:
+            try:
+                connection = await connect(
+                    node, self.address._replace(user=None, password=None, db=0)
+                )
+            except StoreUnavailable as e:
+                last = e
+                continue
+            try:
+                found = await connection.ask(
+                    "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.address.name or ""
+                )
+            except (StoreUnavailable, ServerError) as e:
+                last = e
+                continue
+            finally:
+                await connection.aclose()
+            if found is None:
+                raise ConfigError(
+                    f"the Sentinel at {node[0]}:{node[1]} knows no primary named "
+                    f"{self.address.name!r}: check the name in the URL"
+                )
+            return found[0].decode(), int(found[1])
+        raise StoreUnavailable(f"no Sentinel of {self.address.shown} answers: {last}")
+
+
+class Cluster(Servers):
+    """The nodes of a Cluster, by slot."""
+
+    one_slot_per_command = True
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self._slots: list[tuple[int, int, Node]] = []
+        self._asking = asyncio.Lock()
+
+    def known(self, key: str) -> Node | None:
+        """The primary of the key's slot, if the slots are known."""
+        slot = keys.slot_of(key)
+        return next((node for first, last, node in self._slots if first <= slot <= last), None)
+
+    async def node_of(self, key: str) -> Node:
+        """The primary of the key's slot. Asks the Cluster if it is not known."""
+        if (node := self.known(key)) is None:
+            self._slots = []
+            await self._refresh()
+            node = self.known(key)
+        if node is None:
+            raise StoreUnavailable(
+                f"no node of {self.address.shown} serves the slot of {key!r}: "
+                "the Cluster is incomplete"
+            )
+        return node
+
+    async def primaries(self) -> list[Node]:
+        """All primaries."""
+        if not self._slots:
+            await self._refresh()
+        return list(dict.fromkeys(node for _, _, node in self._slots))
+
+    def forget(self, node: Node | None) -> None:
+        """Ask for all slots again: some have moved."""
+        self._slots = []
+
+    async def _refresh(self) -> None:
+        async with self._asking:
+            if self._slots:
+                return
+            last: Exception | None = None
+            for node in (*self._connections, *self.address.nodes):
+                try:
+                    found = await self._ask(node)
+                except (StoreUnavailable, ServerError) as e:
+                    last = e
+                    continue
+                self._slots = [
+                    (a, b, (primary[0].decode() or node[0], primary[1]))
+                    for a, b, primary, *_ in found
+                ]
+                if self._slots:
+                    return
+            raise StoreUnavailable(f"no node of {self.address.shown} answers: {last}")
+
+    async def _ask(self, node: Node) -> Reply:
+        shared = self._connections.get(node)
+        if shared is not None and not shared.closed:
+            return await shared.ask("CLUSTER", "SLOTS")
+        connection = await self.open(node)
+        try:
+            return await connection.ask("CLUSTER", "SLOTS")
+        finally:
+            await connection.aclose()
+
+
+def servers_at(address: Address) -> Servers:
+    """The servers of an address."""
+    return {"single": Single, "sentinel": Sentinel, "cluster": Cluster}[address.kind](address)
