@@ -53,10 +53,10 @@ def old_server(server: servers.Server) -> servers.Server:
 
 
 @pytest.fixture
-def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.ClusterOf]:
     servers.valkey_or_skip()
     with servers.running_cluster(tmp_path_factory.mktemp("layouts"), replicas=0) as nodes:
-        yield nodes.url
+        yield nodes
 
 
 def stamp(server: servers.Server, layout: int, oldest: int) -> None:
@@ -236,8 +236,8 @@ async def test_stores_of_one_server_have_layouts_of_their_own(server: servers.Se
         await store.put([spec(WORK, "a")])
 
 
-async def test_every_node_of_a_cluster_is_held_to_the_layout(cluster_url: str) -> None:
-    async with open_store(cluster_url) as store:
+async def test_every_node_of_a_cluster_is_held_to_the_layout(cluster: servers.ClusterOf) -> None:
+    async with open_store(cluster.url) as store:
         assert isinstance(store, ValkeyStore)
         newer = b'{"layout":9,"oldest":9,"release":"9.1.0"}'
         await store.servers.command(KEY, "SET", KEY, newer)
@@ -246,3 +246,17 @@ async def test_every_node_of_a_cluster_is_held_to_the_layout(cluster_url: str) -
             connection.close()
             with pytest.raises(ConfigError, match="has layout 9"):
                 await store.servers.connection(node)
+
+
+async def test_a_node_is_of_use_while_the_node_with_the_layout_is_down(
+    cluster: servers.ClusterOf,
+) -> None:
+    async with open_store(cluster.url) as store:
+        assert isinstance(store, ValkeyStore)
+        down = await store.servers.node_of(KEY)
+        nodes = await store.servers.primaries()
+        next(node for node in cluster.primaries if node.port == down[1]).kill()
+        for node in nodes:
+            if node != down:
+                (await store.servers.connection(node)).close()
+                assert not (await store.servers.connection(node)).closed
