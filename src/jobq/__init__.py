@@ -1,4 +1,4 @@
-"""jobq: a job queue that keeps its word. The public names, and nothing else.
+"""jobq, a job queue for Python: every public name, except those of `jobq.sync` and `jobq.testing`.
 
 queue = Queue("billing")
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from jobq import Cron, Every, InvalidJob, Queue, Rate, State, Unique, Worker
@@ -94,6 +95,17 @@ async def test_records_have_their_old_attributes(queue: Queue) -> None:
     with deprecated("ScheduleInfo.limit", "UniqueLock.ttl", "MinuteMetrics.wait"):
         read = (old(schedule).limit, old(unique).ttl, old(minute).wait)
     assert read == (7, timedelta(seconds=60), minute.latency)
+
+
+async def test_encoded_records_keep_their_field_names(queue: Queue) -> None:
+    job = await queue.task_by_name("work", unique=Unique(period=60)).enqueue()
+    await queue.schedule("s", Every(60, times=7), queue.task_by_name("work"))
+    (schedule,) = msgspec.to_builtins(await queue.schedules())
+    options = msgspec.to_builtins((await job.info()).options.unique)
+    minute = msgspec.to_builtins((await queue.metrics())[0])
+    assert schedule["limit"] == 7
+    assert options["ttl"] == "PT60S"
+    assert "wait" in minute
 
 
 async def test_call_waits_as_long_as_its_old_option_says(queue: Queue) -> None:

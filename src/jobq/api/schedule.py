@@ -133,12 +133,12 @@ class ScheduleMethods(QueueMethods):
         return [schedule_info(record) for record in records]
 
     async def _set_paused(self, id: str, paused: bool) -> bool:
-        answer = await (await self._context.store()).pause_schedule(
+        reply = await (await self._context.store()).pause_schedule(
             self.qname, id, paused=paused, actor=self.actor
         )
-        if answer == "missing":
+        if reply == "missing":
             raise self._missing(id)
-        return answer == "done"
+        return reply == "done"
 
     async def _schedule(self, id: str) -> ScheduleRecord:
         for record in await (await self._context.store()).list_schedules(
