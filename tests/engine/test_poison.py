@@ -20,9 +20,8 @@ _APP = """
 import asyncio, os
 from jobq import Queue
 
-url = os.environ["POISON_URL"]
-work = Queue("work", url, mode=os.environ["POISON_MODE"])
-more = Queue("more", url, mode=os.environ["POISON_MODE"])
+work = Queue("work", os.environ["POISON_URL"], mode=os.environ["POISON_MODE"])
+more = Queue("more", os.environ["POISON_SECOND_URL"], mode=os.environ["POISON_MODE"])
 
 def define(queue):
     @queue.task
@@ -47,10 +46,17 @@ define(more)
 class Fleet:
     """One jq-worker, started again whenever it has died."""
 
-    def __init__(self, folder: Path, url: str, mode: str, concurrency: int, lease: int) -> None:
+    def __init__(
+        self, folder: Path, urls: tuple[str, str], mode: str, concurrency: int, lease: int
+    ) -> None:
         (folder / "poisonapp.py").write_text(_APP)
-        self.url, self.mode = url, mode
         self.deaths = 0
+        self._environment = {
+            **os.environ,
+            "POISON_URL": urls[0],
+            "POISON_SECOND_URL": urls[1],
+            "POISON_MODE": mode,
+        }
         self._folder = folder
         self._command = (
             sys.executable,
@@ -67,13 +73,16 @@ class Fleet:
         )
 
     async def until_done(self, queues: list[Queue], total: int, seconds: float) -> None:
-        """Until so many jobs have ended."""
-        environment = {**os.environ, "POISON_URL": self.url, "POISON_MODE": self.mode}
+        """Wait until this many jobs have ended."""
         async with asyncio.timeout(seconds):
             while True:
                 with open(self._folder / "worker.log", "ab") as log:
                     process = await asyncio.create_subprocess_exec(
-                        *self._command, cwd=self._folder, env=environment, stdout=log, stderr=log
+                        *self._command,
+                        cwd=self._folder,
+                        env=self._environment,
+                        stdout=log,
+                        stderr=log,
                     )
                 died = asyncio.ensure_future(process.wait())
                 try:
@@ -118,15 +127,16 @@ async def play(
     after: float = 0.0,
     mode: str = "plain",
     queues: int = 1,
+    second_url: str | None = None,
     concurrency: int = 100,
     seconds: float,
 ) -> Fleet:
     """Run a mix of both, and check that healthy jobs complete and poison fails with its reason."""
-    fleet = Fleet(
-        folder, url, mode, concurrency, lease=4 if after else 1
-    )  # others are waited for as long as a lease
-    names = ["work", "more"][:queues]
-    opened = [Queue(name, url, mode=mode) for name in names]  # type: ignore[arg-type]
+    urls = (url, second_url or url)
+    # A job on its last chance waits for one lease for poison that kills after a while.
+    fleet = Fleet(folder, urls, mode, concurrency, lease=4 if after else 1)
+    places = [("work", urls[0]), ("more", urls[1])][:queues]
+    opened = [Queue(name, at, mode=mode) for name, at in places]  # type: ignore[arg-type]
     async with ExitStackOf(opened):
         for queue in opened:
             every = healthy // poison
@@ -200,6 +210,25 @@ async def stalled(queue: Queue, job: Job[None]) -> int:
     """Let the store look for expired leases. Returns how often the job has stalled."""
     await (await queue._context.store()).tick()
     return (await job.info()).stalls
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mode", ["plain", "keyed"])
+async def test_poison_in_one_store_takes_no_job_of_another_along(
+    tmp_path: Path, url: str, mode: str
+) -> None:
+    await play(
+        tmp_path,
+        url,
+        second_url=f"sqlite:///{tmp_path}/more.db",
+        healthy=120,
+        poison=3,
+        mode=mode,
+        queues=2,
+        concurrency=20,
+        seconds=380,
+    )
 
 
 async def test_a_last_chance_of_an_hour_leaves_other_queues_served(tmp_path: Path) -> None:
