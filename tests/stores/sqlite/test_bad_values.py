@@ -87,7 +87,7 @@ async def put(store: SqliteStore, **options: Any) -> None:
 
 
 async def change(store: SqliteStore, sql: str) -> None:
-    """Write behind the store's back. A column that is NOT NULL refuses NULL, and keeps its value."""
+    """Write behind the store's back. A NOT NULL column refuses NULL and keeps its value."""
 
     def execute(tx: Tx) -> None:
         with contextlib.suppress(apsw.ConstraintError):

@@ -1,4 +1,4 @@
-"""What a job carries, damaged: meta and failed runs that cannot be read stop nothing but themselves."""
+"""Meta and failed runs that cannot be read affect only their own job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLAIM = Claim(queues=(QUEUE,), limit=10, lease_ms=60_000)
 
 
 @pytest.mark.parametrize("blob", [b"\xff", b"", "text", 7])
-async def test_unreadable_options_stop_no_queue_whose_events_tell_meta(
+async def test_unreadable_options_stop_no_queue_whose_events_carry_meta(
     store: SqliteStore, blob: object
 ) -> None:
     await store.declare(QUEUE, QueueConfig(event_meta=("trace",)))
@@ -61,7 +61,7 @@ async def test_unreadable_options_stop_no_queue_whose_events_tell_meta(
     }
 
 
-async def test_a_failed_run_that_cannot_be_read_is_told_as_such(store: SqliteStore) -> None:
+async def test_a_failed_run_that_cannot_be_read_is_shown_as_unreadable(store: SqliteStore) -> None:
     await store.put([spec("a")])
     (lease,) = (await store.settle([], worker="w", call="1", then=CLAIM)).leases
     why = Failure(reason="error", type="ValueError", message="boom")

@@ -1,4 +1,4 @@
-"""What others wrote into the file, or a disk did: one bad row fails one job, one bad queue leaves the others alone."""
+"""Unreadable data in the file: a bad row fails one job, and a bad queue leaves the others alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def claim(
 
 
 @pytest.mark.parametrize("blob", [b"\xff", b"", b"\x93\x01", "text", 7, b"\xdb\xff\xff\xff\xff"])
-async def test_a_job_with_unreadable_options_is_claimed_as_such_beside_good_ones(
+async def test_a_job_with_unreadable_options_is_claimed_as_unreadable_beside_good_ones(
     store: SqliteStore, blob: object
 ) -> None:
     await store.put([spec(f"{n}", timeout_ms=1000) for n in range(7)])
@@ -85,7 +85,7 @@ async def test_a_worker_fails_an_unreadable_job_and_runs_the_others(tmp_path: ob
     assert "cannot be read" in failure.message
 
 
-async def test_an_unreadable_failure_is_shown_as_one(store: SqliteStore) -> None:
+async def test_an_unreadable_failure_is_shown_as_unreadable(store: SqliteStore) -> None:
     await store.put([spec("a")])
     await damage(store, "UPDATE jobs SET failure = x'00ff'")
     (record,) = await store.get([JobKey(QUEUE, "a")])
@@ -122,7 +122,7 @@ async def test_a_queue_with_unreadable_settings_can_be_obliterated(store: Sqlite
     assert [lease.id for lease in await claim(store, "1")] == ["b"]
 
 
-async def test_the_counters_are_right_again_when_rows_have_vanished(store: SqliteStore) -> None:
+async def test_the_counters_are_corrected_when_rows_have_vanished(store: SqliteStore) -> None:
     await store.put([spec(f"{n}") for n in range(10)])
     await damage(store, "DELETE FROM jobs WHERE id IN ('2', '5')")
     assert len(await claim(store, "1")) == 8

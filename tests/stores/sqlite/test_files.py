@@ -40,7 +40,7 @@ async def test_memory_is_gone_with_its_last_handle() -> None:
         assert await later.get([JobKey(QUEUE, "a")]) == [None]
 
 
-async def test_memories_of_other_names_are_apart() -> None:
+async def test_memory_stores_of_different_names_share_nothing() -> None:
     async with open_store("memory://one") as one, open_store("memory://two") as two:
         await one.put([spec("a")])
         assert await two.get([JobKey(QUEUE, "a")]) == [None]
@@ -58,13 +58,13 @@ async def test_memories_of_other_names_are_apart() -> None:
         ("jobs.db", "sqlite:///"),
     ],
 )
-def test_a_url_that_cannot_work_is_refused_with_what_to_type(url: str, says: str) -> None:
+def test_a_url_that_cannot_work_is_refused_with_a_hint(url: str, says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         open_store(url)
     assert says in str(refused.value)
 
 
-async def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+async def test_a_file_of_another_program_is_refused_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE customers (name TEXT)")
@@ -73,15 +73,17 @@ async def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
         await open_store(f"sqlite:///{path}").migrate()
 
 
-async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to look like one to somebody in a hurry " * 50)
     with pytest.raises(ConfigError, match=r"notes\.txt"):
         await open_store(f"sqlite:///{path}").migrate()
 
 
-async def test_what_others_wrote_to_a_queue_counts_at_once(tmp_path: Path) -> None:
-    """Two databases on one file, as two processes have: each remembers the queue's row only while the other does not write."""
+async def test_a_process_sees_at_once_what_another_wrote_to_a_queue(tmp_path: Path) -> None:
+    """Two databases on one file, as two processes have. Each keeps the queue's row only while the
+    other does not write.
+    """
     stores = [
         SqliteStore("", f"{n}", f"{tmp_path}/jobs.db", full=False, clock=None) for n in range(2)
     ]
@@ -99,7 +101,7 @@ async def test_what_others_wrote_to_a_queue_counts_at_once(tmp_path: Path) -> No
         assert (counts[State.WAITING], counts[State.ACTIVE]) == (8, 5)
 
 
-async def test_a_call_that_failed_leaves_nothing_of_its_queue_behind(tmp_path: Path) -> None:
+async def test_a_failed_call_changes_nothing_in_its_queue(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path}/jobs.db") as store:
         await store.put([spec("a")])
         with pytest.raises(ConfigError):

@@ -1,4 +1,6 @@
-"""A file that is deleted or replaced under a running process: an error, and no acknowledgement that means nothing."""
+"""A file that is deleted or replaced while processes use it: calls fail, and nothing is
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ async def test_a_sleeping_worker_learns_that_its_file_is_gone(
     ]
 
 
-async def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     before = os.umask(0o000)
     try:
         async with open_store(f"sqlite:///{tmp_path}/jobs.db") as store:

@@ -1,4 +1,4 @@
-"""What only a look inside can show: nothing is left behind, nothing grows without bound."""
+"""Rows inside the database: nothing is left behind, and nothing grows without bound."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_thousands_of_keys_at_their_rate_do_not_keep_a_free_one_from_start
     assert [lease.id for lease in await claim(store, 1, "one")] == ["free"]
 
 
-async def test_the_log_drops_what_nobody_registered_for(
+async def test_the_log_drops_old_entries_without_a_registered_reader(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "LOG_EVENTS", 10)
@@ -85,7 +85,7 @@ async def test_the_log_drops_what_nobody_registered_for(
     )
 
 
-async def test_the_log_keeps_what_a_registered_reader_has_not_read(
+async def test_the_log_keeps_entries_that_a_registered_reader_has_not_read(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "LOG_EVENTS", 10)
@@ -102,7 +102,7 @@ async def test_the_log_keeps_what_a_registered_reader_has_not_read(
     )  # a gap, and what is kept
 
 
-async def test_past_the_hard_cap_a_gap_stands_for_what_was_dropped_unread(
+async def test_past_the_hard_cap_a_gap_replaces_entries_that_were_dropped_unread(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "LOG_EVENTS", 5)
@@ -154,7 +154,7 @@ async def test_records_that_callers_gave_ids_do_not_count_against_the_others(
     assert ids == {f"given{n}" for n in range(30)} | {f"made{n}" for n in range(20, 30)}
 
 
-async def test_what_belongs_to_a_job_goes_with_it(store: SqliteStore) -> None:
+async def test_rows_that_belong_to_a_job_are_deleted_with_it(store: SqliteStore) -> None:
     await store.put([JobSpec(id="a", **WORK)])
     (lease,) = await claim(store, 1, "c1")
     await store.note(

@@ -21,7 +21,9 @@ from jobq.stores import open_store
 WORK, KEYED = QueueName("default", "work"), QueueName("default", "keyed")
 WRITTEN_MS = 1_700_000_000_000
 RELEASED = {1: "de6dec750b2bfe08a37832bb5e50932761f26c417fcc9edae24ff4bb62fa7535"}
-"""Migrations that a release has shipped, and their digests: databases have run them, so they never change."""
+"""The digests of migrations that a release has shipped. Databases have run them, so they never
+change.
+"""
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ async def test_the_jobs_of_an_old_file_run_to_their_end(old_file: Path) -> None:
         assert (await store.count(WORK))[State.FAILED] == 1  # `late`: its ttl passed
 
 
-async def test_the_log_of_an_old_file_is_read_on_from_where_its_reader_was(old_file: Path) -> None:
+async def test_a_reader_continues_in_the_log_of_an_old_file_at_its_position(old_file: Path) -> None:
     async with open_store(f"sqlite:///{old_file}") as store:
         position = (await store.readers(WORK))["relay"]
         events = (await store.read_events(WORK, after=position)).events

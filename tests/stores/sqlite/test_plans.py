@@ -1,4 +1,4 @@
-"""No statement that runs for every job, or for every tick, goes through the backlog: SQLite's own plans say so."""
+"""No statement reads the whole backlog, as SQLite's query plans show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from jobq.stores.sqlite import queries, schema
 
-# Tables that hold one row per queue, worker, listener or flow, never per job; and what json_each makes of a parameter.
+# Tables with a row per queue, worker, listener or flow, but not per job; and lists in parameters.
 SMALL = {
     "queues",
     "workers",
@@ -21,6 +21,7 @@ SMALL = {
     "k",
     "flows",
     "schedules",
+    "holds",
 }
 FILES = (
     "hot.sql",
@@ -31,6 +32,8 @@ FILES = (
     "reads.sql",
     "signals.sql",
     "schedules.sql",
+    "holds.sql",
+    "presence.sql",
 )
 
 
@@ -55,13 +58,15 @@ def plan(connection: apsw.Connection, sql: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "sql"), statements(), ids=[name for name, _ in statements()])
-def test_it_finds_its_rows_by_an_index(connection: apsw.Connection, name: str, sql: str) -> None:
+def test_a_statement_finds_its_rows_by_an_index(
+    connection: apsw.Connection, name: str, sql: str
+) -> None:
     for step in plan(connection, sql):
         scanned = re.match(r"SCAN (\w+)", step)
         assert scanned is None or scanned[1] in SMALL | {"CONSTANT"}, f"{name}: {step}"
 
 
-def test_a_claim_reads_the_head_of_the_line_in_order(connection: apsw.Connection) -> None:
+def test_a_claim_reads_the_head_of_the_queue_in_order(connection: apsw.Connection) -> None:
     hot = queries.load("hot.sql")
     steps = plan(connection, hot["claim_plain"])
     assert any("jobs_line" in step for step in steps), steps
@@ -71,7 +76,7 @@ def test_a_claim_reads_the_head_of_the_line_in_order(connection: apsw.Connection
 @pytest.mark.parametrize(
     "name", ["due", "stalled", "expired", "overdue", "next_due", "next_expiry"]
 )
-def test_what_the_clock_ends_is_found_by_the_clock_index(
+def test_jobs_whose_time_has_come_are_found_by_the_clock_index(
     connection: apsw.Connection, name: str
 ) -> None:
     steps = plan(connection, queries.load("hot.sql")[name])

@@ -65,6 +65,12 @@ def overrides(tx: Tx, qid: int, names: Sequence[str]) -> dict[str, Limits]:
     }
 
 
+def all_overrides(tx: Tx, qid: int) -> dict[str, Limits]:
+    """The limits that operators have set for single keys of a queue."""
+    rows = tx.execute(KEYED["key_overrides"], (qid,))
+    return {key: unpack_limits(data) for key, data in rows}
+
+
 def _write(tx: Tx, qid: int, changes: Mapping[str, Sequence[int]]) -> None:
     """Add changes of [waiting, active] to the rows of keys."""
     now, most, own = tx.now, _limit(tx.queue_by_qid(qid)), overrides(tx, qid, list(changes))

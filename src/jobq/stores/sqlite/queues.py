@@ -6,12 +6,13 @@ import msgspec
 
 from jobq.core import event_log, refusals, stalls
 from jobq.core.event_log import STATE_CODES
-from jobq.core.queues import Limits, QueueConfig, limits_reason
+from jobq.core.queues import Limits, QueueConfig, QueueRecord, limits_reason
 from jobq.core.records import Mode, QueueName
 from jobq.core.states import QueueKind, State
 from jobq.stores.sqlite import alter, ending, holds, keys, settings
 from jobq.stores.sqlite.codes import ACTIVE, BLOCKED, CANCELLED, DELAYED, ENDED, WAITING
 from jobq.stores.sqlite.queries import load
+from jobq.stores.sqlite.records import queue_record
 from jobq.stores.sqlite.rows import Job, QueueRow, read_all
 from jobq.stores.sqlite.tx import KEYED, Tx
 
@@ -20,7 +21,7 @@ _KEYS = 500
 """Keys that are settled at a time."""
 
 
-def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
+def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRecord:
     """Implements `Store.declare`."""
     queue = tx.ensure_queue(name)
     if config.mode is not None and queue.mode is not None and config.mode != queue.mode:
@@ -43,7 +44,8 @@ def declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRow:
     if config.event_meta is not None:
         stored = msgspec.structs.replace(stored, event_meta=config.event_meta)
     changed = stored.effective != queue.settings.effective
-    return _store(tx, queue, config.mode or queue.mode, stored, limits_changed=changed)
+    _store(tx, queue, config.mode or queue.mode, stored, limits_changed=changed)
+    return queue_record(tx, queue)
 
 
 def set_limits(
@@ -76,13 +78,6 @@ def set_limits(
     holds.forget(tx, queue.qid, key)
     tx.execute(KEYED["lift_key"], (queue.qid, key))
     keys.settle(tx, queue.qid, [key])
-
-
-def overrides(tx: Tx, qid: int) -> dict[str, Limits]:
-    """The limits that operators have set for single keys."""
-    return {
-        key: keys.unpack_limits(data) for key, _, data in tx.execute(KEYED["key_overrides"], (qid,))
-    }
 
 
 def pause(tx: Tx, name: QueueName, paused: bool, actor: str | None) -> None:

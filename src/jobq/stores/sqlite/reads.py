@@ -12,7 +12,7 @@ import msgspec
 from jobq.core import event_log, refusals
 from jobq.core.event_log import STATE_CODES, STATES
 from jobq.core.event_records import EventPage, EventRecord
-from jobq.core.queues import LimitsRecord, MinuteRecord, QueueRecord, StatsRecord
+from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import (
     Failure,
     Filter,
@@ -22,7 +22,7 @@ from jobq.core.records import (
     QueueName,
 )
 from jobq.core.states import State
-from jobq.stores.sqlite import failed_runs, flows, holds, presence, settings
+from jobq.stores.sqlite import failed_runs, flows, holds, presence
 from jobq.stores.sqlite.codes import (
     ACTIVE,
     BLOCKED,
@@ -34,8 +34,7 @@ from jobq.stores.sqlite.codes import (
     WAITING,
 )
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.queues import overrides
-from jobq.stores.sqlite.records import record
+from jobq.stores.sqlite.records import queue_record, record
 from jobq.stores.sqlite.rows import FIGURES, Job, QueueRow, read
 from jobq.stores.sqlite.tx import HOT, Tx
 
@@ -212,27 +211,6 @@ def queues(tx: Tx, tenant: str | None) -> list[QueueRecord]:
     """Implements `Store.queues`."""
     rows = tx.execute(SQL["queues_of"], (tenant, tenant)).fetchall()
     return [queue_record(tx, QueueRow.of(row)) for row in rows]
-
-
-def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
-    """The record of a queue."""
-    stored = queue.settings if tx.readable(queue) else settings.DEFAULT
-    limits = LimitsRecord(
-        declared=stored.limits,
-        version=stored.version,
-        changed=stored.changed,
-        keys=overrides(tx, queue.qid),
-    )
-    return QueueRecord(
-        queue=queue.qname,
-        mode=queue.mode,
-        limits=limits,
-        retention=stored.retention,
-        dead_letters=stored.dead_letters,
-        max_stalls=stored.max_stalls,
-        event_meta=stored.event_meta,
-        paused=bool(queue.paused),
-    )
 
 
 # ── events ────────────────────────────────────────────────────────────────────────────────────────

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from jobq.core.event_log import STATES
+from jobq.core.queues import LimitsRecord, QueueRecord
 from jobq.core.records import JobRecord, QueueName
+from jobq.stores.sqlite import keys, settings
 from jobq.stores.sqlite.codes import CANCEL
 from jobq.stores.sqlite.options import call_options, unpack_failure, unpack_options
-from jobq.stores.sqlite.rows import Job
+from jobq.stores.sqlite.rows import Job, QueueRow
+from jobq.stores.sqlite.tx import Tx
 
 
 def record(job: Job, queue: QueueName) -> JobRecord:
@@ -40,4 +43,25 @@ def record(job: Job, queue: QueueName) -> JobRecord:
         origin=options.origin,
         meta=options.meta,
         options=call_options(options),
+    )
+
+
+def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
+    """The record of a queue."""
+    stored = queue.settings if tx.readable(queue) else settings.DEFAULT
+    limits = LimitsRecord(
+        declared=stored.limits,
+        version=stored.version,
+        changed=stored.changed,
+        keys=keys.all_overrides(tx, queue.qid),
+    )
+    return QueueRecord(
+        queue=queue.qname,
+        mode=queue.mode,
+        limits=limits,
+        retention=stored.retention,
+        dead_letters=stored.dead_letters,
+        max_stalls=stored.max_stalls,
+        event_meta=stored.event_meta,
+        paused=bool(queue.paused),
     )

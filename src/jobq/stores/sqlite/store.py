@@ -65,9 +65,9 @@ from jobq.stores.sqlite import (
 )
 from jobq.stores.sqlite import put as puts
 from jobq.stores.sqlite.calls import Calls
+from jobq.stores.sqlite.expectations import Expectations
 from jobq.stores.sqlite.mailbox import Mailbox
 from jobq.stores.sqlite.new_jobs import Watch
-from jobq.stores.sqlite.tx import Tx
 
 T = TypeVar("T")
 
@@ -88,8 +88,7 @@ class SqliteStore:
         self._calls: Calls | None = None
         self._mailbox: Mailbox | None = None
         self._asleep: set[str] = set()
-        # How many callers wait for the end of each job (see `expect`).
-        self._expected: dict[JobKey, int] = {}
+        self._expected = Expectations()
 
     # ── lifecycle ─────────────────────────────────────────────────────────────────────────────────
 
@@ -132,7 +131,7 @@ class SqliteStore:
     async def put(
         self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
     ) -> list[PutResult]:
-        watch = self._watched(specs) if self._expected else None
+        watch = self._expected.watch(specs, self._box) if self._expected else None
         if flow is not None:
             return await self._put_flow(specs, watch, flow, last)
         return await (self._write_small if len(specs) <= SMALL else self._write)(
@@ -212,21 +211,9 @@ class SqliteStore:
         """Return the specs unchanged: there is nothing to encode ahead."""
         return specs
 
-    @contextlib.asynccontextmanager
-    async def expect(self, job: JobKey) -> AsyncIterator[AsyncIterator[JobRecord | None]]:
+    def expect(self, job: JobKey) -> AbstractAsyncContextManager[AsyncIterator[JobRecord | None]]:
         """Saves the transaction of `listen`: the put registers the listener."""
-        self._expected[job] = self._expected.get(job, 0) + 1
-        try:
-            async with self._box().subscribed([Topic("ended", *job)]) as heard:
-                yield _ends(heard)
-        finally:
-            self._expected[job] -= 1
-            if not self._expected[job]:
-                del self._expected[job]
-
-    def _watched(self, specs: Sequence[JobSpec]) -> Watch | None:
-        jobs = {JobKey(spec.queue, spec.id) for spec in specs} & self._expected.keys()
-        return Watch(self._box().port, frozenset(jobs)) if jobs else None
+        return self._expected.expect(job, self._box())
 
     # ── operators ─────────────────────────────────────────────────────────────────────────────────
 
@@ -236,7 +223,7 @@ class SqliteStore:
         )
 
     async def declare(self, queue: QueueName, config: QueueConfig) -> QueueRecord:
-        return await self._write(_declare, queue, config)
+        return await self._write(queues.declare, queue, config)
 
     async def set_limits(
         self,
@@ -411,12 +398,3 @@ class SqliteStore:
             self._mailbox = Mailbox(across_processes=self._path is not None)
             opened.post.mailboxes[self._mailbox.port] = self._mailbox
         return self._mailbox
-
-
-async def _ends(signals: AsyncIterator[Signal]) -> AsyncIterator[None]:
-    async for _ in signals:
-        yield None
-
-
-def _declare(tx: Tx, name: QueueName, config: QueueConfig) -> QueueRecord:
-    return reads.queue_record(tx, queues.declare(tx, name, config))

@@ -32,8 +32,8 @@ CREATE TABLE holds (
 ) WITHOUT ROWID;
 CREATE INDEX holds_clock ON holds (qid, until_ms);
 
--- The last failed runs of each job (core.failures.MAX_ERRORS of them). They are not in the job's row,
--- because a claim reads that and needs none of them.
+-- The last failed runs of each job (core.failures.MAX_ERRORS of them). They are not in the job's
+-- row, because a claim reads that and needs none of them.
 CREATE TABLE errors (
     pk       INTEGER NOT NULL,
     attempt  INTEGER NOT NULL,

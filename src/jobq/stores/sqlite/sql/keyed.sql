@@ -57,7 +57,7 @@ UPDATE keys SET ready = 1 WHERE qid = ?1 AND ready = 2 AND held_ms <= ?2;
 SELECT held_ms FROM keys WHERE qid = ? AND ready = 2 ORDER BY held_ms LIMIT 1;
 
 -- name: key_overrides: the limits of single keys of a queue
-SELECT key, n, limits FROM key_limits WHERE qid = ?;
+SELECT key, limits FROM key_limits WHERE qid = ?;
 
 -- name: any_override: whether a single key of a queue has limits
 SELECT 1 FROM key_limits WHERE qid = ? LIMIT 1;

@@ -1,4 +1,4 @@
-"""A file that lost its last writes, as in a power cut: numbers are assigned again, event ids are not."""
+"""A file that lost its last writes, as in a power cut: numbers recur, event ids do not."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_every_reader_sees_the_same_ids(tmp_path: Path) -> None:
     assert len({id.rsplit("-", 1)[1] for id in seen[2]}) == 3  # each opening is an incarnation
 
 
-async def test_a_gap_has_the_id_of_an_event_that_was(
+async def test_a_gap_has_the_id_of_the_last_event_it_replaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "LOG_EVENTS", 3)
@@ -71,7 +71,7 @@ async def test_a_gap_has_the_id_of_an_event_that_was(
     assert [event.number for event in kept] == [3, 4, 5]
 
 
-async def test_reading_up_to_a_position_that_was_dropped_meanwhile_tells_of_the_gap(
+async def test_reading_up_to_a_position_that_was_dropped_meanwhile_returns_the_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "LOG_EVENTS", 1)

@@ -1,4 +1,4 @@
-"""How many waiting jobs have stalled: while there are none, claims of this store look for no last chances."""
+"""The count of waiting jobs that have stalled. While it is 0, claims look for no last chances."""
 
 from __future__ import annotations
 

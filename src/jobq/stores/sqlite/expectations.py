@@ -1,0 +1,42 @@
+"""Jobs whose ends the callers of a handle wait for, from before they are put."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from jobq.core.records import JobKey, JobSpec, Signal, Topic
+from jobq.stores.sqlite.mailbox import Mailbox
+from jobq.stores.sqlite.new_jobs import Watch
+
+
+class Expectations:
+    """How many callers wait for the end of each job."""
+
+    def __init__(self) -> None:
+        self._callers: dict[JobKey, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._callers)
+
+    @contextlib.asynccontextmanager
+    async def expect(self, job: JobKey, box: Mailbox) -> AsyncIterator[AsyncIterator[None]]:
+        """Yield once for each notice that the job has ended, while the context lasts."""
+        self._callers[job] = self._callers.get(job, 0) + 1
+        try:
+            async with box.subscribed([Topic("ended", *job)]) as signals:
+                yield _ends(signals)
+        finally:
+            self._callers[job] -= 1
+            if not self._callers[job]:
+                del self._callers[job]
+
+    def watch(self, specs: Sequence[JobSpec], box: Callable[[], Mailbox]) -> Watch | None:
+        """The jobs of a put whose ends are expected; None: there are none."""
+        jobs = {JobKey(spec.queue, spec.id) for spec in specs} & self._callers.keys()
+        return Watch(box().port, frozenset(jobs)) if jobs else None
+
+
+async def _ends(signals: AsyncIterator[Signal]) -> AsyncIterator[None]:
+    async for _ in signals:
+        yield None
