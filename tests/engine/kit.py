@@ -39,6 +39,25 @@ async def soon(event: asyncio.Event) -> None:
     await asyncio.wait_for(event.wait(), PATIENCE)
 
 
+class Gate:
+    """Handlers wait at it; it counts who is inside."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+        self.entered = 0
+        self.opened = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.inside += 1
+        self.entered += 1
+        self.most = max(self.most, self.inside)
+        try:
+            await self.opened.wait()
+        finally:
+            self.inside -= 1
+
+
 class Handled:
     """A handler: a function, its name and how to run it."""
 
