@@ -1,4 +1,6 @@
-"""Bad input is refused before anything is stored, with a message that names the option and the value."""
+"""Bad input is refused before anything is stored, with a message that names the option and the
+value.
+"""
 
 from __future__ import annotations
 

@@ -297,5 +297,8 @@ def test_a_codec_may_not_take_the_name_of_one_that_is_built_in() -> None:
 
 
 def test_pydantic_is_not_imported_for_those_who_do_not_use_it() -> None:
-    code = "import sys; from jobq.core.codec import JSON; JSON.encode([1, None]); sys.exit('pydantic' in sys.modules)"
+    code = (
+        "import sys; from jobq.core.codec import JSON; JSON.encode([1, None]); "
+        "sys.exit('pydantic' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

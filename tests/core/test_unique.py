@@ -83,7 +83,10 @@ def test_the_order_of_keys_does_not_matter(value: dict[str, Any]) -> None:
 
 
 def test_a_set_has_the_same_lock_in_every_process() -> None:
-    code = "from jobq.core.unique import lock; print(lock((), 't', {'tags': {f'w{n}' for n in range(50)}}))"
+    code = (
+        "from jobq.core.unique import lock; "
+        "print(lock((), 't', {'tags': {f'w{n}' for n in range(50)}}))"
+    )
     locks = {
         subprocess.run(
             [sys.executable, "-c", code],

@@ -1,4 +1,7 @@
-"""The smallest store: jobs in a dict. It has the role `jobs` and no other, and lives outside of jobq."""
+"""The smallest store: jobs in a dict.
+
+It has the role `jobs` and no other, and lives outside of jobq.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +150,8 @@ class DictStore:
                 line.appendleft(key)
             case _:
                 raise InvalidJob(
-                    f"job {outcome.id!r}: a dict store does not know the outcome {type(outcome).__name__}"
+                    f"job {outcome.id!r}: a dict store does not know the outcome "
+                    f"{type(outcome).__name__}"
                 )
         del self._place.tokens[outcome.token]
         self._place.jobs[key] = job

@@ -1,4 +1,6 @@
-"""A store of another package: found by its URL, and held to the contract by the conformance suite."""
+"""A store of another package: found by its URL, and held to the contract by the conformance
+suite.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def conformance(
     *arguments: str, folder: Path, hidden: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run the suite as an author of a store would, in a folder of their own. `hidden`: a package that is not installed."""
+    """Run the suite as an author of a store would, in a folder of their own.
+
+    `hidden`: a package that is not installed.
+    """
     path = os.pathsep.join([str(HERE), str(ROOT / "src")])
     command = [sys.executable, "-m", "jobq.stores.conformance", *arguments]
     if hidden:
@@ -122,7 +127,9 @@ def test_the_hook_empties_the_store_before_each_test(tmp_path: Path) -> None:
 
 
 def test_jobs_of_an_earlier_run_do_not_disturb_the_tests(tmp_path: Path) -> None:
-    """Except where a test compares times: those of the earlier run are later than the clock of the tests."""
+    """Except where a test compares times: those of the earlier run are later than the clock of the
+    tests.
+    """
     for _ in range(2):
         done = conformance(
             f"sqlite:///{tmp_path}/kept.db", "-k", "lost_replies or basics", folder=tmp_path
@@ -149,9 +156,9 @@ def test_what_cannot_be_run_is_said_in_one_line(
 def test_without_pytest_it_says_what_to_install(tmp_path: Path) -> None:
     done = conformance("dict://x", folder=tmp_path, hidden="pytest_asyncio")
     assert (done.returncode, done.stdout) == (1, "")
-    assert (
-        done.stderr
-        == "the conformance suite needs pytest_asyncio, not installed here: pip install 'jobq[conformance]'\n"
+    assert done.stderr == (
+        "the conformance suite needs pytest_asyncio, which is not installed: "
+        "pip install 'jobq[conformance]'\n"
     )
 
 

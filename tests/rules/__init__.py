@@ -1,1 +1,3 @@
-"""Every rule of core against every store: a real store plays random scripts, and core says what must come out."""
+"""Every rule of core against every store: a real store plays random scripts, and core says what
+must come out.
+"""

@@ -12,7 +12,8 @@ from jobq.core.clock import Anchor, steady
 from jobq.stores import open_store
 from jobq.stores.conformance.kit import Desk, FakeClock, fresh_queue
 
-# JQ_EXAMPLES=1000 for a long search that shrinks what it finds; a run in CI is short and the same every time.
+# JQ_EXAMPLES=1000 for a long search that shrinks what it finds; a run in CI is short and the same
+# every time.
 EXAMPLES = int(os.environ.get("JQ_EXAMPLES", "0"))
 
 
@@ -53,6 +54,8 @@ class StoreTime:
         self._anchor: Anchor | None = None
 
     def now(self) -> int:
-        """To be asked with every call of the store, since each of them may be the one that finds the clock set back."""
+        """To be asked with every call of the store, since each of them may be the one that finds
+        the clock set back.
+        """
         self._seen, self._anchor = steady(self._clock.now_ms, self._seen, self._anchor)
         return self._seen

@@ -1,4 +1,6 @@
-"""What a held unique lock means, in every mode and state of its holder, is what core/locks.py says."""
+"""What a held unique lock means, in every mode and state of its holder, is what
+core/locks.py says.
+"""
 
 from __future__ import annotations
 

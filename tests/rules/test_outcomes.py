@@ -1,4 +1,6 @@
-"""What an outcome, an expired lease and a command do to a job is what core/outcomes.py and core/commands.py say."""
+"""What an outcome, an expired lease and a command do to a job is what core/outcomes.py and
+core/commands.py say.
+"""
 
 from __future__ import annotations
 

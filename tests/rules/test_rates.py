@@ -1,5 +1,7 @@
-"""Rates: what starts, and when the next may, is what core/limits.py says. Costs above the capacity, ends of windows, limits that
-change and clocks that are set back included."""
+"""Rates: what starts, and when the next may, is what core/limits.py says.
+
+Costs above the capacity, ends of windows, limits that change and clocks that are set back included.
+"""
 
 from __future__ import annotations
 

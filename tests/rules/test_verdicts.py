@@ -1,4 +1,6 @@
-"""Children, dead letters, retention and flows: what the store writes down is what core says, with any text."""
+"""Children, dead letters, retention and flows: what the store writes down is what core says, with
+any text.
+"""
 
 from __future__ import annotations
 

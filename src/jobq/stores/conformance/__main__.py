@@ -8,7 +8,8 @@ from importlib.util import find_spec
 missing = [name for name in ("pytest", "pytest_asyncio", "hypothesis") if find_spec(name) is None]
 if missing:
     sys.exit(
-        f"the conformance suite needs {', '.join(missing)}, not installed here: pip install 'jobq[conformance]'"
+        f"the conformance suite needs {', '.join(missing)}, which is not installed: "
+        "pip install 'jobq[conformance]'"
     )
 
 from jobq.stores.conformance.runner import main  # noqa: E402 (it imports pytest)

@@ -1,4 +1,7 @@
-"""What must hold of a queue whatever was done to it: the log tells a complete and legal story, and counts agree with states."""
+"""What must be true of a queue after any test.
+
+The log is complete and legal, and counters and records agree with it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ BIRTHS = frozenset({Kind.ACCEPTED, Kind.RERUN})
 
 
 async def audit(store: Store, queue: QueueName) -> None:
-    """Bring upkeep to its end, then compare the log, the records and the counters of a queue."""
+    """Finish the upkeep, then compare the log, the records and the counters of a queue."""
     while await store.tick(limit=500) == 500:
         pass
     events = await read_log(store, queue)
@@ -37,27 +40,35 @@ def stories_of(events: list[EventRecord]) -> dict[str, list[EventRecord]]:
     assert len(ids) == len(set(ids)), "event ids repeat"
     stories: dict[str, list[EventRecord]] = defaultdict(list)
     for event in events:
-        if isinstance(event.kind, Kind):  # neither a gap nor something done to the queue
+        if isinstance(event.kind, Kind):  # neither a gap nor an operation on the queue
             stories[event.job].append(event)
     return dict(stories)
 
 
 def check_numbers(events: list[EventRecord]) -> None:
-    """Every shard numbers its events from 1 without gaps. A `gap` has the number of the last event that was dropped."""
+    """Every shard numbers its events from 1 without gaps.
+
+    A `gap` has the number of the last event that was dropped.
+    """
     last: dict[int, int] = defaultdict(int)
     for event in events:
-        told = f"{event.kind} of {event.job or 'the queue'} has number {event.number} in shard {event.shard}"
+        message = (
+            f"{event.kind} of {event.job or 'the queue'} has number {event.number} "
+            f"in shard {event.shard}"
+        )
         assert event.kind == "gap" or event.number == last[event.shard] + 1, (
-            f"{told}, after {last[event.shard]}"
+            f"{message}, after {last[event.shard]}"
         )
         last[event.shard] = event.number
         if isinstance(event.kind, QueueKind):
-            assert event.shard == 0, told
-            assert (event.job, event.state, event.previous) == ("", None, None), told
+            assert event.shard == 0, message
+            assert (event.job, event.state, event.previous) == ("", None, None), message
 
 
 def check_story(story: list[EventRecord]) -> None:
-    """A job's events follow each other legally, count right, and end each life at most once."""
+    """The events of a job follow each other legally, count correctly, and end each life at most
+    once.
+    """
     first = story[0]
     assert first.kind is Kind.ACCEPTED, f"{first.job} begins with {first.kind}"
     for event in story:
@@ -67,48 +78,49 @@ def check_story(story: list[EventRecord]) -> None:
 
 
 def check_event(event: EventRecord) -> None:
-    """One event, by itself."""
-    told = f"{event.job}: {event.kind} {event.previous} → {event.state}"
-    assert isinstance(event.kind, Kind), told
-    assert event.state is not None, told
-    assert legal(event.kind, event.previous, event.state), f"illegal: {told}"
-    assert event.name, told
-    assert event.created_ms <= event.at_ms, told
+    """Check one event by itself."""
+    message = f"{event.job}: {event.kind} {event.previous} → {event.state}"
+    assert isinstance(event.kind, Kind), message
+    assert event.state is not None, message
+    assert legal(event.kind, event.previous, event.state), f"illegal: {message}"
+    assert event.name, message
+    assert event.created_ms <= event.at_ms, message
     if event.state is State.ACTIVE:
-        assert event.attempt >= 1, told
-        assert event.worker is not None, told
-        assert event.started_ms == event.at_ms, told
+        assert event.attempt >= 1, message
+        assert event.worker is not None, message
+        assert event.started_ms == event.at_ms, message
     if event.state in ENDED:
-        assert event.finished_ms == event.at_ms, told
+        assert event.finished_ms == event.at_ms, message
     else:
-        assert event.finished_ms is None, told
+        assert event.finished_ms is None, message
     if event.kind is Kind.FAILED or event.kind is Kind.CANCELLED:
-        assert event.reason, told
+        assert event.reason, message
     if event.state is State.DELAYED:
-        assert event.due_ms is not None, told
-        # One that is due and not yet promoted may still be given new arguments or another priority.
-        assert event.due_ms >= event.at_ms or event.kind is Kind.CHANGED, told
+        assert event.due_ms is not None, message
+        # A job that is due and not yet promoted may still get new arguments or another priority.
+        assert event.due_ms >= event.at_ms or event.kind is Kind.CHANGED, message
 
 
 def check_step(before: EventRecord, event: EventRecord) -> None:
-    """One event after another of the same job."""
-    told = f"{event.job}: {before.kind} → {before.state}, then {event.kind} {event.previous} → {event.state}"
-    assert event.at_ms >= before.at_ms, told
-    if (
-        event.kind is Kind.ACCEPTED
-    ):  # the id was free: its record had ended, and was cancelled or gone
-        assert before.state in ENDED, told
+    """Check one event of a job against the event before it."""
+    message = (
+        f"{event.job}: {before.kind} → {before.state}, "
+        f"then {event.kind} {event.previous} → {event.state}"
+    )
+    assert event.at_ms >= before.at_ms, message
+    if event.kind is Kind.ACCEPTED:  # the id was free: its job was cancelled, or its record gone
+        assert before.state in ENDED, message
         return
-    assert event.previous is before.state, told
+    assert event.previous is before.state, message
     assert (event.created_ms, event.name, event.key) == (
         before.created_ms,
         before.name,
         before.key,
-    ), told
-    assert event.life == before.life + (event.kind is Kind.RERUN), told
-    assert event.attempt == before.attempt + (event.kind is Kind.STARTED), told
+    ), message
+    assert event.life == before.life + (event.kind is Kind.RERUN), message
+    assert event.attempt == before.attempt + (event.kind is Kind.STARTED), message
     if event.kind is Kind.RERUN:
-        assert event.failures == event.stalls == 0, told
+        assert event.failures == event.stalls == 0, message
         return
     ran_badly = event.kind is Kind.RETRIED or (
         event.kind is Kind.FAILED and event.previous is State.ACTIVE
@@ -117,12 +129,12 @@ def check_step(before: EventRecord, event: EventRecord) -> None:
         event.kind is Kind.FAILED and event.reason == "stalled"
     )
     if event.kind is not Kind.CANCELLED:  # a run that was asked to stop may have failed or stalled
-        assert event.failures == before.failures + (ran_badly and not stalled), told
-        assert event.stalls == before.stalls + stalled, told
+        assert event.failures == before.failures + (ran_badly and not stalled), message
+        assert event.stalls == before.stalls + stalled, message
 
 
 def check_record(record: JobRecord | None, last: EventRecord) -> None:
-    """The record says what the job's last event says; only an ended one may be gone."""
+    """The record agrees with the job's last event. Only the record of an ended job may be gone."""
     if record is None:
         assert last.state in ENDED, f"{last.job} was {last.state} and is lost"
         return
@@ -136,7 +148,7 @@ def check_record(record: JobRecord | None, last: EventRecord) -> None:
         record.key,
         record.created_ms,
     )
-    told = (
+    expected = (
         last.state,
         last.life,
         last.attempt,
@@ -146,11 +158,11 @@ def check_record(record: JobRecord | None, last: EventRecord) -> None:
         last.key,
         last.created_ms,
     )
-    assert seen == told, f"{record.id}: the record says {seen}, its last event {told}"
+    assert seen == expected, f"{record.id}: the record has {seen}, its last event {expected}"
 
 
 async def check_counts(store: Store, queue: QueueName, records: dict[str, JobRecord]) -> None:
-    """The counters agree with the records, in sum and one by one, and with what `get` says."""
+    """The counters agree with the records, and so does `get`."""
     counts = {state: n for state, n in (await store.count(queue)).items() if n}
     assert counts == tally(list(records.values())), (
         f"counters {counts}, records {tally(list(records.values()))}"

@@ -20,7 +20,7 @@ async def rebound(q: Desk, n: int | None) -> None:
 
 
 def took(results: list[PutResult]) -> str:
-    """What became of each: a job of its own, a duplicate, or refused (full)."""
+    """What happened to each spec: j for a new job, d for a duplicate, F for refused (full)."""
     return "".join("F" if r.full is not None else "d" if r.duplicate else "j" for r in results)
 
 

@@ -1,4 +1,4 @@
-"""Which stores the suite runs on, and a fresh desk in front of one for every test."""
+"""Which stores the suite runs on, and the fixtures: a fresh queue of one of them for every test."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from jobq.stores.conformance.places import PLACES, Fresh, Opening, Unavailable
 from jobq.stores.conformance.roles import ROLES, Partial, lacking, needed, roles_of
 
 AUDITED = frozenset({"events", "reads", "upkeep"})
-"""Roles it takes to compare what a test left behind."""
+"""The roles that a store needs for the audit after each test."""
 
 
 def chosen(config: pytest.Config) -> list[str]:
-    """The stores asked for by --store or JQ_TEST_STORES; all that are known if none was."""
+    """The stores named by --store or JQ_TEST_STORES, or else all that are registered."""
     named = config.getoption("--store") or [
         n for n in os.environ.get("JQ_TEST_STORES", "").split(",") if n
     ]
     for name in named:
         if name not in PLACES:
             raise pytest.UsageError(
-                f"the conformance suite knows no store {name!r}; it knows {', '.join(sorted(PLACES))}"
+                f"--store {name}: no such store is registered; use {', '.join(sorted(PLACES))}"
             )
     return named or sorted(PLACES)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A misspelt store is refused once, before anything is collected."""
+    """Refuse a misspelt store once, before tests are collected."""
     config.addinivalue_line(
         "markers", "needs(*roles): what a store must be able to do for this test (see roles.py)"
     )
@@ -42,14 +42,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test that stands in front of a store runs once per store."""
+    """Run every test that uses a store once per store."""
     if "store_name" in metafunc.fixturenames:
         metafunc.parametrize("store_name", chosen(metafunc.config), scope="session")
 
 
 @pytest.fixture(scope="session")
 def fresh_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Fresh]]:
-    """Starts what a store needs when its first test comes, and stops it at the end of the session."""
+    """Starts what a store needs before its first test, and stops it at the end of the session."""
     started: dict[str, Fresh | str] = {}
     with ExitStack() as stack:
 
@@ -75,7 +75,7 @@ def _tmp(factory: pytest.TempPathFactory, name: str) -> Path:
 
 @pytest.fixture
 def opening(fresh_places: Callable[[str], Fresh], store_name: str) -> Opening:
-    """A fresh place that any number of handles can be opened on."""
+    """Opens any number of handles on one fresh place."""
     return fresh_places(store_name)()
 
 
@@ -87,7 +87,7 @@ def roles(opening: Opening, clock: FakeClock) -> frozenset[str]:
 
 @pytest.fixture(autouse=True)
 def _able(request: pytest.FixtureRequest) -> None:
-    """A test for roles that the store lacks is not run."""
+    """Skip a test that needs roles the store lacks."""
     if "store_name" in request.fixturenames:
         missing = needed(request.node) - request.getfixturevalue("roles")
         if missing:
@@ -100,7 +100,7 @@ def _able(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """The store's clock; only the test moves it."""
+    """The store's clock. Only the test moves it."""
     return FakeClock()
 
 
@@ -127,7 +127,7 @@ def _guarded(store: Store, roles: frozenset[str]) -> Store:
 
 @pytest.fixture
 async def q(store: Store, clock: FakeClock, roles: frozenset[str]) -> AsyncIterator[Desk]:
-    """A desk at a fresh queue. Whatever a test does there, its events and counts must add up in the end."""
+    """A fresh queue. After the test, its events and counts must add up."""
     desk = Desk(store, fresh_queue(), clock)
     yield desk
     if roles >= AUDITED:

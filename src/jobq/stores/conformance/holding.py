@@ -13,7 +13,7 @@ async def put_keyed(q: Desk, n: int = 2, keys: str = "ab") -> None:
 
 
 async def held(q: Desk) -> tuple[int | None, dict[str, int]]:
-    """How long the queue and its keys are held yet."""
+    """For how much longer the queue and its keys are held, in ms."""
     found, now = await q.store.holds(q.queue), q.clock()
     until = (await q.store.stats(q.queue)).held_until_ms
     assert until == found.until_ms
@@ -23,6 +23,6 @@ async def held(q: Desk) -> tuple[int | None, dict[str, int]]:
 
 
 async def hold_events(q: Desk) -> list[tuple[str, str | None, str | None]]:
-    """What the log says of holds."""
+    """The events about holds: kind, reason, actor."""
     kinds = (QueueKind.HELD, QueueKind.RELEASED_HOLD)
     return [(str(e.kind), e.reason, e.actor) for e in await q.events() if e.kind in kinds]

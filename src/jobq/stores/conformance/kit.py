@@ -1,4 +1,4 @@
-"""What the tests are written with: a clock they move, and a desk that speaks the Store contract in few words."""
+"""The vocabulary of the tests: a clock that they move, outcomes, and a desk with short calls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _calls = count(1)
 
 
 class FakeClock:
-    """Milliseconds that pass only when told to."""
+    """A clock that moves only when the test says so."""
 
     def __init__(self, now_ms: int = BEGINNING) -> None:
         self.now_ms = now_ms
@@ -61,7 +61,7 @@ class FakeClock:
 
 
 def fresh_queue() -> QueueName:
-    """A queue of a tenant that nobody else has."""
+    """A queue of a tenant that no other test uses."""
     return QueueName(f"t{uuid4().hex[:12]}", "work")
 
 
@@ -79,7 +79,7 @@ def failure(lease: Lease, message: str = "boom", reason: Reason = "error") -> Fa
 
 
 def ref(lease: Lease) -> LeaseRef:
-    """Which lease."""
+    """The reference of a lease."""
     return LeaseRef(lease.queue, lease.id, lease.token)
 
 
@@ -141,7 +141,7 @@ def block(
 
 
 class Desk:
-    """One queue, seen through one handle. Workers are named by strings; `w1` if none is."""
+    """One queue, seen through one handle. Workers are named by strings; the default is `w1`."""
 
     def __init__(
         self,
@@ -175,12 +175,12 @@ class Desk:
         return Edge(self.key(id), data)
 
     def spec(self, id: str, **options: object) -> JobSpec:
-        """A job, plain where nothing else is asked for."""
+        """A job with defaults for everything that is not given."""
         fields: dict[str, object] = {"name": "task", "payload": b"[[],{}]", **options}
         return JobSpec(queue=self.queue, id=id, **fields)  # type: ignore[arg-type]
 
     async def put(self, *ids: str, **options: object) -> list[PutResult]:
-        """Jobs of these ids, in one call."""
+        """Put jobs with these ids in one call."""
         return await self.store.put([self.spec(id, **options) for id in ids])
 
     async def put_one(self, id: str, **options: object) -> PutResult:
@@ -206,42 +206,43 @@ class Desk:
         call: str | None = None,
         then: Claim | None = None,
     ) -> Settled:
-        """settle, under a call of its own unless one is given.
+        """`settle` under a new call name, unless one is given.
 
-        Workers of all tests have the same names, and the store may remember the calls of an earlier test: the tenant, which
-        no other test has, is a part of the call's name."""
+        Workers of all tests have the same names, and the store may remember calls of an earlier
+        test. The call's name contains the tenant, which no other test has.
+        """
         name = f"{self.queue.tenant}-{call or f'c{next(_calls)}'}"
         return await self.store.settle(outcomes, worker=worker, call=name, then=then)
 
     async def settle(self, *outcomes: AnyOutcome, worker: str = "w1") -> None:
-        """All of these are expected to apply."""
+        """Settle these outcomes. All of them must apply."""
         settled = await self.exchange(*outcomes, worker=worker)
         assert settled.stale == ()
 
     async def claim(self, n: int = 1, *, worker: str = "w1", lease_ms: int = LEASE) -> list[Lease]:
-        """Up to `n` jobs."""
+        """Claim up to `n` jobs."""
         settled = await self.exchange(worker=worker, then=self.claiming(n, lease_ms=lease_ms))
         return list(settled.leases)
 
     async def take(self, worker: str = "w1", *, lease_ms: int = LEASE) -> Lease:
-        """The next job; there is one."""
+        """Claim the next job. There must be one."""
         leases = await self.claim(1, worker=worker, lease_ms=lease_ms)
         assert len(leases) == 1, "there was nothing to claim"
         return leases[0]
 
-    async def line(self, n: int = 100, *, worker: str = "w1") -> list[str]:
-        """The ids that can be claimed now, in the order they come (they are active afterwards)."""
+    async def claim_ids(self, n: int = 100, *, worker: str = "w1") -> list[str]:
+        """Claim all jobs that can be claimed now, and return their ids in order."""
         return [lease.id for lease in await self.claim(n, worker=worker)]
 
     async def run(self, id: str, **options: object) -> None:
-        """Put, claim and complete a job that is alone in line."""
+        """Put, claim and complete a job. No other job may be waiting."""
         await self.put_one(id, **options)
         lease = await self.take()
         assert lease.id == id
         await self.settle(complete(lease))
 
     async def tick(self) -> int:
-        """Upkeep until there is no more to do."""
+        """Run upkeep until there is no more to do."""
         steps = 0
         while True:
             step = await self.store.tick(limit=500)
@@ -274,20 +275,20 @@ class Desk:
         return (await self.get(id)).state
 
     async def states(self, *ids: str) -> list[str | None]:
-        """The states of jobs as words; None for one that is gone."""
+        """The states of jobs as words; None for a job that does not exist."""
         records = await self.store.get([self.key(id) for id in ids])
         return [None if r is None else r.state.value for r in records]
 
     async def counts(self) -> dict[str, int]:
-        """States that have jobs, as words."""
+        """The states that have jobs, as words, with their numbers."""
         return {state.value: n for state, n in (await self.store.count(self.queue)).items() if n}
 
     async def events(self, id: str | None = None) -> list[EventRecord]:
-        """Everything the log holds, or what it holds of one job."""
+        """All events in the log, or those of one job."""
         return [e for e in await read_log(self.store, self.queue) if id is None or e.job == id]
 
     async def kinds(self, id: str) -> list[str]:
-        """A job's story."""
+        """The kinds of a job's events, in order."""
         return [str(e.kind) for e in await self.events(id)]
 
     async def last_event(self, id: str) -> EventRecord:
@@ -318,7 +319,7 @@ async def read_log(
 async def read_all(
     store: Store, queue: QueueName, state: State | None = None, limit: int = 50
 ) -> list[JobRecord]:
-    """Every record a listing shows."""
+    """Every record that a listing shows."""
     records: list[JobRecord] = []
     cursor: str | None = None
     while True:

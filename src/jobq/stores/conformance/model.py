@@ -1,4 +1,7 @@
-"""A small model of a plain queue: what a store must show after any history. It knows no storage, only the rules."""
+"""A small model of a plain queue: what a store must show after any history.
+
+It has only the rules, no storage.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,17 @@ from jobq.core.records import (
 from jobq.core.stalls import is_last_chance
 from jobq.core.states import ENDED, PENDING, State
 
-# Odd numbers of milliseconds, where everything else is a multiple of ten: no history ever meets these to the millisecond.
+# Odd numbers of milliseconds, where everything else is a multiple of ten: no history ever meets
+# these to the millisecond.
 RETENTION = 50_003
 TTL = 7_003
 LEASES = (4_007, 30_009)
 
 Place = tuple[int, int]
-"""A place in line. Jobs promoted by one pass with one due time share theirs: any order among them is right."""
+"""A place in the order of waiting jobs.
+
+Jobs that one pass promotes with the same due time share a place: any order among them is right.
+"""
 
 
 @dataclass
@@ -57,21 +64,21 @@ class ModelJob:
     run: ModelRun | None = None
 
     def end(self, state: State, now_ms: int) -> None:
-        """It is over."""
+        """End the job in this state."""
         self.state, self.finished_ms = state, now_ms
         self.leave()
 
     def leave(self) -> None:
-        """It runs no more."""
+        """End the run."""
         self.token = self.run = None
 
     @property
     def last_chance(self) -> bool:
-        """Whether its next stall fails it, so that it is claimed alone."""
+        """Whether its next stall fails the job, so that it is claimed alone."""
         return is_last_chance(self.stalls, self.max_stalls)
 
     def past_ttl(self, now_ms: int) -> bool:
-        """Whether it should have started by now."""
+        """Whether its ttl has passed before its first start."""
         return (
             self.state is State.WAITING
             and self.ttl_ms is not None
@@ -80,7 +87,7 @@ class ModelJob:
         )
 
     def gone(self, now_ms: int) -> bool:
-        """Whether retention has passed over it."""
+        """Whether its retention has passed."""
         return self.finished_ms is not None and now_ms > self.finished_ms + RETENTION
 
 
@@ -93,11 +100,11 @@ class Model:
     _places: count[int] = field(default_factory=lambda: count(1))
 
     def back(self) -> Place:
-        """Behind everyone."""
+        """The place behind all jobs."""
         return (next(self._places), 0)
 
     def alive(self, id: str, now_ms: int) -> ModelJob | None:
-        """The job, if its record is still there."""
+        """The job, if its record exists."""
         job = self.jobs.get(id)
         return None if job is None or job.gone(now_ms) else job
 
@@ -166,7 +173,9 @@ class Model:
         job.leave()
 
     def repair(self, now_ms: int) -> None:
-        """What a claim or a tick does first: expired leases back to their places, due jobs to the back."""
+        """What a claim or a tick does first: expired leases return to their places, due jobs go to
+        the back.
+        """
         for job in self.jobs.values():
             if job.run is not None and job.run.expires_ms < now_ms:
                 self._stall(job, now_ms)
@@ -200,7 +209,7 @@ class Model:
                 job.end(State.FAILED, now_ms)
 
     def claimable(self, now_ms: int) -> list[ModelJob]:
-        """Those in line, the next one first."""
+        """The waiting jobs, the next one first."""
         if self.paused:
             return []
         line = [
@@ -209,7 +218,10 @@ class Model:
         return sorted(line, key=lambda j: (-j.priority, j.place))
 
     def held_back(self, now_ms: int) -> bool:
-        """Whether the next in line (or one that shares its place) is on its last chance: a claim ends before it."""
+        """Whether the next job, or one that shares its place, is on its last chance.
+
+        A claim ends before such a job.
+        """
         line = self.claimable(now_ms)
         return any(
             j.last_chance
@@ -218,7 +230,7 @@ class Model:
         )
 
     def start(self, job: ModelJob, token: str, worker: str, expires_ms: int) -> None:
-        """It was claimed."""
+        """Start a claimed job."""
         job.state, job.token, job.run = State.ACTIVE, token, ModelRun(worker, expires_ms)
         job.attempt += 1
 
@@ -267,9 +279,7 @@ class Model:
 
     def reprioritise(self, id: str, priority: int, now_ms: int) -> bool:
         job = self.alive(id, now_ms)
-        if (
-            job is None or job.state not in PENDING or job.attempt
-        ):  # only jobs that have never started
+        if job is None or job.state not in PENDING or job.attempt:  # it has started
             return False
         job.priority, job.place = priority, self.back()
         return True

@@ -4,10 +4,11 @@ Register each store with `@place("name")` on a generator that is entered once pe
 
     @place("valkey")
     def valkey(tmp: Path) -> Iterator[Fresh]:
-        with running_server(tmp) as url:       # raise Unavailable("apt install …") if there is none
-            yield lambda: at(url)              # called for each test; must be empty and shared with no other test
+        with running_server(tmp) as url:  # raise Unavailable("apt install …") if there is none
+            yield lambda: at(url)         # called for each test; must be empty and not shared
 
-`Fresh` answers an `Opening`: called with a clock it gives a handle, called again another handle on the same place.
+`Fresh` returns an `Opening`. Called with a clock, that returns a handle; called again, another
+handle on the same place.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PLACES: dict[str, Place] = {}
 
 
 class Unavailable(Exception):
-    """This store cannot run here; the message says what to install."""
+    """The store cannot run on this machine. The message says what to install."""
 
 
 def place(name: str) -> Callable[[Place], Place]:
@@ -40,5 +41,5 @@ def place(name: str) -> Callable[[Place], Place]:
 
 
 def at(url: str) -> Opening:
-    """Handles on the store at `url`."""
+    """Opens handles on the store at `url`."""
     return lambda clock: open_store(url, clock=clock)

@@ -1,7 +1,8 @@
-"""What a store can do, in parts: a role is a few methods, or a feature of jobs, or both.
+"""What a store can do. A role is a few methods, a feature of jobs, or both.
 
-A test module declares what it is about: `pytestmark = needs("schedules")`. One that declares nothing needs every role. A test
-that calls a method of a role the store lacks ends there, as not run.
+A test module declares the roles it needs: `pytestmark = needs("schedules")`. A module that declares
+nothing needs every role. A test that calls a method of a role that the store lacks is skipped at
+that call.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     "presence": ("beat", "retire", "workers", "ask_worker", "lead"),
     "events": ("read_events", "ack_events", "readers", "remove_reader"),
     "pipelined": ("lanes", "prepare", "expect"),
-    # Features of jobs, which no method shows: a store that leaves one out has a `roles` attribute without it.
+    # Features of jobs, which no method shows: a store that leaves one out has a `roles` attribute
+    # without it.
     "priorities": (),
     "delays": (),
     "unique": (),
@@ -35,13 +37,13 @@ ROLES: dict[str, tuple[str, ...]] = {
     "dead_letters": (),
     "meta": (),
 }
-"""Every role, and the methods it takes."""
+"""Every role, and the methods it needs."""
 
 _ROLE_OF = {method: role for role, methods in ROLES.items() for method in methods}
 
 
 def needs(*roles: str) -> pytest.MarkDecorator:
-    """Marks tests that need these roles, besides `jobs`, which every store has."""
+    """Mark tests that need these roles. Every store has `jobs`."""
     unknown = set(roles) - ROLES.keys()
     if unknown:
         raise ValueError(f"there is no role {min(unknown)!r}; there are {', '.join(ROLES)}")
@@ -49,7 +51,7 @@ def needs(*roles: str) -> pytest.MarkDecorator:
 
 
 def roles_of(store: object) -> frozenset[str]:
-    """The roles a store has: those its `roles` attribute names, or else all whose methods it has."""
+    """The roles of a store: those its `roles` attribute names, or else all whose methods it has."""
     complete = {
         role for role, methods in ROLES.items() if all(hasattr(store, method) for method in methods)
     }
@@ -59,7 +61,8 @@ def roles_of(store: object) -> frozenset[str]:
     unknown = set(declared) - ROLES.keys()
     if unknown:
         raise ValueError(
-            f"{type(store).__name__}.roles names {min(unknown)!r}, which is no role; there are {', '.join(ROLES)}"
+            f"{type(store).__name__}.roles names {min(unknown)!r}, which is no role; "
+            f"there are {', '.join(ROLES)}"
         )
     missing = set(declared) - complete
     if missing:
@@ -70,7 +73,7 @@ def roles_of(store: object) -> frozenset[str]:
 
 
 def needed(item: pytest.Item) -> frozenset[str]:
-    """The roles a test declares; every role if it declares none."""
+    """The roles that a test declares, or every role if it declares none."""
     marks: Iterable[pytest.Mark] = list(item.iter_markers("needs"))
     return (
         frozenset({"jobs", *(role for mark in marks for role in mark.args)})
@@ -80,7 +83,10 @@ def needed(item: pytest.Item) -> frozenset[str]:
 
 
 class Partial:
-    """A store that lacks roles. A test that calls a method of one of them is skipped there and then."""
+    """A store that lacks roles.
+
+    A test that calls a method of such a role is skipped at that call.
+    """
 
     def __init__(self, store: Any, roles: frozenset[str]) -> None:
         self._store = store
@@ -94,5 +100,5 @@ class Partial:
 
 
 def lacking(roles: Iterable[str]) -> str:
-    """Why a test is not run. The runner's summary counts these."""
+    """The reason why a test was skipped. The runner's summary counts these."""
     return f"the store lacks {', '.join(sorted(roles))}"

@@ -1,8 +1,9 @@
-"""Runs the suite on one store, wherever it comes from, and says which roles the store has.
+"""Runs the suite on one store and reports which roles the store has.
 
-Each test uses tenants of its own, so jobs of others do not disturb it. But the tests have a clock of their own, which begins in
-2023, and the time of a store never goes back: run the suite on a store that nobody else uses (a new file, a new `?prefix=`), or
-give a function that empties it: `--empty package.module:function`, called with the URL before each test.
+Each test uses its own tenants, so other jobs do not disturb it. But the clock of the tests begins
+in 2023, and the time of a store never goes back. So run the suite on a store that nobody else uses
+(a new file, a new `?prefix=`), or name a function that empties it, which is called with the URL
+before each test: `--empty package.module:function`.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ _HERE = Path(__file__).parent
 _NAME = "store"
 _USAGE = 2
 _SETTINGS = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
-"""Instead of whatever settings the current folder has."""
+"""Used instead of any settings in the current folder."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the suite; 0 if every test of the store's roles passes, 1 if one fails, 2 if the store cannot be opened."""
+    """Run the suite and return the exit code.
+
+    0 if every test of the store's roles passes, 1 if one fails, 2 if the store cannot be opened.
+    """
     options, rest = _options().parse_known_args(arguments)
     try:
         roles = roles_of(open_store(options.url))
@@ -65,7 +69,8 @@ def main(arguments: Sequence[str]) -> int:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m jobq.stores.conformance",
-        description="Hold a store to the contract of jobq.stores.base. Other arguments are passed on to pytest.",
+        description="Test a store against the contract of jobq.stores.base. "
+        "Other arguments are passed on to pytest.",
     )
     parser.add_argument("url", help="URL of the store, as open_store takes it")
     parser.add_argument(
@@ -76,12 +81,12 @@ def _options() -> argparse.ArgumentParser:
     return parser
 
 
-def _hook(named: str | None) -> Callable[[str], object]:
-    if named is None:
+def _hook(path: str | None) -> Callable[[str], object]:
+    if path is None:
         return lambda url: None
-    module, colon, function = named.partition(":")
+    module, colon, function = path.partition(":")
     if not colon:
-        raise ValueError(f"--empty {named}: write it as package.module:function")
+        raise ValueError(f"--empty {path}: write it as package.module:function")
     found: Callable[[str], object] = getattr(import_module(module), function)
     return found
 
@@ -97,7 +102,7 @@ def _register(url: str, empty: Callable[[str], object]) -> None:
 
 
 class _Report:
-    """What the run says besides what pytest does: the roles, and what was not run for want of one."""
+    """Reports the roles of the store, and which tests were skipped because it lacks one."""
 
     def __init__(self, roles: frozenset[str]) -> None:
         self._has = [role for role in ROLES if role in roles]

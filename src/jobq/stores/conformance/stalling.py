@@ -24,7 +24,7 @@ async def claimed(q: Desk, n: int = 100) -> list[tuple[str, bool]]:
 
 
 async def settle_next(q: Desk, n: int = 100) -> list[str]:
-    """Claim and complete; the ids that came together."""
+    """Claim and complete jobs, and return the ids that came together."""
     leases = await q.claim(n)
     await q.settle(*(complete(lease) for lease in leases))
     return [lease.id for lease in leases]

@@ -1,4 +1,6 @@
-"""What every store does, whatever else it can do: keep jobs, hand each to one worker, and record how it ended."""
+"""What every store does, whatever else it can do: keep jobs, hand each to one worker, and record
+how it ended.
+"""
 
 from __future__ import annotations
 
@@ -46,23 +48,23 @@ async def test_an_id_that_is_stored_is_a_duplicate_and_changes_nothing(q: Desk) 
     assert (again.duplicate, other.duplicate) == (True, False)
     assert again.found is not None
     assert again.found.payload == (await q.get("a")).payload == b"first"
-    assert await q.line() == ["a", "b"]
+    assert await q.claim_ids() == ["a", "b"]
 
 
 async def test_an_id_is_a_duplicate_only_in_its_own_queue(q: Desk) -> None:
     beside = q.beside("other")
     await q.put("a")
     assert not (await beside.put_one("a")).duplicate
-    assert await q.line() == ["a"]
-    assert await beside.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
+    assert await beside.claim_ids() == ["a"]
 
 
 async def test_jobs_are_claimed_in_the_order_they_came(q: Desk) -> None:
     await q.put("a", "b")
     await q.put("c")
     assert [lease.id for lease in await q.claim(2)] == ["a", "b"]
-    assert await q.line(worker="w2") == ["c"]
-    assert await q.line() == []
+    assert await q.claim_ids(worker="w2") == ["c"]
+    assert await q.claim_ids() == []
 
 
 async def test_a_claim_of_several_queues_takes_from_each(q: Desk) -> None:
@@ -110,7 +112,7 @@ async def test_a_completed_job_has_its_result(q: Desk) -> None:
         q.clock.now_ms,
     )
     assert (second.state, second.result) == (State.COMPLETED, None)
-    assert await q.line() == []
+    assert await q.claim_ids() == []
 
 
 async def test_a_failed_job_says_why(q: Desk) -> None:
@@ -123,7 +125,7 @@ async def test_a_failed_job_says_why(q: Desk) -> None:
         1,
         "no such order",
     )
-    assert await q.line() == []
+    assert await q.claim_ids() == []
 
 
 async def test_a_retry_without_delay_goes_to_the_back(q: Desk) -> None:
@@ -170,13 +172,13 @@ async def test_a_repeated_call_answers_as_the_first_and_does_nothing(q: Desk) ->
     again = await q.exchange(complete(a), call="x", then=q.claiming(1))
     assert [lease.id for lease in first.leases] == ["b"]
     assert (again.stale, again.leases) == ((), first.leases)
-    assert await q.line(worker="w2") == ["c"]
+    assert await q.claim_ids(worker="w2") == ["c"]
 
 
 async def test_what_one_handle_stores_another_finds(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice
     await first.put("a")
     lease = await second.take()
-    assert await first.line() == []
+    assert await first.claim_ids() == []
     await first.settle(complete(lease, b"1"))
     assert (await second.get("a")).result == b"1"

@@ -36,7 +36,7 @@ async def test_a_waiting_job_is_cancelled_at_once(q: Desk) -> None:
         "cancelled",
         q.clock.now_ms,
     )
-    assert await q.line() == ["b"]
+    assert await q.claim_ids() == ["b"]
     event = await q.last_event("a")
     assert (event.kind, event.previous, event.reason) == ("cancelled", State.WAITING, "cancelled")
 

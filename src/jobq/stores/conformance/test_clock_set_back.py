@@ -1,4 +1,7 @@
-"""The clock is set back by an hour. Nothing that takes a time is late by more than that time, and nothing is early."""
+"""The clock is set back by an hour.
+
+Nothing that takes a time is late by more than that time, and nothing is early.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,9 @@ async def set_back(q: Desk, ms: int = HOUR) -> None:
 async def next_after(q: Desk, ms: int) -> str:
     """The job that can be claimed within `ms`, and not before the last step of it."""
     q.clock.advance(ms - STEP)
-    assert await q.line(1, worker="w9") == []
+    assert await q.claim_ids(1, worker="w9") == []
     q.clock.advance(STEP)
-    (id,) = await q.line(1, worker="w9")
+    (id,) = await q.claim_ids(1, worker="w9")
     return id
 
 
@@ -53,9 +56,9 @@ async def test_a_lost_lease_is_late_by_one_lease_at_most_if_nobody_looked_meanwh
     await q.put("a")
     await q.take()
     q.clock.advance(-HOUR + LEASE)
-    assert await q.line(worker="w2") == []
+    assert await q.claim_ids(worker="w2") == []
     q.clock.advance(LEASE)
-    assert await q.line(worker="w2") == ["a"]
+    assert await q.claim_ids(worker="w2") == ["a"]
 
 
 async def test_a_lease_that_is_renewed_is_not_lost(q: Desk) -> None:
@@ -112,7 +115,7 @@ async def test_a_rate_opens_again(q: Desk, rate: Window | Tokens, of: str) -> No
     limits = Limits(rate=rate) if of == "queue" else Limits(key_rate=rate, key_limit=9)
     await q.store.declare(q.queue, QueueConfig(limits=limits))
     await q.put("a", "b", **({} if of == "queue" else {"key": "k"}))
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
     await set_back(q)
     assert await next_after(q, 10 * SECOND) == "b"
 
@@ -177,11 +180,11 @@ async def test_a_clock_that_is_corrected_by_a_little_stands_still(q: Desk) -> No
     q.clock.advance(-500)
     await q.put("b")
     assert (await q.get("b")).created_ms == q.clock.now_ms + 500
-    assert await q.line() == ["b"]
+    assert await q.claim_ids() == ["b"]
     q.clock.advance(20 * SECOND)
-    assert await q.line(worker="w2") == []
+    assert await q.claim_ids(worker="w2") == []
     q.clock.advance(500)
-    assert await q.line(worker="w2") == ["a"]
+    assert await q.claim_ids(worker="w2") == ["a"]
 
 
 # ── times of day are the clock's ──────────────────────────────────────────────────────────────────
@@ -196,11 +199,11 @@ async def test_a_job_for_a_time_of_day_is_not_early(q: Desk, put: str) -> None:
     if put == "after":
         await q.put_one("a", at_ms=noon)
     for _ in range(14):
-        assert await q.line(worker="w2") == []
+        assert await q.claim_ids(worker="w2") == []
         q.clock.advance(5 * MINUTE)
     assert q.clock.now_ms == noon
     q.clock.advance(HOUR)
-    assert await q.line(worker="w2") == ["a"]
+    assert await q.claim_ids(worker="w2") == ["a"]
 
 
 async def test_a_schedule_is_not_early(q: Desk) -> None:

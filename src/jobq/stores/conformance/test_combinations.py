@@ -44,7 +44,7 @@ async def test_rate_limit_and_keyed_fifo_holds_while_limited(q: Desk) -> None:
     await q.put("a1", "a2", "a3", key="a")
     order = []
     for _ in range(3):
-        order += await q.line()
+        order += await q.claim_ids()
         q.clock.advance(10 * SECOND)
     assert order == ["a1", "a2", "a3"]
 
@@ -52,7 +52,7 @@ async def test_rate_limit_and_keyed_fifo_holds_while_limited(q: Desk) -> None:
 async def test_rate_limit_and_ttl_a_job_may_expire_while_limited(q: Desk) -> None:
     await q.store.declare(q.queue, QueueConfig(limits=Limits(rate=Window(limit=1, per_ms=DAY))))
     await q.put("a", "b", ttl_ms=10 * SECOND)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
     q.clock.advance(11 * SECOND)
     await q.tick()
     assert await q.states("b") == ["failed"]
@@ -65,7 +65,7 @@ async def test_queue_limit_and_cancel_an_asked_job_keeps_its_slot_until_it_ends(
     await q.alter(Cancel(job=q.key("a")))
     assert await q.claim() == []
     await q.settle(release(lease))
-    assert await q.line() == ["b"]
+    assert await q.claim_ids() == ["b"]
 
 
 async def test_queue_limit_and_wait_a_blocked_job_frees_its_slot(q: Desk) -> None:
@@ -86,7 +86,7 @@ async def test_queue_limit_and_obliterate_slots_are_free_afterwards(q: Desk) -> 
     await q.store.obliterate(q.queue, force=True)
     await q.store.declare(q.queue, QueueConfig(limits=Limits(limit=1)))
     await q.put("b")
-    assert await q.line() == ["b"]
+    assert await q.claim_ids() == ["b"]
 
 
 async def test_hold_and_cancel_an_asked_job_holds_nothing(q: Desk) -> None:
@@ -104,7 +104,7 @@ async def test_hold_and_pause_end_apart(q: Desk) -> None:
     q.clock.advance(6 * SECOND)
     assert await q.claim() == []
     await q.store.resume(q.queue)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 # ── pause × … ─────────────────────────────────────────────────────────────────────────────────────
@@ -117,7 +117,7 @@ async def test_pause_and_delayed_a_due_job_is_promoted_and_not_claimed(q: Desk) 
     assert await q.claim() == []
     assert await q.state("a") is State.WAITING
     await q.store.resume(q.queue)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_pause_and_flow_a_parent_is_unblocked_and_not_claimed(q: Desk) -> None:
@@ -141,7 +141,7 @@ async def test_keyed_and_flow_a_blocked_parent_does_not_hold_its_key(q: Desk) ->
     await q.settle(complete(leases["a"]))
     assert await q.claim() == []  # the key is taken by b
     await q.settle(complete(leases["b"]))
-    assert await q.line() == ["p"]
+    assert await q.claim_ids() == ["p"]
 
 
 async def test_keyed_and_stall_past_the_last_stall_the_key_goes_on(q: Desk) -> None:
@@ -149,7 +149,7 @@ async def test_keyed_and_stall_past_the_last_stall_the_key_goes_on(q: Desk) -> N
     await q.put_one("a2", key="a")
     await q.take(lease_ms=SECOND)
     q.clock.advance(2 * SECOND)
-    assert await q.line(worker="w2") == ["a2"]
+    assert await q.claim_ids(worker="w2") == ["a2"]
     assert await q.state("a1") is State.FAILED
 
 
@@ -157,7 +157,7 @@ async def test_keyed_and_clear_a_cleared_key_can_be_used_again(q: Desk) -> None:
     await q.put("a1", "a2", key="a")
     await q.store.purge_pending(q.queue)
     await q.put_one("a3", key="a")
-    assert await q.line() == ["a3"]
+    assert await q.claim_ids() == ["a3"]
 
 
 async def test_keyed_and_rerun_a_rerun_stands_behind_its_key(q: Desk) -> None:
@@ -168,7 +168,7 @@ async def test_keyed_and_rerun_a_rerun_stands_behind_its_key(q: Desk) -> None:
     first = await q.take()
     assert first.id == "a2"
     await q.settle(complete(first))
-    assert await q.line() == ["a1"]
+    assert await q.claim_ids() == ["a1"]
 
 
 # ── cancel × dead letters, retention × flow ───────────────────────────────────────────────────────

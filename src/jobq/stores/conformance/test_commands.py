@@ -69,7 +69,7 @@ async def test_a_rerun_stands_at_the_back_of_the_line(q: Desk) -> None:
     await q.run("a")
     await q.put("b")
     await q.alter(Rerun(job=q.key("a")))
-    assert await q.line() == ["b", "a"]
+    assert await q.claim_ids() == ["b", "a"]
 
 
 async def test_a_rerun_repeated_acts_once(q: Desk) -> None:
@@ -119,7 +119,7 @@ async def test_a_promoted_job_is_waiting_now(q: Desk) -> None:
     assert await q.alter(Promote(job=q.key("a")))
     record = await q.get("a")
     assert (record.state, record.due_ms) == (State.WAITING, q.clock.now_ms)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_only_a_delayed_job_can_be_promoted(q: Desk) -> None:
@@ -140,14 +140,14 @@ async def test_a_job_that_has_not_started_gets_a_new_priority(q: Desk) -> None:
     event = await q.last_event("b")
     assert (event.kind, event.previous, event.state) == ("changed", State.WAITING, State.WAITING)
     q.clock.advance(SECOND)
-    assert await q.line() == ["c", "b", "a"]
+    assert await q.claim_ids() == ["c", "b", "a"]
 
 
 async def test_a_lower_priority_moves_a_job_back(q: Desk) -> None:
     await q.put("a", "b", priority=5)
     await q.put("c")
     await q.alter(Reprioritise(job=q.key("a"), priority=0))
-    assert await q.line() == ["b", "c", "a"]
+    assert await q.claim_ids() == ["b", "c", "a"]
 
 
 async def test_a_running_or_ended_job_keeps_its_priority(q: Desk) -> None:
@@ -164,9 +164,9 @@ async def test_a_waiting_job_can_be_put_off(q: Desk) -> None:
     assert await q.alter(Reschedule(job=q.key("a"), delay_ms=5 * SECOND))
     record = await q.get("a")
     assert (record.state, record.due_ms) == (State.DELAYED, q.clock.now_ms + 5 * SECOND)
-    assert await q.line() == ["b"]
+    assert await q.claim_ids() == ["b"]
     q.clock.advance(5 * SECOND)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 @pytest.mark.parametrize("begun", ["waiting", "delayed", "used again"])
@@ -190,7 +190,7 @@ async def test_a_job_that_left_its_place_in_line_runs_once(
         await q.alter(Promote(job=q.key("a")))
         await q.alter(Reprioritise(job=q.key("a"), priority=5))
     assert (await q.take()).id == "a"
-    assert await q.line(worker="w2") == others
+    assert await q.claim_ids(worker="w2") == others
     assert await q.counts() == {"active": 9}
 
 
@@ -201,9 +201,9 @@ async def test_a_delayed_job_gets_another_time(q: Desk) -> None:
     assert await q.alter(Reschedule(job=q.key("b"), at_ms=q.clock.now_ms + DAY))
     assert await q.kinds("a") == ["accepted", "changed"]
     q.clock.advance(2 * SECOND)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
     q.clock.advance(DAY)
-    assert "b" in await q.line()
+    assert "b" in await q.claim_ids()
 
 
 async def test_a_running_or_ended_job_cannot_be_put_off(q: Desk) -> None:
@@ -240,7 +240,7 @@ async def test_new_arguments_do_not_reach_a_running_or_ended_job(q: Desk) -> Non
 async def test_an_update_keeps_the_place_in_line(q: Desk) -> None:
     await q.put("a", "b")
     await q.alter(Update(job=q.key("a"), payload=b"new"))
-    assert await q.line() == ["a", "b"]
+    assert await q.claim_ids() == ["a", "b"]
 
 
 # ── remove ────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,6 @@
-"""Dead letters: failed jobs stay, can be run again or purged, and may be copied to another queue."""
+"""Dead letters: failed jobs stay, can be run again or purged, and may be copied to another
+queue.
+"""
 
 from __future__ import annotations
 

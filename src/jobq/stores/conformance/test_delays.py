@@ -17,7 +17,7 @@ async def test_a_delayed_job_waits_for_its_time(q: Desk) -> None:
     q.clock.advance(5 * SECOND - 1)
     assert await q.claim() == []
     q.clock.advance(1)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
     assert await q.kinds("a") == ["accepted", "promoted", "started"]
 
 
@@ -25,13 +25,13 @@ async def test_a_job_may_name_the_time_itself(q: Desk) -> None:
     await q.put_one("a", at_ms=q.clock.now_ms + HOUR)
     assert await q.state("a") is State.DELAYED
     q.clock.advance(HOUR)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_a_time_in_the_past_is_now(q: Desk) -> None:
     result = await q.put_one("a", at_ms=q.clock.now_ms - DAY)
     assert result.state is State.WAITING
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_the_answer_says_when_the_next_one_is_due(q: Desk) -> None:
@@ -56,14 +56,14 @@ async def test_jobs_due_together_come_by_their_times(q: Desk) -> None:
     for id, delay in [("c", 3), ("a", 1), ("d", 3), ("b", 2)]:
         await q.put_one(id, delay_ms=delay * SECOND)
     q.clock.advance(10 * SECOND)
-    assert await q.line() == ["a", "b", "c", "d"]
+    assert await q.claim_ids() == ["a", "b", "c", "d"]
 
 
 async def test_a_promoted_job_stands_behind_those_that_waited_before_it_was_due(q: Desk) -> None:
     await q.put_one("late", delay_ms=SECOND)
     await q.put("a", "b")
     q.clock.advance(SECOND)
-    assert await q.line() == ["a", "b", "late"]
+    assert await q.claim_ids() == ["a", "b", "late"]
 
 
 async def test_a_promoted_job_stands_before_those_that_came_after(q: Desk) -> None:
@@ -71,21 +71,21 @@ async def test_a_promoted_job_stands_before_those_that_came_after(q: Desk) -> No
     q.clock.advance(SECOND)
     await q.tick()
     await q.put("a")
-    assert await q.line() == ["late", "a"]
+    assert await q.claim_ids() == ["late", "a"]
 
 
 async def test_a_promoted_job_has_its_priority(q: Desk) -> None:
     await q.put("a")
     await q.put_one("late", delay_ms=SECOND, priority=3)
     q.clock.advance(SECOND)
-    assert await q.line() == ["late", "a"]
+    assert await q.claim_ids() == ["late", "a"]
 
 
 async def test_a_delayed_lifo_job_goes_to_the_front_when_due(q: Desk) -> None:
     await q.put_one("late", delay_ms=SECOND, lifo=True)
     await q.put("a")
     q.clock.advance(SECOND)
-    assert await q.line() == ["late", "a"]
+    assert await q.claim_ids() == ["late", "a"]
 
 
 async def test_tick_promotes_where_nobody_claims(q: Desk) -> None:
@@ -154,4 +154,4 @@ async def test_a_delay_is_counted_from_the_stores_clock(q_twice: tuple[Desk, Des
     await first.put_one("a", delay_ms=SECOND)
     assert await second.claim() == []
     first.clock.advance(SECOND)
-    assert await second.line() == ["a"]
+    assert await second.claim_ids() == ["a"]

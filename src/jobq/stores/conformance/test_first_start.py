@@ -1,4 +1,6 @@
-"""What changes with the first start of a job: a debounce lets go of it, and its arguments and priority are settled."""
+"""What changes with the first start of a job: a debounce lets go of it, and its arguments and
+priority are settled.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ WAYS = ["running", "retried", "delayed", "snoozed", "released", "stalled", "bloc
 
 
 async def start(q: Desk, id: str, way: str) -> State:
-    """Start the job that is next in line, and bring it to where `way` says. Where it stands then."""
+    """Start the job that is next in line, and bring it to where `way` says.
+
+    Where it stands then.
+    """
     lease = await q.take()
     assert lease.id == id
     if way == "retried":

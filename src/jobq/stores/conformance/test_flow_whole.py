@@ -27,7 +27,7 @@ async def test_staged_members_are_invisible_until_the_last_call(q: Desk) -> None
     assert await q.claim() == []
     await q.store.put([q.spec("p", after=(q.edge("a"), q.edge("b")))], flow="f1")
     assert await q.states("a", "b", "p") == ["waiting", "waiting", "blocked"]
-    assert await q.line() == ["a", "b"]
+    assert await q.claim_ids() == ["a", "b"]
     assert [str(e.kind) for e in await q.events()][:3] == ["accepted"] * 3
 
 
@@ -90,7 +90,7 @@ async def test_a_call_without_members_is_refused_and_what_is_staged_stays(
         await q.store.put([], flow="f1", last=last)
     assert await q.counts() == {}
     await q.store.put([q.spec("b")], flow="f1")
-    assert await q.line() == ["a", "b"]
+    assert await q.claim_ids() == ["a", "b"]
 
 
 async def test_two_flows_do_not_mix(q: Desk) -> None:
@@ -106,7 +106,7 @@ async def test_flows_of_one_id_in_two_tenants_do_not_mix(q: Desk) -> None:
     await q.store.put([beside.spec("c", after=(beside.edge("b"),))], flow="f1")
     assert (await q.counts(), await beside.counts()) == ({}, {"waiting": 1, "blocked": 1})
     await q.store.put([q.spec("d")], flow="f1")
-    assert await q.line() == ["a", "d"]
+    assert await q.claim_ids() == ["a", "d"]
 
 
 async def test_a_flow_of_jobs_with_and_without_keys_is_refused_whole_however_it_came(
@@ -127,7 +127,7 @@ async def test_a_flow_whose_queue_has_become_of_the_other_kind_meanwhile_is_refu
     await q.put("plain")
     with pytest.raises(ConfigError):
         await q.store.put([beside.spec("b")], flow="f1")
-    assert (await q.line(), await beside.counts()) == (["plain"], {})
+    assert (await q.claim_ids(), await beside.counts()) == (["plain"], {})
 
 
 async def test_jobs_of_one_put_may_wait_for_each_other_in_any_order_over_queues(q: Desk) -> None:

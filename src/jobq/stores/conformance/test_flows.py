@@ -118,7 +118,7 @@ async def test_a_parent_may_stand_before_its_children_in_the_batch(q: Desk) -> N
     await q.store.put([q.spec("p", after=(q.edge("a"),)), q.spec("a")])
     assert await q.states("p", "a") == ["blocked", "waiting"]
     await q.settle(complete(await q.take()))
-    assert await q.line() == ["p"]
+    assert await q.claim_ids() == ["p"]
 
 
 async def test_a_child_may_have_many_parents(q: Desk) -> None:
@@ -209,7 +209,7 @@ async def test_the_delay_of_a_blocked_job_begins_when_it_is_unblocked(q: Desk) -
     record = await q.get("p")
     assert (record.state, record.due_ms) == (State.DELAYED, q.clock.now_ms + 5 * SECOND)
     q.clock.advance(5 * SECOND)
-    assert await q.line() == ["p"]
+    assert await q.claim_ids() == ["p"]
 
 
 async def test_the_ttl_of_a_blocked_job_begins_when_it_is_unblocked(q: Desk) -> None:
@@ -218,4 +218,4 @@ async def test_the_ttl_of_a_blocked_job_begins_when_it_is_unblocked(q: Desk) -> 
     await q.tick()
     await q.settle(complete(await q.take()))
     q.clock.advance(9 * SECOND)
-    assert await q.line() == ["p"]
+    assert await q.claim_ids() == ["p"]

@@ -1,4 +1,6 @@
-"""The follow-up of a unique job goes on when the job before it ends, whatever became of the lock meanwhile."""
+"""The follow-up of a unique job goes on when the job before it ends, whatever became of the lock
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ async def test_a_follow_up_goes_on_though_the_lock_outlived_its_ttl(q: Desk, swe
     if swept:
         await q.tick()
     await q.settle(complete(running))
-    assert await q.line() == ["b"]
+    assert await q.claim_ids() == ["b"]
 
 
 async def test_a_follow_up_waits_for_the_job_that_took_the_lock_over(q: Desk) -> None:
@@ -56,7 +58,7 @@ async def test_a_follow_up_waits_for_the_job_that_took_the_lock_over(q: Desk) ->
     await q.settle(complete(first))
     assert await q.states("b", "c") == ["blocked", "waiting"]
     await q.settle(complete(await q.take()))
-    assert await q.line() == ["b"]
+    assert await q.claim_ids() == ["b"]
 
 
 async def test_a_cancelled_follow_up_leaves_the_lock_with_its_holder(q: Desk) -> None:

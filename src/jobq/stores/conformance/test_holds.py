@@ -35,7 +35,7 @@ async def test_a_held_queue_starts_nothing_until_its_time_has_come(q: Desk) -> N
     assert await q.claim() == []
     q.clock.advance(1)
     assert await held(q) == (None, {})
-    assert await q.line() == ["a", "b"]
+    assert await q.claim_ids() == ["a", "b"]
 
 
 async def test_a_queue_that_is_not_there_yet_can_be_held(q: Desk) -> None:
@@ -75,7 +75,7 @@ async def test_a_released_queue_starts_at_once(q: Desk) -> None:
     await q.store.hold(q.queue, HOUR)
     assert await q.store.release_hold(q.queue)
     assert await held(q) == (None, {})
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
     assert not await q.store.release_hold(q.queue)
 
 
@@ -91,7 +91,7 @@ async def test_a_hold_by_a_handler_shows_and_can_be_lifted(q: Desk) -> None:
     await q.settle(hold(await q.take(), MINUTE))
     assert await held(q) == (MINUTE, {})
     assert await q.store.release_hold(q.queue)
-    assert await q.line() == ["a", "b"]
+    assert await q.claim_ids() == ["a", "b"]
 
 
 async def test_a_shorter_hold_by_a_handler_does_not_cut_a_longer_one_short(q: Desk) -> None:
@@ -120,7 +120,7 @@ async def test_a_lease_that_expires_under_a_hold_comes_back_and_waits(q: Desk) -
     assert await q.claim() == []
     assert await q.state("a") is State.WAITING
     q.clock.advance(MINUTE)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_releasing_wakes_a_sleeper(q: Desk) -> None:
@@ -133,7 +133,7 @@ async def test_releasing_wakes_a_sleeper(q: Desk) -> None:
     await asyncio.sleep(0)
     assert await q.store.release_hold(q.queue)
     assert await sleeping
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 # ── pause, limits, rates, the clock ───────────────────────────────────────────────────────────────
@@ -146,7 +146,7 @@ async def test_resuming_lifts_a_hold_of_the_queue(q: Desk) -> None:
     assert await held(q) == (HOUR, {})
     await q.store.resume(q.queue, actor="ada")
     assert await held(q) == (None, {})
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
     assert await hold_events(q) == [("held", f"{HOUR} ms", None), ("released_hold", None, "ada")]
 
 
@@ -154,7 +154,7 @@ async def test_a_queue_that_was_not_paused_can_be_resumed_out_of_a_hold(q: Desk)
     await q.put("a")
     await q.settle(hold(await q.take(), HOUR))
     await q.store.resume(q.queue)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_releasing_does_not_resume_a_paused_queue(q: Desk) -> None:
@@ -170,7 +170,7 @@ async def test_resuming_leaves_the_holds_of_keys(q: Desk) -> None:
     await q.store.hold(q.queue, HOUR, "a")
     await q.store.resume(q.queue)
     assert await held(q) == (None, {"a": HOUR})
-    assert await q.line() == ["b0"]
+    assert await q.claim_ids() == ["b0"]
 
 
 async def test_resetting_the_limits_of_the_queue_lifts_all_holds(q: Desk) -> None:
@@ -179,7 +179,7 @@ async def test_resetting_the_limits_of_the_queue_lifts_all_holds(q: Desk) -> Non
     await q.store.hold(q.queue, HOUR, "a")
     await q.store.set_limits(q.queue, None)
     assert await held(q) == (None, {})
-    assert sorted(await q.line()) == ["a0", "b0"]
+    assert sorted(await q.claim_ids()) == ["a0", "b0"]
 
 
 async def test_resetting_the_limits_of_a_key_lifts_its_hold_only(q: Desk) -> None:
@@ -188,13 +188,13 @@ async def test_resetting_the_limits_of_a_key_lifts_its_hold_only(q: Desk) -> Non
     await q.store.hold(q.queue, HOUR, "b")
     await q.store.set_limits(q.queue, None, key="a")
     assert await held(q) == (None, {"b": HOUR})
-    assert sorted(await q.line()) == ["a0", "c0"]
+    assert sorted(await q.claim_ids()) == ["a0", "c0"]
 
 
 async def test_a_rate_that_is_used_up_is_no_hold(q: Desk) -> None:
     await q.store.declare(q.queue, QueueConfig(limits=Limits(rate=Window(limit=1, per_ms=MINUTE))))
     await q.put("a", "b")
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
     assert await q.claim() == []
     assert await held(q) == (None, {})
     assert not await q.store.release_hold(q.queue)
@@ -209,7 +209,7 @@ async def test_releasing_a_hold_does_not_let_a_rate_be_exceeded(q: Desk) -> None
     assert await q.store.release_hold(q.queue)
     assert await q.claim() == []
     q.clock.advance(MINUTE)
-    assert await q.line() == ["b"]
+    assert await q.claim_ids() == ["b"]
 
 
 async def test_a_rate_that_allows_starts_again_does_not_end_a_hold(q: Desk) -> None:
@@ -221,7 +221,7 @@ async def test_a_rate_that_allows_starts_again_does_not_end_a_hold(q: Desk) -> N
     q.clock.advance(SECOND)
     assert await q.claim() == []
     q.clock.advance(MINUTE)
-    assert await q.line() == ["b"]
+    assert await q.claim_ids() == ["b"]
 
 
 async def test_a_hold_is_late_by_its_own_length_at_most_when_the_clock_is_set_back(q: Desk) -> None:
@@ -232,7 +232,7 @@ async def test_a_hold_is_late_by_its_own_length_at_most_when_the_clock_is_set_ba
     await q.tick()
     assert await held(q) == (MINUTE, {"a": MINUTE})
     q.clock.advance(MINUTE)
-    assert sorted(await q.line()) == ["a0", "b0"]
+    assert sorted(await q.claim_ids()) == ["a0", "b0"]
 
 
 async def test_a_long_hold_is_not_shortened_while_the_clock_goes_on(q: Desk) -> None:
@@ -241,7 +241,7 @@ async def test_a_long_hold_is_not_shortened_while_the_clock_goes_on(q: Desk) -> 
     q.clock.advance(MINUTE)
     await q.tick()
     assert await held(q) == (None, {"a": HOUR - MINUTE})
-    assert await q.line() == ["b0"]
+    assert await q.claim_ids() == ["b0"]
 
 
 # ── the log, and the end of a queue ───────────────────────────────────────────────────────────────
@@ -270,7 +270,7 @@ async def test_an_obliterated_queue_is_not_held(q: Desk) -> None:
     assert await q.store.obliterate(q.queue)
     assert await held(q) == (None, {})
     await put_keyed(q, n=1)
-    assert sorted(await q.line()) == ["a0", "b0"]
+    assert sorted(await q.claim_ids()) == ["a0", "b0"]
 
 
 async def test_a_hold_does_not_concern_other_queues(q: Desk) -> None:
@@ -279,7 +279,7 @@ async def test_a_hold_does_not_concern_other_queues(q: Desk) -> None:
     await beside.put("a")
     await q.store.hold(q.queue, HOUR)
     assert await held(beside) == (None, {})
-    assert await beside.line() == ["a"]
+    assert await beside.claim_ids() == ["a"]
 
 
 async def test_another_handle_sees_and_lifts_a_hold(q_twice: tuple[Desk, Desk]) -> None:
@@ -289,4 +289,4 @@ async def test_another_handle_sees_and_lifts_a_hold(q_twice: tuple[Desk, Desk]) 
     assert await second.claim() == []
     assert await held(second) == (HOUR, {})
     assert await second.store.release_hold(second.queue)
-    assert await first.line() == ["a"]
+    assert await first.claim_ids() == ["a"]

@@ -31,7 +31,7 @@ async def test_a_held_key_starts_nothing_and_others_do(q: Desk) -> None:
         await q.settle(complete(lease))
     assert await q.claim() == []
     q.clock.advance(MINUTE)
-    assert await q.line() == ["a0"]
+    assert await q.claim_ids() == ["a0"]
 
 
 async def test_a_claim_tells_when_the_next_held_key_may_go_on(q: Desk) -> None:
@@ -48,7 +48,7 @@ async def test_a_key_without_jobs_can_be_held_before_they_come(q: Desk) -> None:
     await q.settle(complete(await q.take()))
     assert await q.claim() == []
     q.clock.advance(MINUTE)
-    assert await q.line() == ["a0"]
+    assert await q.claim_ids() == ["a0"]
 
 
 async def test_of_two_holds_of_a_key_the_later_end_stays(q: Desk) -> None:
@@ -63,12 +63,12 @@ async def test_of_two_holds_of_a_key_the_later_end_stays(q: Desk) -> None:
 async def test_a_released_key_starts_at_once(q: Desk) -> None:
     await put_keyed(q)
     await q.store.hold(q.queue, HOUR, "a")
-    assert await q.line() == ["b0"]
+    assert await q.claim_ids() == ["b0"]
     assert not await q.store.release_hold(q.queue, "b")
     assert not await q.store.release_hold(q.queue)
     assert await q.store.release_hold(q.queue, "a")
     assert await held(q) == (None, {})
-    assert await q.line() == ["a0"]
+    assert await q.claim_ids() == ["a0"]
 
 
 async def test_a_key_held_by_a_handler_shows_and_can_be_lifted(q: Desk) -> None:
@@ -76,7 +76,7 @@ async def test_a_key_held_by_a_handler_shows_and_can_be_lifted(q: Desk) -> None:
     await q.settle(hold(await q.take(), HOUR))
     assert await held(q) == (None, {"a": HOUR})
     assert await q.store.release_hold(q.queue, "a")
-    assert sorted(await q.line()) == ["a0", "b0"]
+    assert sorted(await q.claim_ids()) == ["a0", "b0"]
 
 
 async def test_the_last_lease_of_a_held_key_ends_without_ending_the_hold(q: Desk) -> None:
@@ -87,7 +87,7 @@ async def test_the_last_lease_of_a_held_key_ends_without_ending_the_hold(q: Desk
     await q.put_one("a1", key="a")
     assert await q.claim() == []
     q.clock.advance(MINUTE)
-    assert await q.line() == ["a1"]
+    assert await q.claim_ids() == ["a1"]
 
 
 async def test_a_job_released_under_the_hold_of_its_key_waits(q: Desk) -> None:
@@ -97,7 +97,7 @@ async def test_a_job_released_under_the_hold_of_its_key_waits(q: Desk) -> None:
     await q.settle(release(lease))
     assert await q.claim() == []
     assert await q.store.release_hold(q.queue, "a")
-    assert await q.line() == ["a0"]
+    assert await q.claim_ids() == ["a0"]
 
 
 async def test_a_key_at_its_rate_is_not_held_and_a_lifted_hold_keeps_to_the_rate(q: Desk) -> None:
@@ -111,7 +111,7 @@ async def test_a_key_at_its_rate_is_not_held_and_a_lifted_hold_keeps_to_the_rate
     assert await q.store.release_hold(q.queue, "a")
     assert await q.claim() == []
     q.clock.advance(MINUTE)
-    assert await q.line() == ["a1"]
+    assert await q.claim_ids() == ["a1"]
 
 
 async def test_a_released_key_keeps_to_its_limit(q: Desk) -> None:
@@ -121,7 +121,7 @@ async def test_a_released_key_keeps_to_its_limit(q: Desk) -> None:
     assert await q.store.release_hold(q.queue, "a")
     assert await q.claim() == []
     await q.settle(complete(lease))
-    assert await q.line() == ["a1"]
+    assert await q.claim_ids() == ["a1"]
 
 
 async def test_the_list_of_held_keys_is_bounded_and_begins_with_those_that_end_first(
@@ -146,4 +146,4 @@ async def test_a_key_of_a_plain_queue_cannot_be_held(q: Desk) -> None:
     with pytest.raises(ConfigError, match="is plain, so its jobs have no keys"):
         await q.store.hold(q.queue, MINUTE, "a")
     assert await held(q) == (None, {})
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]

@@ -69,7 +69,7 @@ async def test_a_mode_fixed_by_a_job_holds_for_declarations(q: Desk) -> None:
 
 async def test_by_default_one_job_of_a_key_runs_at_a_time(q: Desk) -> None:
     await put_keys(q, "a1", "a2", "b1")
-    assert await q.line() == ["a1", "b1"]
+    assert await q.claim_ids() == ["a1", "b1"]
     assert await q.claim() == []
 
 
@@ -82,7 +82,7 @@ async def test_the_lease_and_the_record_carry_the_key(q: Desk) -> None:
 async def test_keys_take_turns_within_a_claim(q: Desk) -> None:
     await allow(q, 10)
     await put_keys(q, "a1", "a2", "a3", "a4", "b1", "b2", "c1")
-    assert await q.line() == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
+    assert await q.claim_ids() == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
 
 
 async def test_keys_take_turns_from_claim_to_claim(q: Desk) -> None:
@@ -104,7 +104,7 @@ async def test_keys_take_turns_when_each_job_is_done_before_the_next(q: Desk) ->
 async def test_a_key_with_many_jobs_delays_another_by_no_more_than_one_rotation(q: Desk) -> None:
     await q.put(*(f"a{n}" for n in range(1000)), key="a")
     await q.put_one("b", key="b")
-    assert await q.line(2) == ["a0", "b"]
+    assert await q.claim_ids(2) == ["a0", "b"]
 
 
 async def test_a_new_key_gets_its_turn_within_one_rotation(q: Desk) -> None:
@@ -112,7 +112,7 @@ async def test_a_new_key_gets_its_turn_within_one_rotation(q: Desk) -> None:
     await put_keys(q, *(f"{key}{n}" for n in range(5) for key in "abc"))
     await q.claim(4)
     await put_keys(q, "z1")
-    assert "z1" in await q.line(4)
+    assert "z1" in await q.claim_ids(4)
 
 
 async def test_inside_a_key_jobs_come_in_order(q: Desk) -> None:
@@ -165,7 +165,7 @@ async def test_every_end_of_a_run_frees_the_key(q: Desk, end: str) -> None:
             await q.settle(release(first))
         else:
             q.clock.advance(2 * SECOND)
-    assert await q.line() == ["a2"]
+    assert await q.claim_ids() == ["a2"]
 
 
 async def test_cancelling_a_waiting_job_leaves_the_key_as_it_was(q: Desk) -> None:
@@ -180,7 +180,7 @@ async def test_cancelling_a_waiting_job_leaves_the_key_as_it_was(q: Desk) -> Non
 async def test_a_key_can_have_a_limit_of_its_own(q: Desk) -> None:
     await put_keys(q, *(f"{key}{n}" for n in range(4) for key in "ab"))
     await q.store.set_limits(q.queue, Limits(key_limit=3), key="b")
-    assert sorted(await q.line()) == ["a0", "b0", "b1", "b2"]
+    assert sorted(await q.claim_ids()) == ["a0", "b0", "b1", "b2"]
     (record,) = await q.store.queues(q.queue.tenant)
     assert record.limits.keys == {"b": Limits(key_limit=3)}
 
@@ -189,16 +189,16 @@ async def test_a_limit_of_its_own_can_be_taken_from_a_key(q: Desk) -> None:
     await put_keys(q, "a1", "a2", "a3")
     await q.store.set_limits(q.queue, Limits(key_limit=2), key="a")
     await q.store.set_limits(q.queue, None, key="a")
-    assert await q.line() == ["a1"]
+    assert await q.claim_ids() == ["a1"]
     (record,) = await q.store.queues(q.queue.tenant)
     assert record.limits.keys == {}
 
 
 async def test_a_raised_limit_lets_waiting_jobs_of_the_key_start(q: Desk) -> None:
     await put_keys(q, "a1", "a2", "a3")
-    assert await q.line() == ["a1"]
+    assert await q.claim_ids() == ["a1"]
     await q.store.set_limits(q.queue, Limits(key_limit=2), key="a")
-    assert await q.line() == ["a2"]
+    assert await q.claim_ids() == ["a2"]
 
 
 async def test_a_lowered_limit_waits_for_running_jobs_to_end(q: Desk) -> None:
@@ -210,7 +210,7 @@ async def test_a_lowered_limit_waits_for_running_jobs_to_end(q: Desk) -> None:
     await q.settle(complete(a0), complete(a1))
     assert await q.claim() == []
     await q.settle(complete(a2))
-    assert await q.line() == ["a3"]
+    assert await q.claim_ids() == ["a3"]
 
 
 # ── coming back ───────────────────────────────────────────────────────────────────────────────────
@@ -231,7 +231,7 @@ async def test_handed_back_jobs_of_a_key_keep_their_order(q: Desk) -> None:
     a1, a2, a3 = await q.claim(3)
     await q.settle(release(a2))
     await q.settle(release(a1), release(a3))
-    assert await q.line() == ["a1", "a2", "a3"]
+    assert await q.claim_ids() == ["a1", "a2", "a3"]
 
 
 async def test_a_delayed_retry_does_not_hold_its_key_and_returns_to_the_keys_front(q: Desk) -> None:
@@ -242,7 +242,7 @@ async def test_a_delayed_retry_does_not_hold_its_key_and_returns_to_the_keys_fro
     q.clock.advance(SECOND)
     assert await q.claim() == []
     await q.settle(complete(second))
-    assert await q.line() == ["a1"]
+    assert await q.claim_ids() == ["a1"]
 
 
 async def test_a_delayed_job_does_not_hold_its_key(q: Desk) -> None:
@@ -253,7 +253,7 @@ async def test_a_delayed_job_does_not_hold_its_key(q: Desk) -> None:
     q.clock.advance(SECOND)
     assert await q.claim() == []
     await q.settle(complete(second))
-    assert await q.line() == ["a1"]
+    assert await q.claim_ids() == ["a1"]
 
 
 # ── priority, listings, sleepers ──────────────────────────────────────────────────────────────────
@@ -264,13 +264,13 @@ async def test_priority_orders_inside_a_key_and_the_turns_ignore_it(q: Desk) -> 
     await put_keys(q, "a1", "b1")
     await q.put_one("a2", key="a", priority=1)
     await q.put_one("b2", key="b", priority=9)
-    assert await q.line() == ["a2", "b2", "a1", "b1"]
+    assert await q.claim_ids() == ["a2", "b2", "a1", "b1"]
 
 
 async def test_lifo_goes_to_the_front_of_its_key(q: Desk) -> None:
     await put_keys(q, "a1", "b1")
     await q.put_one("a2", key="a", lifo=True)
-    assert await q.line() == ["a2", "b1"]
+    assert await q.claim_ids() == ["a2", "b1"]
 
 
 async def test_jobs_are_found_by_key(q: Desk) -> None:
@@ -296,7 +296,7 @@ async def test_a_freed_key_wakes_a_sleeper(q: Desk) -> None:
     await asyncio.sleep(0)
     await q.settle(complete(first), worker="w1")
     assert await sleeping
-    assert await q.line(worker="w2") == ["a2"]
+    assert await q.claim_ids(worker="w2") == ["a2"]
 
 
 async def test_a_paused_keyed_queue_gives_nothing(q: Desk) -> None:
@@ -304,7 +304,7 @@ async def test_a_paused_keyed_queue_gives_nothing(q: Desk) -> None:
     await q.store.pause(q.queue)
     assert await q.claim() == []
     await q.store.resume(q.queue)
-    assert await q.line() == ["a1"]
+    assert await q.claim_ids() == ["a1"]
 
 
 async def test_many_keys_drain_whole(q: Desk) -> None:
@@ -324,5 +324,5 @@ async def test_expired_jobs_do_not_hold_up_their_key(q: Desk) -> None:
     await q.put_one("a1", key="a", ttl_ms=SECOND)
     await put_keys(q, "a2")
     q.clock.advance(LEASE)
-    assert await q.line() == ["a2"]
+    assert await q.claim_ids() == ["a2"]
     assert await q.state("a1") is State.FAILED

@@ -245,7 +245,7 @@ async def test_a_last_chance_is_alone_among_all_queues_of_a_claim(q: Desk) -> No
     await q.put("d")
     second = await q.exchange(then=q.claiming(100, queues=(*queues[1:], queues[0])))
     assert [(lease.id, lease.last_chance) for lease in second.leases] == [("frail", True)]
-    assert await q.line() == ["d"]
+    assert await q.claim_ids() == ["d"]
 
 
 async def test_outcomes_of_other_queues_are_settled_beside_a_last_chance(q: Desk) -> None:

@@ -103,7 +103,7 @@ async def test_stalled_jobs_stand_in_front_in_their_original_order(q: Desk) -> N
     await q.put("a", "b", "c", "d")
     await q.claim(3, lease_ms=SECOND)
     q.clock.advance(2 * SECOND)
-    assert await q.line(worker="w2") == ["a", "b", "c", "d"]
+    assert await q.claim_ids(worker="w2") == ["a", "b", "c", "d"]
 
 
 async def test_the_original_order_holds_when_leases_expire_at_different_times(q: Desk) -> None:
@@ -113,7 +113,7 @@ async def test_the_original_order_holds_when_leases_expire_at_different_times(q:
     for _ in range(3):
         q.clock.advance(3 * SECOND + 1)
         await q.tick()
-    assert await q.line(worker="w2") == ["a", "b", "c", "d"]
+    assert await q.claim_ids(worker="w2") == ["a", "b", "c", "d"]
 
 
 async def test_a_stalled_job_goes_to_the_front_of_its_own_priority(q: Desk) -> None:
@@ -121,7 +121,7 @@ async def test_a_stalled_job_goes_to_the_front_of_its_own_priority(q: Desk) -> N
     await q.take(lease_ms=SECOND)
     await q.put_one("high", priority=1)
     q.clock.advance(2 * SECOND)
-    assert await q.line(worker="w2") == ["high", "a", "b"]
+    assert await q.claim_ids(worker="w2") == ["high", "a", "b"]
 
 
 async def test_a_job_may_stall_three_times_by_default_and_then_fails(q: Desk) -> None:

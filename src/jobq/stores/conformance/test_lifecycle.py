@@ -22,7 +22,7 @@ async def test_migrate_is_idempotent_and_safe_in_parallel(
     await asyncio.gather(*(h.migrate() for h in handles))
     desk = Desk(handles[0], fresh_queue(), clock)
     await desk.put("a")
-    assert await desk.through(handles[-1]).line() == ["a"]
+    assert await desk.through(handles[-1]).claim_ids() == ["a"]
     for handle in handles:
         await handle.aclose()
 
@@ -34,7 +34,7 @@ async def test_closing_one_handle_leaves_the_other_at_work(
         desk = Desk(stays, fresh_queue(), clock)
         async with opening(clock) as goes:
             await desk.through(goes).put("a")
-        assert await desk.line() == ["a"]
+        assert await desk.claim_ids() == ["a"]
 
 
 @needs("reads")
@@ -44,7 +44,7 @@ async def test_what_is_stored_outlives_a_handle(opening: Opening, clock: FakeClo
         async with opening(clock) as handle:
             await Desk(handle, queue, clock).put("a")
         async with opening(clock) as handle:
-            assert await Desk(handle, queue, clock).line() == ["a"]
+            assert await Desk(handle, queue, clock).claim_ids() == ["a"]
         assert await Desk(stays, queue, clock).counts() == {"active": 1}
 
 

@@ -31,8 +31,8 @@ async def test_no_more_than_the_limit_run_at_once(q_twice: tuple[Desk, Desk]) ->
     first, second = q_twice
     await limit(first, limit=3)
     await first.put(*(f"j{n}" for n in range(10)))
-    assert await first.line(2, worker="w1") == ["j0", "j1"]
-    assert await second.line(5, worker="w2") == ["j2"]
+    assert await first.claim_ids(2, worker="w1") == ["j0", "j1"]
+    assert await second.claim_ids(5, worker="w2") == ["j2"]
     assert await first.claim(worker="w1") == []
 
 
@@ -52,7 +52,7 @@ async def test_backoff_and_stalls_free_their_slots(q: Desk) -> None:
     await q.settle(retry(await q.take(), DAY))
     assert (await q.take(lease_ms=SECOND)).id == "b"
     q.clock.advance(2 * SECOND)
-    assert await q.line(5, worker="w2") == ["b"]
+    assert await q.claim_ids(5, worker="w2") == ["b"]
     assert await q.counts() == {"active": 1, "delayed": 1, "waiting": 1}
 
 
@@ -72,7 +72,7 @@ async def test_a_freed_slot_wakes_a_sleeper(q: Desk) -> None:
 async def test_a_limit_holds_beside_the_limits_of_keys(q: Desk) -> None:
     await limit(q, limit=3, key_limit=2)
     await q.store.put([q.spec(f"{key}{n}", key=key) for key in "abc" for n in range(3)])
-    assert await q.line() == ["a0", "b0", "c0"]
+    assert await q.claim_ids() == ["a0", "b0", "c0"]
 
 
 async def test_other_queues_are_not_limited(q: Desk) -> None:
@@ -113,7 +113,7 @@ async def test_a_higher_version_replaces_the_limits(q: Desk) -> None:
     record = await limits_of(q)
     assert record.effective == Limits(limit=1, rate=Window(limit=5, per_ms=SECOND))
     await q.put("a", "b")
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_declaring_no_limits_leaves_those_that_are_stored(q: Desk) -> None:
@@ -134,7 +134,7 @@ async def test_a_change_at_run_time_is_stored_apart_and_wins(q_twice: tuple[Desk
         3,
     )
     await first.put("a", "b", "c", "d")
-    assert len(await first.line()) == 3
+    assert len(await first.claim_ids()) == 3
 
 
 async def test_a_change_at_run_time_ends_with_a_higher_version(q: Desk) -> None:
@@ -155,9 +155,9 @@ async def test_a_change_at_run_time_can_be_taken_back(q: Desk) -> None:
 async def test_limits_can_be_lifted_at_run_time(q: Desk) -> None:
     await limit(q, limit=1, rate=Window(limit=1, per_ms=DAY))
     await q.put("a", "b", "c")
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
     await q.store.set_limits(q.queue, Limits())
-    assert await q.line() == ["b", "c"]
+    assert await q.claim_ids() == ["b", "c"]
 
 
 async def test_a_lowered_limit_waits_for_running_jobs_to_end(q: Desk) -> None:
@@ -168,7 +168,7 @@ async def test_a_lowered_limit_waits_for_running_jobs_to_end(q: Desk) -> None:
     await q.settle(complete(leases[0]), complete(leases[1]))
     assert await q.claim() == []
     await q.settle(complete(leases[2]))
-    assert await q.line() == ["j3"]
+    assert await q.claim_ids() == ["j3"]
 
 
 # ── a handler that meets a limit ──────────────────────────────────────────────────────────────────
@@ -183,16 +183,16 @@ async def test_a_held_job_goes_to_the_front_and_its_queue_waits(q: Desk) -> None
     assert settled.leases == ()
     assert settled.next_due_ms == 5 * SECOND
     q.clock.advance(5 * SECOND)
-    assert await q.line() == ["a", "b"]
+    assert await q.claim_ids() == ["a", "b"]
     assert (await q.kinds("a"))[:3] == ["accepted", "started", "limited"]
 
 
 async def test_the_hold_of_a_keyed_job_is_for_its_key_only(q: Desk) -> None:
     await q.store.put([q.spec(f"{key}{n}", key=key) for n in range(2) for key in "ab"])
     await q.settle(hold(await q.take(), 5 * SECOND))
-    assert await q.line() == ["b0"]
+    assert await q.claim_ids() == ["b0"]
     q.clock.advance(5 * SECOND)
-    assert await q.line() == ["a0"]
+    assert await q.claim_ids() == ["a0"]
 
 
 async def test_a_longer_hold_is_not_cut_short_by_a_shorter_one(q: Desk) -> None:
@@ -203,7 +203,7 @@ async def test_a_longer_hold_is_not_cut_short_by_a_shorter_one(q: Desk) -> None:
     q.clock.advance(3 * SECOND)
     assert await q.claim() == []
     q.clock.advance(7 * SECOND)
-    assert await q.line() == ["a", "b", "c"]
+    assert await q.claim_ids() == ["a", "b", "c"]
 
 
 async def test_jobs_that_run_go_on_while_their_queue_is_held(q: Desk) -> None:
@@ -219,12 +219,12 @@ async def test_a_hold_does_not_reach_other_queues(q: Desk) -> None:
     await q.put("a")
     await beside.put("b")
     await q.settle(hold(await q.take(), 5 * SECOND))
-    assert await beside.line() == ["b"]
+    assert await beside.claim_ids() == ["b"]
 
 
 async def test_a_released_job_under_a_rate_counts_as_a_start_again(q: Desk) -> None:
     await limit(q, rate=Window(limit=2, per_ms=10 * SECOND))
     await q.put("a", "b")
     await q.settle(release(await q.take()))
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
     assert await q.claim() == []

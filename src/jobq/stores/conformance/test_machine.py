@@ -1,4 +1,6 @@
-"""Any history at all: Hypothesis plays producers, two workers, operators and a clock against the model."""
+"""Any history at all: Hypothesis plays producers, two workers, operators and a clock against the
+model.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ from jobq.stores.conformance.places import Fresh, Opening
 
 T = TypeVar("T")
 
-# JQ_EXAMPLES=1000 for a long search that shrinks what it finds; a run in CI is short and the same every time.
+# JQ_EXAMPLES=1000 for a long search that shrinks what it finds; a run in CI is short and the same
+# every time.
 EXAMPLES = int(os.environ.get("JQ_EXAMPLES", "0"))
 QUICK = settings(
     max_examples=EXAMPLES or 80,
@@ -130,9 +133,8 @@ class PlainQueue(RuleBasedStateMachine):
             )
             job = self.model.jobs[id]
             assert result.duplicate is not new
-            if (
-                new and id in gone
-            ):  # whether a store remembers the number of a life whose record is gone is its own affair
+            # A store may or may not remember the life of an id whose record is gone.
+            if new and id in gone:
                 job.life = result.life
             assert (result.id, result.state, result.life) == (id, job.state, job.life)
 
@@ -186,14 +188,17 @@ class PlainQueue(RuleBasedStateMachine):
 
     @rule(**WORK)
     def work(self, worker: str, ends: list[tuple[str, int]], n: int, lease_ms: int) -> None:
-        """End the oldest runs of the worker (their leases may have expired meanwhile) and claim more."""
+        """End the oldest runs of the worker (their leases may have expired meanwhile) and claim
+        more.
+        """
         held = [lease for who, lease in self.leases if who == worker and self.holds(lease)]
         outcomes = tuple(
             OUTCOMES[kind](lease, delay) for (kind, delay), lease in zip(ends, held, strict=False)
         )
         self.exchange(worker, outcomes, self.claiming(n, lease_ms))
 
-    # Again under another name: Hypothesis leaves some rules out of each example, and without work little happens.
+    # Again under another name: Hypothesis leaves some rules out of each example, and without work
+    # little happens.
     @rule(**WORK)
     def work_more(self, **what: Any) -> None:
         self.work(**what)
@@ -221,7 +226,10 @@ class PlainQueue(RuleBasedStateMachine):
     @precondition(lambda self: self.last)
     @rule(data=st.data())
     def repeat_the_last_exchange(self, data: st.DataObject) -> None:
-        """As after a lost reply. Leases lost since then need not be named again; nothing else may differ."""
+        """As after a lost reply.
+
+        Leases lost since then need not be named again; nothing else may differ.
+        """
         worker = data.draw(st.sampled_from(sorted(self.last)))
         call, outcomes, then, first = self.last[worker]
         if not outcomes and not first.leases:

@@ -1,4 +1,6 @@
-"""Any history with keys, limits, rates, unique jobs, flows and waits: no exact model here, but rules that never bend."""
+"""Any history with keys, limits, rates, unique jobs, flows and waits: no exact model here, but
+rules that never bend.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,10 @@ WORK: dict[str, Any] = {
 
 
 class BusyQueue(RuleBasedStateMachine):
-    """One queue with everything switched on. What is held back must have a reason, what is free must be claimed."""
+    """One queue with everything switched on.
+
+    What is held back must have a reason, what is free must be claimed.
+    """
 
     def __init__(self, opening: Opening) -> None:
         super().__init__()
@@ -187,7 +192,9 @@ class BusyQueue(RuleBasedStateMachine):
     def work(
         self, worker: str, ends: list[tuple[str, int]], n: int, lease_ms: int, lost: float
     ) -> None:
-        """Runs end, the oldest first and now and then one that was lost; then the worker claims more."""
+        """Runs end, the oldest first and now and then one that was lost; then the worker claims
+        more.
+        """
         self.settle(ends, lost)
         leases = self.wait(self.desk.claim(n, worker=worker, lease_ms=lease_ms))
         records = self.records()
@@ -203,7 +210,8 @@ class BusyQueue(RuleBasedStateMachine):
         if len(leases) < n and not cut:
             self.check_nothing_was_left(records)
 
-    # Again under other names: Hypothesis leaves some rules out of each example, and without work little happens.
+    # Again under other names: Hypothesis leaves some rules out of each example, and without work
+    # little happens.
     @rule(**WORK)
     def work_more(self, **what: Any) -> None:
         self.work(**what)
@@ -274,7 +282,9 @@ class BusyQueue(RuleBasedStateMachine):
         )
 
     def outcome(self, kind: str, lease: Lease, delay: int) -> AnyOutcome:
-        """For `child`, the run adds a child and waits for it; its id follows from the parent's, so a second pass adds nothing."""
+        """For `child`, the run adds a child and waits for it; its id follows from the parent's, so
+        a second pass adds nothing.
+        """
         if kind != "child":
             return OUTCOMES[kind](lease, delay)
         child = f"{lease.id}/c"
@@ -355,7 +365,8 @@ BACK_IN_FRONT = frozenset({Kind.STALLED, Kind.RELEASED, Kind.LIMITED})
 
 
 def check_order(events: list[EventRecord]) -> None:
-    """Inside a key, first starts follow the order of becoming waiting, and recovered jobs go before them.
+    """Inside a key, first starts follow the order of becoming waiting, and recovered jobs go before
+    them.
 
     What one call did has no order among its jobs in the log.
     """

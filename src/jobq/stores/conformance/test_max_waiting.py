@@ -191,7 +191,7 @@ async def test_what_comes_back_is_never_refused(q: Desk) -> None:
     ]
     assert await put(q, "more") == "F"
     q.clock.advance(MINUTE)
-    assert len(await q.line()) == 6
+    assert len(await q.claim_ids()) == 6
     assert await put(q, "more") == "F"  # the blocked one still waits
 
 
@@ -213,7 +213,7 @@ async def test_the_follow_up_of_a_running_keep_last_job_is_never_refused(q: Desk
     assert (took([follow_up]), follow_up.state) == ("j", State.BLOCKED)
     assert await put(q, "c", unique=lock("keep_last"), payload=b"[[2],{}]") == "d"
     await q.settle(complete(lease))
-    assert await q.line() == ["full", "b"]
+    assert await q.claim_ids() == ["full", "b"]
     assert (await q.get("b")).payload == b"[[2],{}]"
 
 

@@ -185,7 +185,7 @@ async def test_a_schedule_that_finds_the_queue_full_has_fired_without_a_job(q: D
     assert await q.store.fire(
         [Fire(queue=q.queue, schedule="nightly", at_ms=at + MINUTE, next_ms=at + 2 * MINUTE)]
     ) == [True]
-    assert await q.line() == [f"nightly@{at + MINUTE}"]
+    assert await q.claim_ids() == [f"nightly@{at + MINUTE}"]
 
 
 async def test_an_after_complete_schedule_goes_on_when_it_finds_the_queue_full(q: Desk) -> None:

@@ -1,4 +1,6 @@
-"""meta: a few strings that travel with a job, its dead-letter copy and, where its queue says so, its events."""
+"""meta: a few strings that travel with a job, its dead-letter copy and, where its queue says so,
+its events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A worker's name belongs to one incarnation at a time; what operators ask of a worker is heard by that one."""
+"""A worker's name belongs to one incarnation at a time; what operators ask of a worker is heard by
+that one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Numbers of events: from 1 without gaps, whatever call wrote them. The audit after every test of the suite checks them too."""
+"""Numbers of events: from 1 without gaps, whatever call wrote them.
+
+The audit after every test of the suite checks them too.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ async def test_nothing_is_claimed_from_a_paused_queue(q: Desk) -> None:
     assert await q.claim() == []
     assert await q.state("a") is State.WAITING
     await q.store.resume(q.queue)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_a_paused_queue_still_accepts_jobs(q: Desk) -> None:
@@ -73,7 +73,7 @@ async def test_pausing_is_seen_and_kept_through_every_handle(q_twice: tuple[Desk
     assert [r.paused for r in await second.store.queues(first.queue.tenant)] == [True]
     await second.store.resume(second.queue)
     assert not (await first.store.stats(first.queue)).paused
-    assert await first.line() == ["a"]
+    assert await first.claim_ids() == ["a"]
 
 
 async def test_pausing_and_resuming_repeated_changes_nothing(q: Desk) -> None:
@@ -82,7 +82,7 @@ async def test_pausing_and_resuming_repeated_changes_nothing(q: Desk) -> None:
     await q.put("a")
     for _ in range(2):
         await q.store.resume(q.queue)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_a_queue_can_be_paused_before_its_first_job(q: Desk) -> None:

@@ -1,4 +1,6 @@
-"""What a store may offer besides: packing ahead, and hearing of the end of a job without a call to register for it."""
+"""What a store may offer besides: packing ahead, and hearing of the end of a job without a call to
+register for it.
+"""
 
 from __future__ import annotations
 

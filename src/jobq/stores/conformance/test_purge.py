@@ -130,7 +130,7 @@ async def test_an_obliterated_queue_can_be_used_anew(q: Desk) -> None:
     assert await q.store.obliterate(q.queue)
     result = await q.put_one("a", unique=UniqueSpec(lock="L"))
     assert not result.duplicate
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_a_queue_that_another_has_obliterated_is_listed_again_with_its_next_job(
@@ -150,7 +150,7 @@ async def test_an_obliterated_key_can_be_used_anew(q: Desk, state: str) -> None:
         await q.take()
     assert await q.store.obliterate(q.queue, force=True)
     await q.put_one("b", key="k")
-    assert await q.line() == ["b"]
+    assert await q.claim_ids() == ["b"]
 
 
 async def test_a_queue_with_running_jobs_is_not_obliterated_unless_forced(q: Desk) -> None:
@@ -181,4 +181,4 @@ async def test_obliterate_leaves_other_queues_alone(q: Desk) -> None:
     await q.put("a")
     await beside.put("a")
     await q.store.obliterate(q.queue)
-    assert await beside.line() == ["a"]
+    assert await beside.claim_ids() == ["a"]

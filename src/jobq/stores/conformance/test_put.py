@@ -95,7 +95,7 @@ async def test_a_live_id_is_a_duplicate_and_nothing_changes(q: Desk) -> None:
 async def test_an_id_repeated_in_one_call_is_accepted_once(q: Desk) -> None:
     results = await q.put("a", "a")
     assert [r.duplicate for r in results] == [False, True]
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_a_running_id_is_a_duplicate_in_state_active(q: Desk) -> None:
@@ -112,7 +112,7 @@ async def test_a_completed_id_is_a_duplicate_with_the_cached_result(q: Desk) -> 
     assert (result.duplicate, result.state) == (True, State.COMPLETED)
     assert result.found is not None
     assert result.found.result == b'"done"'
-    assert await q.line() == []
+    assert await q.claim_ids() == []
 
 
 async def test_a_failed_id_stays_a_duplicate(q: Desk) -> None:
@@ -141,7 +141,7 @@ async def test_a_cancelled_life_leaves_nothing_in_line_for_the_next(q: Desk) -> 
     await q.put("a", "b")
     await q.alter(Cancel(job=q.key("a")))
     await q.put_one("a", priority=0)
-    assert await q.line() == ["b", "a"]
+    assert await q.claim_ids() == ["b", "a"]
 
 
 async def test_an_id_is_free_when_its_retention_has_passed(q: Desk) -> None:
@@ -149,7 +149,7 @@ async def test_an_id_is_free_when_its_retention_has_passed(q: Desk) -> None:
     q.clock.advance(11 * SECOND)
     result = await q.put_one("a")
     assert (result.duplicate, result.state) == (False, State.WAITING)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
     assert await q.counts() == {"active": 1}
 
 
@@ -165,7 +165,7 @@ async def test_ids_are_unique_per_queue_and_tenant_only(q: Desk) -> None:
     for desk in (q, beside, stranger):
         assert not (await desk.put_one("a")).duplicate
         assert await desk.counts() == {"waiting": 1}
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
     assert await beside.counts() == await stranger.counts() == {"waiting": 1}
 
 
@@ -173,8 +173,8 @@ async def test_one_call_may_put_into_several_queues(q: Desk) -> None:
     beside = q.beside("other")
     results = await q.store.put([q.spec("a"), beside.spec("b"), q.spec("c"), beside.spec("a")])
     assert [r.id for r in results] == ["a", "b", "c", "a"]
-    assert await q.line() == ["a", "c"]
-    assert await beside.line() == ["b", "a"]
+    assert await q.claim_ids() == ["a", "c"]
+    assert await beside.claim_ids() == ["b", "a"]
 
 
 async def test_what_one_handle_puts_the_other_sees(q_twice: tuple[Desk, Desk]) -> None:
@@ -182,7 +182,7 @@ async def test_what_one_handle_puts_the_other_sees(q_twice: tuple[Desk, Desk]) -
     await first.put("a", "b")
     assert await second.counts() == {"waiting": 2}
     assert (await second.put_one("a")).duplicate
-    assert await second.line() == ["a", "b"]
+    assert await second.claim_ids() == ["a", "b"]
     assert await first.states("a", "b") == ["active", "active"]
 
 
@@ -191,7 +191,7 @@ async def test_a_large_batch_goes_in_whole_and_in_order(q: Desk) -> None:
     results = await q.put(*ids)
     assert [r.id for r in results] == ids
     assert await q.counts() == {"waiting": 1500}
-    assert await q.line(2000) == ids
+    assert await q.claim_ids(2000) == ids
 
 
 async def test_payloads_are_kept_to_the_byte(q: Desk) -> None:
@@ -205,7 +205,7 @@ async def test_payloads_are_kept_to_the_byte(q: Desk) -> None:
 async def test_ids_may_hold_any_printable_text(q: Desk) -> None:
     ids = ["ünï-cødé ☃", "with space", "a:b/c|d@e", "'; DROP TABLE jobs; --", "x" * 256, "%_*?[a]"]
     await q.put(*ids)
-    assert await q.line() == ids
+    assert await q.claim_ids() == ids
     assert await q.states(*ids) == ["active"] * len(ids)
 
 

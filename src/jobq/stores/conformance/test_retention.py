@@ -26,7 +26,7 @@ async def test_a_job_not_started_within_its_ttl_fails_as_expired(q: Desk) -> Non
     await q.put_one("a", ttl_ms=10 * SECOND)
     await q.put_one("b")
     q.clock.advance(11 * SECOND)
-    assert await q.line() == ["b"]
+    assert await q.claim_ids() == ["b"]
     record = await q.get("a")
     assert (record.state, record.attempt, record.failures) == (State.FAILED, 0, 0)
     assert record.failure is not None
@@ -48,9 +48,9 @@ async def test_a_ttl_counts_from_the_moment_the_job_is_due(q: Desk) -> None:
     await q.put_one("a", delay_ms=20 * SECOND, ttl_ms=10 * SECOND)
     await q.put_one("b", delay_ms=20 * SECOND, ttl_ms=10 * SECOND)
     q.clock.advance(29 * SECOND)
-    assert await q.line(1) == ["a"]
+    assert await q.claim_ids(1) == ["a"]
     q.clock.advance(2 * SECOND)
-    assert await q.line() == []
+    assert await q.claim_ids() == []
     assert await q.state("b") is State.FAILED
 
 
@@ -67,7 +67,7 @@ async def test_after_the_first_start_the_ttl_is_over(q: Desk) -> None:
     r, s, _ = await q.claim(3)
     await q.settle(retry(r, 20 * SECOND), release(s))
     q.clock.advance(DAY)
-    assert await q.line() == ["s", "t", "r"]
+    assert await q.claim_ids() == ["s", "t", "r"]
 
 
 async def test_tick_expires_where_nobody_claims(q: Desk) -> None:
@@ -98,7 +98,7 @@ async def test_expired_jobs_in_front_do_not_hide_the_one_behind(q: Desk) -> None
     await q.put("last")
     q.clock.advance(2 * SECOND)
     found = [
-        id for _ in range(4) for id in await q.line(1)
+        id for _ in range(4) for id in await q.claim_ids(1)
     ]  # a claim's work is bounded, so it may take several
     assert found == ["last"]
     await q.tick()
@@ -153,7 +153,7 @@ async def test_an_unfinished_job_is_never_removed_by_age(q: Desk) -> None:
     await q.put("a", result_ttl_ms=SECOND)
     q.clock.advance(400 * DAY)
     await q.tick()
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 # ── retention ─────────────────────────────────────────────────────────────────────────────────────

@@ -54,7 +54,7 @@ async def test_work_put_between_the_last_look_and_the_sleep_is_not_missed(q: Des
     await nothing_found(q, "w1")
     await q.put("a")
     assert await sleep(q)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_work_wakes_a_sleeper(q: Desk) -> None:
@@ -97,7 +97,7 @@ async def test_work_wakes_a_sleeper_whichever_order_it_names_its_queues_in(q: De
         await sleepers_are_asleep()
         await q.put(f"j{n}")
         assert await sleeping
-        assert await q.line() == [f"j{n}"]
+        assert await q.claim_ids() == [f"j{n}"]
 
 
 async def test_work_in_another_queue_wakes_nobody(q: Desk) -> None:

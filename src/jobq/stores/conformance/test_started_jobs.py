@@ -35,7 +35,7 @@ async def come_back(q: Desk, lease: Lease, way: str) -> None:
 async def test_a_started_job_goes_to_the_back_of_a_plain_queue(q: Desk, way: str) -> None:
     await q.put("a", "b")
     await come_back(q, await q.take(), way)
-    assert await q.line() == ["b", "a"]
+    assert await q.claim_ids() == ["b", "a"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -45,21 +45,21 @@ async def test_a_lifo_job_goes_in_front_only_until_its_first_start(q: Desk, way:
     lease = await q.take()
     assert lease.id == "a"
     await come_back(q, lease, way)
-    assert await q.line() == ["b", "a"]
+    assert await q.claim_ids() == ["b", "a"]
 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_started_job_of_a_key_returns_to_the_front_of_its_key(q: Desk, way: str) -> None:
     await q.put("a1", "a2", key="a")
     await come_back(q, await q.take(), way)
-    assert await q.line() == ["a1"]
+    assert await q.claim_ids() == ["a1"]
 
 
 async def test_a_rerun_begins_a_new_life_at_the_back_of_its_key(q: Desk) -> None:
     await q.put("a1", "a2", key="a")
     await q.settle(complete(await q.take()))
     await q.alter(Rerun(job=q.key("a1")))
-    assert await q.line() == ["a2"]
+    assert await q.claim_ids() == ["a2"]
 
 
 @pytest.mark.parametrize("outcome", [retry, fail])

@@ -45,7 +45,7 @@ async def test_a_lease_may_be_settled_through_another_handle(q_twice: tuple[Desk
     a, b = await first.claim(2)
     await second.settle(complete(a, b"1"), release(b))
     assert await first.states("a", "b") == ["completed", "waiting"]
-    assert await first.line() == ["b"]
+    assert await first.claim_ids() == ["b"]
 
 
 async def test_a_repaired_and_reclaimed_job_does_not_answer_to_the_first_run(
@@ -67,8 +67,8 @@ async def test_the_line_is_one_through_both_handles(q_twice: tuple[Desk, Desk]) 
     first, second = q_twice
     for n in range(6):
         await (first, second)[n % 2].put(f"j{n}")
-    assert await second.line(3) == ["j0", "j1", "j2"]
-    assert await first.line(3) == ["j3", "j4", "j5"]
+    assert await second.claim_ids(3) == ["j0", "j1", "j2"]
+    assert await first.claim_ids(3) == ["j3", "j4", "j5"]
 
 
 def outcome(lease: Lease, random: Random) -> AnyOutcome:

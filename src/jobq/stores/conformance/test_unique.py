@@ -30,7 +30,7 @@ async def test_a_held_lock_answers_with_its_holder(q: Desk) -> None:
     assert result.found is not None
     assert (result.found.id, result.found.payload) == ("a", b"1")
     assert await q.look("b") is None
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_locks_in_one_call_hold_among_its_specs(q: Desk) -> None:
@@ -134,7 +134,7 @@ async def test_throttle_lets_go_after_its_ttl_though_the_job_still_waits(q: Desk
     await q.put_one("a", unique=THROTTLE)
     q.clock.advance(11 * SECOND)
     assert not (await q.put_one("b", unique=THROTTLE)).duplicate
-    assert await q.line() == ["a", "b"]
+    assert await q.claim_ids() == ["a", "b"]
 
 
 async def test_throttle_stands_though_the_record_is_gone(q: Desk) -> None:
@@ -293,7 +293,7 @@ async def test_the_follow_up_holds_the_lock_once_released(q: Desk) -> None:
     result = await q.put_one("d", unique=KEEP_LAST)
     assert (result.id, result.duplicate, result.state) == ("d", False, State.BLOCKED)
     await q.settle(complete(second))
-    assert await q.line() == ["d"]
+    assert await q.claim_ids() == ["d"]
 
 
 async def test_a_cancelled_follow_up_makes_room_for_another(q: Desk) -> None:
@@ -304,7 +304,7 @@ async def test_a_cancelled_follow_up_makes_room_for_another(q: Desk) -> None:
     result = await q.put_one("c", unique=KEEP_LAST)
     assert (result.id, result.duplicate, result.state) == ("c", False, State.BLOCKED)
     await q.settle(complete(running))
-    assert await q.line() == ["c"]
+    assert await q.claim_ids() == ["c"]
 
 
 async def test_a_follow_up_with_a_delay_begins_it_when_released(q: Desk) -> None:

@@ -29,7 +29,7 @@ async def test_unique_and_keyed_a_lock_holds_over_all_keys(q: Desk) -> None:
     assert await q.claim() == []
     await q.settle(complete(lease))
     assert not (await q.put_one("b1", key="b", unique=SIMPLE)).duplicate
-    assert await q.line() == ["b1"]
+    assert await q.claim_ids() == ["b1"]
 
 
 async def test_unique_and_keyed_a_duplicate_takes_no_slot_of_its_key(q: Desk) -> None:
@@ -38,7 +38,7 @@ async def test_unique_and_keyed_a_duplicate_takes_no_slot_of_its_key(q: Desk) ->
     await q.put_one("a3", key="a")
     first = await q.take()
     await q.settle(complete(first))
-    assert await q.line() == ["a3"]
+    assert await q.claim_ids() == ["a3"]
 
 
 async def test_keep_last_and_keyed_a_blocked_follow_up_does_not_hold_the_key(q: Desk) -> None:
@@ -49,7 +49,7 @@ async def test_keep_last_and_keyed_a_blocked_follow_up_does_not_hold_the_key(q: 
     settled = await q.exchange(complete(running), then=q.claiming(5))
     (lease,) = settled.leases
     await q.settle(complete(lease))
-    assert {lease.id, *(await q.line())} == {"a2", "a3"}
+    assert {lease.id, *(await q.claim_ids())} == {"a2", "a3"}
 
 
 async def test_keep_last_and_flow_a_follow_up_waits_for_its_children_too(q: Desk) -> None:
@@ -155,7 +155,7 @@ async def test_flow_and_cancelled_id_a_free_id_is_a_new_member(q: Desk) -> None:
     answers = await q.store.put([q.spec("a"), q.spec("p", after=(q.edge("a"),))], flow="f1")
     assert [(r.id, r.duplicate, r.life) for r in answers] == [("a", False, 1), ("p", False, 0)]
     await q.settle(complete(await q.take()))
-    assert await q.line() == ["p"]
+    assert await q.claim_ids() == ["p"]
 
 
 async def test_schedule_and_unique_a_fire_after_the_lock_is_free_makes_its_job(q: Desk) -> None:
@@ -177,7 +177,7 @@ async def test_schedule_and_unique_a_fire_after_the_lock_is_free_makes_its_job(q
     assert await q.store.fire([fire(2)]) == [True]
     await q.settle(complete(first))
     assert await q.store.fire([fire(3)]) == [True]
-    assert await q.line() == [f"s@{at + 3 * SECOND}"]
+    assert await q.claim_ids() == [f"s@{at + 3 * SECOND}"]
     assert [s.fired for s in await q.store.list_schedules(q.queue)] == [4]
 
 
@@ -187,7 +187,7 @@ async def test_schedule_and_keyed_a_fired_job_has_its_key(q: Desk) -> None:
     spec = ScheduleSpec(queue=q.queue, id="s", template=q.spec("ignored", key="k"), every_ms=SECOND)
     await q.store.put_schedule(spec, next_ms=at)
     await q.store.fire([Fire(queue=q.queue, schedule="s", at_ms=at, next_ms=None)])
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_schedule_and_keyed_a_job_without_a_key_is_refused_and_its_time_stays_due(

@@ -1,4 +1,6 @@
-"""Unique jobs inside flows: members share no lock, and a lock held elsewhere makes an edge to its holder."""
+"""Unique jobs inside flows: members share no lock, and a lock held elsewhere makes an edge to its
+holder.
+"""
 
 from __future__ import annotations
 

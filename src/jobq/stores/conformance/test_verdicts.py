@@ -1,4 +1,6 @@
-"""Failures that the store gives a job itself: the same words, types and fingerprints on every store."""
+"""Failures that the store gives a job itself: the same words, types and fingerprints on every
+store.
+"""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ async def test_a_claim_finds_a_wait_past_its_timeout(q: Desk) -> None:
     await q.settle(block(await q.take(), signal="go", timeout_ms=5 * SECOND))
     assert (await q.exchange(then=q.claiming())).next_due_ms == 5 * SECOND
     q.clock.advance(6 * SECOND)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_a_signal_in_time_leaves_no_timeout_behind(q: Desk) -> None:
@@ -279,7 +279,7 @@ async def test_a_job_that_waits_for_a_signal_holds_no_slot(q: Desk) -> None:
     await q.alter(SendSignal(job=q.key("a"), name="go"))
     assert await q.claim() == []
     await q.settle(complete(second))
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_a_job_that_waits_for_a_signal_can_be_cancelled(q: Desk) -> None:

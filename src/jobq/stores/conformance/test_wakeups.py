@@ -1,4 +1,6 @@
-"""Wake-ups that reach nobody: a worker that is woken and does not come must not keep work waiting for seconds."""
+"""Wake-ups that reach nobody: a worker that is woken and does not come must not keep work waiting
+for seconds.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ async def test_if_those_who_are_woken_first_do_not_come_another_is_woken_soon(
         done, _ = await asyncio.wait(naps, return_when=asyncio.FIRST_COMPLETED)
     nap = done.pop()
     assert nap.result()
-    assert await q.line(worker=naps[nap]) == ["job"]
+    assert await q.claim_ids(worker=naps[nap]) == ["job"]
     await end(naps)
 
 
@@ -57,7 +59,7 @@ async def test_a_single_job_does_not_wake_the_whole_fleet(q: Desk) -> None:
     naps = await fall_asleep(q, *(f"w{n}" for n in range(8)))
     await q.put("job")
     done, _ = await asyncio.wait(naps, return_when=asyncio.FIRST_COMPLETED)
-    assert await q.line(worker=naps[done.pop()]) == ["job"]
+    assert await q.claim_ids(worker=naps[done.pop()]) == ["job"]
     done, _ = await asyncio.wait(naps, timeout=1.5, return_when=asyncio.ALL_COMPLETED)
     assert 1 <= len(done) <= 3  # the one that was woken, and two deputies
     await end(naps)

@@ -1,4 +1,6 @@
-"""A record that somebody waits for stays readable for a while, however short the queue's retention is."""
+"""A record that somebody waits for stays readable for a while, however short the queue's retention
+is.
+"""
 
 from __future__ import annotations
 

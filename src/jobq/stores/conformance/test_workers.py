@@ -95,7 +95,7 @@ async def test_the_leases_of_a_retired_worker_expire_by_themselves(q: Desk) -> N
     await q.store.retire(record.name)
     assert await q.state("a") is State.ACTIVE
     q.clock.advance(2 * SECOND)
-    assert await q.line() == ["a"]
+    assert await q.claim_ids() == ["a"]
 
 
 async def test_the_next_beat_returns_the_request(q_twice: tuple[Desk, Desk]) -> None:
