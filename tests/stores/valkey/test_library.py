@@ -9,8 +9,9 @@ import pytest
 
 import jobq.stores.valkey.functions as library
 from jobq.core.records import QueueName
-from jobq.stores.valkey import lua_names
+from jobq.stores.valkey import job_bodies, lua_names
 from jobq.stores.valkey.store import ValkeyStore
+from jobq.stores.valkey.stored_job import StoredOptions
 from tests.stores.valkey.jobs import spec, take
 from tests.stores.valkey.servers import Server
 
@@ -98,6 +99,22 @@ def test_copies_of_rules_name_functions_that_core_has() -> None:
         source = (core / f"{file}.py").read_text()
         for name in names.split(", "):
             assert re.search(rf"^(async def|def|class)? ?{name}\b", source, re.MULTILINE), name
+
+
+def test_core_names_lua_functions_that_the_library_has() -> None:
+    core = Path(library.__file__).parents[2] / "core"
+    text = re.sub(r"\s+", " ", " ".join(path.read_text() for path in core.glob("*.py")))
+    named = re.findall(r"lua/(\w+)\.lua(?: \(([^)]*)\))?", text)
+    assert len(named) > 10
+    for file, names in named:
+        source = (LUA / f"{file}.lua").read_text()
+        for name in re.findall(r"J\.[\w.]+", names):
+            assert f"function {name}(" in source, f"{name} in lua/{file}.lua"
+
+
+def test_every_option_that_is_written_is_read_back() -> None:
+    written = {name for _, name, _, _ in job_bodies._OPTIONS}
+    assert written <= set(StoredOptions.__struct_fields__)
 
 
 async def test_the_library_comes_back_after_it_was_flushed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from operator import attrgetter
 from struct import Struct
 from typing import Any
 
@@ -20,8 +21,13 @@ _NONE = numbers("PACK")["none_byte"].to_bytes()
 _short = Struct(">BB").pack  # flags, length of name and key
 _long = Struct(">BxHH").pack  # flags, and both lengths
 _length = Struct(">xI").pack  # a filler that lua/uniform.lua replaces, and the payload's length
-_DEFAULTS = astuple(JobSpec(queue=QueueName("", ""), id="", name="", payload=b""))[4:]
+_PLAIN = JobSpec(queue=QueueName("", ""), id="", name="", payload=b"")
+_DEFAULTS = astuple(_PLAIN)[4:]
 """The values behind queue, id, name and payload of a spec that sets none of them."""
+_option_values = attrgetter(
+    *(f for f in _PLAIN.__struct_fields__[4:] if f not in ("key", "given_id"))
+)
+_NO_OPTIONS = _option_values(_PLAIN)
 
 _MAX_BYTES = 16_000_000
 """Payload bytes per call. The server does nothing else meanwhile, and refuses far larger calls."""
@@ -41,7 +47,7 @@ def body_of(spec: JobSpec, channel: str | None) -> tuple[bytes, bool]:
     The end of the job is published to `channel`, unless that is None.
     """
     payload = spec.payload
-    plain = channel is None and _has_no_options(spec)
+    plain = channel is None and _option_values(spec) == _NO_OPTIONS
     if plain and spec.key is None and not spec.given_id and (head := _head(spec.name)) is not None:
         return head + payload, False
     flags = _GIVEN_ID if spec.given_id else 0
@@ -119,28 +125,6 @@ def _head(name: str) -> bytes | None:
         nk = name_and_key(name, None)
         _heads[name] = _short(0, len(nk)) + nk if len(nk) < 256 else None
     return _heads[name]
-
-
-def _has_no_options(spec: JobSpec) -> bool:
-    return (
-        spec.priority == 0
-        and spec.delay_ms == 0
-        and spec.codec == "json"
-        and spec.retry is None
-        and spec.timeout_ms is None
-        and spec.max_stalls is None
-        and spec.cost == 1
-        and not spec.lifo
-        and spec.at_ms is None
-        and spec.ttl_ms is None
-        and spec.result_ttl_ms is None
-        and spec.unique is None
-        and not spec.after
-        and spec.schedule is None
-        and spec.origin is None
-        and spec.on_child_failure == "fail"
-        and spec.meta is None
-    )
 
 
 _OPTIONS: tuple[tuple[str, str, object, int], ...] = (

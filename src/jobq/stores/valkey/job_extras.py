@@ -14,16 +14,16 @@ import msgspec
 from jobq.core import verdicts
 from jobq.core.records import Failure, Input, JobKey
 from jobq.stores.valkey.keys import queue_of
-from jobq.stores.valkey.lua_names import texts
+from jobq.stores.valkey.lua_names import numbers, texts
 from jobq.stores.valkey.stored_job import BROKEN
 
 _FIELD = {name: field.encode() for name, field in texts("EXTRA").items()}
 _EDGE, _PARENT, _RECEIVED = _FIELD["edge"], _FIELD["parent"], _FIELD["received"]
 # Times have 6 bytes, which struct reads as 2 and 4.
 _short_head = Struct(">IHI").unpack_from  # FAILED_RUN.short: attempt, time
-_SHORT_SIZE = 10
+_SHORT_SIZE = numbers("FAILED_RUN")["short_end"]
 _failed_run = Struct(">IHIH").unpack_from  # FAILED_RUN.format: attempt, time, length of worker
-_FAILED_RUN_SIZE = 12
+_FAILED_RUN_SIZE = numbers("FAILED_RUN")["worker_before"]
 _failure = msgspec.msgpack.Decoder(Failure).decode
 
 

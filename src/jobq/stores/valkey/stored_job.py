@@ -12,19 +12,19 @@ from jobq.core.call_options import NO_OPTIONS, CallOptions
 from jobq.core.records import ChildPolicy, RetryData, UniqueMode, UniqueSpec
 from jobq.stores.valkey.lua_names import numbers
 
-_FLAGS = numbers("FLAG")
+_FLAGS, _RECORD = numbers("FLAG"), numbers("RECORD")
 _MORE, _LATER = _FLAGS["more"], _FLAGS["later"]
 RUN_FLAGS = numbers("RUN_FLAG")
 """The bits of `RunFields.flags`, by name."""
 # Times have 6 bytes, which struct reads as 2 and 4.
 _head = Struct(">HIBB").unpack_from  # RECORD.head: created, flags, length of name and key
-_HEAD_SIZE = 8
+_HEAD_SIZE = _RECORD["short_nk_at"] - 1
 _lengths = Struct(">HH").unpack_from  # RECORD.lengths: of name and key, of the options
-_LENGTHS_SIZE = 4
+_LENGTHS_SIZE = _RECORD["long_nk_at"] - _RECORD["short_nk_at"]
 _later = Struct(">HI3s").unpack_from  # RECORD.later: due, life
 _LATER_SIZE = 9
 _run = Struct(">I3s3sHIHI8sHBB").unpack_from  # RUN.format
-_RUN_SIZE = 34
+_RUN_SIZE = numbers("RUN")["token_at"] - 1
 _PAIR = b"\x92"  # the head of a MessagePack array of two
 _decode = msgspec.msgpack.Decoder().decode
 _names: dict[bytes, tuple[str, str | None]] = {}
