@@ -8,7 +8,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import apsw
 import pytest
+
+from jobq.stores.sqlite import schema
 
 ROOT = Path(__file__).parents[2]
 THIS = ROOT / "src"
@@ -24,7 +27,7 @@ def _replace(path: Path, pattern: str, value: str) -> None:
 def next_release(folder: Path, *, changes_data: bool = False) -> Path:
     """This tree as the next release could be: a newer layout, and another function library.
 
-    The layout only adds columns and a table, unless `changes_data`.
+    The layout only adds a column to every table, and a table, unless `changes_data`.
     """
     source = folder / "next" / "src"
     shutil.copytree(THIS, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
@@ -40,8 +43,18 @@ def next_release(folder: Path, *, changes_data: bool = False) -> Path:
     newest = max(int(path.stem) for path in migrations.glob("*.sql"))
     for number in range(newest + 1, 99):
         (migrations / f"{number:04}.sql").write_text("")
-    (migrations / "0099.sql").write_text("CREATE TABLE extras (name TEXT PRIMARY KEY);\n")
+    adding = [f"ALTER TABLE {table} ADD COLUMN extra TEXT;\n" for table in _tables()]
+    (migrations / "0099.sql").write_text(
+        "".join(adding) + "CREATE TABLE extras (name TEXT PRIMARY KEY);\n"
+    )
     return source
+
+
+def _tables() -> list[str]:
+    connection = apsw.Connection(":memory:")
+    schema.migrate(connection)
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    return [name for (name,) in rows if not name.startswith("sqlite_")]
 
 
 def previous_release(folder: Path) -> Path:

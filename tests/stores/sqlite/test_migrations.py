@@ -153,7 +153,7 @@ def tell(path: Path, *statements: str) -> None:
 
 def newer(schema: int, oldest: int) -> str:
     values = f"('schema', '{schema}'), ('oldest', '{oldest}'), ('release', '9.1.0')"
-    return f"INSERT OR REPLACE INTO meta VALUES {values}"
+    return f"INSERT OR REPLACE INTO meta (name, value) VALUES {values}"
 
 
 async def test_a_file_says_which_layout_it_has(old_file: Path) -> None:

@@ -54,4 +54,6 @@ class StoreClock:
         if self._seen_ms - self._saved_ms >= SAVED_MS or self._anchor != self._saved_anchor:
             self._saved_ms, self._saved_anchor = self._seen_ms, self._anchor
             value = msgspec.json.encode((self._seen_ms, self._anchor)).decode()
-            connection.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (value,))
+            connection.execute(
+                "INSERT OR REPLACE INTO meta (name, value) VALUES ('clock', ?)", (value,)
+            )

@@ -45,11 +45,15 @@ def migrate(connection: apsw.Connection) -> str:
         for statement in statements(number):
             connection.execute(statement)
     if known is None:
-        connection.execute("INSERT INTO meta VALUES ('log', ?)", (uuid.uuid4().hex[:12],))
+        connection.execute(
+            "INSERT INTO meta (name, value) VALUES ('log', ?)", (uuid.uuid4().hex[:12],)
+        )
     if version < LATEST:
         facts = {"schema": LATEST, "oldest": OLDEST, "release": __version__}
         for name, value in facts.items():
-            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, str(value)))
+            connection.execute(
+                "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, str(value))
+            )
     return _meta(connection)["log"]
 
 
