@@ -1,6 +1,7 @@
-"""A real Kafka for tests: one process (KRaft, both roles) from jars that Maven copies once into .cache/jars.
+"""A real Kafka broker for tests: one process (KRaft, both roles).
 
-Where Maven or Java is missing, what needs Kafka is skipped with a line that says what to install.
+Maven downloads its jars once to .cache/jars. Without Maven or Java, tests that need Kafka are
+skipped with a message that says what to install.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ appender.out.layout.pattern = %d %p %c: %m%n
 
 
 def jars(*names: str) -> list[Path]:
-    """The jars of scripts/jars/NAME.xml, fetched if need be; skips the test, loudly, where they cannot be had."""
+    """The jars of scripts/jars/NAME.xml, downloaded if necessary. Skips the test if that fails."""
     done = subprocess.run(
         [ROOT / "scripts" / "jars" / "fetch", *names], capture_output=True, text=True, timeout=600
     )
     if done.returncode:
         pytest.skip(
-            f"SKIPPED FOR WANT OF JARS ({', '.join(names)}): {(done.stderr or done.stdout).strip()[-300:]}"
+            f"MISSING JARS ({', '.join(names)}): {(done.stderr or done.stdout).strip()[-300:]}"
         )
     return [jar for name in names for jar in sorted((JARS / name).glob("*.jar"))]
 
 
 def spark_jars(*names: str) -> str:
-    """The same as a value for spark.jars."""
+    """The jars as a value for spark.jars."""
     return ",".join(str(jar) for jar in jars(*names))
 
 
@@ -60,12 +61,17 @@ class Kafka:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(_LOGGING)
         (self.folder / "server.properties").write_text(
-            f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{self._controller}\n"
+            "process.roles=broker,controller\nnode.id=1\n"
+            f"controller.quorum.voters=1@127.0.0.1:{self._controller}\n"
             f"listeners=PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self._controller}\n"
-            f"advertised.listeners=PLAINTEXT://{self.address}\ncontroller.listener.names=CONTROLLER\n"
-            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\ninter.broker.listener.name=PLAINTEXT\n"
-            f"log.dirs={self.folder / 'data'}\nnum.partitions=4\noffsets.topic.replication.factor=1\n"
-            "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\ngroup.initial.rebalance.delay.ms=0\n"
+            f"advertised.listeners=PLAINTEXT://{self.address}\n"
+            "controller.listener.names=CONTROLLER\n"
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+            "inter.broker.listener.name=PLAINTEXT\n"
+            f"log.dirs={self.folder / 'data'}\nnum.partitions=4\n"
+            "offsets.topic.replication.factor=1\n"
+            "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+            "group.initial.rebalance.delay.ms=0\n"
         )
         cluster = self._java("kafka.tools.StorageTool", "random-uuid").strip().splitlines()[-1]
         self._java(
@@ -88,7 +94,7 @@ class Kafka:
         ).stdout
 
     def start(self) -> Kafka:
-        """Start, and wait until it listens."""
+        """Start the broker and wait until it listens."""
         output = (self.folder / "output.txt").open("ab")
         self._process = subprocess.Popen(
             self._command("kafka.Kafka", str(self.folder / "server.properties")),
@@ -110,7 +116,7 @@ class Kafka:
         return listens or self._process is None or self._process.poll() is not None
 
     def stop(self, *, hard: bool = False) -> None:
-        """Stop it; `hard`: as a crash would."""
+        """Stop the broker; with `hard`, kill it like a crash."""
         if self._process is not None:
             (self._process.kill if hard else self._process.terminate)()
             self._process.wait(60)

@@ -1,4 +1,4 @@
-"""The bench measures what it says, keeps it, and shows it. What the numbers are is nobody's business here."""
+"""The benchmarks take measurements, save them and show them. The values are not tested."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def test_the_table_has_medians(results: Results) -> None:
     assert results.median("drain, concurrency 100", "huey") == 5000
 
 
-def test_a_ratio_above_one_is_better_whichever_way_the_unit_goes(results: Results) -> None:
+def test_a_ratio_above_one_is_better_for_every_unit(results: Results) -> None:
     assert results.ratio("drain, concurrency 100", "jobq-sqlite") == 8
     assert results.ratio("request/response p50", "jobq-sqlite") == 2
 
 
-def test_what_was_not_measured_has_no_ratio(results: Results) -> None:
+def test_a_value_that_was_not_measured_has_no_ratio(results: Results) -> None:
     assert results.ratio("enqueue in bulk", "jobq-sqlite") is None
 
 
-def test_a_run_comes_back_from_its_file_as_it_was(results: Results, tmp_path: Path) -> None:
+def test_a_saved_run_is_loaded_unchanged(results: Results, tmp_path: Path) -> None:
     results.save(tmp_path / "deep" / "run.json")
     assert load(tmp_path / "deep" / "run.json") == results
 
@@ -76,12 +76,12 @@ def test_percentiles_are_of_the_sorted_values() -> None:
 
 
 @pytest.mark.parametrize(("n", "parts"), [(100, 100), (101, 100), (7, 100), (0, 3)])
-def test_work_is_divided_without_a_rest(n: int, parts: int) -> None:
+def test_the_parts_add_up_to_the_whole(n: int, parts: int) -> None:
     assert sum(_parts(n, parts)) == n
     assert sum(chunks(n, 10)) == n
 
 
-def test_the_counter_answers_once_when_the_target_is_reached(
+def test_the_counter_replies_once_when_the_target_is_reached(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     counter = Counter()
@@ -94,7 +94,7 @@ def test_the_counter_answers_once_when_the_target_is_reached(
 
 @pytest.mark.parametrize("contender", ["jobq-sqlite", "jobq-memory", "huey"])
 @pytest.mark.parametrize("key", ["one", "concurrent", "drain10", "request"])
-def test_a_measurement_runs_for_real(key: str, contender: str) -> None:
+def test_a_measurement_works_end_to_end(key: str, contender: str) -> None:
     versions: dict[str, str] = {}
     taken = list(
         values(MEASURES[key], CONTENDERS[contender], n=20, loop="asyncio", versions=versions)
@@ -102,19 +102,19 @@ def test_a_measurement_runs_for_real(key: str, contender: str) -> None:
     assert [value > 0 for _, _, value in taken] == [True] * len(MEASURES[key].rows)
 
 
-def test_a_program_that_falls_over_is_named_with_its_last_words() -> None:
+def test_a_program_that_crashes_is_reported_with_the_end_of_its_stderr() -> None:
     broken = Contender(name="broken", module="no_such_peer", place="memory", url="memory://")
     with pytest.raises(Failed, match=r"broken enqueue: ended without a reply\n.*no_such_peer"):
         list(values(MEASURES["one"], broken, n=1, loop="asyncio", versions={}))
 
 
-def test_an_idle_fleet_is_judged_by_both_bounds() -> None:
+def test_the_idle_bench_checks_both_bounds() -> None:
     assert idle.report(10, 40, {"all": 0.7, "fcall": 0.1}, [1, 2]) == 0
     assert idle.report(10, 40, {"all": 1.1, "fcall": 0.1}, [1, 1]) == 1
     assert idle.report(10, 40, {"all": 0.7, "fcall": 0.1}, [1, 3]) == 1
 
 
-def test_a_backlog_is_judged_by_the_medians_of_elapsed_time() -> None:
+def test_the_backlog_bench_compares_the_medians_of_elapsed_time() -> None:
     pair = backlog.Pair
     even, slow = [pair(1.0, 1.0), pair(1.0, 9.0), pair(1.0, 1.0)], [pair(1.0, 1.3)] * 3
     assert backlog.report(1, 2, [("drain", 0.1, even), ("CPU", None, slow)]) == 0

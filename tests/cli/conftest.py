@@ -1,4 +1,4 @@
-"""What the tests of the command lines share: a store in a file, jq-ctl in this process, jq-worker in processes of its own."""
+"""Fixtures of the command-line tests: a store in a file, jq-ctl, and jq-worker processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 30.0
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the developer has set is not what is tested."""
+    """Remove the developer's own settings from the environment."""
     for name in [name for name in os.environ if name.startswith("JQ_")]:
         monkeypatch.delenv(name)
 
@@ -40,7 +40,7 @@ def ctl(url: str) -> Ctl:
 
 @pytest.fixture
 def work(url: str) -> Callable[[], None]:
-    """Run everything that can run now, in this process."""
+    """Run all jobs that are due, in this process."""
     spec = importlib.util.spec_from_file_location("shopapp_here", APPS / "shopapp.py")
     assert spec is not None
     assert spec.loader is not None
@@ -67,7 +67,7 @@ def work(url: str) -> Callable[[], None]:
 
 @pytest.fixture
 def start_worker(url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start jq-worker processes on the shop; those left over are killed."""
+    """Start jq-worker processes for the shop. Kills those that are left at the end."""
     started: list[subprocess.Popen[str]] = []
 
     def start(
@@ -92,6 +92,6 @@ def start_worker(url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], Any], str], Any]:
-    """Wait for something that another process does; it has no other way to tell."""
+    """Poll for something that another process does, because it cannot signal it."""
 
     return waiting.wait_until

@@ -1,4 +1,4 @@
-"""jq-ctl as the tests of the command lines call it."""
+"""Calls jq-ctl for the tests of the command lines."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jobq.cli.ctl import main
 
 
 class Ctl:
-    """jq-ctl on one store."""
+    """Runs jq-ctl commands on one store."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def __call__(self, *args: str, input: str | None = None, code: int = 0) -> Result:
-        """Run it; the exit code must be this one, and there is never a traceback."""
+        """Run a command. It must exit with `code` and print no traceback."""
         result = CliRunner().invoke(main, ["--url", self.url, *args], input=input)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -25,5 +25,5 @@ class Ctl:
         return result
 
     def json(self, *args: str, input: str | None = None, code: int = 0) -> Any:
-        """The document it prints."""
+        """Run a command with -o json and decode its output."""
         return json.loads(self(*args, "-o", "json", input=input, code=code).stdout)

@@ -1,4 +1,4 @@
-"""`jq-worker --app …`: what it finds, and what it says when it does not."""
+"""`jq-worker --app …`: the queues that it loads, and its errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def in_the_apps(monkeypatch: pytest.MonkeyPatch) -> None:
         (["shopapp:emails", "shopapp"], ["emails", "shop"]),
     ],
 )
-def test_queues_are_found_each_once(specs: list[str], names: list[str]) -> None:
+def test_specs_load_each_queue_once(specs: list[str], names: list[str]) -> None:
     assert [queue.name for queue in load(specs)] == names
 
 
@@ -49,14 +49,14 @@ def test_queues_are_found_each_once(specs: list[str], names: list[str]) -> None:
         ("json", "found no Queue in"),
     ],
 )
-def test_what_is_wrong_with_an_app_is_said_in_one_line(spec: str, said: str) -> None:
+def test_an_app_that_cannot_be_loaded_is_a_one_line_error(spec: str, said: str) -> None:
     result = CliRunner().invoke(main, ["--app", spec])
     assert result.exit_code == 2
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_of_the_apps_queues_some_are_chosen_by_name() -> None:
+def test_queues_of_the_app_can_be_selected_by_name() -> None:
     queues = load(["shopapp"])
     assert [queue.name for queue in chosen(queues, ["emails"])] == ["emails"]
     with pytest.raises(ConfigError, match="the app has no queue 'email'"):
@@ -67,7 +67,7 @@ def test_of_the_apps_queues_some_are_chosen_by_name() -> None:
     ("args", "said"),
     [
         ([], "give one as MODULE:QUEUE"),
-        # With a store that cannot be opened, so that a worker which starts all the same fails the test instead of running on.
+        # The store cannot be opened: a worker that starts by mistake fails instead of running on.
         (["--app", "idleapp", "--url", "nonsense"], "no tasks in first, second"),
         (["idleapp:first", "--url", "nonsense"], "no tasks in first"),
         (["--app", "shopapp", "--concurrency", "0"], "0 is not in the range"),
@@ -76,7 +76,7 @@ def test_of_the_apps_queues_some_are_chosen_by_name() -> None:
         (["--app", "shopapp", "--url", "nonsense"], "no store for 'nonsense'"),
     ],
 )
-def test_wrong_options_are_named(args: list[str], said: str) -> None:
+def test_a_wrong_option_is_named_in_the_error(args: list[str], said: str) -> None:
     result = CliRunner().invoke(main, args)
     assert result.exit_code == 2
     assert said in result.output
@@ -89,14 +89,14 @@ def test_a_config_file_with_an_unknown_option_is_refused(tmp_path: Path) -> None
     assert "has an unknown option 'concurency'" in " ".join(result.output.split())
 
 
-def test_a_queue_is_named_with_or_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    named: list[list[str]] = []
+def test_the_app_can_be_given_with_or_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
 
-    def loaded(specs: tuple[str, ...]) -> list[object]:
-        named.append(list(specs))
-        raise ConfigError("that will do")
+    def load(specs: tuple[str, ...]) -> list[object]:
+        given.append(list(specs))
+        raise ConfigError("stop here")
 
-    monkeypatch.setattr("jobq.cli.worker.load", loaded)
+    monkeypatch.setattr("jobq.cli.worker.load", load)
     monkeypatch.setenv("JQ_APP", "from.the:environment")
     for args in (
         ["shopapp:shop"],
@@ -105,7 +105,7 @@ def test_a_queue_is_named_with_or_without_the_option(monkeypatch: pytest.MonkeyP
         [],
     ):
         CliRunner().invoke(main, args)
-    assert named == [
+    assert given == [
         ["shopapp:shop"],
         ["shopapp:shop"],
         ["shopapp:shop", "shopapp:emails"],

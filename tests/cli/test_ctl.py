@@ -32,7 +32,7 @@ def test_every_command_has_help_that_says_what_it_does(path: tuple[str, ...]) ->
         assert "Examples:" in result.output
 
 
-def test_global_options_stand_anywhere_and_the_last_one_wins(ctl: Ctl) -> None:
+def test_global_options_are_accepted_anywhere_and_the_last_one_wins(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     for args in (
         ["-o", "json", "queue", "list"],
@@ -42,7 +42,7 @@ def test_global_options_stand_anywhere_and_the_last_one_wins(ctl: Ctl) -> None:
         assert json.loads(ctl(*args).stdout)[0]["queue"] == "shop"
 
 
-def test_options_come_from_the_environment_unless_typed(
+def test_the_command_line_overrides_the_environment(
     ctl: Ctl, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctl("queue", "create", "shop")
@@ -64,7 +64,7 @@ def test_tenants_do_not_see_each_other(ctl: Ctl) -> None:
     assert ctl.json("queue", "list") == []
 
 
-def test_a_file_that_is_not_there_is_an_error_and_not_a_new_store(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_and_is_not_created(tmp_path: Path) -> None:
     path = tmp_path / "typo.db"
     result = CliRunner().invoke(main, ["--url", f"sqlite:///{path}", "queue", "list"])
     assert result.exit_code == 2
@@ -73,13 +73,13 @@ def test_a_file_that_is_not_there_is_an_error_and_not_a_new_store(tmp_path: Path
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://host", "sqlite://", "valkey+nothing://x"])
-def test_a_bad_url_is_wrong_usage_and_says_what_one_looks_like(url: str) -> None:
+def test_a_bad_url_is_wrong_usage_and_the_error_shows_a_valid_one(url: str) -> None:
     result = CliRunner().invoke(main, ["--url", url, "status"])
     assert result.exit_code == 2, result.output
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_status_shows_what_needs_a_look(ctl: Ctl) -> None:
+def test_status_shows_what_needs_attention(ctl: Ctl) -> None:
     ctl("job", "submit", "add", "-q", "shop")
     ctl("queue", "create", "calm")
     ctl("queue", "pause", "calm")
@@ -95,7 +95,7 @@ def test_version_needs_no_store() -> None:
     assert set(json.loads(result.stdout)) == {"jobq", "python", "platform"}
 
 
-def test_a_reader_that_leaves_early_is_no_traceback(ctl: Ctl, url: str) -> None:
+def test_a_closed_pipe_causes_no_traceback(ctl: Ctl, url: str) -> None:
     ctl("job", "submit", "add", "--lines", "-", input="[1, 2]\n" * 2000)
     command = (
         f"{sys.executable} -m jobq.cli.ctl --url {url} job list --limit 2000 -o yaml | head -1"

@@ -15,7 +15,7 @@ Work = Callable[[], None]
 
 @pytest.fixture
 def dead(ctl: Ctl, work: Work) -> None:
-    """Seven failed jobs of two kinds, and a completed one."""
+    """Seven failed jobs with two causes, and a completed job."""
     lines: list[dict[str, Any]] = [
         {
             "name": "boom",
@@ -58,7 +58,7 @@ def test_dead_letters_run_again_one_by_one_or_all(ctl: Ctl) -> None:
 
 
 @pytest.mark.usefixtures("dead")
-def test_a_job_that_did_not_fail_is_left_alone(ctl: Ctl) -> None:
+def test_a_job_that_has_not_failed_is_skipped(ctl: Ctl) -> None:
     result = ctl("dead", "purge", "good", "bad-0", "--yes", code=1)
     assert "skipped, because they are not failed: good" in result.stderr
     assert ctl.json("job", "status", "good")["state"] == "completed"

@@ -14,7 +14,7 @@ from tests.cli.kit import Ctl
 Work = Callable[[], None]
 
 
-def test_one_jobs_story_is_told_in_order(ctl: Ctl, work: Work) -> None:
+def test_the_events_of_one_job_are_printed_in_order(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
     work()
@@ -28,7 +28,7 @@ def test_one_jobs_story_is_told_in_order(ctl: Ctl, work: Work) -> None:
     assert any("run 1 on here" in line for line in shown)
 
 
-def test_the_last_ones_are_shown_and_a_position_goes_on_from_there(ctl: Ctl) -> None:
+def test_the_last_events_are_shown_and_a_position_continues_from_there(ctl: Ctl) -> None:
     for n in range(5):
         ctl("job", "submit", "add", "-q", "shop", "--id", f"job-{n}")
     last = ctl.json("events", "-n", "2")
@@ -54,7 +54,7 @@ def test_the_last_ones_are_shown_and_a_position_goes_on_from_there(ctl: Ctl) -> 
     assert "add --queue" in ctl("events", "--after", position, code=2).stderr
 
 
-def test_following_prints_what_comes_one_document_per_line(ctl: Ctl, url: str) -> None:
+def test_following_prints_new_events_as_one_document_per_line(ctl: Ctl, url: str) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "before")
     command = [
         sys.executable,
@@ -73,7 +73,9 @@ def test_following_prints_what_comes_one_document_per_line(ctl: Ctl, url: str) -
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["job"] == "before"  # it is looking now
+        assert (
+            json.loads(process.stdout.readline())["job"] == "before"
+        )  # the command follows the log now
         ctl("job", "submit", "add", "-q", "shop", "--id", "after")
         ctl("job", "submit", "add", "-q", "new", "--id", "elsewhere")
         assert {json.loads(line)["job"] for line in process.stdout} == {"after", "elsewhere"}
@@ -83,7 +85,7 @@ def test_following_prints_what_comes_one_document_per_line(ctl: Ctl, url: str) -
         process.communicate()
 
 
-def test_what_an_operator_does_is_told_with_the_users_name(ctl: Ctl) -> None:
+def test_an_operators_action_is_recorded_with_the_users_name(ctl: Ctl) -> None:
     user = f"{getpass.getuser()}@{socket.gethostname()}"
     ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--delay", "1h")
     ctl("queue", "pause", "shop")
@@ -96,8 +98,10 @@ def test_what_an_operator_does_is_told_with_the_users_name(ctl: Ctl) -> None:
     ctl("queue", "clear", "shop", "--yes")
     ctl("queue", "clean", "shop", "--state", "cancelled", "--yes")
     ctl("queue", "resume", "shop")
-    told = [(event["kind"], event["actor"]) for event in ctl.json("events", "--all", "--no-follow")]
-    assert told == [
+    recorded = [
+        (event["kind"], event["actor"]) for event in ctl.json("events", "--all", "--no-follow")
+    ]
+    assert recorded == [
         ("accepted", None),
         ("paused", user),
         ("promoted", user),
@@ -124,12 +128,14 @@ def test_what_an_operator_does_is_told_with_the_users_name(ctl: Ctl) -> None:
     assert any("cleared" in line and "1 job" in line and f"by {user}" in line for line in lines)
 
 
-def test_an_obliterated_queue_is_told_of_with_the_users_name(ctl: Ctl) -> None:
+def test_obliterating_a_queue_is_recorded_with_the_users_name(ctl: Ctl) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "a")
     ctl("queue", "obliterate", "shop", "--yes")
     ctl("job", "submit", "add", "-q", "shop", "--id", "a")
-    told = [(event["kind"], event["actor"] is not None) for event in ctl.json("events", "--all")]
-    assert told == [
+    recorded = [
+        (event["kind"], event["actor"] is not None) for event in ctl.json("events", "--all")
+    ]
+    assert recorded == [
         ("accepted", False),
         ("cancelled", True),
         ("obliterated", True),

@@ -65,7 +65,7 @@ def test_a_flow_is_cancelled_whole(ctl: Ctl) -> None:
     assert "all its jobs have ended already" in ctl("flow", "cancel", "sum", "--yes", code=1).stdout
 
 
-def test_what_is_not_there_is_not_found(ctl: Ctl) -> None:
+def test_an_unknown_flow_is_an_error(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     assert "no job or flow nobody in any queue" in ctl("flow", "show", "nobody", code=1).stderr
     assert "in queue 'shop'" in ctl("flow", "cancel", "nobody", "-q", "shop", code=1).stderr

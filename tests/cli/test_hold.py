@@ -28,7 +28,7 @@ def test_a_key_is_held_shown_and_released(ctl: Ctl) -> None:
     assert ctl.json("limit", "show", "shop")[0]["held_keys"] == {}
 
 
-def test_mistakes_are_named(ctl: Ctl) -> None:
+def test_wrong_arguments_are_named_in_the_error(ctl: Ctl) -> None:
     ctl("queue", "create", "shop", "--mode", "plain")
     assert "no keys to hold" in ctl("queue", "hold", "shop", "1h", "--key", "acme", code=1).stderr
     assert "no queue 'ghost'" in ctl("queue", "hold", "ghost", "1h", code=1).stderr

@@ -12,7 +12,7 @@ from tests.cli.kit import Ctl
 Work = Callable[[], None]
 
 
-def test_a_job_is_shown_whole(ctl: Ctl, work: Work) -> None:
+def test_status_shows_everything_about_a_job(ctl: Ctl, work: Work) -> None:
     ctl(
         "job",
         "submit",
@@ -141,7 +141,7 @@ def test_a_failed_job_shows_its_traceback(ctl: Ctl, work: Work) -> None:
     )
 
 
-def test_an_unknown_job_is_one_line_and_exit_code_1(ctl: Ctl) -> None:
+def test_an_unknown_job_is_a_one_line_error_with_exit_code_1(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     result = ctl("job", "status", "ghost", code=1)
     assert result.stderr.startswith("Error: no job ghost in any queue of")
@@ -151,14 +151,14 @@ def test_an_unknown_job_is_one_line_and_exit_code_1(ctl: Ctl) -> None:
     )
 
 
-def test_an_id_in_two_queues_asks_which(ctl: Ctl) -> None:
+def test_an_id_in_two_queues_needs_the_queue(ctl: Ctl) -> None:
     for queue in ("left", "right"):
-        ctl("job", "submit", "add", "-q", queue, "--id", "twin", "--payload", "[1, 1]")
+        ctl("job", "submit", "add", "-q", queue, "--id", "same", "--payload", "[1, 1]")
     assert (
         "several queues (left, right): choose one with --queue"
-        in ctl("job", "status", "twin", code=1).stderr
+        in ctl("job", "status", "same", code=1).stderr
     )
-    assert ctl.json("job", "status", "twin", "-q", "right")["queue"] == "right"
+    assert ctl.json("job", "status", "same", "-q", "right")["queue"] == "right"
 
 
 def test_jobs_are_listed_by_queue_state_and_name(ctl: Ctl, work: Work) -> None:
@@ -189,7 +189,7 @@ def test_a_long_listing_says_that_there_is_more(ctl: Ctl) -> None:
     assert len(ctl.json("job", "list", "--limit", "700")) == 7
 
 
-def test_a_listing_of_an_unknown_queue_names_those_there_are(ctl: Ctl) -> None:
+def test_listing_an_unknown_queue_names_the_existing_ones(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     assert "no queue 'shoop'" in (error := ctl("job", "list", "-q", "shoop", code=1).stderr)
     assert "its queues are shop" in error
@@ -208,7 +208,7 @@ def test_waiting_jobs_are_cancelled_at_once_and_ended_ones_not(ctl: Ctl) -> None
     ]
 
 
-def test_an_ended_job_runs_again_by_rerun_and_by_its_other_name(ctl: Ctl, work: Work) -> None:
+def test_an_ended_job_runs_again_by_rerun_and_by_its_alias(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
     work()
     for command in ("rerun", "retry"):
@@ -238,7 +238,7 @@ def test_a_delayed_job_is_promoted(ctl: Ctl) -> None:
     assert "only delayed jobs" in ctl("job", "promote", "later", code=1).stdout
 
 
-def test_a_waiting_job_gets_another_priority(ctl: Ctl) -> None:
+def test_the_priority_of_a_waiting_job_can_be_changed(ctl: Ctl) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "a", "--payload", "[1, 1]")
     ctl("job", "reprioritise", "a", "--priority", "9")
     assert ctl.json("job", "status", "a")["priority"] == 9
@@ -269,7 +269,9 @@ def test_a_job_gets_a_signal_before_it_runs_and_while_it_waits(ctl: Ctl, work: W
     assert ctl.json("job", "status", "late")["result"] == "plain text"
 
 
-def test_a_signal_without_data_is_nothing_and_an_ended_job_takes_none(ctl: Ctl, work: Work) -> None:
+def test_a_signal_without_data_is_none_and_an_ended_job_takes_no_signal(
+    ctl: Ctl, work: Work
+) -> None:
     ctl("job", "submit", "approval", "-q", "shop", "--id", "one")
     ctl("job", "signal", "one", "approved")
     work()
@@ -292,7 +294,7 @@ def test_removing_asks_first(ctl: Ctl, work: Work) -> None:
     ctl("job", "status", "a", code=1)
 
 
-def test_waiting_for_jobs_tells_by_the_exit_code_how_they_ended(ctl: Ctl, work: Work) -> None:
+def test_the_exit_code_of_wait_says_how_the_jobs_ended(ctl: Ctl, work: Work) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "good", "--payload", "[1, 1]")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "bad")
     work()
@@ -319,7 +321,7 @@ def test_a_followed_log_that_drops_its_oldest_lines_prints_each_line_once() -> N
     assert unseen(["a"], ["x", "y"]) == ["x", "y"]
 
 
-def test_what_users_stored_is_no_markup_and_no_escape(ctl: Ctl) -> None:
+def test_users_texts_are_not_interpreted_as_markup_or_escapes(ctl: Ctl) -> None:
     ctl(
         "job",
         "submit",

@@ -36,7 +36,7 @@ def test_limits_are_set_shown_and_removed(ctl: Ctl) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_how_many_may_wait_is_set_shown_and_removed(ctl: Ctl) -> None:
+def test_max_waiting_is_set_shown_and_removed(ctl: Ctl) -> None:
     assert ctl.json("limit", "set", "shop", "--max-waiting", "2")["max_waiting"] == 2
     assert "at most 2" in ctl("limit", "show", "shop").stdout
     assert "at most 2 waiting" in ctl("queue", "stats", "shop").stdout
@@ -50,7 +50,7 @@ def test_how_many_may_wait_is_set_shown_and_removed(ctl: Ctl) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_key_can_have_limits_of_its_own(ctl: Ctl) -> None:
+def test_a_key_can_have_its_own_limits(ctl: Ctl) -> None:
     limits = ctl.json("limit", "set", "shop", "--key", "acme", "--key-limit", "5")
     assert limits["keys"] == {"acme": {"key_limit": 5, "key_rate": None}}
     assert "acme" in ctl("limit", "show").stdout
@@ -58,7 +58,7 @@ def test_a_key_can_have_limits_of_its_own(ctl: Ctl) -> None:
 
 
 @pytest.mark.usefixtures("shop")
-def test_mistakes_are_named(ctl: Ctl) -> None:
+def test_wrong_arguments_are_named_in_the_error(ctl: Ctl) -> None:
     assert "nothing to change" in ctl("limit", "set", "shop", code=2).stderr
     assert "use 100/1m" in ctl("limit", "set", "shop", "--rate", "fast", code=2).stderr
     assert "0" in ctl("limit", "set", "shop", "--rate", "0/1m", code=2).stderr

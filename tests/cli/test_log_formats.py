@@ -1,4 +1,4 @@
-"""The JSON format of the logs: whatever an application logs, it is one object on one line, without passwords."""
+"""The JSON log format: every record is one object on one line, without passwords."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def logged(message: str, **attributes: Any) -> dict[str, Any]:
     return document
 
 
-def test_text_that_is_no_unicode_is_escaped() -> None:
+def test_text_that_is_not_valid_unicode_is_escaped() -> None:
     assert logged("name \udce9")["message"] == "name \udce9"
     assert logged("x", file="\udce9\x9b")["file"] == "\udce9\x9b"
 
 
-def test_an_error_about_a_file_name_that_is_no_unicode_is_logged() -> None:
+def test_an_error_about_a_file_name_that_is_not_valid_unicode_is_logged() -> None:
     try:
         raise ValueError("cannot read \udce9")
     except ValueError:

@@ -1,4 +1,4 @@
-"""No command prints a password: every command of every command line is run with one in its URL."""
+"""No command prints a password. Every command is run with a password in its URL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUOTED = "hunter2%2F%3F"
 def leaves(
     command: click.Command, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command of the tree, with the words that lead to it."""
+    """Every command of the tree, with the words to call it."""
     if isinstance(command, click.Group):
         for name, below in command.commands.items():
             yield from leaves(below, (*path, name))
@@ -33,7 +33,7 @@ def leaves(
 
 
 def words(command: click.Command) -> list[str]:
-    """Something for each required argument and option, and as little waiting as there is."""
+    """A value for each required argument and option, with the shortest possible waits."""
     given: list[str] = []
     for param in command.params:
         if isinstance(param, click.Argument) and param.required:
@@ -58,7 +58,7 @@ COMMANDS = [(path, words(command)) for path, command in leaves(ctl)]
 
 
 def everything_said(*args: str) -> str:
-    """What jq-ctl prints and what its error says, with and without arguments that are in the way."""
+    """The output and errors of a jq-ctl command, with valid arguments and with extra ones."""
     said = ""
     for more in (
         (),
@@ -77,7 +77,7 @@ def everything_said(*args: str) -> str:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that wants the password, and its address with it."""
+    """A server that needs a password, and its URL with the password."""
     server = servers.Server(
         servers.valkey_or_skip(), tmp_path_factory.mktemp("guarded"), "--requirepass", SECRET
     )
@@ -87,7 +87,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("path", "given"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
-def test_no_command_of_jq_ctl_shows_the_password_of_a_store_that_answers(
+def test_no_command_of_jq_ctl_shows_the_password_of_a_store_that_replies(
     guarded: str, path: tuple[str, ...], given: list[str]
 ) -> None:
     said = everything_said("--url", guarded, "--timeout", "2s", *path, *given)
@@ -96,7 +96,7 @@ def test_no_command_of_jq_ctl_shows_the_password_of_a_store_that_answers(
 
 
 @pytest.mark.parametrize(("path", "given"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
-def test_no_command_of_jq_ctl_shows_the_password_of_a_store_that_does_not(
+def test_no_command_of_jq_ctl_shows_the_password_of_an_unavailable_store(
     path: tuple[str, ...], given: list[str]
 ) -> None:
     said = everything_said(
@@ -118,7 +118,7 @@ def test_no_command_of_jq_ctl_shows_the_password_of_a_store_that_does_not(
         "hunter2@host",
     ],
 )
-def test_no_wrong_url_is_quoted_with_its_password(url: str) -> None:
+def test_a_wrong_url_is_quoted_without_its_password(url: str) -> None:
     for command in (["status"], ["job", "status", "x"], ["queue", "list"]):
         result = CliRunner().invoke(ctl, ["--url", url, *command])
         assert result.exit_code != 0
@@ -127,7 +127,7 @@ def test_no_wrong_url_is_quoted_with_its_password(url: str) -> None:
         "hunter2"
         not in CliRunner().invoke(relay, ["--url", url, "--to", "files:///tmp/x", "--once"]).output
     )
-    if "://" in url and " " not in url:  # a URL in the wrong place is still seen to be one
+    if "://" in url and " " not in url:  # a URL in the wrong place is recognized as a URL
         assert "hunter2" not in CliRunner().invoke(ctl, [url]).output
         assert "hunter2" not in CliRunner().invoke(relay, [url]).output
 
@@ -151,7 +151,7 @@ def test_the_relay_does_not_show_the_password_of_its_target(tmp_path: Path, targ
     assert "hunter2" not in result.output
 
 
-def test_kafkas_credentials_come_from_the_environment_and_stay_there(
+def test_kafkas_credentials_come_from_the_environment_and_are_never_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from jobq.relay.kafka import KafkaTarget
@@ -206,7 +206,7 @@ def test_a_worker_does_not_show_the_password_of_its_store() -> None:
 
 
 @pytest.mark.parametrize("command", [ctl, worker, relay], ids=["jq-ctl", "jq-worker", "jq-relay"])
-def test_every_command_line_tells_its_version(command: click.Command) -> None:
+def test_every_command_prints_its_version(command: click.Command) -> None:
     from jobq import __version__
 
     result = CliRunner().invoke(command, ["--version"])

@@ -36,7 +36,7 @@ def test_queues_are_listed_with_their_counts(ctl: Ctl) -> None:
     assert "no worker" in lines[2]
 
 
-def test_a_store_without_queues_says_how_to_get_one(ctl: Ctl) -> None:
+def test_without_queues_the_list_says_how_to_create_one(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     ctl("queue", "delete", "shop", "--yes")
     assert "no queues yet" in ctl("queue", "list").stderr
@@ -54,7 +54,7 @@ def test_the_stats_of_a_queue_show_its_last_minutes(ctl: Ctl, work: Work) -> Non
     assert "on average" in shown
 
 
-def test_a_created_queue_keeps_what_it_was_told_and_can_be_changed(ctl: Ctl) -> None:
+def test_a_created_queue_stores_its_retention_which_can_be_changed(ctl: Ctl) -> None:
     made = ctl.json(
         "queue", "create", "shop", "--mode", "keyed", "--keep-completed", "7d", "--keep-count", "10"
     )
@@ -84,14 +84,14 @@ def test_a_paused_queue_starts_nothing_until_resumed(ctl: Ctl, work: Work) -> No
     ctl("queue", "pause", "ghost", code=1)
 
 
-def test_clearing_cancels_what_waits_and_with_a_word_what_is_delayed(ctl: Ctl) -> None:
+def test_clearing_cancels_waiting_jobs_and_delayed_ones_on_request(ctl: Ctl) -> None:
     fill(ctl, 1500)
     fill(ctl, 2, "shop", "--delay", "1h")
     assert "nothing was done" in ctl("queue", "clear", "shop", input="n\n", code=1).stderr
     assert ctl.json("queue", "clear", "shop", "--yes") == {"queue": "shop", "cleared": 1500}
     assert counts(ctl) == {"cancelled": 1500, "delayed": 2}
     assert ctl.json("queue", "clear", "shop", "--delayed", "--yes")["cleared"] == 2
-    assert ctl.json("queue", "clear", "shop")["cleared"] == 0  # nothing to lose: nothing to ask
+    assert ctl.json("queue", "clear", "shop")["cleared"] == 0  # nothing to cancel, so no question
 
 
 def test_cleaning_removes_ended_jobs_by_state_age_and_number(ctl: Ctl) -> None:
@@ -111,7 +111,7 @@ def test_cleaning_removes_ended_jobs_by_state_age_and_number(ctl: Ctl) -> None:
     ctl("queue", "clean", "shop", "--state", "waiting", code=2)
 
 
-def test_deleting_refuses_a_queue_with_work_left_and_obliterating_does_not(ctl: Ctl) -> None:
+def test_delete_refuses_a_queue_with_unfinished_jobs_and_obliterate_does_not(ctl: Ctl) -> None:
     fill(ctl, 1100)
     assert "has 1,100 unfinished jobs" in ctl("queue", "delete", "shop", "--yes", code=1).stderr
     assert "nothing was done" in ctl("queue", "obliterate", "shop", code=1).stderr
@@ -119,7 +119,7 @@ def test_deleting_refuses_a_queue_with_work_left_and_obliterating_does_not(ctl: 
     assert ctl.json("queue", "list") == []
 
 
-def test_watching_prints_each_look(ctl: Ctl) -> None:
+def test_watching_prints_every_update(ctl: Ctl) -> None:
     fill(ctl, 2)
     result = ctl("queue", "watch", "--every", "100ms", "--times", "2", "-o", "json")
     looks = [json.loads(line) for line in result.stdout.splitlines()]
@@ -127,7 +127,7 @@ def test_watching_prints_each_look(ctl: Ctl) -> None:
     assert "ENDED/S" in ctl("queue", "watch", "--times", "1").stdout
 
 
-def test_readers_of_the_event_logs_are_listed_and_can_be_forgotten(ctl: Ctl) -> None:
+def test_readers_of_the_event_logs_are_listed_and_can_be_removed(ctl: Ctl) -> None:
     fill(ctl, 3)
     assert "no readers" in ctl("queue", "readers").stderr
     asyncio.run(register(ctl.url, "trial"))

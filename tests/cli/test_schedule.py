@@ -30,7 +30,7 @@ def nightly(ctl: Ctl, *more: str) -> Any:
     )
 
 
-def test_a_schedule_is_made_and_shown(ctl: Ctl) -> None:
+def test_a_schedule_is_created_and_shown(ctl: Ctl) -> None:
     made = nightly(ctl, "--limit", "3", "--catch-up", "one")
     assert (made["id"], made["queue"], made["name"], made["args"]) == (
         "nightly",
@@ -76,16 +76,16 @@ def test_schedules_are_listed_with_their_next_times(ctl: Ctl) -> None:
     assert [s["id"] for s in ctl.json("schedule", "list", "-q", "mail")] == ["poll"]
 
 
-def test_storing_the_same_again_changes_nothing(ctl: Ctl) -> None:
+def test_setting_the_same_schedule_again_changes_nothing(ctl: Ctl) -> None:
     assert nightly(ctl) == nightly(ctl)
 
 
-def test_a_store_without_schedules_says_how_to_get_one(ctl: Ctl) -> None:
+def test_without_schedules_the_list_says_how_to_create_one(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     assert "no schedules" in ctl("schedule", "list").stderr
 
 
-def test_a_schedule_can_be_held_and_go_on(ctl: Ctl) -> None:
+def test_a_schedule_can_be_paused_and_resumed(ctl: Ctl) -> None:
     nightly(ctl)
     ctl("schedule", "pause", "nightly")
     assert ctl.json("schedule", "show", "nightly")["paused"] is True
@@ -114,7 +114,7 @@ def test_a_schedule_can_be_removed(ctl: Ctl) -> None:
     assert "no schedule nightly" in ctl("schedule", "show", "nightly", code=1).stderr
 
 
-def test_a_schedule_of_two_queues_needs_the_queue(ctl: Ctl) -> None:
+def test_a_schedule_id_in_two_queues_needs_the_queue(ctl: Ctl) -> None:
     for queue in ("a", "b"):
         ctl("schedule", "set", "s", "t", "-q", queue, "--every", "1h")
     assert "in several queues (a, b)" in ctl("schedule", "pause", "s", code=1).stderr
@@ -133,5 +133,7 @@ def test_a_schedule_of_two_queues_needs_the_queue(ctl: Ctl) -> None:
         (("--every", "5m", "--payload", "7"), "--payload must be"),
     ],
 )
-def test_mistakes_are_named(ctl: Ctl, options: tuple[str, ...], said: str) -> None:
+def test_wrong_arguments_are_named_in_the_error(
+    ctl: Ctl, options: tuple[str, ...], said: str
+) -> None:
     assert said in ctl("schedule", "set", "s", "t", *options, code=2).stderr

@@ -46,7 +46,7 @@ def test_arguments_come_as_an_array_an_object_a_file_or_one_by_one(
         (["--delay", "1s", "--at", "2030-01-01T00:00"], "give one of"),
     ],
 )
-def test_bad_input_is_wrong_usage_named_in_one_line_and_stores_nothing(
+def test_bad_input_is_a_one_line_usage_error_and_stores_nothing(
     ctl: Ctl, args: list[str], said: str
 ) -> None:
     ctl("queue", "create", "shop")
@@ -73,7 +73,7 @@ def test_a_time_may_have_an_offset(ctl: Ctl) -> None:
     assert (job["state"], job["due_at"]) == ("delayed", "2099-01-01T00:00:00.000Z")
 
 
-def test_lines_bring_names_arguments_and_options(ctl: Ctl, tmp_path: Path) -> None:
+def test_lines_have_names_arguments_and_options(ctl: Ctl, tmp_path: Path) -> None:
     lines = [
         '{"name": "charge", "kwargs": {"invoice": 8}, "id": "inv-8", "priority": 5}',
         "",
@@ -125,7 +125,7 @@ def test_thousands_of_lines_go_in_batches(ctl: Ctl) -> None:
         ('{"delay": "1h"}', "line 1002: delay='1h' is not a time"),
     ],
 )
-def test_a_bad_line_is_named_with_what_was_done_before_it(ctl: Ctl, line: str, said: str) -> None:
+def test_a_bad_line_is_reported_with_the_progress_before_it(ctl: Ctl, line: str, said: str) -> None:
     lines = "[1]\n" * 1001 + line + "\n[2]\n"
     result = ctl("job", "submit", "charge", "-q", "shop", "--lines", "-", input=lines, code=2)
     assert said in result.stderr
@@ -139,7 +139,7 @@ def test_lines_without_a_task_are_refused(ctl: Ctl) -> None:
     )
 
 
-def test_lines_and_arguments_do_not_go_together(ctl: Ctl) -> None:
+def test_lines_and_arguments_cannot_be_combined(ctl: Ctl) -> None:
     assert (
         "--lines cannot be combined with"
         in ctl("job", "submit", "x", "--lines", "-", "--payload", "[]", input="", code=2).stderr
@@ -166,7 +166,8 @@ def test_meta_comes_from_the_command_line_and_from_lines(ctl: Ctl, tmp_path: Pat
     assert "trace=t1, who=a=b" in ctl("job", "status", "one").stdout
     lines = tmp_path / "jobs.jsonl"
     lines.write_text(
-        '{"name": "add", "args": [1, 2], "id": "two", "meta": {"trace": "t2"}}\n{"name": "add", "id": "three"}\n'
+        '{"name": "add", "args": [1, 2], "id": "two", "meta": {"trace": "t2"}}\n'
+        '{"name": "add", "id": "three"}\n'
     )
     ctl("job", "submit", "-q", "shop", "--lines", str(lines), "--meta", "trace=t0")
     assert [ctl.json("job", "status", id)["meta"] for id in ("two", "three")] == [

@@ -1,4 +1,4 @@
-"""Tables in narrow terminals, and texts that would drive one."""
+"""Tables in narrow terminals, and control characters in users' texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def drawn(width: int, columns: tuple[Column, ...] = COLUMNS, row: tuple[str, ...
     return page.getvalue()
 
 
-def test_what_fits_is_a_table() -> None:
+def test_rows_that_fit_are_a_table() -> None:
     assert drawn(200).split() == ["NAME", "SIZE", "HOST", "ABOUT", *ROW]
 
 
@@ -40,7 +40,7 @@ def test_a_column_that_does_not_fit_is_named_below_the_table() -> None:
 
 
 @pytest.mark.parametrize("width", [10, 30, 40])
-def test_columns_that_cannot_be_spared_are_shown_below_each_other(width: int) -> None:
+def test_if_mandatory_columns_do_not_fit_rows_become_lists(width: int) -> None:
     text = drawn(width)
     assert all(column.title in text for column in COLUMNS)
     assert "".join(text.split()).count("a") == 60
@@ -88,7 +88,7 @@ HOSTILE = "a\x1b[2J\x9b2J\x85\u2028\u202eb\x7f\x07c"
     "command",
     [("job", "status", "h"), ("job", "list", "-q", "shop"), ("events", "--all", "-q", "shop")],
 )
-def test_what_users_stored_cannot_reach_the_terminal(
+def test_control_characters_in_users_texts_do_not_reach_the_terminal(
     ctl: Ctl, format: str, command: tuple[str, ...]
 ) -> None:
     ctl(
@@ -106,7 +106,7 @@ def test_what_users_stored_cannot_reach_the_terminal(
     assert is_harmless(said)
 
 
-def test_documents_still_mean_what_was_stored(ctl: Ctl) -> None:
+def test_escaped_documents_decode_to_what_was_stored(ctl: Ctl) -> None:
     ctl(
         "job",
         "submit",
@@ -125,6 +125,6 @@ def test_documents_still_mean_what_was_stored(ctl: Ctl) -> None:
     ]
 
 
-def test_an_error_cannot_reach_the_terminal_either(ctl: Ctl) -> None:
+def test_control_characters_in_an_error_do_not_reach_the_terminal(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     assert is_harmless(ctl("job", "status", HOSTILE, code=1).output)

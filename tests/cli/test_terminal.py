@@ -1,4 +1,4 @@
-"""What only a person at a terminal sees."""
+"""Output that is only printed to a terminal: progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.kit import Ctl
 
 
 def on_a_terminal(url: str, *args: str) -> tuple[str, str]:
-    """stdout as a pipe, and what a terminal on stderr would show."""
+    """Run a command with stdout as a pipe and stderr as a terminal. Returns both outputs."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "jobq.cli.ctl", "--url", url, *args]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
@@ -24,7 +24,7 @@ def on_a_terminal(url: str, *args: str) -> tuple[str, str]:
     try:
         while chunk := os.read(ours, 65536):
             shown += chunk
-    except OSError:  # how a terminal on Linux says that its last writer is gone
+    except OSError:  # on Linux, the last writer has closed the terminal
         pass
     finally:
         os.close(ours)
@@ -33,7 +33,7 @@ def on_a_terminal(url: str, *args: str) -> tuple[str, str]:
     return stdout.decode(), shown.decode()
 
 
-def test_long_work_shows_its_progress_on_the_terminal_and_never_in_the_answer(
+def test_progress_is_shown_on_the_terminal_and_never_in_the_output(
     ctl: Ctl, url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "jobs.jsonl").write_text("[1, 2]\n" * 3000)

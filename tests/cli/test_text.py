@@ -1,4 +1,4 @@
-"""How values are read and written."""
+"""Parsing and formatting of values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from jobq.cli import text
         ("0", 0),
     ],
 )
-def test_a_duration_is_read(written: str, seconds: float) -> None:
+def test_a_duration_is_parsed(written: str, seconds: float) -> None:
     assert text.parse_duration(written) == seconds
 
 
 @pytest.mark.parametrize(
     "written", ["", "soon", "5 minutes", "5x", "-1", "1h-2m", "nan", "inf", "m5"]
 )
-def test_what_is_no_duration_is_refused_with_what_was_written(written: str) -> None:
+def test_an_invalid_duration_is_quoted_in_the_error(written: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         text.parse_duration(written)
 
@@ -45,11 +45,11 @@ def test_what_is_no_duration_is_refused_with_what_was_written(written: str) -> N
         (439_200_000, "5d02h"),
     ],
 )
-def test_a_duration_is_written_in_two_figures(ms: int | None, written: str) -> None:
+def test_a_duration_is_formatted_in_at_most_two_units(ms: int | None, written: str) -> None:
     assert text.duration(ms) == written
 
 
-def test_a_time_is_told_from_now() -> None:
+def test_a_time_is_shown_relative_to_now() -> None:
     assert text.relative(1000, 61_000) == "1m ago"
     assert text.relative(61_000, 1000) == "in 1m"
 
@@ -59,6 +59,6 @@ def test_line_breaks_and_terminal_escapes_do_not_reach_the_terminal() -> None:
     assert text.clean_lines("one\n\x1b[2Jtwo") == "one\n�[2Jtwo"
 
 
-def test_bars_reach_from_the_lowest_to_the_highest() -> None:
+def test_the_sparkline_is_scaled_to_the_highest_value() -> None:
     assert text.sparkline([0, 1, 2]) == "▁▄█"
     assert text.sparkline([0, 0]) == "▁▁"

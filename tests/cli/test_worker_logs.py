@@ -21,14 +21,14 @@ FORGED = "no\n2026-01-01 00:00:00,000 INFO    forged\x1b[2J\x9b2J\u2028"
 
 
 def stopped(worker: subprocess.Popen[str]) -> list[str]:
-    """What it has logged, after it was asked to stop."""
+    """Ask the worker to stop and return its log."""
     worker.send_signal(signal.SIGTERM)
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0, output
     return output.split("\n")[:-1]
 
 
-def test_the_stored_traceback_is_the_handlers_alone(
+def test_the_stored_traceback_contains_only_the_handlers_error(
     ctl: Ctl, tmp_path: Path, start_worker: Start
 ) -> None:
     (tmp_path / "uvloop.py").write_text("raise ImportError('as on a machine without it')")
@@ -43,9 +43,7 @@ def test_the_stored_traceback_is_the_handlers_alone(
     assert traceback.endswith("ValueError: no such tenant\n")
 
 
-def test_the_log_tells_of_every_job_in_lines_that_nobody_can_forge(
-    ctl: Ctl, start_worker: Start
-) -> None:
+def test_every_job_is_logged_in_lines_that_nobody_can_forge(ctl: Ctl, start_worker: Start) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     ctl("job", "submit", "boom", "-q", "shop", "--id", "b", "--payload", json.dumps([FORGED]))
     worker = start_worker()
@@ -64,7 +62,7 @@ def test_the_log_tells_of_every_job_in_lines_that_nobody_can_forge(
     assert not any(set("\x1b\x9b\u2028") & set(line) for line in log)
 
 
-def test_json_logs_are_an_object_per_line_with_the_facts_of_the_job(
+def test_json_logs_have_one_object_per_line_with_the_jobs_fields(
     ctl: Ctl, start_worker: Start
 ) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
@@ -89,9 +87,9 @@ def test_json_logs_are_an_object_per_line_with_the_facts_of_the_job(
     assert any(r["level"] == "trace" and "claimed" in r["message"] for r in records)
 
 
-@pytest.mark.parametrize(("args", "told"), [((), True), (("--log-level", "warning"), False)])
+@pytest.mark.parametrize(("args", "logged_info"), [((), True), (("--log-level", "warning"), False)])
 def test_an_application_that_configures_logging_keeps_its_format(
-    ctl: Ctl, start_worker: Start, args: tuple[str, ...], told: bool
+    ctl: Ctl, start_worker: Start, args: tuple[str, ...], logged_info: bool
 ) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     worker = start_worker("loggingapp:shop", *args, "--log-format", "json", app=None)
@@ -99,12 +97,12 @@ def test_an_application_that_configures_logging_keeps_its_format(
     log = stopped(worker)
     assert (
         any(line.startswith("OURS INFO job sum (add) of queue shop completed") for line in log)
-        is told
+        is logged_info
     )
     assert all(line.startswith("OURS ") for line in log)
 
 
-def test_a_signal_that_comes_while_the_process_ends_does_not_kill_it(
+def test_a_signal_during_the_exit_does_not_kill_the_process(
     ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     worker = start_worker(app="slowexitapp:shop", JQ_TEST_FOLDER=str(tmp_path))

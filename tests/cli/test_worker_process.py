@@ -1,4 +1,4 @@
-"""jq-worker as it is run: a process of its own, asked to stop, and killed."""
+"""jq-worker as a process: it runs jobs, drains, stops, and is killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def state(ctl: Ctl, id: str) -> str:
 
 
 def hold(ctl: Ctl, tmp_path: Path, n: int) -> list[str]:
-    """Submit jobs that run until they are let go."""
+    """Submit jobs that run until the test lets them finish."""
     ids = [f"held-{i}" for i in range(n)]
     lines = "\n".join(json.dumps({"name": "hold", "args": [str(tmp_path)], "id": id}) for id in ids)
     ctl("job", "submit", "-q", "shop", "--lines", "-", input=lines)
@@ -56,7 +56,7 @@ def test_a_worker_runs_jobs_and_drains_on_sigterm(
     assert "Traceback" not in output
 
 
-def test_a_second_signal_hands_back_at_once_and_at_no_cost(
+def test_a_second_signal_releases_running_jobs_at_once_without_a_failure(
     ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     (id,) = hold(ctl, tmp_path, 1)
@@ -71,7 +71,7 @@ def test_a_second_signal_hands_back_at_once_and_at_no_cost(
     assert (job["state"], job["failures"], job["stalls"]) == ("waiting", 0, 0)
 
 
-def test_jobs_of_a_killed_worker_are_taken_up_by_another(
+def test_another_worker_runs_the_jobs_of_a_killed_worker(
     ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     ids = hold(ctl, tmp_path, 20)
@@ -145,7 +145,7 @@ def test_a_drained_worker_stays_and_can_be_resumed(
     assert not ctl.json("worker", "list")[0]["draining"]
 
 
-def test_a_second_worker_of_a_name_is_refused_and_that_of_a_dead_one_is_not(
+def test_a_name_is_refused_while_its_worker_lives_and_free_when_it_is_dead(
     ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:
     first = start_worker("--name", "w")
@@ -191,7 +191,7 @@ def test_the_environment_and_a_file_configure_a_worker(
     assert [queue["queue"] for queue in seen["queues"]] == ["shop"]
 
 
-def test_a_url_given_to_the_worker_wins_over_the_apps(
+def test_the_option_url_overrides_the_apps_store(
     ctl: Ctl, url: str, tmp_path: Path, start_worker: Start
 ) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
@@ -205,7 +205,7 @@ def test_a_url_given_to_the_worker_wins_over_the_apps(
     assert ctl.json("job", "status", "sum")["result"] == 5
 
 
-def test_the_url_an_app_names_wins_over_the_environments(
+def test_the_apps_store_overrides_the_environment(
     ctl: Ctl, url: str, tmp_path: Path, start_worker: Start
 ) -> None:
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
@@ -213,7 +213,9 @@ def test_the_url_an_app_names_wins_over_the_environments(
     ctl("job", "wait", "sum", "--for", "30s")
 
 
-def test_an_unknown_task_is_put_off_and_the_worker_goes_on(ctl: Ctl, start_worker: Start) -> None:
+def test_a_job_of_an_unknown_task_is_delayed_and_the_worker_continues(
+    ctl: Ctl, start_worker: Start
+) -> None:
     ctl("job", "submit", "nobody_knows", "-q", "shop", "--id", "strange", "--max-retries", "0")
     ctl("job", "submit", "add", "-q", "shop", "--id", "sum", "--payload", "[2, 3]")
     start_worker()
@@ -229,7 +231,7 @@ def test_an_unknown_task_is_put_off_and_the_worker_goes_on(ctl: Ctl, start_worke
     ]
 
 
-def test_submitting_can_wait_for_the_answer(ctl: Ctl, start_worker: Start) -> None:
+def test_submit_can_wait_for_the_result(ctl: Ctl, start_worker: Start) -> None:
     start_worker()
     assert (
         ctl.json("job", "submit", "add", "-q", "shop", "--payload", "[2, 40]", "--wait", "30s")[
@@ -240,16 +242,16 @@ def test_submitting_can_wait_for_the_answer(ctl: Ctl, start_worker: Start) -> No
     ctl("job", "submit", "boom", "-q", "shop", "--wait", "30s", code=1)
 
 
-# ── a store that is away at the start ─────────────────────────────────────────────────────────────
+# ── a store that is unavailable at the start ──────────────────────────────────────────────────────
 
 
 @pytest.fixture
 def away(tmp_path: Path) -> servers.Server:
-    """A Valkey that is not there yet."""
+    """The URL of a Valkey server that is not running yet."""
     return servers.Server(servers.valkey_or_skip(), tmp_path)
 
 
-def test_a_worker_waits_for_a_store_that_comes_later(
+def test_a_worker_waits_for_a_store_that_starts_later(
     ctl: Ctl, away: servers.Server, start_worker: Start, until: Until
 ) -> None:
     worker = start_worker("--url", away.url)
@@ -291,7 +293,7 @@ def test_a_worker_that_waits_for_its_store_can_be_stopped(
     assert "Traceback" not in output
 
 
-def test_a_worker_waits_no_longer_than_it_is_told_to(
+def test_a_worker_waits_no_longer_than_the_option_allows(
     away: servers.Server, start_worker: Start
 ) -> None:
     worker = start_worker("--url", away.url, "--wait", "200ms")

@@ -32,7 +32,7 @@ def test_an_example_runs_by_itself(example: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout, "an example shows something"
-    # A job that fails for good is logged with its traceback; there is no other.
+    # A job that fails for good is logged with its traceback. There must be no other tracebacks.
     assert done.stderr.count("Traceback") <= done.stderr.count("failed for good"), done.stderr
 
 
@@ -49,7 +49,7 @@ def excerpts() -> list[tuple[Path, str, str]]:
     excerpts(),
     ids=lambda value: value.stem if isinstance(value, Path) else None,
 )
-def test_an_excerpt_is_word_for_word_out_of_its_example(page: Path, file: str, code: str) -> None:
+def test_an_excerpt_is_a_literal_part_of_its_example(page: Path, file: str, code: str) -> None:
     source = (ROOT / file).read_text()
     pieces = [
         piece.strip("\n") for piece in re.split(r"^\s*# …$", dedent(code), flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The jobs of the end-to-end tests; run as a program, a worker for them."""
+"""The tasks of the end-to-end tests. As a program, it runs a worker for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ second = Queue("second", os.environ.get("JQ_URL"))
 
 @drill.task(retry=Retry(3, base=0.05))
 async def shaky(n: int) -> int:
-    """Every fifth fails at first, every fiftieth for good, every seventh is put off once."""
+    """Every 5th job fails once, every 50th for good, and every 7th is snoozed once."""
     await asyncio.sleep(0.002)
     attempt = current_job().attempt
     if n % 50 == 0 or (n % 5 == 0 and attempt == 1):
@@ -25,7 +25,7 @@ async def shaky(n: int) -> int:
 
 @second.task
 async def steady(n: int) -> int:
-    """Takes its time."""
+    """A slow job."""
     await asyncio.sleep(0.01)
     return n
 

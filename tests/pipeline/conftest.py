@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the pipeline, and events made by hand."""
+"""The Spark session of the pipeline's tests, and a class that writes events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kafka import spark_jars
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test of a process waits for Spark to start, and Spark is slow on a busy machine: more time for all of them."""
+    """Give tests more time: Spark is slow on a busy machine, and the first test starts it."""
     for item in items:
         if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(400))
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Local, with two cores and few partitions: tests are small."""
+    """A local session with two cores and few partitions, because tests are small."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["JQ_SPARK_JARS"] = ""
     session = open_session(
@@ -40,7 +40,7 @@ def spark() -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.jars": _jars(),
-            # A test's few rows are not worth compiling a plan for: interpreted, and with the quick compiler only.
+            # Do not compile plans: interpreting them is faster for a few rows.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.adaptive.enabled": "false",
@@ -52,7 +52,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def _jars() -> str:
-    """The Kafka connector, if it can be had; tests that need it say so."""
+    """The jars of the Kafka connector, or nothing. Tests that need them are skipped."""
     try:
         return spark_jars("spark-kafka")
     except pytest.skip.Exception:
@@ -65,7 +65,9 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 
 
 class History:
-    """Writes events as a store would: `h.event("accepted", "a", None, "waiting", at=0)`; times are seconds after midnight."""
+    """Writes events as a store does: `h.event("accepted", "a", None, "waiting", at=0)`.
+
+    Times are in seconds after midnight."""
 
     START = 1_763_164_800_000  # 2025-11-15 00:00 UTC
 
@@ -128,7 +130,7 @@ class History:
         end: str = "completed",
         **more: Any,
     ) -> History:
-        """Accepted, started, ended."""
+        """The events of a job that is accepted, started and ended."""
         self.event("accepted", job, "waiting", at=at, **more)
         self.event("started", job, "active", at=at + wait, worker="w-1", **more)
         return self.event(end, job, end, at=at + wait + run, worker="w-1", **more)
@@ -136,7 +138,7 @@ class History:
     def done(
         self, kind: str, reason: str | None = None, actor: str | None = None, *, at: float = 0
     ) -> History:
-        """Something was done to the queue."""
+        """An operation on the queue."""
         at_ms = self.START + int(at * 1000)
         line = {
             "v": 1,
@@ -161,7 +163,7 @@ class History:
         return self
 
     def gap(self, *, at: float = 0) -> History:
-        """The store's log lost entries here."""
+        """A gap: the store's log lost entries here."""
         at_ms = self.START + int(at * 1000)
         self.lines.append(
             {
@@ -190,7 +192,7 @@ def history() -> History:
 
 
 def wire_rows(spark: SparkSession, lines: list[Any]) -> DataFrame:
-    """Lines (text, or dicts to be written as JSON) as a source delivers them."""
+    """Lines (text, or dicts to encode as JSON) as a source delivers them."""
     import json
 
     from jobq.pipeline.transforms.parse import from_json_lines
@@ -200,7 +202,7 @@ def wire_rows(spark: SparkSession, lines: list[Any]) -> DataFrame:
 
 
 def take_in(lake: Lake, lines: list[Any], number: int = 0, run: str = "test") -> Any:
-    """Put lines in the lake as one batch."""
+    """Add lines to the lake as one batch."""
     from jobq.pipeline.jobs.ingest import ingest
 
     return ingest(lake, wire_rows(lake.spark, lines), Batch(run=run, number=number))

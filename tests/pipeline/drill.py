@@ -1,4 +1,4 @@
-"""The parts of an end-to-end drill: a store, a Kafka, and processes that are killed and started again."""
+"""The parts of an end-to-end test: a store, Kafka, and processes to kill and restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUES = ("drill", "second")
 
 
 class Drill:
-    """Everything under one folder. `close` ends what is still running."""
+    """All parts, in one folder. `close` ends all processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.url = folder, f"sqlite:///{folder}/jobs.db"
@@ -38,7 +38,7 @@ class Drill:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, name: str, *args: str) -> subprocess.Popen[bytes]:
-        """A Python module as a process; what it says goes to NAME.txt."""
+        """Start a Python module as a process. Its output goes to NAME.txt."""
         with (self.folder / f"{name}.txt").open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", *args],
@@ -81,14 +81,16 @@ class Drill:
         return self.start("pipeline", "jobq.pipeline", *run, *small, *more)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """As a crash would: nothing is said goodbye to."""
+        """Kill a process with SIGKILL, like a crash."""
         process.kill()
         process.wait(30)
 
     def wait_until(
         self, reached: Any, *, watch: Sequence[subprocess.Popen[bytes]] = (), seconds: float = 180
     ) -> None:
-        """Until `reached()` is true. A watched process that ends, or the time running out, fails the test with its last words."""
+        """Wait until `reached()` is true.
+
+        If the time is over or a watched process ends, the test fails with the end of the output."""
 
         def there() -> bool:
             assert all(process.poll() is None for process in watch), self.last_words()
@@ -143,7 +145,7 @@ class Drill:
         return asyncio.run(go())
 
     def taken_in(self) -> int:
-        """Events in the lake, as its state says."""
+        """The number of events in the lake, from its state file."""
         import json
 
         state = Path(self.lake, "_jobq", "state.json")

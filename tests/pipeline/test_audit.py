@@ -1,4 +1,4 @@
-"""The audit proves what is right, finds what was done wrong on purpose, and says when it cannot know."""
+"""The audit proves correct histories, finds seeded faults, and says what it cannot prove."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Lines = list[dict[str, Any]]
 
 
 def everything(history: History) -> Lines:
-    """One of each way through the states."""
+    """One job for each way through the states."""
     h = history
     h.life("plain").life("failed", end="failed").life("cancelled", end="cancelled")
     h.event("accepted", "retried", "delayed").event("promoted", "retried", "waiting", at=1).event(
@@ -58,7 +58,7 @@ def only(found: Audit) -> QueueAudit:
     return queue
 
 
-def test_what_went_right_is_proved(lake: Lake, history: History) -> None:
+def test_a_correct_history_is_proved(lake: Lake, history: History) -> None:
     found = audited(lake, everything(history))
     queue = only(found)
     assert queue.problems == []
@@ -140,14 +140,14 @@ def test_a_seeded_fault_is_found_and_shown(
     assert fault in {example["fault"] for example in shown}
 
 
-def test_a_run_begun_twice_is_not_explained(lake: Lake, history: History) -> None:
+def test_a_run_that_starts_twice_is_a_fault(lake: Lake, history: History) -> None:
     history.event("accepted", "a", "waiting").event("started", "a", "active", at=1).event(
         "started", "a", "active", at=2, previous="waiting"
     )
     assert only(audited(lake, history.lines)).faults["run not explained"] == 1
 
 
-def test_a_dropped_last_event_shows_against_the_store(history: History) -> None:
+def test_a_dropped_last_event_is_found_by_comparing_with_the_store(history: History) -> None:
     queue = QueueAudit(
         tenant="acme",
         queue="mail",
@@ -168,7 +168,9 @@ def test_a_dropped_last_event_shows_against_the_store(history: History) -> None:
     assert queue.problems == ["active: 1 in the lake, 0 in the store"]
 
 
-def test_a_gap_makes_faults_unprovable_but_not_illegal_steps(lake: Lake, history: History) -> None:
+def test_a_gap_makes_faults_unprovable_except_illegal_transitions(
+    lake: Lake, history: History
+) -> None:
     lines = without("started", "plain")(everything(history))
     found = audited(lake, [*lines, *history.gap(at=5).lines[-1:]])
     assert (found.verdict, found.exit_code) == ("unprovable", 2)
@@ -181,7 +183,7 @@ def test_a_gap_makes_faults_unprovable_but_not_illegal_steps(lake: Lake, history
     assert audit(lake).verdict == "violated"
 
 
-def test_jobs_older_than_retention_need_no_beginning(lake: Lake, history: History) -> None:
+def test_jobs_older_than_retention_need_no_first_event(lake: Lake, history: History) -> None:
     from datetime import date
 
     from jobq.pipeline.jobs.upkeep import retain
@@ -200,7 +202,7 @@ def test_jobs_older_than_retention_need_no_beginning(lake: Lake, history: Histor
     assert (queue.verdict, queue.carried, queue.completed) == ("proved", 1, 1)
 
 
-def test_what_was_done_to_a_queue_has_no_part_in_the_balance(lake: Lake, history: History) -> None:
+def test_operations_on_a_queue_do_not_count_in_the_balance(lake: Lake, history: History) -> None:
     history.done("paused").life("a").done("limits", '{"limit":3}').event(
         "accepted", "b", "waiting", at=5
     ).done("purged", "1 job")
@@ -253,7 +255,9 @@ def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(
     lines = asyncio.run(put(2))
     queue = only(audit(lake, store=url))
     assert (queue.verdict, queue.behind, queue.differs) == ("unprovable", True, {"waiting": (3, 5)})
-    take_in(lake, lines[:3] + lines[4:], number=1)  # one is lost on the way, but the last has come
+    take_in(
+        lake, lines[:3] + lines[4:], number=1
+    )  # one event is lost, but the last one has arrived
     queue = only(audit(lake, store=url))
     assert (queue.verdict, queue.problems) == (
         "violated",
@@ -263,7 +267,7 @@ def test_the_counts_are_compared_with_the_store_once_the_lake_has_caught_up(
     assert audit(lake, store=url).verdict == "proved"
 
 
-def test_a_queue_that_never_reached_the_lake_is_not_overlooked(
+def test_a_queue_without_events_in_the_lake_is_audited(
     lake: Lake, history: History, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
@@ -284,13 +288,13 @@ def test_a_queue_that_never_reached_the_lake_is_not_overlooked(
     assert (found.verdict, found.exit_code) == ("unprovable", 2)
 
 
-def test_where_there_is_no_queue_nothing_is_proved() -> None:
+def test_an_audit_without_queues_is_unprovable() -> None:
     found = Audit(queues=())
     assert (found.verdict, found.exit_code) == ("unprovable", 2)
     assert remarks(found) == ["no queue to audit: no event has reached the lake"]
 
 
-def test_a_folder_that_is_no_lake_is_refused_and_not_made(
+def test_a_folder_that_is_not_a_lake_is_refused_and_not_created(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="there is no lake in"):
@@ -321,6 +325,7 @@ def test_the_audits_table_is_readable_at_80_columns() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(name in text for name in (*books, "tenant/queue", "12,345,678", "123,456", "12,345"))
     assert remarks(found) == [
-        "umbrella/thumbnails-large: violated; 2 × resurrected; 12,345 more lives ended than started",
+        "umbrella/thumbnails-large: violated; 2 × resurrected; "
+        "12,345 more lives ended than started",
         "0 of 1 queues proved",
     ]

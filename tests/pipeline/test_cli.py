@@ -41,11 +41,13 @@ def run(where: Path, command: str) -> Result:
             "no answer from localhost:1",
         ),
         (
-            "load @/rows.json --format json --queue q --task t --url sqlite:///@/jobs.db --id invoce",
+            "load @/rows.json --format json --queue q --task t --url sqlite:///@/jobs.db "
+            "--id invoce",
             "there is no column 'invoce' (did you mean 'invoice'?)",
         ),
         (
-            "load @/rows.json --format json --queue q --task t --url sqlite:///@/jobs.db --sql nonsense",
+            "load @/rows.json --format json --queue q --task t --url sqlite:///@/jobs.db "
+            "--sql nonsense",
             "--sql: ",
         ),
         (
@@ -77,7 +79,9 @@ def test_a_wrong_option_or_an_unusable_input_is_a_one_line_error(
         "retention --keep-days 3",
     ],
 )
-def test_a_folder_that_is_no_lake_is_an_error_and_is_not_made(where: Path, command: str) -> None:
+def test_a_folder_that_is_not_a_lake_is_an_error_and_is_not_created(
+    where: Path, command: str
+) -> None:
     done = run(where, f"{command} --lake @/typo")
     assert (done.exit_code, done.output.splitlines()[-1]) == (
         1,

@@ -1,4 +1,4 @@
-"""The same commands on a standalone cluster: a master and two workers, as processes of this machine."""
+"""The commands on a standalone cluster: a master and two workers on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENVIRONMENT = {
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """The address of a master with two workers of one core each."""
+    """The URL of a master that has two workers with one core each."""
     port, page = free_port(), free_port()
     address = f"spark://127.0.0.1:{port}"
     master = [

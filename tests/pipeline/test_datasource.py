@@ -1,4 +1,4 @@
-"""format("jobq") on a SQLite store: DataFrames into jobs, jobs and events into DataFrames."""
+"""format("jobq") on a SQLite store: write jobs, and read jobs and events."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def test_rows_become_jobs_with_ids_arguments_and_options(
     }
 
 
-def test_written_twice_is_enqueued_once(spark: SparkSession, url: str, tmp_path: Path) -> None:
+def test_rows_that_are_written_twice_are_enqueued_once(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
     frame = spark.range(500).selectExpr("id AS n", "concat('user-', id) AS name").repartition(3)
     for expected in ({"accepted": 500, "duplicates": 0}, {"accepted": 0, "duplicates": 500}):
         write(frame, url, report=str(tmp_path / "report.json"))
@@ -70,7 +72,7 @@ def test_written_twice_is_enqueued_once(spark: SparkSession, url: str, tmp_path:
     assert with_queue(url, Queue.counts)[State.WAITING] == 1000
 
 
-def test_rows_that_are_no_jobs_are_reported_and_the_others_accepted(
+def test_invalid_rows_are_reported_and_the_others_accepted(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
     frame = spark.createDataFrame([(1, 1), (2, -7), (3, None)], "n int, _priority int").coalesce(1)
@@ -190,7 +192,7 @@ def test_a_stream_becomes_jobs(spark: SparkSession, url: str, tmp_path: Path) ->
     assert {job.kwargs["n"] for job in with_queue(url, everything).values()} == {1, 2}
 
 
-def test_what_is_missing_is_said(spark: SparkSession, url: str) -> None:
+def test_a_missing_option_is_named_in_the_error(spark: SparkSession, url: str) -> None:
     with pytest.raises(Exception, match=r'needs .option\("queue"'):
         spark.range(1).write.format("jobq").option("url", url).mode("append").save()
     with pytest.raises(Exception, match=r"no column 'invoce' \(did you mean 'invoice'\?\)"):

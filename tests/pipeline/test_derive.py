@@ -1,4 +1,4 @@
-"""The derived tables: right, and the same whether the events came at once or bit by bit."""
+"""The derived tables are correct, and do not depend on how events are split into batches."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.pipeline.conftest import History, take_in
 
 
 def rows(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
-    """Some columns, in order."""
+    """Some columns of a table, sorted."""
     return sorted(map(tuple, frame.selectExpr(*columns).collect()), key=str)
 
 
 @pytest.fixture(scope="module")
 def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """A lake with a small day in it, derived."""
+    """A lake with one small day and its derived tables."""
     h = History()
     h.life("a", at=10, wait=1, run=2)
     h.life("b", at=30, wait=3, run=40)  # from 0:33 to 1:13: two minutes
@@ -107,7 +107,7 @@ def test_a_minute_has_rates_percentiles_and_the_backlog_at_its_end(made: Lake) -
     ]
 
 
-def test_a_days_usage_adds_up(made: Lake) -> None:
+def test_the_usage_of_a_day_is_summed_up(made: Lake) -> None:
     columns = ("tenant", "queue", "accepted", "started", "completed", "retried", "run_ms", "held")
     assert rows(made.read(TENANT_DAY), *columns) == [("acme", "mail", 5, 5, 3, 1, 68_000, 2)]
 
@@ -144,7 +144,7 @@ def test_attainment_is_counted_against_each_target(made: Lake) -> None:
     ]
 
 
-def test_bit_by_bit_and_at_once_give_the_same_tables(spark: Any, tmp_path: Path) -> None:
+def test_several_batches_give_the_same_tables_as_one(spark: Any, tmp_path: Path) -> None:
     lines: list[Any] = list(
         synthetic.lines(synthetic.Plan(jobs=400, start_ms=History.START + 23 * 3_600_000, hours=2))
     )  # over midnight
@@ -170,13 +170,13 @@ def test_bit_by_bit_and_at_once_give_the_same_tables(spark: Any, tmp_path: Path)
         )
 
 
-def test_without_targets_there_is_nothing_to_attain(lake: Lake, history: History) -> None:
+def test_without_targets_the_table_slo_is_empty(lake: Lake, history: History) -> None:
     take_in(lake, history.life("a").lines)
     assert derive(lake, ())
     assert rows(lake.read(SLO), *SLO.columns) == []
 
 
-def test_targets_that_say_nothing_are_refused(tmp_path: Path) -> None:
+def test_a_target_without_a_kind_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "slo.yaml"
     file.write_text("targets:\n  - {name: odd, objective: 0.9}\n")
     with pytest.raises(ConfigError, match="must have exactly one of start_within"):

@@ -1,6 +1,6 @@
-"""From jobs to the audit's verdict with real Kafka and Spark: every part is killed once, and nothing is lost or counted twice.
+"""From jobs to the audit's verdict, with real Kafka and Spark, while every part is killed once.
 
-The long form, with more of everything, is tests/faults/test_pipeline.py."""
+tests/faults/test_pipeline.py is a longer version of this test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
 
 
 @pytest.mark.timeout(400)
-def test_whatever_is_killed_the_lake_agrees_with_the_store(
+def test_the_lake_agrees_with_the_store_after_every_part_was_killed(
     drill: Drill, spark: SparkSession
 ) -> None:
     drill.enqueue(0, 200)

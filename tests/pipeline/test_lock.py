@@ -1,4 +1,4 @@
-"""One writer per lake: a second is refused, a dead one is no obstacle, and one that was taken for dead stops."""
+"""A lake has one writer: a second one is refused, and a dead one is replaced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def claim(lake: Lake) -> Path:
 
 
 def altered(lake: Lake, **changes: object) -> None:
-    """The claim on the lake, with other facts."""
+    """Change fields of the lake's lock file."""
     found = msgspec.json.decode(claim(lake).read_bytes(), type=Claim)
     lake.files.write(
         str(claim(lake)), msgspec.json.encode(msgspec.structs.replace(found, **changes)).decode()
@@ -41,7 +41,7 @@ def test_a_second_writer_is_refused_until_the_first_has_ended(lake: Lake) -> Non
         pass
 
 
-def test_a_process_that_was_killed_is_no_obstacle(lake: Lake) -> None:
+def test_the_lock_of_a_killed_process_is_taken_over(lake: Lake) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     with lake.writing("run"):
@@ -50,7 +50,7 @@ def test_a_process_that_was_killed_is_no_obstacle(lake: Lake) -> None:
             assert claim(lake).exists()
 
 
-def test_a_claim_from_another_machine_ends_when_it_is_not_renewed(lake: Lake) -> None:
+def test_a_claim_from_another_machine_expires_without_renewal(lake: Lake) -> None:
     with lake.writing("run"):
         seen = msgspec.json.decode(claim(lake).read_bytes(), type=Claim).at_ms
         altered(lake, owner="another", host="elsewhere", pid=1)
@@ -61,7 +61,7 @@ def test_a_claim_from_another_machine_ends_when_it_is_not_renewed(lake: Lake) ->
             pass
 
 
-def test_a_writer_that_was_taken_for_dead_finds_out_and_leaves_the_claim_to_its_successor(
+def test_a_writer_that_was_considered_dead_stops_and_keeps_its_successors_claim(
     lake: Lake,
 ) -> None:
     with lake.writing("run") as first:
@@ -71,7 +71,7 @@ def test_a_writer_that_was_taken_for_dead_finds_out_and_leaves_the_claim_to_its_
     assert claim(lake).exists()
 
 
-def test_a_run_holds_the_lake_and_sweeps_what_others_left_half_written(
+def test_a_run_locks_the_lake_and_removes_unfinished_files_of_others(
     lake: Lake, history: History, tmp_path: Path
 ) -> None:
     folder = tmp_path / "source"

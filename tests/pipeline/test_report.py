@@ -1,4 +1,4 @@
-"""The page people look at."""
+"""The HTML report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jobq.pipeline.tables import TABLES
 from tests.pipeline.conftest import take_in
 
 
-def test_the_page_tells_the_whole_story_and_fetches_nothing(lake: Lake, tmp_path: Path) -> None:
+def test_the_page_has_all_sections_and_no_external_resources(lake: Lake, tmp_path: Path) -> None:
     take_in(lake, list(synthetic.lines(synthetic.Plan(jobs=300, hours=1))))
     derive(lake, DEFAULTS)
     audit(lake)
@@ -51,12 +51,12 @@ def test_the_page_tells_the_whole_story_and_fetches_nothing(lake: Lake, tmp_path
     assert "globex" not in (tmp_path / "acme.html").read_text().split("Busiest workers")[0]
 
 
-def test_an_empty_lake_has_no_story(lake: Lake, tmp_path: Path) -> None:
+def test_an_empty_lake_has_no_report(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no events in this period"):
         write_report(lake, tmp_path / "report.html")
 
 
-def test_numbers_are_written_as_people_say_them() -> None:
+def test_numbers_are_shortened() -> None:
     assert [number(n) for n in (0, 7, 999, 12_345, 2_500_000)] == ["0", "7", "999", "12.3k", "2.5M"]
     assert [duration(ms) for ms in (5, 1500, 100_000, 600_000, 10_800_000)] == [
         "5 ms",
@@ -72,14 +72,14 @@ def test_numbers_are_written_as_people_say_them() -> None:
     "values", [[0.0, 0.0], [None, None], [None, 3.0, None], [9.4, 0.01], [1e9, 1.0]]
 )
 @pytest.mark.parametrize("log", [False, True])
-def test_any_numbers_make_a_chart(values: list[float | None], log: bool) -> None:
+def test_any_values_can_be_drawn(values: list[float | None], log: bool) -> None:
     chart = line_chart([60_000 * n for n in range(len(values))], {"a & b": values}, log=log)
     assert "nan" not in chart
     assert ElementTree.fromstring(chart).tag == "svg"
     assert "<li>" not in bars([])
 
 
-def test_the_guide_documents_every_table_as_it_is() -> None:
+def test_the_guide_documents_every_table() -> None:
     printed = CliRunner().invoke(main, ["tables"]).output
     guide = (Path(__file__).parents[2] / "docs" / "guide" / "pipeline.md").read_text()
     for table in TABLES:

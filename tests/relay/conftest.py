@@ -1,4 +1,4 @@
-"""A store with something in its log, and a way to make more of it."""
+"""A store for the relay's tests, and functions that add events to its log."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ QUEUE = QueueName("acme", "mail")
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    """A SQLite file, so that a second handle sees the same."""
+    """A SQLite file, so that a second handle sees the same data."""
     async with open_store(f"sqlite:///{tmp_path}/jobs.db") as handle:
         yield handle
 
 
 async def put(store: Store, *ids: str, queue: QueueName = QUEUE) -> None:
-    """Accept jobs: one event each."""
+    """Enqueue jobs, with one event each."""
     await store.put(
         [JobSpec(queue=queue, id=id, name="send", payload=b"[[],{}]", given_id=True) for id in ids]
     )
 
 
 async def work(store: Store, queue: QueueName = QUEUE) -> int:
-    """Start and complete everything that waits: two events each."""
+    """Start and complete all waiting jobs, with two events each."""
     claim = Claim(queues=(queue,), limit=1000, lease_ms=60_000)
     leases = (await store.settle([], worker="w-1", call="1", then=claim)).leases
     await store.settle(

@@ -1,4 +1,4 @@
-"""JSON lines in a folder: whole files, none lost, none torn."""
+"""The files target: complete files of JSON lines, and no lost event."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.relay.conftest import QUEUE, put, work
 
 
 def events_in(folder: Path) -> list[EventRecord]:
-    """Everything a reader of the folder sees."""
+    """All events that a reader of the folder sees."""
     return [
         wire.decode(line)
         for path in sorted(folder.glob("*.jsonl"))
@@ -48,7 +48,7 @@ async def test_a_file_appears_when_it_is_finished(store: Store, tmp_path: Path) 
     assert [event.id for event in events_in(folder)] == [event.id for event in logged]
 
 
-async def test_a_large_file_is_followed_by_another(store: Store, tmp_path: Path) -> None:
+async def test_a_large_file_is_finished_and_a_new_one_started(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "events"
     target = open_target(f"files://{folder}?max_mb=0.0001&max_seconds=3600")
     relay = Relay(store, target, page=1)
@@ -60,7 +60,7 @@ async def test_a_large_file_is_followed_by_another(store: Store, tmp_path: Path)
     await target.aclose()
 
 
-async def test_what_a_killed_relay_left_is_finished_by_the_next_without_its_torn_line(
+async def test_the_next_relay_finishes_a_killed_relays_file_without_its_incomplete_line(
     store: Store, tmp_path: Path
 ) -> None:
     folder = tmp_path / "events"
@@ -78,7 +78,7 @@ async def test_what_a_killed_relay_left_is_finished_by_the_next_without_its_torn
     await target.aclose()
 
 
-async def test_the_growing_file_of_a_living_relay_is_left_alone(
+async def test_the_unfinished_file_of_a_live_relay_is_not_touched(
     store: Store, tmp_path: Path
 ) -> None:
     folder = tmp_path / "events"
@@ -96,10 +96,10 @@ async def test_the_growing_file_of_a_living_relay_is_left_alone(
     assert len(events_in(folder)) == 1
 
 
-async def test_a_relay_that_starts_in_the_wrong_moment_takes_nothing_from_a_living_one(
+async def test_a_relay_that_starts_before_a_new_file_is_locked_takes_no_events(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The moment: the file is made, and not locked yet."""
+    """The file exists, and is not locked yet."""
     url, lock = f"files://{tmp_path}/events?max_seconds=3600", fcntl.flock
     target, starting = FilesTarget(url), [FilesTarget(url)]
     await put(store, "a")
@@ -133,7 +133,7 @@ async def test_two_relays_may_finish_the_same_abandoned_file(store: Store, tmp_p
     assert [event.job for event in events_in(folder)] == ["a"]
 
 
-async def test_a_file_that_cannot_be_published_stops_nothing_and_is_published_later(
+async def test_a_file_that_cannot_be_published_is_published_later(
     store: Store, tmp_path: Path
 ) -> None:
     folder, away = tmp_path / "events", tmp_path / "away"
@@ -144,7 +144,9 @@ async def test_a_file_that_cannot_be_published_stops_nothing_and_is_published_la
     await relay.drain()
     target.max_seconds = 0  # type: ignore[attr-defined]
     (growing,) = folder.glob(".growing-*")
-    (folder / f"events-{growing.name.removeprefix('.growing-')}.jsonl").mkdir()  # its name is taken
+    (
+        folder / f"events-{growing.name.removeprefix('.growing-')}.jsonl"
+    ).mkdir()  # the name of the finished file is taken
     assert await relay.tick() == 0
     assert "could not publish" in (relay.status.problem or "")
     assert "jobq_relay_failing 1" in relay.status.prometheus()
@@ -174,7 +176,9 @@ async def test_nothing_is_acknowledged_into_a_file_that_was_removed(
     assert [event.job for event in events_in(folder)] == ["b"]
 
 
-async def test_the_command_ships_what_is_there_and_ends(store: Store, tmp_path: Path) -> None:
+async def test_with_once_the_command_ships_all_events_and_exits(
+    store: Store, tmp_path: Path
+) -> None:
     await put(store, "a")
     await work(store)
     shipped = subprocess.run(
@@ -201,7 +205,7 @@ async def test_the_command_ships_what_is_there_and_ends(store: Store, tmp_path: 
     ]
 
 
-async def test_the_command_stops_on_a_signal_and_publishes_what_it_has(
+async def test_the_command_stops_on_a_signal_and_publishes_its_file(
     store: Store, tmp_path: Path
 ) -> None:
     await put(store, "a")
@@ -227,7 +231,7 @@ async def test_the_command_stops_on_a_signal_and_publishes_what_it_has(
         process.wait(30)
 
 
-def test_an_address_that_is_none_is_refused_with_what_to_type() -> None:
+def test_an_invalid_target_is_refused_with_a_valid_example() -> None:
     with pytest.raises(ConfigError, match="kafka://host:9092/topic or files:///folder"):
         open_target("ftp://somewhere")
     with pytest.raises(ConfigError, match="files:///absolute/folder"):
@@ -253,7 +257,7 @@ def test_an_address_that_is_none_is_refused_with_what_to_type() -> None:
         (["--to", "files://{folder}", "--metrics-port", "{port}"], "--metrics-port {port}: "),
     ],
 )
-def test_what_the_command_cannot_do_it_says_in_one_line(
+def test_a_wrong_option_is_a_one_line_error(
     tmp_path: Path, arguments: list[str], says: str
 ) -> None:
     file = tmp_path / "file"

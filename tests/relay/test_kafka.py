@@ -40,7 +40,7 @@ def read(kafka: Kafka, topic: str, count: int) -> list[EventRecord]:
         assert message is not None, f"only {len(found)} of {count} events came"
         error, value = message.error(), message.value()
         if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            continue  # the first event makes the topic, and is on its way
+            continue  # the first event creates the topic, and has not arrived yet
         assert error is None
         assert value is not None
         assert message.key() == wire.key(wire.decode(value))
@@ -67,7 +67,7 @@ async def test_one_jobs_events_arrive_in_order(store: Store, kafka: Kafka) -> No
         ]
 
 
-async def test_while_kafka_is_down_jobs_go_on_and_events_follow_in_order(
+async def test_while_kafka_is_down_jobs_run_and_events_follow_in_order(
     store: Store, kafka: Kafka
 ) -> None:
     target = open_target(f"kafka://{kafka.address}/outage")
@@ -93,7 +93,7 @@ async def test_while_kafka_is_down_jobs_go_on_and_events_follow_in_order(
         assert kinds == ["accepted", "started", "completed"]
 
 
-async def test_an_event_too_large_for_the_broker_is_kept_apart(
+async def test_an_event_too_large_for_the_broker_is_saved_as_rejected(
     store: Store, kafka: Kafka, tmp_path: Path
 ) -> None:
     target = open_target(

@@ -1,4 +1,4 @@
-"""The loop, against a target that can be switched off, and a real store."""
+"""The relay's loop, with a real store and a target that can fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from tests.relay.conftest import QUEUE, put, work
 
 
 class Shelf:
-    """A target that keeps what it takes. `down`: takes nothing. `broken`: fails at its chores. `gate`: says nothing until set."""
+    """A target that keeps events in memory and can fail.
+
+    `down`: it is unavailable. `broken`: its periodic work fails. `gate`: it replies when this is
+    set."""
 
     def __init__(self) -> None:
         self.name = "shelf://"
@@ -83,7 +86,7 @@ async def test_events_of_all_queues_are_shipped_in_order(
     assert len(set(shelf.ids)) == 7
 
 
-async def test_a_restarted_relay_goes_on_where_the_last_one_was(
+async def test_a_restarted_relay_continues_at_the_last_position(
     store: Store, relay: Relay, shelf: Shelf, tmp_path: Path
 ) -> None:
     await put(store, "a")
@@ -126,7 +129,7 @@ async def test_a_page_not_acknowledged_is_sent_again(
     assert [event.job for event in shelf.taken] == ["a"]
 
 
-async def test_a_queue_is_shipped_by_one_instance_and_inherited_when_it_goes(
+async def test_a_queue_is_shipped_by_one_relay_and_taken_over_when_it_stops(
     store: Store, shelf: Shelf, tmp_path: Path
 ) -> None:
     now = 1_000_000
@@ -144,7 +147,7 @@ async def test_a_queue_is_shipped_by_one_instance_and_inherited_when_it_goes(
     assert [event.job for event in shelf.taken] == ["a", "b"]
 
 
-async def test_an_event_the_target_will_never_take_is_kept_and_counted(
+async def test_an_event_that_the_target_rejects_is_saved_and_counted(
     store: Store, relay: Relay, shelf: Shelf
 ) -> None:
     await put(store, "small", "huge", "last")
@@ -172,7 +175,9 @@ async def test_the_lag_is_the_age_of_the_oldest_event_not_shipped(
     assert relay.status.lag_ms == 0
 
 
-async def test_there_is_a_lag_for_as_long_as_pages_wait(store: Store, shelf: Shelf) -> None:
+async def test_the_lag_is_above_zero_until_the_last_page_is_shipped(
+    store: Store, shelf: Shelf
+) -> None:
     await put(store, "a")
     await put(store, "b")
     at = (await store.read_events(QUEUE, after="0")).events[0].at_ms
@@ -183,7 +188,7 @@ async def test_there_is_a_lag_for_as_long_as_pages_wait(store: Store, shelf: She
     assert relay.status.lag_ms == 0
 
 
-async def test_a_target_that_fails_at_its_chores_goes_on_being_served(
+async def test_a_target_whose_periodic_work_fails_still_gets_events(
     store: Store, relay: Relay, shelf: Shelf
 ) -> None:
     shelf.broken = True
@@ -197,10 +202,10 @@ async def test_a_target_that_fails_at_its_chores_goes_on_being_served(
     assert [event.job for event in shelf.taken] == ["a", "b"]
 
 
-async def test_a_pass_that_fails_for_one_queue_ends_when_it_has_ended_for_all(
+async def test_a_pass_that_fails_for_one_queue_waits_for_the_other_queues(
     store: Store, relay: Relay, shelf: Shelf
 ) -> None:
-    """Otherwise the next pass would send the same page beside it."""
+    """Otherwise the next pass would send the same page at the same time."""
     await put(store, "a")
     await put(store, "b", queue=QueueName("globex", "default"))
     shelf.gate.clear()
@@ -219,7 +224,7 @@ async def test_a_pass_that_fails_for_one_queue_ends_when_it_has_ended_for_all(
     assert await relay.drain() == 1
 
 
-async def test_refused_events_that_cannot_be_kept_are_not_passed_over(
+async def test_rejected_events_that_cannot_be_saved_are_not_skipped(
     store: Store, shelf: Shelf, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -233,7 +238,7 @@ async def test_refused_events_that_cannot_be_kept_are_not_passed_over(
     assert relay.status.queues[0].refused == 1
 
 
-async def test_stop_does_not_wait_for_a_target_that_says_nothing(
+async def test_stop_does_not_wait_for_a_target_that_does_not_reply(
     store: Store, relay: Relay, shelf: Shelf
 ) -> None:
     await put(store, "a")

@@ -1,4 +1,4 @@
-"""The line of JSON that an event is outside of jobq."""
+"""The wire format of events: one line of JSON."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ PAUSED = msgspec.structs.replace(GAP, kind=QueueKind.PAUSED, actor="ann@host", r
 
 
 @pytest.mark.parametrize("event", [EVENT, GAP, PAUSED])
-def test_a_line_holds_the_whole_event(event: EventRecord) -> None:
+def test_a_line_contains_the_whole_event(event: EventRecord) -> None:
     assert wire.decode(wire.encode(event)) == msgspec.structs.replace(event, position="")
 
 
-def test_the_format_is_this_one() -> None:
+def test_the_wire_format_is_stable() -> None:
     assert json.loads(wire.encode(EVENT)) == {
         "v": 1,
         "id": "log-12-0-f00dcafe",
@@ -103,7 +103,7 @@ def test_the_format_is_this_one() -> None:
     assert wire.key(EVENT) == b"acme/mail/j"
 
 
-def test_a_line_of_before_events_were_numbered_is_read() -> None:
+def test_a_line_from_before_numbered_events_can_be_read() -> None:
     line = json.loads(wire.encode(EVENT))
     del line["number"], line["shard"], line["actor"]
     event = wire.decode(json.dumps(line))

@@ -1,4 +1,4 @@
-"""The layers check finds what it should find, and nothing else."""
+"""scripts/layers.py finds forbidden imports, and nothing else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_module_belongs_to_the_longest_unit_that_begins_its_name(module: str, 
     assert unit_of(module) == unit
 
 
-def test_the_right_way_is_free(tmp_path: Path) -> None:
+def test_an_allowed_import_is_no_problem(tmp_path: Path) -> None:
     assert (
         problems(
             tmp_path,
@@ -115,7 +115,7 @@ def test_a_driver_stays_in_its_package(tmp_path: Path) -> None:
     "source",
     ["import asyncio", "import time", "from os import urandom", "import concurrent.futures"],
 )
-def test_core_imports_nothing_that_waits_or_reads_the_world(tmp_path: Path, source: str) -> None:
+def test_core_imports_nothing_that_does_io(tmp_path: Path, source: str) -> None:
     (problem,) = problems(tmp_path, {"core/decide.py": source})
     assert "core is pure" in problem
 

@@ -1,4 +1,4 @@
-"""Ports for the servers of tests: nobody else gets them."""
+"""scripts/ports.py reserves ports for the servers of tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_another_process_does_not_get_a_port_that_is_taken() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_a_port_that_somebody_listens_on_is_left_alone() -> None:
+def test_a_port_that_is_in_use_is_skipped() -> None:
     port = ports.free_port()
     with socket.socket() as server:
         server.bind(("127.0.0.1", port))

@@ -1,3 +1,3 @@
-"""An application with a mistake in it."""
+"""An application that raises an error when it is imported."""
 
 raise RuntimeError("the settings are missing")

@@ -1,3 +1,3 @@
-"""An application that needs something nobody installed."""
+"""An application that imports a package which is not installed."""
 
 import no_such_package_anywhere  # type: ignore[import-not-found]  # noqa: F401

@@ -1,4 +1,6 @@
-"""An application for the tests of the command lines. `shop` is what jq-worker is given; tests make their own with a URL."""
+"""An application for the tests of the command lines.
+
+jq-worker runs the queue `shop`; tests create it with their own URL."""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def make_shop(url: str | None = None) -> Queue:
 
     @queue.task
     async def hold(folder: str) -> str:
-        """Says that it runs by a file, and goes on once there is a file `go`."""
+        """Create a file to show that the job runs, and wait for a file `go`."""
         Path(folder, f"{current_job().id}.started").touch()
         while not Path(folder, "go").exists():
             await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""An application whose process takes its time to end: it waits for a file `gone` in the folder JQ_TEST_FOLDER."""
+"""An application whose process waits at exit for a file `gone` in the folder JQ_TEST_FOLDER."""
 
 import atexit
 import os
