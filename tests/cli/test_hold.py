@@ -30,7 +30,10 @@ def test_a_key_is_held_shown_and_released(ctl: Ctl) -> None:
 
 def test_wrong_arguments_are_named_in_the_error(ctl: Ctl) -> None:
     ctl("queue", "create", "shop", "--mode", "plain")
-    assert "no keys to hold" in ctl("queue", "hold", "shop", "1h", "--key", "acme", code=1).stderr
+    assert (
+        "its jobs have no keys"
+        in ctl("queue", "hold", "shop", "1h", "--key", "acme", code=1).stderr
+    )
     assert "no queue 'ghost'" in ctl("queue", "hold", "ghost", "1h", code=1).stderr
     assert "no queue 'ghost'" in ctl("queue", "release", "ghost", code=1).stderr
     assert "soon" in ctl("queue", "hold", "shop", "soon", code=2).stderr

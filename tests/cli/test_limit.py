@@ -63,7 +63,7 @@ def test_wrong_arguments_are_named_in_the_error(ctl: Ctl) -> None:
     assert "use 100/1m" in ctl("limit", "set", "shop", "--rate", "fast", code=2).stderr
     assert "0" in ctl("limit", "set", "shop", "--rate", "0/1m", code=2).stderr
     assert (
-        "limit is the queue's"
+        "limit is a limit of the whole queue"
         in ctl("limit", "set", "shop", "--key", "k", "--limit", "5", code=1).stderr
     )
     assert "no queue 'ghost'" in ctl("limit", "set", "ghost", "--limit", "5", code=1).stderr

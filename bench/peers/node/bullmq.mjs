@@ -1,4 +1,4 @@
-// BullMQ on ioredis: addBulk in chunks of 1000, one Worker with the concurrency asked for, completed jobs kept.
+// BullMQ on ioredis: addBulk in chunks of 1000, one Worker, completed jobs stored.
 
 import { Queue, QueueEvents, Worker } from 'bullmq'
 import { PAYLOAD, RESULT, chunks, main } from './driver.mjs'

@@ -1,4 +1,4 @@
-// The program every Node adapter runs as; it speaks what bench/adapter.py describes.
+// The program that runs a Node adapter. Its protocol is described in bench/adapter.py.
 //
 // An adapter is { packages, open(url), close(), enqueue(), bulk(n)?, request(), work(concurrency, tick) }.
 
@@ -15,14 +15,14 @@ export async function main (adapter) {
   await adapter.open(command.url)
   const programs = { enqueue, fill, request, work }
   const reply = await programs[command.do](adapter)
-  if (reply === undefined) return // it works on until killed
+  if (reply === undefined) return // `work` continues until it is killed
   answer({ ...reply, versions: versions(adapter.packages) })
   await adapter.close()
   process.exit(0)
 }
 
 async function enqueue (adapter) {
-  await adapter.enqueue() // connections, scripts
+  await adapter.enqueue() // not timed: opens connections, loads scripts
   if (command.mode === 'bulk' && !adapter.bulk) return { unsupported: 'no bulk enqueue' }
   const ways = { one: oneByOne, concurrent: concurrently, bulk: (adapter, n) => adapter.bulk(n) }
   const started = performance.now()
@@ -76,5 +76,5 @@ function versions (packages) {
 }
 
 export function * chunks (n, size) {
-  for (let begun = 0; begun < n; begun += size) yield Math.min(size, n - begun)
+  for (let start = 0; start < n; start += size) yield Math.min(size, n - start)
 }

@@ -1,4 +1,4 @@
-// @platformatic/job-queue on its Redis storage; results kept for its default hour.
+// @platformatic/job-queue with its Redis storage. Results are stored for an hour, its default.
 
 import { Queue, RedisStorage } from '@platformatic/job-queue'
 import { randomUUID } from 'node:crypto'
@@ -9,7 +9,7 @@ let queue, storage
 await main({
   packages: ['@platformatic/job-queue', 'iovalkey'],
 
-  // A producer is a queue without a handler, as its guide shows; the worker makes its own.
+  // A producer is a queue without a handler, as in its guide. The worker creates another one.
   async open (url) {
     storage = new RedisStorage({ url })
     queue = new Queue({ storage })

@@ -246,7 +246,7 @@ async def _obliterate(ctl: Ctl, seen: QueueSummary, *, yes: bool, force: bool, d
 @names_argument
 @on_store
 async def pause(ctl: Ctl, names: tuple[str, ...]) -> None:
-    """Stop starting jobs of these queues. Running ones go on, new ones are accepted."""
+    """Stop starting jobs of these queues. Running jobs continue, and new jobs are accepted."""
     await _pause(ctl, names, paused=True)
 
 
@@ -254,7 +254,7 @@ async def pause(ctl: Ctl, names: tuple[str, ...]) -> None:
 @names_argument
 @on_store
 async def resume(ctl: Ctl, names: tuple[str, ...]) -> None:
-    """Go on starting jobs of these queues."""
+    """Start jobs of these paused queues again."""
     await _pause(ctl, names, paused=False)
 
 

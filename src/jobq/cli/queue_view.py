@@ -116,7 +116,7 @@ def queue_details(
         ("cancelled", retention.cancelled_ms),
     )
     kept = ", ".join(
-        f"{name} {'for ever' if ms is None else text.duration(ms)}" for name, ms in keep
+        f"{name} {'forever' if ms is None else text.duration(ms)}" for name, ms in keep
     )
     parts: list[RenderableType] = [
         details(

@@ -1,1 +1,1 @@
-"""What the command lines share: how they log, and what they may print."""
+"""What the command lines share: log formats, and safe error messages."""

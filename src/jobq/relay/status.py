@@ -13,7 +13,7 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     queue: str
     position: str = "0"
-    shipped: int = 0  # events since this instance started
+    shipped: int = 0  # events since this relay started
     refused: int = 0  # events that the target rejected for good
     # Age of the oldest event that is not shipped yet, or of a page's last event right after the
     # page was shipped; 0 when nothing is left.

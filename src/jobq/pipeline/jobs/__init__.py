@@ -1,1 +1,1 @@
-"""What the commands do: read → transform → write."""
+"""The steps behind the commands. Each reads, transforms and writes tables of the lake."""
