@@ -1,5 +1,5 @@
-"""What mypy --strict must reject. Each ignore names the expected error; an ignore that is not needed
-is an error itself."""
+"""What mypy --strict must reject. Each ignore names the expected error; an ignore that is not
+needed is an error itself."""
 
 from __future__ import annotations
 

@@ -175,8 +175,8 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
     async def aclose(self) -> None:
         """Close the queue in this event loop. Its next use opens it again.
 
-        Stored jobs stay, and workers continue: each has its own handle. Calls that wait for a job of
-        this queue in this event loop raise QueueClosed."""
+        Stored jobs stay, and workers continue: each has its own handle. Calls that wait for a job
+        of this queue in this event loop raise QueueClosed."""
         await self._context.connection.aclose()
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────────
