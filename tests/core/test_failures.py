@@ -43,11 +43,11 @@ def test_a_long_traceback_keeps_its_last_frames() -> None:
             refuse("the bottom " + "y" * 6000)
         deep(n - 1)
 
-    told = describe(caught(lambda: deep(500))).traceback
-    assert told is not None
-    assert len(told.encode()) <= MAX_TRACEBACK
-    assert "in refuse" in told
-    assert "the bottom" in told
+    found = describe(caught(lambda: deep(500))).traceback
+    assert found is not None
+    assert len(found.encode()) <= MAX_TRACEBACK
+    assert "in refuse" in found
+    assert "the bottom" in found
 
 
 def test_a_traceback_is_bounded_in_bytes() -> None:
@@ -58,12 +58,12 @@ def test_a_traceback_is_bounded_in_bytes() -> None:
             error.__cause__ = cause
         raise error
 
-    told = describe(caught(act)).traceback
-    assert told is not None
-    assert MAX_TRACEBACK - 100 < len(told.encode()) <= MAX_TRACEBACK
-    assert told.startswith("…")
-    assert "in act" in told
-    assert "ValueError: ☃☃☃" in told
+    found = describe(caught(act)).traceback
+    assert found is not None
+    assert MAX_TRACEBACK - 100 < len(found.encode()) <= MAX_TRACEBACK
+    assert found.startswith("…")
+    assert "in act" in found
+    assert "ValueError: ☃☃☃" in found
 
 
 def test_the_cause_is_in_the_traceback() -> None:
@@ -73,10 +73,10 @@ def test_the_cause_is_in_the_traceback() -> None:
         except ValueError as error:
             raise RuntimeError("second") from error
 
-    told = describe(caught(act)).traceback
-    assert told is not None
-    assert "first" in told
-    assert "direct cause" in told
+    found = describe(caught(act)).traceback
+    assert found is not None
+    assert "first" in found
+    assert "direct cause" in found
 
 
 def test_an_error_that_was_never_raised_has_no_traceback() -> None:
@@ -88,15 +88,15 @@ def test_an_exception_that_cannot_be_read_is_described_all_the_same() -> None:
         def __str__(self) -> str:
             raise RuntimeError("no")
 
-    told = describe(caught(lambda: (_ for _ in ()).throw(Hostile())))
-    assert "could not be read" in told.message
+    found = describe(caught(lambda: (_ for _ in ()).throw(Hostile())))
+    assert "could not be read" in found.message
 
 
 def test_what_utf8_cannot_say_does_not_get_into_the_record() -> None:
-    told = describe(caught(lambda: refuse("\ud800")))
-    told.message.encode()
-    assert told.traceback is not None
-    told.traceback.encode()
+    found = describe(caught(lambda: refuse("\ud800")))
+    found.message.encode()
+    assert found.traceback is not None
+    found.traceback.encode()
 
 
 def test_failures_of_one_cause_share_a_fingerprint() -> None:

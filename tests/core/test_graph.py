@@ -99,7 +99,7 @@ def test_a_long_cycle_is_shown_short() -> None:
 
 
 def _has_cycle(count: int, edges: set[tuple[int, int]]) -> bool:
-    """By taking away what waits for nothing, as long as there is something."""
+    """Find out by removing jobs that wait for nothing until none is left."""
     left = set(range(count))
     while free := {n for n in left if not any(a == n and b in left for a, b in edges)}:
         left -= free

@@ -194,7 +194,7 @@ WAYS = [
 
 
 async def bring(q: Desk, way: str) -> None:
-    """A job that stands where `way` says."""
+    """A job in the state that `way` names."""
     if way == "blocked":
         await q.put_one("child", delay_ms=SECOND)
     await q.put_one(

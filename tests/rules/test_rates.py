@@ -57,12 +57,12 @@ SET_BACK = [Put(1), Put(1), Claim(2), Advance(-HOUR), Claim(1), Advance(1_000), 
 
 
 class Oracle:
-    """A line of costs in front of one limit. All arithmetic is core's."""
+    """Jobs with costs that wait for one limit. All arithmetic is core's."""
 
     def __init__(self, rate: RateData) -> None:
         self.rate = rate
         self.state: RateState | None = None
-        self.line: list[tuple[str, int]] = []
+        self.waiting: list[tuple[str, int]] = []
 
     def change(self, rate: RateData) -> None:
         kept = None if self.state is None else limits.stored(self.rate, self.state)
@@ -71,14 +71,14 @@ class Oracle:
     def claim(self, n: int, now: int) -> tuple[list[str], int | None]:
         """The jobs that start, and if one may not start yet, when to ask again."""
         started: list[str] = []
-        while self.line and len(started) < n:
-            id, cost = self.line[0]
+        while self.waiting and len(started) < n:
+            id, cost = self.waiting[0]
             taken = limits.take(self.rate, self.state, now, cost)
             self.state = taken.state
             if not taken.allowed:
                 return started, taken.retry_in_ms
             started.append(id)
-            del self.line[0]
+            del self.waiting[0]
         return started, None
 
 
@@ -113,7 +113,7 @@ def test_starts_are_what_core_allows(
                     try:
                         await q.put_one(f"j{n}", cost=cost, key=key)
                         assert not dear
-                        oracle.line.append((f"j{n}", cost))
+                        oracle.waiting.append((f"j{n}", cost))
                     except InvalidJob:
                         assert dear
                 case Claim(wanted):

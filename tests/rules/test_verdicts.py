@@ -66,11 +66,11 @@ def test_a_childs_end_is_handed_on_as_core_says(
                 )
         await q.tick()
         record = await q.get(id)
-        told = ChildEnd(
+        ended = ChildEnd(
             id, record.name, record.state, record.failure, record.attempt, record.finished_ms or 0
         )
         if verdicts.fails_parent(policy, record.state):
-            expected = verdicts.parent_failure(told, attempt=0, now_ms=q.clock.now_ms)
+            expected = verdicts.parent_failure(ended, attempt=0, now_ms=q.clock.now_ms)
             assert await q.state(parent) is State.FAILED
             assert await own_failure(q, parent) == expected
             event = await q.last_event(parent)
@@ -81,7 +81,7 @@ def test_a_childs_end_is_handed_on_as_core_says(
             )
         else:
             (given_,) = (await q.take()).inputs
-            assert given_.failure == verdicts.failure_for_parent(policy, told)
+            assert given_.failure == verdicts.failure_for_parent(policy, ended)
             assert given_.result == (b"1" if end == "completed" else None)
 
     table.play(play)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class State(StrEnum):
-    """Where a job stands. `failed` is the dead-letter set of its queue."""
+    """The state of a job. The failed jobs of a queue are its dead letters."""
 
     DELAYED = "delayed"
     BLOCKED = "blocked"
@@ -56,7 +56,7 @@ class Kind(StrEnum):
 
 
 class QueueKind(StrEnum):
-    """What was done to a queue: the kind of an event that has no job. `reason` tells the rest."""
+    """What was done to a queue: the kind of an event that has no job. `reason` has the details."""
 
     PAUSED = "paused"
     RESUMED = "resumed"
@@ -90,44 +90,45 @@ TRANSITIONS: tuple[Transition, ...] = (
         _S.BLOCKED,
         "enqueued with jobs it depends on, or as the follow-up of a running unique job",
     ),
+    Transition(_K.PROMOTED, _S.DELAYED, _S.WAITING, "it is due, or an operator promoted it"),
     Transition(
-        _K.PROMOTED, _S.DELAYED, _S.WAITING, "its time has come, or an operator promoted it"
+        _K.UNBLOCKED,
+        _S.BLOCKED,
+        _S.WAITING,
+        "the last job it waited for ended, or its signal arrived",
     ),
     Transition(
-        _K.UNBLOCKED, _S.BLOCKED, _S.WAITING, "the last job it waited for ended, or its signal came"
-    ),
-    Transition(
-        _K.UNBLOCKED, _S.BLOCKED, _S.DELAYED, "the same, for a job with a delay, which begins now"
+        _K.UNBLOCKED, _S.BLOCKED, _S.DELAYED, "the same, for a job with a delay, which starts now"
     ),
     Transition(_K.STARTED, _S.WAITING, _S.ACTIVE, "claimed by a worker; attempt+1"),
     Transition(_K.COMPLETED, _S.ACTIVE, _S.COMPLETED, "the handler returned"),
     Transition(
         _K.RETRIED, _S.ACTIVE, _S.DELAYED, "the handler failed with retries left; failures+1"
     ),
-    Transition(_K.RETRIED, _S.ACTIVE, _S.WAITING, "the same, with no backoff"),
+    Transition(_K.RETRIED, _S.ACTIVE, _S.WAITING, "the same without a delay"),
     Transition(
         _K.SNOOZED,
         _S.ACTIVE,
         _S.DELAYED,
-        "the handler asked for it, or the worker does not know the task (unknown)",
+        "the handler snoozed it, or the worker does not know the task (unknown)",
     ),
     Transition(
         _K.SNOOZED,
         _S.ACTIVE,
         _S.WAITING,
-        "the same, with no delay; unknown in a keyed queue: its key is held",
+        "the same without a delay; for an unknown task in a keyed queue, the key is held",
     ),
     Transition(
-        _K.STALLED, _S.ACTIVE, _S.WAITING, "its lease expired; stalls+1; to the front of its line"
+        _K.STALLED, _S.ACTIVE, _S.WAITING, "its lease expired; stalls+1; it returns to the front"
     ),
     Transition(
         _K.RELEASED,
         _S.ACTIVE,
         _S.WAITING,
-        "handed back by a stopping worker; to the front of its line",
+        "a stopping worker released it; it returns to the front",
     ),
     Transition(
-        _K.LIMITED, _S.ACTIVE, _S.WAITING, "the handler met a rate limit; to the front of its line"
+        _K.LIMITED, _S.ACTIVE, _S.WAITING, "the handler met a rate limit; it returns to the front"
     ),
     Transition(_K.BLOCKED, _S.ACTIVE, _S.BLOCKED, "the handler waits for children or for a signal"),
     Transition(

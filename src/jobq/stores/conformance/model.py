@@ -212,21 +212,21 @@ class Model:
         """The waiting jobs, the next one first."""
         if self.paused:
             return []
-        line = [
+        waiting = [
             j for j in self.jobs.values() if j.state is State.WAITING and not j.past_ttl(now_ms)
         ]
-        return sorted(line, key=lambda j: (-j.priority, j.place))
+        return sorted(waiting, key=lambda j: (-j.priority, j.place))
 
     def held_back(self, now_ms: int) -> bool:
         """Whether the next job, or one that shares its place, is on its last chance.
 
         A claim ends before such a job.
         """
-        line = self.claimable(now_ms)
+        waiting = self.claimable(now_ms)
         return any(
             j.last_chance
-            for j in line
-            if (j.priority, j.place) == (line[0].priority, line[0].place)
+            for j in waiting
+            if (j.priority, j.place) == (waiting[0].priority, waiting[0].place)
         )
 
     def start(self, job: ModelJob, token: str, worker: str, expires_ms: int) -> None:

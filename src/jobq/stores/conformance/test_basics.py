@@ -1,6 +1,4 @@
-"""What every store does, whatever else it can do: keep jobs, hand each to one worker, and record
-how it ended.
-"""
+"""What every store does: keep jobs, give each to one worker, and record how it ended."""
 
 from __future__ import annotations
 

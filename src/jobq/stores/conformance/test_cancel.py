@@ -1,4 +1,4 @@
-"""cancel: at once before a job runs, by asking while it does."""
+"""cancel: at once before a job runs, and by asking while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""note, fenced: it says how it found each lease, and can store what the job's next run needs."""
+"""note under a lease: it returns the state of the lease, and saves what the next run needs."""
 
 from __future__ import annotations
 

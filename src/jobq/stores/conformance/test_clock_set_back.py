@@ -1,6 +1,6 @@
 """The clock is set back by an hour.
 
-Nothing that takes a time is late by more than that time, and nothing is early.
+No time span is late by more than its own length, and nothing is early.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Delays: due later, promoted when the time has come."""
+"""Delays: jobs that are due later and are promoted when they are due."""
 
 from __future__ import annotations
 

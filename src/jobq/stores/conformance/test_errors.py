@@ -1,4 +1,4 @@
-"""errors: the last failed runs of a job, with who ran them and when."""
+"""errors: the last failed runs of a job, with worker and time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from jobq.stores.conformance.roles import needs
 pytestmark = needs("delays")
 
 
-def told(errors: tuple[Failure, ...]) -> list[tuple[int, str | None, str]]:
-    """What tells failed runs apart."""
+def runs(errors: tuple[Failure, ...]) -> list[tuple[int, str | None, str]]:
+    """The attempt, worker and message of failed runs."""
     return [(error.attempt, error.worker, error.message) for error in errors]
 
 
@@ -46,7 +46,7 @@ async def test_a_job_keeps_its_failed_runs_oldest_first(q: Desk) -> None:
     lease = await q.take("w3")
     await q.settle(fail(lease, "three", reason="timeout"), worker="w3")
     record = await q.get("a")
-    assert told(record.errors) == [(1, "w1", "one"), (2, "w2", "two"), (3, "w3", "three")]
+    assert runs(record.errors) == [(1, "w1", "one"), (2, "w2", "two"), (3, "w3", "three")]
     assert [error.at_ms for error in record.errors] == [began, began + SECOND, began + SECOND]
     assert [error.reason for error in record.errors] == ["error", "error", "timeout"]
     assert [(error.type, error.traceback, error.fingerprint) for error in record.errors] == [
@@ -70,7 +70,7 @@ async def test_runs_that_did_not_fail_leave_no_error(q: Desk) -> None:
     await q.settle(complete(await q.take()))
     record = await q.get("a")
     assert (record.state, record.attempt) == (State.COMPLETED, 4)
-    assert told(record.errors) == [(3, "w1", "once")]
+    assert runs(record.errors) == [(3, "w1", "once")]
 
 
 async def test_a_stall_is_a_failed_run(q: Desk) -> None:
@@ -150,11 +150,11 @@ async def test_errors_are_kept_across_a_rerun_and_the_failure_is_not(q: Desk) ->
     await q.settle(fail(await q.take(), "first life"))
     await q.alter(Rerun(job=q.key("a")))
     record = await q.get("a")
-    assert (record.failure, told(record.errors)) == (None, [(1, "w1", "first life")])
+    assert (record.failure, runs(record.errors)) == (None, [(1, "w1", "first life")])
     lease = await q.take("w2")
     await q.settle(fail(lease, "second life"), worker="w2")
     record = await q.get("a")
-    assert told(record.errors) == [(1, "w1", "first life"), (2, "w2", "second life")]
+    assert runs(record.errors) == [(1, "w1", "first life"), (2, "w2", "second life")]
     assert record.failure == record.errors[-1]
     await q.alter(Rerun(job=q.key("a")))
     await q.settle(complete(await q.take()))

@@ -1,4 +1,4 @@
-"""Events: every transition on record, in order, to be read again from any position."""
+"""Events: every transition is recorded, in order, and can be read again from any position."""
 
 from __future__ import annotations
 

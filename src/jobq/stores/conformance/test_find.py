@@ -1,4 +1,4 @@
-"""find and count: listing jobs, and counters that always agree."""
+"""find and count: listing jobs, and counters that always agree with the records."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What changes with the first start of a job: a debounce lets go of it, and its arguments and
-priority are settled.
+"""What changes with the first start of a job: debounce no longer replaces it, and it cannot be
+changed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ WAYS = ["running", "retried", "delayed", "snoozed", "released", "stalled", "bloc
 
 
 async def start(q: Desk, id: str, way: str) -> State:
-    """Start the job that is next in line, and bring it to where `way` says.
-
-    Where it stands then.
-    """
+    """Start the next job, bring it to the state that `way` names, and return that state."""
     lease = await q.take()
     assert lease.id == id
     if way == "retried":

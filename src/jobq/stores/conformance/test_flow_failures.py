@@ -1,4 +1,4 @@
-"""Flows that go wrong: a child fails, a parent is cancelled."""
+"""Flows that fail: a child fails, or a parent is cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows are submitted whole or not at all, and may span queues."""
+"""Flows are submitted completely or not at all, and may span queues."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The follow-up of a unique job goes on when the job before it ends, whatever became of the lock
-meanwhile.
-"""
+"""The follow-up of a unique job runs when the job before it ends, whatever happened to the lock."""
 
 from __future__ import annotations
 

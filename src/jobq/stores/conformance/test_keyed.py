@@ -1,4 +1,4 @@
-"""Keyed queues: one line per key, turns between keys, at most so many of a key at once."""
+"""Keyed queues: order per key, turns between keys, and a limit of active jobs per key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases: renewed, lost, and what a stall does."""
+"""Leases: how they are renewed and lost, and what a stall does."""
 
 from __future__ import annotations
 

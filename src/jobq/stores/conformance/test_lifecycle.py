@@ -1,4 +1,4 @@
-"""Opening, closing, several handles."""
+"""Opening and closing handles, and several handles on one store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lost replies: a call repeated because its answer never came acts once and answers the same."""
+"""Lost replies: a repeated call is applied once and returns the same reply."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Any history at all: Hypothesis plays producers, two workers, operators and a clock against the
-model.
-"""
+"""Any history: Hypothesis plays producers, two workers, operators and a clock against the model."""
 
 from __future__ import annotations
 
@@ -152,9 +150,11 @@ class PlainQueue(RuleBasedStateMachine):
 
     def check_claimed(self, worker: str, then: Claim, settled: Settled) -> None:
         self.model.repair(self.now)
-        line = self.model.claimable(self.now)
-        claimed, most = len(settled.leases), min(then.limit, len(line))
-        assert min(most, 1) <= claimed <= most, f"claimed {claimed} of {[j.id for j in line]}"
+        waiting = self.model.claimable(self.now)
+        claimed, expected = len(settled.leases), min(then.limit, len(waiting))
+        assert min(expected, 1) <= claimed <= expected, (
+            f"claimed {claimed} of {[j.id for j in waiting]}"
+        )
         for lease in settled.leases:
             job = self.model.jobs[lease.id]
             first = self.model.claimable(self.now)[0]
@@ -179,8 +179,8 @@ class PlainQueue(RuleBasedStateMachine):
             )
             self.leases.append((worker, lease))
         alone = claimed == 1 and settled.leases[0].last_chance
-        assert claimed == most or alone or self.model.held_back(self.now), (
-            f"claimed {claimed} of {[j.id for j in line]}"
+        assert claimed == expected or alone or self.model.held_back(self.now), (
+            f"claimed {claimed} of {[j.id for j in waiting]}"
         )
 
     def claiming(self, n: int, lease_ms: int) -> Claim | None:
@@ -212,7 +212,7 @@ class PlainQueue(RuleBasedStateMachine):
     def settle_and_extend_any_lease(
         self, data: st.DataObject, end: tuple[str, int], lease_ms: int
     ) -> None:
-        """Any lease ever granted: lost ones must be told so."""
+        """Any lease ever granted: a lost one must be reported as lost."""
         worker, lease = data.draw(st.sampled_from(self.leases))
         (answer,) = self.wait(self.store.extend([ref(lease)], lease_ms=lease_ms))
         job = self.model.jobs.get(lease.id)

@@ -1,5 +1,6 @@
-"""Any history with keys, limits, rates, unique jobs, flows and waits: no exact model here, but
-rules that never bend.
+"""Any history with keys, limits, rates, unique jobs, flows and waits.
+
+No exact model, but rules that always hold.
 """
 
 from __future__ import annotations

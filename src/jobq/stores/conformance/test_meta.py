@@ -1,5 +1,5 @@
-"""meta: a few strings that travel with a job, its dead-letter copy and, where its queue says so,
-its events.
+"""meta: strings that travel with a job, its dead-letter copy and, if the queue allows, its
+events.
 """
 
 from __future__ import annotations
@@ -150,15 +150,19 @@ async def test_a_dead_letter_copy_has_the_meta_of_its_job(q: Desk) -> None:
 # ── in events ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def told(q: Desk, id: str) -> list[tuple[str, dict[str, str] | None]]:
-    """What the events of a job tell of its meta."""
+async def meta_of_events(q: Desk, id: str) -> list[tuple[str, dict[str, str] | None]]:
+    """The meta in the events of a job."""
     return [(str(event.kind), event.meta) for event in await q.events(id)]
 
 
 async def test_events_tell_no_meta_unless_their_queue_says_so(q: Desk) -> None:
     await q.put_one("a", meta=META)
     await q.settle(complete(await q.take()))
-    assert await told(q, "a") == [("accepted", None), ("started", None), ("completed", None)]
+    assert await meta_of_events(q, "a") == [
+        ("accepted", None),
+        ("started", None),
+        ("completed", None),
+    ]
 
 
 async def test_events_tell_the_names_that_their_queue_allows(q: Desk) -> None:
@@ -169,9 +173,17 @@ async def test_events_tell_the_names_that_their_queue_allows(q: Desk) -> None:
     await q.put_one("other", meta={"long": "x"})
     leases = await q.claim(3)
     await q.settle(*(complete(lease) for lease in leases))
-    assert await told(q, "a") == [("accepted", shown), ("started", shown), ("completed", shown)]
+    assert await meta_of_events(q, "a") == [
+        ("accepted", shown),
+        ("started", shown),
+        ("completed", shown),
+    ]
     for id in ("none", "other"):
-        assert await told(q, id) == [("accepted", None), ("started", None), ("completed", None)]
+        assert await meta_of_events(q, id) == [
+            ("accepted", None),
+            ("started", None),
+            ("completed", None),
+        ]
 
 
 async def test_every_kind_of_event_tells_it(q: Desk) -> None:
@@ -185,7 +197,7 @@ async def test_every_kind_of_event_tells_it(q: Desk) -> None:
     await q.settle(fail(await q.take()))
     await q.alter(Rerun(job=q.key("a")))
     await q.alter(Cancel(job=q.key("a")))
-    kinds = await told(q, "a")
+    kinds = await meta_of_events(q, "a")
     assert {meta["trace"] if meta else None for _, meta in kinds} == {META["trace"]}
     assert [kind for kind, _ in kinds] == [
         "accepted",
@@ -217,7 +229,7 @@ async def test_jobs_of_every_kind_tell_it(q: Desk, options: dict[str, object]) -
     await q.settle(*(complete(lease) for lease in await q.claim(20)))
     for n in range(20):
         expected = {"trace": str(n)} if n % 2 else None
-        assert await told(q, f"j{n}") == [
+        assert await meta_of_events(q, f"j{n}") == [
             ("accepted", expected),
             ("started", expected),
             ("completed", expected),
@@ -233,6 +245,9 @@ async def test_the_names_are_stored_and_can_be_changed(q: Desk) -> None:
     await q.put_one("a", meta=META)
     assert (await q.store.declare(q.queue, QueueConfig(event_meta=()))).event_meta == ()
     lease = await q.take()
-    assert [meta and sorted(meta) for _, meta in await told(q, "a")] == [["trace", "who"], None]
+    assert [meta and sorted(meta) for _, meta in await meta_of_events(q, "a")] == [
+        ["trace", "who"],
+        None,
+    ]
     await q.settle(complete(lease))
     assert await q.state("a") is State.COMPLETED

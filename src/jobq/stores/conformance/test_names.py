@@ -1,6 +1,4 @@
-"""A worker's name belongs to one incarnation at a time; what operators ask of a worker is heard by
-that one.
-"""
+"""One incarnation at a time owns a worker's name, and receives the requests of operators."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Numbers of events: from 1 without gaps, whatever call wrote them.
+"""Numbers of events: from 1 without gaps, whichever call wrote them.
 
-The audit after every test of the suite checks them too.
+The audit after every test checks them too.
 """
 
 from __future__ import annotations

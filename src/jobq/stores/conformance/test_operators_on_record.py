@@ -1,4 +1,4 @@
-"""What operators do to a queue is in its log, without a job; and who did it."""
+"""What operators do to a queue is in its log, without a job, with the name of who did it."""
 
 from __future__ import annotations
 
@@ -201,8 +201,8 @@ async def test_commands_say_who_gave_them(q: Desk) -> None:
     ]
     for command in commands:
         assert await q.alter(command)
-    told = [(str(e.kind), e.actor) for e in await q.events("a")]
-    assert told == [
+    recorded = [(str(e.kind), e.actor) for e in await q.events("a")]
+    assert recorded == [
         ("accepted", None),
         ("changed", "ann"),
         ("changed", "bob"),

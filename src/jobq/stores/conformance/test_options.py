@@ -1,4 +1,4 @@
-"""JobRecord.options: what a call said about its job can be read back, on every store."""
+"""JobRecord.options: the options of a call can be read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line: which job is next."""
+"""The order of claims: which job is next."""
 
 from __future__ import annotations
 

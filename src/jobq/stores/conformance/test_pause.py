@@ -1,4 +1,4 @@
-"""pause: claims stop, all else goes on."""
+"""pause: claims stop, and everything else goes on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a store may offer besides: packing ahead, and hearing of the end of a job without a call to
-register for it.
+"""What a store may offer in addition: encoding ahead, and ends of jobs without a call to
+register.
 """
 
 from __future__ import annotations

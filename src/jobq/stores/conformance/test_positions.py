@@ -1,4 +1,4 @@
-"""Positions in the event log come from the log; anything else is refused."""
+"""Positions in the event log come from the log. Anything else is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""put: what is accepted, and what an id means."""
+"""put: which jobs are accepted, and what an id means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long things last: ttl before a start, result ttl and retention after the end."""
+"""How long things last: the ttl before a start, result ttl and retention after the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules: stored once, fired once per time whoever ticks."""
+"""Schedules: stored once, and fired once per time by any number of callers."""
 
 from __future__ import annotations
 

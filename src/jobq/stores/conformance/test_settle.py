@@ -1,4 +1,4 @@
-"""settle: how runs end."""
+"""settle: the outcomes of runs."""
 
 from __future__ import annotations
 

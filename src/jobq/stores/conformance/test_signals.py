@@ -1,4 +1,4 @@
-"""Signals: sleeping workers woken by work, listeners told of ends, cancels and log entries."""
+"""Signals: new work wakes sleeping workers, and listeners hear of ends, cancels and log entries."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ async def test_when_the_sleeper_that_knew_what_is_due_gets_work_another_learns_o
     await asyncio.sleep(0)
     await q.put("due", delay_ms=SECOND)
     await asyncio.wait(naps.values(), return_when=asyncio.FIRST_COMPLETED)
-    for told in [worker for worker, nap in naps.items() if nap.done()]:
-        await nothing_found(q, told)
-        naps[told] = asyncio.create_task(sleep(q, told))
+    for woken in [worker for worker, nap in naps.items() if nap.done()]:
+        await nothing_found(q, woken)
+        naps[woken] = asyncio.create_task(sleep(q, woken))
     await asyncio.sleep(0)
     await q.put("now")
     assert await asyncio.gather(*naps.values()) == [True, True]

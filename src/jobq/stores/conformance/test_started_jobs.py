@@ -1,4 +1,4 @@
-"""Jobs that have started and come back: where they wait, and what their events say."""
+"""Jobs that have started and come back: their place in the order, and their events."""
 
 from __future__ import annotations
 

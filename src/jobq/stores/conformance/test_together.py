@@ -1,4 +1,4 @@
-"""Two handles at work on one place, as two processes would be."""
+"""Two handles that work on one store at the same time, as two processes would."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_the_line_is_one_through_both_handles(q_twice: tuple[Desk, Desk]) 
 
 
 def outcome(lease: Lease, random: Random) -> AnyOutcome:
-    """A few runs go wrong, none for ever."""
+    """A few runs fail, but none forever."""
     if lease.attempt < 4 and random.random() < 0.3:
         wrong: list[AnyOutcome] = [retry(lease), snooze(lease), release(lease)]
         return random.choice(wrong)

@@ -1,4 +1,4 @@
-"""Jobs whose task the worker does not know: put off at no cost, and not counted as started."""
+"""Jobs whose task the worker does not know: they are deferred, and do not count as started."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Failures that the store gives a job itself: the same words, types and fingerprints on every
-store.
-"""
+"""Failures that the store itself records: the same words, types and fingerprints on every store."""
 
 from __future__ import annotations
 

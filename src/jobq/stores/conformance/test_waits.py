@@ -1,4 +1,4 @@
-"""Runs that end in a wait: for children added while running, or for a signal."""
+"""Runs that end in a wait: for children that were added, or for a signal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Wake-ups that reach nobody: a worker that is woken and does not come must not keep work waiting
-for seconds.
-"""
+"""Lost wake-ups: a worker that is woken and does not claim must not delay work for seconds."""
 
 from __future__ import annotations
 

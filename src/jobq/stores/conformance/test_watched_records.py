@@ -1,6 +1,4 @@
-"""A record that somebody waits for stays readable for a while, however short the queue's retention
-is.
-"""
+"""The record of a job that a caller waits for stays readable, however short the retention is."""
 
 from __future__ import annotations
 

@@ -131,25 +131,25 @@ async def test_an_office_is_held_by_one_at_a_time(
     two_handles: tuple[Store, Store], clock: FakeClock
 ) -> None:
     first, second = two_handles
-    office = fresh_queue().tenant  # offices belong to no tenant: one that no other test has
-    assert await first.lead(office, who="a", ttl_ms=10 * SECOND)
-    assert not await second.lead(office, who="b", ttl_ms=10 * SECOND)
-    assert await second.lead("other office", who="b", ttl_ms=10 * SECOND)
+    name = fresh_queue().tenant  # leadership has no tenant: a name that no other test uses
+    assert await first.lead(name, who="a", ttl_ms=10 * SECOND)
+    assert not await second.lead(name, who="b", ttl_ms=10 * SECOND)
+    assert await second.lead("other name", who="b", ttl_ms=10 * SECOND)
     clock.advance(9 * SECOND)
-    assert await first.lead(office, who="a", ttl_ms=10 * SECOND)
+    assert await first.lead(name, who="a", ttl_ms=10 * SECOND)
     clock.advance(9 * SECOND)
-    assert not await second.lead(office, who="b", ttl_ms=10 * SECOND)
+    assert not await second.lead(name, who="b", ttl_ms=10 * SECOND)
 
 
 async def test_an_office_not_renewed_goes_to_the_next_who_asks(
     two_handles: tuple[Store, Store], clock: FakeClock
 ) -> None:
     first, second = two_handles
-    office = fresh_queue().tenant  # offices belong to no tenant: one that no other test has
-    assert await first.lead(office, who="a", ttl_ms=10 * SECOND)
+    name = fresh_queue().tenant  # leadership has no tenant: a name that no other test uses
+    assert await first.lead(name, who="a", ttl_ms=10 * SECOND)
     clock.advance(11 * SECOND)
-    assert await second.lead(office, who="b", ttl_ms=10 * SECOND)
-    assert not await first.lead(office, who="a", ttl_ms=10 * SECOND)
+    assert await second.lead(name, who="b", ttl_ms=10 * SECOND)
+    assert not await first.lead(name, who="a", ttl_ms=10 * SECOND)
 
 
 # ── metrics ───────────────────────────────────────────────────────────────────────────────────────
