@@ -1,4 +1,4 @@
-"""A server per session, emptied for every test; others are started by the tests that hurt them."""
+"""One server per session, emptied before every test. Tests that damage a server start their own."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.
 
 @pytest.fixture
 def server(shared_server: servers.Server) -> servers.Server:
-    """A Valkey with nothing in it."""
+    """An empty Valkey server."""
     shared_server.tell("FLUSHALL")
     return shared_server
 
 
 @pytest.fixture
 async def store(server: servers.Server) -> AsyncIterator[ValkeyStore]:
-    """A handle with the server's own clock."""
+    """A handle that uses the server's clock."""
     handle = open_store(server.url)
     assert isinstance(handle, ValkeyStore)
     async with handle:
@@ -39,5 +39,5 @@ async def store(server: servers.Server) -> AsyncIterator[ValkeyStore]:
 
 @pytest.fixture
 def queue() -> QueueName:
-    """A queue nobody else uses."""
+    """A queue that no other test uses."""
     return QueueName("tests", f"q{next(_numbers)}")

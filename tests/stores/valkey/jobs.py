@@ -1,4 +1,4 @@
-"""Few words for what these tests do with a store."""
+"""Helpers that put, claim and settle jobs of a store."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _calls = count(1)
 
 
 def spec(queue: QueueName, id: str, **options: object) -> JobSpec:
-    """A job, plain where nothing else is asked for."""
+    """A job with these options."""
     fields: dict[str, object] = {"name": "task", "payload": b"[[],{}]", **options}
     return JobSpec(queue=queue, id=id, **fields)  # type: ignore[arg-type]
 
 
 def done(lease: Lease, result: bytes = b"1") -> Complete:
-    """It succeeded."""
+    """The outcome of a run that returned."""
     return Complete(queue=lease.queue, id=lease.id, token=lease.token, result=result)
 
 
 def failed(lease: Lease) -> Fail:
-    """It failed for good."""
+    """The outcome of a run that failed for good."""
     why = Failure(reason="error", type="ValueError", message="boom")
     return Fail(queue=lease.queue, id=lease.id, token=lease.token, failure=why)
 
@@ -35,7 +35,7 @@ async def exchange(
     worker: str = "w1",
     lease_ms: int = 30_000,
 ) -> Settled:
-    """Settle these, claim up to n."""
+    """Settle these outcomes and claim up to n jobs."""
     claim = Claim(queues=(queue,), limit=n, lease_ms=lease_ms)
     return await store.settle(outcomes, worker=worker, call=f"x{next(_calls)}", then=claim)
 
@@ -43,5 +43,5 @@ async def exchange(
 async def take(
     store: Store, queue: QueueName, n: int = 1, *, worker: str = "w1", lease_ms: int = 30_000
 ) -> list[Lease]:
-    """Up to n jobs."""
+    """Claim up to n jobs."""
     return list((await exchange(store, queue, n=n, worker=worker, lease_ms=lease_ms)).leases)

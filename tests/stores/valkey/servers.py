@@ -23,7 +23,7 @@ PATIENCE = 30.0
 
 
 class Missing(Exception):
-    """There is no such server here; the message says what to install."""
+    """The server is not installed. The message says what to install."""
 
 
 def valkey_binary() -> str:
@@ -76,7 +76,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Server:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it answers."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         wait_until(
@@ -86,7 +86,7 @@ class Server:
         return self
 
     def stop(self, sig: int = signal.SIGTERM) -> None:
-        """End it."""
+        """Stop the server with a signal."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(sig)
@@ -98,21 +98,21 @@ class Server:
             self._process = None
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Stop the server as a crash would."""
         self.stop(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """It holds its connections and says nothing."""
+        """Freeze the server: connections stay open, and it does not answer."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on."""
+        """Let a frozen server continue."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def tell(self, *command: str) -> bytes:
-        """One command, by hand; what comes back, raw. Nothing if nobody answers."""
+        """Send one command on a socket. Returns the raw reply, or b"" without one."""
         words = "".join(f"${len(w.encode())}\r\n{w}\r\n" for w in command)
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=2) as s:
@@ -133,12 +133,12 @@ class Server:
 
 
 def blocked_clients(server: Server) -> int:
-    """How many clients the server lets wait in a blocking command."""
+    """How many clients wait in a blocking command."""
     return int(server.tell("INFO", "clients").split(b"blocked_clients:")[1].split()[0])
 
 
 def valkey_or_skip() -> str:
-    """valkey-server; where there is none, the test is skipped and says what to install."""
+    """valkey-server. Without one, skips the test and says what to install."""
     try:
         return valkey_binary()
     except Missing as missing:
@@ -147,7 +147,7 @@ def valkey_or_skip() -> str:
 
 @contextmanager
 def running(binary: str, folder: Path, *options: str) -> Iterator[Server]:
-    """A server for a while."""
+    """A server that runs until the context ends."""
     server = Server(binary, folder, *options).start()
     try:
         yield server
@@ -173,7 +173,7 @@ class ClusterOf:
 
 @contextmanager
 def running_cluster(folder: Path, *, replicas: int = 1) -> Iterator[ClusterOf]:
-    """A Cluster that is settled."""
+    """A Cluster whose nodes agree on all slots."""
     options = (
         "--cluster-enabled",
         "yes",
@@ -229,7 +229,7 @@ class Watched:
 
 @contextmanager
 def running_sentinel(folder: Path, sentinels: int = 3) -> Iterator[Watched]:
-    """Sentinels that agree who is the primary."""
+    """Sentinels that agree which server is the primary."""
     with ExitStack() as stack:
         primary = stack.enter_context(
             running(valkey_binary(), folder, "--repl-diskless-sync-delay", "0")

@@ -1,4 +1,4 @@
-"""URLs: what they mean, and what is said about wrong ones."""
+"""URLs: their parts, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def test_a_plain_url_names_one_server() -> None:
     )
 
 
-def test_what_is_left_out_has_its_usual_value() -> None:
+def test_parts_that_are_left_out_have_defaults() -> None:
     assert parse("valkey://").nodes == (("localhost", 6379),)
     assert parse("redis://host").nodes == (("host", 6379),)
     assert parse("valkey+sentinel://a,b:1/jobs").nodes == (("a", 26379), ("b", 1))
     assert parse("valkey://[::1]:7000").nodes == (("::1", 7000),)
 
 
-def test_sentinel_and_cluster_name_several() -> None:
+def test_sentinel_and_cluster_urls_name_several_nodes() -> None:
     assert parse("valkey+cluster://a:1,b:2").nodes == (("a", 1), ("b", 2))
     sentinel = parse("valkey+sentinel://a:1,b:2/jobs/3")
     assert (sentinel.kind, sentinel.name, sentinel.db) == ("sentinel", "jobs", 3)
@@ -42,7 +42,7 @@ def test_the_password_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("sign", "/?#")
-def test_a_password_that_breaks_its_url_up_is_not_shown_either(sign: str) -> None:
+def test_a_password_that_makes_the_url_invalid_is_not_shown(sign: str) -> None:
     with pytest.raises(ConfigError, match="%2F") as refused:
         parse(f"valkey://me:s3{sign}cret@host:6379/0?wait=1")
     assert "cret" not in str(refused.value)
@@ -66,16 +66,16 @@ def test_a_password_that_breaks_its_url_up_is_not_shown_either(sign: str) -> Non
         ("valkey+cluster://host/3", "database 3"),
     ],
 )
-def test_a_wrong_url_is_refused_with_the_wrong_part_named(url: str, said: str) -> None:
+def test_the_error_for_an_invalid_url_names_the_invalid_part(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         open_store(url)
 
 
-def test_a_user_without_a_password_is_told_to_the_server() -> None:
+def test_a_user_without_a_password_is_sent_to_the_server() -> None:
     assert (parse("valkey://me@host").user, parse("valkey://me@host").password) == ("me", "")
     assert (parse("valkey://host").user, parse("valkey://host").password) == (None, None)
     assert parse("valkey://:secret@host").password == "secret"
 
 
-def test_the_time_for_replicas_counts_only_for_those_who_wait_for_them() -> None:
+def test_wait_timeout_is_checked_only_if_the_url_waits_for_replicas() -> None:
     assert parse("valkey://host?wait_timeout=6").wait == 0

@@ -1,4 +1,4 @@
-"""`max_waiting` and holds over partitions, and that they leave nothing behind."""
+"""`max_waiting` and holds of partitioned queues, and that they leave no keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def parted(store: ValkeyStore, queue: QueueName) -> QueueName:
 
 
 def of_partition(queue: QueueName, partition: int, n: int) -> list[JobSpec]:
-    """Jobs that all belong to one partition."""
+    """Jobs that belong to one partition."""
     ids = (f"j{number}" for number in range(100_000))
     mine = (id for id in ids if keys.partition_of(None, id, PARTS) == partition)
     return [spec(queue, next(mine)) for _ in range(n)]
@@ -36,7 +36,7 @@ async def test_each_partition_holds_an_equal_share_rounded_up(
         results = await store.put(of_partition(parted, partition, 5))
         assert [r.full for r in results] == [None] * SHARE + [
             10
-        ] * 2  # it is told of the whole number
+        ] * 2  # the result names the bound of the whole queue
     assert (await store.count(parted))[State.WAITING] == PARTS * SHARE
 
 
@@ -55,7 +55,7 @@ async def test_a_change_at_run_time_reaches_all_partitions(
         ]
 
 
-async def test_a_flow_takes_its_places_in_the_partitions_of_its_jobs(
+async def test_a_flow_reserves_places_in_the_partitions_of_its_jobs(
     store: ValkeyStore, parted: QueueName
 ) -> None:
     with pytest.raises(QueueFull):
@@ -71,7 +71,7 @@ async def test_a_flow_takes_its_places_in_the_partitions_of_its_jobs(
     assert (await store.count(parted))[State.WAITING] == 2 + SHARE + 1 + 1
 
 
-async def test_nothing_is_left_of_reservations(
+async def test_reservations_leave_no_keys(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.declare(queue, QueueConfig(limits=Limits(max_waiting=10)))
@@ -85,7 +85,7 @@ async def test_nothing_is_left_of_reservations(
     assert server.tell("EXISTS", f"{prefix}fr") == b":0\r\n"
 
 
-async def test_a_plain_put_asks_for_nothing_more_without_a_bound(
+async def test_a_put_without_max_waiting_sends_no_extra_commands(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.put([spec(queue, "warm"), spec(queue, "up")])
@@ -136,9 +136,7 @@ async def test_the_hold_of_a_key_is_in_its_partition(store: ValkeyStore, queue: 
     assert sorted(lease.id for lease in await take(store, queue, 10)) == list("aeg")
 
 
-async def test_nothing_is_left_of_holds(
-    store: ValkeyStore, queue: QueueName, server: Server
-) -> None:
+async def test_holds_leave_no_keys(store: ValkeyStore, queue: QueueName, server: Server) -> None:
     await store.put([spec(queue, "a", key="a")])
     await store.hold(queue, 60_000)
     await store.hold(queue, 60_000, "a")
@@ -149,7 +147,7 @@ async def test_nothing_is_left_of_holds(
     assert server.tell("HMGET", f"{prefix}m", "held", "held_for") == b"*2\r\n$-1\r\n$-1\r\n"
 
 
-async def test_a_schedule_of_a_partitioned_queue_that_is_full_is_told_in_shard_0(
+async def test_a_missed_schedule_of_a_full_partitioned_queue_is_logged_in_shard_0(
     store: ValkeyStore, parted: QueueName
 ) -> None:
     await store.set_limits(parted, Limits(max_waiting=1))

@@ -20,14 +20,14 @@ from tests.waiting import until, until_it_succeeds, wait_until
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Server]:
-    """A server of the test's own, whose data survives a restart."""
+    """A server for one test. Its data survives a restart."""
     options = ("--appendonly", "yes", "--appendfsync", "always")
     with servers.running(servers.valkey_binary(), tmp_path, *options) as server:
         yield server
 
 
 async def until_it_works(store: Store, queue: QueueName, id: str) -> None:
-    """Within 5 s of the server's return, calls go through again."""
+    """Repeat a call until it works, for 5 s at most."""
     await until_it_succeeds(
         lambda: store.put([spec(queue, id)]), StoreUnavailable, "the store to take jobs", seconds=5
     )
@@ -47,7 +47,7 @@ async def test_after_a_restart_calls_work_again_and_nothing_acknowledged_is_lost
         assert ids == [*(f"j{n}" for n in range(50)), "late"]
 
 
-async def test_a_sleeper_is_not_held_by_a_server_that_went_away(
+async def test_a_sleeping_worker_returns_when_its_server_is_gone(
     own_server: Server, queue: QueueName
 ) -> None:
     async with open_store(own_server.url) as store:
@@ -65,7 +65,9 @@ async def test_a_sleeper_is_not_held_by_a_server_that_went_away(
         assert [lease.id for lease in await take(store, queue)] == ["a"]
 
 
-async def test_a_deaf_server_is_found_out(own_server: Server, queue: QueueName) -> None:
+async def test_a_server_that_stops_answering_is_noticed(
+    own_server: Server, queue: QueueName
+) -> None:
     async with open_store(f"{own_server.url}?timeout=0.5") as store:
         await store.put([spec(queue, "a")])
         own_server.freeze()
@@ -76,7 +78,7 @@ async def test_a_deaf_server_is_found_out(own_server: Server, queue: QueueName) 
         await until_it_works(store, queue, "c")
 
 
-async def test_cut_connections_are_made_anew(own_server: Server, queue: QueueName) -> None:
+async def test_closed_connections_are_opened_again(own_server: Server, queue: QueueName) -> None:
     async with open_store(own_server.url) as store:
         await store.put([spec(queue, "a")])
         own_server.tell("CLIENT", "KILL", "TYPE", "normal")
@@ -84,7 +86,7 @@ async def test_cut_connections_are_made_anew(own_server: Server, queue: QueueNam
         assert [lease.id for lease in await take(store, queue, 5)] == ["a", "b"]
 
 
-async def test_listeners_hear_again_after_their_connection_was_cut(
+async def test_listeners_receive_signals_after_their_connection_was_closed(
     own_server: Server, queue: QueueName
 ) -> None:
     async with open_store(own_server.url) as store:
@@ -100,7 +102,7 @@ async def test_listeners_hear_again_after_their_connection_was_cut(
                 assert await anext(signals) == Signal("ended", queue, "a")
 
 
-async def test_a_call_that_was_given_up_does_not_get_another_callers_reply(
+async def test_a_cancelled_call_does_not_shift_the_replies_of_others(
     own_server: Server, queue: QueueName
 ) -> None:
     async with open_store(own_server.url) as store:
@@ -113,7 +115,7 @@ async def test_a_call_that_was_given_up_does_not_get_another_callers_reply(
             assert record is not None
 
 
-async def test_a_server_that_is_busy_with_somebody_elses_script_is_asked_again(
+async def test_a_server_busy_with_another_script_is_unavailable_and_asked_again(
     own_server: Server, queue: QueueName
 ) -> None:
     script = (
@@ -132,7 +134,7 @@ async def test_a_server_that_is_busy_with_somebody_elses_script_is_asked_again(
         assert (await exchange(store, queue, done(lease))).stale == ()
 
 
-async def test_a_server_that_wants_a_password_or_withholds_a_permission_says_so(
+async def test_a_missing_password_or_permission_is_reported(
     own_server: Server,
 ) -> None:
     own_server.tell("ACL", "SETUSER", "shy", "on", ">s3cret", "~*", "&*", "+@all", "-info")
@@ -145,7 +147,7 @@ async def test_a_server_that_wants_a_password_or_withholds_a_permission_says_so(
         await open_store(own_server.url).migrate()
 
 
-async def test_a_user_without_a_password_is_who_the_url_says(
+async def test_a_user_without_a_password_is_authenticated_by_name(
     own_server: Server, queue: QueueName
 ) -> None:
     own_server.tell("ACL", "SETUSER", "open", "on", "nopass", "~*", "&*", "+@all")
@@ -156,7 +158,7 @@ async def test_a_user_without_a_password_is_who_the_url_says(
         await open_store(own_server.url.replace("://", "://nobody@")).migrate()
 
 
-async def test_one_who_stops_wanting_to_listen_leaves_no_socket_open(
+async def test_a_listener_that_is_cancelled_leaves_no_socket_open(
     own_server: Server, queue: QueueName
 ) -> None:
     async with open_store(own_server.url) as store:
@@ -178,7 +180,7 @@ async def _listen(store: Store, queue: QueueName) -> None:
         await anext(signals)
 
 
-async def test_waiting_for_replicas_that_are_not_there_is_an_unknown_outcome(
+async def test_waiting_for_missing_replicas_is_an_unknown_outcome(
     own_server: Server, queue: QueueName
 ) -> None:
     async with open_store(f"{own_server.url}?wait=1&wait_timeout=0.1") as store:
@@ -201,7 +203,7 @@ async def test_a_checkpoint_waits_for_replicas_and_progress_does_not(
             await store.note([Note(lease=held, saved=b"step 1")])
 
 
-async def test_waiting_for_a_replica_that_is_there_costs_nothing_but_time(
+async def test_a_call_that_a_replica_confirms_succeeds(
     own_server: Server, queue: QueueName, tmp_path: Path
 ) -> None:
     with servers.running(

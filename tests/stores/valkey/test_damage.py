@@ -32,7 +32,7 @@ JUNK = [
 
 @pytest.fixture
 def clock() -> list[int]:
-    """Milliseconds that pass only when told to."""
+    """A clock in milliseconds that the test sets."""
     return [1_700_000_000_000]
 
 
@@ -79,7 +79,7 @@ async def test_a_record_that_cannot_be_read_fails_and_the_good_ones_are_claimed(
 
 
 @pytest.mark.parametrize("junk", JUNK)
-async def test_a_bad_record_in_a_keyed_queue_holds_no_key(
+async def test_a_bad_record_in_a_keyed_queue_blocks_no_key(
     store: ValkeyStore, server: servers.Server, junk: str
 ) -> None:
     await store.put([spec(QUEUE, f"{n}", key="k") for n in range(3)])
@@ -93,7 +93,7 @@ async def test_a_bad_record_in_a_keyed_queue_holds_no_key(
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-async def test_a_record_that_vanished_while_it_ran_holds_nothing(
+async def test_a_record_that_vanished_while_its_job_ran_blocks_nothing(
     clocked: ValkeyStore, server: servers.Server, clock: list[int], keyed: bool
 ) -> None:
     options = {"key": "k"} if keyed else {}
@@ -160,7 +160,7 @@ async def test_a_worker_fails_a_bad_record_and_runs_the_others(server: servers.S
     assert (failure.type, failure.reason) == ("Unreadable", "error")
 
 
-async def test_a_queue_whose_counters_cannot_be_read_leaves_the_others_alone(
+async def test_unreadable_counters_of_one_queue_do_not_affect_others(
     store: ValkeyStore, server: servers.Server
 ) -> None:
     await store.declare(QUEUE, QueueConfig(mode="plain"))

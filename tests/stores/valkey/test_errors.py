@@ -1,4 +1,4 @@
-"""Where failed runs are kept: not where a claim reads, and nowhere once their job is gone."""
+"""Failed runs are stored where no claim reads them, and are removed with their job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.stores.valkey.jobs import done, failed, spec, take
 from tests.stores.valkey.servers import Server
 
 
-async def test_a_traceback_does_not_travel_with_the_lease(
+async def test_a_lease_does_not_contain_tracebacks(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.put([spec(queue, "a")])
@@ -27,7 +27,7 @@ async def test_a_traceback_does_not_travel_with_the_lease(
     assert b"x" * 4000 in server.tell("LRANGE", f"{keys.Space().prefix(queue)}er:a", "0", "-1")
 
 
-async def test_a_job_that_never_failed_has_no_key_for_it(
+async def test_a_job_that_never_failed_has_no_key_for_failed_runs(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.put([spec(queue, "a")])
@@ -47,7 +47,7 @@ async def test_no_more_failed_runs_are_stored_than_are_shown(
     assert server.tell("LLEN", f"{keys.Space().prefix(queue)}er:a").strip() == b":%d" % MAX_ERRORS
 
 
-async def test_a_failed_run_that_cannot_be_read_is_told_as_such(
+async def test_an_unreadable_failed_run_is_listed_as_unreadable(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.put([spec(queue, "a")])

@@ -62,7 +62,7 @@ async def test_each_partition_numbers_its_events_without_gaps(
     assert all(each == list(range(1, len(each) + 1)) for each in numbers.values())
 
 
-async def test_what_is_done_to_a_partitioned_queue_is_told_in_shard_0_once(
+async def test_operations_on_a_partitioned_queue_are_logged_once_in_shard_0(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     await store.declare(
@@ -88,7 +88,9 @@ async def test_what_is_done_to_a_partitioned_queue_is_told_in_shard_0_once(
     assert await store.purge_ended(queue, State.COMPLETED, actor="ann") == 5
     while not await store.obliterate(queue, actor="ann"):
         pass
-    await store.declare(queue, QueueConfig(partitions=PARTS))  # the log is found by the partitions
+    await store.declare(
+        queue, QueueConfig(partitions=PARTS)
+    )  # readers find the shards of the log by it
     told = [event for event in await log(store, queue) if isinstance(event.kind, QueueKind)]
     assert {event.shard for event in told} == {0}
     assert {event.actor for event in told[1:]} == {"ann"}
@@ -96,7 +98,7 @@ async def test_what_is_done_to_a_partitioned_queue_is_told_in_shard_0_once(
     kinds = []
     for event in told:
         kind = str(event.kind)
-        if kind in ("cleared", "purged"):  # each partition tells of its own
+        if kind in ("cleared", "purged"):  # each partition logs its own jobs
             n, what = (event.reason or "").split(" ", 1)
             counts[f"{kind} {what.replace('jobs', 'job')}"] += int(n)
         else:
@@ -117,7 +119,7 @@ async def test_what_is_done_to_a_partitioned_queue_is_told_in_shard_0_once(
     assert all(each == list(range(1, len(each) + 1)) for each in numbers.values())
 
 
-async def test_a_message_that_comes_twice_is_told_once(
+async def test_an_operation_whose_message_arrives_twice_is_logged_once(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     prefix = keys.Space().prefix(queue)
@@ -131,7 +133,7 @@ async def test_a_message_that_comes_twice_is_told_once(
     ]
 
 
-async def test_a_log_of_jobq_0_1_is_read_and_its_numbers_begin_behind_what_it_holds(
+async def test_a_log_of_jobq_0_1_is_read_and_numbering_continues_after_it(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.put([spec(queue, "new")])
@@ -178,7 +180,7 @@ async def test_a_log_of_jobq_0_1_is_read_and_its_numbers_begin_behind_what_it_ho
     assert (following.job, following.number) == ("next", 10)
 
 
-async def test_a_gap_has_the_id_of_an_event_that_was(
+async def test_a_gap_has_the_id_of_a_dropped_event(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.servers.command(
@@ -207,7 +209,7 @@ async def test_a_gap_has_the_id_of_an_event_that_was(
     )  # 51 were cancelled; then `obliterated`, and the new one
 
 
-async def test_a_server_that_lost_its_last_writes_gives_other_ids(
+async def test_a_server_that_lost_its_last_writes_assigns_new_event_ids(
     tmp_path: Path, queue: QueueName
 ) -> None:
     server = Server(valkey_or_skip(), tmp_path).start()

@@ -1,4 +1,4 @@
-"""Many idle workers, and workers whose server went away and came back."""
+"""Many idle workers, and workers whose server stops and starts again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.stores.valkey.servers import Server, blocked_clients
 from tests.waiting import nothing_happens, takes, until, until_it_succeeds
 
 FLEET = 500
-"""Workers asleep, each with a connection of its own; `ulimit -n` is often 1,024."""
+"""Sleeping workers. Each has a connection, and `ulimit -n` is often 1,024."""
 
 
 async def fall_asleep(store: ValkeyStore, queue: QueueName, ms: int) -> list[asyncio.Task[bool]]:
@@ -35,14 +35,14 @@ async def all_blocked(server: Server) -> None:
     await until(lambda: blocked_clients(server) >= FLEET, "the whole fleet to sleep at the server")
 
 
-async def test_one_job_wakes_one_of_a_large_fleet(
+async def test_one_job_wakes_one_worker_of_a_large_fleet(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     asleep = await fall_asleep(store, queue, 60_000)
     await all_blocked(server)
     await store.put([spec(queue, "a")])
     done, waiting = await asyncio.wait(asleep, timeout=1.5)
-    assert 1 <= len(done) <= 3  # it does not come, so two deputies look
+    assert 1 <= len(done) <= 3  # the woken worker does not claim, so two deputies look
     for task in waiting:
         task.cancel()
 
@@ -57,7 +57,7 @@ async def test_as_many_jobs_as_sleepers_wake_all_of_them(
         assert all(await asyncio.gather(*asleep))
 
 
-async def test_a_sleeping_fleet_leaves_the_server_alone(
+async def test_a_sleeping_fleet_sends_few_commands(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     asleep = await fall_asleep(store, queue, 60_000)
@@ -88,7 +88,7 @@ async def test_a_worker_works_again_within_five_seconds_of_its_servers_return(
         async with queue, Worker(queue, concurrency=5):
             assert await double.options(call_timeout=20).call(1) == 2
             server.kill()
-            for _ in range(5):  # while it is away, loops wait longer and longer for their next try
+            for _ in range(5):  # without a server, loops wait longer before each retry
                 with pytest.raises(StoreUnavailable):
                     await double.enqueue(0)
                 await takes(0.3)

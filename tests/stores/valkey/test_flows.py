@@ -23,7 +23,7 @@ STEPS = ["tied"] * 5 + ["free"] * 5
 
 
 class Clock:
-    """Milliseconds that pass only when told to."""
+    """A clock in milliseconds that the test sets."""
 
     now_ms = 1_700_000_000_000
 
@@ -38,7 +38,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def timed(server: Server, clock: Clock) -> AsyncIterator[ValkeyStore]:
-    """A handle under a clock that the test moves."""
+    """A handle that uses the clock of the test."""
     handle = open_store(server.url, clock=clock)
     assert isinstance(handle, ValkeyStore)
     async with handle:
@@ -46,7 +46,7 @@ async def timed(server: Server, clock: Clock) -> AsyncIterator[ValkeyStore]:
 
 
 async def staged(store: ValkeyStore, queue: QueueName) -> None:
-    """A large flow, all of it staged and nothing submitted."""
+    """Stage a large flow and do not submit it."""
     ids = [f"c{n}" for n in range(MEMBERS)]
     for start in range(0, MEMBERS, 500):
         await store.put(
@@ -57,18 +57,20 @@ async def staged(store: ValkeyStore, queue: QueueName) -> None:
 
 
 async def counts(store: ValkeyStore, queue: QueueName) -> dict[State, int]:
-    """How many jobs stand where, without those where none do."""
+    """The number of jobs by state, without states that have none."""
     return {state: n for state, n in (await store.count(queue)).items() if n}
 
 
 def flow_keys(server: Server, queue: QueueName) -> list[str]:
-    """Every key that has to do with flows in the making."""
+    """All keys of staged flows."""
     patterns = (f"{keys.Space().prefix(queue)}f*", "jq:{flow:*")
     answers = [server.tell("KEYS", pattern).decode().split("\r\n") for pattern in patterns]
     return [line for answer in answers for line in answer if line.startswith("jq:")]
 
 
-async def test_a_step_brings_in_a_bounded_number(timed: ValkeyStore, queue: QueueName) -> None:
+async def test_a_step_brings_in_a_bounded_number_of_members(
+    timed: ValkeyStore, queue: QueueName
+) -> None:
     await staged(timed, queue)
     counts = []
     for which in STEPS:
@@ -80,7 +82,7 @@ async def test_a_step_brings_in_a_bounded_number(timed: ValkeyStore, queue: Queu
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 6, 9])
-async def test_what_a_dead_submitter_left_is_finished_by_a_tick(
+async def test_a_tick_finishes_the_flow_of_a_dead_submitter(
     timed: ValkeyStore, queue: QueueName, clock: Clock, steps: int
 ) -> None:
     await staged(timed, queue)
@@ -99,7 +101,7 @@ async def test_what_a_dead_submitter_left_is_finished_by_a_tick(
     assert ended == MEMBERS + 1
 
 
-async def test_the_submitter_may_come_back_and_finish_it(
+async def test_the_submitter_may_repeat_the_call_and_finish_the_flow(
     timed: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await staged(timed, queue)
@@ -107,10 +109,10 @@ async def test_the_submitter_may_come_back_and_finish_it(
     await timed.calls.fcall("submit", keys.Space().prefix(queue), timed.calls.now(), "big", "tied")
     (answer,) = await timed.put([spec(queue, "last")], flow="big")
     assert await counts(timed, queue) == {State.WAITING: MEMBERS, State.BLOCKED: 1}
-    assert answer.id == "last"  # it came too late to be a member
+    assert answer.id == "last"  # not a member: the flow was submitted before
 
 
-async def test_a_submitted_flow_leaves_one_key_for_a_while(
+async def test_a_submitted_flow_leaves_one_key_that_expires(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await staged(store, queue)
@@ -121,7 +123,7 @@ async def test_a_submitted_flow_leaves_one_key_for_a_while(
     assert not store.flows.drafts
 
 
-async def test_a_refused_flow_leaves_nothing(
+async def test_a_refused_flow_leaves_no_keys(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.put([spec(queue, "a")], flow="f", last=False)
@@ -144,7 +146,7 @@ async def test_a_swept_flow_cannot_be_finished_in_part(
     assert await counts(timed, queue) == {State.WAITING: 1}
 
 
-async def test_an_obliterated_queue_leaves_nothing_of_flows_in_the_making(
+async def test_an_obliterated_queue_leaves_no_keys_of_staged_flows(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await staged(store, queue)
@@ -152,7 +154,7 @@ async def test_an_obliterated_queue_leaves_nothing_of_flows_in_the_making(
     assert flow_keys(server, queue) == [keys.Space().manifest(queue.tenant, "big")]
 
 
-async def test_a_handle_learns_of_partitions_when_it_makes_a_flow(
+async def test_a_handle_learns_of_new_partitions_when_it_puts_a_flow(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.places.prefixes(queue)
@@ -164,7 +166,7 @@ async def test_a_handle_learns_of_partitions_when_it_makes_a_flow(
     assert await counts(store, queue) == {State.WAITING: 1, State.BLOCKED: 1}
 
 
-async def test_a_flow_whose_queue_is_partitioned_meanwhile_is_refused_whole(
+async def test_a_flow_whose_queue_gets_partitions_while_staged_is_refused_whole(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     await store.put([spec(queue, "a")], flow="f", last=False)

@@ -1,4 +1,4 @@
-"""Keys: one slot per queue, whatever it is called."""
+"""Keys: all keys of a queue are in one slot, whatever its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NASTY = ["{", "}", "a}b{c", "{}", ":", "a:b", "%7b", "%", "a\nb", "ünï ☃", "
 
 
 @pytest.mark.parametrize("name", NASTY)
-def test_any_name_comes_back_from_its_prefix(name: str) -> None:
+def test_a_prefix_contains_the_names_of_its_queue(name: str) -> None:
     for queue in (QueueName(name, "q"), QueueName("t", name), QueueName(name, name)):
         assert keys.queue_of(keys.Space().prefix(queue)) == queue
         assert keys.queue_of(keys.Space().partition_prefix(queue, 3)) == queue
@@ -29,7 +29,7 @@ def test_different_queues_have_different_prefixes() -> None:
 
 
 @pytest.mark.parametrize("name", NASTY)
-async def test_the_server_agrees_about_the_slot(name: str, server: Server) -> None:
+async def test_the_server_computes_the_same_slot(name: str, server: Server) -> None:
     prefix = keys.Space().prefix(QueueName(name, name))
     for key in (prefix, prefix + "j:some}{id", keys.wake_key(prefix, "worker{1}")):
         assert server.tell("CLUSTER", "KEYSLOT", key) == f":{keys.slot_of(prefix)}\r\n".encode()
@@ -49,7 +49,7 @@ def test_known_slots() -> None:
 
 
 @pytest.mark.parametrize("name", NASTY)
-async def test_a_queue_may_be_called_anything(store: ValkeyStore, name: str) -> None:
+async def test_a_queue_may_have_any_name(store: ValkeyStore, name: str) -> None:
     queue = QueueName(name, name)
     await store.put([spec(queue, "a")])
     assert [lease.queue for lease in await take(store, queue)] == [queue]

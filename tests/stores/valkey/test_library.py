@@ -1,4 +1,4 @@
-"""The function library: its version, its text, and that it is there when it is needed."""
+"""The function library: its version and text, and that it is loaded when it is needed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_released_library_never_changes() -> None:
     assert released == library.DIGEST, "a release has this version: raise VERSION in functions.py"
 
 
-def test_the_library_is_made_of_all_files() -> None:
+def test_the_library_contains_all_files() -> None:
     assert {path.stem for path in FILES} == {*library.FILES, *lua_names.DEFINITIONS, "register"}
 
 
@@ -127,9 +127,7 @@ async def test_the_library_comes_back_after_it_was_flushed(
     assert [lease.id for lease in await take(store, queue, 5)] == ["a", "b"]
 
 
-async def test_functions_carry_the_version_in_their_names(
-    store: ValkeyStore, server: Server
-) -> None:
+async def test_function_names_contain_the_version(store: ValkeyStore, server: Server) -> None:
     listed = server.tell("FUNCTION", "LIST")
     assert b"jobq_v2" in listed
     assert b"jobq_v2_settle" in listed

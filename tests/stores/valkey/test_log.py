@@ -21,7 +21,7 @@ def bound(server: Server, queue: QueueName, soft: int, hard: int) -> None:
 
 
 async def write(store: ValkeyStore, queue: QueueName, first: int, last: int) -> None:
-    """Ten events an entry."""
+    """Put jobs so that each entry of the log has ten events."""
     for start in range(first, last, 10):
         await store.put([spec(queue, f"j{n}") for n in range(start, start + 10)])
 
@@ -47,7 +47,7 @@ async def test_without_readers_the_log_is_bounded(
     assert kept[-1] == "j999"
 
 
-async def test_what_a_reader_has_not_acknowledged_stays(
+async def test_events_that_a_reader_has_not_acknowledged_stay(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     bound(server, queue, 200, 10_000)
@@ -57,7 +57,7 @@ async def test_what_a_reader_has_not_acknowledged_stays(
     assert await everything(store, queue) == [f"j{n}" for n in range(1000)]
 
 
-async def test_what_only_a_forgotten_reader_had_not_acknowledged_goes(
+async def test_events_that_only_a_removed_reader_had_not_acknowledged_are_dropped(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     bound(server, queue, 200, 10_000)
@@ -68,7 +68,7 @@ async def test_what_only_a_forgotten_reader_had_not_acknowledged_goes(
     assert len(await everything(store, queue)) <= 211
 
 
-async def test_what_all_readers_have_acknowledged_goes(
+async def test_events_that_all_readers_have_acknowledged_are_dropped(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     bound(server, queue, 100, 10_000)
@@ -84,7 +84,7 @@ async def test_what_all_readers_have_acknowledged_goes(
     assert "gap" not in await everything(store, queue, page.position)
 
 
-async def test_the_hard_cap_leaves_a_gap_and_raises_an_alarm(
+async def test_the_hard_cap_leaves_a_gap_and_logs_an_error(
     store: ValkeyStore, queue: QueueName, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     bound(server, queue, 100, 300)

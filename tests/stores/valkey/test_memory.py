@@ -1,4 +1,4 @@
-"""What jobs cost, and what happens when there is no room for them."""
+"""How much memory jobs take, and what happens when memory runs out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_a_waiting_job_with_100_characters_takes_at_most_300_bytes(
     assert (used(server) - before) / 20_000 <= 300
 
 
-async def test_a_drained_queue_gives_its_memory_back(
+async def test_a_drained_queue_releases_its_memory(
     store: ValkeyStore, server: Server, queue: QueueName
 ) -> None:
     await store.put([spec(queue, f"j{n}", result_ttl_ms=1) for n in range(500)])
@@ -52,7 +52,7 @@ async def test_a_drained_queue_gives_its_memory_back(
     assert b"x:j" not in left
 
 
-async def test_an_evicting_server_is_refused_with_the_way_out(tmp_path: Path) -> None:
+async def test_an_evicting_server_is_refused_and_the_error_says_what_to_set(tmp_path: Path) -> None:
     with servers.running(
         servers.valkey_binary(),
         tmp_path,

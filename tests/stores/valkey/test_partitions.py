@@ -1,4 +1,4 @@
-"""Partitioned queues: one queue over many slots, the same calls."""
+"""Partitioned queues: one queue in many slots, with the same calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def keyed(store: ValkeyStore, queue: QueueName) -> QueueName:
 
 
 async def drain(store: ValkeyStore, queue: QueueName, n: int = 50) -> list[str]:
-    """Everything there is, completed."""
+    """Claim and complete all jobs."""
     seen: list[str] = []
     while leases := await take(store, queue, n):
         seen += [lease.id for lease in leases]
@@ -43,7 +43,7 @@ async def drain(store: ValkeyStore, queue: QueueName, n: int = 50) -> list[str]:
     return seen
 
 
-async def test_jobs_are_spread_and_all_are_found(
+async def test_jobs_are_spread_over_partitions_and_all_are_claimed(
     store: ValkeyStore, parted: QueueName, server: Server
 ) -> None:
     ids = [f"j{n}" for n in range(400)]
@@ -77,7 +77,7 @@ async def test_a_queue_is_plain_in_all_partitions_unless_declared_keyed(
         await store.declare(parted, QueueConfig(mode="keyed"))
 
 
-async def test_a_queue_declared_keyed_is_so_in_all_partitions(
+async def test_a_queue_declared_keyed_is_keyed_in_all_partitions(
     store: ValkeyStore, keyed: QueueName
 ) -> None:
     assert (await store.declare(keyed, QueueConfig())).mode == "keyed"
@@ -133,7 +133,7 @@ async def test_jobs_of_a_key_stay_together_and_in_order(
     assert seen == {key: [f"{key}{n}" for n in range(5)] for key in "abcdefgh"}
 
 
-async def test_another_handle_adopts_the_partitions(
+async def test_another_handle_reads_the_number_of_partitions(
     store: ValkeyStore, parted: QueueName, server: Server
 ) -> None:
     async with open_store(server.url) as other:
@@ -141,7 +141,7 @@ async def test_another_handle_adopts_the_partitions(
         assert len(await drain(store, parted)) == 50
 
 
-async def test_a_handle_that_knew_the_queue_before_learns_of_them(
+async def test_a_handle_that_knew_the_unpartitioned_queue_learns_of_partitions(
     store: ValkeyStore, queue: QueueName, server: Server
 ) -> None:
     async with open_store(server.url) as other:
@@ -176,7 +176,7 @@ async def test_a_limit_of_the_whole_queue_is_refused(store: ValkeyStore, queue: 
         await store.set_limits(queue, Limits(limit=3))
 
 
-async def test_work_in_any_partition_wakes_one_sleeper(
+async def test_a_job_in_any_partition_wakes_one_sleeping_worker(
     store: ValkeyStore, parted: QueueName
 ) -> None:
     names = [f"w{n}" for n in range(4)]
@@ -187,10 +187,12 @@ async def test_work_in_any_partition_wakes_one_sleeper(
         for name in names
     ]
     await store.put([spec(parted, "a")])
-    assert 1 <= sum(await asyncio.gather(*sleeping)) <= 3  # it does not come, so two deputies look
+    assert 1 <= sum(await asyncio.gather(*sleeping)) <= 3  # two deputies may look as well
 
 
-async def test_a_lost_reply_is_answered_again(store: ValkeyStore, parted: QueueName) -> None:
+async def test_a_repeated_exchange_returns_the_lost_reply(
+    store: ValkeyStore, parted: QueueName
+) -> None:
     await store.put([spec(parted, f"j{n}") for n in range(40)])
     claim = Claim(queues=(parted,), limit=20, lease_ms=30_000)
     first = await store.settle([], worker="w1", call="x", then=claim)
@@ -202,7 +204,7 @@ async def test_a_lost_reply_is_answered_again(store: ValkeyStore, parted: QueueN
     assert (await store.count(parted))[State.ACTIVE] == 20
 
 
-async def test_leases_are_renewed_and_cancelled_where_they_are(
+async def test_leases_are_renewed_and_cancelled_in_their_partition(
     store: ValkeyStore, parted: QueueName
 ) -> None:
     await store.put([spec(parted, f"j{n}") for n in range(20)])
@@ -255,7 +257,7 @@ async def test_flows_cross_partitions(store: ValkeyStore, parted: QueueName) -> 
     assert seen[-1] == "p"
 
 
-async def test_schedules_make_their_jobs_in_the_right_partition(
+async def test_schedules_put_their_jobs_in_the_right_partition(
     store: ValkeyStore, parted: QueueName
 ) -> None:
     template = spec(parted, "template")

@@ -1,4 +1,4 @@
-"""`?prefix=`: stores that share a server and see nothing of each other."""
+"""`?prefix=`: stores that share a server and do not see each other."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def pair(url: str) -> AsyncIterator[Pair]:
-    """Two stores on one server; the first has the usual prefix."""
+    """Two stores on one server. The first has the default prefix."""
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(open_store(url))
         second = await stack.enter_async_context(open_store(f"{url}?prefix=other-1.x_y"))
         yield first, second
 
 
-async def test_the_same_job_is_another_one_under_another_prefix(
+async def test_the_same_id_under_another_prefix_is_another_job(
     pair: Pair, queue: QueueName
 ) -> None:
     for n, store in enumerate(pair):
@@ -69,7 +69,9 @@ async def test_the_same_job_is_another_one_under_another_prefix(
         assert record.result == b"result %d" % n
 
 
-async def test_queues_schedules_workers_and_offices_are_apart(pair: Pair, queue: QueueName) -> None:
+async def test_queues_schedules_workers_and_leaders_are_separate(
+    pair: Pair, queue: QueueName
+) -> None:
     first, second = pair
     await first.put([spec(queue, "a")])
     await first.put_schedule(
@@ -91,10 +93,12 @@ async def test_queues_schedules_workers_and_offices_are_apart(pair: Pair, queue:
     assert await first.lead(queue.queue, who="x", ttl_ms=60_000)
     assert await second.lead(queue.queue, who="y", ttl_ms=60_000)
     await second.put([spec(queue, "b")])
-    assert [lease.id for lease in await take(second, queue)] == ["b"]  # paused in the other one
+    assert [lease.id for lease in await take(second, queue)] == [
+        "b"
+    ]  # only the other store is paused
 
 
-async def test_a_cancel_reaches_the_worker_of_its_own_prefix(pair: Pair, queue: QueueName) -> None:
+async def test_a_cancel_reaches_only_the_worker_of_its_prefix(pair: Pair, queue: QueueName) -> None:
     for store in pair:
         await store.put([spec(queue, "a")])
         await take(store, queue, worker="bee")
@@ -109,7 +113,7 @@ async def test_a_cancel_reaches_the_worker_of_its_own_prefix(pair: Pair, queue: 
             assert (await anext(elsewhere)).job == "a"
 
 
-async def test_what_queues_tell_each_other_stays_under_their_prefix(
+async def test_messages_between_queues_stay_under_their_prefix(
     pair: Pair, queue: QueueName
 ) -> None:
     """Flows over two queues, dead letters and cascades: the messages carry whole keys."""
@@ -141,7 +145,7 @@ async def test_what_queues_tell_each_other_stays_under_their_prefix(
     assert record.state.value == "cancelled"
 
 
-async def test_work_wakes_a_sleeper_of_its_own_prefix(pair: Pair, queue: QueueName) -> None:
+async def test_a_job_wakes_only_a_worker_of_its_prefix(pair: Pair, queue: QueueName) -> None:
     first, second = pair
     for store in pair:
         assert await take(store, queue, worker="bee") == []

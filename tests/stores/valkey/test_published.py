@@ -17,7 +17,7 @@ from .jobs import done, exchange, spec, take
 @pytest.mark.parametrize(
     ("result", "told"), [(b"42", True), (b"x" * 10_000, False)], ids=["small", "large"]
 )
-async def test_a_small_result_comes_with_the_end_of_its_job(
+async def test_a_small_result_is_published_with_the_end_of_its_job(
     store: ValkeyStore, queue: QueueName, result: bytes, told: bool
 ) -> None:
     async with store.expect(JobKey(queue, "a")) as ends:
@@ -31,10 +31,10 @@ async def test_a_small_result_comes_with_the_end_of_its_job(
         assert record.result == result
 
 
-async def test_request_and_response_costs_the_producer_one_call(
+async def test_enqueueing_and_waiting_for_the_result_takes_one_call(
     store: ValkeyStore, queue: QueueName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with store.expect(JobKey(queue, "before")):  # subscribed, and the queue is known
+    async with store.expect(JobKey(queue, "before")):  # subscribes, and makes the queue known
         await store.put([spec(queue, "before")])
     called: list[bytes] = []
     fcall = store.servers.fcall

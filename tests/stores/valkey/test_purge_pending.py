@@ -10,7 +10,7 @@ from jobq.stores.valkey.store import ValkeyStore
 from tests.stores.valkey.jobs import spec
 
 
-async def test_clear_finds_what_waits_behind_many_that_were_cancelled(
+async def test_purge_pending_finds_jobs_behind_many_cancelled_ones(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     ids = [f"j{n:04d}" for n in range(2600)]

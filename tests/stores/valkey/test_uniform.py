@@ -1,4 +1,4 @@
-"""Jobs that differ in id and payload only go in by a call of their own: nobody must notice."""
+"""Uniform jobs are put by a function of their own, with the same results as other jobs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def numbered(queue: QueueName, first: int, last: int) -> list[JobSpec]:
 
 
 async def drained(store: ValkeyStore, queue: QueueName) -> list[tuple[str, bytes]]:
-    """Id and payload of all that waits, in the order it is claimed."""
+    """Id and payload of all waiting jobs, in the order they are claimed."""
     found: list[tuple[str, bytes]] = []
     while leases := await take(store, queue, 300):
         found += [(lease.id, lease.payload) for lease in leases]
     return found
 
 
-async def test_more_than_one_command_holds_keep_their_order_and_payloads(
+async def test_jobs_of_several_commands_keep_their_order_and_payloads(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     specs = numbered(queue, 0, 1203)
@@ -38,7 +38,7 @@ async def test_more_than_one_command_holds_keep_their_order_and_payloads(
     assert await drained(store, queue) == [(s.id, s.payload) for s in specs]
 
 
-async def test_those_that_are_there_already_are_duplicates_and_the_others_are_new(
+async def test_ids_that_exist_are_duplicates_and_the_others_are_new(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     first, both = numbered(queue, 0, 10), numbered(queue, 5, 15)
@@ -56,7 +56,7 @@ async def test_one_id_twice_in_a_call_is_one_job(store: ValkeyStore, queue: Queu
     assert await drained(store, queue) == [("same", b"1")]
 
 
-async def test_ids_of_more_bytes_than_characters_are_kept_whole(
+async def test_ids_with_multibyte_characters_are_kept_whole(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     specs = [spec(queue, id, payload=b"7") for id in ("aé", "bc", "ñü")]
@@ -64,7 +64,7 @@ async def test_ids_of_more_bytes_than_characters_are_kept_whole(
     assert await drained(store, queue) == [(s.id, b"7") for s in specs]
 
 
-async def test_an_id_that_left_an_entry_in_line_is_not_started_by_it(
+async def test_a_stale_entry_does_not_start_the_next_job_of_its_id(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     specs = numbered(queue, 0, 3)
@@ -74,7 +74,7 @@ async def test_an_id_that_left_an_entry_in_line_is_not_started_by_it(
     assert await drained(store, queue) == [(s.id, s.payload) for s in (*specs[1:], specs[0])]
 
 
-async def test_their_events_say_what_those_of_other_jobs_say(
+async def test_events_of_uniform_jobs_equal_those_of_other_jobs(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     alike, other = spec(queue, "a1"), spec(queue, "a2", given_id=True)
@@ -84,14 +84,14 @@ async def test_their_events_say_what_those_of_other_jobs_say(
     await store.put([other])
     one, two = (await store.read_events(queue, after="0")).events
 
-    def told(event: EventRecord) -> EventRecord:
+    def comparable(event: EventRecord) -> EventRecord:
         at = event.at_ms
         assert (event.created_ms, event.due_ms) == (at, at)
         return msgspec.structs.replace(
             event, id="", number=0, position="", job="", at_ms=0, created_ms=0, due_ms=0
         )
 
-    assert told(one) == told(two)
+    assert comparable(one) == comparable(two)
     assert (one.job, two.job) == ("a1", "a2")
 
 
@@ -105,7 +105,7 @@ async def test_a_name_too_long_for_the_short_head_is_kept_whole(
     assert lease.name == "ü" * 128
 
 
-async def test_payloads_larger_than_a_call_should_be_go_in_by_several(
+async def test_large_payloads_are_split_over_several_calls(
     store: ValkeyStore, queue: QueueName
 ) -> None:
     specs = [spec(queue, f"big{n}", payload=b"x" * 6_000_000) for n in range(7)]

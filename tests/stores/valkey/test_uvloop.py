@@ -1,4 +1,4 @@
-"""jq-worker runs on uvloop where it is installed: its transports are not asyncio's."""
+"""jq-worker runs on uvloop if it is installed, whose transports are not asyncio's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.stores.valkey.servers import Server
 uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed: pip install uvloop")
 
 
-def test_a_job_is_enqueued_run_and_answered_on_uvloop(server: Server) -> None:
+def test_a_job_is_enqueued_run_and_waited_for_on_uvloop(server: Server) -> None:
     queue = Queue("uvloop", server.url)
 
     @queue.task
