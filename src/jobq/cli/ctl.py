@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from jobq.cli import queue_removal as _queue_removal  # noqa: F401 - adds commands to `queue`
 from jobq.cli import readers as _readers  # noqa: F401 - adds commands to `queue`
 from jobq.cli.dead import dead
 from jobq.cli.events import events

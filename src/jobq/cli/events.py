@@ -92,7 +92,7 @@ async def events(
     everything: bool,
     limit: int | None,
 ) -> None:
-    """Print lifecycle events: the latest, all that are stored, or new ones as they happen."""
+    """Print events: the latest, all, or new ones as they happen."""
     if after is not None and len(queues) != 1:
         raise click.UsageError("--after is a position in the log of one queue: add --queue")
     if after is not None:

@@ -35,7 +35,7 @@ id_argument = click.argument("id")
 )
 @on_store
 async def show(ctl: Ctl, id: str, queue: str | None, limit: int) -> None:
-    """Show a job and everything it waits for, or a whole flow by its id, as a tree."""
+    """Show a flow, or a job and all it waits for, as a tree."""
     tree = await _tree(ctl, id, queue, limit)
     counts = {state.value: n for state, n in tree.counts.items()}
     document = {
@@ -53,7 +53,7 @@ async def show(ctl: Ctl, id: str, queue: str | None, limit: int) -> None:
 @yes_option
 @on_store
 async def cancel(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
-    """Cancel a job, or the last jobs of a flow, and everything they wait for."""
+    """Cancel a flow, or a job and everything it waits for."""
     tree = await _tree(ctl, id, queue, MAX_JOBS)
     unfinished = sum(n for state, n in tree.counts.items() if not state.ended)
     if not unfinished and tree.complete:

@@ -91,7 +91,7 @@ async def list_(
 @queue_option
 @on_store
 async def status(ctl: Ctl, id: str, queue: str | None) -> None:
-    """Show everything about one job: arguments, result, errors, times."""
+    """Show one job: arguments, result, errors and times."""
     (record,) = await ctl.backend.locate([id], queue)
     ctl.out.show(documents.job(record), lambda: job_details(record))
 
@@ -303,7 +303,7 @@ async def reprioritise(ctl: Ctl, ids: tuple[str, ...], queue: str | None, priori
 @queue_option
 @on_store
 async def signal(ctl: Ctl, id: str, name: str, data: str | None, queue: str | None) -> int:
-    """Send the signal NAME to a job, for its handler's wait_for_signal.
+    """Send the signal NAME to a job that calls wait_for_signal.
 
     The store keeps the signal until the handler asks for it. DATA is JSON; anything that is not
     valid JSON is sent as text."""

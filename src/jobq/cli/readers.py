@@ -14,7 +14,7 @@ from jobq.cli.queue import queue
 @click.argument("names", metavar="[NAME...]", nargs=-1)
 @on_store
 async def readers(ctl: Ctl, names: tuple[str, ...]) -> None:
-    """List the readers of these queues' event logs and their positions. Default: all queues.
+    """List the readers of event logs and their positions. Default: of all queues.
 
     A relay or pipeline registers itself. The store keeps events until every reader has
     acknowledged them."""

@@ -213,7 +213,7 @@ async def resume(ctl: Ctl, id: str, home: Queue) -> int:
 @schedule.command(examples="jq-ctl schedule run nightly")
 @on_schedule
 async def run(ctl: Ctl, id: str, home: Queue) -> None:
-    """Enqueue a job of the schedule now, in addition to its regular times."""
+    """Enqueue its job now, in addition to its regular times."""
     job = await ctl.backend.within(home.run_schedule(id))
     (record,) = await ctl.backend.locate([job.id], home.name)
     ctl.out.show({**documents.job(record), "duplicate": job.duplicate}, lambda: job_table([record]))

@@ -22,7 +22,7 @@ from jobq.core.version import __version__
 )
 @on_store
 async def status(ctl: Ctl) -> None:
-    """Show whether the store replies, its queues and workers, and what needs attention."""
+    """Show the store's queues and workers, and what needs attention."""
     began = time.monotonic()
     records = await ctl.backend.queues()
     answered_ms = (time.monotonic() - began) * 1000

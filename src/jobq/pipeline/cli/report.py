@@ -51,7 +51,9 @@ def report(
     master: str | None,
     conf: tuple[str, ...],
 ) -> None:
-    """Write a self-contained HTML report: throughput, latency, errors, service levels."""
+    """Write a self-contained HTML report.
+
+    It shows throughput, latency, errors and service levels."""
     from jobq.pipeline.report import write_report
 
     if png:

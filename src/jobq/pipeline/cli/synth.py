@@ -38,7 +38,9 @@ import click
     help="Random seed: the same seed writes the same events.",
 )
 def synth(events: int, out: str, hours: float, files: int, seed: int) -> None:
-    """Write synthetic job events, for trying things out and for sizing a cluster."""
+    """Write synthetic job events.
+
+    Use them to try things out and to size a cluster."""
     from jobq.pipeline.synthetic import EVENTS_PER_JOB, Plan, write
 
     plan = Plan(jobs=max(1, int(events / EVENTS_PER_JOB)), hours=hours, seed=seed)

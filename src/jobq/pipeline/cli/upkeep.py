@@ -28,7 +28,9 @@ from jobq.pipeline.cli.group import (
 def rebuild(
     lake: str, slo_file: str | None, since: str | None, master: str | None, conf: tuple[str, ...]
 ) -> None:
-    """Rebuild the derived tables from `events`, e.g. after the SLO targets changed."""
+    """Rebuild the derived tables from `events`.
+
+    Do this after the SLO targets have changed."""
     from jobq.pipeline.jobs.upkeep import rebuild as rebuild_lake
     from jobq.pipeline.slo import load_targets
 
