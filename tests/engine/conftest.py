@@ -17,7 +17,7 @@ from .kit import Bench, Proxy
 
 @pytest.fixture(params=["memory", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the jobs of this test are kept."""
+    """The URL of the test's store."""
     return (
         f"memory://{uuid4().hex}" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
     )
@@ -25,7 +25,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[Store]:
-    """A handle on it."""
+    """A handle on the store."""
     async with open_store(url) as handle:
         yield handle
 

@@ -35,12 +35,12 @@ async def eventually(condition: Callable[[], Any | Awaitable[Any]], what: str = 
 
 
 async def soon(event: asyncio.Event) -> None:
-    """Wait for it, but not for ever."""
+    """Wait for the event. The test fails if it takes too long."""
     await asyncio.wait_for(event.wait(), PATIENCE)
 
 
 class Gate:
-    """Handlers wait at it; it counts who is inside."""
+    """Handlers wait here until it is opened. It counts those that wait."""
 
     def __init__(self) -> None:
         self.inside = 0
@@ -86,7 +86,7 @@ class Handled:
 
 
 class Bench:
-    """A queue with handlers, as a worker sees it, and the few words a test needs to use it."""
+    """A queue with handlers, as a worker sees it, and shortcuts for tests."""
 
     def __init__(
         self, store: Store, name: str = "work", open: Callable[[], Store] | None = None
@@ -111,7 +111,7 @@ class Bench:
         yield self._store
 
     def another_handle(self) -> Store:
-        """Disturbed like the first, if that is a Proxy."""
+        """Return another handle. If the first is a Proxy, this one is disturbed like it."""
         if isinstance(self._store, Proxy):
             return self._store.another()  # type: ignore[no-any-return]
         return (
@@ -146,7 +146,7 @@ class Bench:
         return JobSpec(queue=self.qname, name=name, payload=JSON.encode_call(args, {}), **fields)
 
     async def add(self, name: str, *args: Any, **fields: Any) -> str:
-        """Put one job; its id."""
+        """Put one job. Returns its id."""
         return (await self._store.put([self.spec(name, *args, **fields)]))[0].id
 
     async def add_many(self, name: str, count: int) -> list[str]:
@@ -162,7 +162,7 @@ class Bench:
         return (await self._store.count(self.qname)).get(state, 0)
 
     async def ended(self, id: str) -> JobRecord:
-        """The job, once it has ended."""
+        """Wait until the job has ended. Returns its record."""
 
         async def look() -> JobRecord | None:
             record = await self.get(id)
@@ -171,7 +171,7 @@ class Bench:
         return await eventually(look)  # type: ignore[no-any-return]
 
     async def all_in(self, state: State, count: int) -> None:
-        """Wait until so many jobs are in the state."""
+        """Wait until this many jobs are in the state."""
 
         async def enough() -> bool:
             return await self.count(state) == count
@@ -179,7 +179,7 @@ class Bench:
         await eventually(enough)
 
     async def kinds(self) -> Counter[str]:
-        """How often each kind of event is in the queue's log."""
+        """Count the events in the queue's log by kind."""
         seen: Counter[str] = Counter()
         position = "0"
         while True:
@@ -229,7 +229,7 @@ class Proxy:
         return self._real.url
 
     def another(self) -> Any:
-        """The keeper's handle is disturbed like this one, and counted with it."""
+        """Return a handle for the keeper. It is disturbed like this one, and shares its counts."""
         other = Proxy(open_store(self._real.url, clock=getattr(self._real, "_clock", None)))
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k != "_real"})
         other._parent = self  # type: ignore[attr-defined]

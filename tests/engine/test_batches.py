@@ -22,7 +22,7 @@ LONG = 3_600_000
 
 
 class Collector:
-    """A batch handler that notes what it is called with, and waits to be let go if told to."""
+    """A batch handler that records its calls, and waits until the test releases it."""
 
     def __init__(self, bench: Bench, size: int, window_ms: int = 0, **options: Any) -> None:
         self.calls: list[list[int]] = []
@@ -237,7 +237,7 @@ async def test_a_job_cancelled_while_its_batch_waits_for_more_is_not_in_it(
     assert work.calls == [[2, 4]]
 
 
-async def test_a_stopping_worker_runs_what_has_gathered_and_hands_back_nothing(
+async def test_a_stopping_worker_runs_the_jobs_that_have_gathered_and_releases_none(
     bench: Bench,
 ) -> None:
     work = Collector(bench, 10, LONG)
@@ -249,7 +249,7 @@ async def test_a_stopping_worker_runs_what_has_gathered_and_hands_back_nothing(
     assert (await bench.get(id)).state is State.COMPLETED
 
 
-async def test_what_does_not_end_in_time_is_handed_back_whole(bench: Bench) -> None:
+async def test_a_batch_that_does_not_end_in_time_is_released_whole(bench: Bench) -> None:
     work = Collector(bench, 10)
     work.go.clear()
     ids = await bench.add_many("work", 3)

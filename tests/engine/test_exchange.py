@@ -105,6 +105,6 @@ async def test_what_ends_during_an_outage_is_settled_after_it(
         late = await bench.add("work", 99)
         assert (await bench.ended(late)).state is State.COMPLETED
     assert {(await bench.get(id)).attempt for id in ids} == {1}
-    told = [r.message for r in caplog.records if "exchange with" in r.message]
-    assert len(told) == 2, "one line when it begins, one when it is over"
-    assert "works again" in told[1]
+    logged = [r.message for r in caplog.records if "exchange with" in r.message]
+    assert len(logged) == 2, "one line when it begins, one when it is over"
+    assert "works again" in logged[1]

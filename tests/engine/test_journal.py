@@ -85,9 +85,9 @@ async def test_runs_that_nobody_wants_to_read_of_are_not_written_down(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING, "jobq.job")
-    told: list[object] = []
-    monkeypatch.setattr(Journal, "started", lambda self, run: told.append(run))
-    monkeypatch.setattr(Journal, "ended", lambda self, run, outcome: told.append(run))
+    logged: list[object] = []
+    monkeypatch.setattr(Journal, "started", lambda self, run: logged.append(run))
+    monkeypatch.setattr(Journal, "ended", lambda self, run, outcome: logged.append(run))
 
     @bench.task
     async def work() -> None: ...
@@ -95,9 +95,9 @@ async def test_runs_that_nobody_wants_to_read_of_are_not_written_down(
     id = await bench.add("work")
     async with bench.worker():
         await bench.ended(id)
-        assert told == []
+        assert logged == []
         caplog.set_level(
             logging.DEBUG, "jobq.job"
         )  # a level that changes is noticed with the next claim
         await bench.ended(await bench.add("work"))
-    assert len(told) == 2
+    assert len(logged) == 2

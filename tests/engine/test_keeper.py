@@ -298,19 +298,19 @@ async def test_leases_are_renewed_until_timeout_and_grace_and_no_longer(
     )
     over.until = time.monotonic() - 1
     young.since = time.monotonic()
-    told: list[tuple[Run, LeaseState]] = []
+    reports: list[tuple[Run, LeaseState]] = []
     renewer = Renewer(
         line,  # type: ignore[arg-type]
         {endless, over, young},
         lease_ms=60_000,
-        report=lambda *what: told.append(what),
+        report=lambda *what: reports.append(what),
     )
     assert 0 < await renewer.tick() <= 20
     assert [args[0] for args, _ in line.of("extend")] == [[endless.ref]]
-    assert told == []
+    assert reports == []
     await store.obliterate(bench.qname, force=True)
     await renewer.tick()
-    assert told == [(endless, "lost")]
+    assert reports == [(endless, "lost")]
 
 
 async def test_the_worker_is_listed_while_it_works_and_gone_when_it_stopped(

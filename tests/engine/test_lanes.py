@@ -16,7 +16,7 @@ from .kit import Bench, Proxy, eventually
 
 @pytest.fixture
 def line(store: Store) -> Proxy:
-    """A line to a store that is worth two exchanges at a time."""
+    """A store that takes two exchanges at a time."""
     proxy = Proxy(store)
     proxy.lanes = 2
     return proxy
@@ -24,7 +24,7 @@ def line(store: Store) -> Proxy:
 
 @pytest.fixture
 async def jobs(bench: Bench) -> Bench:
-    """A backlog of 400 jobs that end at once."""
+    """A backlog of 400 jobs that return at once."""
 
     @bench.task
     async def work(n: int) -> int:

@@ -156,7 +156,7 @@ async def test_a_batch_task_gets_it_as_a_batch_of_one(bench: Bench) -> None:
     assert sorted(calls, key=len) == [[0], list(range(1, 11))]
 
 
-async def test_a_batch_that_gathers_begins_so_that_it_can_end(bench: Bench, scene: Scene) -> None:
+async def test_a_batch_that_gathers_starts_so_that_it_can_end(bench: Bench, scene: Scene) -> None:
     calls: list[list[int]] = []
 
     async def gather(items: list[int]) -> list[int]:

@@ -265,7 +265,7 @@ async def test_what_another_exchange_brings_meanwhile_is_released_before_it_star
             await two.second.ended("late")
 
 
-async def test_a_store_that_does_not_answer_holds_it_up_for_one_lease_only(
+async def test_a_store_that_does_not_answer_delays_it_by_one_lease_only(
     bench: Bench, scene: Scene, line: Proxy
 ) -> None:
     await frail(bench, "alone")

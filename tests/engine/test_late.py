@@ -64,7 +64,7 @@ async def test_what_was_claimed_before_a_freeze_is_neither_started_nor_settled(
     froze = asyncio.Event()
 
     async def freeze(method: str, found: Any) -> None:
-        """The freeze comes when the leases have arrived and no handler was called."""
+        """Freeze when the leases have arrived, before a handler is called."""
         if method == "settle" and found.leases and not froze.is_set():
             froze.set()
             asyncio.get_running_loop().call_soon(setattr, clock, "frozen", 100.0)
@@ -109,7 +109,7 @@ async def test_a_function_is_checked_again_in_its_thread(
 
 
 async def test_a_lease_that_was_renewed_meanwhile_is_started(bench: Bench, line: Proxy) -> None:
-    """A batch that gathers for longer than a lease is kept, and so begins."""
+    """The lease of a job in a batch that gathers is renewed, so the batch starts."""
     calls: list[list[int]] = []
 
     async def work(items: list[int]) -> list[int]:

@@ -105,7 +105,7 @@ async def ended(queues: list[Queue]) -> int:
 
 @pytest.fixture(params=["sqlite", "valkey"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A place that several processes share."""
+    """The URL of a store that several processes can share."""
     with ExitStack() as stack:
         if request.param == "valkey":
             yield str(stack.enter_context(servers.running(servers.valkey_or_skip(), tmp_path)).url)

@@ -66,7 +66,7 @@ async def test_each_time_fires_once_among_many_schedulers(
     assert {record.fired for record in await store.list_schedules(bench.qname)} == {12}
 
 
-async def test_only_the_one_in_office_fires(bench: Bench, store: Store, time: Time) -> None:
+async def test_only_the_leader_fires(bench: Bench, store: Store, time: Time) -> None:
     await put_planned(store, [every(bench, "s")], time())
     time.now_ms += SECOND
     settings = WorkerSettings()

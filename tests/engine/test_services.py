@@ -23,7 +23,7 @@ from .kit import Bench, Proxy, eventually, steal
 
 
 class Flaky(Service):
-    """Fails as often as it is told to."""
+    """A service that fails a given number of times."""
 
     name = "flaky"
 
@@ -35,7 +35,7 @@ class Flaky(Service):
     async def tick(self) -> float:
         if self.failures:
             self.failures -= 1
-            raise StoreUnavailable("away")
+            raise StoreUnavailable("unavailable")
         self.passes += 1
         return 0.001
 
@@ -66,11 +66,11 @@ async def test_a_service_at_rest_stops_at_once() -> None:
 
 def test_the_waits_of_an_outage_grow_to_their_cap_with_half_of_it_chance() -> None:
     outage = Outage("x", base=0.1, cap=2)
-    waits = [outage.failed(StoreUnavailable("away")) for _ in range(2000)]
+    waits = [outage.failed(StoreUnavailable("unavailable")) for _ in range(2000)]
     assert 0.05 <= waits[0] <= 0.1
     assert all(1 <= wait <= 2 for wait in waits[10:])
     outage.over()
-    assert outage.failed(StoreUnavailable("away")) <= 0.1
+    assert outage.failed(StoreUnavailable("unavailable")) <= 0.1
 
 
 async def test_only_one_of_many_workers_does_the_upkeep(store: Store, line: Proxy) -> None:
@@ -98,7 +98,7 @@ async def test_upkeep_brings_back_what_died_in_a_queue_nobody_claims_from(url: s
     assert (record.state, record.stalls) == (State.WAITING, 1)
 
 
-async def test_a_due_schedule_fires_once_whoever_looks(url: str) -> None:
+async def test_a_due_schedule_fires_once_however_many_workers_look(url: str) -> None:
     now = [1_700_000_000_000]
     async with open_store(url, clock=lambda: now[0]) as store:
         bench = Bench(store)
@@ -108,7 +108,7 @@ async def test_a_due_schedule_fires_once_whoever_looks(url: str) -> None:
         schedulers = [
             Scheduler(
                 store,
-                Leader(store, f"office {n}", who=f"w{n}", ttl_ms=1000),
+                Leader(store, f"leadership {n}", who=f"w{n}", ttl_ms=1000),
                 WorkerSettings(),
                 clock=lambda: now[0],
             )

@@ -18,7 +18,7 @@ from .kit import Bench, Proxy, eventually, soon
 
 
 class Stage:
-    """A handler that waits to be let go, and what becomes of it."""
+    """A handler that waits until the test releases it."""
 
     def __init__(self, bench: Bench) -> None:
         self.begun = asyncio.Event()
@@ -56,7 +56,7 @@ async def test_a_stopping_worker_lets_its_runs_end(bench: Bench, stage: Stage) -
     assert (await bench.get(other)).state is State.WAITING
 
 
-async def test_what_does_not_end_in_time_is_handed_back_at_no_cost(
+async def test_a_job_that_does_not_end_in_time_is_released_and_loses_no_retry(
     bench: Bench, stage: Stage
 ) -> None:
     id = await bench.add("work")
@@ -74,7 +74,7 @@ async def test_what_does_not_end_in_time_is_handed_back_at_no_cost(
     assert (await bench.kinds())["released"] == 1
 
 
-async def test_a_handed_back_job_is_the_next_to_run(bench: Bench, stage: Stage) -> None:
+async def test_a_released_job_is_the_next_to_run(bench: Bench, stage: Stage) -> None:
     first = await bench.add("work")
     async with bench.worker(concurrency=1) as worker:
         await soon(stage.begun)
@@ -88,7 +88,9 @@ async def test_a_handed_back_job_is_the_next_to_run(bench: Bench, stage: Stage) 
         await bench.all_in(State.COMPLETED, 2)
 
 
-async def test_a_handler_that_ignores_the_hand_back_is_released_all_the_same(bench: Bench) -> None:
+async def test_a_job_whose_handler_ignores_the_interruption_is_released_nevertheless(
+    bench: Bench,
+) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     @bench.task
@@ -112,7 +114,7 @@ async def test_a_handler_that_ignores_the_hand_back_is_released_all_the_same(ben
     assert (await bench.get(id)).state is State.WAITING
 
 
-async def test_a_thread_is_handed_back_without_waiting_for_it(bench: Bench) -> None:
+async def test_the_job_of_a_thread_is_released_without_waiting_for_the_thread(bench: Bench) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     @bench.task
@@ -141,7 +143,7 @@ async def test_a_second_stop_ends_the_waiting_of_the_first(bench: Bench, stage: 
     assert (await bench.get(id)).state is State.WAITING
 
 
-async def test_a_job_that_arrives_in_an_exchange_under_way_is_handed_back(
+async def test_a_job_that_arrives_in_an_exchange_under_way_is_released(
     bench: Bench, line: Proxy, stage: Stage
 ) -> None:
     claimed, answer_now = asyncio.Event(), asyncio.Event()
@@ -164,7 +166,7 @@ async def test_a_job_that_arrives_in_an_exchange_under_way_is_handed_back(
     assert (record.state, record.stalls) == (State.WAITING, 0)
 
 
-async def test_leases_of_a_lost_reply_are_handed_back_at_the_stop(
+async def test_leases_of_a_lost_reply_are_released_at_the_stop(
     bench: Bench, line: Proxy, stage: Stage
 ) -> None:
     losing = True
@@ -205,7 +207,7 @@ async def test_one_signal_drains(bench: Bench, stage: Stage, number: signal.Sign
     assert (await bench.get(id)).state is State.COMPLETED
 
 
-async def test_a_second_signal_hands_back_at_once(
+async def test_a_second_signal_releases_the_jobs_at_once(
     bench: Bench, stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "jobq")
@@ -234,7 +236,9 @@ async def test_two_signals_that_arrive_together_are_two(
     assert (await bench.get(id)).state is State.WAITING
 
 
-async def test_a_cancelled_run_hands_back_before_it_goes(bench: Bench, stage: Stage) -> None:
+async def test_a_cancelled_worker_releases_its_jobs_before_it_ends(
+    bench: Bench, stage: Stage
+) -> None:
     id = await bench.add("work")
     running = asyncio.ensure_future(bench.worker(drain=600).run())
     await soon(stage.begun)
@@ -247,7 +251,7 @@ async def test_a_cancelled_run_hands_back_before_it_goes(bench: Bench, stage: St
 @pytest.mark.parametrize(
     ("asked", "state"), [("shutdown", State.COMPLETED), ("shutdown-now", State.WAITING)]
 )
-async def test_a_worker_does_what_an_operator_wishes(
+async def test_a_worker_does_what_an_operator_requests(
     bench: Bench, store: Store, stage: Stage, asked: str, state: State
 ) -> None:
     id = await bench.add("work")

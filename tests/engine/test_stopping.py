@@ -16,7 +16,7 @@ from jobq.stores import open_store
 from .kit import Bench, Proxy, eventually, soon
 
 
-async def test_a_stop_tells_what_was_completed_and_what_was_released(bench: Bench) -> None:
+async def test_a_stop_returns_what_was_completed_and_what_was_released(bench: Bench) -> None:
     begun, let_go = asyncio.Semaphore(0), asyncio.Event()
 
     @bench.task
@@ -43,13 +43,13 @@ async def test_a_stop_tells_what_was_completed_and_what_was_released(bench: Benc
         await asyncio.sleep(0)
         let_go.set()
         await bench.all_in(State.COMPLETED, 1)
-        told = await worker.stop(drain=0)
-        assert await first == told == await worker.stop()
+        stopped = await worker.stop(drain=0)
+        assert await first == stopped == await worker.stop()
     job = {name: (JobRef(queue="work", id=id),) for name, id in ids.items()}
-    assert told == Stopped(completed=job["short"], failed=job["broken"], released=job["long"])
+    assert stopped == Stopped(completed=job["short"], failed=job["broken"], released=job["long"])
 
 
-async def test_a_stop_without_an_answering_store_tells_what_was_left(
+async def test_a_stop_returns_the_jobs_that_an_unavailable_store_keeps(
     bench: Bench, store: object
 ) -> None:
     line = Proxy(store)  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ async def test_a_stop_without_an_answering_store_tells_what_was_left(
         assert await worker.stop(drain=0) == Stopped(left=(JobRef(queue="work", id=id),))
 
 
-async def test_a_worker_that_never_started_has_nothing_to_tell(bench: Bench) -> None:
+async def test_a_worker_that_never_started_returns_nothing(bench: Bench) -> None:
     assert await bench.worker().stop() == Stopped()
 
 

@@ -57,7 +57,7 @@ async def test_another_event_loop_means_another_handle(url: str) -> None:
     await release(here)
 
 
-async def test_a_place_that_cannot_be_opened_fails_everybody_and_is_tried_anew(
+async def test_a_store_that_cannot_be_opened_fails_all_callers_and_is_tried_again(
     tmp_path: Path,
 ) -> None:
     url = f"sqlite:///{tmp_path}/missing/jobs.db"

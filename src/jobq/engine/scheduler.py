@@ -68,7 +68,7 @@ def _planned(record: ScheduleRecord, now_ms: int) -> list[Fire]:
     """Plan a schedule that is due by the store's clock, even if this machine's clock is behind."""
     try:
         return plan(record, max(now_ms, record.next_ms or 0))
-    except Exception:  # written by a newer version, perhaps: the other schedules must go on
+    except Exception:  # a newer version may have stored it: other schedules must go on
         log.exception(
             "schedule %s of queue %s cannot be planned by this version of jobq and is skipped",
             record.spec.id,
