@@ -246,6 +246,22 @@ async def test_a_tasks_queue_is_a_name_that_still_finds_the_queue(queue: Queue) 
         _ = old(task.queue).nonsense
 
 
+async def test_the_queue_of_a_task_still_opens_the_queue(url: str) -> None:
+    queue = Queue("q", url)
+    task = queue.task_by_name("work")
+    with deprecated("async with task.queue"):
+        async with old(task.queue) as opened:
+            assert opened is queue
+            assert queue._context.connection.session_here() is not None
+    assert queue._context.connection.session_here() is None
+
+
+async def test_the_queue_of_a_task_is_an_argument_like_any_text(queue: Queue) -> None:
+    task = queue.task_by_name("work")
+    info = await (await task.options(id=task.queue).enqueue(task.queue, to=[task.queue])).info()
+    assert (info.id, info.args, info.kwargs) == ("api", ("api",), {"to": ["api"]})
+
+
 async def test_a_worker_and_a_broadcast_take_the_queue_of_a_task(queue: Queue) -> None:
     @queue.task
     async def work() -> int:

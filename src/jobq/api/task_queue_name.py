@@ -32,6 +32,13 @@ class QueueNameOfTask(str):
             warn_renamed(f"task.queue.{attribute}", f"the Queue object: queue.{attribute}")
         return value
 
+    def __aenter__(self) -> Any:
+        warn_renamed("async with task.queue", "async with queue")
+        return self._queue.__aenter__()
+
+    def __aexit__(self, *error: Any) -> Any:
+        return self._queue.__aexit__(*error)
+
     def find(self, *args: Any, **kwargs: Any) -> Any:
         """`str.find`, or, with keyword arguments or none, `Queue.find`."""
         if args:

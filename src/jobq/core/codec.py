@@ -57,6 +57,8 @@ class Codec:
 def _encode_hook(value: Any) -> Any:
     if is_model(value):
         return dump_model(value)
+    if isinstance(value, str):  # a subclass, such as the one of `Task.queue`
+        return str(value)
     raise NotImplementedError(f"values of type {type(value).__name__} cannot be encoded")
 
 
