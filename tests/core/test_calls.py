@@ -310,7 +310,7 @@ def test_the_result_of_an_unannotated_function_is_anything() -> None:
     assert decoder.returns is Any
 
 
-def test_failures_may_stand_beside_anything_in_an_annotation() -> None:
+def test_failures_may_be_beside_any_type_in_an_annotation() -> None:
     def handler(results: list[Event | Failure], one: list[int] | Failure) -> None: ...
 
     failure = Failure(reason="error", type="ValueError", message="x")

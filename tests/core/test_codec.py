@@ -276,7 +276,7 @@ def test_a_users_own_codec_is_found_by_its_name_once_it_was_given() -> None:
         codec.decode_call(b"7")
 
 
-def test_a_codec_nobody_knows_is_a_config_error() -> None:
+def test_an_unknown_codec_is_a_config_error() -> None:
     assert get_codec("json") is JSON
     assert get_codec("msgpack") is MSGPACK
     with pytest.raises(ConfigError, match="codec='pickle' is not known in this process"):

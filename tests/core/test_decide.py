@@ -214,7 +214,7 @@ def test_an_unknown_task_is_put_off_by_a_second_that_doubles_up_to_thirty(
     assert outcome.delay_ms == delay_ms
 
 
-def test_a_task_that_nobody_has_known_for_an_hour_fails_its_job() -> None:
+def test_a_task_that_no_worker_has_known_for_an_hour_fails_its_job() -> None:
     outcome = decided(Unknown("chrage"), unknown_ms=5000 - 3_600_000)
     assert isinstance(outcome, Fail)
     assert (outcome.failure.reason, outcome.failure.exhausted) == ("unknown", False)

@@ -66,7 +66,9 @@ def test_room_says_what_take_does(rate: RateData, steps: list[tuple[int, int]]) 
 
 @given(rates, steps)
 @example(Tokens(capacity=9, refill=0.001), [(0, 1), (0, 4), (0, 9)])
-def test_the_wait_that_was_told_suffices(rate: RateData, steps: list[tuple[int, int]]) -> None:
+def test_a_job_can_start_after_the_wait_it_was_given(
+    rate: RateData, steps: list[tuple[int, int]]
+) -> None:
     state, now = None, 0
     for wait, cost in steps:
         now += wait

@@ -49,7 +49,7 @@ def test_a_failed_job_delivers_none_or_its_failure_by_policy() -> None:
     assert fill(args, kwargs, [given("1"), given("2", failure=FAILURE)]) == ([None, FAILURE], {})
 
 
-def test_a_reference_nobody_answers_stays_and_so_does_what_only_looks_like_one() -> None:
+def test_a_reference_without_an_input_stays_and_so_does_a_lookalike() -> None:
     args: list[Any] = [{"$jobq.ref": ["q", "9"]}, {"$jobq.ref": ["q", "1"], "more": 1}]
     assert fill(args, {}, [given("1", result=b"1")]) == (args, {})
 

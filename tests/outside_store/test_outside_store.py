@@ -144,9 +144,7 @@ def test_jobs_of_an_earlier_run_do_not_disturb_the_tests(tmp_path: Path) -> None
         (["dict://x", "--empty", "nonsense"], "package.module:function"),
     ],
 )
-def test_what_cannot_be_run_is_said_in_one_line(
-    tmp_path: Path, arguments: list[str], says: str
-) -> None:
+def test_an_error_is_one_line(tmp_path: Path, arguments: list[str], says: str) -> None:
     done = conformance(*arguments, folder=tmp_path)
     assert done.returncode == 2
     assert says in done.stderr

@@ -136,7 +136,9 @@ def test_starts_are_what_core_allows(
 
 @examples(30)
 @given(rate=rates, costs=st.lists(st.integers(1, 6), min_size=1, max_size=8))
-def test_the_wait_that_is_told_suffices(table: Table, rate: RateData, costs: list[int]) -> None:
+def test_a_job_can_start_after_the_wait_it_was_given(
+    table: Table, rate: RateData, costs: list[int]
+) -> None:
     async def play(q: Desk) -> None:
         await q.store.set_limits(q.queue, Limits(rate=Tokens(capacity=6, refill=1.0)))
         await q.store.put([q.spec(f"j{n}", cost=cost) for n, cost in enumerate(costs)])

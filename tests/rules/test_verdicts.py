@@ -46,7 +46,7 @@ async def own_failure(q: Desk, id: str) -> Failure | None:
 )
 @example("failed", "fail", "𝄞" * 700, "ü" * 256)
 @example("failed", "continue", "%s %d", "a")
-def test_a_childs_end_is_handed_on_as_core_says(
+def test_a_childs_end_reaches_its_parent_as_core_says(
     table: Table, end: str, policy: ChildPolicy, message: str, id: str
 ) -> None:
     async def play(q: Desk) -> None:

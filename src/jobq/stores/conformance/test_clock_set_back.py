@@ -50,7 +50,7 @@ async def test_a_lost_lease_is_found_in_time(q: Desk) -> None:
     assert await next_after(q, LEASE) == "a"
 
 
-async def test_a_lost_lease_is_late_by_one_lease_at_most_if_nobody_looked_meanwhile(
+async def test_a_lost_lease_is_late_by_at_most_one_lease_if_no_call_came_meanwhile(
     q: Desk,
 ) -> None:
     await q.put("a")
@@ -175,7 +175,7 @@ async def test_a_clock_set_back_again_and_again_makes_nothing_late(q: Desk) -> N
     assert await next_after(q, 5 * SECOND) == "a"
 
 
-async def test_a_clock_that_is_corrected_by_a_little_stands_still(q: Desk) -> None:
+async def test_the_stores_time_stands_still_while_a_small_correction_is_caught_up(q: Desk) -> None:
     await q.put_one("a", delay_ms=20 * SECOND)
     q.clock.advance(-500)
     await q.put("b")

@@ -97,7 +97,7 @@ async def test_hold_and_cancel_an_asked_job_holds_nothing(q: Desk) -> None:
     assert await q.state("a") is State.CANCELLED
 
 
-async def test_hold_and_pause_end_apart(q: Desk) -> None:
+async def test_hold_and_pause_end_separately(q: Desk) -> None:
     await q.put("a")
     await q.settle(hold(await q.take(), 5 * SECOND))
     await q.store.pause(q.queue)
@@ -153,14 +153,14 @@ async def test_keyed_and_stall_past_the_last_stall_the_key_goes_on(q: Desk) -> N
     assert await q.state("a1") is State.FAILED
 
 
-async def test_keyed_and_clear_a_cleared_key_can_be_used_again(q: Desk) -> None:
+async def test_keyed_and_purge_a_purged_key_can_be_used_again(q: Desk) -> None:
     await q.put("a1", "a2", key="a")
     await q.store.purge_pending(q.queue)
     await q.put_one("a3", key="a")
     assert await q.claim_ids() == ["a3"]
 
 
-async def test_keyed_and_rerun_a_rerun_stands_behind_its_key(q: Desk) -> None:
+async def test_keyed_and_rerun_a_rerun_goes_behind_the_jobs_of_its_key(q: Desk) -> None:
     await q.put_one("a1", key="a")
     await q.settle(complete(await q.take()))
     await q.put_one("a2", key="a")

@@ -65,7 +65,7 @@ async def test_a_rerun_has_all_its_stalls_again(q: Desk) -> None:
     await q.settle(complete(lease))
 
 
-async def test_a_rerun_stands_at_the_back_of_the_line(q: Desk) -> None:
+async def test_a_rerun_goes_to_the_back(q: Desk) -> None:
     await q.run("a")
     await q.put("b")
     await q.alter(Rerun(job=q.key("a")))
@@ -171,7 +171,7 @@ async def test_a_waiting_job_can_be_put_off(q: Desk) -> None:
 
 @pytest.mark.parametrize("begun", ["waiting", "delayed", "used again"])
 @pytest.mark.parametrize("change", [Reprioritise, Reschedule])
-async def test_a_job_that_left_its_place_in_line_runs_once(
+async def test_a_job_that_left_its_place_runs_once(
     q: Desk, begun: str, change: type[Reprioritise | Reschedule]
 ) -> None:
     if begun == "used again":
@@ -237,7 +237,7 @@ async def test_new_arguments_do_not_reach_a_running_or_ended_job(q: Desk) -> Non
     assert (await q.get("active")).payload == b"[[],{}]"
 
 
-async def test_an_update_keeps_the_place_in_line(q: Desk) -> None:
+async def test_an_update_keeps_the_place_of_a_job(q: Desk) -> None:
     await q.put("a", "b")
     await q.alter(Update(job=q.key("a"), payload=b"new"))
     assert await q.claim_ids() == ["a", "b"]

@@ -59,14 +59,14 @@ async def test_jobs_due_together_come_by_their_times(q: Desk) -> None:
     assert await q.claim_ids() == ["a", "b", "c", "d"]
 
 
-async def test_a_promoted_job_stands_behind_those_that_waited_before_it_was_due(q: Desk) -> None:
+async def test_a_promoted_job_goes_behind_jobs_that_waited_before_it_was_due(q: Desk) -> None:
     await q.put_one("late", delay_ms=SECOND)
     await q.put("a", "b")
     q.clock.advance(SECOND)
     assert await q.claim_ids() == ["a", "b", "late"]
 
 
-async def test_a_promoted_job_stands_before_those_that_came_after(q: Desk) -> None:
+async def test_a_promoted_job_goes_before_jobs_that_came_after(q: Desk) -> None:
     await q.put_one("late", delay_ms=SECOND)
     q.clock.advance(SECOND)
     await q.tick()
@@ -88,7 +88,7 @@ async def test_a_delayed_lifo_job_goes_to_the_front_when_due(q: Desk) -> None:
     assert await q.claim_ids() == ["late", "a"]
 
 
-async def test_tick_promotes_where_nobody_claims(q: Desk) -> None:
+async def test_tick_promotes_in_queues_without_workers(q: Desk) -> None:
     beside = q.beside("other")
     await q.put_one("a", delay_ms=SECOND)
     await beside.put_one("b", delay_ms=SECOND)

@@ -229,7 +229,7 @@ async def test_one_call_may_record_many_events(q: Desk) -> None:
 # ── readers ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_reader_is_remembered_where_it_stands(q_twice: tuple[Desk, Desk]) -> None:
+async def test_the_position_of_a_reader_is_remembered(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice
     await first.put("a")
     page = await first.store.read_events(first.queue, after="0")
@@ -239,7 +239,7 @@ async def test_a_reader_is_remembered_where_it_stands(q_twice: tuple[Desk, Desk]
     assert await second.store.ack_events(second.queue, "another", None) is None
 
 
-async def test_a_reader_that_is_forgotten_is_not_listed_and_stands_nowhere(q: Desk) -> None:
+async def test_a_removed_reader_is_not_listed_and_has_no_position(q: Desk) -> None:
     await q.put("a")
     position = (await q.store.read_events(q.queue, after="0")).position
     await q.store.ack_events(q.queue, "relay", position)

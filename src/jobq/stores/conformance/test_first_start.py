@@ -165,7 +165,7 @@ async def test_keep_last_follows_a_job_that_was_rerun(q: Desk) -> None:
     assert (result.id, result.duplicate, result.state) == ("b", False, State.BLOCKED)
 
 
-async def test_throttle_stands_when_the_record_has_been_swept(q: Desk) -> None:
+async def test_throttle_holds_its_lock_when_the_record_has_been_swept(q: Desk) -> None:
     await q.run("a", unique=THROTTLE, result_ttl_ms=SECOND)
     q.clock.advance(2 * SECOND)
     await q.tick()

@@ -125,7 +125,7 @@ async def test_cancelling_or_removing_the_last_open_child_releases_a_parent_that
     assert results(await q.take()) == {"a": b"1", "b": None}
 
 
-async def test_clearing_the_queue_leaves_no_parent_waiting_for_ever(q: Desk) -> None:
+async def test_purging_the_queue_leaves_no_parent_waiting_forever(q: Desk) -> None:
     await family(q, "a", "b")
     await q.store.purge_pending(q.queue)
     assert (await q.get("p")).state.ended
@@ -225,7 +225,7 @@ async def test_a_cascade_asks_running_children(q: Desk) -> None:
     assert await q.states("p", "a") == ["cancelled", "cancelled"]
 
 
-async def test_a_new_life_of_a_cancelled_parent_waits_anew(q: Desk) -> None:
+async def test_a_new_life_of_a_cancelled_parent_waits_again(q: Desk) -> None:
     await family(q, "a")
     await q.alter(Cancel(job=q.key("p")))
     await q.put("b")

@@ -114,7 +114,7 @@ async def test_a_diamond_meets_at_its_end(q: Desk) -> None:
     assert results(await q.take()) == {"left": b"1", "right": b"2", "top": b"0"}
 
 
-async def test_a_parent_may_stand_before_its_children_in_the_batch(q: Desk) -> None:
+async def test_a_parent_may_come_before_its_children_in_the_batch(q: Desk) -> None:
     await q.store.put([q.spec("p", after=(q.edge("a"),)), q.spec("a")])
     assert await q.states("p", "a") == ["blocked", "waiting"]
     await q.settle(complete(await q.take()))

@@ -225,7 +225,7 @@ async def test_a_recovered_job_is_next_for_its_key(q: Desk) -> None:
     assert await q.state("a2") is State.WAITING
 
 
-async def test_handed_back_jobs_of_a_key_keep_their_order(q: Desk) -> None:
+async def test_released_jobs_of_a_key_keep_their_order(q: Desk) -> None:
     await allow(q, 3)
     await put_keys(q, "a1", "a2", "a3", "a4")
     a1, a2, a3 = await q.claim(3)

@@ -87,7 +87,7 @@ async def test_a_last_chance_that_is_lost_fails_alone(q: Desk) -> None:
     )
 
 
-async def test_a_last_chance_handed_back_is_claimed_alone_again(q: Desk) -> None:
+async def test_a_released_last_chance_is_claimed_alone_again(q: Desk) -> None:
     await q.put_one("frail", max_stalls=1)
     await stall(q, "frail")
     await q.put("a")
@@ -116,7 +116,7 @@ async def test_rerun_gives_a_job_all_its_chances_again(q: Desk) -> None:
     assert await claimed(q) == [("frail", False), ("a", False)]
 
 
-async def test_a_cancelled_last_chance_holds_up_nobody(q: Desk) -> None:
+async def test_a_cancelled_last_chance_holds_up_no_other_job(q: Desk) -> None:
     await q.put_one("frail", max_stalls=1)
     await stall(q, "frail")
     await q.put("a", "b")

@@ -38,7 +38,7 @@ async def test_a_stalled_job_says_who_held_it(q: Desk) -> None:
     assert (event.kind, event.attempt, event.stalls) == ("stalled", 1, 1)
 
 
-async def test_tick_repairs_where_nobody_claims(q: Desk) -> None:
+async def test_tick_recovers_leases_in_queues_without_workers(q: Desk) -> None:
     await q.put("a")
     await q.take(lease_ms=SECOND)
     q.clock.advance(2 * SECOND)
@@ -90,7 +90,7 @@ async def test_a_lease_repaired_and_not_yet_taken_is_lost(q: Desk) -> None:
     assert await q.state("a") is State.WAITING
 
 
-async def test_a_lease_that_ran_out_can_be_renewed_while_nobody_took_the_job(q: Desk) -> None:
+async def test_an_expired_lease_can_be_renewed_until_another_worker_claims_the_job(q: Desk) -> None:
     await q.put("a")
     lease = await q.take(lease_ms=SECOND)
     q.clock.advance(5 * SECOND)
@@ -99,7 +99,7 @@ async def test_a_lease_that_ran_out_can_be_renewed_while_nobody_took_the_job(q: 
     await q.settle(complete(lease))
 
 
-async def test_stalled_jobs_stand_in_front_in_their_original_order(q: Desk) -> None:
+async def test_stalled_jobs_return_to_the_front_in_their_original_order(q: Desk) -> None:
     await q.put("a", "b", "c", "d")
     await q.claim(3, lease_ms=SECOND)
     q.clock.advance(2 * SECOND)
@@ -161,7 +161,7 @@ async def test_repair_is_exact_among_many_leases(q: Desk) -> None:
     assert again == {lease.id for lease in leases} - {lease.id for lease in kept}
 
 
-async def test_a_worker_is_told_when_a_lease_of_another_runs_out(q: Desk) -> None:
+async def test_an_exchange_says_when_a_lease_of_another_worker_expires(q: Desk) -> None:
     await q.put("a")
     await q.take("w1", lease_ms=10 * SECOND)
     settled = await q.exchange(worker="w2", then=q.claiming())

@@ -122,7 +122,9 @@ async def test_declaring_no_limits_leaves_those_that_are_stored(q: Desk) -> None
     assert record.limits.effective.limit == 1
 
 
-async def test_a_change_at_run_time_is_stored_apart_and_wins(q_twice: tuple[Desk, Desk]) -> None:
+async def test_a_change_at_run_time_is_stored_separately_and_takes_precedence(
+    q_twice: tuple[Desk, Desk],
+) -> None:
     first, second = q_twice
     await limit(first, limit=1)
     await second.store.set_limits(second.queue, Limits(limit=3))

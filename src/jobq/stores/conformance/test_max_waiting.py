@@ -266,7 +266,7 @@ async def test_another_number_needs_a_higher_version(q: Desk) -> None:
     assert await put(q, "a", "b", "c") == "jjF"
 
 
-async def test_clearing_makes_room(q: Desk) -> None:
+async def test_purging_makes_room(q: Desk) -> None:
     await bound(q, 2)
     await q.put_one("a")
     await q.put_one("b", delay_ms=HOUR)

@@ -43,7 +43,9 @@ async def test_a_live_workers_name_is_not_given_to_another(q_twice: tuple[Desk, 
     assert (await second.store.beat(worker(second, "two"), ttl_ms=TTL)).displaced
 
 
-async def test_a_silent_workers_name_goes_to_the_next_and_it_is_told_when_it_wakes(q: Desk) -> None:
+async def test_a_silent_workers_name_goes_to_the_next_and_its_next_beat_is_displaced(
+    q: Desk,
+) -> None:
     await q.store.beat(worker(q, "one"), ttl_ms=TTL)
     q.clock.advance(TTL + 1)
     assert not (await q.store.beat(worker(q, "two"), ttl_ms=TTL)).displaced

@@ -213,7 +213,7 @@ async def test_commands_say_who_gave_them(q: Desk) -> None:
     ]
 
 
-async def test_commands_in_one_call_keep_their_actors_apart(q: Desk) -> None:
+async def test_each_command_of_a_call_has_its_own_actor(q: Desk) -> None:
     await q.put("a", "b", "c")
     await q.store.alter(
         [
@@ -252,7 +252,7 @@ async def test_a_running_job_that_is_cancelled_ends_with_the_name_of_who_asked(
         assert (str(event.kind), event.actor) == ("cancelled", f"{id}-ann")
 
 
-async def test_a_job_that_completes_all_the_same_names_nobody(q: Desk) -> None:
+async def test_a_job_that_completes_though_cancelled_has_no_actor(q: Desk) -> None:
     await q.put("a")
     lease = await q.take()
     await q.alter(Cancel(job=q.key("a"), actor="ann"))
@@ -292,7 +292,7 @@ async def test_a_cascade_names_the_actor_in_every_job_it_cancels(q: Desk) -> Non
         assert (str(event.kind), event.actor) == ("cancelled", "ann"), id
 
 
-async def test_what_follows_from_a_command_names_nobody(q: Desk) -> None:
+async def test_events_that_follow_from_a_command_have_no_actor(q: Desk) -> None:
     await q.put("child")
     await q.put_one("parent", after=(q.edge("child"),))
     await q.alter(Cancel(job=q.key("child"), actor="ann"))

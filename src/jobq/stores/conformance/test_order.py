@@ -89,14 +89,14 @@ async def test_lifo_goes_to_the_front_of_its_priority(q: Desk) -> None:
     assert await q.claim_ids() == ["f", "e", "d", "c", "a", "b"]
 
 
-async def test_handed_back_jobs_stand_in_front_in_their_original_order(q: Desk) -> None:
+async def test_released_jobs_return_to_the_front_in_their_original_order(q: Desk) -> None:
     await q.put("a", "b", "c", "d")
     a, b, c = await q.claim(3)
     await q.settle(release(c), release(a), release(b))
     assert await q.claim_ids() == ["a", "b", "c", "d"]
 
 
-async def test_the_original_order_holds_when_jobs_are_handed_back_one_by_one(q: Desk) -> None:
+async def test_the_original_order_holds_when_jobs_are_released_one_by_one(q: Desk) -> None:
     await q.put("a", "b", "c", "d")
     a, b, c = await q.claim(3)
     for lease in (b, a, c):
@@ -104,7 +104,7 @@ async def test_the_original_order_holds_when_jobs_are_handed_back_one_by_one(q: 
     assert await q.claim_ids() == ["a", "b", "c", "d"]
 
 
-async def test_handed_back_and_stalled_jobs_share_the_original_order(q: Desk) -> None:
+async def test_released_and_stalled_jobs_share_the_original_order(q: Desk) -> None:
     await q.put("a", "b", "c", "d")
     await q.take("gone", lease_ms=SECOND)
     b = await q.take("stops")
@@ -114,7 +114,7 @@ async def test_handed_back_and_stalled_jobs_share_the_original_order(q: Desk) ->
     assert await q.claim_ids() == ["a", "b", "c", "d"]
 
 
-async def test_a_handed_back_job_does_not_overtake_a_higher_priority(q: Desk) -> None:
+async def test_a_released_job_does_not_overtake_a_higher_priority(q: Desk) -> None:
     await q.put("low")
     low = await q.take()
     await q.put_one("high", priority=1)
@@ -168,7 +168,7 @@ async def test_settling_and_claiming_is_one_exchange(q: Desk) -> None:
     assert await q.states("a", "b") == ["completed", "active"]
 
 
-async def test_a_job_handed_back_can_be_claimed_in_the_same_exchange(q: Desk) -> None:
+async def test_a_released_job_can_be_claimed_in_the_same_exchange(q: Desk) -> None:
     await q.put("a", "b")
     settled = await q.exchange(release(await q.take()), then=q.claiming(2))
     assert [(lease.id, lease.attempt) for lease in settled.leases] == [("a", 2), ("b", 1)]
@@ -194,7 +194,7 @@ async def test_a_new_priority_puts_a_job_behind_those_that_have_it(q: Desk) -> N
     assert await q.claim_ids() == ["x", "c", "a", "b"]
 
 
-async def test_waiting_age_is_told_by_stats(q: Desk) -> None:
+async def test_stats_say_how_long_the_next_job_has_waited(q: Desk) -> None:
     assert (await q.store.stats(q.queue)).oldest_waiting_ms is None
     await q.put("a")
     q.clock.advance(LEASE)

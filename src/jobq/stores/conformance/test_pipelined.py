@@ -54,7 +54,7 @@ async def test_specs_prepared_ahead_are_put_as_they_are(
     ]
 
 
-async def test_the_end_of_an_expected_job_is_heard_whoever_ends_it(
+async def test_the_end_of_an_expected_job_is_heard_whichever_call_ends_it(
     q_twice: tuple[Desk, Desk],
 ) -> None:
     first, second = q_twice
@@ -89,7 +89,7 @@ async def test_every_end_of_an_expected_job_is_heard(
     "result", [None, b"1", b"\xff\n\x00", b"x" * 100_000], ids=["none", "one", "bytes", "large"]
 )
 @pytest.mark.parametrize("failed_before", [False, True], ids=["at once", "after a retry"])
-async def test_an_expected_job_is_told_as_it_is(
+async def test_an_expected_job_arrives_with_its_record(
     q: Desk, pipeline: Pipelined, result: bytes | None, failed_before: bool
 ) -> None:
     async with pipeline.expect(q.key("ä b")) as ends:
@@ -107,7 +107,9 @@ async def test_two_that_expect_one_job_both_hear(q: Desk, pipeline: Pipelined) -
         assert await heard(one) == await heard(other)
 
 
-async def test_a_put_after_the_context_has_ended_tells_nobody(q: Desk, pipeline: Pipelined) -> None:
+async def test_a_put_after_the_context_has_ended_sends_no_signal(
+    q: Desk, pipeline: Pipelined
+) -> None:
     async with pipeline.expect(q.key("a")):
         pass
     async with pipeline.expect(q.key("b")) as ends:

@@ -124,7 +124,7 @@ async def test_obliterate_leaves_nothing_but_the_log(q: Desk) -> None:
     }
 
 
-async def test_an_obliterated_queue_can_be_used_anew(q: Desk) -> None:
+async def test_an_obliterated_queue_can_be_used_again(q: Desk) -> None:
     await q.put_one("a", key="k", unique=UniqueSpec(lock="L"))
     await q.store.pause(q.queue)
     assert await q.store.obliterate(q.queue)
@@ -144,7 +144,7 @@ async def test_a_queue_that_another_has_obliterated_is_listed_again_with_its_nex
 
 
 @pytest.mark.parametrize("state", ["waiting", "active"])
-async def test_an_obliterated_key_can_be_used_anew(q: Desk, state: str) -> None:
+async def test_an_obliterated_key_can_be_used_again(q: Desk, state: str) -> None:
     await q.put_one("a", key="k")
     if state == "active":
         await q.take()

@@ -71,7 +71,7 @@ async def test_the_lease_carries_what_the_producer_gave(q: Desk) -> None:
     )
 
 
-async def test_answers_stand_in_the_order_of_the_specs(q: Desk) -> None:
+async def test_results_are_in_the_order_of_the_specs(q: Desk) -> None:
     await q.put("b")
     results = await q.put("c", "b", "a")
     assert [(r.id, r.duplicate) for r in results] == [("c", False), ("b", True), ("a", False)]
@@ -137,7 +137,7 @@ async def test_a_cancelled_id_is_free_at_once_in_a_new_life(q: Desk) -> None:
     assert await q.counts() == {"active": 1}
 
 
-async def test_a_cancelled_life_leaves_nothing_in_line_for_the_next(q: Desk) -> None:
+async def test_a_cancelled_life_leaves_no_place_for_the_next(q: Desk) -> None:
     await q.put("a", "b")
     await q.alter(Cancel(job=q.key("a")))
     await q.put_one("a", priority=0)

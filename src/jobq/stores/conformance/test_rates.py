@@ -172,7 +172,7 @@ async def test_a_claim_that_gives_up_among_keys_at_their_rate_says_that_there_ma
     assert [lease.id for lease in settled.leases] == ["free"]
 
 
-async def test_buckets_of_keys_are_apart(q: Desk) -> None:
+async def test_every_key_has_its_own_bucket(q: Desk) -> None:
     await limit(q, key_limit=10, key_rate=Tokens(capacity=5, refill=1.0))
     await q.store.put(
         [

@@ -70,7 +70,7 @@ async def test_after_the_first_start_the_ttl_is_over(q: Desk) -> None:
     assert await q.claim_ids() == ["s", "t", "r"]
 
 
-async def test_tick_expires_where_nobody_claims(q: Desk) -> None:
+async def test_tick_expires_jobs_in_queues_without_workers(q: Desk) -> None:
     await q.put("a", "b", ttl_ms=SECOND)
     await q.put_one("later", delay_ms=SECOND, ttl_ms=SECOND)
     q.clock.advance(3 * SECOND)

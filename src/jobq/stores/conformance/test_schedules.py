@@ -157,7 +157,7 @@ async def test_the_same_spec_again_keeps_its_count_and_its_next_time(q: Desk) ->
 
 
 @pytest.mark.parametrize("what", ["cron", "template"])
-async def test_another_spec_starts_anew(q: Desk, what: str) -> None:
+async def test_another_spec_starts_the_schedule_over(q: Desk, what: str) -> None:
     at = q.clock.now_ms
     await q.store.put_schedule(nightly(q), next_ms=at)
     await q.store.fire([fire(q, at, at + DAY)])
@@ -319,7 +319,7 @@ async def test_obliterating_a_queue_forgets_its_schedules(q: Desk) -> None:
     assert await q.store.list_schedules(q.queue) == []
 
 
-async def test_the_jobs_of_a_schedule_are_told_by_their_records(q: Desk) -> None:
+async def test_the_record_of_a_job_names_its_schedule(q: Desk) -> None:
     at = q.clock.now_ms
     await q.store.put_schedule(every(q), next_ms=at)
     for n in range(3):

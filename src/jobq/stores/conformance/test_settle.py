@@ -44,7 +44,7 @@ async def test_a_result_may_be_nothing_or_any_bytes(q: Desk) -> None:
     assert [(await q.get(f"j{n}")).result for n in range(4)] == results
 
 
-async def test_a_failed_job_keeps_its_failure_as_told(q: Desk) -> None:
+async def test_a_failed_job_keeps_the_failure_of_its_outcome(q: Desk) -> None:
     await q.put("a")
     lease = await q.take()
     await q.settle(fail(lease, "no such tenant", "rejected"))
@@ -177,7 +177,7 @@ async def test_a_stale_outcome_does_not_hold_up_the_others(q: Desk) -> None:
     assert await q.state("b") is State.COMPLETED
 
 
-async def test_a_lease_that_ran_out_still_settles_while_nobody_took_the_job(q: Desk) -> None:
+async def test_an_expired_lease_still_settles_until_another_worker_claims_the_job(q: Desk) -> None:
     await q.put("a")
     lease = await q.take(lease_ms=SECOND)
     q.clock.advance(LEASE)

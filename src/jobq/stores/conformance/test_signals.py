@@ -100,7 +100,7 @@ async def test_work_wakes_a_sleeper_whichever_order_it_names_its_queues_in(q: De
         assert await q.claim_ids() == [f"j{n}"]
 
 
-async def test_work_in_another_queue_wakes_nobody(q: Desk) -> None:
+async def test_work_in_another_queue_wakes_no_worker(q: Desk) -> None:
     beside = q.beside("other")
     await nothing_found(q, "w1")
     sleeping = asyncio.create_task(sleep(q, timeout_ms=GLANCE_MS))
@@ -138,7 +138,7 @@ async def test_when_the_sleeper_that_knew_what_is_due_gets_work_another_learns_o
     assert await asyncio.gather(*naps.values()) == [True, True]
 
 
-async def test_a_delayed_job_behind_others_wakes_nobody(q: Desk) -> None:
+async def test_a_delayed_job_behind_others_wakes_no_worker(q: Desk) -> None:
     await q.put("sooner", delay_ms=SECOND)
     await nothing_found(q, "w1")
     sleeping = asyncio.create_task(sleep(q, timeout_ms=GLANCE_MS))
@@ -214,7 +214,7 @@ async def test_enough_jobs_wake_every_sleeper(q: Desk) -> None:
     assert all(await asyncio.gather(*sleeping))
 
 
-async def test_every_way_back_into_the_line_wakes_a_sleeper(q: Desk) -> None:
+async def test_every_way_back_to_waiting_wakes_a_sleeper(q: Desk) -> None:
     async def wakes(way: str) -> None:
         await nothing_found(q, "sleeper")
         sleeping = asyncio.create_task(sleep(q, "sleeper"))
@@ -261,7 +261,7 @@ async def test_resuming_a_queue_wakes_a_sleeper(q: Desk) -> None:
 # ── listen ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_end_of_a_job_is_told_to_who_listens(q_twice: tuple[Desk, Desk]) -> None:
+async def test_a_listener_hears_of_the_end_of_a_job(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice
     await first.put("a", "b")
     a, b = await second.claim(2)
@@ -270,7 +270,7 @@ async def test_the_end_of_a_job_is_told_to_who_listens(q_twice: tuple[Desk, Desk
         assert await heard(signals) == Signal("ended", first.queue, "b")
 
 
-async def test_every_kind_of_end_is_told(q: Desk) -> None:
+async def test_a_listener_hears_of_every_kind_of_end(q: Desk) -> None:
     await q.put("a", "b", "c")
     await q.put_one("d", ttl_ms=SECOND)
     a, b = await q.claim(2, lease_ms=DAY)

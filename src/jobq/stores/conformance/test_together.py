@@ -63,7 +63,7 @@ async def test_a_repaired_and_reclaimed_job_does_not_answer_to_the_first_run(
     await first.settle(complete(new), worker="w1")
 
 
-async def test_the_line_is_one_through_both_handles(q_twice: tuple[Desk, Desk]) -> None:
+async def test_both_handles_see_one_order(q_twice: tuple[Desk, Desk]) -> None:
     first, second = q_twice
     for n in range(6):
         await (first, second)[n % 2].put(f"j{n}")

@@ -130,14 +130,16 @@ async def test_throttle_holds_for_its_ttl_whatever_happens(q: Desk) -> None:
     assert not (await q.put_one("b", unique=THROTTLE)).duplicate
 
 
-async def test_throttle_lets_go_after_its_ttl_though_the_job_still_waits(q: Desk) -> None:
+async def test_throttle_releases_its_lock_after_its_period_though_the_job_still_waits(
+    q: Desk,
+) -> None:
     await q.put_one("a", unique=THROTTLE)
     q.clock.advance(11 * SECOND)
     assert not (await q.put_one("b", unique=THROTTLE)).duplicate
     assert await q.claim_ids() == ["a", "b"]
 
 
-async def test_throttle_stands_though_the_record_is_gone(q: Desk) -> None:
+async def test_throttle_holds_its_lock_though_the_record_is_gone(q: Desk) -> None:
     await q.run("a", unique=THROTTLE, result_ttl_ms=SECOND)
     q.clock.advance(2 * SECOND)
     result = await q.put_one("b", unique=THROTTLE)
@@ -163,7 +165,7 @@ async def test_removing_an_ended_job_releases_its_throttle(q: Desk) -> None:
 # ── debounce ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_debounce_keeps_the_pending_id_with_the_new_data_and_starts_the_wait_anew(
+async def test_debounce_keeps_the_pending_id_with_the_new_data_and_starts_the_wait_again(
     q: Desk,
 ) -> None:
     await q.put_one("a", unique=DEBOUNCE, delay_ms=5 * SECOND, payload=b"1")
@@ -181,7 +183,7 @@ async def test_debounce_keeps_the_pending_id_with_the_new_data_and_starts_the_wa
     assert await q.kinds("a") == ["accepted", "changed", "promoted", "started"]
 
 
-async def test_debounce_of_a_job_already_due_starts_the_wait_anew(q: Desk) -> None:
+async def test_debounce_of_a_job_that_is_due_starts_the_wait_again(q: Desk) -> None:
     await q.put_one("a", unique=DEBOUNCE, delay_ms=SECOND, payload=b"1")
     q.clock.advance(2 * SECOND)
     await q.tick()
@@ -192,7 +194,7 @@ async def test_debounce_of_a_job_already_due_starts_the_wait_anew(q: Desk) -> No
     assert (await q.take()).payload == b"2"
 
 
-async def test_debounce_lets_go_when_the_job_starts(q: Desk) -> None:
+async def test_debounce_releases_its_lock_when_the_job_starts(q: Desk) -> None:
     await q.put_one("a", unique=DEBOUNCE, delay_ms=SECOND)
     q.clock.advance(SECOND)
     await q.take()

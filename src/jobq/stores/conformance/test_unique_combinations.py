@@ -104,7 +104,7 @@ async def test_debounce_and_ordering_key_order_is_that_of_becoming_waiting(q: De
     assert order == ["a2", "a1"]
 
 
-async def test_flow_and_unique_a_member_whose_lock_is_held_stands_for_its_holder(q: Desk) -> None:
+async def test_flow_and_unique_the_holder_of_a_lock_takes_the_place_of_a_member(q: Desk) -> None:
     await q.put_one("holder", unique=SIMPLE)
     answers = await q.store.put(
         [q.spec("member", unique=SIMPLE), q.spec("p", after=(q.edge("member"),))], flow="f1"

@@ -197,7 +197,7 @@ async def test_a_lock_held_in_another_queue_of_the_flow_makes_an_edge_across(q: 
     assert results(await q.take()) == {"a": b"5"}
 
 
-async def test_a_throttle_without_a_record_in_another_queue_holds_nobody_up(q: Desk) -> None:
+async def test_a_throttle_without_a_record_in_another_queue_holds_up_no_flow(q: Desk) -> None:
     beside = q.beside("other")
     await beside.run("h", unique=lock("throttle"), result_ttl_ms=SECOND)
     q.clock.advance(2 * SECOND)

@@ -224,7 +224,7 @@ async def test_in_a_keyed_queue_it_holds_its_key_and_nothing_overtakes_it(q: Des
     assert order == ["k1", "k2", "k3"]
 
 
-async def test_a_worker_is_told_when_a_held_key_goes_on(q: Desk) -> None:
+async def test_an_exchange_says_when_a_held_key_may_start(q: Desk) -> None:
     await q.put_one("a", key="k")
     await q.settle(defer(await q.take("old"), 5 * SECOND), worker="old")
     settled = await q.exchange(then=q.claiming(5))

@@ -45,7 +45,7 @@ async def test_a_stall_too_many_fails_the_job_as_core_says(q: Desk) -> None:
     )
 
 
-async def test_a_stall_that_is_survived_is_told_with_its_reason(q: Desk) -> None:
+async def test_the_event_of_a_survived_stall_has_its_reason(q: Desk) -> None:
     await q.put("a")
     await q.take()
     q.clock.advance(LEASE)
@@ -79,7 +79,7 @@ async def test_a_failure_is_kept_with_the_jobs_attempt_and_the_stores_time(q: De
     assert (failure.attempt, failure.at_ms) == (2, q.clock.now_ms)
 
 
-async def test_a_cancelled_run_that_failed_is_told_with_its_error(q: Desk) -> None:
+async def test_the_event_of_a_cancelled_run_that_failed_has_its_error(q: Desk) -> None:
     await q.put("a")
     lease = await q.take()
     await q.alter(Cancel(job=q.key("a")))

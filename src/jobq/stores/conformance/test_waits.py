@@ -205,7 +205,7 @@ async def test_signals_outlive_a_retry_and_a_hand_back(q: Desk) -> None:
     assert (await q.take()).signals == (("go", b"1"),)
 
 
-async def test_a_child_that_ends_late_does_not_stand_for_the_signal(q: Desk) -> None:
+async def test_a_child_that_ends_late_does_not_count_as_the_signal(q: Desk) -> None:
     await q.put("p")
     lease = await q.take()
     await q.put("p/1")
@@ -291,7 +291,7 @@ async def test_a_job_that_waits_for_a_signal_can_be_cancelled(q: Desk) -> None:
     assert await q.state("a") is State.CANCELLED
 
 
-async def test_a_rerun_begins_without_what_its_last_life_was_told_and_had_saved(q: Desk) -> None:
+async def test_a_rerun_starts_without_the_signals_and_saved_state_of_its_last_life(q: Desk) -> None:
     await q.put("a")
     await q.settle(block(await q.take(), signal="go", timeout_ms=SECOND, saved=b"1"))
     await q.alter(SendSignal(job=q.key("a"), name="go", value=b"2"))

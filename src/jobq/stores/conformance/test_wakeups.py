@@ -63,7 +63,7 @@ async def test_a_single_job_does_not_wake_the_whole_fleet(q: Desk) -> None:
     await end(naps)
 
 
-async def test_deputies_are_told_once_for_jobs_that_come_together(q: Desk) -> None:
+async def test_jobs_that_come_together_notify_deputies_once(q: Desk) -> None:
     naps = await fall_asleep(q, *(f"w{n}" for n in range(8)))
     await q.put("first")
     await q.put("second")

@@ -15,7 +15,7 @@ NOTHING = RetentionData(completed_ms=0, failed_ms=0, cancelled_ms=0)
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
-async def test_a_listener_reads_the_end_of_a_job_that_nobody_keeps(q: Desk, end: str) -> None:
+async def test_a_listener_reads_the_end_of_a_job_without_retention(q: Desk, end: str) -> None:
     await q.store.declare(q.queue, QueueConfig(retention=NOTHING))
     await q.put("a")
     lease = await q.take()
@@ -36,7 +36,7 @@ async def test_a_listener_reads_the_end_of_a_job_that_nobody_keeps(q: Desk, end:
     assert await q.counts() == {}
 
 
-async def test_a_job_that_nobody_waits_for_goes_at_once(q: Desk) -> None:
+async def test_the_record_of_a_job_without_a_waiting_caller_goes_at_once(q: Desk) -> None:
     await q.store.declare(q.queue, QueueConfig(retention=NOTHING))
     await q.run("a")
     assert await q.states("a") == [None]
