@@ -35,7 +35,7 @@ from jobq.stores.sqlite.tx import Tx
 QUEUE, OTHER = QueueName("t", "q"), QueueName("t", "other")
 VALUES = {
     "null": "NULL",
-    "text": "'x'",
+    "text": "'text'",  # four letters: also base64
     "blob": "x'ff'",
     "real": "1.5",
     "not utf-8": "CAST(x'c328' AS TEXT)",
@@ -115,6 +115,18 @@ async def look(store: SqliteStore) -> None:
     await store.queues()
 
 
+def is_sound(lease: Lease) -> bool:
+    """Whether a lease has values of the right types: a blob is a payload, whatever it contains."""
+    texts = (lease.id, lease.name, lease.codec, lease.token, lease.key or "")
+    counts = (lease.life, lease.attempt, lease.failures, lease.stalls)
+    return (
+        lease.payload in (b"[[],{}]", b"\xff")
+        and type(lease.created_ms) is int
+        and all(type(text) is str for text in texts)
+        and all(type(count) is int and count >= 0 for count in counts)
+    )
+
+
 async def drain(
     store: SqliteStore, clock: Clock, leases: tuple[Lease, ...] = (), claim: Claim = CLAIM
 ) -> None:
@@ -133,6 +145,8 @@ async def drain(
             for lease in leases
         ]
         leases = (await store.settle(outcomes, worker="w", call=f"drain{n}", then=claim)).leases
+        for lease in leases:
+            assert lease.unreadable or is_sound(lease), lease
         if not leases:
             idle += 1
             clock.now += 61_000
@@ -151,6 +165,8 @@ async def check(store: SqliteStore, column: str) -> None:
     (other,) = await store.get([JobKey(OTHER, "other")])
     assert other is not None
     assert other.state == "completed"
+    events = (await store.read_events(QUEUE, after="0")).events
+    assert "gap" not in [event.kind for event in events]
     counts = {state: n for state, n in (await store.count(QUEUE)).items() if n}
     if column == "qid":
         return  # a job that names no queue belongs to none
@@ -249,6 +265,20 @@ async def test_a_job_without_a_key_in_a_keyed_queue_fails_and_the_other_way_roun
     (other,) = await store.get([JobKey(OTHER, "other")])
     assert other is not None
     assert other.state == "failed"
+
+
+@pytest.mark.parametrize(
+    "column", ["id", "name", "codec", "stalls", "attempt", "payload", "options"]
+)
+@pytest.mark.parametrize("value", ["x'ff'", "'text'", "7"])
+async def test_a_claim_returns_no_value_of_a_wrong_type(
+    store: SqliteStore, column: str, value: str
+) -> None:
+    await store.put([spec("a"), spec("b")])
+    await change(store, f"UPDATE jobs SET {column} = {value} WHERE id = 'a'")
+    leases = (await store.settle([], worker="w", call="1", then=CLAIM)).leases
+    assert len(leases) == 2
+    assert all(lease.unreadable or is_sound(lease) for lease in leases)
 
 
 async def test_a_bad_row_far_from_both_ends_of_a_listing_is_found(
