@@ -91,12 +91,12 @@ async def test_operations_on_a_partitioned_queue_are_logged_once_in_shard_0(
     await store.declare(
         queue, QueueConfig(partitions=PARTS)
     )  # readers find the shards of the log by it
-    told = [event for event in await log(store, queue) if isinstance(event.kind, QueueKind)]
-    assert {event.shard for event in told} == {0}
-    assert {event.actor for event in told[1:]} == {"ann"}
+    operations = [event for event in await log(store, queue) if isinstance(event.kind, QueueKind)]
+    assert {event.shard for event in operations} == {0}
+    assert {event.actor for event in operations[1:]} == {"ann"}
     counts: dict[str, int] = defaultdict(int)
     kinds = []
-    for event in told:
+    for event in operations:
         kind = str(event.kind)
         if kind in ("cleared", "purged"):  # each partition logs its own jobs
             n, what = (event.reason or "").split(" ", 1)

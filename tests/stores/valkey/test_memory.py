@@ -88,7 +88,7 @@ async def test_without_memory_nothing_is_half_written_and_workers_go_on(
             await exchange(store, queue, *map(done, leases))
             assert await store.lead(
                 "upkeep", who="me", ttl_ms=1000
-            )  # somebody must apply retention, or it stays like this
+            )  # retention must run, or memory stays full
             await store.tick()
             await store.ack_events(queue, "relay", (await store.read_events(queue)).position)
             assert server.tell("CONFIG", "SET", "maxmemory", "0").startswith(b"+OK")

@@ -233,12 +233,12 @@ async def test_listings_events_and_upkeep_cover_all_partitions(
         if cursor is None:
             break
     assert listed == ids
-    told: list[str] = []
+    accepted: list[str] = []
     position = "0"
     while (events := await store.read_events(parted, after=position, limit=25)).events:
-        told += [e.job for e in events.events if e.kind == "accepted"]
+        accepted += [e.job for e in events.events if e.kind == "accepted"]
         position = events.position
-    assert sorted(told) == sorted(ids)
+    assert sorted(accepted) == sorted(ids)
     assert await store.ack_events(parted, "relay", position) == position
 
 

@@ -15,10 +15,10 @@ from .jobs import done, exchange, spec, take
 
 
 @pytest.mark.parametrize(
-    ("result", "told"), [(b"42", True), (b"x" * 10_000, False)], ids=["small", "large"]
+    ("result", "published"), [(b"42", True), (b"x" * 10_000, False)], ids=["small", "large"]
 )
 async def test_a_small_result_is_published_with_the_end_of_its_job(
-    store: ValkeyStore, queue: QueueName, result: bytes, told: bool
+    store: ValkeyStore, queue: QueueName, result: bytes, published: bool
 ) -> None:
     async with store.expect(JobKey(queue, "a")) as ends:
         await store.put([spec(queue, "a")])
@@ -26,7 +26,7 @@ async def test_a_small_result_is_published_with_the_end_of_its_job(
         await exchange(store, queue, done(lease, result))
         async with asyncio.timeout(10):
             record = await anext(ends)
-    assert (record is not None) is told
+    assert (record is not None) is published
     if record is not None:
         assert record.result == result
 

@@ -77,10 +77,10 @@ async def test_a_stale_entry_does_not_start_the_next_job_of_its_id(
 async def test_events_of_uniform_jobs_equal_those_of_other_jobs(
     store: ValkeyStore, queue: QueueName
 ) -> None:
-    alike, other = spec(queue, "a1"), spec(queue, "a2", given_id=True)
-    assert job_bodies.uniform([alike]) is not None
+    uniform, other = spec(queue, "a1"), spec(queue, "a2", given_id=True)
+    assert job_bodies.uniform([uniform]) is not None
     assert job_bodies.uniform([other]) is None
-    await store.put([alike])
+    await store.put([uniform])
     await store.put([other])
     one, two = (await store.read_events(queue, after="0")).events
 

@@ -39,26 +39,28 @@ class EventReads:
     ) -> EventPage:
         """See EventStore."""
         prefixes = await self._places.prefixes(queue)
-        stands: list[Any] = (
+        positions: list[Any] = (
             [None] * len(prefixes) if after is None else event_log.places(after, len(prefixes))
         )
         ends: list[Any] = (
             [None] * len(prefixes) if until is None else event_log.places(until, len(prefixes))
         )
         if len(prefixes) == 1:
-            found, position = await self._read_log(prefixes[0], queue, 0, stands[0], limit, ends[0])
+            found, position = await self._read_log(
+                prefixes[0], queue, 0, positions[0], limit, ends[0]
+            )
             return EventPage(events=tuple(found), position=position)
         merged: list[EventRecord] = []
         for n, prefix in enumerate(prefixes):
             if len(merged) < limit:
-                found, stands[n] = await self._read_log(
-                    prefix, queue, n, stands[n], limit - len(merged), ends[n]
+                found, positions[n] = await self._read_log(
+                    prefix, queue, n, positions[n], limit - len(merged), ends[n]
                 )
-                reached = event_log.joined([stand or "0" for stand in stands])
+                reached = event_log.joined([position or "0" for position in positions])
                 merged += [msgspec.structs.replace(event, position=reached) for event in found]
             else:
-                stands[n] = stands[n] or "0"
-        return EventPage(events=tuple(merged), position=event_log.joined(stands))
+                positions[n] = positions[n] or "0"
+        return EventPage(events=tuple(merged), position=event_log.joined(positions))
 
     async def _read_log(
         self,
@@ -119,13 +121,13 @@ class EventReads:
         parts = (
             [""] * len(prefixes) if position is None else event_log.places(position, len(prefixes))
         )
-        stands = [
+        positions = [
             (await self._calls.fcall("ack", prefix, reader, part)).decode()
             for prefix, part in zip(prefixes, parts, strict=True)
         ]
-        if not any(stands):
+        if not any(positions):
             return None
-        return event_log.joined([s or "0" for s in stands])
+        return event_log.joined([s or "0" for s in positions])
 
     async def readers(self, queue: QueueName) -> dict[str, str]:
         """See EventStore."""

@@ -56,7 +56,7 @@ ENDED.result_length = ">I4"
 --   attempt I4, failures I3, stalls I3, started I6, due I6, order I6 I2, ticket I2, flags B,
 --   #token B, token, worker
 -- `order` is the job's place in the waiting list, for when it returns: batch and place within it.
--- `ticket` tells the job's entry in the waiting list from entries it has left behind.
+-- `ticket` distinguishes the job's entry in the waiting list from stale ones that it has left.
 RUN.format = ">I4I3I3I6I6I6I2I2BB"
 RUN.counts = ">I4I3I3" -- attempt, failures, stalls
 RUN.first_counts = "\0\0\0\1\0\0\0\0\0\0" -- those of a job's first run
@@ -146,7 +146,7 @@ SETTING.dead = "dead" -- "<prefix of the dead-letter queue>\n<name of this queue
 SETTING.max_stalls = "max_stalls" -- by task name, as JSON
 SETTING.event_meta = "event_meta" -- names of meta that events carry, one per line
 SETTING.behind = "behind" -- "<store's time>:<clock>": the clock was set back (see clock.lua)
-SETTING.listened = "listened" -- until when somebody listens to the event log
+SETTING.listened = "listened" -- until when a client listens to the event log
 SETTING.tag = "tag" -- the name of the event log, part of every event id
 SETTING.gone = "gone" -- how many events were ever dropped from the log
 SETTING.gone_to = "gone_to" -- the position of the last one

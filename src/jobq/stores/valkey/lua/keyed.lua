@@ -81,7 +81,7 @@ function J.keys_flush(cx)
 end
 
 -- Give ready keys a turn behind all others. Keys that have a turn keep it.
--- `quietly`: wake nobody for them.
+-- `quietly`: wake no workers for them.
 function J.take_turns(cx, keys, quietly)
   if #keys == 0 then return end
   local turn = J.take_numbers(cx, "turn", #keys)

@@ -1,5 +1,5 @@
 -- manifest: the one place that decides whether a flow is submitted. It belongs to no queue.
--- How long a manifest is kept, in ms: of a flow that nobody finishes, and of one that is stored.
+-- How long a manifest is kept, in ms: of a flow that is never finished, and of one that is stored.
 local UNFINISHED_MS, SETTLED_MS = 2 * 86400000, 600000
 
 -- manifest: decide once whether a flow is submitted, and collect the queues that have members of

@@ -3,7 +3,7 @@
 local byte = string.byte
 local STR, BYTE, STATE = J.STR, J.BYTE, J.STATE
 local MAX_ARGS = 1000 -- ids and bodies per MSETNX
-local ALIAS_MS = 86400000 -- how long the holder of a lock stands for a job that the lock kept out
+local ALIAS_MS = 86400000 -- how long the holder of a lock represents a job that the lock kept out
 
 -- Why jobs cannot be put: an error, or nil. `plain` and `keyed` are the positions of the first job
 -- of that kind (0 for none).
@@ -254,7 +254,7 @@ function J.put_if_room(cx, room, place, id, body, edges)
   return answer, room
 end
 
--- If a lock kept a job out, its holder stands for it, also for jobs elsewhere that will wait for
+-- If a lock kept a job out, its holder represents it, also for jobs elsewhere that will wait for
 -- it.
 function J.alias(cx, id, answer)
   if answer[2] ~= id then

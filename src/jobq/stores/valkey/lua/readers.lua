@@ -32,10 +32,10 @@ end
 -- RETURNS the reader's position, or ""
 function J.ack(keys, args)
   local prefix, reader, position = keys[1], args[1], args[2]
-  local stands = call("HGET", prefix .. KEY.readers, reader)
-  if position ~= "" and (not stands or J.after(position, stands)) then
+  local current = call("HGET", prefix .. KEY.readers, reader)
+  if position ~= "" and (not current or J.after(position, current)) then
     call("HSET", prefix .. KEY.readers, reader, position)
-    stands = position
+    current = position
   end
-  return stands or ""
+  return current or ""
 end

@@ -3,7 +3,7 @@
 -- channel.
 local MAX_PUBLISHED = 8192 -- bytes of record and result; callers read larger jobs themselves
 local MARKER_MS = "60000" -- how long a marker waits for its worker
--- Deputies look at the queue after this many ms: the first soon enough that nobody notices, the
+-- Deputies look at the queue after this many ms: the first so soon that it hardly delays a job, the
 -- second in case the first is gone as well.
 local DEPUTIES = { 250, 1000 }
 

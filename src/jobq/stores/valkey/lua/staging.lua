@@ -1,8 +1,8 @@
--- staging: members of a flow that is not submitted yet. They are stored apart and nobody sees them.
--- The flow's manifest (manifest.lua) decides in one place whether a flow is submitted. Each queue
--- then brings in its members in steps of bounded size. Any caller may take a step. Members with
--- edges come first, because they cannot start. When all jobs that wait are stored, the others
--- follow.
+-- staging: members of a flow that is not submitted yet. They are stored apart, where no call on
+-- jobs finds them. The flow's manifest (manifest.lua) decides in one place whether a flow is
+-- submitted. Each queue then brings in its members in steps of bounded size. Any caller may take a
+-- step. Members with edges come first, because they cannot start. When all jobs that wait are
+-- stored, the others follow.
 local STATE = J.STATE
 local STEP = 500 -- members and edges per step: the server does nothing else meanwhile
 
