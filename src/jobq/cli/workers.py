@@ -61,7 +61,7 @@ async def list_(ctl: Ctl, queue: str | None) -> None:
 @_wait_option("no job runs on them")
 @on_store
 async def drain(ctl: Ctl, names: tuple[str, ...], wait: float | None) -> int:
-    """Ask workers to stop claiming jobs and finish their running ones.
+    """Ask workers to finish their running jobs and claim no more.
 
     The processes keep running until `resume` or `shutdown`."""
     return await _ask(ctl, names, "drain", wait)

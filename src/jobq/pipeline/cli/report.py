@@ -38,7 +38,9 @@ from jobq.pipeline.session import require
     help="Last day (UTC), included. Default: the latest in the lake.",
 )
 @click.option("--tenant", metavar="NAME", help="Only this tenant. Default: all.")
-@click.option("--title", default="jobq", show_default=True, help="Title of the page.")
+@click.option(
+    "--title", metavar="TEXT", default="jobq", show_default=True, help="Title of the page."
+)
 @spark_options
 def report(
     lake: str,

@@ -1,0 +1,57 @@
+"""The help of every command line explains every option, and its first sentence is never cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import click
+import pytest
+
+from jobq.cli.ctl import main as ctl
+from jobq.cli.worker import main as worker
+from jobq.relay.cli import main as relay
+
+ROOTS = {"jq-ctl": ctl, "jq-worker": worker, "jq-relay": relay}
+if find_spec("pyspark"):
+    from jobq.pipeline.cli import main as pipeline
+
+    ROOTS["jq-pipeline"] = pipeline
+
+
+def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """A command and all commands below it, with the words to call each."""
+    yield name, command
+    if isinstance(command, click.Group):
+        for word, below in command.commands.items():
+            yield from commands(f"{name} {word}", below)
+
+
+COMMANDS = [pair for name, root in ROOTS.items() for pair in commands(name, root)]
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_every_option_has_help_and_says_what_its_value_is(
+    name: str, command: click.Command
+) -> None:
+    for option in command.params:
+        if not isinstance(option, click.Option) or option.hidden:
+            continue
+        spelled = f"{name} {option.opts[0]}"
+        assert option.help, f"{spelled} has no help"
+        assert option.help.endswith((".", "…")), f"{spelled}: help is one or more sentences"
+        if not option.is_flag and not isinstance(option.type, click.Choice):
+            assert option.metavar, f"{spelled} has no metavar"
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [pair for pair in COMMANDS if pair[0] not in ROOTS],
+    ids=[name for name, _ in COMMANDS if name not in ROOTS],
+)
+def test_the_first_sentence_fits_into_the_list_of_commands(
+    name: str, command: click.Command
+) -> None:
+    """Click cuts a longer one and adds dots, in a terminal of 80 columns."""
+    longest_name = 13  # forget-reader
+    assert not command.get_short_help_str(limit=80 - 2 - longest_name - 2).endswith("...")
