@@ -48,7 +48,7 @@ async def test_a_worker_that_does_not_start_leaves_its_name_nowhere(
             assert await elsewhere.workers() == []
 
 
-async def test_a_displaced_worker_is_told_at_its_next_beat_and_stops(
+async def test_a_displaced_worker_learns_it_at_its_next_beat_and_stops(
     bench: Bench, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
@@ -63,8 +63,8 @@ async def test_a_displaced_worker_is_told_at_its_next_beat_and_stops(
     await asyncio.wait_for(begun.wait(), 20)
     other = msgspec.structs.replace(await listed(store, bench), incarnation="another")
     await store.beat(other, ttl_ms=60_000, displace=True)
-    await eventually(lambda: "another worker has taken its name" in caplog.text)
-    go.set()  # what it runs may finish: its leases are its own
+    await eventually(lambda: "another worker took its name" in caplog.text)
+    go.set()  # its job may finish: its lease is still valid
     await asyncio.wait_for(running, 20)
     assert (await bench.get(id)).state is State.COMPLETED
     assert (await listed(store, bench)).incarnation == "another"
