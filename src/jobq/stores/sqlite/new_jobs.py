@@ -59,10 +59,11 @@ def new_job(
             at_ms = due + spec.ttl_ms
         if spec.lifo:
             seq = -seq
-    return NewJob(
+    columns = (
         qid, spec.id, state, spec.priority, seq, at_ms, spec.key, flags, spec.name, life,
         now, due, spec.codec, options, spec.payload,
     )  # fmt: skip
+    return tuple.__new__(NewJob, columns)  # NewJob(...) takes 0.3 µs more per job, of about 4
 
 
 def insert(
