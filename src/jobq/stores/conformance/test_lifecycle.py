@@ -70,7 +70,7 @@ async def test_another_handle_works_in_the_event_loop_of_another_thread(
 
     thread = threading.Thread(target=lambda: asyncio.run(renew()))
     thread.start()
-    thread.join(20)  # this loop stands still meanwhile
+    thread.join(20)  # this blocks the event loop meanwhile
     assert answers == ["held"]
     q.clock.advance(59_000)
     assert await q.claim(worker="w2") == []

@@ -11,7 +11,7 @@ TTL = 10 * SECOND
 
 
 def worker(q: Desk, incarnation: str, *, draining: bool = False) -> WorkerRecord:
-    # The tenant makes the name nobody else's.
+    # The tenant makes the name unique to this test.
     return WorkerRecord(
         name=f"bee-{q.queue.tenant}",
         incarnation=incarnation,

@@ -24,7 +24,7 @@ pytestmark = needs("presence", "reads")
 
 
 def worker(q: Desk, name: str, **fields: int | bool) -> WorkerRecord:
-    # The tenant makes the name nobody else's.
+    # The tenant makes the name unique to this test.
     return WorkerRecord(
         name=f"{name}-{q.queue.tenant}",
         host="here",
