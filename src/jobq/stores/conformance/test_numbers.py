@@ -40,14 +40,14 @@ async def test_events_are_numbered_from_1(q: Desk) -> None:
 
 
 async def test_every_kind_of_call_continues_the_numbers(q: Desk) -> None:
-    await q.put("plain", "alike")
+    await q.put("plain", "uniform")
     await q.put_one("delayed", delay_ms=SECOND)
     await q.put_one("locked", unique=UniqueSpec(lock="one"))
     await q.put("child")
     await q.put_one("parent", after=(q.edge("child"),))
     q.clock.advance(SECOND)
     leases = {lease.id: lease for lease in await q.claim(10)}
-    await q.settle(complete(leases["plain"]), retry(leases["alike"]), snooze(leases["delayed"]))
+    await q.settle(complete(leases["plain"]), retry(leases["uniform"]), snooze(leases["delayed"]))
     await q.settle(release(leases["locked"]), fail(leases["child"]))
     await q.settle(*(hold(lease, 10) for lease in await q.claim(1)))
     q.clock.advance(SECOND)

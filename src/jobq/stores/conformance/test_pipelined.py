@@ -37,7 +37,7 @@ def test_a_pipelined_store_has_at_least_one_lane(pipeline: Pipelined) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"priority": 2}, {"key": "k"}], ids=["alike", "with a priority", "with a key"]
+    "options", [{}, {"priority": 2}, {"key": "k"}], ids=["uniform", "with a priority", "with a key"]
 )
 async def test_specs_prepared_ahead_are_put_as_they_are(
     q: Desk, pipeline: Pipelined, options: dict[str, object]
