@@ -137,8 +137,9 @@ function J.settle(keys, args)
   end
   if cx.freed and J.meta(cx).limit then cx.woken = math.max(cx.woken, 1) end
   if completions + others + claim.n > 0 then
-    local granted = claim.stem .. "\n" .. table.concat(claim.ids, "\n")
-    call("SET", memory_key, name .. "\n" .. stale_text .. "\n" .. granted, "PX", REMEMBERED_MS)
+    local granted = table.concat(claim.ids, "\n")
+    call("SET", memory_key, name .. "\n" .. stale_text .. "\n" .. claim.stem .. "\n" .. granted,
+      "PX", REMEMBERED_MS)
   end
   -- Retention removes a few ended jobs with those that come.
   if completions > 0
