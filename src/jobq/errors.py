@@ -37,7 +37,7 @@ class InvalidJob(JobqError, ValueError):
 
 
 class PayloadTooLarge(InvalidJob):
-    """The encoded arguments are larger than the queue's `max_payload`."""
+    """The encoded arguments, result, progress or signal value exceed the queue's `max_payload`."""
 
 
 class QueueFull(JobqError):

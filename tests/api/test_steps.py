@@ -74,7 +74,7 @@ async def test_a_value_that_cannot_be_encoded_fails_the_run(queue: Queue) -> Non
         raise Snooze(1, saved=object())
 
     async with Worker(queue):
-        with pytest.raises(JobFailed, match="a object cannot be encoded"):
+        with pytest.raises(JobFailed, match="a value of type object cannot be encoded"):
             await step.call()
 
 

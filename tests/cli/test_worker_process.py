@@ -299,5 +299,5 @@ def test_a_worker_waits_no_longer_than_the_option_allows(
     worker = start_worker("--url", away.url, "--wait", "200ms")
     output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 1, output
-    assert output.splitlines()[-1].startswith("Error: no answer from")
+    assert output.splitlines()[-1].startswith("Error: no reply from")
     assert "Traceback" not in output

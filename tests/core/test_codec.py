@@ -167,19 +167,27 @@ def test_nan_and_infinity_are_refused_wherever_they_are(
 @pytest.mark.parametrize(
     ("args", "kwargs", "place"),
     [
-        ((object(),), {}, r"args\[0\]: a object"),
+        ((object(),), {}, r"args\[0\]: a value of type object"),
         (
             (1, {"items": [1, 2, {"when": 1j}]}),
             {},
-            r"args\[1\]\['items'\]\[2\]\['when'\]: a complex",
+            r"args\[1\]\['items'\]\[2\]\['when'\]: a value of type complex",
         ),
-        ((), {"when": [open]}, r"kwargs\['when'\]\[0\]: a builtin_function"),
-        ((Item("a", 1, Decimal(1), [lambda: 0]),), {}, r"args\[0\]\.tags\[0\]: a function"),  # type: ignore[arg-type]
-        ((), {"c": Customer.model_construct(name=object())}, r"kwargs\['c'\]\.name: a object"),
+        ((), {"when": [open]}, r"kwargs\['when'\]\[0\]: a value of type builtin_function"),
+        (
+            (Item("a", 1, Decimal(1), [lambda: 0]),),  # type: ignore[arg-type]
+            {},
+            r"args\[0\]\.tags\[0\]: a value of type function",
+        ),
+        (
+            (),
+            {"c": Customer.model_construct(name=object())},
+            r"kwargs\['c'\]\.name: a value of type object",
+        ),
         (
             (),
             {"c": Strict.model_construct(site=STRICT.site, blob=object())},
-            r"kwargs\['c'\]\.blob: a object",
+            r"kwargs\['c'\]\.blob: a value of type object",
         ),
         (("\ud800",), {}, r"args\[0\]: .*surrogates"),
         ((float("nan"),), {}, r"args\[0\]: nan"),

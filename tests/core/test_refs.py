@@ -55,5 +55,5 @@ def test_a_reference_without_an_input_stays_and_so_does_a_lookalike() -> None:
 
 
 def test_a_reference_outside_a_flow_is_refused() -> None:
-    with pytest.raises(InvalidJob, match=r"args\[0\]: a jobq\.core\.refs\.Ref"):
+    with pytest.raises(InvalidJob, match=r"args\[0\]: a value of type jobq\.core\.refs\.Ref"):
         JSON.encode_call((Ref("q", "1"),), {})

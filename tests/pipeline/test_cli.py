@@ -31,14 +31,14 @@ def run(where: Path, command: str) -> Result:
             "run --once --lake @/lake --source files://@/missing",
             "no events to read in @/missing",
         ),
-        ("run --once --lake @/lake --source valkey://localhost:1", "no answer from localhost:1"),
+        ("run --once --lake @/lake --source valkey://localhost:1", "no reply from localhost:1"),
         (
             "load @/missing.parquet --queue q --task t --url sqlite:///@/jobs.db",
             "missing.parquet as parquet",
         ),
         (
             "load @/rows.json --format json --queue q --task t --url valkey://localhost:1",
-            "no answer from localhost:1",
+            "no reply from localhost:1",
         ),
         (
             "load @/rows.json --format json --queue q --task t --url sqlite:///@/jobs.db "

@@ -44,7 +44,7 @@ class QueueContext:
         self.connection = Connection(qname, url, config)
         self.tasks: dict[str, TaskHandler] = {}
         self.planned: dict[str, ScheduleSpec] = {}  # of `@queue.task(schedule=…)`, by schedule id
-        self.actor: str | None = None  # whom operations are recorded as
+        self.actor: str | None = None  # the name under which operations are recorded
         self.queue: Any = None  # the Queue, for code that has only a task
 
     @property

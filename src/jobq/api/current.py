@@ -84,7 +84,7 @@ class CurrentJob:
     def max_retries(self) -> int:
         """How many failures are retried, by the policy of the call or else of the task.
 
-        If `failures >= max_retries` and this run fails, the job fails finally."""
+        If `failures >= max_retries` and this run fails, the job fails for good."""
         return self._run.max_retries
 
     @property

@@ -145,8 +145,9 @@ class Job(Generic[R_co]):
     async def cancel(self, *, cascade: bool = False) -> bool:
         """Cancel the job. False if it had already ended.
 
-        A job that has not started is cancelled at once. A running handler is asked to stop. With
-        `cascade`, the jobs it waits for are cancelled too. Raises JobNotFound, as all of these do.
+        A job that is not running is cancelled at once. A running handler is asked to stop. With
+        `cascade`, the jobs that it waits for and the children that it has added are cancelled too.
+        Raises JobNotFound, as all of these methods do.
         """
         return await self._do(
             Cancel(job=self.job_key, cascade=checks.check_bool(cascade, "cascade"))
@@ -174,7 +175,8 @@ class Job(Generic[R_co]):
         )
 
     async def reschedule(self, *, delay: Seconds | None = None, at: datetime | None = None) -> bool:
-        """Change when a job that has not started is due. False if it has started."""
+        """Change when a waiting or delayed job is due, also one that waits for a retry. False if the
+        job is in another state."""
         if (delay is None) == (at is None):
             raise InvalidJob(
                 f"reschedule(delay={checks.shown(delay)}, at={checks.shown(at)}): give one of them"
@@ -190,8 +192,8 @@ class Job(Generic[R_co]):
         return await self._do(Update(job=self.job_key, payload=payload, codec=context.codec.name))
 
     async def remove(self) -> bool:
-        """Delete the record of an ended job, or cancel one that has not started. False if it is
-        running."""
+        """Delete the record of an ended job, or cancel a waiting, delayed or blocked one. False if
+        the job is running."""
         return await self._do(Remove(job=self.job_key))
 
     async def signal(self, name: str, value: Any = None) -> bool:

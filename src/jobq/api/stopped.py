@@ -15,7 +15,7 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to the jobs that a worker was running when it was asked to stop."""
 
     completed: tuple[JobRef, ...] = ()
-    failed: tuple[JobRef, ...] = ()  # finally, or to be retried
+    failed: tuple[JobRef, ...] = ()  # for good, or to be retried
     # Unfinished. Another worker runs them, and this does not count as a failure.
     released: tuple[JobRef, ...] = ()
     # The store was unavailable. Another worker runs them when their leases have expired.

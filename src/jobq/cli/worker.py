@@ -223,7 +223,7 @@ def _specs(ctx: click.Context, apps: tuple[str, ...], app: tuple[str, ...]) -> t
 
 
 def _check_tasks(queues: list[Queue]) -> None:
-    """Refuse to start without tasks: the worker would claim jobs and fail every one of them."""
+    """Refuse to start without tasks: the worker would claim jobs only to postpone each of them."""
     if any(queue.tasks for queue in queues):
         return
     names = ", ".join(queue.name for queue in queues)

@@ -135,7 +135,7 @@ async def _until_done(
         done = {name for name in names if _has_done(alive.get(name), request)}
         if len(done) == len(set(names)) or time.monotonic() >= end:
             return done
-        # Poll: heartbeats arrive about once per second and send no signal.
+        # Poll: heartbeats send no signal. A worker sends one 0.2 s after it has received a request.
         await asyncio.sleep(min(0.2, max(0.0, end - time.monotonic())))
 
 

@@ -78,7 +78,7 @@ class Update(Command, frozen=True, kw_only=True, tag="update"):
 
 
 class Remove(Command, frozen=True, kw_only=True, tag="remove"):
-    """Remove the record of an ended job, or cancel an unfinished one with the reason `removed`.
+    """Remove the record of an ended job, or cancel a waiting, delayed or blocked one as `removed`.
 
     `late` if the job is active.
     """

@@ -1,8 +1,7 @@
-"""How often each worker of a fleet polls and asks to lead.
+"""How often each worker of a fleet polls, sends heartbeats and asks to lead.
 
-Any worker can do these things for all. In a small fleet every worker does them promptly. In a large
-fleet each one does them less often: a
-thousand workers that poll twice a minute already poll 30 times a second together.
+In a fleet of more than 100 workers, each worker does these things less often: a thousand workers
+that poll twice a minute already poll 30 times a second together.
 """
 
 from __future__ import annotations

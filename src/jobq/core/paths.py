@@ -118,7 +118,7 @@ def _why(culprit: Any, encode: Callable[[Any], bytes], error: Exception) -> str:
         if isinstance(culprit, Mapping):
             bad = next((key for key in culprit if not isinstance(key, (str, int, float))), None)
             return f"the key {shown(bad)} is neither a string nor a number"
-        return f"a {_kind(culprit)} cannot be encoded: {shown(culprit)} ({own})"
+        return f"a value of type {_kind(culprit)} cannot be encoded: {shown(culprit)} ({own})"
     except Exception as own:
         return f"{shown(culprit)}: {own}"
     return str(error)

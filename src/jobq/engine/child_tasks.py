@@ -24,8 +24,8 @@ in_batch: ContextVar[Run] = ContextVar("jobq_in_batch")
 class _Guarded(Coroutine[Any, Any, Any]):
     """Reports KeyboardInterrupt and SystemExit of a coroutine, and raises CancelledError instead.
 
-    A coroutine that awaits the other would not do: if its task is cancelled before its first step,
-    the other one is never awaited, and Python warns.
+    An `async def` wrapper would not do: if its task is cancelled before the first step, the wrapper
+    never awaits the handler's coroutine, and Python warns about that.
     """
 
     __slots__ = ("_coroutine", "_run")

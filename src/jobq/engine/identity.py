@@ -105,6 +105,6 @@ async def take_name(store: Store, record: WorkerRecord, *, ttl_ms: int) -> None:
         raise ConfigError(
             f"a worker named {record.name!r} is alive (process {other.pid} on {other.host}, "
             f"last seen {silent_s:.0f} s ago): give this worker another name, or stop the other "
-            "one first. The name of a dead worker is free after three missed beats"
+            "one first. The name of a dead worker is free after three missed heartbeats"
         )
     await store.beat(record, ttl_ms=ttl_ms, displace=True)

@@ -1,8 +1,7 @@
 """Renews leases in a thread with a separate event loop and handle, so no handler can block it.
 
 The thread also listens for cancels and lost leases, and announces that the worker is alive. Code
-that holds the GIL for longer than a lease still blocks it. Such code belongs in the `process`
-executor.
+that holds the GIL for longer than a lease still blocks it: run such code in a subprocess.
 """
 
 from __future__ import annotations

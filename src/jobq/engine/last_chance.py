@@ -1,7 +1,7 @@
 """Runs a job alone if its next stall would fail it.
 
-So a job that kills its worker takes no other job with it. And a healthy job does not fail because
-another one kills the worker: if the worker held it while others run, that would be its last stall.
+A job that kills its worker then ends no other job. And a healthy job on its last chance does not
+fail because of a neighbour: if a neighbour killed the worker, both jobs would stall.
 
 A store gives such a job only to a claim that is `alone`: the worker runs nothing else and has no
 other claim under way. The worker is in one of these states:

@@ -321,7 +321,8 @@ class Runner:
     def lease_reported(self, run: Run, state: LeaseState) -> None:
         """Act on the state of a lease that the store returned to the keeper or to a note.
 
-        The state of a concluded run does not matter: settling it will tell.
+        The state is ignored for a concluded run: the reply that settles the run says whether the
+        lease was still held.
         """
         if run.concluded or state == "held":
             return
@@ -398,6 +399,6 @@ class Runner:
 def lost(run: Run) -> LeaseLost:
     """Return an error that tells which job has lost its lease, and what that means."""
     return LeaseLost(
-        f"{run} (attempt {run.lease.attempt}) lost its lease: it expired, or an operator ended the "
-        "job. Its result was not stored"
+        f"{run} (attempt {run.lease.attempt}) lost its lease: the lease expired, or an operator "
+        "ended the job. Its result was not stored"
     )

@@ -29,5 +29,6 @@ class WorkerSettings:
     beat_ms: int = 5_000
     tick_ms: int = 5_000
     schedule_ms: int = 1_000
-    # How long the store goes without upkeep when the worker that leads dies.
+    # How long a leadership lasts without renewal. If the leader dies, upkeep and schedules stop for
+    # this long, and up to 9 s more until another worker asks to lead.
     leadership_ms: int = 15_000

@@ -1,6 +1,6 @@
 """Executors call handlers: `inline` runs coroutines in the worker's event loop, `thread` functions.
 
-`process` and `command` will come later. All of them stop a run in two steps: `request_stop` asks
+`process` and `command` are planned. All executors stop a run in two steps: `request_stop` asks
 the handler, and after a grace period the run's task is cancelled.
 """
 

@@ -301,8 +301,8 @@ async def test_the_log_names_the_job_and_the_columns(
         await store.settle([], worker="w", call="1", then=CLAIM)
         await look(store)
     assert [record.message for record in caplog.records] == [
-        "job b of queue q has values that jobq does not write (due_ms, stalls);"
-        " it fails as unreadable, and the other jobs are served"
+        "job b of queue q has values that jobq does not write (due_ms, stalls):"
+        " it fails as unreadable; other jobs are not affected"
     ]
 
 

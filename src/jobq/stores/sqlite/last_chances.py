@@ -1,8 +1,8 @@
-"""Last last_chances: a job whose next stall would fail it is claimed alone, so that it takes no
-other job along.
+"""Last chances: a job whose next stall would fail it is claimed alone, so that it cannot stall other
+jobs.
 
 `StoredSettings.frail` counts the waiting jobs that have stalled. While it is 0, which is nearly
-always, claims do not look for last last_chances.
+always, claims do not look for jobs on their last chance.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _repair_job(tx: Tx, row: Row, named: QueueName | None) -> int | None:
     qid = values["qid"]
     if not isinstance(qid, int) or qid not in qids:
         if named is None:
-            return None  # nobody knows its queue, and no queue finds it: it stops nothing
+            return None  # its queue is unknown: no claim finds the job, so it blocks nothing
         qid = tx.ensure_queue(named).qid
         bad.append("qid")
     keyed = tx.queue_by_qid(qid).mode == "keyed"
@@ -100,11 +100,11 @@ def _repair_job(tx: Tx, row: Row, named: QueueName | None) -> int | None:
     tx.execute(f"UPDATE jobs SET {assigned} WHERE pk = ?", (*changed.values(), pk))
     id = values["id"] if isinstance(values["id"], str) else changed["id"]
     log.error(
-        "job %s of queue %s has values that jobq does not write (%s);%s the other jobs are served",
+        "job %s of queue %s has values that jobq does not write (%s):%s other jobs are not affected",
         id,
         tx.queue_by_qid(qid).name,
         ", ".join(sorted({*bad, *changed} - {"options", "keep"} or {*bad, "options"})),
-        "" if state in ENDED else " it fails as unreadable, and",
+        "" if state in ENDED else " it fails as unreadable;",
     )
     return qid
 

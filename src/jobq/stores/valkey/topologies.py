@@ -77,7 +77,7 @@ class Sentinel(Servers):
                     f"{self.address.name!r}: check the name in the URL"
                 )
             return found[0].decode(), int(found[1])
-        raise StoreUnavailable(f"no Sentinel of {self.address.shown} answers: {last}")
+        raise StoreUnavailable(f"no Sentinel of {self.address.shown} responds: {last}")
 
 
 class Cluster(Servers):
@@ -135,7 +135,7 @@ class Cluster(Servers):
                 ]
                 if self._slots:
                     return
-            raise StoreUnavailable(f"no node of {self.address.shown} answers: {last}")
+            raise StoreUnavailable(f"no node of {self.address.shown} responds: {last}")
 
     async def _ask(self, node: Node) -> Reply:
         shared = self._connections.get(node)

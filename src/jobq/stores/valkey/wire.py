@@ -157,7 +157,7 @@ async def connect(
 ) -> Connection:
     """Open a connection, authenticate and send `setup`.
 
-    StoreUnavailable if the server does not answer or refuses the connection.
+    StoreUnavailable if the server does not reply or refuses the connection.
     """
     loop = asyncio.get_running_loop()
     connection: Connection | None = None
@@ -177,7 +177,7 @@ async def connect(
             ) from e
         if isinstance(e, OSError | TimeoutError) and not isinstance(e, StoreUnavailable):
             raise StoreUnavailable(
-                f"no answer from {node[0]}:{node[1]} ({address.shown}): {e or type(e).__name__}"
+                f"no reply from {node[0]}:{node[1]} ({address.shown}): {e or type(e).__name__}"
             ) from e
         raise
     return connection

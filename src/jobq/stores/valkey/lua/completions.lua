@@ -15,8 +15,7 @@ end
 
 -- What matters at the end of a job with a long record. `names`: the meta that events carry, or nil.
 -- RETURNS position and length of nk, life, first due time packed or nil, ttl or nil, channel or
---   nil, the
--- event's meta or nil; nothing if a lock or a schedule depends on the end
+--   nil, the event's meta or nil; nothing if a lock or a schedule depends on the end
 local function look_closely(rec, flags, names)
   local _, nn, no, nk_at, due, life = J.head(rec, RECORD.body_at)
   local ttl, chan

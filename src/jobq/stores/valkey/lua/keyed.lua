@@ -23,9 +23,8 @@ end
 -- The key has a new entry in its waiting list, or may have become ready.
 function J.key_touched(cx, key) changes_of(cx, key).pushed = true end
 
--- RETURNS limit and rate of a key. Its own come first; they are stored as "limit|rate", and either
---   may
--- be empty.
+-- RETURNS limit and rate of a key. The key's own limit and rate take precedence over the queue's;
+--   they are stored as "limit|rate", and either may be empty
 function J.key_limits(cx, key)
   local meta = J.meta(cx)
   if cx.overrides == nil then

@@ -6,9 +6,8 @@ local function clock(now) return J.open("", now).now end
 
 local function parts(value) return value:match("^(%d+)\n([^\n]*)\n(.*)$") end
 
--- RETURNS the incarnation of the worker that has this name now, and what was asked of it; nothing
---   if
--- the name is free
+-- RETURNS the incarnation of the worker that has this name now, and what an operator asked of it;
+--   nothing if the name is free
 local function holder(key, name, now)
   local known = call("HGET", key, name)
   if not known then return end

@@ -1,4 +1,4 @@
--- settle: end runs, then claim more jobs. This is the one exchange of a working worker.
+-- settle: end runs, then claim more jobs. A running worker needs no other call.
 local STATE = J.STATE
 local REMEMBERED_MS = "3600000" -- how long a worker's last exchange is remembered
 -- A claim that took nothing.

@@ -58,11 +58,10 @@ function J.is_free_for(cx, opts)
   return J.ON_HELD_LOCK[opts.lock_mode or "simple"][standing(cx, J.look(cx, id))] == "accept"
 end
 
--- Decide what a held lock means for a new job, and replace the job that holds it if the mode says
--- so.
+-- Decide what a held lock means for a new job, and replace the job that holds the lock if the mode
+-- says so.
 -- RETURNS the job to return instead (or its id if its record is gone); or nil, and whether the new
---   job
--- follows the running one
+--   job follows the running one
 function J.resolve_lock(cx, opts, body)
   local id = holder(cx, opts.lock)
   if not id then return nil, false end

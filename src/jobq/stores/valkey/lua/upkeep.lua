@@ -187,7 +187,7 @@ function J.prepare(cx, limit)
   J.deliver_local(cx)
 end
 
-local SLEEPER_SECONDS = 120 -- a worker that has slept this long without a word is gone
+local SLEEPER_SECONDS = 120 -- a worker that has not looked for work this long is gone
 
 -- tick: one pass of upkeep.
 -- KEYS prefix
