@@ -201,12 +201,11 @@ class Task(Generic[P, R]):
 
     def _handle(self, result: PutResult) -> Job[R]:
         """The handle of a stored job, or of the duplicate that was found. Raises QueueFull."""
-        context, definition = self._context, self._definition
         if not result.duplicate:
             if result.full is not None:
-                raise queue_full(context.name, result.full)
-            return Job(context, result.id, self.name, result.life, definition)
-        found = result.found
+                raise queue_full(self._context.name, result.full)
+            return Job(self._context, result.id, self.name, result.life, self._definition)
+        context, definition, found = self._context, self._definition, result.found
         if found is None:
             return Job(context, result.id, self.name, result.life, definition, True)
         # The id may belong to a job of another task.
