@@ -175,8 +175,8 @@ class Job(Generic[R_co]):
         )
 
     async def reschedule(self, *, delay: Seconds | None = None, at: datetime | None = None) -> bool:
-        """Change when a waiting or delayed job is due, also one that waits for a retry. False if the
-        job is in another state."""
+        """Change when a waiting or delayed job is due, also one that waits for a retry. False if
+        the job is in another state."""
         if (delay is None) == (at is None):
             raise InvalidJob(
                 f"reschedule(delay={checks.shown(delay)}, at={checks.shown(at)}): give one of them"

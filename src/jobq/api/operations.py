@@ -129,8 +129,8 @@ class OperatorMethods(QueueMethods):
     async def remove(self, *ids: str) -> int:
         """Remove the jobs with these ids and return how many were removed.
 
-        The record of an ended job is deleted; a waiting, delayed or blocked job is cancelled. Running
-        jobs are left alone. An unknown id raises JobNotFound before any job changes."""
+        The record of an ended job is deleted; a waiting, delayed or blocked job is cancelled.
+        Running jobs are left alone. An unknown id raises JobNotFound before any job changes."""
         store = await self._context.store()
         keys = [key for key, _ in await self._known(ids)]
         total = 0

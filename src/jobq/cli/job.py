@@ -333,7 +333,7 @@ async def signal(ctl: Ctl, id: str, name: str, data: str | None, queue: str | No
 @yes_option
 @on_store
 async def remove(ctl: Ctl, ids: tuple[str, ...], queue: str | None, yes: bool) -> int:
-    """Remove the records of ended jobs. Jobs that wait are cancelled; running jobs are left alone."""
+    """Remove the records of ended jobs. Waiting jobs are cancelled; running jobs are left alone."""
     ask(f"Remove {text.plural(len(ids), 'job')}?", yes=yes)
     return await alter(
         ctl,

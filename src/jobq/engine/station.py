@@ -156,8 +156,8 @@ class Station:
         """Stop all loops and sign off. Leases of jobs that could not be released will expire."""
         if self._fetching is not None and not self._fetching.done():
             log.error(
-                "%s does not respond: %d jobs could not be released; they run again when their leases "
-                "expire",
+                "%s does not respond: %d jobs could not be released; they run again when their "
+                "leases expire",
                 self._store.url,
                 len(self.runner.held),
             )

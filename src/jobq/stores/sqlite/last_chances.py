@@ -1,5 +1,6 @@
-"""Last chances: a job whose next stall would fail it is claimed alone, so that it cannot stall other
-jobs.
+"""Last chances: a job whose next stall would fail it is claimed alone.
+
+So it cannot stall other jobs.
 
 `StoredSettings.frail` counts the waiting jobs that have stalled. While it is 0, which is nearly
 always, claims do not look for jobs on their last chance.

@@ -100,7 +100,8 @@ def _repair_job(tx: Tx, row: Row, named: QueueName | None) -> int | None:
     tx.execute(f"UPDATE jobs SET {assigned} WHERE pk = ?", (*changed.values(), pk))
     id = values["id"] if isinstance(values["id"], str) else changed["id"]
     log.error(
-        "job %s of queue %s has values that jobq does not write (%s):%s other jobs are not affected",
+        "job %s of queue %s has values that jobq does not write (%s):%s "
+        "other jobs are not affected",
         id,
         tx.queue_by_qid(qid).name,
         ", ".join(sorted({*bad, *changed} - {"options", "keep"} or {*bad, "options"})),
