@@ -20,8 +20,8 @@ from jobq.core.pace import Pace
 from jobq.core.records import Claim, Lease, LeaseRef, QueueName, Settled
 from jobq.engine.exchange import Exchange
 from jobq.engine.last_chance import LastChance
-from jobq.engine.run import Run
-from jobq.engine.runner import Runner, lost
+from jobq.engine.run import Run, lost
+from jobq.engine.runner import Runner
 from jobq.engine.service import Outage
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots

@@ -143,3 +143,11 @@ class Run:
         If the lease is lost they are dropped, and the run is interrupted.
         """
         self.runner.lease_reported(self, await self.notes.add(self.ref, progress, lines))
+
+
+def lost(run: Run) -> LeaseLost:
+    """Return an error that tells which job has lost its lease, and what that means."""
+    return LeaseLost(
+        f"{run} (attempt {run.lease.attempt}) lost its lease: the lease expired, or an operator "
+        "ended the job. Its result was not stored"
+    )

@@ -28,10 +28,9 @@ from jobq.engine.handler import Handler
 from jobq.engine.journal import Journal
 from jobq.engine.last_chance import LastChance, is_isolated
 from jobq.engine.notes import Notes
-from jobq.engine.run import LeaseOver, Run
+from jobq.engine.run import LeaseOver, Run, lost
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
-from jobq.errors import LeaseLost
 from jobq.executors import Executor, open_executor
 from jobq.executors.running import running
 
@@ -394,11 +393,3 @@ class Runner:
         self.held.difference_update(runs)
         if self.stopping:
             self.settled_since_stop.extend(runs)
-
-
-def lost(run: Run) -> LeaseLost:
-    """Return an error that tells which job has lost its lease, and what that means."""
-    return LeaseLost(
-        f"{run} (attempt {run.lease.attempt}) lost its lease: the lease expired, or an operator "
-        "ended the job. Its result was not stored"
-    )
