@@ -95,7 +95,7 @@ async def test_an_invalid_flow_stores_nothing(queue: Queue) -> None:
 async def test_nothing_can_be_added_to_a_submitted_flow(queue: Queue) -> None:
     flow = queue.flow()
     await flow.submit()
-    with pytest.raises(InvalidJob, match="has been submitted"):
+    with pytest.raises(InvalidJob, match="was already submitted"):
         flow.add(queue.task_by_name("a"))
 
 

@@ -127,7 +127,7 @@ class Flow:
     def _check_task(self, task: Task[..., Any]) -> None:
         if self._submitted:
             raise InvalidJob(
-                f"flow {self.id!r} has been submitted: {task.name} cannot be added any more"
+                f"flow {self.id!r} was already submitted: {task.name} cannot be added to it"
             )
         own, other = self._context, task._context
         if (other.url, other.qname.tenant) != (own.url, own.qname.tenant):

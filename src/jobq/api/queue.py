@@ -169,7 +169,7 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
     async def __aexit__(
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Close the queue at the end of the outermost block, unless it was in use before it."""
+        """Close the queue at the end of the outermost block, unless it was in use before."""
         await self._context.connection.leave()
 
     async def aclose(self) -> None:

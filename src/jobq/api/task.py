@@ -188,7 +188,7 @@ class Task(Generic[P, R]):
         for n, call in enumerate(calls):
             if n == 1 and self._id is not None:
                 raise InvalidJob(
-                    f"id={self._id!r} with more than one call: they would all be the same job"
+                    f"id={self._id!r} with more than one call: all of them would be the same job"
                 )
             try:
                 if type(call) is tuple:

@@ -243,7 +243,7 @@ class Worker:
             )
 
     async def _await_stores(self, patience: StorePatience) -> OpenedStores:
-        """Wait until all stores answer. An empty list if the worker is stopped before that."""
+        """Wait until all stores respond. An empty list if the worker is stopped before that."""
         assert self._done is not None
         while self._ending is None:
             try:

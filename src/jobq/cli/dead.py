@@ -177,9 +177,9 @@ async def _each(
     done = 0
     with bar(did, len(failed)) as advance:
         for start in range(0, len(failed), 500):
-            answers = await ctl.backend.alter(command(key) for key in failed[start : start + 500])
-            done += answers.count("done")
-            advance(len(answers))
+            results = await ctl.backend.alter(command(key) for key in failed[start : start + 500])
+            done += results.count("done")
+            advance(len(results))
     ctl.out.show(
         {"matched": len(selected), did: done},
         lambda: f"{did}: {done:,} of {text.plural(len(selected), 'failed job')}",

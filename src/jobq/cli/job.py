@@ -180,27 +180,27 @@ async def alter(
     Returns exit code 1 if the command did not apply to every job."""
     found = await ctl.backend.locate(list(dict.fromkeys(ids)), queue)
     keys = [JobKey(record.queue, record.id) for record in found]
-    answers = await ctl.backend.alter(command(key) for key in keys)
+    results = await ctl.backend.alter(command(key) for key in keys)
     now = await ctl.backend.within(ctl.backend.store.get(keys))
     states = [None if record is None else record.state for record in now]
     outcome = [
         {
             "queue": k.queue.queue,
             "id": k.id,
-            "applied": answer == "done",
+            "applied": result == "done",
             "state": None if state is None else state.value,
         }
-        for k, answer, state in zip(keys, answers, states, strict=True)
+        for k, result, state in zip(keys, results, states, strict=True)
     ]
 
     def render() -> RenderableType:
         lines = []
-        for key, answer, before, state in zip(keys, answers, found, states, strict=True):
-            applied = answer == "done"
+        for key, result, before, state in zip(keys, results, found, states, strict=True):
+            applied = result == "done"
             line = Text(f"{key.id} ") + Text(
                 did if applied else f"not {did}", style="green" if applied else "red"
             )
-            if answer == "missing":
+            if result == "missing":
                 line += Text(": the job was removed in the meantime")
             elif not applied:
                 line += Text(f": it is {before.state.value}; {why_not}")
@@ -212,7 +212,7 @@ async def alter(
         return Group(*lines)
 
     ctl.out.show(outcome, render)
-    return 0 if all(answer == "done" for answer in answers) else FAILED
+    return 0 if all(result == "done" for result in results) else FAILED
 
 
 @job.command(examples="jq-ctl job cancel inv-8 inv-9\njq-ctl job cancel month-end --cascade")

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 _CLOSE_TIMEOUT = 5.0
 """Seconds that the exiting process waits for the portal to close its stores. Closing takes
-milliseconds, unless a store does not answer."""
+milliseconds, unless a store does not reply."""
 
 
 class Portal:

@@ -1,4 +1,4 @@
-"""The options of one call, as stores keep them. Records of the Store seam, like `records`."""
+"""The options of one call, as stores keep them. Part of the Store contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that operators give on single jobs. Records of the Store seam, like `records`."""
+"""Commands that operators give on single jobs. Part of the Store contract."""
 
 from __future__ import annotations
 

@@ -62,10 +62,10 @@ def plan(
 ) -> list[Fire]:
     """What to fire now, in order. Each Fire begins where the one before it ended.
 
-    `catch_up` decides about times that have passed. skip: none of them fires, except that the last
-    one counts within `grace_ms`. one: the last one fires. all: each one fires, at most `max_fires`
-    per pass, and the rest in the next pass. An `after_complete` schedule has only one time, so it
-    fires late rather than not at all.
+    `catch_up` decides about times that have passed. skip: none of them fires, except the last one
+    if it is at most `grace_ms` late. one: the last one fires. all: each one fires, at most
+    `max_fires` per pass, and the rest in the next pass. An `after_complete` schedule has only one
+    time, so it fires late rather than not at all.
     """
     due = record.next_ms
     if due is None or due > now_ms or record.paused:

@@ -1,4 +1,4 @@
-"""The arithmetic of rate limits: a state goes in, the answer and the new state come out.
+"""The arithmetic of rate limits: a state goes in, the decision and the new state come out.
 
 lua/rates.lua copies it. A state is two numbers. For a window: how many starts it has counted, and
 when it opened. For a bucket: how many tokens it held, and when. None is the state of an unused
@@ -29,7 +29,7 @@ class RateState(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The answer: whether the job may start, the state to keep, and if not, when to ask again."""
+    """The decision: whether the job may start, the state to keep, and if not, when to ask again."""
 
     allowed: bool
     state: RateState | None

@@ -1,4 +1,4 @@
-"""What is declared, stored and counted about queues. Records of the Store seam."""
+"""What is declared, stored and counted about queues. Part of the Store contract."""
 
 from __future__ import annotations
 

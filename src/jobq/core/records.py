@@ -1,4 +1,4 @@
-"""The records that cross the Store seam.
+"""The records that cross the Store contract.
 
 They are frozen and keyword-only, with times in milliseconds. What users wrote is bytes. The public
 API turns these records into what users see (`JobInfo`, `Event`, …); a store turns them into rows,

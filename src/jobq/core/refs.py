@@ -60,18 +60,18 @@ def fill(
     A failed job's result is None (policy `ignore`) or its Failure (`continue`). A reference that
     has no input is left as it is.
     """
-    answers = {(given.job.queue.queue, given.job.id): given for given in inputs}
+    by_job = {(given.job.queue.queue, given.job.id): given for given in inputs}
 
     def swap(value: Any) -> Any:
         if isinstance(value, dict) and len(value) == 1 and MARK in value:
-            given = answers.get(tuple(value[MARK]))
-            return value if given is None else answer(given)
+            given = by_job.get(tuple(value[MARK]))
+            return value if given is None else delivered(given)
         return value
 
     return _mapped(args, swap), _mapped(kwargs, swap)
 
 
-def answer(given: Input) -> Any:
+def delivered(given: Input) -> Any:
     """The value that an input delivers, in plain values."""
     if given.failure is not None:
         return given.failure

@@ -111,10 +111,10 @@ class Children:
         added = [self._added[ordinal] for ordinal in sorted(self._added)]
         if any(child not in self._ended for child, _ in added):
             raise WaitForChildren(tuple(Edge(child) for child, _ in added))
-        return {child.id: _answer(self._ended[child], returns) for child, returns in added}
+        return {child.id: _delivered(self._ended[child], returns) for child, returns in added}
 
 
-def _answer(given: Input, returns: Any) -> Any:
+def _delivered(given: Input, returns: Any) -> Any:
     if given.failure is not None:
         return given.failure
     return None if given.result is None else get_codec(given.codec).decode(given.result, returns)

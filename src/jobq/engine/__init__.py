@@ -2,7 +2,7 @@
 
 station          everything below for one store; a Worker has one station per store
 fetcher          settles ended runs and claims jobs, in one exchange with the store
-exchange         repeats an exchange until the store has answered
+exchange         repeats an exchange until the store has replied
 runner           runs leases, from claim to outcome
 run              one lease that is being worked on
 batches          one handler call for several jobs

@@ -10,7 +10,7 @@ import msgspec
 from jobq.core.codec import convert, get_codec
 from jobq.core.policies import Retry
 from jobq.core.records import Failure, Lease
-from jobq.core.refs import answer
+from jobq.core.refs import delivered
 from jobq.core.stalls import DEFAULT_MAX_STALLS
 from jobq.engine.handler import Bound, Handler
 
@@ -38,7 +38,7 @@ class Gather:
 
         References in the payload would be larger than most results when there are ten thousand.
         """
-        return [[marked(answer(given)) for given in lease.inputs]], {}
+        return [[marked(delivered(given)) for given in lease.inputs]], {}
 
     def encode(self, value: Any, lease: Lease, /, what: str = "the result") -> bytes:
         """Encode in the codec of the job."""

@@ -1,4 +1,4 @@
-"""Settles and claims in one call, repeated under the same name until the store answers.
+"""Settles and claims in one call, repeated under the same name until the store replies.
 
 So a lost reply loses neither a job nor a slot.
 """
@@ -84,7 +84,7 @@ class Exchange:
         self._outage = Outage(f"exchange with {store.url}")
 
     async def ask(self, runs: Sequence[Run], claim: Claim | None) -> Settled:
-        """Settle these runs, then claim. Waits until the store answers, however long that takes."""
+        """Settle these runs, then claim. Waits until the store replies, however long that takes."""
         outcomes = [run.outcome for run in runs if run.outcome is not None]
         call = self._name_call()
         while True:
@@ -111,8 +111,8 @@ class Exchange:
         return f"{self._life}-{self._calls}{self._lane}"
 
     async def _one_by_one(self, runs: Sequence[Run]) -> Settled:
-        answers = [await self.ask([run], None) for run in runs]
-        return Settled(stale=tuple(ref for answer in answers for ref in answer.stale))
+        replies = [await self.ask([run], None) for run in runs]
+        return Settled(stale=tuple(ref for reply in replies for ref in reply.stale))
 
     async def _give_up(self, run: Run, error: Exception) -> Settled:
         """Fail a job whose outcome the store refuses. If it refuses that too, the lease expires."""

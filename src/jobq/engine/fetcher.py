@@ -195,7 +195,7 @@ class Fetcher:
             )
         self._slots.give(limit - len(leases))  # slots without a job
         self._runner.start(leases, since)
-        self._chance.answered(claim)
+        self._chance.replied(claim)
         if settled.last_chance:
             self._chance.expect(self._runner)
         return len(leases), settled

@@ -145,7 +145,7 @@ class Keeper:
             asyncio.run(self._main())
         except Exception:
             log.exception(
-                "the lease keeper of worker %s failed: its leases are not renewed any more",
+                "the lease keeper of worker %s failed: its leases are no longer renewed",
                 self._worker,
             )
         finally:

@@ -72,7 +72,7 @@ class LastChance:
         """Return whether a claim of this station is `alone`: it may get a job on its last chance.
 
         With several stores a claim is alone only if the others are barred. Otherwise they could
-        claim, and start other jobs, before this store answers.
+        claim, and start other jobs, before this store replies.
         """
         if runner.isolated:
             return True
@@ -81,12 +81,12 @@ class LastChance:
         return len(self._members) <= 1 and self._is_idle(runner)
 
     def sent(self, runner: Runner, claim: Claim) -> None:
-        """Record a claim. If this station claims alone, nothing is claimed before the answer."""
+        """Record a claim. If this station claims alone, nothing is claimed before the reply."""
         if self._next is runner:
             self.closed, self._claim = True, claim
 
-    def answered(self, claim: Claim | None) -> None:
-        """Record the answer to a claim, after its jobs were started: open, unless the job came."""
+    def replied(self, claim: Claim | None) -> None:
+        """Record the reply to a claim, after its jobs were started: open, unless the job came."""
         if claim is not None and claim is self._claim:
             self._open()
 
@@ -188,7 +188,7 @@ class LastChance:
         self._call(runner)
 
     def _call(self, runner: Runner) -> None:
-        """Change to claiming. A store that does not answer blocks the others for one lease."""
+        """Change to claiming. A store that does not reply blocks the others for one lease."""
         self._stop_timer()
         self.closed = False
         self._timer = asyncio.get_running_loop().call_later(self._lease_s, self._open)

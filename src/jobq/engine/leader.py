@@ -13,7 +13,7 @@ from jobq.stores.base import Store
 
 
 class Leader:
-    """Asks the store for the leadership `name`, and remembers the answer.
+    """Asks the store for the leadership `name`, and remembers the reply.
 
     The leader renews its leadership after a third of `ttl_ms`. Other workers ask again after about
     half of it, or later in a large fleet.

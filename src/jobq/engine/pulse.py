@@ -48,17 +48,17 @@ class Pulse(Service):
         When the fleet has grown, a second beat follows at once: the next one comes later than the
         first beat's ttl allows for.
         """
-        answer = await self._store.beat(self._record(), ttl_ms=self._ttl_ms)
-        if answer.displaced:
+        reply = await self._store.beat(self._record(), ttl_ms=self._ttl_ms)
+        if reply.displaced:
             self._displaced()
             return self._rest_s
-        if stretch(answer.workers) > self._pace.stretch:
-            self._pace.heard(answer.workers)
+        if stretch(reply.workers) > self._pace.stretch:
+            self._pace.heard(reply.workers)
             await self._store.beat(self._record(), ttl_ms=self._ttl_ms)
-        self._pace.heard(answer.workers)
-        if answer.request is not None and answer.request != self._heard:
-            self._heard = answer.request
-            self._on_request(answer.request)
+        self._pace.heard(reply.workers)
+        if reply.request is not None and reply.request != self._heard:
+            self._heard = reply.request
+            self._on_request(reply.request)
             return min(_SHOW_S, self._rest_s)
         return self._rest_s
 

@@ -22,9 +22,9 @@ class WorkerSettings:
     grace_ms: int = 5_000
     # An idle worker claims this often even if nothing wakes it, because signals can be lost.
     poll_ms: int = 5_000
-    # An exchange without an answer is repeated. That is safe: the call has the same name.
+    # An exchange without a reply is repeated. That is safe: the call has the same name.
     exchange_timeout_ms: int = 30_000
-    # How long a stopping worker waits for a store that does not answer.
+    # How long a stopping worker waits for a store that does not reply.
     close_timeout_ms: int = 10_000
     beat_ms: int = 5_000
     tick_ms: int = 5_000

@@ -1,6 +1,7 @@
 """Counts how many more jobs may run.
 
-A slot is taken before a claim is sent, and free again when nothing of its run is left.
+A slot is taken before a claim is sent. It is free again when its run is concluded and its handler
+has returned.
 """
 
 from __future__ import annotations

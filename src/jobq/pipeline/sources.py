@@ -2,7 +2,7 @@
 
 kafka://HOST:PORT[,HOST:PORT…]/TOPIC   a topic, through Spark's Kafka connector
 files:///FOLDER or a path              JSON lines of `jq-relay`; also hdfs://, s3a://, …
-sqlite:///…, valkey://…, grpc://…      the event log of a store, through format("jobq")
+sqlite:///…, valkey://…, redis://…     the event log of a store, through format("jobq")
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The policies that users write, such as `Retry` and `Rate`.
 
-A policy checks its arguments when it is made, and is immutable. Its `data` is the form that crosses
-the Store seam.
+A policy checks its arguments when it is made, and is immutable. Its `data` is the form that
+stores keep.
 """
 
 from jobq.core.policies.permissions import Permissions

@@ -40,7 +40,7 @@ class Unique:
                 raise InvalidJob(f"Unique field {shown(field)} is not the name of a parameter")
         checks.check_choice(mode, "Unique mode", ("simple", "throttle", "debounce", "keep_last"))
         if period is None and mode in ("throttle", "debounce"):
-            raise InvalidJob(f"Unique mode={mode!r} needs period=: for how long?")
+            raise InvalidJob(f"Unique mode={mode!r} needs period=: give seconds or a timedelta")
         set_fields(
             self,
             fields=tuple(dict.fromkeys(fields)),

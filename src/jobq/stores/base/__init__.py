@@ -14,7 +14,7 @@ all calls:
 - **Safe to repeat.** After `StoreUnavailable` the caller does not know whether the call was
   applied. Repeating it with the same arguments does not apply it twice: `put` recognises ids,
   `settle` recognises `call`, and the other calls are idempotent.
-- **No driver type crosses the seam**, and every wait has a timeout.
+- **No driver type is part of a call or a reply**, and every wait has a timeout.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class HotStore(Protocol):
     async def settle(
         self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
     ) -> Settled:
-        """Apply the outcomes of runs, then claim more jobs. A working worker needs no other call.
+        """Apply the outcomes of runs, then claim more jobs. To run jobs, a worker needs only this.
 
         Outcomes: if a token is not the job's lease (any more), that outcome changes nothing and is
         listed in `stale`. If a cancel was requested, the job ends as completed if it completed, and

@@ -12,7 +12,7 @@ from jobq.core.records import JobKey, JobRecord, JobSpec
 class Pipelined(Protocol):
     """Optional ways to keep a store busy while its caller works. A store has all three or none.
 
-    Nothing needs them to be correct. Callers use `pipeline_of(store)` and do without if it is None.
+    Correctness never depends on them: if `pipeline_of(store)` is None, callers do without.
     """
 
     @property
@@ -25,7 +25,7 @@ class Pipelined(Protocol):
         ...
 
     def expect(self, job: JobKey) -> AbstractAsyncContextManager[AsyncIterator[JobRecord | None]]:
-        """Hear of the end of a job that this handle puts inside the context.
+        """Be notified of the end of a job that this handle puts inside the context.
 
         This needs no call to register. Yields the record of the ended job, or None if the store
         knows only that the job has ended. A duplicate, which was stored before, yields nothing: use

@@ -331,5 +331,5 @@ async def read_all(
 
 
 def tally(records: list[JobRecord]) -> dict[State, int]:
-    """How many records stand where."""
+    """How many records are in each state."""
     return dict(Counter(r.state for r in records))

@@ -37,7 +37,7 @@ def _full(url: str, query: str) -> bool:
     unknown = set(options) - {"synchronous"}
     if unknown:
         raise ConfigError(
-            f"{redacted_url(url)!r}: unknown option {min(unknown)!r}; there is ?synchronous=full"
+            f"{redacted_url(url)!r}: unknown option {min(unknown)!r}; the only one is synchronous"
         )
     value = options.get("synchronous", ["normal"])[-1].lower()
     if value not in ("full", "normal"):

@@ -49,12 +49,12 @@ TIES = load("ties.sql")
 def alter(tx: Tx, commands: Sequence[AnyCommand]) -> list[Altered]:
     """Implements `Store.alter`."""
     purged: Counter[tuple[QueueName, str | None]] = Counter()
-    answers = [_carry_out(tx, command, purged) for command in commands]
+    results = [_carry_out(tx, command, purged) for command in commands]
     for (name, actor), n in purged.items():
         tx.record_operation(
             tx.ensure_queue(name), QueueKind.PURGED, reason=event_log.jobs_reason(n), actor=actor
         )
-    return answers
+    return results
 
 
 def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> bool:

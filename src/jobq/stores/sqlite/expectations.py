@@ -1,4 +1,4 @@
-"""Jobs whose ends the callers of a handle wait for, from before they are put."""
+"""Callers that wait for the end of a job which they are about to put."""
 
 from __future__ import annotations
 

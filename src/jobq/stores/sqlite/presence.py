@@ -14,16 +14,18 @@ SQL = load("presence.sql")
 
 def beat(tx: Tx, worker: WorkerRecord, ttl_ms: int, displace: bool) -> Beat:
     """Implements `Store.beat`."""
-    wish, taken = None, False
+    request, taken = None, False
     if (known := tx.execute(SQL["worker"], (worker.name, tx.now)).fetchone()) is not None:
-        data, wish = known
+        data, request = known
         if _incarnation(data) not in (worker.incarnation, None):
-            wish, taken = None, not displace
+            request, taken = None, not displace
     if not taken:
         seen = msgspec.structs.replace(worker, seen_ms=tx.now)
-        tx.execute(SQL["beat"], (worker.name, msgspec.msgpack.encode(seen), tx.now + ttl_ms, wish))
+        tx.execute(
+            SQL["beat"], (worker.name, msgspec.msgpack.encode(seen), tx.now + ttl_ms, request)
+        )
     (workers,) = tx.execute(SQL["fleet"], (tx.now,)).fetchone()
-    return Beat(wish, workers, taken)
+    return Beat(request, workers, taken)
 
 
 def _unpack(data: bytes) -> WorkerRecord | None:

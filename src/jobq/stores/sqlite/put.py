@@ -48,18 +48,18 @@ def put(
             return [_staged(tx, spec) for spec in specs]
         every = flows.unstage(tx, tenant, flow)
         check_locks(every)
-        answers = put(tx, every, watch, bounded=False)
-        found = {(spec.queue, spec.id): answer for spec, answer in zip(every, answers, strict=True)}
+        results = put(tx, every, watch, bounded=False)
+        found = {(spec.queue, spec.id): result for spec, result in zip(every, results, strict=True)}
         return [found[spec.queue, spec.id] for spec in specs]
     tied: list[tuple[Job, JobSpec]] = []
     first = specs[0].queue if specs else None
     if all(spec.queue is first or spec.queue == first for spec in specs):
-        answers = _put_in(tx, specs, watch, tied, bounded)
+        results = _put_in(tx, specs, watch, tied, bounded)
     else:
-        answers = _put_in_several(tx, specs, watch, tied, bounded)
+        results = _put_in_several(tx, specs, watch, tied, bounded)
     if tied:
-        _tie(tx, specs, answers, tied)
-    return answers
+        _tie(tx, specs, results, tied)
+    return results
 
 
 def _put_in_several(
@@ -86,22 +86,22 @@ def _put_in_several(
             ):
                 return [bounds.refused(queue, spec) for spec in specs]
         bounded = False
-    answers: dict[int, PutResult] = {}
+    results: dict[int, PutResult] = {}
     for places in by_queue.values():
-        answers.update(
+        results.update(
             zip(places, _put_in(tx, [specs[n] for n in places], watch, tied, bounded), strict=True)
         )
-    return [answers[n] for n in range(len(specs))]
+    return [results[n] for n in range(len(specs))]
 
 
 def _tie(
-    tx: Tx, specs: Sequence[JobSpec], answers: list[PutResult], tied: list[tuple[Job, JobSpec]]
+    tx: Tx, specs: Sequence[JobSpec], results: list[PutResult], tied: list[tuple[Job, JobSpec]]
 ) -> None:
     """Make the inserted jobs wait for each other, and update the states in their results."""
     # A spec whose unique lock was held is represented by the job that holds the lock.
     aliases = {
         JobKey(spec.queue, spec.id): r.id
-        for spec, r in zip(specs, answers, strict=True)
+        for spec, r in zip(specs, results, strict=True)
         if r.id != spec.id
     }
     jobs = []
@@ -118,8 +118,8 @@ def _tie(
     states = {(job.qid, job.id): STATES[job.state] for job in jobs}
     for n, spec in enumerate(specs):
         state = states.get((tx.ensure_queue(spec.queue).qid, spec.id))
-        if state is not None and not answers[n].duplicate:
-            answers[n] = msgspec.structs.replace(answers[n], state=state)
+        if state is not None and not results[n].duplicate:
+            results[n] = msgspec.structs.replace(results[n], state=state)
 
 
 def _put_in(
@@ -159,14 +159,14 @@ def _put_bounded(
         if bounds.needed(tx, queue, specs) > max(0, room):
             return [bounds.refused(queue, spec) for spec in specs]
         return [_put_one(tx, queue, spec, watch, tied) for spec in specs]
-    answers = []
+    results = []
     for spec in specs:
         if room <= 0 and bounds.adds(tx, queue, spec):
-            answers.append(bounds.refused(queue, spec))
+            results.append(bounds.refused(queue, spec))
             continue
-        answers.append(_put_one(tx, queue, spec, watch, tied))
-        room -= not answers[-1].duplicate
-    return answers
+        results.append(_put_one(tx, queue, spec, watch, tied))
+        room -= not results[-1].duplicate
+    return results
 
 
 def _put_plain(
@@ -196,20 +196,20 @@ def _put_plain(
             new_jobs.watch_ends(tx, qid, [spec.id for spec in specs if watch.has(spec)], watch)
         return [PutResult(id=row.id, life=0, state=STATES[row.state]) for row in rows]
     seen: set[str] = set()
-    fresh, answers = [], []
+    fresh, results = [], []
     for spec, row in zip(specs, rows, strict=True):
         if spec.id in taken or spec.id in seen:
-            answers.append(_put_one(tx, queue, spec, watch, []))
+            results.append(_put_one(tx, queue, spec, watch, []))
         else:
             seen.add(spec.id)
             fresh.append(row)
-            answers.append(PutResult(id=spec.id, life=0, state=STATES[row.state]))
+            results.append(PutResult(id=spec.id, life=0, state=STATES[row.state]))
     new_jobs.accepted(tx, queue, fresh)
     if watch is not None:
         new_jobs.watch_ends(
             tx, qid, [spec.id for spec in specs if watch.has(spec) and spec.id in seen], watch
         )
-    return answers
+    return results
 
 
 def _put_one(

@@ -269,7 +269,7 @@ class QueueRow(msgspec.Struct, array_like=True):
         except (msgspec.MsgspecError, TypeError) as error:
             raise CorruptStore(
                 f"the settings of queue {self.name!r} cannot be read ({error}):"
-                " obliterate the queue by force"
+                " obliterate(force=True) removes the queue"
             ) from error
 
     def values(self) -> Row:

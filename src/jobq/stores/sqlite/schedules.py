@@ -87,7 +87,10 @@ def _readable(rows: Iterable[Row]) -> list[ScheduleRecord]:
         try:
             found.append(as_record(row))
         except (msgspec.MsgspecError, TypeError) as error:
-            log.error("a schedule cannot be read (%s): drop it, or declare it again", error)
+            log.error(
+                "a stored schedule cannot be read and is skipped (%s): remove it or store it again",
+                error,
+            )
     return found
 
 
@@ -122,11 +125,11 @@ def _fire(tx: Tx, each: Fire) -> bool:
             at_ms=None,
             schedule=each.schedule,
         )
-        answer = put.put(tx, [job], None)[0]
-        elsewhere = answer.duplicate and answer.id != job.id
-        if answer.full is not None:
+        result = put.put(tx, [job], None)[0]
+        elsewhere = result.duplicate and result.id != job.id
+        if result.full is not None:
             tx.record_operation(queue, QueueKind.MISSED, reason=job.id)
-        if spec.after_complete and (elsewhere or answer.full is not None):
+        if spec.after_complete and (elsewhere or result.full is not None):
             # Another job holds the unique lock, or the queue is full: the schedule has fired, and
             # no job of its own will end.
             rearm(tx, queue.qid, each.schedule)

@@ -195,7 +195,8 @@ def _trim_log(tx: Tx, queue: QueueRow, limit: int) -> int:
     over = [pos for pos, logged in oldest if pos > upto and logged <= queue.logged - LOG_CAP]
     if over:
         log.error(
-            "the log of queue %s is full: %d entries that no reader has read are dropped",
+            "the event log of queue %s reached its hard cap: dropped %d entries that a registered "
+            "reader has not acknowledged; the reader finds a gap in their place",
             queue.name,
             len(over),
         )

@@ -27,7 +27,7 @@ class Commands:
 
     async def alter(self, commands: Sequence[AnyCommand]) -> list[Altered]:
         """See OperatorStore."""
-        answers: list[Altered] = ["missing"] * len(commands)
+        results: list[Altered] = ["missing"] * len(commands)
         by_prefix = await self._places.prefixes_of([c.job for c in commands])
         for prefix, positions in by_prefix.items():
             queue = keys.queue_of(prefix)
@@ -40,8 +40,8 @@ class Commands:
                     "alter", prefix, *args, confirmed=True
                 )
                 for n, letter in zip(part, letters, strict=True):
-                    # A job is in one partition; the others answer "missing".
-                    if answers[n] == "missing":
-                        answers[n] = ALTERED[letter]
+                    # A job is in one partition; the others return "missing".
+                    if results[n] == "missing":
+                        results[n] = ALTERED[letter]
                 await self._mail.after(queue, prefix, to_wake=to_wake, messages=messages)
-        return answers
+        return results

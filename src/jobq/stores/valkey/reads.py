@@ -31,7 +31,7 @@ class Reads:
 
     async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
         """See ReadStore."""
-        answers: list[JobRecord | None] = [None] * len(jobs)
+        records: list[JobRecord | None] = [None] * len(jobs)
         for prefix, positions in (await self._places.prefixes_of(jobs)).items():
             for start in range(0, len(positions), _BATCH):
                 part = positions[start : start + _BATCH]
@@ -40,8 +40,8 @@ class Reads:
                 )
                 for n, view in zip(part, views, strict=True):
                     if view:
-                        answers[n] = job_replies.record(jobs[n].queue, view, with_errors=True)
-        return answers
+                        records[n] = job_replies.record(jobs[n].queue, view, with_errors=True)
+        return records
 
     async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
         """See ReadStore. The cursor of a partitioned queue begins with a partition's number."""

@@ -36,8 +36,8 @@ _NOT_NOW = frozenset(
 """Errors with which a server refuses every call for now. The call had no effect and may be
 repeated.
 
-If they counted as answers to the call, another user's script that keeps the server busy would cost
-workers the outcomes of jobs that have ended.
+If they counted as refusals of the call itself, a worker would lose the outcomes of ended jobs
+whenever another user's script keeps the server busy.
 """
 
 

@@ -90,7 +90,7 @@ class Settling:
         last = self._last_calls.get((worker, lane))
         self._last_calls[worker, lane] = call
         if then is None:
-            await sleepers.rise(worker)
+            await sleepers.stop_looking(worker)
             queues: Sequence[QueueName] = ()
         else:
             sleepers.looked_in[worker] = queues = then.queues
@@ -137,7 +137,7 @@ class Settling:
             await self._fall_asleep(claims, by, then, total)
         elif by.asleep:
             prefixes = {self._places.space.prefix(queue) for queue in then.queues}
-            await self._sleepers.strike_off(by.worker, prefixes - total.visited)
+            await self._sleepers.mark_awake(by.worker, prefixes - total.visited)
         return total.settled()
 
     async def _fall_asleep(

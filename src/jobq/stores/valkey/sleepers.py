@@ -49,17 +49,17 @@ class Sleepers:
                 await self._calls.fcall("asleep", self._places.space.prefix(queue), worker, slots)
         self.slots[worker] = slots
 
-    async def rise(self, worker: str) -> None:
+    async def stop_looking(self, worker: str) -> None:
         """The worker stops looking for work.
 
         Jobs that come, or have just woken it, are for others.
         """
         queues = self.looked_in.pop(worker, ())
         if queues and self.slots.get(worker, 1) > 0:
-            await self.strike_off(worker, {self._places.space.prefix(queue) for queue in queues})
+            await self.mark_awake(worker, {self._places.space.prefix(queue) for queue in queues})
             self.slots[worker] = 0
 
-    async def strike_off(self, worker: str, prefixes: Collection[str]) -> None:
+    async def mark_awake(self, worker: str, prefixes: Collection[str]) -> None:
         """Record that the worker is awake, in these queues."""
         if prefixes:
             await asyncio.gather(

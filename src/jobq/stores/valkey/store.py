@@ -105,7 +105,7 @@ class ValkeyStore:
     async def retire(self, worker: str, *, incarnation: str | None = None) -> None:
         """See PresenceStore."""
         if await self._presence.sign_off(worker, incarnation):
-            await self._sleepers.rise(worker)
+            await self._sleepers.stop_looking(worker)
 
     async def migrate(self) -> None:
         """Connect, load the function library, and refuse servers that may lose jobs silently."""

@@ -137,8 +137,8 @@ class Connection(asyncio.Protocol):
         ):
             self.close(
                 StoreUnavailable(
-                    f"{self._peer} did not answer within {self._timeout:g} s; "
-                    "whether the call acted is unknown"
+                    f"{self._peer} did not reply within {self._timeout:g} s; "
+                    "whether it applied the call is unknown"
                 )
             )
             return

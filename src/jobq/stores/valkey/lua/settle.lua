@@ -1,4 +1,4 @@
--- settle: end runs, then claim more jobs. A running worker needs no other call.
+-- settle: end runs, then claim more jobs. A worker needs no other call to run jobs.
 local STATE = J.STATE
 local REMEMBERED_MS = "3600000" -- how long a worker's last exchange is remembered
 -- A claim that took nothing.
