@@ -200,7 +200,7 @@ async def test_a_worker_whose_jobs_all_have_their_own_process_takes_it_beside_ot
     await bench.add("other", priority=1)
     for task in bench.tasks.values():
         task.executor = executor
-    async with bench.worker(concurrency=10):
+    async with bench.worker(concurrency=10, lease=600):
         await soon(scene.other)
         await soon(scene.alone)
         assert scene.running == {"alone", "other"}

@@ -48,22 +48,24 @@ async def test_a_claim_is_alone_only_while_no_other_claim_of_the_worker_is_under
     scene.end_alone.set()
     async with open_store(f"memory://{uuid4().hex}") as elsewhere:
         second_line = Proxy(elsewhere)
-        under_way = 0
+        under_way, alone_under_way = 0, False
         seen: list[
             tuple[bool, int]
         ] = []  # of each claim: is it alone, and how many others are under way
 
         async def sent(method: str, then: Claim | None) -> None:
-            nonlocal under_way
+            nonlocal under_way, alone_under_way
             if then is not None:
-                seen.append((then.alone, under_way))
+                seen.append((then.alone or alone_under_way, under_way))
+                alone_under_way = alone_under_way or then.alone
                 under_way += 1
 
         async def answered(method: str, found: Any) -> None:
-            nonlocal under_way
+            nonlocal under_way, alone_under_way
             if method == "settle":
                 await asyncio.sleep(0)
                 under_way -= 1
+                alone_under_way = alone_under_way and under_way > 0
 
         for each in (line, second_line):
             each.on_claim, each.after = sent, answered
