@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -214,6 +216,14 @@ async def test_purge_removes_failed_jobs_by_id(jobs: Any) -> None:
     assert await waiting.state() is State.WAITING
 
 
+async def test_purge_by_id_refuses_the_options_that_choose_among_states(queue: Queue) -> None:
+    job = await queue.task_by_name("work").enqueue()
+    for options in ({"older_than": 60}, {"max_jobs": 0}):
+        with deprecated("queue.purge(*ids)"), pytest.raises(InvalidJob, match="not a state"):
+            await old(queue).purge(job.id, **options)
+    assert await job.state() is State.WAITING
+
+
 def test_the_blocking_queue_has_the_old_names_too(url: str) -> None:
     queue = Queue("q", url)
     with queue.sync as blocking:
@@ -244,6 +254,18 @@ async def test_a_tasks_queue_is_a_name_that_still_finds_the_queue(queue: Queue) 
     assert found == [job.id]
     with pytest.raises(AttributeError, match="nonsense"):
         _ = old(task.queue).nonsense
+
+
+async def test_a_copy_of_a_tasks_queue_is_its_name(queue: Queue) -> None:
+    @queue.task
+    async def work() -> None: ...
+
+    for made in (
+        pickle.loads(pickle.dumps(work.queue)),  # noqa: S301  # our own bytes
+        copy.copy(work.queue),
+        copy.deepcopy({"queue": work.queue})["queue"],
+    ):
+        assert (type(made), made) == (str, "api")
 
 
 async def test_the_queue_of_a_task_still_opens_the_queue(url: str) -> None:

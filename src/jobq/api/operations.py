@@ -21,7 +21,7 @@ from jobq.core.commands import AnyCommand, Remove, Rerun
 from jobq.core.deprecated import renamed_arguments, warn_renamed
 from jobq.core.records import Filter, JobKey, JobRecord
 from jobq.core.states import State
-from jobq.errors import JobNotFound
+from jobq.errors import InvalidJob, JobNotFound
 
 _PAGE = 100
 """Jobs per call of `find`: few enough for a first page to arrive quickly."""
@@ -154,6 +154,11 @@ class OperatorMethods(QueueMethods):
         """
         if states and not any(purging.is_state(state) for state in states):
             warn_renamed("queue.purge(*ids)", "queue.remove(*ids)")
+            if older_than or max_jobs is not None:
+                raise InvalidJob(
+                    f"purge({checks.shown(states[0])}): this is not a state, and older_than= "
+                    "and max_jobs= apply to states only; use remove(*ids) for jobs by id"
+                )
             return self._change_failed(states, name, lambda job: Remove(job=job, actor=self.actor))
         wanted = purging.Purge(self._context, states or (State.FAILED,), name, older_than, max_jobs)
         return wanted.run()

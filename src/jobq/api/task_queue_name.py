@@ -23,7 +23,7 @@ class QueueNameOfTask(str):
         return made
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute == "_queue":  # not set: a copy made by pickle or copy
+        if attribute == "_queue":  # not set: made without `of`
             raise AttributeError(attribute)
         value = getattr(self._queue, attribute)
         if attribute.startswith("_"):
@@ -31,6 +31,10 @@ class QueueNameOfTask(str):
         else:
             warn_renamed(f"task.queue.{attribute}", f"the Queue object: queue.{attribute}")
         return value
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Make copies plain text, also those of pickle: a Queue with tasks cannot be pickled."""
+        return str, (str(self),)
 
     def __aenter__(self) -> Any:
         warn_renamed("async with task.queue", "async with queue")

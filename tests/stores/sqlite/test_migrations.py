@@ -15,7 +15,7 @@ from jobq import __version__
 from jobq.core.commands import Rerun
 from jobq.core.records import Claim, Complete, JobKey, JobSpec, QueueName
 from jobq.core.states import State
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, CorruptStore
 from jobq.stores import open_store
 
 WORK, KEYED = QueueName("default", "work"), QueueName("default", "keyed")
@@ -181,6 +181,29 @@ async def test_a_file_of_a_newer_layout_is_refused_with_both_versions(tmp_path: 
     tell(path, newer(9, 8))
     words = rf"jobs.db has layout 9, from jobq 9.1.0, and this is jobq {__version__}.* up to 2"
     with pytest.raises(ConfigError, match=words):
+        async with open_store(f"sqlite:///{path}"):
+            pass
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE meta SET value = 'abc' WHERE name = 'oldest'",
+        "UPDATE meta SET value = '' WHERE name = 'schema'",
+        "UPDATE meta SET value = x'ff' WHERE name = 'schema'",
+        "UPDATE meta SET value = '-1' WHERE name = 'schema'",
+        "DELETE FROM meta WHERE name = 'schema'",
+        "DELETE FROM meta WHERE name = 'log'",
+    ],
+)
+async def test_a_file_that_does_not_say_which_layout_it_has_is_refused(
+    tmp_path: Path, damage: str
+) -> None:
+    path = tmp_path / "jobs.db"
+    async with open_store(f"sqlite:///{path}"):
+        pass
+    tell(path, damage)
+    with pytest.raises(CorruptStore, match=r"jobs\.db does not say which"):
         async with open_store(f"sqlite:///{path}"):
             pass
 

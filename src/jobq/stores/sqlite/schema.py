@@ -17,7 +17,7 @@ import apsw
 
 from jobq.core.layout import Layout, refuse_newer, refuse_running
 from jobq.core.version import __version__
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, CorruptStore
 
 LATEST = 2
 """The number of the newest migration."""
@@ -30,13 +30,14 @@ def migrate(connection: apsw.Connection) -> str:
     """Bring the database up to date inside the caller's transaction, and return its log's id.
 
     ConfigError: the file belongs to another program or a newer jobq, or is in use by an older one.
+    CorruptStore: the file does not say which schema it has.
     """
     known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
     if known is None and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
         raise ConfigError(
             "this SQLite file belongs to another program: it has tables, but not those of jobq"
         )
-    version = 0 if known is None else int(_meta(connection)["schema"])
+    version = 0 if known is None else _layout(connection).layout
     if known is not None:
         check(connection)
     if 0 < version < OLDEST:
@@ -54,7 +55,10 @@ def migrate(connection: apsw.Connection) -> str:
             connection.execute(
                 "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, str(value))
             )
-    return _meta(connection)["log"]
+    log = _meta(connection).get("log")
+    if log is None:
+        raise CorruptStore(f"{connection.filename} does not say which log its events belong to")
+    return log
 
 
 def check(connection: apsw.Connection) -> None:
@@ -63,15 +67,8 @@ def check(connection: apsw.Connection) -> None:
     Runs when the file is opened, and in a write transaction after another process has written.
     """
     row = connection.execute("SELECT value FROM meta WHERE name = 'oldest'").fetchone()
-    if row is not None and int(row[0]) <= LATEST:
-        return
-    facts = _meta(connection)  # a file of jobq 0.1 has a schema only
-    found = Layout(
-        layout=int(facts["schema"]),
-        oldest=int(facts.get("oldest", facts["schema"])),
-        release=facts.get("release", "?"),
-    )
-    refuse_newer(connection.filename, found, LATEST)
+    if row != (str(OLDEST),):  # nearly always equal
+        refuse_newer(connection.filename, _layout(connection), LATEST)
 
 
 def statements(number: int) -> Iterator[str]:
@@ -84,6 +81,24 @@ def every_statement() -> Iterator[str]:
     """The statements of all migrations, in order: they make a new database."""
     for number in range(1, LATEST + 1):
         yield from statements(number)
+
+
+def _layout(connection: apsw.Connection) -> Layout:
+    """What the file says about its schema. CorruptStore if that cannot be read."""
+    try:
+        facts = _meta(connection)
+        found = Layout(
+            layout=int(facts["schema"]),
+            oldest=int(facts.get("oldest", facts["schema"])),  # jobq 0.1 wrote a schema only
+            release=facts.get("release", "?"),
+        )
+        if found.layout < 1:
+            raise ValueError(f"schema {found.layout}")
+    except (LookupError, TypeError, ValueError) as e:
+        raise CorruptStore(
+            f"{connection.filename} does not say which layout its jobs have: {e!r}"
+        ) from e
+    return found
 
 
 def _meta(connection: apsw.Connection) -> dict[str, str]:
