@@ -8,6 +8,7 @@ Counters are counted again where a bad value made them unreliable.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -174,15 +175,26 @@ def _recount(tx: Tx, qid: int) -> None:
 
 
 def _rebuild_keys(tx: Tx, qid: int) -> None:
-    """Make the rows of a queue's keys from its jobs. States of rate limits are lost."""
+    """Make the rows of a queue's keys from its jobs. Holds and rates that can be read stay."""
     if tx.queue_by_qid(qid).mode != "keyed":
         return
     tx.take_keys()
+    held = _held_keys(tx, qid)
     tx.execute(SQL["drop_keys"], (qid,))
-    counted = tx.execute(SQL["key_states"], (qid,)).fetchall()
-    turn = tx.take_places(qid, len(counted))
-    rows = [(qid, key, waits, runs, turn + n, 0) for n, (key, waits, runs) in enumerate(counted)]
+    counted = {key: (waits, runs) for key, waits, runs in tx.execute(SQL["key_states"], (qid,))}
+    names = list({**counted, **held})
+    turn = tx.take_places(qid, len(names))
+    rows = [(qid, key, *counted.get(key, (0, 0)), turn + n, 0) for n, key in enumerate(names)]
     tx.change_many(KEYED["add_key"], rows)
-    names = [key for key, _, _ in counted]
+    tx.change_many(KEYED["set_key_rate"], [(*state, qid, key) for key, state in held.items()])
     for n in range(0, len(names), _KEYS):
         keys.settle(tx, qid, names[n : n + _KEYS])
+
+
+def _held_keys(tx: Tx, qid: int) -> dict[str, tuple[bytes | None, int, int]]:
+    """The keys that have a hold or a rate in use, with what `set_key_rate` writes."""
+    held = {}
+    for key, *state in tx.execute(SQL["held_keys"], (qid, tx.now)).fetchall():
+        with contextlib.suppress(UnicodeDecodeError):
+            held[key.decode()] = (state[0], state[1], state[2])
+    return held

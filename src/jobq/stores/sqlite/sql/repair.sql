@@ -97,6 +97,12 @@ SELECT max(abs(seq)) FROM jobs WHERE qid = ? AND typeof(seq) = 'integer';
 SELECT at - ?1 * 1099511627776, logged FROM events
 WHERE at > ?1 * 1099511627776 AND at < (?1 + 1) * 1099511627776 ORDER BY at DESC LIMIT 1;
 
+-- name: held_keys: keys with a hold or a rate in use, if their values have the right types
+SELECT CAST(key AS BLOB), rate, rate_until_ms, held_ms FROM keys
+WHERE qid = ?1 AND typeof(key) = 'text' AND typeof(rate) IN ('blob', 'null')
+    AND typeof(rate_until_ms) = 'integer' AND typeof(held_ms) = 'integer'
+    AND (rate_until_ms > ?2 OR held_ms > ?2);
+
 -- name: drop_keys: all keys of a queue
 DELETE FROM keys WHERE qid = ?;
 
