@@ -76,8 +76,8 @@ SELECT pk FROM jobs WHERE qid = ? AND state = 2 AND key IS NOT NULL LIMIT ?;
 SELECT pk,
     typeof(state) != 'integer' OR state NOT BETWEEN 0 AND 6
     OR CASE WHEN state = 2 THEN due_ms IS NULL
-            WHEN state < 4 THEN at_ms IS NULL OR keep != 0
-            ELSE at_ms IS NULL END
+            WHEN state < 4 THEN typeof(at_ms) != 'integer' OR keep != 0
+            ELSE typeof(at_ms) != 'integer' END
 FROM jobs WHERE pk > ?1 ORDER BY pk LIMIT ?2;
 
 -- name: any_keyed: whether a queue has a job with a key
