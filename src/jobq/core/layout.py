@@ -4,6 +4,9 @@ A store carries the number of its layout and `oldest`, the oldest layout whose c
 on it. A release that only adds something raises `layout` and keeps `oldest`, so that the release
 before it works on the same store, beside it. A release that changes the meaning of stored data
 raises both, and the release before it refuses the store instead of damaging it.
+
+A new column, table or key is an addition. A new state, flag, mode or word in an existing field is a
+change of meaning: code that does not know the value takes it for damage and fails the job.
 """
 
 from __future__ import annotations
