@@ -346,7 +346,11 @@ async def test_the_delay_of_a_job_begins_when_the_jobs_it_waits_for_have_ended(
     assert (await second.info()).due_at == jobs.clock.now() + timedelta(seconds=10)
 
 
-# ── chain, group, chord ───────────────────────────────────────────────────────────────────────────
+async def test_a_call_instead_of_a_task_is_refused(queue: Queue) -> None:
+    task = queue.task_by_name("work")
+    for wrong in (task.bind(1), "work", None):
+        with pytest.raises(InvalidJob, match=r"give the task, then its arguments"):
+            queue.flow().add(wrong)  # type: ignore[arg-type]
 
 
 def test_flows_have_a_blocking_api() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from jobq import AppliedOptions, Queue, Retry, Unique
+import pytest
+
+from jobq import AppliedOptions, ConfigError, Permissions, Queue, Retry, Unique, Worker
 
 
 async def test_options_of_the_call_apply(queue: Queue) -> None:
@@ -83,3 +86,20 @@ async def test_a_due_time_and_listed_delays_are_shown(queue: Queue) -> None:
         ).info()
     ).options
     assert (options.at, options.delay, options.retry) == (at, None, Retry(2, delays=[1, 60]))
+
+
+@pytest.mark.parametrize("executor", ["process", "command", None])
+async def test_a_worker_refuses_a_task_that_it_could_only_run_unrestricted(
+    url: str, executor: str | None
+) -> None:
+    queue = Queue("q", url)
+    options: Any = {"permissions": Permissions()} if executor is None else {"executor": executor}
+
+    @queue.task(**options)
+    async def render() -> None: ...
+
+    with pytest.raises(ConfigError, match=r"task render of queue q: .*(permissions|executor)"):
+        async with Worker(queue):
+            pass
+    assert await queue.workers() == []
+    await queue.aclose()

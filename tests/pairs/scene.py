@@ -27,6 +27,7 @@ from jobq.stores.conformance.audit import audit
 from jobq.stores.conformance.kit import SECOND, Desk, FakeClock, complete, fresh_queue
 from jobq.stores.valkey.keys import partition_of
 from tests.pairs.feature import Feature, Kind, Run
+from tests.pairs.story import described, kept, of_jobs
 
 PARTITIONS = 4
 KEY = "k"
@@ -90,7 +91,7 @@ class Scene:
         await self.live()
         await self.phase("after")
         await self.finish()
-        self.events = _of_jobs(await self.desk.events())
+        self.events = of_jobs(await self.desk.events())
         for feature in self.features:
             feature.holds(self)
         for desk in self.desks:
@@ -362,10 +363,10 @@ class Scene:
                 f"asked {lease.cancel_asked}"
             )
         for desk in self.desks:
-            events = self.events if desk is self.desk else _of_jobs(await desk.events())
+            events = self.events if desk is self.desk else of_jobs(await desk.events())
             for id in sorted({e.job for e in events}, key=self.short):
-                lines += [f"{self.short(id)}: {_described(e)}" for e in events if e.job == id]
-        return [*lines, f"subject: {_kept(await self.look())}"]
+                lines += [f"{self.short(id)}: {described(e)}" for e in events if e.job == id]
+        return [*lines, f"subject: {kept(await self.look())}"]
 
     async def clear_away(self) -> None:
         """Leave nothing behind for the next scene."""
@@ -376,31 +377,3 @@ class Scene:
 
 async def _completes(scene: Scene, lease: Lease) -> AnyOutcome:
     return complete(lease, b'"done"')
-
-
-def _of_jobs(events: list[EventRecord]) -> list[EventRecord]:
-    """Without what was done to the queue itself."""
-    return [event for event in events if event.job]
-
-
-def _described(event: EventRecord) -> str:
-    error = event.error.partition(":")[0] if event.error else "-"
-    return (
-        f"{event.kind} {event.previous or '-'} → {event.state} life {event.life} "
-        f"attempt {event.attempt} failures {event.failures} stalls {event.stalls} "
-        f"reason {event.reason or '-'} error {error}"
-    )
-
-
-def _kept(record: JobRecord | None) -> str:
-    if record is None:
-        return "gone"
-    failure = record.failure and (
-        record.failure.reason,
-        record.failure.type,
-        record.failure.attempt,
-    )
-    return (
-        f"kept as {record.state}, result {record.result!r}, failure {failure}, "
-        f"reason {record.reason}, saved {record.saved!r}"
-    )

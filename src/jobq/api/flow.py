@@ -125,6 +125,10 @@ class Flow:
         )
 
     def _check_task(self, task: Task[..., Any]) -> None:
+        if not isinstance(task, Task):
+            raise InvalidJob(
+                f"flow.add({shown(task)}): give the task, then its arguments: flow.add(task, 1, 2)"
+            )
         if self._submitted:
             raise InvalidJob(
                 f"flow {self.id!r} was already submitted: {task.name} cannot be added to it"

@@ -34,7 +34,7 @@ def check_ended(value: object) -> State:
     if state not in ENDED:
         raise InvalidJob(
             f"clean(state={state.value!r}): only completed, failed and cancelled jobs can be "
-            f"cleaned; use purge({state.value!r})"
+            "cleaned; purge also removes waiting, delayed and blocked jobs"
         )
     return state
 

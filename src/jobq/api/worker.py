@@ -388,10 +388,18 @@ def _interrupt(_: asyncio.Task[Stopped]) -> None:
 def _check_tasks(queue: Source) -> None:
     """Refuse to start with a task that this worker cannot run: its jobs would fail one by one."""
     for task in queue.tasks.values():
+        where = f"task {task.name} of queue {queue.qname.queue}"
         try:
             check_executor(task.executor)
         except ConfigError as error:
-            raise ConfigError(f"task {task.name} of queue {queue.qname.queue}: {error}") from None
+            raise ConfigError(f"{where}: {error}") from None
+        if (
+            getattr(task, "permissions", None) is not None
+        ):  # running it unrestricted breaks a promise
+            raise ConfigError(
+                f"{where}: this version of jobq cannot enforce permissions=; leave it out to run "
+                "the task without restrictions"
+            )
 
 
 async def _all(tasks: list[asyncio.Task[None]]) -> None:

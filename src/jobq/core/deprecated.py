@@ -30,18 +30,19 @@ def warn_renamed(old: str, new: str) -> None:
 
 
 def renamed_arguments(**names: str) -> Callable[[F], F]:
-    """Let a function take keyword arguments under their old names: `renamed_arguments(old="new")`.
+    """Let a method take keyword arguments under their old names: `renamed_arguments(old="new")`.
 
     The call itself warns, not the coroutine it may return, so that the warning names the caller's
     line wherever the coroutine is awaited."""
 
     def decorate(fn: F) -> F:
-        label = fn.__qualname__.removesuffix(".__init__")
-
         @functools.wraps(fn)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             for old, new in names.items():
                 if old in kwargs:
+                    label = type(args[0]).__name__  # users know this class, not where fn is defined
+                    if fn.__name__ != "__init__":
+                        label = f"{label}.{fn.__name__}"
                     if new in kwargs:
                         raise TypeError(f"{label}() got both {new}= and its old name {old}=")
                     warn_renamed(f"{label}({old}=…)", f"{new}=")

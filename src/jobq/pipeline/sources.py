@@ -32,10 +32,6 @@ STORES = (
     "rediss",
     "valkey+sentinel",
     "valkey+cluster",
-    "postgresql",
-    "postgres",
-    "grpc",
-    "grpcs",
 )
 _FILE_SCHEMES = ("file", "hdfs", "s3a", "s3", "gs", "abfss", "abfs", "dbfs")
 

@@ -17,7 +17,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 class Permissions:
     """What a job in the `process` or `command` executor may access.
 
-    This version has neither of these executors, so permissions have no effect yet.
+    This version has neither of these executors: a worker refuses to start a task with permissions.
 
     Nothing is allowed unless it is named. `read` and `write` are paths, `env` are names of
     variables, `memory` is bytes or "512M", and `cpu` is seconds of processor time.

@@ -36,6 +36,9 @@ async def test_what_is_no_position_is_refused(q: Desk, after: str) -> None:
     await q.put("a", "b")
     with pytest.raises(InvalidJob, match="not a position"):
         await q.store.read_events(q.queue, after=after)
+    with pytest.raises(InvalidJob, match="not a position"):
+        await q.store.ack_events(q.queue, "reader", after)
+    assert await q.store.readers(q.queue) == {}
 
 
 @pytest.mark.parametrize("after", NONE_OF_THEM)

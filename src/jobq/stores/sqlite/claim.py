@@ -14,6 +14,7 @@ from jobq.stores.sqlite.memory import Granted
 from jobq.stores.sqlite.options import BROKEN, event_meta, unpack_options
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import ClaimedJob, KeyHead, QueueRow, RepeatedClaim, read_all
+from jobq.stores.sqlite.tokens import token_mark
 from jobq.stores.sqlite.tx import HOT, KEYED, Tx, as_json
 
 TIES = load("ties.sql")
@@ -88,17 +89,6 @@ def next_due(tx: Tx, queues: list[QueueRow]) -> int | None:
         if not queue.paused:
             times += rates.next_times(tx, queue)
     return None if not times else max(0, min(times) - tx.now)
-
-
-def token_mark(worker: str, call: str) -> str:
-    """The part of a token that all leases of one call share. It follows the job's number."""
-    return f".{worker}/{call}"
-
-
-def job_number(token: str) -> int:
-    """The job's number in a token; -1 if this store has not made the token."""
-    head = token.partition(".")[0]
-    return int(head) if head.isdigit() else -1
 
 
 def _claim_from(

@@ -28,6 +28,7 @@ from jobq.stores.sqlite.codes import (
 from jobq.stores.sqlite.columns import INSPECTED_QUEUE
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import Row
+from jobq.stores.sqlite.tokens import job_number
 from jobq.stores.sqlite.tx import Tx, as_json
 
 SQL = load("repair.sql")
@@ -204,9 +205,8 @@ def _collect(arg: object, found: Named) -> None:
             found.jobs.add(key)
         case Outcome(queue=queue, token=token) | LeaseRef(queue=queue, token=token):
             found.queues.add(queue)
-            number = token.partition(".")[0]
-            if number.isdigit():
-                found.numbers[int(number)] = queue
+            if (number := job_number(token)) >= 0:
+                found.numbers[number] = queue
         case Note(lease=lease):
             _collect(lease, found)
         case Filter(queue=queue):

@@ -225,10 +225,8 @@ def read_events(
         return EventPage(events=(), position=after or "0")
     if after is None:
         return EventPage(events=(), position=str(queue.pos))
-    for position in (after, until or "0"):
-        if not event_log.places(position, 1)[0].isdigit():
-            raise refusals.no_position(position)
-    last = None if until is None else int(until)
+    _entry(after)
+    last = None if until is None else _entry(until)
     found: list[EventRecord] = []
     position = after
     log = f"{log_id}.{queue.qid}"
@@ -259,11 +257,19 @@ def read_events(
     return EventPage(events=tuple(found), position=position)
 
 
+def _entry(position: str) -> int:
+    """The number of the log's entry at a position. InvalidJob if it is not a position."""
+    (place,) = event_log.places(position, 1)
+    if not place.isdigit():
+        raise refusals.no_position(position)
+    return int(place)
+
+
 def ack_events(tx: Tx, name: QueueName, reader: str, position: str | None) -> str | None:
     """Implements `Store.ack_events`."""
     qid = tx.ensure_queue(name).qid
     if position is not None:
-        tx.execute(SQL["ack"], (qid, reader, int(position)))
+        tx.execute(SQL["ack"], (qid, reader, _entry(position)))
     row = tx.execute(SQL["reader"], (qid, reader)).fetchone()
     return None if row is None else str(row[0])
 

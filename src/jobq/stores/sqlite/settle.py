@@ -41,6 +41,7 @@ from jobq.stores.sqlite.memory import Granted
 from jobq.stores.sqlite.options import pack_options, unpack_options
 from jobq.stores.sqlite.queries import load
 from jobq.stores.sqlite.rows import Job
+from jobq.stores.sqlite.tokens import job_number
 from jobq.stores.sqlite.tx import HOT, Tx
 
 TIES = load("ties.sql")
@@ -102,7 +103,7 @@ def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState
     """Implements `Store.extend`."""
     states: list[LeaseState] = []
     for lease in leases:
-        renewed = (tx.now + lease_ms, claims.job_number(lease.token), lease.id, lease.token)
+        renewed = (tx.now + lease_ms, job_number(lease.token), lease.id, lease.token)
         states.append(_lease_state(tx.execute(HOT["extend"], renewed).fetchone()))
     return states
 
@@ -113,7 +114,7 @@ def note(tx: Tx, notes: Sequence[Note]) -> list[LeaseState]:
 
 
 def _note(tx: Tx, item: Note) -> LeaseState:
-    pk = claims.job_number(item.lease.token)
+    pk = job_number(item.lease.token)
     flag = NOTED if item.lines else 0
     noted = (item.progress, item.saved, flag, pk, item.lease.id, item.lease.token)
     state = _lease_state(tx.execute(TIES["note"], noted).fetchone())
@@ -157,7 +158,7 @@ def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRe
         others = list(outcomes)  # a row has changed since the claim: read each of them
     stale = []
     for outcome in others:
-        job = tx.job(claims.job_number(outcome.token))
+        job = tx.job(job_number(outcome.token))
         if job is None or job.state != ACTIVE or job.token != outcome.token or job.id != outcome.id:
             stale.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
         else:

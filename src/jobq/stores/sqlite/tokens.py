@@ -1,0 +1,14 @@
+"""The tokens of leases: the job's number, and the call that claimed it."""
+
+from __future__ import annotations
+
+
+def token_mark(worker: str, call: str) -> str:
+    """The part of a token that all leases of one call share. It follows the job's number."""
+    return f".{worker}/{call}"
+
+
+def job_number(token: str) -> int:
+    """The job's number in a token; -1 if this store has not made the token."""
+    head = token.partition(".")[0]
+    return int(head) if head.isascii() and head.isdigit() else -1
