@@ -342,6 +342,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[JobKey, ...] = ()
     meta: dict[str, str] | None = None
     options: CallOptions = NO_OPTIONS
+    given_id: bool = False  # the caller chose the id
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,6 +78,17 @@ async def test_newest_come_first_within_a_state(q: Desk) -> None:
     ]
 
 
+async def test_waiting_jobs_of_a_key_are_listed_from_the_back(q: Desk) -> None:
+    for n in range(3):
+        for key in "ab":
+            await q.put_one(f"{key}{n}", key=key)
+    for limit in (1, 2, 100):
+        ids = [r.id for r in await read_all(q.store, q.queue, State.WAITING, limit=limit)]
+        assert sorted(ids) == ["a0", "a1", "a2", "b0", "b1", "b2"]
+        for key in "ab":
+            assert [id for id in ids if id[0] == key] == [f"{key}{n}" for n in (2, 1, 0)]
+
+
 async def test_pages_follow_each_other_without_gap_or_repeat(q: Desk) -> None:
     ids = [f"j{n:03}" for n in range(95)]
     await q.put(*ids)

@@ -72,3 +72,14 @@ async def test_options_stay_with_a_job_to_its_end_and_beyond(q: Desk) -> None:
     await q.settle(complete(await q.take()))
     record = await q.get("a")
     assert (record.state, record.options) == (State.COMPLETED, options)
+
+
+async def test_a_record_says_whether_the_caller_chose_its_id(q: Desk) -> None:
+    await q.put_one("mine", given_id=True)
+    await q.put_one("made")
+    assert [r.given_id for r in await q.store.get([q.key("mine"), q.key("made")]) if r] == [
+        True,
+        False,
+    ]
+    await q.settle(complete(await q.take()))
+    assert (await q.get("mine")).given_id

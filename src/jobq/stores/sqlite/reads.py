@@ -79,11 +79,13 @@ class _Section(NamedTuple):
     state: int
     statement: str
     order: Callable[[Job], tuple[Any, ...]]
-    start: tuple[int | str, int]
+    start: tuple[Any, ...]
     keep: int = 0
 
 
 _LAST = (2**62, 2**62)
+_LAST_KEY = (chr(0x10FFFF) * 2, -1, 2**62)
+"""Behind every job of a keyed queue: keys are ordered by their bytes in UTF-8."""
 _ORDER = (ACTIVE, WAITING, DELAYED, BLOCKED, FAILED, COMPLETED, CANCELLED)
 
 
@@ -91,7 +93,7 @@ def _sections(state: int) -> list[_Section]:
     if state == WAITING:
         return [
             _Section(state, "page_waiting", attrgetter("priority", "seq"), (-1, 2**62)),
-            _Section(state, "page_waiting_keyed", attrgetter("key", "pk"), ("", 0)),
+            _Section(state, "page_waiting_keyed", attrgetter("key", "priority", "seq"), _LAST_KEY),
         ]
     return [
         _Section(state, "page_timed", attrgetter("at_ms", "pk"), _LAST, keep)
@@ -100,26 +102,25 @@ def _sections(state: int) -> list[_Section]:
 
 
 def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
-    """Implements `Store.find`. The cursor is [section, a, b]: continue in that section after (a,
-    b).
+    """Implements `Store.find`. The cursor is [section, *values]: continue in that section after the
+    job with these values of its index.
     """
     queue = tx.queue(filter.queue)
     if queue is None:
         return Page(records=())
     states = _ORDER if filter.state is None else (STATE_CODES[filter.state],)
     sections = [section for state in states for section in _sections(state)]
-    first, a, b = (0, *sections[0].start) if cursor is None else _parsed(cursor, len(sections))
+    first, after = (0, sections[0].start) if cursor is None else _parsed(cursor, sections)
     found: list[JobRecord] = []
     looked = 0
     for n, section in enumerate(sections[first:], first):
         if n > first:
-            a, b = section.start
+            after = section.start
         at = {
             "qid": queue.qid,
             "state": section.state,
             "keep": section.keep,
-            "a": a,
-            "b": b,
+            **dict(zip("abc", after, strict=False)),
             "n": _LOOK - looked,
         }
         for row in tx.execute(SQL[section.statement], at):
@@ -132,14 +133,14 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
     return Page(records=tuple(found))
 
 
-def _parsed(cursor: str, sections: int) -> tuple[int, int | str, int]:
+def _parsed(cursor: str, sections: Sequence[_Section]) -> tuple[int, tuple[Any, ...]]:
     try:
-        n, a, b = json.loads(cursor)
-        if not 0 <= n < sections:
-            raise ValueError(n)
+        n, *after = json.loads(cursor)
+        if not 0 <= n < len(sections) or len(after) != len(sections[n].start):
+            raise ValueError(cursor)
     except (ValueError, TypeError):
         raise refusals.no_cursor(cursor) from None
-    return n, a, b
+    return n, tuple(after)
 
 
 def _matches(job: Job, filter: Filter, now: int) -> bool:

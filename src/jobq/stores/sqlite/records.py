@@ -6,7 +6,7 @@ from jobq.core.event_log import STATES
 from jobq.core.queues import LimitsRecord, QueueRecord
 from jobq.core.records import JobRecord, QueueName
 from jobq.stores.sqlite import keys, settings
-from jobq.stores.sqlite.codes import CANCEL
+from jobq.stores.sqlite.codes import CANCEL, GIVEN
 from jobq.stores.sqlite.options import call_options, unpack_failure, unpack_options
 from jobq.stores.sqlite.rows import Job, QueueRow
 from jobq.stores.sqlite.tx import Tx
@@ -43,6 +43,7 @@ def record(job: Job, queue: QueueName) -> JobRecord:
         origin=options.origin,
         meta=options.meta,
         options=call_options(options),
+        given_id=bool(job.flags & GIVEN),
     )
 
 

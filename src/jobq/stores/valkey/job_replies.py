@@ -15,6 +15,7 @@ from jobq.stores.valkey.stored_job import (
     BROKEN,
     DEFAULTS,
     RUN_FLAGS,
+    has_given_id,
     record_fields,
     run_fields,
 )
@@ -182,6 +183,7 @@ def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) 
         options=options.as_call_options(),
         parents=more.parents,
         children=more.children,
+        given_id=has_given_id(rec),
     )
 
 

@@ -13,7 +13,7 @@ from jobq.core.records import ChildPolicy, RetryData, UniqueMode, UniqueSpec
 from jobq.stores.valkey.lua_names import numbers
 
 _FLAGS, _RECORD = numbers("FLAG"), numbers("RECORD")
-_MORE, _LATER = _FLAGS["more"], _FLAGS["later"]
+_MORE, _LATER, _GIVEN_ID = _FLAGS["more"], _FLAGS["later"], _FLAGS["given_id"]
 RUN_FLAGS = numbers("RUN_FLAG")
 """The bits of `RunFields.flags`, by name."""
 # Times have 6 bytes, which struct reads as 2 and 4.
@@ -116,6 +116,11 @@ def record_fields(rec: bytes) -> RecordFields:
     start += nn
     options = _options(rec[start : start + no]) if no else DEFAULTS
     return c1 << 32 | c2, due, life, name, key, options, rec[start + no :]
+
+
+def has_given_id(rec: bytes) -> bool:
+    """Whether the caller chose the id of a record's job."""
+    return len(rec) >= _HEAD_SIZE and _head(rec)[2] & _GIVEN_ID > 0
 
 
 def run_fields(data: bytes) -> RunFields:

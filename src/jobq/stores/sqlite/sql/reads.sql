@@ -7,10 +7,11 @@ SELECT {job} FROM jobs
 WHERE qid = :qid AND state = 2 AND key IS NULL AND (priority, -seq) > (:a, -:b)
 ORDER BY priority, seq DESC LIMIT :n;
 
--- name: page_waiting_keyed: waiting jobs of a keyed queue, by key
+-- name: page_waiting_keyed: waiting jobs of a keyed queue, key by key, each from the back
 SELECT {job} FROM jobs
-WHERE qid = :qid AND state = 2 AND key IS NOT NULL AND key >= :a AND (key, pk) > (:a, :b)
-ORDER BY key, pk LIMIT :n;
+WHERE qid = :qid AND state = 2 AND key IS NOT NULL
+    AND key <= :a AND (key < :a OR (priority, -seq) > (:b, -:c))
+ORDER BY key DESC, priority, seq DESC LIMIT :n;
 
 -- name: page_timed: jobs of another state, from the latest time
 SELECT {job} FROM jobs
