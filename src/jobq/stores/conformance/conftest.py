@@ -13,7 +13,7 @@ import pytest
 from jobq.stores.base import Store
 from jobq.stores.conformance.audit import audit
 from jobq.stores.conformance.kit import Desk, FakeClock, fresh_queue
-from jobq.stores.conformance.places import PLACES, Fresh, Opening, Unavailable
+from jobq.stores.conformance.places import DEFAULT_PLACES, PLACES, Fresh, Opening, Unavailable
 from jobq.stores.conformance.roles import ROLES, Partial, lacking, needed, roles_of
 
 AUDITED = frozenset({"events", "reads", "upkeep"})
@@ -21,7 +21,7 @@ AUDITED = frozenset({"events", "reads", "upkeep"})
 
 
 def chosen(config: pytest.Config) -> list[str]:
-    """The stores named by --store or JQ_TEST_STORES, or else all that are registered."""
+    """The stores named by --store or JQ_TEST_STORES, or else the default ones."""
     named = config.getoption("--store") or [
         n for n in os.environ.get("JQ_TEST_STORES", "").split(",") if n
     ]
@@ -30,7 +30,7 @@ def chosen(config: pytest.Config) -> list[str]:
             raise pytest.UsageError(
                 f"--store {name}: no such store is registered; use {', '.join(sorted(PLACES))}"
             )
-    return named or sorted(PLACES)
+    return named or sorted(DEFAULT_PLACES)
 
 
 def pytest_configure(config: pytest.Config) -> None:

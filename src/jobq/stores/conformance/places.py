@@ -24,17 +24,21 @@ Fresh = Callable[[], Opening]
 Place = Callable[[Path], Iterator[Fresh]]
 
 PLACES: dict[str, Place] = {}
+DEFAULT_PLACES: list[str] = []
+"""The names that a run without `--store` uses."""
 
 
 class Unavailable(Exception):
     """The store cannot run on this machine. The message says what to install."""
 
 
-def place(name: str) -> Callable[[Place], Place]:
-    """Register a kind of store under `name`."""
+def place(name: str, *, default: bool = True) -> Callable[[Place], Place]:
+    """Register a kind of store under `name`. Without `default`, only `--store name` runs it."""
 
     def register(function: Place) -> Place:
         PLACES[name] = function
+        if default:
+            DEFAULT_PLACES.append(name)
         return function
 
     return register
