@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from jobq.stores.relational.rows import NewJob
 from jobq.stores.sqlite import queries
-from jobq.stores.sqlite.rows import NewJob
 from jobq.stores.sqlite.schema import every_statement
 
 ROUNDS = 5

@@ -3,7 +3,7 @@
     cli → server → jobq (the public names) → api → engine, client → stores.base → core
 
 - A store imports no other store; `stores` opens them by name, so a driver is loaded when it is
-  needed.
+  needed. The stores on SQL databases share `stores.relational`, which imports no driver.
 - A driver is imported only in the package it belongs to, so that `import jobq` needs none.
 - core is pure: no I/O, no asyncio, no clock.
 - Nothing imports pipeline, server or cli (cli may import server).
@@ -37,6 +37,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "stores.base": frozenset({"core", "errors"}),
     "stores": frozenset({"stores.base", "core", "errors"}),
     **{store: frozenset({"stores.base", "core", "errors"}) for store in STORES},
+    # The logic that the stores on SQL databases share. It knows none of them.
+    "stores.relational": frozenset({"stores.base", "core", "errors"}),
+    "stores.sqlite": frozenset({"stores.relational", "stores.base", "core", "errors"}),
+    "stores.postgres": frozenset({"stores.relational", "stores.base", "core", "errors"}),
     "stores.remote": frozenset({"rpc", "stores.base", "core", "errors"}),
     "rpc": frozenset({"core", "errors"}),
     # `client` is how calls reach a store; `executors` is where handlers run, and what they see of

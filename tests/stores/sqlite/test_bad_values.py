@@ -30,7 +30,7 @@ from jobq.stores import open_store
 from jobq.stores.sqlite import SqliteStore
 from jobq.stores.sqlite import damage as damages
 from jobq.stores.sqlite.columns import COLUMNS
-from jobq.stores.sqlite.tx import Tx
+from jobq.stores.sqlite.tx import SqliteTx
 
 QUEUE, OTHER = QueueName("t", "q"), QueueName("t", "other")
 VALUES = {
@@ -89,7 +89,7 @@ async def put(store: SqliteStore, **options: Any) -> None:
 async def change(store: SqliteStore, sql: str) -> None:
     """Write behind the store's back. A NOT NULL column refuses NULL and keeps its value."""
 
-    def execute(tx: Tx) -> None:
+    def execute(tx: SqliteTx) -> None:
         with contextlib.suppress(apsw.ConstraintError):
             tx.execute(sql)
         tx.memory.forget_queues()
@@ -311,7 +311,7 @@ async def test_an_error_of_another_kind_is_raised_and_repairs_nothing(
 ) -> None:
     await store.put([spec("a")])
 
-    def wrong(tx: Tx) -> None:
+    def wrong(tx: SqliteTx) -> None:
         raise TypeError("a mistake of the caller")
 
     with pytest.raises(TypeError, match="mistake"):

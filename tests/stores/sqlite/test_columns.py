@@ -6,7 +6,8 @@ import apsw
 import pytest
 
 from jobq.core.event_log import STATES
-from jobq.stores.sqlite import queries, rows, schema
+from jobq.stores.relational import rows
+from jobq.stores.sqlite import queries, schema
 from jobq.stores.sqlite.columns import COLUMNS
 
 

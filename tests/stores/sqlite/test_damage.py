@@ -12,7 +12,7 @@ from jobq.core.queues import Limits, QueueConfig
 from jobq.core.records import Claim, Complete, Filter, JobKey, JobSpec, Lease, QueueName
 from jobq.core.states import State
 from jobq.stores import open_store
-from jobq.stores.sqlite import SqliteStore, upkeep
+from jobq.stores.sqlite import SqliteStore, trimming
 
 QUEUE, OTHER = QueueName("t", "q"), QueueName("t", "other")
 
@@ -148,7 +148,7 @@ async def test_an_unreadable_entry_of_the_log_is_a_gap_and_not_the_end(store: Sq
 async def test_an_unreadable_entry_does_not_stop_the_upkeep_that_drops_it(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, entry: bytes
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOG_EVENTS", 2)
+    monkeypatch.setattr(trimming, "LOG_EVENTS", 2)
     for n in range(5):
         await store.put([spec(f"{n}")])
     await damage(store, "UPDATE events SET entry = ?", entry)

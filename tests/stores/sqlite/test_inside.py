@@ -12,7 +12,7 @@ from jobq.core.commands import Remove, SendSignal
 from jobq.core.queues import Limits, QueueConfig, RetentionData, Window
 from jobq.core.records import Claim, Complete, JobKey, JobSpec, Lease, LeaseRef, Note, QueueName
 from jobq.stores import open_store
-from jobq.stores.sqlite import SqliteStore, upkeep
+from jobq.stores.sqlite import SqliteStore, trimming
 
 QUEUE = QueueName("t", "q")
 WORK: dict[str, Any] = {"queue": QUEUE, "name": "task", "payload": b"[[],{}]"}
@@ -73,7 +73,7 @@ async def test_thousands_of_keys_at_their_rate_do_not_keep_a_free_one_from_start
 async def test_the_log_drops_old_entries_without_a_registered_reader(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOG_EVENTS", 10)
+    monkeypatch.setattr(trimming, "LOG_EVENTS", 10)
     for n in range(30):
         await store.put([JobSpec(id=f"{n}", **WORK)])
     await store.tick()
@@ -88,7 +88,7 @@ async def test_the_log_drops_old_entries_without_a_registered_reader(
 async def test_the_log_keeps_entries_that_a_registered_reader_has_not_read(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOG_EVENTS", 10)
+    monkeypatch.setattr(trimming, "LOG_EVENTS", 10)
     await store.ack_events(QUEUE, "relay", "0")
     for n in range(30):
         await store.put([JobSpec(id=f"{n}", **WORK)])
@@ -105,8 +105,8 @@ async def test_the_log_keeps_entries_that_a_registered_reader_has_not_read(
 async def test_past_the_hard_cap_a_gap_replaces_entries_that_were_dropped_unread(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOG_EVENTS", 5)
-    monkeypatch.setattr(upkeep, "LOG_CAP", 20)
+    monkeypatch.setattr(trimming, "LOG_EVENTS", 5)
+    monkeypatch.setattr(trimming, "LOG_CAP", 20)
     await store.ack_events(QUEUE, "relay", "0")
     for n in range(30):
         await store.put([JobSpec(id=f"{n}", **WORK)])

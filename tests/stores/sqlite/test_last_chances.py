@@ -10,7 +10,7 @@ from jobq.core.commands import Cancel
 from jobq.core.records import QueueName
 from jobq.stores import open_store
 from jobq.stores.conformance.kit import SECOND, Desk, FakeClock, complete, release
-from jobq.stores.sqlite import settings
+from jobq.stores.relational import settings
 
 
 def frail(path: Path) -> int:

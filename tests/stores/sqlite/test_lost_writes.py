@@ -11,7 +11,7 @@ from jobq.core.event_records import EventRecord
 from jobq.core.records import JobSpec, QueueName
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.sqlite import upkeep
+from jobq.stores.sqlite import trimming
 
 WORK = QueueName("default", "work")
 
@@ -58,7 +58,7 @@ async def test_every_reader_sees_the_same_ids(tmp_path: Path) -> None:
 async def test_a_gap_has_the_id_of_the_last_event_it_replaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOG_EVENTS", 3)
+    monkeypatch.setattr(trimming, "LOG_EVENTS", 3)
     url = f"sqlite:///{tmp_path}/jobs.db"
     async with open_store(url) as store:
         await put(store, "a", "b", "c")
@@ -74,7 +74,7 @@ async def test_a_gap_has_the_id_of_the_last_event_it_replaces(
 async def test_reading_up_to_a_position_that_was_dropped_meanwhile_returns_the_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOG_EVENTS", 1)
+    monkeypatch.setattr(trimming, "LOG_EVENTS", 1)
     async with open_store(f"sqlite:///{tmp_path}/jobs.db") as store:
         await put(store, "a", "b")
         end = (await store.read_events(WORK)).position

@@ -11,7 +11,7 @@ import pytest
 from jobq.core.defaults import DAY_MS
 from jobq.core.records import JobSpec, QueueName
 from jobq.stores import open_store
-from jobq.stores.sqlite import SqliteStore, upkeep
+from jobq.stores.sqlite import SqliteStore, trimming
 
 QUEUE = QueueName("t", "q")
 NOW = 10 * DAY_MS
@@ -105,8 +105,8 @@ async def entries(store: SqliteStore) -> int:
 async def test_one_tick_drops_few_events_of_a_log_that_a_bulk_has_filled(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOG_EVENTS", 20)
-    monkeypatch.setattr(upkeep, "TRIM_EVENTS", 50)
+    monkeypatch.setattr(trimming, "LOG_EVENTS", 20)
+    monkeypatch.setattr(trimming, "TRIM_EVENTS", 50)
     await bulk(store, 30)
     left = []
     for _ in range(6):
@@ -118,8 +118,8 @@ async def test_one_tick_drops_few_events_of_a_log_that_a_bulk_has_filled(
 async def test_trimming_keeps_up_with_writers_that_are_faster_than_its_bound(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOG_EVENTS", 20)
-    monkeypatch.setattr(upkeep, "TRIM_EVENTS", 50)
+    monkeypatch.setattr(trimming, "LOG_EVENTS", 20)
+    monkeypatch.setattr(trimming, "TRIM_EVENTS", 50)
     await bulk(store, 60)
     await store.tick()
     left = []

@@ -1,44 +1,15 @@
-"""Lists of columns for the SQL files, which name them in braces: `SELECT {job} FROM jobs`.
-
-They are made from the classes of rows.py, so that a column is listed once.
+"""Lists of columns for SQLite's statements: those of all dialects, and those that inspect damaged
+rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from jobq.stores.sqlite.rows import (
-    COUNTERS,
-    FIGURES,
-    QUEUE,
-    ClaimedJob,
-    Edge,
-    HeadOfQueue,
-    Job,
-    Lock,
-    NewJob,
-    QueueRow,
-    ScheduleRow,
-)
-
-_QUEUE_COLUMNS = (*QUEUE, *COUNTERS, *(f"m_{figure}" for figure in FIGURES))
-_JOB = Job.__struct_fields__[:-1]  # `actor` is not stored
-_CLAIMED = ClaimedJob.__struct_fields__
-
-
-def _list(columns: Sequence[str], table: str = "") -> str:
-    return ", ".join(table + column for column in columns)
-
-
-def _assigned(columns: Sequence[str]) -> str:
-    return ", ".join(f"{column} = ?" for column in columns)
-
-
-def _claiming(table: str = "") -> str:
-    """The columns of ClaimedJob before the claim, which adds one to the attempt."""
-    return _list(_CLAIMED, table).replace(f"{table}attempt", f"{table}attempt + 1")
+from jobq.stores.relational.columns import JOB_COLUMNS, QUEUE_COLUMNS, lists
+from jobq.stores.relational.rows import QUEUE, Job, QueueRow
 
 
 def _inspected(columns: Iterable[str], key: str) -> str:
@@ -77,32 +48,19 @@ def _plain(kind: Any) -> Any:
 
 _JOB_TYPES = get_type_hints(Job, include_extras=True)
 _QUEUE_TYPES = get_type_hints(QueueRow, include_extras=True)
-INSPECTED_JOB = {column: _JOB_TYPES[column] for column in _JOB}
+INSPECTED_JOB = {column: _JOB_TYPES[column] for column in JOB_COLUMNS}
 """The columns of jobs with their types, in the order in which a damaged row is inspected."""
 INSPECTED_QUEUE = {
     **{
         column: _QUEUE_TYPES[field]
         for column, field in zip(QUEUE, QueueRow.__struct_fields__, strict=False)
     },
-    **dict.fromkeys(_QUEUE_COLUMNS[len(QUEUE) :], int),
+    **dict.fromkeys(QUEUE_COLUMNS[len(QUEUE) :], int),
 }
 """The same for queues."""
 
 COLUMNS = {
-    "job": _list(_JOB),
-    "job_assigned": _assigned(_JOB[1:]),
-    "new_job": _list(NewJob._fields),
-    "new_job_values": ", ".join("?" for _ in NewJob._fields),
-    "claimed": _list(_CLAIMED),
-    "claiming": _claiming(),
-    "claiming_j": _claiming("j."),
-    "head": _list(HeadOfQueue.__struct_fields__),
-    "edge": _list(Edge._fields),
-    "lock": _list(Lock._fields),
-    "queue": _list(_QUEUE_COLUMNS),
-    "queue_assigned": _assigned(_QUEUE_COLUMNS[3:]),
-    "schedule": _list(ScheduleRow._fields),
-    "figures": _list(FIGURES),
+    **lists(lambda _: "?"),
     "job_sound": _sound(INSPECTED_JOB),
     "job_texts": _texts(INSPECTED_JOB),
     "job_inspected": _inspected(INSPECTED_JOB, "pk"),

@@ -9,13 +9,13 @@ find.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from jobq.core.commands import Command
 from jobq.core.records import Claim, Filter, JobKey, JobSpec, LeaseRef, Note, Outcome, QueueName
-from jobq.stores.sqlite.codes import (
+from jobq.stores.relational.codes import (
     ACTIVE,
     BLOCKED,
     CANCELLED,
@@ -25,11 +25,13 @@ from jobq.stores.sqlite.codes import (
     FAILED,
     WAITING,
 )
+from jobq.stores.relational.rows import Row
+from jobq.stores.relational.tokens import job_number
 from jobq.stores.sqlite.columns import INSPECTED_QUEUE
 from jobq.stores.sqlite.queries import load
-from jobq.stores.sqlite.rows import Row
-from jobq.stores.sqlite.tokens import job_number
-from jobq.stores.sqlite.tx import Tx, as_json
+
+if TYPE_CHECKING:
+    from jobq.stores.sqlite.tx import SqliteTx
 
 SQL = load("repair.sql")
 WINDOW = 1_000
@@ -66,7 +68,7 @@ def named(args: Iterable[object]) -> Named:
     return found
 
 
-def near(tx: Tx, names: Named) -> Damage:
+def near(tx: SqliteTx, names: Named) -> Damage:
     """The bad rows among those that a call with these names may have read."""
     bad_queues = frozenset(
         row[0]
@@ -84,21 +86,21 @@ def near(tx: Tx, names: Named) -> Damage:
     return Damage(frozenset(_bad_jobs(tx, pks)), bad_queues, keys)
 
 
-def everywhere(tx: Tx, after: int) -> tuple[Damage, int | None]:
+def everywhere(tx: SqliteTx, after: int) -> tuple[Damage, int | None]:
     """The bad rows among the next jobs after a number, and the number to continue after; None: the
     end."""
     pks = [pk for (pk,) in tx.execute(SQL["next_jobs"], (after, STEP))]
     return Damage(frozenset(_bad_jobs(tx, pks))), pks[-1] if len(pks) == STEP else None
 
 
-def misplaced(tx: Tx, qid: int, mode: str | None, limit: int) -> frozenset[int]:
+def misplaced(tx: SqliteTx, qid: int, mode: str | None, limit: int) -> frozenset[int]:
     """Waiting jobs that no claim finds: without a key in a keyed queue, or with one in a plain
     queue."""
     statement = "waiting_without_key" if mode == "keyed" else "waiting_with_key"
     return frozenset(pk for (pk,) in tx.execute(SQL[statement], (qid, limit)))
 
 
-def patrol(tx: Tx, limit: int) -> frozenset[int]:
+def patrol(tx: SqliteTx, limit: int) -> frozenset[int]:
     """Jobs that no index finds, among the next `limit` jobs of the database.
 
     Nobody else meets such a job, because of its state or its times. Each tick continues where the
@@ -117,7 +119,7 @@ def bad_columns(row: Row, columns: dict[str, Any]) -> dict[str, object]:
     return values
 
 
-def queue_values(tx: Tx, row: Row) -> dict[str, object]:
+def queue_values(tx: SqliteTx, row: Row) -> dict[str, object]:
     """The values of an inspected queue.
 
     Numbers behind the last entry of its log are bad as well."""
@@ -153,8 +155,8 @@ def _value(type_name: str, value: object, kind: Any) -> object:
         return BAD
 
 
-def _bad_jobs(tx: Tx, pks: Iterable[int]) -> Iterator[int]:
-    for pk, sound, found, text in tx.execute(SQL["check_jobs"], (as_json(list(pks)),)):
+def _bad_jobs(tx: SqliteTx, pks: Iterable[int]) -> Iterator[int]:
+    for pk, sound, found, text in tx.execute(SQL["check_jobs"], (tx.listed(list(pks)),)):
         if not (sound and found and _is_utf8(text)):
             yield pk
 
@@ -174,14 +176,14 @@ def is_hidden(values: dict[str, object]) -> bool:
     return values["at_ms"] is None or (values["state"] not in ENDED and values["keep"] != 0)
 
 
-def _qids(tx: Tx, queues: set[QueueName]) -> list[int]:
+def _qids(tx: SqliteTx, queues: set[QueueName]) -> list[int]:
     """The numbers of these queues; of all queues if none is named."""
     if not queues:
         return [qid for (qid,) in tx.execute(SQL["qids"])]
     return [qid for name in queues for (qid,) in tx.execute(SQL["qid"], name)]
 
 
-def _window(tx: Tx, qid: int) -> Iterator[int]:
+def _window(tx: SqliteTx, qid: int) -> Iterator[int]:
     """Jobs at both ends of each index of a queue."""
     statements: list[tuple[str, tuple[int, ...]]] = [
         (name, ()) for name in ("head_waiting", "tail_waiting", "first_keyed", "next_keyed")

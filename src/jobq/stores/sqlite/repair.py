@@ -12,11 +12,12 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from jobq.core.defaults import DAY_MS
 from jobq.core.records import QueueName
-from jobq.stores.sqlite import keys
-from jobq.stores.sqlite.codes import (
+from jobq.stores.relational import keys
+from jobq.stores.relational.codes import (
     ACTIVE,
     BLOCKED,
     DELAYED,
@@ -29,10 +30,12 @@ from jobq.stores.sqlite.codes import (
     WANTED,
     WATCHED,
 )
+from jobq.stores.relational.rows import Row
 from jobq.stores.sqlite.columns import INSPECTED_JOB, INSPECTED_QUEUE
 from jobq.stores.sqlite.damage import BAD, SQL, Damage, bad_columns, is_hidden, queue_values
-from jobq.stores.sqlite.rows import Row
-from jobq.stores.sqlite.tx import KEYED, Tx, as_json
+
+if TYPE_CHECKING:
+    from jobq.stores.sqlite.tx import SqliteTx
 
 log = logging.getLogger("jobq")
 
@@ -46,7 +49,7 @@ _KEYS = 500
 """Keys that are settled with one statement."""
 
 
-def repair(tx: Tx, damage: Damage, numbers: Mapping[int, QueueName]) -> None:
+def repair(tx: SqliteTx, damage: Damage, numbers: Mapping[int, QueueName]) -> None:
     """Repair these rows. `numbers` names the queues of jobs whose own column may not."""
     tx.memory.forget_queues()
     recount, rekey = set(), set(damage.keys)
@@ -55,7 +58,7 @@ def repair(tx: Tx, damage: Damage, numbers: Mapping[int, QueueName]) -> None:
             if row[0] in damage.queues:
                 _repair_queue(tx, row[0], queue_values(tx, row))
                 recount.add(row[0])
-    for row in tx.execute(SQL["inspect_jobs"], (as_json(sorted(damage.jobs)),)).fetchall():
+    for row in tx.execute(SQL["inspect_jobs"], (tx.listed(sorted(damage.jobs)),)).fetchall():
         found = _repair_job(tx, row, numbers.get(row[0]))
         if found is not None:
             recount.add(found)
@@ -66,7 +69,7 @@ def repair(tx: Tx, damage: Damage, numbers: Mapping[int, QueueName]) -> None:
         _rebuild_keys(tx, qid)
 
 
-def _repair_job(tx: Tx, row: Row, named: QueueName | None) -> int | None:
+def _repair_job(tx: SqliteTx, row: Row, named: QueueName | None) -> int | None:
     """Repair one job. Returns its queue if the queue's counters may be wrong now."""
     pk, values = row[0], bad_columns(row, INSPECTED_JOB)
     qids = {qid for (qid,) in tx.execute(SQL["qids"])}
@@ -111,7 +114,7 @@ def _repair_job(tx: Tx, row: Row, named: QueueName | None) -> int | None:
     return qid
 
 
-def _defaults(tx: Tx, pk: int, qid: int, *, keyed: bool) -> dict[str, object]:
+def _defaults(tx: SqliteTx, pk: int, qid: int, *, keyed: bool) -> dict[str, object]:
     """A value for each column of a job."""
     return {
         **dict.fromkeys(INSPECTED_JOB),  # NULL
@@ -137,7 +140,7 @@ def _defaults(tx: Tx, pk: int, qid: int, *, keyed: bool) -> dict[str, object]:
     }
 
 
-def _repair_queue(tx: Tx, qid: int, values: dict[str, object]) -> None:
+def _repair_queue(tx: SqliteTx, qid: int, values: dict[str, object]) -> None:
     """Give a queue's bad columns values that serve. Its counters are counted again."""
     pos, logged = tx.execute(SQL["last_entry"], (qid,)).fetchone() or (0, 0)
     new = {
@@ -164,7 +167,7 @@ def _repair_queue(tx: Tx, qid: int, values: dict[str, object]) -> None:
     )
 
 
-def _recount(tx: Tx, qid: int) -> None:
+def _recount(tx: SqliteTx, qid: int) -> None:
     """Count the jobs of a queue by state."""
     queue = tx.queue_by_qid(qid)
     counts = [0] * len(queue.counts)
@@ -174,7 +177,7 @@ def _recount(tx: Tx, qid: int) -> None:
     queue.counts, queue.dirty = counts, True
 
 
-def _rebuild_keys(tx: Tx, qid: int) -> None:
+def _rebuild_keys(tx: SqliteTx, qid: int) -> None:
     """Make the rows of a queue's keys from its jobs. Holds and rates that can be read stay."""
     if tx.queue_by_qid(qid).mode != "keyed":
         return
@@ -185,13 +188,15 @@ def _rebuild_keys(tx: Tx, qid: int) -> None:
     names = list({**counted, **held})
     turn = tx.take_places(qid, len(names))
     rows = [(qid, key, *counted.get(key, (0, 0)), turn + n, 0) for n, key in enumerate(names)]
-    tx.change_many(KEYED["add_key"], rows)
-    tx.change_many(KEYED["set_key_rate"], [(*state, qid, key) for key, state in held.items()])
+    tx.change_many(tx.sql.keyed["add_key"], rows)
+    tx.change_many(
+        tx.sql.keyed["set_key_rate"], [(*state, qid, key) for key, state in held.items()]
+    )
     for n in range(0, len(names), _KEYS):
         keys.settle(tx, qid, names[n : n + _KEYS])
 
 
-def _held_keys(tx: Tx, qid: int) -> dict[str, tuple[bytes | None, int, int]]:
+def _held_keys(tx: SqliteTx, qid: int) -> dict[str, tuple[bytes | None, int, int]]:
     """The keys that have a hold or a rate in use, with what `set_key_rate` writes."""
     held = {}
     for key, *state in tx.execute(SQL["held_keys"], (qid, tx.now)).fetchall():

@@ -50,9 +50,8 @@ from jobq.core.states import State
 from jobq.core.workers import Beat, WorkerRecord, WorkerRequest
 from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Clock
-from jobq.stores.sqlite import (
+from jobq.stores.relational import (
     alter,
-    database,
     flows,
     holds,
     presence,
@@ -63,11 +62,12 @@ from jobq.stores.sqlite import (
     signals,
     upkeep,
 )
-from jobq.stores.sqlite import put as puts
+from jobq.stores.relational import put as puts
+from jobq.stores.relational.expectations import Expectations
+from jobq.stores.relational.new_jobs import Watch
+from jobq.stores.sqlite import database
 from jobq.stores.sqlite.calls import Calls
-from jobq.stores.sqlite.expectations import Expectations
-from jobq.stores.sqlite.mailbox import Mailbox
-from jobq.stores.sqlite.new_jobs import Watch
+from jobq.stores.sqlite.mailbox import LocalMailbox
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class SqliteStore:
         self.url = url
         self._name, self._path, self._full, self._clock = name, path, full, clock
         self._calls: Calls | None = None
-        self._mailbox: Mailbox | None = None
+        self._mailbox: LocalMailbox | None = None
         self._asleep: set[str] = set()
         self._expected = Expectations()
 
@@ -108,7 +108,7 @@ class SqliteStore:
         if self._mailbox is not None:
             mailbox, self._mailbox = self._mailbox, None
             with contextlib.suppress(Exception):  # a sweep deletes the registrations later
-                await self._write(signals.leave, mailbox.port)
+                await self._write(signals.leave, mailbox.address)
             self._calls.database.post.mailboxes.pop(mailbox.port, None)
             mailbox.close()
         self._calls = None
@@ -162,7 +162,7 @@ class SqliteStore:
             else self._write
         )
         settled, asleep = await write(
-            settle.exchange, outcomes, worker, call, then, box.port, was_asleep
+            settle.exchange, outcomes, worker, call, then, box.address, was_asleep
         )
         if asleep:
             self._asleep.add(worker)
@@ -195,13 +195,13 @@ class SqliteStore:
     async def _listening(self, topics: list[Topic]) -> AsyncIterator[AsyncIterator[Signal]]:
         box = self._box()
         async with box.subscribed(topics) as heard:
-            await self._write_small(signals.listen, topics, box.port)
+            await self._write_small(signals.listen, topics, box.address)
             try:
                 yield heard
             finally:
                 if self._calls is not None:
                     with contextlib.suppress(Exception):  # a sweep deletes it later
-                        await self._write_small(signals.unlisten, topics, box.port)
+                        await self._write_small(signals.unlisten, topics, box.address)
 
     # ── pipelined ─────────────────────────────────────────────────────────────────────────────────
 
@@ -392,9 +392,9 @@ class SqliteStore:
         """Run a read of at most SMALL jobs, at once."""
         return self._opened().read_small(work, *args)
 
-    def _box(self) -> Mailbox:
+    def _box(self) -> LocalMailbox:
         if self._mailbox is None:
             opened = self._opened().database
-            self._mailbox = Mailbox(across_processes=self._path is not None)
+            self._mailbox = LocalMailbox(across_processes=self._path is not None)
             opened.post.mailboxes[self._mailbox.port] = self._mailbox
         return self._mailbox

@@ -22,13 +22,13 @@ import apsw
 
 from jobq.errors import StoreUnavailable
 from jobq.stores.base import Clock
+from jobq.stores.relational.finish import finish
 from jobq.stores.sqlite import schema
 from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.clock import StoreClock
-from jobq.stores.sqlite.finish import finish
 from jobq.stores.sqlite.mailbox import Post
-from jobq.stores.sqlite.memory import Memory
-from jobq.stores.sqlite.tx import Tx
+from jobq.stores.sqlite.memory import SqliteMemory
+from jobq.stores.sqlite.tx import SqliteTx
 
 GROUP = 64
 """Requests that one transaction runs at the most. All of them wait for its end."""
@@ -96,7 +96,7 @@ class TransactionThread:
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()  # None: stop
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
-        self._memory = Memory(shared.incarnation)
+        self._memory = SqliteMemory(shared.incarnation)
         self._busy_s = 0.0  # spent in the event loop since its other tasks had a turn
         self._version = -1  # the data version after this connection's last transaction
 
@@ -207,7 +207,7 @@ class TransactionThread:
         for request in group:
             clock_ms = time.time_ns() // 1_000_000 if request.clock is None else request.clock()
             now = clock.read(clock_ms)
-            tx = Tx(connection, now, self._memory, now - clock_ms)
+            tx = SqliteTx(connection, now, self._memory, now - clock_ms)
             if not alone:
                 execute("SAVEPOINT request")
             try:

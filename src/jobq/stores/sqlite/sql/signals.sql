@@ -9,26 +9,26 @@ SET port = excluded.port, pid = excluded.pid, slots = excluded.slots, since_ms =
 DELETE FROM sleepers WHERE worker = ?;
 
 -- name: sleepers: sleepers of a queue; the last to look come first, because they are probably alive
-SELECT worker, port, pid, slots FROM sleepers WHERE qid = ? ORDER BY since_ms DESC LIMIT ?;
+SELECT worker, slots, port, pid FROM sleepers WHERE qid = ? ORDER BY since_ms DESC LIMIT ?;
 
 -- name: listen: register a mailbox for a topic
 INSERT INTO listeners (topic, port, pid, until_ms) VALUES (?, ?, ?, ?)
 ON CONFLICT (topic, port) DO UPDATE SET pid = excluded.pid, until_ms = excluded.until_ms;
 
 -- name: unlisten: remove a mailbox from a topic
-DELETE FROM listeners WHERE topic = ? AND port = ?;
+DELETE FROM listeners WHERE topic = ? AND port = ? AND pid = ?;
 
 -- name: listeners: the mailboxes of a topic
-SELECT port FROM listeners WHERE topic = ?;
+SELECT port, pid FROM listeners WHERE topic = ?;
 
 -- name: heard: delete the listeners of a topic that occurs only once
 DELETE FROM listeners WHERE topic = ?;
 
 -- name: drop_mailbox: delete the listeners of a mailbox
-DELETE FROM listeners WHERE port = ?;
+DELETE FROM listeners WHERE port = ? AND pid = ?;
 
 -- name: drop_sleepers_of_mailbox: delete the sleepers of a mailbox
-DELETE FROM sleepers WHERE port = ?;
+DELETE FROM sleepers WHERE port = ? AND pid = ?;
 
 -- name: watch_job: mark a job whose end has a listener
 UPDATE jobs SET flags = flags | 4 WHERE qid = ? AND id = ? AND state < 4;

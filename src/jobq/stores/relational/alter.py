@@ -1,0 +1,224 @@
+"""Carries out operators' commands on single jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from jobq.core import event_log
+from jobq.core.commands import (
+    Altered,
+    AnyCommand,
+    Cancel,
+    Promote,
+    Remove,
+    Reprioritise,
+    Rerun,
+    Reschedule,
+    SendSignal,
+    Update,
+    applies,
+)
+from jobq.core.outcomes import due_ms
+from jobq.core.records import JobKey, QueueName
+from jobq.core.states import Kind, QueueKind
+from jobq.core.waits import noted_child
+from jobq.stores.relational import ending, locks, signals, unknown, waiting
+from jobq.stores.relational.codes import (
+    ACTIVE,
+    BLOCKED,
+    CANCEL,
+    CANCELLED,
+    DELAYED,
+    ENDED,
+    LOCKING,
+    NOTED,
+    WAITING,
+)
+from jobq.stores.relational.options import pack_options, unpack_options
+from jobq.stores.relational.rows import Edge, Job, QueueRow
+from jobq.stores.relational.tx import Tx
+
+
+def alter(tx: Tx, commands: Sequence[AnyCommand]) -> list[Altered]:
+    """Implements `Store.alter`."""
+    purged: Counter[tuple[QueueName, str | None]] = Counter()
+    results = [_carry_out(tx, command, purged) for command in commands]
+    for (name, actor), n in purged.items():
+        tx.record_operation(
+            tx.ensure_queue(name), QueueKind.PURGED, reason=event_log.jobs_reason(n), actor=actor
+        )
+    return results
+
+
+def cancel(tx: Tx, queue: QueueRow, job: Job, *, reason: str, cascade: bool) -> bool:
+    """Cancel a job that is not active, or ask the worker that runs it to stop. `job.actor` asked
+    for it.
+    """
+    if job.state in ENDED:
+        return False
+    if cascade:
+        _cancel_below(tx, job, reason)
+    if job.state != ACTIVE:
+        ending.end(tx, queue, job, CANCELLED, reason=reason)
+        return True
+    if not job.flags & CANCEL:
+        job.flags |= CANCEL
+        job.reason = reason
+        if job.actor is not None:  # for the event that ends the job
+            job.options = pack_options(
+                msgspec.structs.replace(unpack_options(job.options), actor=job.actor)
+            )
+        tx.save(job)
+        signals.ask_to_cancel(tx, job.worker, queue.qname, job.id)
+    return True
+
+
+def _carry_out(
+    tx: Tx, command: AnyCommand, purged: Counter[tuple[QueueName, str | None]]
+) -> Altered:
+    found = _find(tx, command.job)
+    if found is None:
+        return "missing"
+    queue, job = found
+    if not applies(command, event_log.STATES[job.state], job.starts):
+        return "late"
+    job.actor = command.actor
+    how = _applied(tx, queue, job, command)
+    if how == "purged":
+        purged[command.job.queue, command.actor] += 1
+    return "done" if how else "late"
+
+
+def _applied(tx: Tx, queue: QueueRow, job: Job, command: AnyCommand) -> bool | Literal["purged"]:
+    match command:
+        case Cancel(cascade=cascade, reason=reason):
+            return cancel(tx, queue, job, reason=reason, cascade=cascade)
+        case Rerun():
+            return _rerun(tx, queue, job)
+        case Promote():
+            return _promote(tx, job)
+        case Reprioritise(priority=priority):
+            return _reprioritise(tx, job, priority)
+        case Reschedule():
+            return _reschedule(tx, job, command)
+        case Update(payload=payload, codec=codec):
+            return _update(tx, job, payload, codec)
+        case Remove():
+            return _remove(tx, queue, job)
+        case SendSignal(name=name, value=value):
+            return _signal(tx, job, name, value)
+
+
+def _find(tx: Tx, key: JobKey) -> tuple[QueueRow, Job] | None:
+    """The job and its queue; None if its record is past retention, deleted or not."""
+    queue = tx.queue(key.queue)
+    job = None if queue is None else tx.find(queue.qid, key.id)
+    if queue is None or job is None or (job.state in ENDED and (job.at_ms or 0) <= tx.now):
+        return None
+    return queue, job
+
+
+def _cancel_below(tx: Tx, job: Job, reason: str) -> None:
+    """Cancel the jobs that a job waits for, and those that they wait for.
+
+    The nearest come first, so that none fails because of its child before it is cancelled.
+    """
+    todo, seen = [job], {(job.qid, job.id)}
+    while todo:
+        for qid, id in _below(tx, todo.pop()):
+            child = tx.find(qid, id) if (qid, id) not in seen else None
+            seen.add((qid, id))
+            if child is not None:
+                child.actor = job.actor
+                todo.append(child)
+                cancel(tx, tx.queue_by_qid(qid), child, reason=reason, cascade=False)
+
+
+def _below(tx: Tx, job: Job) -> list[tuple[int, str]]:
+    """The jobs that a job waits for, and those that it has added as its children."""
+    edges = [Edge(*row) for row in tx.execute(tx.sql.ties["edges_of"], (job.pk,)).fetchall()]
+    found = [(edge.child_qid, edge.child) for edge in edges]
+    if job.flags & NOTED:
+        tenant = tx.queue_by_qid(job.qid).tenant
+        for name, value in tx.execute(tx.sql.ties["signals_of"], (job.pk,)).fetchall():
+            child = noted_child(tenant, name, value)
+            queue = None if child is None else tx.queue(child.queue)
+            if child is not None and queue is not None:
+                found.append((queue.qid, child.id))
+    return found
+
+
+def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
+    if locks.held_against(tx, queue.qid, job):
+        return False
+    job.life += 1
+    job.failures = job.stalls = job.keep = 0
+    job.started_ms = job.finished_ms = job.worker = job.token = job.reason = None
+    job.failure = job.result = job.progress = job.saved = None
+    job.flags &= ~CANCEL
+    options = unpack_options(job.options)
+    if options.actor is not None or options.put_off is not None:
+        job.options = pack_options(msgspec.structs.replace(options, actor=None, put_off=None))
+    if job.flags & NOTED:
+        tx.execute(tx.sql.ties["delete_signals"], (job.pk,))
+    waiting.wait(tx, job, Kind.RERUN, "first" if unpack_options(job.options).lifo else "back")
+    if job.flags & LOCKING:
+        locks.take(tx, job)
+    return True
+
+
+def _promote(tx: Tx, job: Job) -> bool:
+    job.due_ms = tx.now
+    waiting.when_due(tx, job, Kind.PROMOTED, reason="promoted")
+    return True
+
+
+def _reprioritise(tx: Tx, job: Job, priority: int) -> bool:
+    job.priority = priority
+    if job.state == WAITING:
+        job.seq = tx.take_places(job.qid)
+    tx.save(job)
+    tx.record(job, Kind.CHANGED, job.state, reason="reprioritised")
+    return True
+
+
+def _reschedule(tx: Tx, job: Job, command: Reschedule) -> bool:
+    due = due_ms(now_ms=tx.now, delay_ms=command.delay_ms, at_ms=command.at_ms, ahead_ms=tx.ahead)
+    unknown.due_again(job)
+    if due > tx.now:
+        waiting.later(tx, job, Kind.CHANGED, due, reason="rescheduled")
+    elif job.state == DELAYED:
+        job.due_ms = tx.now
+        waiting.when_due(tx, job, Kind.PROMOTED, reason="rescheduled")
+    return True
+
+
+def _update(tx: Tx, job: Job, payload: bytes, codec: str) -> bool:
+    job.payload, job.codec = payload, codec
+    tx.save(job)
+    tx.record(job, Kind.CHANGED, job.state, reason="updated")
+    return True
+
+
+def _remove(tx: Tx, queue: QueueRow, job: Job) -> bool | Literal["purged"]:
+    if job.state in ENDED:
+        if job.flags & LOCKING:
+            tx.execute(
+                tx.sql.ties["drop_lock"], (job.qid, unpack_options(job.options).lock, job.pk)
+            )
+        ending.forget(tx, job)
+        return "purged"
+    return cancel(tx, queue, job, reason="removed", cascade=False)
+
+
+def _signal(tx: Tx, job: Job, name: str, value: bytes) -> bool:
+    tx.execute(tx.sql.ties["add_signal"], (job.pk, name, value))
+    job.flags |= NOTED
+    tx.save(job)
+    if job.state == BLOCKED and unpack_options(job.options).signal == name:
+        waiting.unblock(tx, job)
+    return True

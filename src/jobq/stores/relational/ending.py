@@ -1,0 +1,96 @@
+"""Ends a job, with its lock and its schedule, and deletes records."""
+
+from __future__ import annotations
+
+from jobq.core.event_log import STATES
+from jobq.core.records import Failure
+from jobq.core.retention import kept_ms
+from jobq.core.states import Kind
+from jobq.stores.relational import locks
+from jobq.stores.relational.codes import (
+    CANCELLED,
+    COMPLETED,
+    ERRED,
+    FAILED,
+    FOREVER,
+    GIVEN,
+    LOCKING,
+    NOTED,
+    SCHEDULED,
+    TTL,
+    WANTED,
+    WATCHED,
+)
+from jobq.stores.relational.options import unpack_options
+from jobq.stores.relational.rearm import rearm
+from jobq.stores.relational.rows import Job, QueueRow
+from jobq.stores.relational.settings import StoredSettings
+from jobq.stores.relational.tx import Tx
+
+
+def keep_until(
+    settings: StoredSettings,
+    state: int,
+    now: int,
+    *,
+    result_ttl_ms: int | None = None,
+    watched: bool = False,
+) -> int:
+    """The time until which the record of a job that ends now is kept."""
+    ms = kept_ms(settings.retention, STATES[state], result_ttl_ms=result_ttl_ms, watched=watched)
+    return FOREVER if ms is None else now + ms
+
+
+def end(
+    tx: Tx,
+    queue: QueueRow,
+    job: Job,
+    state: int,
+    *,
+    failure: Failure | None = None,
+    reason: str | None = None,
+) -> None:
+    """End a job: record it, free its lock, and collect the jobs and listeners that wait for it.
+
+    Runs once per life of a job.
+    """
+    kind = {COMPLETED: Kind.COMPLETED, FAILED: Kind.FAILED, CANCELLED: Kind.CANCELLED}[state]
+    options = unpack_options(job.options)
+    job.finished_ms = tx.now
+    job.reason = reason if state == CANCELLED else None
+    if state == CANCELLED and job.actor is None:
+        job.actor = options.actor  # who asked to cancel it while it was active
+    job.keep = 1 if job.flags & (GIVEN | TTL) else 0
+    watched = bool(job.flags & WATCHED)
+    job.at_ms = keep_until(
+        queue.settings, state, tx.now, result_ttl_ms=options.result_ttl_ms, watched=watched
+    )
+    tx.move(job, kind, state, reason=reason, failure=failure)
+    if state == FAILED and queue.settings.dead_letters is not None:
+        tx.failed.append((queue, job, tx.last_number(job.qid)))
+    if watched:
+        tx.ended.append((job.qid, job.id))
+    if job.flags & LOCKING:
+        locks.release(tx, queue, job)
+    if job.flags & WANTED:
+        # flows.deliver tells its parents later. From here, a chain of flows would recurse.
+        tx.wanted.append(job)
+    if job.flags & SCHEDULED and options.schedule is not None:
+        rearm(tx, job.qid, options.schedule)
+
+
+def forget(tx: Tx, job: Job) -> None:
+    """Delete the record of an ended job with everything that belongs to it."""
+    if job.flags & NOTED:
+        for part in ("delete_lines", "delete_signals", "delete_edges"):
+            tx.execute(tx.sql.ties[part], (job.pk,))
+    if job.flags & ERRED:
+        tx.execute(tx.sql.ties["delete_errors"], (job.pk,))
+    tx.execute(tx.sql.ties["delete_job"], (job.pk,))
+    tx.removed(job.qid, job.state)
+
+
+def forget_plain(tx: Tx, qid: int, state: int, pks: list[int]) -> None:
+    """The same for records to which nothing belongs."""
+    tx.execute(tx.sql.ties["delete_jobs"], (tx.listed(pks),))
+    tx.removed(qid, state, len(pks))

@@ -1,0 +1,230 @@
+"""Jobs that wait for other jobs. A child's end is copied to its parents; each parent's policy
+applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from jobq.core import refusals, verdicts
+from jobq.core.defaults import FLOW_MS
+from jobq.core.event_log import STATES
+from jobq.core.records import ChildPolicy, Edge, Input, JobKey, JobSpec, QueueName
+from jobq.core.verdicts import ChildEnd
+from jobq.stores.relational import bounds, ending, rows, waiting
+from jobq.stores.relational.codes import BLOCKED, COMPLETED, ENDED, FAILED, NOTED, WANTED
+from jobq.stores.relational.options import pack_failure, unpack_failure, unpack_options
+from jobq.stores.relational.rows import Job
+from jobq.stores.relational.tx import Tx
+
+_BATCH = 500
+"""Parents of one child that are read at a time."""
+
+
+def tie(
+    tx: Tx, parent: Job, edges: tuple[Edge, ...], aliases: Mapping[JobKey, str] | None = None
+) -> Job | None:
+    """Make a blocked job wait for others. Jobs that have ended already count at once.
+
+    `aliases` names the jobs that hold the unique locks of members; the parent gets their results
+    under the id it asked for. Returns the first child whose end fails the parent by its policy, if
+    there is one.
+    """
+    there = set(tx.execute(tx.sql.ties["edge_names"], (parent.pk,)))
+    ordinal = len(there)
+    policy = unpack_options(parent.options).policy
+    tenant = tx.queue_by_qid(parent.qid).tenant
+    fatal: Job | None = None
+    for edge in edges:
+        queue = (
+            tx.queue(edge.job.queue) if edge.job.queue.tenant == tenant else None
+        )  # a flow lives in one tenant
+        id = edge.job.id if aliases is None else aliases.get(edge.job, edge.job.id)
+        child = None if queue is None else tx.find(queue.qid, id)
+        if child is None and queue is not None and id != edge.job.id:
+            # A throttle whose job's record is gone has refused the member. It counts as completed,
+            # as in the result of `put`.
+            if (queue.qid, edge.job.id) not in there:
+                there.add((queue.qid, edge.job.id))
+                ended = rows.Edge(
+                    ordinal, queue.qid, id, edge.data, 1, None, "json", None, asked=edge.job.id
+                )
+                tx.execute(tx.sql.ties["add_edge"], (parent.pk, *ended))
+                ordinal += 1
+            continue
+        if child is None:
+            raise refusals.unknown_child(parent.id, edge.job)
+        if (child.qid, edge.job.id) in there:
+            continue
+        there.add((child.qid, edge.job.id))
+        done, result, failure = _end_of(child, policy) if child.state in ENDED else (0, None, None)
+        if done and verdicts.fails_parent(policy, STATES[child.state]):
+            fatal = fatal or child
+        row = rows.Edge(
+            ordinal=ordinal,
+            child_qid=child.qid,
+            child=child.id,
+            data=edge.data,
+            done=done,
+            result=result if edge.data else None,
+            codec=child.codec,
+            failure=failure,
+            asked=None if id == edge.job.id else edge.job.id,
+        )
+        tx.execute(tx.sql.ties["add_edge"], (parent.pk, *row))
+        ordinal += 1
+        if not done and not child.flags & WANTED:
+            child.flags |= WANTED
+            tx.save(child)
+    parent.flags |= NOTED
+    return fatal
+
+
+def waits(tx: Tx, parent: Job) -> bool:
+    """Whether a job that the parent waits for has not ended."""
+    return tx.execute(tx.sql.ties["any_open"], (parent.pk,)).fetchone() is not None
+
+
+def deliver(tx: Tx) -> None:
+    """Give the ends of jobs to their parents, which are released or fail. More jobs may end."""
+    while tx.wanted:
+        child = tx.wanted.pop()
+        more = True
+        while more:
+            edges = tx.execute(
+                tx.sql.ties["waiting_parents"], (child.qid, child.id, _BATCH)
+            ).fetchall()
+            for parent, ordinal, data in edges:
+                _hand_over(tx, parent, ordinal, bool(data), child)
+            more = len(edges) == _BATCH
+
+
+def fail_parent(tx: Tx, parent: Job, child: Job) -> None:
+    """Fail a parent because of a child, by policy `fail`."""
+    failure = verdicts.parent_failure(_ended(child), attempt=parent.attempt, now_ms=tx.now)
+    ending.end(tx, tx.queue_by_qid(parent.qid), parent, FAILED, failure=failure)
+
+
+def _ended(child: Job) -> ChildEnd:
+    failure = unpack_failure(child.failure)
+    return ChildEnd(
+        child.id, child.name, STATES[child.state], failure, child.attempt, child.finished_ms or 0
+    )
+
+
+def inputs(tx: Tx, pk: int) -> tuple[Input, ...]:
+    """How the jobs that this one waited for have ended, in the order of the edges."""
+    found = []
+    for row in tx.execute(tx.sql.ties["edges_of"], (pk,)).fetchall():
+        edge = rows.Edge(*row)
+        if edge.done:
+            found.append(
+                Input(
+                    job=JobKey(tx.queue_by_qid(edge.child_qid).qname, edge.asked or edge.child),
+                    result=edge.result if edge.data else None,
+                    codec=edge.codec or "json",
+                    failure=unpack_failure(edge.failure),
+                )
+            )
+    return tuple(found)
+
+
+def stage(tx: Tx, tenant: str, flow: str, specs: list[JobSpec]) -> bool:
+    """Store members of a flow, not visible yet. Returns False if the flow is complete."""
+    tx.execute(tx.sql.ties["begin_flow"], (tenant, flow, tx.now))
+    if tx.execute(tx.sql.ties["flow"], (tenant, flow)).fetchone()[1]:
+        return False
+    new = [
+        spec
+        for spec in specs
+        if not tx.execute(
+            tx.sql.ties["is_staged"], (tenant, flow, spec.queue.queue, spec.id)
+        ).fetchone()
+    ]
+    for spec, place in zip(new, bounds.reserve(tx, new), strict=True):
+        tx.execute(
+            tx.sql.ties["stage"],
+            (tenant, flow, msgspec.msgpack.encode(spec), spec.queue.queue, spec.id, int(place)),
+        )
+    return True
+
+
+def unstage(tx: Tx, tenant: str, flow: str) -> list[JobSpec]:
+    """All members of a flow, to be put now. The flow is complete."""
+    specs = [
+        msgspec.msgpack.decode(data, type=JobSpec)
+        for (data,) in tx.execute(tx.sql.ties["staged"], (tenant, flow))
+    ]
+    bounds.give_back(tx, tenant, flow)
+    tx.execute(tx.sql.ties["unstage"], (tenant, flow))
+    tx.execute(tx.sql.ties["end_flow"], (tenant, flow))
+    return specs
+
+
+def discard(tx: Tx, tenant: str, flow: str) -> None:
+    """Delete the members of a flow and free their places: a call of the flow was refused."""
+    if tx.change(tx.sql.ties["drop_unfinished"], (tenant, flow)):
+        bounds.give_back(tx, tenant, flow)
+        tx.execute(tx.sql.ties["unstage"], (tenant, flow))
+
+
+def sweep(tx: Tx, limit: int) -> int:
+    """Delete flows that were never completed, and old complete ones."""
+    old = tx.execute(tx.sql.ties["old_flows"], (tx.now - FLOW_MS, limit)).fetchall()
+    for tenant, flow in old:
+        bounds.give_back(tx, tenant, flow)
+        tx.execute(tx.sql.ties["unstage"], (tenant, flow))
+        tx.execute(tx.sql.ties["drop_flow"], (tenant, flow))
+    return len(old)
+
+
+def family(tx: Tx, job: Job) -> tuple[tuple[JobKey, ...], tuple[JobKey, ...]]:
+    """The parents and children of a job."""
+    parents: tuple[JobKey, ...] = ()
+    children: tuple[JobKey, ...] = ()
+    if job.flags & WANTED:
+        parents = _keys(tx.execute(tx.sql.ties["parents_of"], (job.qid, job.id)).fetchall())
+    if job.flags & NOTED:
+        children = _keys(tx.execute(tx.sql.ties["children_of"], (job.pk,)).fetchall())
+    return parents, children
+
+
+def _keys(found: list[tuple[str, str, str]]) -> tuple[JobKey, ...]:
+    return tuple(JobKey(QueueName(tenant, queue), id) for tenant, queue, id in found)
+
+
+def _end_of(child: Job, policy: ChildPolicy) -> tuple[int, bytes | None, bytes | None]:
+    if child.state == COMPLETED:
+        return 1, child.result, None
+    failure = verdicts.failure_for_parent(policy, _ended(child))
+    return 1, None, None if failure is None else pack_failure(failure)
+
+
+def _hand_over(tx: Tx, pk: int, ordinal: int, data: bool, child: Job) -> None:
+    """Give a child's end to a parent.
+
+    The parent's row is read only if that releases or fails it: a parent may have 10,000 children.
+    """
+    state, follows, packed = tx.execute(tx.sql.ties["parent"], (pk,)).fetchone() or (None, 0, None)
+    options = unpack_options(packed)
+    _, result, failure = _end_of(child, options.policy)
+    tx.execute(
+        tx.sql.ties["end_edge"], (result if data else None, child.codec, failure, pk, ordinal)
+    )
+    if state != BLOCKED:
+        return
+    fatal = verdicts.fails_parent(options.policy, STATES[child.state])
+    if not fatal and (
+        follows
+        or options.signal is not None
+        or tx.execute(tx.sql.ties["any_open"], (pk,)).fetchone()
+    ):
+        return
+    parent = tx.job(pk)
+    assert parent is not None
+    if fatal:
+        fail_parent(tx, parent, child)
+    else:
+        waiting.unblock(tx, parent)

@@ -1,0 +1,155 @@
+"""Unique locks. A job holds its lock until it ends or the lock's time is over; `keep_last` passes
+it on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from jobq.core.event_log import STATES
+from jobq.core.locks import Standing, on_held_lock, passes_on, releases, standing
+from jobq.core.outcomes import due_ms
+from jobq.core.records import JobSpec, UniqueSpec
+from jobq.core.states import Kind
+from jobq.stores.relational import unknown, waiting
+from jobq.stores.relational.codes import BLOCKED, ENDED, TTL, WAITING
+from jobq.stores.relational.options import options_of, pack_options, unpack_options
+from jobq.stores.relational.rows import Job, Lock, QueueRow
+from jobq.stores.relational.tx import Tx
+
+_NEXT = "\0next"
+
+
+class Held(NamedTuple):
+    """The holder of a lock: its id, and its job unless the record is gone."""
+
+    id: str
+    job: Job | None
+
+    @property
+    def standing(self) -> Standing:
+        """How far the holder is, for the rules of core.locks."""
+        return (
+            standing(None, 0)
+            if self.job is None
+            else standing(STATES[self.job.state], self.job.starts)
+        )
+
+
+def holder(tx: Tx, qid: int, lock: str) -> Held | None:
+    """The holder of a lock; None: the lock is free. A job that has ended can still hold one
+    (throttle).
+    """
+    row = tx.execute(tx.sql.ties["lock"], (qid, lock)).fetchone()
+    if row is None:
+        return None
+    lock_row = Lock(*row)
+    if lock_row.until_ms is not None and lock_row.until_ms <= tx.now:
+        return None
+    job = tx.job(lock_row.pk)
+    if job is not None and (
+        job.id != lock_row.id
+        or job.qid != qid
+        or (job.state in ENDED and (job.at_ms or 0) <= tx.now)
+    ):
+        job = None  # SQLite reuses the numbers of deleted rows
+    return Held(lock_row.id, job)
+
+
+def held_against(tx: Tx, qid: int, job: Job) -> bool:
+    """Whether another job holds the lock that this job needs."""
+    lock = unpack_options(job.options).lock
+    if lock is None:
+        return False
+    found = holder(tx, qid, lock)
+    return found is not None and found.id != job.id
+
+
+def is_free_for(tx: Tx, qid: int, unique: UniqueSpec) -> bool:
+    """Whether a new job with this lock would be accepted, and not as a follow-up."""
+    found = holder(tx, qid, unique.lock)
+    return found is None or on_held_lock(unique.mode, found.standing) == "accept"
+
+
+def take(tx: Tx, job: Job) -> None:
+    """Give the job its lock."""
+    options = unpack_options(job.options)
+    if options.lock is not None:
+        until = None if options.lock_ttl_ms is None else tx.now + options.lock_ttl_ms
+        tx.execute(tx.sql.ties["take_lock"], (job.qid, options.lock, *Lock(job.pk, until, job.id)))
+
+
+def follow(tx: Tx, job: Job) -> None:
+    """Make the job the follow-up of the running `keep_last` job: it starts after that one."""
+    lock = unpack_options(job.options).lock
+    assert lock is not None
+    tx.execute(tx.sql.ties["take_lock"], (job.qid, lock + _NEXT, *Lock(job.pk, None, job.id)))
+
+
+def follow_up(tx: Tx, qid: int, lock: str) -> Job | None:
+    """The follow-up of a running `keep_last` job."""
+    found = holder(tx, qid, lock + _NEXT)
+    return None if found is None else found.job
+
+
+def release(tx: Tx, queue: QueueRow, job: Job) -> None:
+    """Free the lock of a job that has ended. A throttle keeps its lock, unless the job was
+    cancelled.
+    """
+    options = unpack_options(job.options)
+    if options.lock is None:
+        return
+    tx.execute(tx.sql.ties["drop_lock"], (job.qid, options.lock + _NEXT, job.pk))
+    if releases(options.lock_mode or "simple", STATES[job.state]):
+        tx.execute(tx.sql.ties["drop_lock"], (job.qid, options.lock, job.pk))
+    _pass_on(tx, job.qid, options.lock)
+
+
+def _pass_on(tx: Tx, qid: int, lock: str) -> None:
+    """Release the follow-up, if there is one and the job it follows has ended."""
+    follower = follow_up(tx, qid, lock)
+    if follower is None or follower.state != BLOCKED:
+        return
+    held = holder(tx, qid, lock)
+    if not passes_on(None if held is None else held.standing):
+        return
+    tx.execute(tx.sql.ties["drop_lock"], (qid, lock + _NEXT, follower.pk))
+    follower.follows = 0
+    if held is None:
+        take(tx, follower)
+    if tx.execute(tx.sql.ties["any_open"], (follower.pk,)).fetchone():
+        tx.save(follower)  # it still waits for other jobs
+    else:
+        waiting.unblock(tx, follower)
+
+
+def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
+    """Give a job that has never started the data and options of a new one.
+
+    core.locks.KEPT_WHEN_REPLACED lists what stays. With debounce the job's wait begins again.
+    """
+    old = unpack_options(job.options)
+    options = msgspec.structs.replace(
+        options_of(spec),
+        lock=old.lock,
+        policy=old.policy,
+        schedule=old.schedule,
+        origin=old.origin,
+        put_off=old.put_off,
+    )
+    job.payload, job.codec, job.options = spec.payload, spec.codec, pack_options(options)
+    job.flags = job.flags & ~TTL | (TTL if options.result_ttl_ms is not None else 0)
+    debounced = options.lock_mode == "debounce"
+    if debounced:
+        take(tx, job)
+        due = due_ms(now_ms=tx.now, delay_ms=spec.delay_ms, at_ms=spec.at_ms, ahead_ms=tx.ahead)
+        if due > tx.now and job.state != BLOCKED:
+            unknown.due_again(job)
+            waiting.later(tx, job, Kind.CHANGED, due, reason="replaced")
+            return
+    if job.state == WAITING:
+        job.at_ms = waiting.ttl_end(job, job.due_ms or tx.now)
+    tx.save(job)
+    tx.record(job, Kind.CHANGED, job.state, reason="replaced")

@@ -1,0 +1,110 @@
+"""The mailbox of a handle: where it learns that it should look again.
+
+A writer reads from the tables which mailboxes to notify, and sends the notices after its commit. A
+notice can be lost, so it never carries data that a handle relies on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+from jobq.core.records import QueueName, Signal, Topic
+
+Address = tuple[int | str, ...]
+"""Where a mailbox is reached: the columns in which a dialect stores that."""
+
+_LATEST_MS = 10_000
+"""Milliseconds that a `soon` notice may postpone a look at the most."""
+
+
+class Notice(NamedTuple):
+    """A notice and the mailbox it goes to.
+
+    `work`: wake the worker `name`. `soon`: wake it in as many milliseconds as `job` says. Otherwise
+    a topic: `ended` with the job's id as `name`, `cancel` with the worker as `name` and the job's
+    id as `job`, or `log`.
+    """
+
+    address: Address
+    kind: str
+    tenant: str
+    queue: str
+    name: str
+    job: str | None = None
+
+
+class Mailbox:
+    """Receives the notices of one handle, on its event loop."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._loop = asyncio.get_running_loop()
+        self._wakes: dict[str, asyncio.Event] = {}
+        self._topics: dict[Topic, set[asyncio.Queue[Signal]]] = {}
+
+    def close(self) -> None:
+        """Receive no more notices."""
+
+    def wake(self, worker: str) -> asyncio.Event:
+        """The event that is set when there may be work for the worker. The caller clears it before
+        it looks.
+        """
+        return self._wakes.setdefault(worker, asyncio.Event())
+
+    def deliver(self, notice: Notice) -> None:
+        """Receive a notice of this process. May be called from any thread."""
+        # The loop may be closed: then the handle needs no notices.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.receive, notice)
+
+    def wake_all(self) -> None:
+        """Wake all workers that sleep on this handle. May be called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        for event in self._wakes.values():
+            event.set()
+
+    @contextlib.asynccontextmanager
+    async def subscribed(self, topics: Sequence[Topic]) -> AsyncIterator[AsyncIterator[Signal]]:
+        """Yield the signals of these topics while the context lasts."""
+        inbox: asyncio.Queue[Signal] = asyncio.Queue()
+        for topic in topics:
+            self._topics.setdefault(topic, set()).add(inbox)
+        try:
+            yield _drain(inbox)
+        finally:
+            for topic in topics:
+                inboxes = self._topics[topic]
+                inboxes.discard(inbox)
+                if not inboxes:
+                    del self._topics[topic]
+
+    def receive(self, notice: Notice) -> None:
+        """Wake the worker or the listeners that a notice is for."""
+        if notice.kind in ("work", "soon"):
+            if (event := self._wakes.get(notice.name)) is None:
+                return
+            if notice.kind == "work":
+                event.set()
+            elif notice.job is not None and notice.job.isdecimal():  # a stranger can send one
+                self._loop.call_later(min(int(notice.job), _LATEST_MS) / 1000, event.set)
+            return
+        queue = QueueName(notice.tenant, notice.queue)
+        if notice.kind == "cancel":
+            topic, signal = Topic("cancel", None, notice.name), Signal("cancel", queue, notice.job)
+        elif notice.kind == "ended":
+            topic, signal = Topic("ended", queue, notice.name), Signal("ended", queue, notice.name)
+        else:
+            topic, signal = Topic("log", queue, None), Signal("log", queue, None)
+        for inbox in self._topics.get(topic, ()):
+            inbox.put_nowait(signal)
+
+
+async def _drain(inbox: asyncio.Queue[Signal]) -> AsyncIterator[Signal]:
+    while True:
+        yield await inbox.get()

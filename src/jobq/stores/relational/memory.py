@@ -1,0 +1,35 @@
+"""What a process remembers between transactions, so that it need not be read again."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Granted(msgspec.Struct, gc=False):
+    """A lease that this process has granted: enough to complete the job without reading its row."""
+
+    qid: int
+    pk: int
+    id: str
+    life: int
+    name: str
+    key: str | None
+    attempt: int
+    failures: int
+    stalls: int
+    created_ms: int
+    due_ms: int
+    started_ms: int
+    meta: dict[str, str] | None = None  # the part of its meta that its events carry
+
+
+class Memory:
+    """Caches of one connection. Any of them may be emptied: then the rows are read again."""
+
+    def __init__(self, incarnation: str = "") -> None:
+        self.incarnation = incarnation  # part of every event's id
+        self.granted: dict[str, Granted] = {}  # by token
+        self.deputies: dict[int, float] = {}  # by queue: no deputies until then (monotonic clock)
+        self.unreadable: set[int] = set()  # queues whose settings cannot be read, as was logged
+        self.ticked_qid = 0  # the queue the last tick got to
+        self.swept: dict[str, tuple[int | str, ...]] = {}  # by sweep: the last key it looked at

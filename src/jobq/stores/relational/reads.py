@@ -1,0 +1,284 @@
+"""Reads jobs, counters, metrics and the event log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jobq.core import event_log, refusals
+from jobq.core.event_log import STATE_CODES, STATES
+from jobq.core.event_records import EventPage, EventRecord
+from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
+from jobq.core.records import (
+    Failure,
+    Filter,
+    JobKey,
+    JobRecord,
+    Page,
+    QueueName,
+)
+from jobq.core.states import State
+from jobq.stores.relational import failed_runs, flows, holds, presence
+from jobq.stores.relational.codes import (
+    ACTIVE,
+    BLOCKED,
+    CANCELLED,
+    COMPLETED,
+    DELAYED,
+    ENDED,
+    FAILED,
+    WAITING,
+)
+from jobq.stores.relational.records import queue_record, record
+from jobq.stores.relational.rows import FIGURES, Job, QueueRow, read
+from jobq.stores.relational.tx import Tx
+
+DAY = 24 * 60
+"""Minutes of a day: the longest time that metrics cover."""
+_LOOK = 1000
+"""Rows that one `find` reads at the most, when its filter matches few of them."""
+
+
+def get(tx: Tx, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
+    """Implements `Store.get`."""
+    return [_get(tx, key) for key in jobs]
+
+
+def _get(tx: Tx, key: JobKey) -> JobRecord | None:
+    queue = tx.queue(key.queue)
+    job = None if queue is None else tx.find(queue.qid, key.id)
+    if job is None or not _there(job, tx.now):
+        return None
+    return _whole(tx, job, key.queue, failed_runs.of(tx, job))
+
+
+def _whole(tx: Tx, job: Job, queue: QueueName, failed: tuple[Failure, ...] = ()) -> JobRecord:
+    parents, children = flows.family(tx, job)
+    found = record(job, queue)
+    if not (parents or children or failed):
+        return found
+    return msgspec.structs.replace(found, parents=parents, children=children, errors=failed)
+
+
+def _there(job: Job, now: int) -> bool:
+    return job.state not in ENDED or (job.at_ms or 0) > now
+
+
+class _Section(NamedTuple):
+    """A part of an index that has the jobs of one state: the statement that reads it, and its
+    start.
+    """
+
+    state: int
+    statement: str
+    order: Callable[[Job], tuple[Any, ...]]
+    start: tuple[Any, ...]
+    keep: int = 0
+
+
+_LAST = (2**62, 2**62)
+_LAST_KEY = (chr(0x10FFFF) * 2, -1, 2**62)
+"""Behind every job of a keyed queue: keys are ordered by their bytes in UTF-8."""
+_ORDER = (ACTIVE, WAITING, DELAYED, BLOCKED, FAILED, COMPLETED, CANCELLED)
+
+
+def _sections(state: int) -> list[_Section]:
+    if state == WAITING:
+        return [
+            _Section(state, "page_waiting", attrgetter("priority", "seq"), (-1, 2**62)),
+            _Section(state, "page_waiting_keyed", attrgetter("key", "priority", "seq"), _LAST_KEY),
+        ]
+    return [
+        _Section(state, "page_timed", attrgetter("at_ms", "pk"), _LAST, keep)
+        for keep in ((0, 1) if state in ENDED else (0,))
+    ]
+
+
+def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
+    """Implements `Store.find`. The cursor is [section, *values]: continue in that section after the
+    job with these values of its index.
+    """
+    queue = tx.queue(filter.queue)
+    if queue is None:
+        return Page(records=())
+    states = _ORDER if filter.state is None else (STATE_CODES[filter.state],)
+    sections = [section for state in states for section in _sections(state)]
+    first, after = (0, sections[0].start) if cursor is None else _parsed(cursor, sections)
+    found: list[JobRecord] = []
+    looked = 0
+    for n, section in enumerate(sections[first:], first):
+        if n > first:
+            after = section.start
+        at = {
+            "qid": queue.qid,
+            "state": section.state,
+            "keep": section.keep,
+            **dict(zip("abc", after, strict=False)),
+            "n": _LOOK - looked,
+        }
+        for row in tx.execute(tx.sql.reads[section.statement], at):
+            job = read(row, Job)
+            looked += 1
+            if _matches(job, filter, tx.now):
+                found.append(_whole(tx, job, filter.queue))
+            if len(found) >= limit or looked >= _LOOK:
+                return Page(records=tuple(found), cursor=json.dumps([n, *section.order(job)]))
+    return Page(records=tuple(found))
+
+
+def _parsed(cursor: str, sections: Sequence[_Section]) -> tuple[int, tuple[Any, ...]]:
+    try:
+        n, *after = json.loads(cursor)
+        if not 0 <= n < len(sections) or len(after) != len(sections[n].start):
+            raise ValueError(cursor)
+    except (ValueError, TypeError):
+        raise refusals.no_cursor(cursor) from None
+    return n, tuple(after)
+
+
+def _matches(job: Job, filter: Filter, now: int) -> bool:
+    return (
+        (filter.name is None or job.name == filter.name)
+        and (filter.key is None or job.key == filter.key)
+        and _there(job, now)
+    )
+
+
+def count(tx: Tx, name: QueueName) -> dict[State, int]:
+    """Implements `Store.count`."""
+    queue = tx.queue(name)
+    return {
+        state: 0 if queue is None else tx.count(queue, code) for code, state in enumerate(STATES)
+    }
+
+
+def stats(tx: Tx, name: QueueName) -> StatsRecord:
+    """Implements `Store.stats`."""
+    queue = tx.queue(name)
+    if queue is None:
+        return StatsRecord(queue=name, counts=count(tx, name), workers=presence.number_of(tx, name))
+    oldest = (
+        tx.execute(tx.sql.reads["head"], (queue.qid,)).fetchone()
+        or tx.execute(tx.sql.reads["keyed_head"], (queue.qid,)).fetchone()
+    )
+    due = tx.execute(tx.sql.hot["next_due"], (queue.qid,)).fetchone()
+    return StatsRecord(
+        queue=name,
+        counts=count(tx, name),
+        paused=bool(queue.paused),
+        mode=queue.mode,
+        oldest_waiting_ms=None if oldest is None else max(0, tx.now - oldest[0]),
+        next_due_ms=None if due is None else max(0, due[0] - tx.now),
+        workers=presence.number_of(tx, name),
+        held_until_ms=holds.until(tx, queue),
+    )
+
+
+def metrics(tx: Tx, name: QueueName, minutes: int) -> list[MinuteRecord]:
+    """Implements `Store.metrics`."""
+    queue = tx.queue(name)
+    if queue is None:
+        return []
+    first = (tx.now // 60_000 - min(minutes, DAY) + 1) * 60_000
+    return [
+        MinuteRecord(minute_ms=minute, **dict(zip(FIGURES, figures, strict=True)))
+        for minute, figures in tx.minutes(queue, first)
+    ]
+
+
+def logs(tx: Tx, key: JobKey) -> list[str]:
+    """Implements `Store.logs`."""
+    queue = tx.queue(key.queue)
+    job = None if queue is None else tx.find(queue.qid, key.id)
+    return (
+        []
+        if job is None or not _there(job, tx.now)
+        else [text for (text,) in tx.execute(tx.sql.ties["lines_of"], (job.pk,))]
+    )
+
+
+def queues(tx: Tx, tenant: str | None) -> list[QueueRecord]:
+    """Implements `Store.queues`."""
+    rows = tx.execute(tx.sql.reads["queues_of"], (tenant, tenant)).fetchall()
+    return [queue_record(tx, QueueRow.of(row)) for row in rows]
+
+
+# ── events ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_events(
+    tx: Tx, log_id: str, name: QueueName, after: str | None, limit: int, until: str | None
+) -> EventPage:
+    """Implements `Store.read_events`. A position is the number of the last entry that was read."""
+    queue = tx.queue(name)
+    if queue is None:
+        return EventPage(events=(), position=after or "0")
+    if after is None:
+        return EventPage(events=(), position=str(tx.last_position(queue)))
+    _entry(after)
+    last = None if until is None else _entry(until)
+    found: list[EventRecord] = []
+    position = after
+    log = f"{log_id}.{queue.qid}"
+    for pos, entry in tx.execute(tx.sql.reads["entries"], (queue.qid, int(after))):
+        events = event_log.unpack(log, str(pos), name, entry)
+        if not found and pos > int(after) + 1:  # positions have no gaps: the others were dropped
+            what = f"{pos - int(after) - 1:,} entries dropped"
+            trimmed = tx.execute(tx.sql.reads["trimmed"], (f"trimmed.{queue.qid}",)).fetchone()
+            found.append(
+                event_log.gap(
+                    log,
+                    str(pos - 1),
+                    name,
+                    events[0].at_ms,
+                    what,
+                    shard=0,
+                    number=max(0, events[0].number - 1),
+                    incarnation="" if trimmed is None else trimmed[0],
+                )
+            )
+            position = str(pos - 1)
+        if last is not None and pos > last:
+            break
+        found += events
+        position = str(pos)
+        if len(found) >= limit:
+            break
+    return EventPage(events=tuple(found), position=position)
+
+
+def _entry(position: str) -> int:
+    """The number of the log's entry at a position. InvalidJob if it is not a position."""
+    (place,) = event_log.places(position, 1)
+    if not place.isdigit():
+        raise refusals.no_position(position)
+    return int(place)
+
+
+def ack_events(tx: Tx, name: QueueName, reader: str, position: str | None) -> str | None:
+    """Implements `Store.ack_events`."""
+    qid = tx.ensure_queue(name).qid
+    if position is not None:
+        tx.execute(tx.sql.reads["ack"], (qid, reader, _entry(position)))
+    row = tx.execute(tx.sql.reads["reader"], (qid, reader)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def readers(tx: Tx, name: QueueName) -> dict[str, str]:
+    """Implements `Store.readers`."""
+    queue = tx.queue(name)
+    return (
+        {}
+        if queue is None
+        else {reader: str(pos) for reader, pos in tx.execute(tx.sql.reads["readers"], (queue.qid,))}
+    )
+
+
+def remove_reader(tx: Tx, name: QueueName, reader: str) -> bool:
+    """Implements `Store.remove_reader`."""
+    queue = tx.queue(name)
+    return queue is not None and tx.change(tx.sql.reads["remove_reader"], (queue.qid, reader)) > 0

@@ -1,0 +1,68 @@
+"""Makes the records that readers get from rows of the database."""
+
+from __future__ import annotations
+
+from jobq.core.event_log import STATES
+from jobq.core.queues import LimitsRecord, QueueRecord
+from jobq.core.records import JobRecord, QueueName
+from jobq.stores.relational import keys, settings
+from jobq.stores.relational.codes import CANCEL, GIVEN
+from jobq.stores.relational.options import call_options, unpack_failure, unpack_options
+from jobq.stores.relational.rows import Job, QueueRow
+from jobq.stores.relational.tx import Tx
+
+
+def record(job: Job, queue: QueueName) -> JobRecord:
+    """The record of a job, without its parents, children and errors."""
+    options = unpack_options(job.options)
+    return JobRecord(
+        queue=queue,
+        id=job.id,
+        name=job.name,
+        state=STATES[job.state],
+        payload=job.payload,
+        codec=job.codec,
+        priority=job.priority,
+        key=job.key,
+        life=job.life,
+        attempt=job.attempt,
+        failures=job.failures,
+        stalls=job.stalls,
+        created_ms=job.created_ms,
+        due_ms=job.due_ms,
+        started_ms=job.started_ms,
+        finished_ms=job.finished_ms,
+        worker=job.worker,
+        result=job.result,
+        failure=unpack_failure(job.failure),
+        reason=job.reason,
+        progress=job.progress,
+        saved=job.saved,
+        cancel_asked=bool(job.flags & CANCEL),
+        schedule=options.schedule,
+        origin=options.origin,
+        meta=options.meta,
+        options=call_options(options),
+        given_id=bool(job.flags & GIVEN),
+    )
+
+
+def queue_record(tx: Tx, queue: QueueRow) -> QueueRecord:
+    """The record of a queue."""
+    stored = queue.settings if tx.readable(queue) else settings.DEFAULT
+    limits = LimitsRecord(
+        declared=stored.limits,
+        version=stored.version,
+        changed=stored.changed,
+        keys=keys.all_overrides(tx, queue.qid),
+    )
+    return QueueRecord(
+        queue=queue.qname,
+        mode=queue.mode,
+        limits=limits,
+        retention=stored.retention,
+        dead_letters=stored.dead_letters,
+        max_stalls=stored.max_stalls,
+        event_meta=stored.event_meta,
+        paused=bool(queue.paused),
+    )

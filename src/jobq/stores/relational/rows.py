@@ -1,0 +1,305 @@
+"""Rows of the database by column name. This file alone lists the columns that statements read and
+write.
+
+A class has one field per column of a SELECT, in its order. `COLUMNS` gives the same lists to the
+SQL files, which name them in braces: `SELECT {job} FROM jobs`. Rows are checked while they are
+converted: a value of a type that the column never has, written by another program or a broken disk,
+raises msgspec.ValidationError (see repair.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from jobq.core.records import Mode, QueueName
+from jobq.core.unknown import starts
+from jobq.errors import CorruptStore
+from jobq.stores.relational import settings
+from jobq.stores.relational.options import unpack_options
+
+Row = tuple[Any, ...]
+Bit = Annotated[int, msgspec.Meta(ge=0, le=1)]
+StateCode = Annotated[int, msgspec.Meta(ge=0, le=6)]
+Flags = Annotated[int, msgspec.Meta(ge=0, le=511)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+R = TypeVar("R")
+
+_BYTES = (bytes,)  # else msgspec would take text for base64
+
+
+def read(row: Row, kind: type[R]) -> R:
+    """A row as an object of its class."""
+    return msgspec.convert(row, kind, builtin_types=_BYTES)
+
+
+def read_all(rows: Iterable[Row], kind: type[R]) -> list[R]:
+    """Rows as objects of their class. Takes 0.13 µs per row of a claim, checks included."""
+    return msgspec.convert(rows, list[kind], builtin_types=_BYTES)  # type: ignore[valid-type]
+
+
+# ── jobs ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Job(msgspec.Struct, array_like=True):
+    """A whole row of jobs: loaded, changed in Python and saved.
+
+    Only put, claim and complete have statements of their own."""
+
+    pk: int
+    qid: int
+    id: str
+    state: StateCode
+    priority: int
+    seq: int
+    at_ms: int | None
+    keep: Bit
+    key: str | None
+    flags: Flags
+    name: str
+    life: Count
+    attempt: Count
+    failures: Count
+    stalls: Count
+    created_ms: int
+    due_ms: int | None
+    started_ms: int | None
+    finished_ms: int | None
+    worker: str | None
+    token: str | None
+    follows: Bit
+    codec: str
+    options: bytes | None
+    failure: bytes | None
+    reason: str | None
+    saved: bytes | None
+    progress: bytes | None
+    payload: bytes
+    result: bytes | None
+    actor: str | None = None  # not stored: who gave the command under way, for its events
+
+    @property
+    def starts(self) -> int:
+        """How many of its attempts began a run."""
+        if self.options is None:
+            return self.attempt
+        return starts(self.attempt, unpack_options(self.options).put_off)
+
+    def values(self) -> Row:
+        """The parameters of `save_job`."""
+        pk, *columns, _ = msgspec.structs.astuple(self)
+        return (*columns, pk)
+
+
+class NewJob(NamedTuple):
+    """The parameters of `insert_job`: the columns that differ between new jobs."""
+
+    qid: int
+    id: str
+    state: int
+    priority: int
+    seq: int
+    at_ms: int | None
+    key: str | None
+    flags: int
+    name: str
+    life: int
+    created_ms: int
+    due_ms: int | None
+    codec: str
+    options: bytes | None
+    payload: bytes
+
+
+class ClaimedJob(msgspec.Struct, array_like=True, gc=False):
+    """What a claim reads of a job. `attempt` counts the run that the claim begins."""
+
+    pk: int
+    id: str
+    priority: int
+    seq: int
+    key: str | None
+    name: str
+    life: Count
+    attempt: Count
+    failures: Count
+    stalls: Count
+    created_ms: int
+    due_ms: int
+    flags: Flags
+    codec: str
+    options: bytes | None
+    saved: bytes | None
+    payload: bytes
+
+
+class KeyHead(ClaimedJob, array_like=True, gc=False):
+    """The next job of a key, and the key's row."""
+
+    number: int  # of the row of its key
+    waiting: int  # jobs of the key
+    active: int
+    rate: bytes | None
+
+
+class RepeatedClaim(ClaimedJob, array_like=True, gc=False):
+    """A job that an earlier call has claimed, for when that call is repeated."""
+
+    token: str
+    started_ms: int
+    at_ms: int
+
+
+class HeadOfQueue(msgspec.Struct, array_like=True, gc=False):
+    """What decides whether a job at the head of a queue may start, and with which others."""
+
+    pk: int
+    stalls: Count
+    name: str
+    options: bytes | None
+
+
+class Edge(NamedTuple):
+    """A row of edges: a job that a parent waits or waited for."""
+
+    ordinal: int
+    child_qid: int
+    child: str
+    data: int
+    done: int
+    result: bytes | None
+    codec: str | None
+    failure: bytes | None
+    asked: str | None
+
+
+class Lock(NamedTuple):
+    """Who holds a unique lock, and until when."""
+
+    pk: int
+    until_ms: int | None
+    id: str
+
+
+# ── queues ────────────────────────────────────────────────────────────────────────────────────────
+
+COUNTERS = tuple(
+    f"n_{state}"
+    for state in ("delayed", "blocked", "waiting", "active", "completed", "failed", "cancelled")
+)
+"""Columns of queues that count its jobs, by state code."""
+FIGURES = (
+    "accepted",
+    "started",
+    "completed",
+    "failed",
+    "cancelled",
+    "retried",
+    "stalled",
+    "wait_ms",
+    "run_ms",
+)
+"""Figures of a minute: the columns of `minutes`, and with `m_` those of the running minute in
+`queues`."""
+
+
+QUEUE = (
+    "qid",
+    "tenant",
+    "name",
+    "mode",
+    "paused",
+    "listed",
+    "asleep",
+    "heard",
+    "seq",
+    "pos",
+    "logged",
+    "held_ms",
+    "rate",
+    "settings",
+    "minute",
+    "reserved",
+)
+"""Columns of queues besides the counters and figures, in the order of the fields of QueueRow."""
+
+
+class QueueRow(msgspec.Struct, array_like=True):
+    """A whole row of queues: loaded, changed in Python, and saved at the end of the transaction."""
+
+    qid: int
+    tenant: str
+    name: str
+    mode: Mode | None
+    paused: Bit
+    listed: Bit
+    asleep: Bit
+    heard: Bit
+    seq: int
+    pos: int
+    logged: int
+    held_ms: int
+    rate: bytes | None
+    packed_settings: bytes | None
+    minute: int
+    reserved: int
+    counts: list[int]  # by state code
+    figures: list[int]  # of the running minute, in the order of FIGURES
+    qname: QueueName = QueueName("", "")  # tenant and name
+    dirty: bool = False  # changed, and not saved yet
+
+    @classmethod
+    def of(cls, row: Row) -> QueueRow:
+        """From the columns of {queue}."""
+        own, counters = len(QUEUE), len(COUNTERS)
+        columns = (*row[:own], row[own : own + counters], row[own + counters :])
+        queue = read(columns, cls)
+        queue.qname = QueueName(queue.tenant, queue.name)
+        return queue
+
+    @property
+    def settings(self) -> settings.StoredSettings:
+        """The stored settings. CorruptStore if they cannot be read."""
+        if self.packed_settings is None:  # nearly all queues, several times per exchange
+            return settings.DEFAULT
+        try:
+            return settings.unpack(self.packed_settings)
+        except (msgspec.MsgspecError, TypeError) as error:
+            raise CorruptStore(
+                f"the settings of queue {self.name!r} cannot be read ({error}):"
+                " obliterate(force=True) removes the queue"
+            ) from error
+
+    def values(self) -> Row:
+        """The parameters of `save_queue`."""
+        return (
+            self.mode,
+            self.paused,
+            self.listed,
+            self.asleep,
+            self.heard,
+            self.seq,
+            self.pos,
+            self.logged,
+            self.held_ms,
+            self.rate,
+            self.packed_settings,
+            self.minute,
+            self.reserved,
+            *self.counts,
+            *self.figures,
+            self.qid,
+        )
+
+
+class ScheduleRow(NamedTuple):
+    """What is read of a row of schedules."""
+
+    spec: bytes
+    next_ms: int | None
+    fired: int
+    last_ms: int | None
+    paused: int
+    created_ms: int

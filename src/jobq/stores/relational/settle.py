@@ -1,0 +1,246 @@
+"""The exchange of a worker: ends runs, then claims more jobs.
+
+One statement completes all jobs of a call whose end changes nothing but their own rows. Every other
+outcome is applied row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+
+from jobq.core.defaults import LOG_LINES
+from jobq.core.event_log import KIND_CODES, STATE_CODES, Item, with_meta
+from jobq.core.outcomes import effect as effect_of
+from jobq.core.records import (
+    AnyOutcome,
+    Block,
+    Claim,
+    Complete,
+    Defer,
+    Fail,
+    Failure,
+    Hold,
+    Lease,
+    LeaseRef,
+    LeaseState,
+    Note,
+    RetryLater,
+    Settled,
+    SnoozeFor,
+    lane_of,
+)
+from jobq.core.states import Kind, State
+from jobq.stores.relational import claim as claims
+from jobq.stores.relational import ending, failed_runs, flows, holds, signals, unknown, waiting
+from jobq.stores.relational.codes import ACTIVE, BLOCKED, CANCEL, COMPLETED, FOREVER, NOTED
+from jobq.stores.relational.finish import deliver
+from jobq.stores.relational.mailbox import Address
+from jobq.stores.relational.memory import Granted
+from jobq.stores.relational.options import pack_options, unpack_options
+from jobq.stores.relational.rows import Job
+from jobq.stores.relational.tokens import job_number
+from jobq.stores.relational.tx import Tx
+
+_COMPLETED = KIND_CODES[Kind.COMPLETED]
+
+
+def exchange(
+    tx: Tx,
+    outcomes: Sequence[AnyOutcome],
+    worker: str,
+    call: str,
+    wanted: Claim | None,
+    address: Address,
+    was_asleep: bool,
+) -> tuple[Settled, bool]:
+    """Implements `Store.settle`. Also returns whether the worker is registered as asleep."""
+    lane = lane_of(call)
+    caller = f"{worker}\n{lane}" if lane else worker
+    if (stored := tx.repeated(caller, call)) is not None:
+        return _repeated(tx, stored[0], worker, call, wanted), was_asleep
+    if was_asleep:
+        signals.wake_up(tx, worker)
+    stale = _settle(tx, outcomes, worker)
+    deliver(tx)
+    leases: list[Lease] = []
+    due, asleep = None, False
+    if wanted is not None:
+        leases, queues = claims.claim(tx, wanted, worker, call)
+        if len(leases) < wanted.limit:
+            due = claims.next_due(tx, queues)
+        if not leases and wanted.limit and not tx.last_chances:
+            asleep = True
+            signals.fall_asleep(tx, queues, worker, address, wanted.limit)
+    if outcomes or leases:
+        tx.remember_call(caller, call, msgspec.msgpack.encode(stale) if stale else None)
+    settled = Settled(
+        stale=tuple(stale),
+        leases=tuple(leases),
+        next_due_ms=due,
+        last_chance=bool(tx.last_chances),
+        asleep=asleep,
+    )
+    return settled, asleep
+
+
+def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState]:
+    """Implements `Store.extend`."""
+    states: list[LeaseState] = []
+    for lease in leases:
+        renewed = (tx.now + lease_ms, job_number(lease.token), lease.id, lease.token)
+        states.append(_lease_state(tx.execute(tx.sql.hot["extend"], renewed).fetchone()))
+    return states
+
+
+def note(tx: Tx, notes: Sequence[Note]) -> list[LeaseState]:
+    """Implements `Store.note`."""
+    return [_note(tx, item) for item in notes]
+
+
+def _note(tx: Tx, item: Note) -> LeaseState:
+    pk = job_number(item.lease.token)
+    flag = NOTED if item.lines else 0
+    noted = (item.progress, item.saved, flag, pk, item.lease.id, item.lease.token)
+    state = _lease_state(tx.execute(tx.sql.ties["note"], noted).fetchone())
+    if state == "lost":
+        return state
+    for text in item.lines:
+        tx.execute(tx.sql.ties["add_line"], (pk, text))
+    if item.lines:
+        tx.execute(tx.sql.ties["trim_lines"], (pk, LOG_LINES))
+    return state
+
+
+def _lease_state(flags: tuple[int] | None) -> LeaseState:
+    """The state of a lease, from the row that the update of its job has returned."""
+    if flags is None:
+        return "lost"
+    return "cancel" if flags[0] & CANCEL else "held"
+
+
+def _repeated(tx: Tx, stale: bytes | None, worker: str, call: str, wanted: Claim | None) -> Settled:
+    refs = msgspec.msgpack.decode(stale, type=tuple[LeaseRef, ...]) if stale else ()
+    leases = claims.again(tx, wanted, worker, call) if wanted is not None else []
+    return Settled(
+        stale=refs,
+        leases=tuple(leases),
+        next_due_ms=0 if wanted is not None and len(leases) < wanted.limit else None,
+    )
+
+
+def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRef]:
+    """Apply outcomes. Returns those whose lease is lost."""
+    plain: list[tuple[Complete, Granted]] = []
+    others: list[AnyOutcome] = []
+    for outcome in outcomes:
+        granted = tx.memory.granted.pop(outcome.token, None)
+        if granted is not None and type(outcome) is Complete:
+            plain.append((outcome, granted))
+        else:
+            others.append(outcome)
+    if plain and not _complete(tx, plain, worker):
+        others = list(outcomes)  # a row has changed since the claim: read each of them
+    stale = []
+    for outcome in others:
+        job = tx.job(job_number(outcome.token))
+        if job is None or job.state != ACTIVE or job.token != outcome.token or job.id != outcome.id:
+            stale.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
+        else:
+            _settle_one(tx, job, outcome)
+    return stale
+
+
+def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> bool:
+    """Complete jobs whose end changes only their own rows: all of them, or none.
+
+    One statement does it, and no row is read.
+    """
+    now = tx.now
+    rows: list[tuple[object, ...]] = []
+    items: dict[int, list[Item]] = {}
+    runs: dict[int, int] = {}
+    until: dict[int, int] = {}
+    for outcome, job in plain:
+        qid = job.qid
+        if qid not in items:
+            items[qid], runs[qid] = [], 0
+            until[qid] = ending.keep_until(tx.queue_by_qid(qid).settings, COMPLETED, now)
+        rows.append((outcome.result, now, until[qid], job.pk, outcome.token, outcome.id))
+        item: Item = (
+            _COMPLETED, job.id, job.life, job.name, job.key, job.attempt, job.failures, job.stalls,
+            COMPLETED, ACTIVE, None, None, None, job.created_ms, job.due_ms, job.started_ms, now,
+        )  # fmt: skip
+        items[qid].append(item if job.meta is None else with_meta(item, job.meta))
+        runs[qid] += now - job.started_ms
+    complete = tx.complete_jobs(rows)
+    if complete:
+        for qid, each in items.items():
+            tx.record_batch(
+                qid, _COMPLETED, ACTIVE, COMPLETED, each, worker=worker, run_ms=runs[qid]
+            )
+            if tx.queue_by_qid(qid).mode == "keyed":
+                keys = [job.key or "" for _, job in plain if job.qid == qid]
+                tx.keys_moved(qid, keys, 0, -1)
+    return complete
+
+
+def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:
+    queue = tx.queue_by_qid(job.qid)
+    delay_ms = outcome.delay_ms if isinstance(outcome, RetryLater | SnoozeFor) else 0
+    kind = cast("str", outcome.__struct_config__.tag)
+    effect = effect_of(kind, delay_ms=delay_ms, cancel_asked=bool(job.flags & CANCEL))
+    job.flags &= ~CANCEL
+    failure: Failure | None = None
+    if isinstance(outcome, RetryLater | Fail):
+        failure = failed_runs.add(tx, job, outcome.failure)
+    if effect.failed:
+        job.failures += 1
+    if effect.state.ended:
+        if isinstance(outcome, Complete):
+            job.result = outcome.result
+        reason = job.reason or "cancelled" if effect.state is State.CANCELLED else None
+        ending.end(tx, queue, job, STATE_CODES[effect.state], reason=reason, failure=failure)
+        return
+    if isinstance(outcome, Block):
+        _block(tx, job, outcome)
+        return
+    if isinstance(outcome, Defer):
+        unknown.defer(tx, queue, job, outcome.delay_ms)
+        return
+    if isinstance(outcome, SnoozeFor):
+        job.saved = outcome.saved
+    elif isinstance(outcome, Hold):
+        holds.put(tx, queue, outcome.delay_ms, job.key)
+    if effect.state is State.DELAYED:
+        waiting.later(tx, job, effect.kind, tx.now + delay_ms, failure=failure)
+    elif effect.returns:
+        waiting.wait(tx, job, effect.kind, "front")
+    else:
+        waiting.when_due(tx, job, effect.kind, failure=failure)
+
+
+def _block(tx: Tx, job: Job, outcome: Block) -> None:
+    if outcome.saved is not None:
+        job.saved = outcome.saved
+    job.options = pack_options(
+        msgspec.structs.replace(
+            unpack_options(job.options), signal=outcome.signal, seen=outcome.seen
+        )
+    )
+    job.at_ms = FOREVER if outcome.timeout_ms is None else tx.now + outcome.timeout_ms
+    fatal = flows.tie(tx, job, outcome.after)
+    tx.move(job, Kind.BLOCKED, BLOCKED)
+    if fatal is not None:
+        flows.fail_parent(tx, job, fatal)
+    elif outcome.after and flows.waits(tx, job):
+        return
+    elif outcome.signal is None or _signalled(tx, job, outcome.signal, outcome.seen):
+        waiting.unblock(tx, job)
+
+
+def _signalled(tx: Tx, job: Job, name: str, seen: int) -> bool:
+    received: int = tx.execute(tx.sql.ties["count_signals"], (job.pk, name)).fetchone()[0]
+    return received > seen

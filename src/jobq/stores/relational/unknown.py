@@ -1,0 +1,39 @@
+"""Postpones jobs whose task is unknown to the worker that claimed them. The rules are
+`core.unknown`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobq.core import outcomes, unknown
+from jobq.core.unknown import PutOff
+from jobq.stores.relational import holds, waiting
+from jobq.stores.relational.options import pack_options, unpack_options
+from jobq.stores.relational.rows import Job, QueueRow
+from jobq.stores.relational.tx import Tx
+
+
+def defer(tx: Tx, queue: QueueRow, job: Job, delay_ms: int) -> None:
+    """Postpone the job; in a keyed queue, hold its key."""
+    options = unpack_options(job.options)
+    put_off = (options.put_off or PutOff()).again(now_ms=tx.now, due_ms=job.due_ms)
+    job.options = pack_options(msgspec.structs.replace(options, put_off=put_off))
+    if job.starts == 0:
+        job.started_ms = None
+    job_ms, key_ms = unknown.waits(queue.mode, delay_ms)
+    effect = outcomes.effect("defer", delay_ms=job_ms)
+    if key_ms:
+        holds.put(tx, queue, key_ms, job.key)
+        waiting.wait(tx, job, effect.kind, "front", reason="unknown")
+    else:
+        waiting.later(tx, job, effect.kind, tx.now + job_ms, reason="unknown")
+
+
+def due_again(job: Job) -> None:
+    """Let the ttl of a job that was rescheduled count from its new time."""
+    options = unpack_options(job.options)
+    if options.put_off is not None:
+        job.options = pack_options(
+            msgspec.structs.replace(options, put_off=options.put_off._replace(due_ms=0))
+        )

@@ -1,0 +1,146 @@
+"""What happens by the clock: promotes, recovers, expires and deletes jobs, in bounded steps.
+
+The clock index finds the jobs whose time has come. No step reads the others.
+"""
+
+from __future__ import annotations
+
+from jobq.core import outcomes, verdicts
+from jobq.core.states import Kind
+from jobq.stores.relational import ending, failed_runs, flows, holds, last_chances, sweeps, waiting
+from jobq.stores.relational.codes import CANCEL, CANCELLED, ENDED, ERRED, FAILED, NOTED
+from jobq.stores.relational.options import unpack_options
+from jobq.stores.relational.rows import Job, QueueRow, read_all
+from jobq.stores.relational.tx import Tx
+
+
+def queue_due(tx: Tx, queue: QueueRow, limit: int) -> int:
+    """Promote due jobs, recover stalled ones and fail expired ones of a queue. Returns how many."""
+    now, steps = tx.now, 0
+    if tx.looked(queue):
+        return 0
+    if queue.mode == "keyed":
+        tx.execute(tx.sql.keyed["free_held_keys"], (queue.qid, now))
+    found = tx.execute(tx.sql.hot["anything_due"], (queue.qid, now)).fetchone()
+    for there, (statement, act) in zip(found, _BY_CLOCK, strict=True):
+        # A job that was just promoted may be past its ttl already.
+        if there or (steps and act is _expire):
+            rows = tx.execute(tx.sql.hot[statement], (queue.qid, now, limit)).fetchall()
+            for job in read_all(rows, Job):
+                act(tx, queue, job)
+            steps += len(rows)
+    if not steps:
+        tx.found_nothing(queue)
+    return steps
+
+
+def tick(tx: Tx, limit: int) -> int:
+    """Implements `Store.tick`. Begins with the queue after the one where the last tick stopped."""
+    steps = 0
+    behind = tx.memory.ticked_qid
+    readable = []
+    for queue in sorted(tx.all_queues(), key=lambda row: row.qid <= behind):
+        if steps < limit:
+            tx.memory.ticked_qid = queue.qid
+        if not tx.readable(queue):
+            continue
+        if steps < limit:
+            steps += queue_due(tx, queue, limit - steps)
+        if steps < limit:
+            steps += retain(tx, queue, limit - steps)
+        if steps < limit:
+            steps += tx.trim_log(queue, limit - steps)
+        if queue.mode == "keyed":
+            tx.execute(tx.sql.keyed["idle_rates"], (queue.qid, tx.now, limit))
+        sweeps.minutes(tx, queue.qid, limit)
+        readable.append(queue)
+    tx.patrol(readable, limit)
+    holds.tick(tx, limit)
+    steps += flows.sweep(tx, max(1, limit - steps))
+    tx.execute(tx.sql.ties["sweep_locks"], (tx.now, limit))
+    sweeps.tick(tx, limit)
+    return min(steps, limit)
+
+
+def stall(tx: Tx, queue: QueueRow, job: Job) -> None:
+    """Recover a job whose lease has expired.
+
+    It returns to the front of its queue, fails if it has stalled too often, or is cancelled if
+    somebody has asked for that.
+    """
+    job.stalls += 1
+    allowed = last_chances.allowed(queue, job)
+    effect = outcomes.stall(
+        stalls=job.stalls, max_stalls=allowed, cancel_asked=bool(job.flags & CANCEL)
+    )
+    stalled = verdicts.stalled(
+        attempt=job.attempt, stalls=job.stalls, max_stalls=allowed, worker=job.worker, now_ms=tx.now
+    )
+    failure = failed_runs.add(tx, job, stalled)
+    if effect.kind is Kind.CANCELLED:
+        ending.end(tx, queue, job, CANCELLED, reason=job.reason or "cancelled")
+    elif effect.kind is Kind.FAILED:
+        ending.end(tx, queue, job, FAILED, failure=failure)
+    else:
+        waiting.wait(tx, job, Kind.STALLED, "front", reason="stalled")
+
+
+def retain(tx: Tx, queue: QueueRow, limit: int) -> int:
+    """Delete records of ended jobs: those past their retention, and the oldest beyond the count.
+
+    Records whose ids the callers chose do not count.
+    """
+    steps = 0
+    cap = queue.settings.retention.count
+    for state in ENDED:
+        for keep in (0, 1):
+            rows = tx.execute(
+                tx.sql.upkeep["past_retention"], (queue.qid, state, keep, tx.now, limit - steps)
+            ).fetchall()
+            steps += _let_go(tx, queue, state, rows)
+        if cap is not None and tx.count(queue, state) > cap:
+            rows = tx.execute(
+                tx.sql.upkeep["beyond_count"], (queue.qid, state, cap, limit - steps)
+            ).fetchall()
+            steps += _let_go(tx, queue, state, rows)
+    return steps
+
+
+def _let_go(tx: Tx, queue: QueueRow, state: int, rows: list[tuple[int, int]]) -> int:
+    plain = [pk for pk, flags in rows if not flags & (NOTED | ERRED)]
+    if plain:
+        ending.forget_plain(tx, queue.qid, state, plain)
+    for job in tx.load([pk for pk, flags in rows if flags & (NOTED | ERRED)]):
+        ending.forget(tx, job)
+    return len(rows)
+
+
+def _promote(tx: Tx, queue: QueueRow, job: Job) -> None:
+    at_ms = unpack_options(job.options).at_ms if tx.ahead else None
+    if outcomes.too_early(at_ms, attempt=job.attempt, now_ms=tx.now, ahead_ms=tx.ahead):
+        job.at_ms = outcomes.due_ms(now_ms=tx.now, at_ms=at_ms, ahead_ms=tx.ahead)
+        tx.save(job)
+    else:
+        waiting.when_due(tx, job, Kind.PROMOTED)
+
+
+def _expire(tx: Tx, queue: QueueRow, job: Job) -> None:
+    ttl_ms = unpack_options(job.options).ttl_ms or 0
+    ending.end(
+        tx,
+        queue,
+        job,
+        FAILED,
+        failure=verdicts.expired(ttl_ms=ttl_ms, attempt=job.attempt, now_ms=tx.now),
+    )
+
+
+def _overdue(tx: Tx, queue: QueueRow, job: Job) -> None:
+    """End a wait whose timeout is over. The handler gets an empty value for the signal."""
+    signal = unpack_options(job.options).signal
+    if signal is not None:
+        tx.execute(tx.sql.ties["add_signal"], (job.pk, signal, b""))
+    waiting.unblock(tx, job, reason="timeout")
+
+
+_BY_CLOCK = (("due", _promote), ("stalled", stall), ("expired", _expire), ("overdue", _overdue))
