@@ -1,0 +1,84 @@
+"""The time of a store: the server's clock, which never goes back (core/clock.py).
+
+A handle knows how far its own clock is from the server's, and looks again every `LOOK_S`. So a call
+needs no round trip to know the time, and clients whose clocks are wrong agree with each other.
+
+`meta` has the latest time, for handles that open later: a tick stores it once per `SAVED_MS`, and
+any write stores it when the server's clock was set back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import msgspec
+
+from jobq.core.clock import Anchor, steady
+from jobq.stores.base import Clock
+
+LOOK_S = 30.0
+"""Seconds between two looks at the server's clock. Clocks of machines drift by less than 1 ms in
+this time."""
+SAVED_MS = 10_000
+"""Milliseconds between two times that are stored. If the clock is set back while no handle is open,
+the loss is at most this much."""
+
+_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def elapsed() -> float:
+    """Seconds that have passed on this machine, also while it was suspended where that is known."""
+    return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
+
+
+class StoreClock:
+    """Reads the clock for a handle, and remembers the latest time. Any thread may use it."""
+
+    def __init__(self, clock: Clock | None) -> None:
+        """`clock` replaces the server's clock."""
+        self._clock = clock
+        self._offset = 0.0  # seconds: the server's time minus this machine's `elapsed`
+        self._looked_at = -LOOK_S
+        self._seen_ms = self._saved_ms = 0
+        self._anchor: Anchor | None = None
+        self._saved_anchor: Anchor | None = None
+        self._lock = threading.Lock()
+
+    def stale(self) -> bool:
+        """Whether it is time to look at the server's clock again."""
+        return elapsed() - self._looked_at >= LOOK_S
+
+    def looked(self, server_ms: int, sent: float, saved: str | None) -> None:
+        """The server's time, when (`elapsed`) the question was sent, and what `meta` has stored."""
+        now = elapsed()
+        with self._lock:
+            self._looked_at = now
+            self._offset = server_ms / 1000 - (sent + now) / 2
+            if saved is not None:
+                saved_ms, anchor = msgspec.json.decode(saved, type=tuple[int, Anchor | None])
+                self._seen_ms, self._saved_ms = max(self._seen_ms, saved_ms), saved_ms
+                self._anchor = self._saved_anchor = anchor
+
+    def read(self) -> tuple[int, int]:
+        """The store's time, and how far it is ahead of a clock that was set back. Milliseconds."""
+        given = int((elapsed() + self._offset) * 1000) if self._clock is None else self._clock()
+        with self._lock:
+            now = given
+            if given < self._seen_ms or self._anchor is not None:
+                now, self._anchor = steady(given, self._seen_ms, self._anchor)
+            self._seen_ms = now
+        return now, now - given
+
+    def unsaved(self, *, tick: bool) -> str | None:
+        """What to store in `meta` now, if anything."""
+        due = tick and self._seen_ms - self._saved_ms >= SAVED_MS
+        if not due and self._anchor == self._saved_anchor:
+            return None
+        return msgspec.json.encode((self._seen_ms, self._anchor)).decode()
+
+    def saved(self, value: str) -> None:
+        """This value of `unsaved` is stored."""
+        self._saved_ms, self._saved_anchor = msgspec.json.decode(
+            value, type=tuple[int, Anchor | None]
+        )
