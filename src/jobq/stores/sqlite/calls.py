@@ -12,8 +12,9 @@ import msgspec
 
 from jobq.errors import JobqError
 from jobq.stores.base import Clock
+from jobq.stores.relational.store import Work
 from jobq.stores.sqlite import damage, repair
-from jobq.stores.sqlite.database import Database, Work
+from jobq.stores.sqlite.database import Database
 
 T = TypeVar("T")
 

@@ -12,13 +12,14 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import apsw
 
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.base import Clock
+from jobq.stores.relational.store import Work
 from jobq.stores.sqlite import schema, scratch
 from jobq.stores.sqlite.checkpoints import Checkpointer
 from jobq.stores.sqlite.clock import StoreClock
@@ -34,8 +35,6 @@ except ImportError:  # Windows: SQLite's busy handler alone
 log = logging.getLogger("jobq")
 
 T = TypeVar("T")
-Work = Callable[..., T]
-"""What a transaction runs: work(tx, *args)."""
 
 BUSY_MS = 10_000
 """Milliseconds that SQLite waits for the lock of another program, before the call fails."""
