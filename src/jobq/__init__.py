@@ -53,6 +53,7 @@ from jobq.errors import (
     JobqError,
     LeaseLost,
     PayloadTooLarge,
+    PermissionDenied,
     QueueClosed,
     QueueFull,
     StoreUnavailable,
@@ -83,6 +84,7 @@ __all__ = [
     "Cron",
     "Every",
     "Retention",
+    "PermissionDenied",
     "Permissions",
     "Codec",
     # working

@@ -10,6 +10,7 @@ JobqError
 ├── JobFailed                      the job ended as failed; `.failure` says why
 ├── JobCancelled                   the job ended as cancelled
 ├── WaitTimeout (TimeoutError)     the wait timed out; the job continues
+├── PermissionDenied (PermissionError)   a handler did what its task's permissions do not allow
 ├── LeaseLost                      another worker got the lease; the result was not stored
 ├── CorruptStore                   stored data of a queue cannot be read; other queues still work
 └── StoreUnavailable (ConnectionError)   no reply; whether the call was applied is unknown
@@ -91,6 +92,10 @@ class JobCancelled(JobqError):
 
 class WaitTimeout(JobqError, TimeoutError):
     """The wait timed out. The job continues, and nothing was cancelled."""
+
+
+class PermissionDenied(JobqError, PermissionError):
+    """A handler did what the permissions of its task do not allow. The kernel refused it."""
 
 
 class LeaseLost(JobqError):

@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from jobq.core.policies import Bucket, Cron, Every, Permissions, Rate, Retention, Retry, Unique
@@ -75,6 +76,15 @@ def test_a_bad_job_policy_is_an_invalid_job(make: Callable[[], Any], words: str)
         (lambda: Permissions(env=[""]), "Permissions env: ''"),
         (lambda: Permissions(memory="lots"), "Permissions memory='lots'"),
         (lambda: Permissions(network=1), "Permissions network=1"),  # type: ignore[arg-type]
+        (lambda: Permissions(network=[0]), "port=0 is out of range"),
+        (lambda: Permissions(network=["db.internal:5432"]), "restricts TCP ports, not hosts"),  # type: ignore[list-item]
+        (lambda: Permissions(read=["data"]), "Permissions read: 'data' is not an absolute path"),
+        (lambda: Permissions(run=["convert"]), "Permissions run: 'convert' is not an absolute"),
+        (lambda: Permissions(env=["A=1"]), "Permissions env: 'A=1' is not the name"),
+        (lambda: Permissions(memory="1M"), "Permissions memory='1M' is less than 64M"),
+        (lambda: Permissions(files=3), "Permissions files=3 is out of range"),
+        (lambda: Permissions(processes=-1), "Permissions processes=-1"),
+        (lambda: Permissions(enforce="no"), "Permissions enforce='no'"),  # type: ignore[arg-type]
         (lambda: Permissions(cpu=0), "Permissions cpu=0"),
     ],
 )
@@ -148,4 +158,19 @@ def test_schedules_become_specs() -> None:
 def test_memory_is_bytes_or_a_size_with_its_unit() -> None:
     assert Permissions(memory="512M").memory == 512 * 2**20
     assert Permissions(memory="2 GiB").memory == 2 * 2**30
-    assert Permissions(memory=4096).memory == 4096
+    assert Permissions(memory=2**27).memory == 2**27
+
+
+def test_ports_are_sorted_and_an_empty_list_is_no_network() -> None:
+    assert Permissions(network=[8080, 443, 443]).network == (443, 8080)
+    assert Permissions(network=[]).network is False
+
+
+def test_processor_time_is_whole_seconds_rounded_up() -> None:
+    assert Permissions(cpu=1.2).cpu_ms == 2000
+    assert Permissions(cpu=timedelta(seconds=3)).cpu_ms == 3000
+
+
+def test_permissions_travel_to_a_child_as_they_are() -> None:
+    given = Permissions(read=["/a"], network=[443], cpu=1, processes=2, enforce="best-effort")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=Permissions) == given

@@ -1,0 +1,24 @@
+"""Permissions of a task, enforced by the kernel in the process that runs its handler.
+
+The worker asks `check` what its machine cannot enforce, makes a `Workspace`, and starts the child
+with the variables of `environment`. The child calls `apply` before it imports the application. It
+cannot undo that, so it serves one set of permissions until it ends. Several parts of the kernel
+work together:
+
+| | restricts |
+|---|---|
+| Landlock (`landlock`) | paths, programs, TCP ports, signals, and inspecting other processes |
+| seccomp (`calls`, `bpf`) | sockets, new processes, metadata of files, and ways around Landlock |
+| namespaces (`namespaces`) | the network as a second line, and counting a user's processes |
+| limits (`limits`) | memory, processor time, open files, number of processes |
+| privileges (`privileges`) | capabilities, and setuid programs |
+| descriptors (`descriptors`) | open files that the worker or the job before has left |
+"""
+
+from jobq.executors.sandbox.apply import Sandbox, apply
+from jobq.executors.sandbox.check import check
+from jobq.executors.sandbox.defaults import environment
+from jobq.executors.sandbox.explain import explain, explain_signal
+from jobq.executors.sandbox.workspace import Workspace
+
+__all__ = ["Sandbox", "Workspace", "apply", "check", "environment", "explain", "explain_signal"]

@@ -1,0 +1,187 @@
+"""Puts permissions in force for this process."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from jobq.core.policies import Permissions
+from jobq.errors import ConfigError
+from jobq.executors.sandbox import calls, defaults, limits, namespaces, privileges
+from jobq.executors.sandbox.descriptors import Descriptors
+from jobq.executors.sandbox.kernel import Kernel, missing, this_kernel_to_a_child
+from jobq.executors.sandbox.landlock import EXECUTE, READ, READ_FILE, WRITE, WRITE_FILE, Ruleset
+from jobq.executors.sandbox.workspace import Workspace
+
+# The parts of a sandbox, by which `without` leaves one out.
+PARTS = (
+    "variables",
+    "processes",
+    "namespaces",
+    "descriptors",
+    "limits",
+    "capabilities",
+    "privileges",
+    "landlock",
+    "seccomp",
+)
+
+
+class Sandbox:
+    """The permissions in force for this process."""
+
+    def __init__(self, permissions: Permissions, workspace: Workspace, files: Descriptors) -> None:
+        self.permissions = permissions
+        self.workspace = workspace
+        self._files = files
+
+    def ready(self) -> None:
+        """Start-up is over: what is open now stays open from job to job."""
+        self._files.keep_opened()
+
+    def end_job(self) -> None:
+        """Take away what a job has left: its temporary files and its open descriptors.
+
+        Memory and threads stay. A child that serves one job only (`max_jobs=1`) isolates fully.
+        """
+        self._files.neutralise_others()
+        self.workspace.clear()
+
+
+def apply(
+    permissions: Permissions,
+    *,
+    keep_fds: Iterable[int] = (),
+    workspace: Workspace | None = None,
+    run: Iterable[str] = (),
+) -> Sandbox:
+    """Restrict this process to the permissions, and every process that it starts. For good.
+
+    Call it when jobq is imported and before the application is, in a process without other threads.
+    Descriptors are closed, except for the standard streams and `keep_fds`. `run` are programs that
+    may be run besides those of the permissions. Raises ConfigError if the kernel cannot enforce the
+    permissions, unless they say `enforce="best-effort"`.
+    """
+    kernel = this_kernel_to_a_child()
+    lacking = missing(permissions, kernel)
+    if lacking and permissions.enforce == "all":
+        raise ConfigError(f"permissions cannot be enforced: {'; '.join(lacking)}")
+    return restrict(
+        permissions,
+        kernel=kernel,
+        keep_fds=keep_fds,
+        workspace=workspace or Workspace.open(permissions),
+        run=run,
+    )
+
+
+def restrict(
+    permissions: Permissions,
+    *,
+    kernel: Kernel,
+    keep_fds: Iterable[int],
+    workspace: Workspace,
+    run: Iterable[str] = (),
+    without: frozenset[str] = frozenset(),
+) -> Sandbox:
+    """Put in force what the kernel offers. `without` names parts to leave out.
+
+    The order matters: each step needs what a later one takes away.
+    """
+    if threading.active_count() > 1:
+        raise RuntimeError("permissions are applied before a process starts other threads")
+    files = Descriptors(keep_fds)
+    ruleset: list[Ruleset] = []
+
+    def make_ruleset() -> None:
+        if kernel.landlock:
+            ruleset.append(_ruleset(permissions, kernel, workspace, run))
+
+    def enforce_ruleset() -> None:
+        for made in ruleset:
+            made.enforce()
+
+    def filter_calls() -> None:
+        if kernel.seccomp:
+            calls.make_filter(permissions, landlock_version=kernel.landlock).install()
+
+    steps: list[tuple[str, Callable[[], None]]] = [
+        ("variables", lambda: _keep_variables(permissions)),
+        ("processes", lambda: _count_processes(permissions, kernel, workspace)),
+        ("namespaces", lambda: _leave_network(permissions)),
+        ("descriptors", files.close_others),
+        ("landlock", make_ruleset),
+        ("limits", lambda: limits.limit_resources(permissions)),
+        ("capabilities", privileges.drop_capabilities),
+        ("privileges", privileges.forbid_new_privileges),
+        ("landlock", enforce_ruleset),
+        ("seccomp", filter_calls),
+    ]
+    for part, step in steps:
+        if part not in without:
+            step()
+    _use_folder(workspace.folder)
+    return Sandbox(permissions, workspace, files)
+
+
+def _keep_variables(permissions: Permissions) -> None:
+    kept = defaults.environment(permissions, os.environ)
+    for name in set(os.environ) - set(kept):
+        del os.environ[name]
+    os.environ.update(kept)
+
+
+def _use_folder(folder: str) -> None:
+    """Make the workspace the place for temporary files, and the home folder."""
+    os.environ["TMPDIR"] = os.environ["HOME"] = folder
+    tempfile.tempdir = folder
+
+
+def _count_processes(permissions: Permissions, kernel: Kernel, workspace: Workspace) -> None:
+    """Limit the number of processes. None at all is the filter's work."""
+    if not permissions.processes:
+        return
+    try:
+        if workspace.cgroup is not None:
+            limits.join_cgroup(workspace.cgroup)
+        elif kernel.root:
+            raise OSError("the worker is root and has no control group for its child")
+        else:
+            namespaces.own_user()
+            limits.limit_processes(permissions.processes)
+    except OSError as error:
+        if permissions.enforce == "all":
+            raise ConfigError(f"the number of processes cannot be limited: {error}") from error
+
+
+def _leave_network(permissions: Permissions) -> None:
+    """A second line behind the filter, where this user may make namespaces."""
+    if permissions.network is not False:
+        return
+    with suppress(OSError):
+        namespaces.leave_network()
+        return
+    with suppress(OSError):
+        namespaces.own_user()
+        namespaces.leave_network()
+
+
+def _ruleset(
+    permissions: Permissions, kernel: Kernel, workspace: Workspace, run: Iterable[str]
+) -> Ruleset:
+    ports = () if isinstance(permissions.network, bool) else permissions.network
+    rules = Ruleset(kernel.landlock, ports=permissions.network is not True)
+    rules.allow_existing(defaults.readable(permissions), READ)
+    rules.allow_existing([defaults.NULL], READ_FILE | WRITE_FILE)
+    rules.allow_existing(permissions.read, READ)
+    rules.allow_existing(permissions.write, WRITE)
+    rules.allow(workspace.folder, READ | WRITE)
+    programs = [*permissions.run, *run]
+    if programs:
+        rules.allow_existing([*programs, *defaults.loaders()], EXECUTE | READ_FILE)
+    for port in ports:
+        rules.allow_connect(port)
+    return rules

@@ -1,0 +1,122 @@
+"""What every child with permissions may use, because Python and jobq need it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+
+from jobq.core.policies import Permissions
+
+_SYSTEM = (
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/timezone",
+    "/etc/mime.types",
+    "/etc/ssl/openssl.cnf",
+    "/usr/share/locale",
+    "/usr/share/zoneinfo",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/zero",
+)
+_WITH_NETWORK = (
+    "/etc/gai.conf",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ca-certificates",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/usr/share/ca-certificates",
+)
+NULL = "/dev/null"
+_LOADERS = (
+    "/lib/ld-linux-aarch64.so.1",
+    "/lib/ld-musl-aarch64.so.1",
+    "/lib/ld-musl-x86_64.so.1",
+    "/lib64/ld-linux-x86-64.so.2",
+)
+
+_VARIABLES = frozenset(
+    {"HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TZ", "TZDIR", "VIRTUAL_ENV"}
+)
+_PREFIXES = ("LC_", "PYTHON")
+
+# Folders that hold the data of other programs. An application's code must not be in one directly,
+# because its whole folder is readable.
+_TOO_WIDE = frozenset(
+    {"/", "/dev", "/etc", "/home", "/mnt", "/opt", "/proc", "/root", "/run", "/srv", "/sys"}
+    | {"/tmp", "/usr", "/var", "/var/lib", "/var/run", "/var/tmp"}
+)
+
+_DNS = 53
+
+
+def readable(permissions: Permissions) -> list[str]:
+    """Files and folders that a child may read besides those that are named."""
+    paths = [*_SYSTEM, *code()]
+    if permissions.network:
+        paths += _WITH_NETWORK
+    return paths
+
+
+def code() -> list[str]:
+    """The folders of Python, of the installed packages and of the application."""
+    paths = sysconfig.get_paths()
+    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders += [os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix)]
+    folders.append(os.path.join(sys.prefix, "pyvenv.cfg"))
+    folders += [os.path.realpath(entry or os.getcwd()) for entry in sys.path]
+    return [folder for folder in dict.fromkeys(folders) if folder not in _too_wide()]
+
+
+def code_in_wide_folders() -> list[str]:
+    """Entries of sys.path that hold more than code, so that children cannot read them."""
+    entries = (os.path.realpath(entry or os.getcwd()) for entry in sys.path)
+    return [entry for entry in dict.fromkeys(entries) if entry in _too_wide()]
+
+
+def _too_wide() -> frozenset[str]:
+    return _TOO_WIDE | {os.path.realpath(os.path.expanduser("~"))}
+
+
+def loaders() -> tuple[str, ...]:
+    """Programs that the kernel needs to start a program with shared libraries."""
+    return _LOADERS
+
+
+def environment(permissions: Permissions, present: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a child starts with: those that are named, and what Python needs.
+
+    A child has to be started with these. Variables that it deletes later can still be found in its
+    memory.
+    """
+    kept = {
+        name: value
+        for name, value in present.items()
+        if name in permissions.env or name in _VARIABLES or name.startswith(_PREFIXES)
+    }
+    if permissions.memory is not None:
+        # Each arena of the C library takes 64 MB of address space, and there are 8 per core.
+        kept.setdefault("MALLOC_ARENA_MAX", "2")
+    if isinstance(permissions.network, tuple) and _DNS in permissions.network:
+        kept.setdefault("RES_OPTIONS", "use-vc")  # resolve names over TCP
+    return kept

@@ -1,0 +1,115 @@
+"""Errors in the words of permissions."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+
+from jobq.core.policies import Permissions
+from jobq.errors import PermissionDenied
+
+_REFUSALS = (errno.EACCES, errno.EPERM)
+
+
+def explain(error: BaseException, permissions: Permissions, task: str) -> PermissionDenied | None:
+    """The error that a refusal by the kernel becomes. None if it has another cause.
+
+    Called in the child, where the handler's error was raised.
+    """
+    text = _reason(error, permissions)
+    return None if text is None else PermissionDenied(f"{text} for task {task}")
+
+
+def explain_signal(number: int, permissions: Permissions, task: str) -> PermissionDenied | None:
+    """The error for a child that a signal has ended. None if permissions are not the cause."""
+    if number == signal.SIGXCPU and permissions.cpu_ms is not None:
+        return PermissionDenied(
+            f"more than {permissions.cpu_ms // 1000} s of processor time are not allowed "
+            f"for task {task}"
+        )
+    if number == signal.SIGSYS:
+        return PermissionDenied(
+            f"system calls of another processor are not allowed for task {task}"
+        )
+    return None
+
+
+def _reason(error: BaseException, permissions: Permissions) -> str | None:
+    if isinstance(error, MemoryError) and permissions.memory is not None:
+        return f"more than {permissions.memory // 2**20} MiB of memory are not allowed"
+    if isinstance(error, socket.gaierror):
+        return None if permissions.network is True else _network(permissions)
+    if not isinstance(error, OSError):
+        return None
+    if error.errno == errno.EMFILE and permissions.files is not None:
+        return f"more than {permissions.files} open files are not allowed"
+    if error.errno == errno.ENOMEM and permissions.memory is not None:
+        return f"more than {permissions.memory // 2**20} MiB of memory are not allowed"
+    if error.errno == errno.EAGAIN and permissions.processes and error.filename is None:
+        return f"more than {permissions.processes} processes are not allowed"
+    if error.errno == errno.EXDEV and error.filename2 is not None:
+        return f"moving {_shown(error.filename)} to {_shown(error.filename2)} is not allowed"
+    if error.errno not in _REFUSALS:
+        return None
+    if isinstance(error.filename, (str, bytes)) and error.filename:
+        return _path(error, os.fsdecode(error.filename), permissions)
+    if error.errno == errno.EACCES:  # the filter's error for sockets, and Landlock's for ports
+        return _network(permissions)
+    return f"a system call ({error.strerror}) is not allowed"
+
+
+def _network(permissions: Permissions) -> str:
+    if permissions.network is False:
+        return "the network is not allowed"
+    if permissions.network is True:
+        return "a socket other than TCP or UDP is not allowed"
+    return f"network access other than TCP to {_list(permissions.network)} is not allowed"
+
+
+def _path(error: OSError, path: str, permissions: Permissions) -> str | None:
+    """Find out by trying what is refused: the error does not say what the handler wanted."""
+    if error.errno == errno.EPERM:
+        return f"changing the mode, owner or times of {path} is not allowed"
+    if _was_run(error):
+        return None if _within(path, permissions.run) else f"running {path} is not allowed"
+    if os.path.exists(path) and not _opens(path):
+        return None if _within(path, permissions.read) else f"{path} is not readable"
+    return None if _within(path, permissions.write) else f"{path} is not writable"
+
+
+def _was_run(error: OSError) -> bool:
+    """Whether `subprocess` or an `exec` raised the error."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return False
+    code = last.tb_frame.f_code
+    return code.co_name in ("_execute_child", "_execvpe", "execv", "execve")
+
+
+def _opens(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def _within(path: str, allowed: tuple[str, ...]) -> bool:
+    """Whether the path is one of the allowed ones or below one, after links are followed."""
+    real = os.path.realpath(path)
+    for folder in map(os.path.realpath, allowed):
+        if real == folder or real.startswith(folder.rstrip("/") + "/"):
+            return True
+    return False
+
+
+def _shown(path: object) -> str:
+    return os.fsdecode(path) if isinstance(path, (str, bytes)) else repr(path)
+
+
+def _list(ports: tuple[int, ...]) -> str:
+    return f"port{'s' if len(ports) > 1 else ''} {', '.join(map(str, ports))}"

@@ -1,0 +1,122 @@
+"""What this machine can enforce, and what is missing for a task's permissions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass, replace
+from errno import EINVAL, ENOSYS
+
+from jobq.core.policies import Permissions
+from jobq.executors.sandbox import landlock
+from jobq.executors.sandbox.defaults import code_in_wide_folders
+from jobq.executors.sandbox.limits import make_cgroup, remove_cgroup
+from jobq.executors.sandbox.namespaces import own_user_works
+from jobq.executors.sandbox.syscalls import MACHINE, MACHINES, call, supported
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The features of a kernel that permissions use."""
+
+    landlock: int
+    """Version of Landlock. 0 if there is none."""
+    seccomp: bool
+    root: bool
+    """Whether the worker is root. The kernel does not count root's processes."""
+
+    counts_processes: bool
+    """Whether the processes of one child can be limited to a number."""
+
+
+def this_kernel() -> Kernel:
+    """Find out what this machine offers to a worker."""
+    kernel = this_kernel_to_a_child()
+    return replace(kernel, counts_processes=_counts_processes(root=kernel.root))
+
+
+def this_kernel_to_a_child() -> Kernel:
+    """What this machine offers, without the costly tries that the worker has made before."""
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    return Kernel(
+        landlock=landlock.version(), seccomp=_has_seccomp(), root=root, counts_processes=True
+    )
+
+
+def missing(permissions: Permissions, kernel: Kernel) -> list[str]:
+    """What this machine cannot enforce, one sentence each. Empty if it can enforce everything."""
+    if sys.platform != "linux":
+        return [f"permissions need Linux, and this is {platform.system()}"]
+    if not supported():
+        return [f"permissions need a processor of {' or '.join(MACHINES)}, and this is {MACHINE}"]
+    return [
+        *_missing_features(permissions, kernel),
+        *_missing_paths(permissions),
+        *(
+            f"{folder} is on sys.path and holds more than code, so a task could read all of it: "
+            "start the worker in a folder of its own"
+            for folder in code_in_wide_folders()
+        ),
+    ]
+
+
+def _missing_features(permissions: Permissions, kernel: Kernel) -> list[str]:
+    found: list[str] = []
+    if not kernel.seccomp:
+        found.append("system calls cannot be restricted: the kernel has no seccomp filters")
+    if not kernel.landlock:
+        found.append(
+            "paths cannot be restricted: Landlock is missing (Linux 6.2 or later with "
+            "`landlock` in its list of security modules)"
+        )
+    elif kernel.landlock < landlock.PATHS_VERSION:
+        found.append(
+            f"files that a task may only read cannot be protected from being emptied: Landlock has "
+            f"version {kernel.landlock}, and version {landlock.PATHS_VERSION} (Linux 6.2) is needed"
+        )
+    if isinstance(permissions.network, tuple) and kernel.landlock < landlock.PORTS_VERSION:
+        found.append(
+            f"TCP ports cannot be restricted: Landlock has version {kernel.landlock}, and version "
+            f"{landlock.PORTS_VERSION} (Linux 6.7) is needed"
+        )
+    if permissions.processes and not kernel.counts_processes:
+        found.append(
+            "the number of processes cannot be limited: the worker is root and may not make a "
+            "control group with `pids`; run it as an ordinary user"
+            if kernel.root
+            else "the number of processes cannot be limited: this user may not make user namespaces"
+        )
+    return found
+
+
+def _missing_paths(permissions: Permissions) -> list[str]:
+    return [
+        f"there is no {path}, which {option}= names"
+        for option in ("read", "write", "run")
+        for path in getattr(permissions, option)
+        if not os.path.exists(path)
+    ]
+
+
+def _counts_processes(*, root: bool) -> bool:
+    """Root's processes are counted by a control group, another user's by a user namespace."""
+    if not supported():
+        return False
+    if not root:
+        return own_user_works()
+    group = make_cgroup(0)
+    if group is None:
+        return False
+    remove_cgroup(group)
+    return True
+
+
+def _has_seccomp() -> bool:
+    if not supported():
+        return False
+    try:
+        call("seccomp", 1, 0, None)  # no filter: EFAULT if the kernel knows filters
+    except OSError as error:
+        return error.errno not in (ENOSYS, EINVAL)
+    return True

@@ -1,0 +1,91 @@
+"""Limits on memory, processor time, open files and processes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from jobq.core.policies import Permissions
+
+OWN_TASKS = 8
+"""Threads that jobq itself may use in a child, besides the processes that a handler may start."""
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def limit_resources(permissions: Permissions) -> None:
+    """Set the resource limits of this process. Each process that it starts has the same ones."""
+    _limit(resource.RLIMIT_CORE, 0)
+    if permissions.memory is not None:
+        _limit(resource.RLIMIT_AS, permissions.memory)
+    if permissions.files is not None:
+        _limit(resource.RLIMIT_NOFILE, permissions.files)
+    if permissions.cpu_ms is not None:
+        # At the first limit the kernel sends SIGXCPU, which a handler could ignore; at the second
+        # SIGKILL. What starting the child has used does not count.
+        seconds = int(time.process_time()) + 1 + permissions.cpu_ms // 1000
+        _limit(resource.RLIMIT_CPU, seconds, seconds + 1)
+
+
+def limit_processes(processes: int) -> None:
+    """Limit the processes and threads of this user. Does not bind root."""
+    _limit(resource.RLIMIT_NPROC, processes + OWN_TASKS)
+
+
+def _limit(kind: int, value: int, hard: int | None = None) -> None:
+    """Set a limit, or keep the present one if that is lower."""
+    present = resource.getrlimit(kind)[1]
+    if present != resource.RLIM_INFINITY:
+        value = min(value, present)
+        hard = None if hard is None else min(hard, present)
+    resource.setrlimit(kind, (value, value if hard is None else hard))
+
+
+def make_cgroup(processes: int) -> str | None:
+    """Make a control group below this process's own that limits the number of processes.
+
+    Returns None if this process may not, or if the kernel does not count processes there.
+    """
+    parent = _own_cgroup()
+    if parent is None:
+        return None
+    group = parent / f"jobq-{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        group.mkdir()
+    except OSError:
+        return None
+    try:
+        (group / "pids.max").write_text(str(processes + OWN_TASKS))
+    except OSError:
+        remove_cgroup(str(group))
+        return None
+    return str(group)
+
+
+def join_cgroup(group: str) -> None:
+    """Move this process into the control group."""
+    (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def remove_cgroup(group: str) -> None:
+    """Remove the control group once its processes have ended."""
+    with suppress(OSError):
+        os.rmdir(group)
+
+
+def _own_cgroup() -> Path | None:
+    """The folder of this process's control group that counts processes, if there is one."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    groups = {controllers: path for _, controllers, path in (x.split(":", 2) for x in lines)}
+    for controllers, path in groups.items():
+        if "pids" in controllers.split(","):
+            return _CGROUPS / "pids" / path.lstrip("/")
+    if "" in groups:
+        return _CGROUPS / groups[""].lstrip("/")
+    return None
