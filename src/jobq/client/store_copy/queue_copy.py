@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from jobq.client.store_copy.job_moves import JobMoves
-from jobq.client.store_copy.queue_settings import copy_settings, queue_record
+from jobq.client.store_copy.queue_settings import HOLD_MS, copy_settings, queue_record
 from jobq.client.store_copy.schedule_moves import MAX_SCHEDULES, move_schedules
 from jobq.client.store_copy.side import Side
 from jobq.core import copies
@@ -18,9 +18,6 @@ from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock
 
-_HOLD_MS = 30_000
-"""How long a hold of the source lasts. The copy renews it. If the copy dies, the source goes on
-after this time with the jobs that have not moved."""
 _RENEW_S = 10.0
 """Seconds between two renewals: two may fail before the hold ends."""
 _LOOK_S = 1.0
@@ -144,7 +141,7 @@ class QueueCopy:
         if time.monotonic() - self._held_at < _RENEW_S:
             return
         await self._source.within(
-            self._source.store.hold(self._queue, _HOLD_MS, actor=self._source.actor)
+            self._source.store.hold(self._queue, HOLD_MS, actor=self._source.actor)
         )
         self._held_at = time.monotonic()
 

@@ -10,6 +10,10 @@ from jobq.core.records import QueueName
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock
 
+HOLD_MS = 30_000
+"""Milliseconds that a hold of the source lasts while a copy runs. The copy renews it. If the copy
+dies, the source goes on after this time with the jobs that have not moved."""
+
 
 async def queue_record(side: Side, queue: QueueName) -> QueueRecord | None:
     """What a store has about a queue."""
@@ -63,7 +67,11 @@ async def _declare(target: Side, record: QueueRecord) -> QueueRecord:
 
 
 async def _copy_holds(target: Side, queue: QueueName, held: HoldsRecord, now_ms: int) -> None:
-    ends: dict[str | None, int | None] = {None: held.until_ms, **held.keys}
-    for key, until in ends.items():
-        if until is not None and until > now_ms:
-            await target.within(target.store.hold(queue, until - now_ms, key, actor=target.actor))
+    # A hold of the queue that ends this soon may be the copy's own, of a run that was killed.
+    if held.until_ms is not None and held.until_ms > now_ms + HOLD_MS:
+        await target.within(target.store.hold(queue, held.until_ms - now_ms, actor=target.actor))
+    for key, until_ms in held.keys.items():
+        if until_ms > now_ms:
+            await target.within(
+                target.store.hold(queue, until_ms - now_ms, key, actor=target.actor)
+            )
