@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jobq.core.defaults import DAY_MS, METRICS_MS
-from jobq.stores.relational.signals import SLEEP_MS
+from jobq.core.defaults import METRICS_MS
 from jobq.stores.relational.tx import Tx
 
 
-class _Sweep(NamedTuple):
+class Sweep(NamedTuple):
     """A table to sweep: the statements that read and delete its rows, and how long a row outlives
     its time."""
 
@@ -22,27 +21,17 @@ class _Sweep(NamedTuple):
     delete: str
     start: tuple[int | str, ...]  # sorts before every primary key of the table
     kept_ms: int
-    of_mailboxes: bool = False  # the address of a mailbox is the last part of the key
-
-
-_SWEEPS = (
-    _Sweep("next_workers", "delete_worker", ("",), DAY_MS),
-    _Sweep("next_calls", "delete_call", ("",), DAY_MS),
-    _Sweep("next_listeners", "delete_listener", ("",), 0, of_mailboxes=True),
-    _Sweep("next_sleepers", "delete_sleeper", (0, ""), SLEEP_MS),
-)
 
 
 def tick(tx: Tx, limit: int) -> None:
     """Look at the next `limit` rows of each table and delete the expired ones."""
-    for sweep in _SWEEPS:
-        start = (*sweep.start, *tx.first_mailbox) if sweep.of_mailboxes else sweep.start
-        after = tx.memory.swept.get(sweep.read, start)
+    for sweep in tx.sweeps:
+        after = tx.memory.swept.get(sweep.read, sweep.start)
         rows = tx.execute(tx.sql.upkeep[sweep.read], (*after, limit)).fetchall()
         for *key, time_ms in rows:
             if time_ms < tx.now - sweep.kept_ms:
                 tx.execute(tx.sql.upkeep[sweep.delete], key)
-        tx.memory.swept[sweep.read] = tuple(rows[-1][:-1]) if len(rows) == limit else start
+        tx.memory.swept[sweep.read] = tuple(rows[-1][:-1]) if len(rows) == limit else sweep.start
 
 
 def minutes(tx: Tx, qid: int, limit: int) -> None:

@@ -14,15 +14,19 @@ from typing import Any
 import apsw
 
 from jobq.core import event_log
+from jobq.core.defaults import DAY_MS
 from jobq.core.records import QueueName
 from jobq.core.states import Kind
 from jobq.stores.relational.codes import WAITING
 from jobq.stores.relational.rows import NewJob, QueueRow, Row
+from jobq.stores.relational.signals import SLEEP_MS
+from jobq.stores.relational.sweeps import Sweep
 from jobq.stores.relational.tx import Tx
 from jobq.stores.sqlite import damage, repair, trimming
 from jobq.stores.sqlite.mailbox import alive
 from jobq.stores.sqlite.memory import SqliteMemory
 from jobq.stores.sqlite.queries import SQL
+from jobq.stores.sqlite.queue_rows import queue_row, values
 
 _KINDS = event_log.KIND_CODES
 # The kinds of events that metrics count, with their place in rows.FIGURES.
@@ -52,7 +56,12 @@ class SqliteTx(Tx):
     # 12 µs for one job. The single statement for a larger claim builds temporary tables first: 40
     # µs for one job.
     few = 10
-    first_mailbox = (0,)
+    sweeps = (
+        Sweep("next_workers", "delete_worker", ("",), DAY_MS),
+        Sweep("next_calls", "delete_call", ("",), DAY_MS),
+        Sweep("next_listeners", "delete_listener", ("", 0), 0),
+        Sweep("next_sleepers", "delete_sleeper", (0, ""), SLEEP_MS),
+    )
     memory: SqliteMemory
 
     def __init__(
@@ -92,7 +101,7 @@ class SqliteTx(Tx):
                 found = self.execute(SQL.hot["queue"], name).fetchone()
                 if found is None:
                     return None
-                row = QueueRow.of(found)
+                row = queue_row(found)
             self._remember(row)
         return row
 
@@ -113,7 +122,7 @@ class SqliteTx(Tx):
         if row is None:
             row = self.memory.queues.get(qid)
             if row is None:
-                row = QueueRow.of(self.execute(SQL.keyed["queue_by_qid"], (qid,)).fetchone())
+                row = queue_row(self.execute(SQL.keyed["queue_by_qid"], (qid,)).fetchone())
             self._remember(row)
         return row
 
@@ -127,10 +136,10 @@ class SqliteTx(Tx):
 
     def all_queues(self) -> list[QueueRow]:
         rows = self.execute(SQL.upkeep["queues"]).fetchall()
-        return [self._remember(QueueRow.of(row)) for row in rows]
+        return [self._remember(queue_row(row)) for row in rows]
 
-    def lock_queue(self, queue: QueueRow) -> None:
-        """Nothing to do: there is one writer at a time."""
+    def queue_row(self, row: Row) -> QueueRow:
+        return queue_row(row)
 
     def take_places(self, qid: int, n: int = 1) -> int:
         """Take n new places at the back of the queue. Returns the first of them."""
@@ -250,7 +259,7 @@ class SqliteTx(Tx):
                 self._log(row, worker, items)
         for row in self._qids.values():
             if row.dirty:
-                self.execute(SQL.hot["save_queue"], row.values())
+                self.execute(SQL.hot["save_queue"], values(row))
                 row.dirty = False
 
     def _log(self, row: QueueRow, worker: str | None, items: Sequence[event_log.Item]) -> None:
