@@ -65,6 +65,19 @@ class Mailbox:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._wake_all)
 
+    @property
+    def topics(self) -> list[Topic]:
+        """The topics that somebody waits for."""
+        return list(self._topics)
+
+    def look_again(self) -> None:
+        """Let all who wait look again, because notices may be lost."""
+        self._wake_all()
+        for topic, inboxes in self._topics.items():
+            if topic.queue is not None:
+                for inbox in inboxes:
+                    inbox.put_nowait(Signal(topic.kind, topic.queue, topic.name))
+
     def _wake_all(self) -> None:
         for event in self._wakes.values():
             event.set()

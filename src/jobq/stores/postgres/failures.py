@@ -1,0 +1,50 @@
+"""What an error of the server means for a call."""
+
+from __future__ import annotations
+
+from jobq.errors import ConfigError, JobqError, StoreUnavailable
+from jobq.stores.postgres.link import StatementFailed
+
+AGAIN = frozenset(
+    {
+        "40001",  # serialization failure, also: the row moved to another partition
+        "40P01",  # deadlock
+        "55P03",  # lock timeout
+    }
+)
+"""The call met another one. It changed nothing, and is repeated."""
+READ_ONLY = frozenset({"25006"})
+"""The server is a standby, or became one: the connection leads to the wrong server."""
+_UNAVAILABLE = (
+    "08",  # connection
+    "25",  # state of the transaction
+    "40",  # rolled back
+    "53",  # resources: disk full, out of memory, too many connections
+    "55",  # not in the right state
+    "57",  # canceled or shut down
+    "58",  # system
+    "XX",  # internal
+)
+"""Classes of errors that may be gone when the call is repeated later."""
+_MISSING = frozenset({"3F000", "42P01", "42703", "42883"})  # schema, table, column or function
+
+
+def translated(error: StatementFailed, store: str, schema: str) -> Exception:
+    """The error that the caller gets. It names no type of the driver."""
+    found: JobqError
+    if error.sqlstate[:2] in _UNAVAILABLE:
+        found = StoreUnavailable(f"{store} is unavailable: {error}")
+    elif error.sqlstate == "42501":
+        found = ConfigError(
+            f"the role that jobq uses at {store} lacks a right: {error}; "
+            "docs/guide/postgresql.md lists the rights that it needs"
+        )
+    elif error.sqlstate in _MISSING:
+        found = ConfigError(
+            f"the tables of jobq in the schema {schema!r} at {store} are missing or damaged: "
+            f"{error}; restore them, or create them with `jq-ctl store migrate`"
+        )
+    else:
+        return error
+    found.__cause__ = error
+    return found

@@ -1,0 +1,84 @@
+"""What a connection is set to, and what it learns about its server."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jobq.errors import ConfigError
+from jobq.stores.postgres.address import Address
+from jobq.stores.postgres.clock import elapsed
+from jobq.stores.postgres.link import Link
+
+OLDEST_SERVER = 140_000
+"""PostgreSQL 14, as libpq numbers versions."""
+LOCK_S = 3.0
+"""Seconds that a statement waits for a lock. Calls of jobq hold locks for milliseconds."""
+FROZEN_S = 15.0
+"""Seconds after which the server ends a transaction whose client sends nothing: its process is
+frozen, or the network is gone. Others wait for its locks meanwhile."""
+
+_LOOK = """
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    to_hex(hashtextextended(pg_postmaster_start_time()::text, 0)),
+    (SELECT value FROM meta WHERE name = 'clock'),
+    (SELECT value FROM meta WHERE name = 'oldest')
+"""
+
+
+class Look(NamedTuple):
+    """The server as a connection finds it."""
+
+    server_ms: int
+    sent: float
+    """When the question was sent, by clock.elapsed."""
+    incarnation: str
+    """Changes with every start of a server, so also with a restored backup or a new primary."""
+    clock: str | None
+    """The time that is stored in `meta`."""
+    oldest: str | None
+    """The oldest layout whose code can work on the tables."""
+
+
+def settings(address: Address) -> dict[str, str]:
+    """The settings of a session, or of each transaction if the server may change between them."""
+    return {
+        "search_path": f"{address.schema},pg_catalog",
+        # A second before the client gives up and closes the connection.
+        "statement_timeout": f"{address.timeout * 1000 - 500:.0f}",
+        "lock_timeout": f"{min(LOCK_S, address.timeout / 3) * 1000:.0f}",
+        "idle_in_transaction_session_timeout": f"{max(FROZEN_S, address.timeout) * 1000:.0f}",
+        "client_min_messages": "error",
+        # A plan of a few index scans is never worth compiling.
+        "jit": "off",
+        # A plan that was made while a table was small must not read all of it later.
+        "enable_seqscan": "off",
+    }
+
+
+def apply(link: Link, address: Address) -> None:
+    """Apply the settings: to the session, or to the transaction that has just begun."""
+    given = settings(address)
+    calls = ", ".join(
+        f"set_config('{name}', '{value}', {'true' if link.pooled else 'false'})"
+        for name, value in given.items()
+    )
+    link.command(f"SELECT {calls}".encode())
+
+
+def check_server(link: Link, store: str) -> None:
+    """ConfigError if the server is too old."""
+    version: int = link.pgconn.server_version
+    if version < OLDEST_SERVER:
+        raise ConfigError(
+            f"{store} is PostgreSQL {version // 10_000}, and jobq needs 14 or newer: "
+            "upgrade the server"
+        )
+
+
+def look(link: Link) -> Look:
+    """Read the server's clock and what `meta` says. Runs inside a transaction."""
+    sent = elapsed()
+    row = link.execute(_LOOK).fetchone()
+    assert row is not None
+    server_ms, incarnation, clock, oldest = row
+    return Look(server_ms, sent, incarnation[:8], clock, oldest)
