@@ -39,12 +39,12 @@ FLOW_MS = HOUR_MS
 METRICS_MS = DAY_MS
 """How long the figures of a minute are kept."""
 
-LOG_EVENTS = {"sqlite": 200_000, "valkey": 10_000}
+LOG_EVENTS = {"sqlite": 200_000, "postgres": 200_000, "valkey": 10_000}
 """Events of a queue's log that are kept for readers who come later.
 
 On SQLite they take tens of megabytes of disk, on Valkey some 600 kB of memory.
 """
-LOG_CAP = {"sqlite": 5_000_000, "valkey": 2_000_000}
+LOG_CAP = {"sqlite": 5_000_000, "postgres": 5_000_000, "valkey": 2_000_000}
 """Events that are kept at most for a registered reader that lags behind.
 
 A reader sees a `gap` in place of events that were dropped.

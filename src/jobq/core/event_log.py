@@ -120,6 +120,15 @@ def pack(
     return _encoder.encode((FORMAT, number, incarnation, at_ms, worker, items))
 
 
+def pack_packed(
+    number: int, incarnation: str, at_ms: int, worker: str | None, items: bytes
+) -> bytes:
+    """The same for items that are packed already: a store may number entries after it wrote them.
+
+    `items` is the MessagePack of the list of items."""
+    return _encoder.encode((FORMAT, number, incarnation, at_ms, worker, msgspec.Raw(items)))
+
+
 def with_meta(item: Item, meta: dict[str, str] | None) -> Item:
     """The item of a job with the meta that its event shows."""
     if meta is None:

@@ -19,8 +19,6 @@ from jobq.stores.relational.options import options_of, pack_options, unpack_opti
 from jobq.stores.relational.rows import Job, Lock, QueueRow
 from jobq.stores.relational.tx import Tx
 
-_NEXT = "\0next"
-
 
 class Held(NamedTuple):
     """The holder of a lock: its id, and its job unless the record is gone."""
@@ -54,7 +52,7 @@ def holder(tx: Tx, qid: int, lock: str) -> Held | None:
         or job.qid != qid
         or (job.state in ENDED and (job.at_ms or 0) <= tx.now)
     ):
-        job = None  # the numbers of deleted rows may be used again
+        job = None  # SQLite reuses the numbers of deleted rows
     return Held(lock_row.id, job)
 
 
@@ -85,12 +83,13 @@ def follow(tx: Tx, job: Job) -> None:
     """Make the job the follow-up of the running `keep_last` job: it starts after that one."""
     lock = unpack_options(job.options).lock
     assert lock is not None
-    tx.execute(tx.sql.ties["take_lock"], (job.qid, lock + _NEXT, *Lock(job.pk, None, job.id)))
+    name = lock + tx.follow_up
+    tx.execute(tx.sql.ties["take_lock"], (job.qid, name, *Lock(job.pk, None, job.id)))
 
 
 def follow_up(tx: Tx, qid: int, lock: str) -> Job | None:
     """The follow-up of a running `keep_last` job."""
-    found = holder(tx, qid, lock + _NEXT)
+    found = holder(tx, qid, lock + tx.follow_up)
     return None if found is None else found.job
 
 
@@ -101,7 +100,7 @@ def release(tx: Tx, queue: QueueRow, job: Job) -> None:
     options = unpack_options(job.options)
     if options.lock is None:
         return
-    tx.execute(tx.sql.ties["drop_lock"], (job.qid, options.lock + _NEXT, job.pk))
+    tx.execute(tx.sql.ties["drop_lock"], (job.qid, options.lock + tx.follow_up, job.pk))
     if releases(options.lock_mode or "simple", STATES[job.state]):
         tx.execute(tx.sql.ties["drop_lock"], (job.qid, options.lock, job.pk))
     _pass_on(tx, job.qid, options.lock)
@@ -115,7 +114,7 @@ def _pass_on(tx: Tx, qid: int, lock: str) -> None:
     held = holder(tx, qid, lock)
     if not passes_on(None if held is None else held.standing):
         return
-    tx.execute(tx.sql.ties["drop_lock"], (qid, lock + _NEXT, follower.pk))
+    tx.execute(tx.sql.ties["drop_lock"], (qid, lock + tx.follow_up, follower.pk))
     follower.follows = 0
     if held is None:
         take(tx, follower)

@@ -69,12 +69,15 @@ def new_job(
 
 def insert(
     tx: Tx, qid: int, spec: JobSpec, life: int, watch: Watch | None, *, blocked: bool
-) -> Job | None:
-    """Insert one job and return its row. None: another transaction has just put its id."""
+) -> Job:
+    """Insert one job and return its row."""
     row = new_job(qid, spec, tx.take_places(qid), tx.now, tx.ahead, watch, life)
     if blocked:
         row = row._replace(state=BLOCKED, at_ms=FOREVER, due_ms=None, flags=row.flags | NOTED)
-    return tx.insert_job(row)
+    tx.insert_job(row)
+    job = tx.find(qid, spec.id)
+    assert job is not None
+    return job
 
 
 def accepted(tx: Tx, queue: QueueRow, rows: list[NewJob]) -> None:

@@ -14,37 +14,16 @@ from typing import Any
 import apsw
 
 from jobq.core import event_log
-from jobq.core.defaults import DAY_MS
 from jobq.core.records import QueueName
-from jobq.core.states import Kind
+from jobq.stores.relational import sweeps
 from jobq.stores.relational.codes import WAITING
-from jobq.stores.relational.rows import NewJob, QueueRow, Row
-from jobq.stores.relational.signals import SLEEP_MS
-from jobq.stores.relational.sweeps import Sweep
+from jobq.stores.relational.rows import FIGURE_OF_KIND, RUN_MS, WAIT_MS, NewJob, QueueRow, Row
 from jobq.stores.relational.tx import Tx
 from jobq.stores.sqlite import damage, repair, trimming
 from jobq.stores.sqlite.mailbox import alive
 from jobq.stores.sqlite.memory import SqliteMemory
 from jobq.stores.sqlite.queries import SQL
-from jobq.stores.sqlite.queue_rows import queue_row, values
 
-_KINDS = event_log.KIND_CODES
-# The kinds of events that metrics count, with their place in rows.FIGURES.
-_MINUTE = {
-    _KINDS[kind]: place
-    for place, kind in enumerate(
-        (
-            Kind.ACCEPTED,
-            Kind.STARTED,
-            Kind.COMPLETED,
-            Kind.FAILED,
-            Kind.CANCELLED,
-            Kind.RETRIED,
-            Kind.STALLED,
-        )
-    )
-}
-_WAIT, _RUN = 7, 8
 WORKERS = 10_000
 """Workers whose last exchange a process remembers."""
 
@@ -56,12 +35,7 @@ class SqliteTx(Tx):
     # 12 µs for one job. The single statement for a larger claim builds temporary tables first: 40
     # µs for one job.
     few = 10
-    sweeps = (
-        Sweep("next_workers", "delete_worker", ("",), DAY_MS),
-        Sweep("next_calls", "delete_call", ("",), DAY_MS),
-        Sweep("next_listeners", "delete_listener", ("", 0), 0),
-        Sweep("next_sleepers", "delete_sleeper", (0, ""), SLEEP_MS),
-    )
+    first_mailbox = (0,)
     memory: SqliteMemory
 
     def __init__(
@@ -101,7 +75,7 @@ class SqliteTx(Tx):
                 found = self.execute(SQL.hot["queue"], name).fetchone()
                 if found is None:
                     return None
-                row = queue_row(found)
+                row = QueueRow.of(found)
             self._remember(row)
         return row
 
@@ -122,7 +96,7 @@ class SqliteTx(Tx):
         if row is None:
             row = self.memory.queues.get(qid)
             if row is None:
-                row = queue_row(self.execute(SQL.keyed["queue_by_qid"], (qid,)).fetchone())
+                row = QueueRow.of(self.execute(SQL.keyed["queue_by_qid"], (qid,)).fetchone())
             self._remember(row)
         return row
 
@@ -136,10 +110,10 @@ class SqliteTx(Tx):
 
     def all_queues(self) -> list[QueueRow]:
         rows = self.execute(SQL.upkeep["queues"]).fetchall()
-        return [self._remember(queue_row(row)) for row in rows]
+        return [self._remember(QueueRow.of(row)) for row in rows]
 
-    def queue_row(self, row: Row) -> QueueRow:
-        return queue_row(row)
+    def lock_queue(self, queue: QueueRow) -> None:
+        """Nothing to do: there is one writer at a time."""
 
     def take_places(self, qid: int, n: int = 1) -> int:
         """Take n new places at the back of the queue. Returns the first of them."""
@@ -210,13 +184,13 @@ class SqliteTx(Tx):
         if previous is not None:
             row.counts[previous] -= n
         row.counts[state] += n
-        place = _MINUTE.get(kind)
+        place = FIGURE_OF_KIND.get(kind)
         if place is not None or run_ms:
             figures = self._figures(row)
             if place is not None:
                 figures[place] += n
-            figures[_WAIT] += wait_ms
-            figures[_RUN] += run_ms
+            figures[WAIT_MS] += wait_ms
+            figures[RUN_MS] += run_ms
 
     def log_operation(self, queue: QueueRow, item: event_log.Item) -> None:
         self._entries.setdefault(queue.qid, []).append((None, [item]))
@@ -227,6 +201,14 @@ class SqliteTx(Tx):
 
     def last_position(self, queue: QueueRow) -> int:
         return queue.pos
+
+    def entries(self, queue: QueueRow, after: int, limit: int) -> Iterable[tuple[int, bytes]]:
+        rows: Iterable[tuple[int, bytes]] = self.execute(SQL.reads["entries"], (queue.qid, after))
+        return rows
+
+    def trimmed(self, queue: QueueRow) -> str:
+        row = self.execute(SQL.reads["trimmed"], (f"trimmed.{queue.qid}",)).fetchone()
+        return "" if row is None else str(row[0])
 
     def trim_log(self, queue: QueueRow, limit: int) -> int:
         return trimming.trim_log(self, queue, limit)
@@ -259,7 +241,7 @@ class SqliteTx(Tx):
                 self._log(row, worker, items)
         for row in self._qids.values():
             if row.dirty:
-                self.execute(SQL.hot["save_queue"], values(row))
+                self.execute(SQL.hot["save_queue"], row.values())
                 row.dirty = False
 
     def _log(self, row: QueueRow, worker: str | None, items: Sequence[event_log.Item]) -> None:
@@ -285,6 +267,9 @@ class SqliteTx(Tx):
             calls.clear()
         calls[caller] = call
         self.execute(SQL.hot["remember_call"], (caller, call, self.now, stale))
+
+    def sweep_calls(self, limit: int) -> None:
+        sweeps.sweep(self, sweeps.CALLS, limit)
 
     # ── sleepers and upkeep ───────────────────────────────────────────────────────────────────────
 

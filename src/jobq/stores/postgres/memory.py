@@ -1,0 +1,15 @@
+"""What a handle remembers between transactions."""
+
+from __future__ import annotations
+
+from jobq.stores.relational.memory import Memory
+
+
+class PostgresMemory(Memory):
+    """Caches of one handle. Others write to the database at any time, so no row is kept."""
+
+    def __init__(self, incarnation: str = "") -> None:
+        super().__init__(incarnation)
+        self.calls: dict[str, str] = {}  # by caller: its last exchange, if it came through here
+        self.trimmed: dict[int, int] = {}  # by queue: events logged when its log was last trimmed
+        self.calls_swept_ms = 0  # exchanges before this time are deleted

@@ -1,0 +1,132 @@
+-- Gives positions and numbers to entries of the event log after their commit, and adds what they
+-- changed to the counters and metrics (see numbering.py).
+
+-- name: lock: let nobody else number until the transaction ends
+SELECT 1 FROM numbering FOR NO KEY UPDATE;
+
+-- name: number: number the entries that were committed since the last pass, at most so many.
+-- Returns how many, and whether more are left. Runs in the statement after `lock`: its snapshot
+-- must see what the pass before has written.
+WITH state AS MATERIALIZED (
+    SELECT snapshot, coalesce(target, pg_current_snapshot()) AS target, upto,
+        target IS NOT NULL AS cut,
+        -- Another server, or one that was restored: its transactions may be counted from less.
+        pg_snapshot_xmax(pg_current_snapshot()) < pg_snapshot_xmax(snapshot) AS restored
+    FROM numbering
+),
+fresh AS MATERIALIZED (
+    SELECT e.eid, e.qid, e.slot, e.n, e.at_ms, e.moved, e.figures
+    FROM entries e, state
+    WHERE (
+            e.xid >= pg_snapshot_xmax(state.snapshot)
+            OR e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(snapshot) FROM numbering))
+        )
+        AND pg_visible_in_snapshot(e.xid, state.target) AND e.eid > state.upto
+    ORDER BY e.eid LIMIT $1
+),
+numbered AS (
+    INSERT INTO numbers (qid, slot, n, pos, number, eid, incarnation)
+    SELECT f.qid, f.slot, f.n, c.pos + row_number() OVER of_queue,
+        c.logged + sum(f.n) OVER of_queue - f.n + 1, f.eid,
+        (
+            SELECT left(encode(sha256(convert_to(concat(
+                extract(epoch FROM pg_postmaster_start_time()), pg_relation_filenode('numbering')
+            ), 'UTF8')), 'hex'), 8)
+        )
+    FROM fresh f JOIN counts c USING (qid)
+    WHERE f.n > 0
+    WINDOW of_queue AS (PARTITION BY f.qid ORDER BY f.eid)
+),
+counted AS (
+    UPDATE counts c
+    SET pos = c.pos + f.entries, logged = c.logged + f.events,
+        n_delayed = n_delayed + f.delayed, n_blocked = n_blocked + f.blocked,
+        n_waiting = n_waiting + f.waiting, n_active = n_active + f.active,
+        n_completed = n_completed + f.completed, n_failed = n_failed + f.failed,
+        n_cancelled = n_cancelled + f.cancelled
+    FROM (
+        SELECT qid, count(*) FILTER (WHERE n > 0) AS entries, sum(n) AS events,
+            coalesce(sum(moved[1]), 0) AS delayed, coalesce(sum(moved[2]), 0) AS blocked,
+            coalesce(sum(moved[3]), 0) AS waiting, coalesce(sum(moved[4]), 0) AS active,
+            coalesce(sum(moved[5]), 0) AS completed, coalesce(sum(moved[6]), 0) AS failed,
+            coalesce(sum(moved[7]), 0) AS cancelled
+        FROM fresh GROUP BY qid
+    ) f
+    WHERE c.qid = f.qid
+),
+measured AS (
+    INSERT INTO minutes AS m (qid, minute, {figures})
+    SELECT qid, at_ms / 60000 * 60000, sum(figures[1]), sum(figures[2]), sum(figures[3]),
+        sum(figures[4]), sum(figures[5]), sum(figures[6]), sum(figures[7]), sum(figures[8]),
+        sum(figures[9])
+    FROM fresh WHERE figures IS NOT NULL GROUP BY 1, 2
+    ON CONFLICT (qid, minute) DO UPDATE
+    SET accepted = m.accepted + excluded.accepted, started = m.started + excluded.started,
+        completed = m.completed + excluded.completed, failed = m.failed + excluded.failed,
+        cancelled = m.cancelled + excluded.cancelled, retried = m.retried + excluded.retried,
+        stalled = m.stalled + excluded.stalled, wait_ms = m.wait_ms + excluded.wait_ms,
+        run_ms = m.run_ms + excluded.run_ms
+),
+pass AS (SELECT count(*) AS n, max(eid) AS last FROM fresh),
+advanced AS (
+    UPDATE numbering
+    SET snapshot = CASE WHEN pass.n < $1 THEN state.target ELSE state.snapshot END,
+        target = CASE WHEN pass.n < $1 THEN NULL ELSE state.target END,
+        upto = CASE WHEN pass.n < $1 THEN 0 ELSE pass.last END
+    FROM state, pass
+    WHERE pass.n > 0 OR state.cut
+        -- Without new entries, the row is written only now and then: it bounds what `fresh` reads.
+        OR pg_snapshot_xmax(state.target)::text::bigint
+            > pg_snapshot_xmax(state.snapshot)::text::bigint + 1000
+)
+SELECT pass.n, pass.n = $1 OR state.cut FROM pass, state;
+
+-- name: counts: the counters of a queue, with those entries that have no numbers yet
+WITH state AS MATERIALIZED (SELECT snapshot, target, upto FROM numbering),
+fresh AS (
+    SELECT e.moved FROM entries e, state
+    WHERE e.qid = $1 AND e.moved IS NOT NULL AND (
+            e.xid >= pg_snapshot_xmax(state.snapshot)
+            OR e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(snapshot) FROM numbering))
+        )
+        AND NOT (
+            state.target IS NOT NULL AND e.eid <= state.upto
+            AND pg_visible_in_snapshot(e.xid, state.target)
+        )
+),
+added AS (
+    SELECT count(*) AS n, sum(moved[1]) AS delayed, sum(moved[2]) AS blocked,
+        sum(moved[3]) AS waiting, sum(moved[4]) AS active, sum(moved[5]) AS completed,
+        sum(moved[6]) AS failed, sum(moved[7]) AS cancelled
+    FROM fresh
+)
+SELECT c.n_delayed + coalesce(f.delayed, 0), c.n_blocked + coalesce(f.blocked, 0),
+    c.n_waiting + coalesce(f.waiting, 0), c.n_active + coalesce(f.active, 0),
+    c.n_completed + coalesce(f.completed, 0), c.n_failed + coalesce(f.failed, 0),
+    c.n_cancelled + coalesce(f.cancelled, 0), f.n
+FROM counts c, added f WHERE c.qid = $1;
+
+-- name: minutes: metrics of a queue since a minute, with those entries that have no numbers yet
+WITH state AS MATERIALIZED (SELECT snapshot, target, upto FROM numbering),
+fresh AS (
+    SELECT e.at_ms / 60000 * 60000 AS minute, e.figures FROM entries e, state
+    WHERE e.qid = $1 AND e.figures IS NOT NULL AND e.at_ms >= $2 AND (
+            e.xid >= pg_snapshot_xmax(state.snapshot)
+            OR e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(snapshot) FROM numbering))
+        )
+        AND NOT (
+            state.target IS NOT NULL AND e.eid <= state.upto
+            AND pg_visible_in_snapshot(e.xid, state.target)
+        )
+),
+every AS (
+    SELECT minute, {figures} FROM minutes WHERE qid = $1 AND minute >= $2
+    UNION ALL
+    SELECT minute, figures[1], figures[2], figures[3], figures[4], figures[5], figures[6],
+        figures[7], figures[8], figures[9]
+    FROM fresh
+)
+SELECT minute, sum(accepted)::bigint, sum(started)::bigint, sum(completed)::bigint,
+    sum(failed)::bigint, sum(cancelled)::bigint, sum(retried)::bigint, sum(stalled)::bigint,
+    sum(wait_ms)::bigint, sum(run_ms)::bigint
+FROM every GROUP BY minute ORDER BY minute;

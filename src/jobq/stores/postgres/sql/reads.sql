@@ -1,0 +1,78 @@
+-- Reads for users and operators.
+
+-- A listing reads an index in sections (reads._sections) and continues after a pair of its values.
+-- Its parameters are the queue, the state, `keep`, the values, and how many jobs to read.
+
+-- name: page_waiting: waiting jobs of a plain queue, from the back
+(
+    SELECT {job} FROM jobs_hot
+    WHERE qid = $1 AND state = 2 AND state = $2 AND keep = $3 AND key IS NULL
+        AND priority = $4 AND seq < $5
+    ORDER BY seq DESC LIMIT $6
+)
+UNION ALL
+(
+    SELECT {job} FROM jobs_hot
+    WHERE qid = $1 AND state = 2 AND key IS NULL AND priority > $4
+    ORDER BY priority, seq DESC LIMIT $6
+)
+LIMIT $6;
+
+-- name: page_waiting_keyed: waiting jobs of a keyed queue, key by key, each from the back
+(
+    SELECT {job} FROM jobs_hot
+    WHERE qid = $1 AND state = 2 AND state = $2 AND keep = $3 AND key IS NOT NULL
+        AND key = $4 AND (priority > $5 OR (priority = $5 AND seq < $6))
+    ORDER BY priority, seq DESC LIMIT $7
+)
+UNION ALL
+(
+    SELECT {job} FROM jobs_hot
+    WHERE qid = $1 AND state = 2 AND key IS NOT NULL AND key < $4
+    ORDER BY key DESC, priority, seq DESC LIMIT $7
+)
+LIMIT $7;
+
+-- name: page_timed: jobs of another state, from the latest time
+SELECT {job} FROM jobs
+WHERE qid = $1 AND state = $2 AND keep = $3 AND (at_ms, pk) < ($4, $5) AND at_ms IS NOT NULL
+ORDER BY at_ms DESC, pk DESC LIMIT $6;
+
+-- name: head: since when the next job of a plain queue has been due
+SELECT due_ms FROM jobs_hot WHERE qid = $1 AND state = 2 AND key IS NULL
+ORDER BY priority DESC, seq LIMIT 1;
+
+-- name: keyed_head: since when the next job of the next key has been due
+SELECT due_ms FROM jobs_hot
+WHERE qid = $1 AND state = 2 AND key IS NOT NULL
+    AND key = (SELECT key FROM keys WHERE qid = $1 AND ready = 1 ORDER BY turn LIMIT 1)
+ORDER BY priority DESC, seq LIMIT 1;
+
+-- name: queues_of: the queues of a tenant, or all
+SELECT {queue} FROM queues WHERE ($1::text IS NULL OR tenant = $2) AND listed = 1
+ORDER BY tenant, name;
+
+-- name: entries: the entries of a queue's log after a position
+SELECT n.pos, n.number, n.incarnation, e.at_ms, e.worker, e.items, e.facts
+FROM numbers n JOIN entries e ON e.slot = n.slot AND e.eid = n.eid
+WHERE n.qid = $1 AND n.pos > greatest($2, (SELECT dropped FROM counts WHERE qid = $1))
+ORDER BY n.pos LIMIT $3;
+
+-- name: ack: store the position of a reader; it never goes back
+INSERT INTO readers (qid, reader, pos) VALUES ($1, $2, $3) ON CONFLICT (qid, reader) DO UPDATE
+SET pos = greatest(readers.pos, excluded.pos);
+
+-- name: readers: the registered readers and their positions
+SELECT reader, pos FROM readers WHERE qid = $1 ORDER BY reader;
+
+-- name: remove_reader: delete a reader
+DELETE FROM readers WHERE qid = $1 AND reader = $2;
+
+-- name: reader: the position of a reader
+SELECT pos FROM readers WHERE qid = $1 AND reader = $2;
+
+-- name: trimmed: the incarnation of the last entry that was dropped from a queue's log
+SELECT trimmed FROM counts WHERE qid = $1;
+
+-- name: last_position: the last entry of a queue's log that has a number
+SELECT pos FROM counts WHERE qid = $1;

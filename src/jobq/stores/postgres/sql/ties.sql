@@ -1,0 +1,148 @@
+-- What belongs to a job: unique locks, edges of flows, signals, log lines, failed runs.
+
+-- name: lock: the holder of a unique lock
+SELECT {lock} FROM locks WHERE qid = $1 AND lock = $2;
+
+-- name: take_lock: give a lock to a job, also if another holds it
+INSERT INTO locks (qid, lock, {lock}) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (qid, lock) DO UPDATE
+SET pk = excluded.pk, until_ms = excluded.until_ms, id = excluded.id;
+
+-- name: drop_lock: delete a lock, if the job still holds it
+DELETE FROM locks WHERE qid = $1 AND lock = $2 AND pk = $3;
+
+-- name: sweep_locks: delete locks whose time is over
+DELETE FROM locks
+WHERE (qid, lock) IN (
+    SELECT qid, lock FROM locks WHERE until_ms <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED
+);
+
+-- name: add_edge: a parent waits for a child
+INSERT INTO edges (parent, {edge}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+
+-- name: edges_of: the jobs that a parent waits or waited for
+SELECT {edge} FROM edges WHERE parent = $1 ORDER BY ordinal;
+
+-- name: edge_names: the same by the ids under which the parent knows them
+SELECT child_qid, coalesce(asked, child) FROM edges WHERE parent = $1;
+
+-- name: any_open: whether a parent still waits for a child
+SELECT 1 FROM edges WHERE parent = $1 AND done = 0 LIMIT 1;
+
+-- name: parent: what the end of a child needs of its parent; not the payload. Children that end at
+-- the same time wait for each other here, so that the last one sees the ends of all others.
+SELECT state, follows, options FROM jobs WHERE pk = $1 FOR NO KEY UPDATE;
+
+-- name: waiting_parents: parents that wait for a child
+SELECT parent, ordinal, data FROM edges WHERE child_qid = $1 AND child = $2 AND done = 0
+ORDER BY parent LIMIT $3;
+
+-- name: parents_of: parents that wait or waited for a child
+SELECT DISTINCT q.tenant, q.name, j.id
+FROM edges e JOIN jobs j ON j.pk = e.parent JOIN queues q ON q.qid = j.qid
+WHERE e.child_qid = $1 AND e.child = $2 LIMIT 1000;
+
+-- name: children_of: children that a parent waits or waited for
+SELECT q.tenant, q.name, e.child FROM edges e JOIN queues q ON q.qid = e.child_qid
+WHERE e.parent = $1 GROUP BY q.tenant, q.name, e.child ORDER BY min(e.ordinal) LIMIT 20000;
+
+-- name: end_edge: store the end of a child
+UPDATE edges SET done = 1, result = $1, codec = $2, failure = $3 WHERE parent = $4 AND ordinal = $5;
+
+-- name: add_signal: store a signal until the handler receives it
+INSERT INTO signals (pk, n, name, value)
+SELECT $1, 1 + coalesce((SELECT max(n) FROM signals WHERE pk = $1), 0), $2, $3::bytea;
+
+-- name: signals_of: the signals of a job, oldest first
+SELECT name, value FROM signals WHERE pk = $1 ORDER BY n;
+
+-- name: count_signals: how many signals of a name a job has
+SELECT count(*) FROM signals WHERE pk = $1 AND name = $2;
+
+-- name: add_line: append a line to a job's log
+INSERT INTO logs (pk, n, line)
+SELECT $1, 1 + coalesce((SELECT max(n) FROM logs WHERE pk = $1), 0), $2;
+
+-- name: trim_lines: delete all but the last lines of a job's log
+DELETE FROM logs WHERE pk = $1 AND n <= (SELECT max(n) FROM logs WHERE pk = $1) - $2;
+
+-- name: lines_of: a job's log, oldest line first
+SELECT line FROM logs WHERE pk = $1 ORDER BY n;
+
+-- name: note: store the progress and state that a running job reports
+UPDATE jobs_hot
+SET progress = coalesce($1::bytea, progress), saved = coalesce($2::bytea, saved),
+    flags = flags | $3
+WHERE pk = $4 AND id = $5 AND state = 3 AND token = $6 RETURNING flags;
+
+-- name: add_error: store a failed run
+INSERT INTO errors (pk, attempt, failure) VALUES ($1, $2, $3)
+ON CONFLICT (pk, attempt) DO UPDATE SET failure = excluded.failure;
+
+-- name: trim_errors: delete all but the last failed runs of a job
+DELETE FROM errors
+WHERE pk = $1 AND attempt <= (
+    SELECT attempt FROM errors WHERE pk = $1 ORDER BY attempt DESC LIMIT 1 OFFSET $2
+);
+
+-- name: errors_of: the failed runs of a job, oldest first
+SELECT failure FROM errors WHERE pk = $1 ORDER BY attempt;
+
+-- name: delete_errors: delete the failed runs of a job
+DELETE FROM errors WHERE pk = $1;
+
+-- name: delete_job: delete a job
+DELETE FROM jobs WHERE pk = $1;
+
+-- name: delete_jobs: delete the jobs of a list
+DELETE FROM jobs WHERE pk = ANY ($1::bigint[]);
+
+-- name: delete_lines: delete a job's log
+DELETE FROM logs WHERE pk = $1;
+
+-- name: delete_signals: delete a job's signals
+DELETE FROM signals WHERE pk = $1;
+
+-- name: delete_edges: delete a parent's edges
+DELETE FROM edges WHERE parent = $1;
+
+-- name: begin_flow: register a flow
+INSERT INTO flows (tenant, flow, begun_ms, done) VALUES ($1, $2, $3, 0)
+ON CONFLICT (tenant, flow) DO NOTHING;
+
+-- name: flow: when a flow was begun, and whether it is complete. Calls of one flow wait for each
+-- other here.
+SELECT begun_ms, done FROM flows WHERE tenant = $1 AND flow = $2 FOR NO KEY UPDATE;
+
+-- name: stage: store a member of a flow, unless it is stored already
+INSERT INTO staged (tenant, flow, n, spec, queue, id, place)
+SELECT $1::text, $2::text,
+    1 + coalesce((SELECT max(n) FROM staged WHERE tenant = $1 AND flow = $2), 0), $3::bytea,
+    $4::text, $5::text, $6
+ON CONFLICT DO NOTHING;
+
+-- name: is_staged: whether a member is stored already
+SELECT 1 FROM staged WHERE tenant = $1 AND flow = $2 AND queue = $3 AND id = $4 AND id != '';
+
+-- name: places_of: how many places a flow has reserved in each queue
+SELECT queue, sum(place) FROM staged WHERE tenant = $1 AND flow = $2
+GROUP BY queue HAVING sum(place) > 0 ORDER BY queue;
+
+-- name: staged: the members of a flow, in their order
+SELECT spec FROM staged WHERE tenant = $1 AND flow = $2 ORDER BY n;
+
+-- name: unstage: delete the stored members of a flow
+DELETE FROM staged WHERE tenant = $1 AND flow = $2;
+
+-- name: end_flow: mark a flow as complete; it is kept, so that a repeated call changes nothing
+UPDATE flows SET done = 1 WHERE tenant = $1 AND flow = $2;
+
+-- name: old_flows: flows that were begun before a time
+SELECT tenant, flow FROM flows WHERE begun_ms < $1 ORDER BY begun_ms LIMIT $2
+FOR UPDATE SKIP LOCKED;
+
+-- name: drop_unfinished: delete a flow that is not complete
+DELETE FROM flows WHERE tenant = $1 AND flow = $2 AND done = 0;
+
+-- name: drop_flow: delete a flow
+DELETE FROM flows WHERE tenant = $1 AND flow = $2;

@@ -1,0 +1,66 @@
+-- Upkeep by the clock, in bounded steps.
+
+-- name: queues: all queues
+SELECT {queue} FROM queues ORDER BY qid;
+
+-- name: past_retention: ended jobs whose retention is over, in order
+SELECT pk, flags FROM jobs_ended WHERE qid = $1 AND state = $2 AND keep = $3 AND at_ms <= $4
+ORDER BY at_ms, pk LIMIT $5;
+
+-- name: beyond_count: ended jobs beyond the newest ones that are kept, in the order of their expiry
+SELECT pk, flags FROM jobs_ended
+WHERE qid = $1 AND state = $2 AND keep = 0 AND (at_ms, pk) <= (
+    SELECT at_ms, pk FROM jobs_ended WHERE qid = $1 AND state = $2 AND keep = 0
+    ORDER BY at_ms DESC, pk DESC LIMIT 1 OFFSET $3
+)
+ORDER BY at_ms, pk LIMIT $4;
+
+-- name: sweep_minutes: metrics of a queue that are past their time
+DELETE FROM minutes
+WHERE qid = $1 AND minute IN (
+    SELECT minute FROM minutes WHERE qid = $1 AND minute < $2 LIMIT $3
+);
+
+-- A sweep reads the next rows in the order of the primary key and deletes the expired ones (see
+-- sweeps.py). These tables have no index on their time, because it changes often.
+
+-- name: next_workers: the next workers in order, with the time they count as present until
+SELECT name, until_ms FROM workers WHERE name > $1 ORDER BY name LIMIT $2;
+
+-- name: delete_worker: a worker that is gone
+DELETE FROM workers WHERE name = $1;
+
+-- name: next_listeners: the next listeners in order, with the time they are kept until
+SELECT topic, mailbox, until_ms FROM listeners WHERE (topic, mailbox) > ($1, $2)
+ORDER BY topic, mailbox LIMIT $3;
+
+-- name: delete_listener: a listener that did not unregister
+DELETE FROM listeners WHERE topic = $1 AND mailbox = $2;
+
+-- name: next_sleepers: the next sleepers in order, with the time they fell asleep
+SELECT qid, worker, since_ms FROM sleepers WHERE (qid, worker) > ($1, $2)
+ORDER BY qid, worker LIMIT $3;
+
+-- name: delete_sleeper: a sleeper that did not wake up
+DELETE FROM sleepers WHERE qid = $1 AND worker = $2;
+
+-- name: sweep_calls: calls that nobody will repeat; the oldest of those that are left
+WITH old AS (
+    SELECT caller, call, at_ms FROM calls WHERE at_ms >= $1 AND at_ms < $2
+    ORDER BY at_ms LIMIT $3
+),
+swept AS (DELETE FROM calls c USING old WHERE (c.caller, c.call) = (old.caller, old.call))
+SELECT max(at_ms), count(*) FROM old;
+
+-- name: oldest_entries: the oldest entries of a queue's log
+SELECT pos, number + n - 1, incarnation FROM numbers
+WHERE qid = $1 AND pos > (SELECT dropped FROM counts WHERE qid = $1) ORDER BY pos LIMIT $2;
+
+-- name: log_length: how many events were ever written to a queue's log
+SELECT logged FROM counts WHERE qid = $1;
+
+-- name: slowest_reader: the position of the slowest registered reader
+SELECT min(pos) FROM readers WHERE qid = $1;
+
+-- name: trim_log: drop the entries of a queue's log up to a position
+UPDATE counts SET dropped = $2, trimmed = $3 WHERE qid = $1 AND dropped < $2;

@@ -1,0 +1,381 @@
+"""A request inside a transaction of a PostgreSQL database.
+
+A request that writes locks the rows it decides by: the row of each queue it names, and each job it
+reads. So requests on one queue run one after the other, except the plain ones of fast.py, which
+lock only jobs. Statements without a reply that matters are queued, and travel with the next one
+that has one, or with the COMMIT.
+
+No request writes a counter. Each appends what it changes to the event log, and numbering.py adds
+it up after the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from jobq.core import event_log
+from jobq.core.defaults import MINUTE_MS
+from jobq.core.queues import Limits
+from jobq.core.records import QueueName
+from jobq.core.retention import by_state
+from jobq.core.states import State
+from jobq.errors import CorruptStore
+from jobq.stores.postgres import trimming
+from jobq.stores.postgres.link import Link, Reply, StatementFailed
+from jobq.stores.postgres.memory import PostgresMemory
+from jobq.stores.postgres.queries import NUMBERING, SQL
+from jobq.stores.relational.rows import (
+    FIGURE_OF_KIND,
+    RUN_MS,
+    WAIT_MS,
+    Job,
+    NewJob,
+    QueueRow,
+    Row,
+    read,
+    read_all,
+)
+from jobq.stores.relational.tx import Rows, Tx
+
+WORKERS = 10_000
+"""Workers whose last exchange a handle remembers."""
+CALLS_MS = 10 * MINUTE_MS
+"""Milliseconds after which an exchange is forgotten. A worker repeats a call that got no reply for
+as long as that takes, but the leases of a lost reply expire within minutes."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Changes(msgspec.Struct):
+    """What the request appends to the log of one queue."""
+
+    entries: list[tuple[str | None, list[event_log.Item]]] = msgspec.field(default_factory=list)
+    moved: list[int] = msgspec.field(default_factory=lambda: [0] * 7)  # counters, by state code
+    figures: list[int] = msgspec.field(default_factory=lambda: [0] * 9)  # rows.FIGURES
+
+
+class PostgresTx(Tx):
+    """The connection and the time of a request, and what it has done so far."""
+
+    sql = SQL
+    few = 0  # one round trip for a claim of any size
+    follow_up = "\x01next"  # text cannot contain the character 0
+    first_mailbox = ("",)
+    memory: PostgresMemory
+
+    def __init__(
+        self, link: Link, now: int, memory: PostgresMemory, ahead: int = 0, *, writes: bool = True
+    ) -> None:
+        """`writes`: lock what is read. Otherwise the transaction is read-only."""
+        super().__init__(now, memory, ahead)
+        self.link = link
+        self.writes = writes
+        self._changes: dict[int, _Changes] = {}
+        self._queues: dict[QueueName, QueueRow] = {}
+        self._qids: dict[int, QueueRow] = {}
+        self._stored: dict[int, Sequence[int]] = {}  # counters by queue, without this request
+        self._block: Reply | None = None  # places
+        self._place = 0
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Rows:
+        """Queue a statement. Reading its rows sends it."""
+        if isinstance(parameters, dict):
+            parameters = tuple(parameters.values())
+        return self.link.execute(sql, parameters)
+
+    def many(self, sql: str, rows: Iterable[Any], /) -> object:
+        """Queue a statement for each of these parameters."""
+        return self.link.many(sql, rows)
+
+    def change(self, sql: str, parameters: Any) -> int:
+        return self.link.execute(sql, parameters).changes
+
+    def change_many(self, sql: str, rows: Sequence[Any]) -> int:
+        return sum(reply.changes for reply in self.link.many(sql, rows))
+
+    def listed(self, values: Sequence[Any]) -> Any:
+        return values
+
+    # ── queues ────────────────────────────────────────────────────────────────────────────────────
+
+    def lock_queues(self, names: Iterable[QueueName]) -> None:
+        """Lock several queues at once, in the order of their numbers.
+
+        Requests that lock their queues in the same order do not wait for each other in a circle.
+        """
+        wanted = [name for name in dict.fromkeys(names) if name not in self._queues]
+        if len(wanted) > 1:
+            tenants, queues = zip(*wanted, strict=True)
+            for row in self.execute(SQL.hot["lock_queues"], (tenants, queues)).fetchall():
+                self._remember(QueueRow.of(row))
+
+    def queue(self, name: QueueName) -> QueueRow | None:
+        row = self._queues.get(name)
+        if row is None:
+            found = self._read_queue(SQL.hot["lock_queue" if self.writes else "queue"], name)
+            if found is None:
+                return None
+            row = self._remember(QueueRow.of(found))
+        return row
+
+    def ensure_queue(self, name: QueueName) -> QueueRow:
+        row = self.queue(name)
+        if row is None:
+            self.execute(SQL.hot["make_queue"], name)
+            row = self.queue(name)
+            assert row is not None
+        elif not row.listed and self.writes:
+            row.listed, row.dirty = 1, True
+        return row
+
+    def queue_by_qid(self, qid: int) -> QueueRow:
+        row = self._qids.get(qid)
+        if row is None:
+            name = "lock_queue_by_qid" if self.writes else "queue_by_qid"
+            row = self._remember(QueueRow.of(self._read_queue(SQL.keyed[name], (qid,))))
+        return row
+
+    def _read_queue(self, sql: str, parameters: tuple[Any, ...]) -> Any:
+        if self.writes and self._block is None:
+            # Most requests that write need places: they come with the queue's row.
+            self._block = self.link.execute(SQL.hot["places"])
+        return self.execute(sql, parameters).fetchone()
+
+    def _remember(self, row: QueueRow) -> QueueRow:
+        self._queues[row.qname] = self._qids[row.qid] = row
+        return row
+
+    def all_queues(self) -> list[QueueRow]:
+        """The rows of all queues. They are not locked: PostgreSQL's tick takes one at a time."""
+        return [QueueRow.of(row) for row in self.execute(SQL.upkeep["queues"]).fetchall()]
+
+    def lock_queue(self, queue: QueueRow) -> None:
+        """Nothing to do: a request that writes locks the rows of queues when it reads them."""
+
+    def take_places(self, qid: int, n: int = 1) -> int:
+        """Places come from a sequence that all queues share, a large block for each request."""
+        if not self._place:
+            block = self._block or self.link.execute(SQL.hot["places"])
+            (self._place,) = block.fetchone() or (0,)
+        self._place += n
+        return self._place - n
+
+    def count(self, queue: QueueRow, state: int) -> int:
+        stored = self._stored.get(queue.qid)
+        if stored is None:
+            row = self.execute(NUMBERING["counts"], (queue.qid,)).fetchone()
+            stored = self._stored[queue.qid] = [0] * 8 if row is None else row
+        changes = self._changes.get(queue.qid)
+        return stored[state] + (0 if changes is None else changes.moved[state])
+
+    def recount_waiting(self, queue: QueueRow, claimed: int) -> None:
+        """Nothing to correct: the counter is the sum of all changes."""
+
+    def minutes(self, queue: QueueRow, first_ms: int) -> list[tuple[int, Sequence[int]]]:
+        rows = self.execute(NUMBERING["minutes"], (queue.qid, first_ms))
+        return [(minute, figures) for minute, *figures in rows]
+
+    # ── jobs ──────────────────────────────────────────────────────────────────────────────────────
+
+    def insert_jobs(self, rows: Sequence[NewJob]) -> int:
+        if len(rows) == 1:
+            inserted = self.link.execute(SQL.hot["insert_job"], rows[0])
+        else:
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            inserted = self.link.execute(SQL.hot["insert_jobs"], columns)
+        ended = self.execute(SQL.hot["ended_meanwhile"], (rows[0].qid, [row.id for row in rows]))
+        if ended.fetchone() is not None:
+            raise _met("a job with one of these ids has ended while it was put again")
+        return inserted.changes
+
+    def insert_job(self, row: NewJob) -> None:
+        if not self.insert_jobs((row,)):
+            raise _met(f"a job with the id {row.id} was put at the same time")
+
+    def complete_jobs(self, rows: Sequence[Row]) -> bool:
+        if len(rows) == 1:
+            return self.change(SQL.hot["complete"], rows[0]) == 1
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return self.change(SQL.hot["complete_all"], (*columns, len(rows))) == len(rows)
+
+    def load(self, pks: Iterable[int]) -> list[Job]:
+        numbers = list(pks)
+        if self.writes:
+            self.execute(SQL.hot["lock_numbers"], (numbers,))
+        return read_all(self.execute(SQL.hot["load_jobs"], (numbers,)).fetchall(), Job)
+
+    def find(self, qid: int, id: str) -> Job | None:
+        statement = SQL.hot["lock_found" if self.writes else "find_job"]
+        row = self.execute(statement, (qid, id)).fetchone()
+        return None if row is None else read(row, Job)
+
+    def job(self, pk: int) -> Job | None:
+        statement = SQL.hot["lock_job" if self.writes else "load_job"]
+        row = self.execute(statement, (pk,)).fetchone()
+        return None if row is None else read(row, Job)
+
+    # ── what happened ─────────────────────────────────────────────────────────────────────────────
+
+    def _of(self, qid: int) -> _Changes:
+        changes = self._changes.get(qid)
+        if changes is None:
+            changes = self._changes[qid] = _Changes()
+        return changes
+
+    def log_change(
+        self,
+        qid: int,
+        kind: int,
+        previous: int | None,
+        state: int,
+        items: Sequence[event_log.Item],
+        worker: str | None,
+        run_ms: int,
+        wait_ms: int,
+    ) -> None:
+        n = len(items)
+        changes = self._of(qid)
+        if changes.entries and changes.entries[-1][0] == worker:
+            changes.entries[-1][1].extend(items)
+        else:  # an entry has one worker, and the order of the events stays
+            changes.entries.append((worker, list(items)))
+        if previous is not None:
+            changes.moved[previous] -= n
+        changes.moved[state] += n
+        place = FIGURE_OF_KIND.get(kind)
+        if place is not None:
+            changes.figures[place] += n
+        changes.figures[WAIT_MS] += wait_ms
+        changes.figures[RUN_MS] += run_ms
+
+    def log_operation(self, queue: QueueRow, item: event_log.Item) -> None:
+        self._of(queue.qid).entries.append((None, [item]))
+
+    @property
+    def logged(self) -> Iterable[int]:
+        return [qid for qid, changes in self._changes.items() if changes.entries]
+
+    def last_number(self, qid: int) -> int:
+        """A number that no other event gets: events have theirs only after the commit."""
+        return self.take_places(qid)
+
+    def last_position(self, queue: QueueRow) -> int:
+        row = self.execute(SQL.reads["last_position"], (queue.qid,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def entries(self, queue: QueueRow, after: int, limit: int) -> Iterator[tuple[int, bytes]]:
+        rows = self.execute(SQL.reads["entries"], (queue.qid, after, limit))
+        for pos, number, incarnation, at_ms, worker, items, facts in rows:
+            packed = _encode(facts) if items is None else items
+            yield pos, event_log.pack_packed(number, incarnation, at_ms, worker, packed)
+
+    def trimmed(self, queue: QueueRow) -> str:
+        row = self.execute(SQL.reads["trimmed"], (queue.qid,)).fetchone()
+        return "" if row is None or row[0] is None else str(row[0])
+
+    def trim_log(self, queue: QueueRow, limit: int) -> int:
+        return trimming.trim_log(self, queue, limit)
+
+    def removed(self, qid: int, state: int, n: int = 1) -> None:
+        self._of(qid).moved[state] -= n
+
+    def flush(self) -> None:
+        """Write the event log and the rows of queues.
+
+        The log comes last: the numbers of entries show the order in which jobs were locked."""
+        for row in self._qids.values():
+            if row.dirty:
+                self.execute(SQL.hot["save_queue"], _saved(row, self.now))
+                row.dirty = False
+        for qid, changes in self._changes.items():
+            moved = changes.moved if any(changes.moved) else None
+            figures = changes.figures if any(changes.figures) else None
+            for worker, items in changes.entries or [(None, [])]:
+                packed = _encode(items) if items else None
+                entry = (qid, self.now, worker, len(items), packed, moved, figures)
+                if items or moved or figures:
+                    self.execute(SQL.hot["log"], entry)
+                moved = figures = None  # the first entry has them all
+        self._changes = {}
+
+    # ── exchanges ─────────────────────────────────────────────────────────────────────────────────
+
+    def repeated(self, caller: str, call: str) -> tuple[bytes | None] | None:
+        # If this handle remembers another call as the last one, this is not a repetition.
+        if self.memory.calls.get(caller, call) != call:
+            return None
+        last = self.execute(SQL.hot["last_call"], (caller, call)).fetchone()
+        return None if last is None else (last[1],)
+
+    def remember_call(self, caller: str, call: str, stale: bytes | None) -> None:
+        """If the same call was made at the same time, this one fails, and is repeated."""
+        calls = self.memory.calls
+        if len(calls) > WORKERS:
+            calls.clear()
+        calls[caller] = call
+        self.execute(SQL.hot["remember_call"], (caller, call, self.now, stale))
+
+    def sweep_calls(self, limit: int) -> None:
+        since, until = self.memory.calls_swept_ms, self.now - CALLS_MS
+        row = self.execute(SQL.upkeep["sweep_calls"], (since, until, limit)).fetchone()
+        if row is not None and row[1] == limit:
+            self.memory.calls_swept_ms = row[0]
+
+    # ── sleepers ──────────────────────────────────────────────────────────────────────────────────
+
+    def reachable(self, address: Sequence[Any]) -> bool:
+        """True: only the mailbox itself knows."""
+        return True
+
+    def has_sleepers(self, queue: QueueRow) -> bool:
+        """True: the table of sleepers knows."""
+        return True
+
+    def set_sleepers(self, queue: QueueRow, there: bool) -> None:
+        """Nothing to remember."""
+
+    def has_listeners(self, queue: QueueRow) -> bool:
+        """True: the table of listeners knows."""
+        return True
+
+    def set_listeners(self, queue: QueueRow, there: bool) -> None:
+        """Nothing to remember."""
+
+
+def is_plain(queue: QueueRow, now: int) -> bool:
+    """Whether single statements may put, complete and claim jobs of the queue (fast.py)."""
+    if queue.mode != "plain" or queue.paused or not queue.listed or queue.held_ms > now:
+        return False
+    try:
+        stored = queue.settings
+    except CorruptStore:
+        return False
+    return stored.effective == Limits() and not stored.frail and not stored.event_meta
+
+
+def _saved(queue: QueueRow, now: int) -> Row:
+    """The parameters of `save_queue`."""
+    try:
+        kept_ms = by_state(queue.settings.retention, State.COMPLETED)
+    except CorruptStore:
+        kept_ms = 0  # not read: the queue is not plain
+    return (
+        queue.mode,
+        queue.paused,
+        queue.listed,
+        queue.held_ms,
+        queue.rate,
+        queue.packed_settings,
+        queue.reserved,
+        is_plain(queue, now),
+        kept_ms,
+        queue.qid,
+    )
+
+
+def _met(how: str) -> StatementFailed:
+    """Makes the request start over, as after a serialization failure."""
+    return StatementFailed("40001", how)

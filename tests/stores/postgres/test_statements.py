@@ -1,0 +1,56 @@
+"""Every statement of the SQL files is valid for the schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import jobq.stores.relational
+from jobq.stores.postgres.queries import NUMBERING, SQL
+from jobq.stores.relational.statements import Statements
+from tests.stores.postgres import servers
+
+FILES = {name: getattr(SQL, name) for name in Statements.__struct_fields__}
+BLOCKS = [
+    pytest.param(sql, id=f"{file}.{name}")
+    for file, blocks in {**FILES, "numbering": NUMBERING}.items()
+    for name, sql in blocks.items()
+]
+_USED = re.compile(r'\.sql\.(\w+)\[\s*"(\w+)"\s*\]')
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a database that has the schema."""
+    servers.postgres_or_skip()
+    schema = files("jobq.stores.postgres").joinpath("migrations", "0001.sql").read_text("utf-8")
+    with (
+        servers.running(servers.FAST) as server,
+        psycopg.connect(server.url, autocommit=True) as connection,
+    ):
+        connection.execute(schema.encode())
+        yield connection
+
+
+@pytest.mark.parametrize("sql", BLOCKS)
+def test_the_server_can_prepare_the_statement(
+    sql: str, connection: psycopg.Connection[Any]
+) -> None:
+    prepared = connection.pgconn.prepare(b"", sql.encode())
+    assert prepared.error_field(psycopg.pq.DiagnosticField.MESSAGE_PRIMARY) is None
+
+
+def test_the_shared_logic_finds_every_statement_that_it_names() -> None:
+    missing = {
+        f"{file}.{name}"
+        for source in Path(str(jobq.stores.relational.__path__[0])).glob("*.py")
+        for file, name in _USED.findall(source.read_text("utf-8"))
+        if name not in FILES[file]
+    }
+    assert not missing
