@@ -28,9 +28,13 @@ _SCHEMES: dict[str, tuple[str, str | None]] = {
     "rediss": ("jobq.stores.valkey", "valkey"),
     "valkey+sentinel": ("jobq.stores.valkey", "valkey"),
     "valkey+cluster": ("jobq.stores.valkey", "valkey"),
+    "postgresql": ("jobq.stores.postgres", "postgres"),
+    "postgres": ("jobq.stores.postgres", "postgres"),
 }
 
-_EXAMPLES = "memory://, sqlite:///path/to/jobs.db, valkey://host:6379"
+_EXAMPLES = (
+    "memory://, sqlite:///path/to/jobs.db, valkey://host:6379, postgresql://host:5432/database"
+)
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
@@ -70,7 +74,8 @@ def _of_another_package(scheme: str, url: str) -> Callable[..., Any]:
         known = ", ".join((*_SCHEMES, *sorted(found)))
         raise ConfigError(
             f"no store for {shown!r}: a store URL looks like one of {_EXAMPLES}; known schemes are "
-            f"{known} (valkey and redis need pip install 'jobq[valkey]')"
+            f"{known} (valkey and redis need pip install 'jobq[valkey]', postgresql needs "
+            "'jobq[postgres]')"
         )
     try:
         opener = found[scheme].load()

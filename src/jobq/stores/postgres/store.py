@@ -1,0 +1,155 @@
+"""`postgresql://…`: the store for people who run PostgreSQL.
+
+Durability is that of the server: with its defaults, an acknowledged call survives the death of any
+process and a power cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from jobq.errors import JobqError
+from jobq.stores.base import Clock
+from jobq.stores.postgres import schema
+from jobq.stores.postgres.address import parse
+from jobq.stores.postgres.clock import StoreClock
+from jobq.stores.postgres.connection import LANES, Connections, Kind
+from jobq.stores.postgres.link import Link
+from jobq.stores.postgres.mailbox import ChannelMailbox
+from jobq.stores.postgres.memory import PostgresMemory
+from jobq.stores.postgres.tx import PostgresTx
+from jobq.stores.relational import signals, upkeep
+from jobq.stores.relational.store import RelationalStore, Work
+
+log = logging.getLogger("jobq")
+
+T = TypeVar("T")
+
+LEAVE_S = 1.0
+"""Seconds that closing waits until the handle's registrations are deleted. A sweep deletes them
+otherwise."""
+
+
+class PostgresStore(RelationalStore):
+    """A handle, for one event loop, with one connection, or two if it settles."""
+
+    lanes = LANES
+
+    def __init__(self, url: str, clock: Clock | None) -> None:
+        self.address = parse(url)
+        super().__init__(self.address.shown)
+        self._clock = clock
+        self._memory = PostgresMemory()
+        self._connections: Connections | None = None
+        self._mailbox: ChannelMailbox | None = None
+        self._log = ""
+        self._again: asyncio.Task[None] | None = None
+
+    # ── lifecycle ─────────────────────────────────────────────────────────────────────────────────
+
+    async def migrate(self) -> None:
+        if self._connections is not None:
+            return
+        box = ChannelMailbox()
+        connections = Connections(self.address, StoreClock(self._clock), self._tx, box)
+        connections.relisten = lambda: box.call(self._look_again)
+        try:
+            self._log = await connections.submit(
+                Kind.LINK, schema.prepare, (self.address,), schema.MIGRATION_S
+            )
+        except BaseException:
+            await _closed(connections)
+            raise
+        self._connections, self._mailbox = connections, box
+
+    async def aclose(self) -> None:
+        if self._connections is None:
+            return
+        if self._mailbox is not None and self._connections.listening:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(LEAVE_S):
+                    await self._write(signals.leave, self._mailbox.address)
+        if self._again is not None:
+            self._again.cancel()
+        connections, self._connections, self._mailbox = self._connections, None, None
+        await _closed(connections)
+
+    async def __aenter__(self) -> Self:
+        await self.migrate()
+        return self
+
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def tick(self, *, limit: int = 500) -> int:
+        done: int = await self._opened().submit(Kind.TICK, upkeep.tick, (limit,))
+        return done
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────
+
+    def _opened(self) -> Connections:
+        if self._connections is None:
+            raise RuntimeError(
+                "this store is not open: use `async with open_store(url) as store`,"
+                " or await store.migrate()"
+            )
+        return self._connections
+
+    def _is_open(self) -> bool:
+        return self._connections is not None
+
+    def _log_id(self) -> str:
+        self._opened()
+        return self._log
+
+    def _tx(self, link: Link, now: int, ahead: int, writes: bool) -> PostgresTx:
+        assert self._connections is not None
+        self._memory.incarnation = self._connections.incarnation
+        return PostgresTx(link, now, self._memory, ahead, writes=writes)
+
+    async def _submit(self, kind: Kind, work: Work[T], args: tuple[object, ...]) -> T:
+        result: T = await self._opened().submit(kind, work, args)
+        return result
+
+    def _write(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
+        return self._submit(Kind.WRITE, work, args)
+
+    def _write_small(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
+        return self._submit(Kind.WRITE, work, args)
+
+    def _read(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
+        return self._submit(Kind.READ, work, args)
+
+    def _read_small(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
+        return self._submit(Kind.READ, work, args)
+
+    def _box(self) -> ChannelMailbox:
+        self._opened().listening = self.address.listen
+        assert self._mailbox is not None
+        return self._mailbox
+
+    def _look_again(self) -> None:
+        """The connection was replaced: notices are lost, and so may be the registrations."""
+        if self._mailbox is not None and self._again is None:
+            self._again = asyncio.get_running_loop().create_task(self._listen_again(self._mailbox))
+
+    async def _listen_again(self, box: ChannelMailbox) -> None:
+        try:
+            if topics := box.topics:
+                await self._write(signals.listen, topics, box.address)
+        except JobqError as e:  # the connection is lost again; its replacement brings us back here
+            log.warning("cannot listen at %s again: %s", self.url, e)
+        finally:
+            self._again = None
+            box.look_again()
+
+
+async def _closed(connections: Connections) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, connections.close)
