@@ -14,6 +14,7 @@ from jobq.cli.limit import limit
 from jobq.cli.options import Root
 from jobq.cli.queue import queue
 from jobq.cli.schedule import schedule
+from jobq.cli.store import store
 from jobq.cli.system import status, version
 from jobq.cli.workers import worker
 from jobq.core.version import __version__
@@ -27,6 +28,7 @@ NOUNS: tuple[click.Command, ...] = (
     limit,
     worker,
     events,
+    store,
     status,
     version,
 )

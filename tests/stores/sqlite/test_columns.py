@@ -7,7 +7,7 @@ import pytest
 
 from jobq.core.event_log import STATES
 from jobq.stores.relational import rows
-from jobq.stores.sqlite import queries, schema
+from jobq.stores.sqlite import queries, queue_rows, schema
 from jobq.stores.sqlite.columns import COLUMNS
 
 
@@ -53,8 +53,8 @@ def test_a_queue_that_is_loaded_and_saved_keeps_every_value(connection: apsw.Con
     for name, value in numbers.items():
         connection.execute(f"UPDATE queues SET {name} = {value}")
     (before,) = connection.execute(hot["queue"], ("t", "q")).fetchall()
-    queue = rows.QueueRow.of(before)
-    connection.execute(hot["save_queue"], queue.values())
+    queue = queue_rows.queue_row(before)
+    connection.execute(hot["save_queue"], queue_rows.values(queue))
     assert connection.execute(hot["queue"], ("t", "q")).fetchall() == [before]
     assert queue.counts == [numbers[f"n_{state}"] for state in STATES]
     assert queue.figures == [numbers[f"m_{figure}"] for figure in rows.FIGURES]

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from jobq.stores.relational import statements
 from jobq.stores.relational.columns import JOB_COLUMNS, lists
-from jobq.stores.relational.rows import QUEUE, NewJob
+from jobq.stores.relational.rows import NewJob
 
 _PACKAGE = "jobq.stores.postgres"
-_STORED = frozenset(
-    ("qid", "tenant", "name", "mode", "paused", "listed", "held_ms", "rate", "settings", "reserved")
-)
-"""The columns of rows.QUEUE that the queues table has. The others are 0: counters, metrics and log
-positions come from the entries of the log."""
 _ARRAYS = {
     "qid": "integer",
     "state": "smallint",
@@ -32,19 +27,12 @@ def _mark(n: int) -> str:
     return f"${n}"
 
 
-def _queue() -> str:
-    """The columns of QueueRow: its own, seven counters and nine figures."""
-    own = [column if column in _STORED else f"0 AS {column}" for column in QUEUE]
-    return ", ".join([*own, *["0"] * 16])
-
-
 def _typed(n: int, column: str) -> str:
     return f"${n}::{_ARRAYS.get(column, 'text')}"
 
 
 COLUMNS = {
     **lists(_mark),
-    "queue": _queue(),
     "job_number": _mark(len(JOB_COLUMNS)),
     "new_job_values": ", ".join(_typed(n, column) for n, column in enumerate(NewJob._fields, 1)),
     "new_job_arrays": ", ".join(

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from jobq.core import event_log
-from jobq.core.defaults import MINUTE_MS
+from jobq.core.defaults import DAY_MS, MINUTE_MS
 from jobq.core.queues import Limits
 from jobq.core.records import QueueName
 from jobq.core.retention import by_state
@@ -38,6 +38,8 @@ from jobq.stores.relational.rows import (
     read,
     read_all,
 )
+from jobq.stores.relational.signals import SLEEP_MS
+from jobq.stores.relational.sweeps import Sweep
 from jobq.stores.relational.tx import Rows, Tx
 
 WORKERS = 10_000
@@ -63,7 +65,11 @@ class PostgresTx(Tx):
     sql = SQL
     few = 0  # one round trip for a claim of any size
     follow_up = "\x01next"  # text cannot contain the character 0
-    first_mailbox = ("",)
+    sweeps = (
+        Sweep("next_workers", "delete_worker", ("",), DAY_MS),
+        Sweep("next_listeners", "delete_listener", ("", ""), 0),
+        Sweep("next_sleepers", "delete_sleeper", (0, ""), SLEEP_MS),
+    )
     memory: PostgresMemory
 
     def __init__(
@@ -82,8 +88,6 @@ class PostgresTx(Tx):
 
     def execute(self, sql: str, parameters: Any = (), /) -> Rows:
         """Queue a statement. Reading its rows sends it."""
-        if isinstance(parameters, dict):
-            parameters = tuple(parameters.values())
         return self.link.execute(sql, parameters)
 
     def many(self, sql: str, rows: Iterable[Any], /) -> object:
@@ -152,9 +156,6 @@ class PostgresTx(Tx):
         """The rows of all queues. They are not locked: PostgreSQL's tick takes one at a time."""
         return [QueueRow.of(row) for row in self.execute(SQL.upkeep["queues"]).fetchall()]
 
-    def lock_queue(self, queue: QueueRow) -> None:
-        """Nothing to do: a request that writes locks the rows of queues when it reads them."""
-
     def take_places(self, qid: int, n: int = 1) -> int:
         """Places come from a sequence that all queues share, a large block for each request."""
         if not self._place:
@@ -190,10 +191,6 @@ class PostgresTx(Tx):
         if ended.fetchone() is not None:
             raise _met("a job with one of these ids has ended while it was put again")
         return inserted.changes
-
-    def insert_job(self, row: NewJob) -> None:
-        if not self.insert_jobs((row,)):
-            raise _met(f"a job with the id {row.id} was put at the same time")
 
     def complete_jobs(self, rows: Sequence[Row]) -> bool:
         if len(rows) == 1:
@@ -272,10 +269,6 @@ class PostgresTx(Tx):
             packed = _encode(facts) if items is None else items
             yield pos, event_log.pack_packed(number, incarnation, at_ms, worker, packed)
 
-    def trimmed(self, queue: QueueRow) -> str:
-        row = self.execute(SQL.reads["trimmed"], (queue.qid,)).fetchone()
-        return "" if row is None or row[0] is None else str(row[0])
-
     def trim_log(self, queue: QueueRow, limit: int) -> int:
         return trimming.trim_log(self, queue, limit)
 
@@ -319,6 +312,7 @@ class PostgresTx(Tx):
         self.execute(SQL.hot["remember_call"], (caller, call, self.now, stale))
 
     def sweep_calls(self, limit: int) -> None:
+        """Forget exchanges that nobody will repeat, at most `limit`."""
         since, until = self.memory.calls_swept_ms, self.now - CALLS_MS
         row = self.execute(SQL.upkeep["sweep_calls"], (since, until, limit)).fetchone()
         if row is not None and row[1] == limit:

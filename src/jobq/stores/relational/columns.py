@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jobq.stores.relational.rows import (
-    COUNTERS,
     FIGURES,
     QUEUE,
     ClaimedJob,
@@ -20,13 +19,15 @@ from jobq.stores.relational.rows import (
     ScheduleRow,
 )
 
-QUEUE_COLUMNS = (*QUEUE, *COUNTERS, *(f"m_{figure}" for figure in FIGURES))
 JOB_COLUMNS = Job.__struct_fields__[:-1]  # `actor` is not stored
 _CLAIMED = ClaimedJob.__struct_fields__
 
 
-def lists(mark: Callable[[int], str]) -> dict[str, str]:
-    """What the names in braces stand for. `mark` writes the nth parameter of a statement."""
+def lists(mark: Callable[[int], str], queue: Sequence[str] = QUEUE) -> dict[str, str]:
+    """What the names in braces stand for.
+
+    `mark` writes the nth parameter of a statement. `queue` lists the columns of queues: those of
+    rows.QUEUE, then the dialect's own."""
     return {
         "job": _list(JOB_COLUMNS),
         "job_assigned": _assigned(JOB_COLUMNS[1:], mark),
@@ -38,8 +39,8 @@ def lists(mark: Callable[[int], str]) -> dict[str, str]:
         "head": _list(HeadOfQueue.__struct_fields__),
         "edge": _list(Edge._fields),
         "lock": _list(Lock._fields),
-        "queue": _list(QUEUE_COLUMNS),
-        "queue_assigned": _assigned(QUEUE_COLUMNS[3:], mark),
+        "queue": _list(queue),
+        "queue_assigned": _assigned(queue[3:], mark),
         "schedule": _list(ScheduleRow._fields),
         "figures": _list(FIGURES),
     }

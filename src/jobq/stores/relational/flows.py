@@ -49,7 +49,7 @@ def tie(
             if (queue.qid, edge.job.id) not in there:
                 there.add((queue.qid, edge.job.id))
                 ended = rows.Edge(
-                    ordinal, queue.qid, id, edge.data, 1, None, "json", None, asked=edge.job.id
+                    ordinal, queue.qid, id, int(edge.data), 1, None, "json", None, asked=edge.job.id
                 )
                 tx.execute(tx.sql.ties["add_edge"], (parent.pk, *ended))
                 ordinal += 1
@@ -66,7 +66,7 @@ def tie(
             ordinal=ordinal,
             child_qid=child.qid,
             child=child.id,
-            data=edge.data,
+            data=int(edge.data),
             done=done,
             result=result if edge.data else None,
             codec=child.codec,

@@ -105,7 +105,7 @@ def _write(tx: Tx, qid: int, changes: Mapping[str, Sequence[int]]) -> None:
                 waiting,
                 active,
                 turn + n,
-                waiting > 0 and active < _own_limit(own, key, most),
+                int(waiting > 0 and active < _own_limit(own, key, most)),
             )
             for n, (key, (waiting, active)) in enumerate(new.items())
             if waiting or active

@@ -52,7 +52,7 @@ def holder(tx: Tx, qid: int, lock: str) -> Held | None:
         or job.qid != qid
         or (job.state in ENDED and (job.at_ms or 0) <= tx.now)
     ):
-        job = None  # SQLite reuses the numbers of deleted rows
+        job = None  # the numbers of deleted rows may be used again
     return Held(lock_row.id, job)
 
 

@@ -69,15 +69,12 @@ def new_job(
 
 def insert(
     tx: Tx, qid: int, spec: JobSpec, life: int, watch: Watch | None, *, blocked: bool
-) -> Job:
-    """Insert one job and return its row."""
+) -> Job | None:
+    """Insert one job and return its row. None: another transaction has just put its id."""
     row = new_job(qid, spec, tx.take_places(qid), tx.now, tx.ahead, watch, life)
     if blocked:
         row = row._replace(state=BLOCKED, at_ms=FOREVER, due_ms=None, flags=row.flags | NOTED)
-    tx.insert_job(row)
-    job = tx.find(qid, spec.id)
-    assert job is not None
-    return job
+    return tx.insert_job(row)
 
 
 def accepted(tx: Tx, queue: QueueRow, rows: list[NewJob]) -> None:

@@ -238,9 +238,19 @@ def _put_one(
                 return _duplicate(queue, follower)
             follows = True
     job = new_jobs.insert(tx, qid, spec, life, watch, blocked=bool(spec.after) or follows)
+    if job is None:
+        return _put_one(tx, queue, spec, watch, tied)  # finds the job that was put meanwhile
+    _accept(tx, job, spec, watch, follows=follows)
+    if spec.after:
+        tied.append((job, spec))
+    return PutResult(id=job.id, life=life, state=STATES[job.state])
+
+
+def _accept(tx: Tx, job: Job, spec: JobSpec, watch: Watch | None, *, follows: bool) -> None:
+    """Record a new job, and give it its lock or make it the follow-up of the lock's holder."""
     tx.record(job, Kind.ACCEPTED, None)
     if job.state == DELAYED and job.due_ms is not None:
-        tx.due_at(qid, job.due_ms)
+        tx.due_at(job.qid, job.due_ms)
     if follows:
         job.follows = 1
         locks.follow(tx, job)
@@ -248,10 +258,7 @@ def _put_one(
     elif spec.unique is not None:
         locks.take(tx, job)
     if watch is not None and watch.has(spec):
-        new_jobs.watch_ends(tx, qid, [spec.id], watch)
-    if spec.after:
-        tied.append((job, spec))
-    return PutResult(id=job.id, life=life, state=STATES[job.state])
+        new_jobs.watch_ends(tx, job.qid, [spec.id], watch)
 
 
 def _duplicate(queue: QueueRow, job: Job) -> PutResult:

@@ -34,7 +34,7 @@ from jobq.stores.relational.codes import (
     WAITING,
 )
 from jobq.stores.relational.records import queue_record, record
-from jobq.stores.relational.rows import FIGURES, Job, QueueRow, read
+from jobq.stores.relational.rows import FIGURES, Job, read
 from jobq.stores.relational.tx import Tx
 
 DAY = 24 * 60
@@ -73,11 +73,10 @@ class _Section(NamedTuple):
     start.
     """
 
-    state: int
     statement: str
     order: Callable[[Job], tuple[Any, ...]]
     start: tuple[Any, ...]
-    keep: int = 0
+    more: tuple[int, ...] = ()  # parameters that say which part of the index it is
 
 
 _LAST = (2**62, 2**62)
@@ -89,11 +88,11 @@ _ORDER = (ACTIVE, WAITING, DELAYED, BLOCKED, FAILED, COMPLETED, CANCELLED)
 def _sections(state: int) -> list[_Section]:
     if state == WAITING:
         return [
-            _Section(state, "page_waiting", attrgetter("priority", "seq"), (-1, 2**62)),
-            _Section(state, "page_waiting_keyed", attrgetter("key", "priority", "seq"), _LAST_KEY),
+            _Section("page_waiting", attrgetter("priority", "seq"), (-1, 2**62)),
+            _Section("page_waiting_keyed", attrgetter("key", "priority", "seq"), _LAST_KEY),
         ]
     return [
-        _Section(state, "page_timed", attrgetter("at_ms", "pk"), _LAST, keep)
+        _Section("page_timed", attrgetter("at_ms", "pk"), _LAST, (state, keep))
         for keep in ((0, 1) if state in ENDED else (0,))
     ]
 
@@ -113,19 +112,16 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
     for n, section in enumerate(sections[first:], first):
         if n > first:
             after = section.start
-        at = {
-            "qid": queue.qid,
-            "state": section.state,
-            "keep": section.keep,
-            **dict(zip("abc", after, strict=False)),
-            "n": _LOOK - looked,
-        }
-        for row in tx.execute(tx.sql.reads[section.statement], at):
+        most = _LOOK - looked
+        if filter.name is None and filter.key is None:
+            most = min(most, max(1, limit - len(found)))
+        parameters = (queue.qid, most, *after, *section.more)
+        for place, row in enumerate(tx.execute(tx.sql.reads[section.statement], parameters), 1):
             job = read(row, Job)
             looked += 1
             if _matches(job, filter, tx.now):
                 found.append(_whole(tx, job, filter.queue))
-            if len(found) >= limit or looked >= _LOOK:
+            if len(found) >= limit or place == most:
                 return Page(records=tuple(found), cursor=json.dumps([n, *section.order(job)]))
     return Page(records=tuple(found))
 
@@ -204,7 +200,7 @@ def logs(tx: Tx, key: JobKey) -> list[str]:
 def queues(tx: Tx, tenant: str | None) -> list[QueueRecord]:
     """Implements `Store.queues`."""
     rows = tx.execute(tx.sql.reads["queues_of"], (tenant, tenant)).fetchall()
-    return [queue_record(tx, QueueRow.of(row)) for row in rows]
+    return [queue_record(tx, tx.queue_row(row)) for row in rows]
 
 
 # ── events ────────────────────────────────────────────────────────────────────────────────────────
@@ -228,6 +224,7 @@ def read_events(
         events = event_log.unpack(log, str(pos), name, entry)
         if not found and pos > int(after) + 1:  # positions have no gaps: the others were dropped
             what = f"{pos - int(after) - 1:,} entries dropped"
+            trimmed = tx.execute(tx.sql.reads["trimmed"], (queue.qid,)).fetchone()
             found.append(
                 event_log.gap(
                     log,
@@ -237,7 +234,7 @@ def read_events(
                     what,
                     shard=0,
                     number=max(0, events[0].number - 1),
-                    incarnation=tx.trimmed(queue),
+                    incarnation="" if trimmed is None else trimmed[0],
                 )
             )
             position = str(pos - 1)

@@ -1,10 +1,10 @@
 """Rows of the database by column name. This file alone lists the columns that statements read and
 write.
 
-A class has one field per column of a SELECT, in its order. `COLUMNS` gives the same lists to the
+A class has one field per column of a SELECT, in its order. columns.py gives the same lists to the
 SQL files, which name them in braces: `SELECT {job} FROM jobs`. Rows are checked while they are
 converted: a value of a type that the column never has, written by another program or a broken disk,
-raises msgspec.ValidationError (see repair.py).
+raises msgspec.ValidationError.
 """
 
 from __future__ import annotations
@@ -187,11 +187,6 @@ class Lock(NamedTuple):
 
 # ── queues ────────────────────────────────────────────────────────────────────────────────────────
 
-COUNTERS = tuple(
-    f"n_{state}"
-    for state in ("delayed", "blocked", "waiting", "active", "completed", "failed", "cancelled")
-)
-"""Columns of queues that count its jobs, by state code."""
 FIGURES = (
     "accepted",
     "started",
@@ -203,8 +198,7 @@ FIGURES = (
     "wait_ms",
     "run_ms",
 )
-"""Figures of a minute: the columns of `minutes`, and with `m_` those of the running minute in
-`queues`."""
+"""Figures of a minute: the columns of `minutes`."""
 FIGURE_OF_KIND = {
     KIND_CODES[kind]: place
     for place, kind in enumerate(
@@ -231,22 +225,19 @@ QUEUE = (
     "mode",
     "paused",
     "listed",
-    "asleep",
-    "heard",
-    "seq",
-    "pos",
-    "logged",
     "held_ms",
     "rate",
     "settings",
-    "minute",
     "reserved",
 )
-"""Columns of queues besides the counters and figures, in the order of the fields of QueueRow."""
+"""Columns of queues that every dialect has, in the order of the first fields of QueueRow."""
 
 
 class QueueRow(msgspec.Struct, array_like=True):
-    """A whole row of queues: loaded, changed in Python, and saved at the end of the transaction."""
+    """A row of queues: loaded, changed in Python, and saved at the end of the transaction.
+
+    The fields from `asleep` on belong to dialects that keep these facts in the row. Shared code
+    asks `Tx` for them."""
 
     qid: int
     tenant: str
@@ -254,27 +245,25 @@ class QueueRow(msgspec.Struct, array_like=True):
     mode: Mode | None
     paused: Bit
     listed: Bit
-    asleep: Bit
-    heard: Bit
-    seq: int
-    pos: int
-    logged: int
     held_ms: int
     rate: bytes | None
     packed_settings: bytes | None
-    minute: int
     reserved: int
-    counts: list[int]  # by state code
-    figures: list[int]  # of the running minute, in the order of FIGURES
+    asleep: Bit = 0
+    heard: Bit = 0
+    seq: int = 0
+    pos: int = 0
+    logged: int = 0
+    minute: int = 0
+    counts: list[int] = []  # by state code
+    figures: list[int] = []  # of the running minute, in the order of FIGURES
     qname: QueueName = QueueName("", "")  # tenant and name
     dirty: bool = False  # changed, and not saved yet
 
     @classmethod
     def of(cls, row: Row) -> QueueRow:
-        """From the columns of {queue}."""
-        own, counters = len(QUEUE), len(COUNTERS)
-        columns = (*row[:own], row[own : own + counters], row[own + counters :])
-        queue = read(columns, cls)
+        """From the columns of QUEUE, and those of more fields in their order."""
+        queue = read(row, cls)
         queue.qname = QueueName(queue.tenant, queue.name)
         return queue
 
@@ -292,24 +281,15 @@ class QueueRow(msgspec.Struct, array_like=True):
             ) from error
 
     def values(self) -> Row:
-        """The parameters of `save_queue`."""
+        """The columns of QUEUE that change."""
         return (
             self.mode,
             self.paused,
             self.listed,
-            self.asleep,
-            self.heard,
-            self.seq,
-            self.pos,
-            self.logged,
             self.held_ms,
             self.rate,
             self.packed_settings,
-            self.minute,
             self.reserved,
-            *self.counts,
-            *self.figures,
-            self.qid,
         )
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
@@ -23,11 +23,14 @@ from jobq.core.verdicts import error_text
 from jobq.errors import CorruptStore
 from jobq.stores.relational import settings
 from jobq.stores.relational.codes import ACTIVE, DELAYED, WAITING
-from jobq.stores.relational.mailbox import Address, Notice
+from jobq.stores.relational.mailbox import Notice
 from jobq.stores.relational.memory import Memory
 from jobq.stores.relational.options import event_meta, pack_failure
 from jobq.stores.relational.rows import Job, NewJob, QueueRow, Row, read, read_all
 from jobq.stores.relational.statements import Statements
+
+if TYPE_CHECKING:
+    from jobq.stores.relational.sweeps import Sweep
 
 log = logging.getLogger("jobq")
 
@@ -45,7 +48,7 @@ class Rows(Protocol):
         """All rows that are left."""
         ...
 
-    def __iter__(self) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 class Execute(Protocol):
@@ -66,11 +69,11 @@ class Tx(ABC):
     sql: ClassVar[Statements]
     few: ClassVar[int]
     """Jobs. A claim of up to so many reads them first, and updates each with a statement."""
+    sweeps: ClassVar[Sequence[Sweep]]
+    """The tables from which a tick deletes rows that processes left behind."""
     follow_up: ClassVar[str] = "\0next"
     """Follows the name of a unique lock in the name under which its follow-up is stored. No lock
     has a control character in its name."""
-    first_mailbox: ClassVar[Address]
-    """Sorts before the address of every mailbox, as `next_listeners` reads it."""
 
     execute: Execute
     many: ExecuteMany
@@ -123,12 +126,9 @@ class Tx(ABC):
     def all_queues(self) -> list[QueueRow]:
         """The rows of all queues, for a tick."""
 
-    @abstractmethod
-    def lock_queue(self, queue: QueueRow) -> None:
-        """Let nobody else change the queue's row until the transaction ends.
-
-        Runs before a decision that depends on the row and changes it: a limit, a rate, settings.
-        The row's fields are those that were committed last."""
+    def queue_row(self, row: Row) -> QueueRow:
+        """A queue's row from the columns of {queue}. It is only read, and not kept."""
+        return QueueRow.of(row)
 
     @abstractmethod
     def take_places(self, qid: int, n: int = 1) -> int:
@@ -169,9 +169,9 @@ class Tx(ABC):
     def insert_jobs(self, rows: Sequence[NewJob]) -> int:
         """Insert new jobs, except those whose ids exist. Returns how many were inserted."""
 
-    def insert_job(self, row: NewJob) -> None:
-        """Insert a new job whose id does not exist."""
-        self.execute(self.sql.hot["insert_job"], row)
+    def insert_job(self, row: NewJob) -> Job | None:
+        """Insert one job and return its row. None: its id exists."""
+        return self.find(row.qid, row.id) if self.insert_jobs([row]) else None
 
     @abstractmethod
     def complete_jobs(self, rows: Sequence[Row]) -> bool:
@@ -326,15 +326,11 @@ class Tx(ABC):
     def last_position(self, queue: QueueRow) -> int:
         """The position of the last entry of the queue's log that readers can read."""
 
-    @abstractmethod
     def entries(self, queue: QueueRow, after: int, limit: int) -> Iterable[tuple[int, bytes]]:
-        """The positions and entries of the queue's log after a position, in order.
+        """The entries of the queue's log after a position, oldest first, with their positions.
 
-        The caller reads at most `limit` of them."""
-
-    @abstractmethod
-    def trimmed(self, queue: QueueRow) -> str:
-        """The incarnation of the last entry that was dropped from the queue's log; "": none was."""
+        An entry is packed by core.event_log. The caller reads at most `limit` of them."""
+        return self.execute(self.sql.reads["entries"], (queue.qid, after))
 
     @abstractmethod
     def trim_log(self, queue: QueueRow, limit: int) -> int:
@@ -358,9 +354,8 @@ class Tx(ABC):
     def count_stalled(self, qid: int, change: int) -> None:
         """Count the waiting jobs of a queue that have stalled (see last_chances.py)."""
         row = self.queue_by_qid(qid)
-        self.lock_queue(row)
         stored = row.settings
-        # Files of jobq 0.1 did not count these jobs, so the count could become negative.
+        # SQLite files of jobq 0.1 did not count these jobs, so the count could become negative.
         counted = msgspec.structs.replace(stored, frail=max(0, stored.frail + change))
         row.packed_settings, row.dirty = settings.pack(counted), True
 
@@ -409,10 +404,6 @@ class Tx(ABC):
     @abstractmethod
     def remember_call(self, caller: str, call: str, stale: bytes | None) -> None:
         """Remember an exchange and its stale leases, in case its reply is lost."""
-
-    @abstractmethod
-    def sweep_calls(self, limit: int) -> None:
-        """Forget exchanges that nobody will repeat, at most `limit`."""
 
     # ── sleepers and listeners ────────────────────────────────────────────────────────────────────
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from jobq.stores.relational.columns import JOB_COLUMNS, QUEUE_COLUMNS, lists
-from jobq.stores.relational.rows import QUEUE, Job, QueueRow
+from jobq.stores.relational.columns import JOB_COLUMNS, lists
+from jobq.stores.relational.rows import Job, QueueRow
+from jobq.stores.sqlite import queue_rows
 
 
 def _inspected(columns: Iterable[str], key: str) -> str:
@@ -53,14 +54,14 @@ INSPECTED_JOB = {column: _JOB_TYPES[column] for column in JOB_COLUMNS}
 INSPECTED_QUEUE = {
     **{
         column: _QUEUE_TYPES[field]
-        for column, field in zip(QUEUE, QueueRow.__struct_fields__, strict=False)
+        for column, field in zip(queue_rows.COLUMNS, QueueRow.__struct_fields__, strict=False)
     },
-    **dict.fromkeys(QUEUE_COLUMNS[len(QUEUE) :], int),
+    **dict.fromkeys(queue_rows.EVERY[len(queue_rows.COLUMNS) :], int),
 }
 """The same for queues."""
 
 COLUMNS = {
-    **lists(lambda _: "?"),
+    **lists(lambda _: "?", queue_rows.EVERY),
     "job_sound": _sound(INSPECTED_JOB),
     "job_texts": _texts(INSPECTED_JOB),
     "job_inspected": _inspected(INSPECTED_JOB, "pk"),

@@ -14,15 +14,18 @@ from typing import Any
 import apsw
 
 from jobq.core import event_log
+from jobq.core.defaults import DAY_MS
 from jobq.core.records import QueueName
-from jobq.stores.relational import sweeps
 from jobq.stores.relational.codes import WAITING
 from jobq.stores.relational.rows import FIGURE_OF_KIND, RUN_MS, WAIT_MS, NewJob, QueueRow, Row
+from jobq.stores.relational.signals import SLEEP_MS
+from jobq.stores.relational.sweeps import Sweep
 from jobq.stores.relational.tx import Tx
 from jobq.stores.sqlite import damage, repair, trimming
 from jobq.stores.sqlite.mailbox import alive
 from jobq.stores.sqlite.memory import SqliteMemory
 from jobq.stores.sqlite.queries import SQL
+from jobq.stores.sqlite.queue_rows import queue_row, values
 
 WORKERS = 10_000
 """Workers whose last exchange a process remembers."""
@@ -35,7 +38,12 @@ class SqliteTx(Tx):
     # 12 µs for one job. The single statement for a larger claim builds temporary tables first: 40
     # µs for one job.
     few = 10
-    first_mailbox = (0,)
+    sweeps = (
+        Sweep("next_workers", "delete_worker", ("",), DAY_MS),
+        Sweep("next_calls", "delete_call", ("",), DAY_MS),
+        Sweep("next_listeners", "delete_listener", ("", 0), 0),
+        Sweep("next_sleepers", "delete_sleeper", (0, ""), SLEEP_MS),
+    )
     memory: SqliteMemory
 
     def __init__(
@@ -75,7 +83,7 @@ class SqliteTx(Tx):
                 found = self.execute(SQL.hot["queue"], name).fetchone()
                 if found is None:
                     return None
-                row = QueueRow.of(found)
+                row = queue_row(found)
             self._remember(row)
         return row
 
@@ -96,7 +104,7 @@ class SqliteTx(Tx):
         if row is None:
             row = self.memory.queues.get(qid)
             if row is None:
-                row = QueueRow.of(self.execute(SQL.keyed["queue_by_qid"], (qid,)).fetchone())
+                row = queue_row(self.execute(SQL.keyed["queue_by_qid"], (qid,)).fetchone())
             self._remember(row)
         return row
 
@@ -110,10 +118,10 @@ class SqliteTx(Tx):
 
     def all_queues(self) -> list[QueueRow]:
         rows = self.execute(SQL.upkeep["queues"]).fetchall()
-        return [self._remember(QueueRow.of(row)) for row in rows]
+        return [self._remember(queue_row(row)) for row in rows]
 
-    def lock_queue(self, queue: QueueRow) -> None:
-        """Nothing to do: there is one writer at a time."""
+    def queue_row(self, row: Row) -> QueueRow:
+        return queue_row(row)
 
     def take_places(self, qid: int, n: int = 1) -> int:
         """Take n new places at the back of the queue. Returns the first of them."""
@@ -202,14 +210,6 @@ class SqliteTx(Tx):
     def last_position(self, queue: QueueRow) -> int:
         return queue.pos
 
-    def entries(self, queue: QueueRow, after: int, limit: int) -> Iterable[tuple[int, bytes]]:
-        rows: Iterable[tuple[int, bytes]] = self.execute(SQL.reads["entries"], (queue.qid, after))
-        return rows
-
-    def trimmed(self, queue: QueueRow) -> str:
-        row = self.execute(SQL.reads["trimmed"], (f"trimmed.{queue.qid}",)).fetchone()
-        return "" if row is None else str(row[0])
-
     def trim_log(self, queue: QueueRow, limit: int) -> int:
         return trimming.trim_log(self, queue, limit)
 
@@ -241,7 +241,7 @@ class SqliteTx(Tx):
                 self._log(row, worker, items)
         for row in self._qids.values():
             if row.dirty:
-                self.execute(SQL.hot["save_queue"], row.values())
+                self.execute(SQL.hot["save_queue"], values(row))
                 row.dirty = False
 
     def _log(self, row: QueueRow, worker: str | None, items: Sequence[event_log.Item]) -> None:
@@ -267,9 +267,6 @@ class SqliteTx(Tx):
             calls.clear()
         calls[caller] = call
         self.execute(SQL.hot["remember_call"], (caller, call, self.now, stale))
-
-    def sweep_calls(self, limit: int) -> None:
-        sweeps.sweep(self, sweeps.CALLS, limit)
 
     # ── sleepers and upkeep ───────────────────────────────────────────────────────────────────────
 

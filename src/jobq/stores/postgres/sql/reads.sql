@@ -1,42 +1,40 @@
 -- Reads for users and operators.
 
--- A listing reads an index in sections (reads._sections) and continues after a pair of its values.
--- Its parameters are the queue, the state, `keep`, the values, and how many jobs to read.
+-- A listing reads an index in sections (reads._sections) and continues after values of the index.
 
 -- name: page_waiting: waiting jobs of a plain queue, from the back
 (
     SELECT {job} FROM jobs_hot
-    WHERE qid = $1 AND state = 2 AND state = $2 AND keep = $3 AND key IS NULL
-        AND priority = $4 AND seq < $5
-    ORDER BY seq DESC LIMIT $6
+    WHERE qid = $1 AND state = 2 AND key IS NULL AND priority = $3 AND seq < $4
+    ORDER BY seq DESC LIMIT $2
 )
 UNION ALL
 (
     SELECT {job} FROM jobs_hot
-    WHERE qid = $1 AND state = 2 AND key IS NULL AND priority > $4
-    ORDER BY priority, seq DESC LIMIT $6
+    WHERE qid = $1 AND state = 2 AND key IS NULL AND priority > $3
+    ORDER BY priority, seq DESC LIMIT $2
 )
-LIMIT $6;
+LIMIT $2;
 
 -- name: page_waiting_keyed: waiting jobs of a keyed queue, key by key, each from the back
 (
     SELECT {job} FROM jobs_hot
-    WHERE qid = $1 AND state = 2 AND state = $2 AND keep = $3 AND key IS NOT NULL
-        AND key = $4 AND (priority > $5 OR (priority = $5 AND seq < $6))
-    ORDER BY priority, seq DESC LIMIT $7
+    WHERE qid = $1 AND state = 2 AND key IS NOT NULL AND key = $3
+        AND (priority > $4 OR (priority = $4 AND seq < $5))
+    ORDER BY priority, seq DESC LIMIT $2
 )
 UNION ALL
 (
     SELECT {job} FROM jobs_hot
-    WHERE qid = $1 AND state = 2 AND key IS NOT NULL AND key < $4
-    ORDER BY key DESC, priority, seq DESC LIMIT $7
+    WHERE qid = $1 AND state = 2 AND key IS NOT NULL AND key < $3
+    ORDER BY key DESC, priority, seq DESC LIMIT $2
 )
-LIMIT $7;
+LIMIT $2;
 
 -- name: page_timed: jobs of another state, from the latest time
 SELECT {job} FROM jobs
-WHERE qid = $1 AND state = $2 AND keep = $3 AND (at_ms, pk) < ($4, $5) AND at_ms IS NOT NULL
-ORDER BY at_ms DESC, pk DESC LIMIT $6;
+WHERE qid = $1 AND state = $5 AND keep = $6 AND at_ms IS NOT NULL AND (at_ms, pk) < ($3, $4)
+ORDER BY at_ms DESC, pk DESC LIMIT $2;
 
 -- name: head: since when the next job of a plain queue has been due
 SELECT due_ms FROM jobs_hot WHERE qid = $1 AND state = 2 AND key IS NULL
@@ -72,7 +70,7 @@ DELETE FROM readers WHERE qid = $1 AND reader = $2;
 SELECT pos FROM readers WHERE qid = $1 AND reader = $2;
 
 -- name: trimmed: the incarnation of the last entry that was dropped from a queue's log
-SELECT trimmed FROM counts WHERE qid = $1;
+SELECT coalesce(trimmed, '') FROM counts WHERE qid = $1;
 
 -- name: last_position: the last entry of a queue's log that has a number
 SELECT pos FROM counts WHERE qid = $1;

@@ -1,22 +1,22 @@
 -- Reads for users and operators.
 
--- A listing reads an index in sections (reads._sections) and continues after a pair of its values.
+-- A listing reads an index in sections (reads._sections) and continues after values of the index.
 
 -- name: page_waiting: waiting jobs of a plain queue, from the back
 SELECT {job} FROM jobs
-WHERE qid = :qid AND state = 2 AND key IS NULL AND (priority, -seq) > (:a, -:b)
-ORDER BY priority, seq DESC LIMIT :n;
+WHERE qid = ?1 AND state = 2 AND key IS NULL AND (priority, -seq) > (?3, -?4)
+ORDER BY priority, seq DESC LIMIT ?2;
 
 -- name: page_waiting_keyed: waiting jobs of a keyed queue, key by key, each from the back
 SELECT {job} FROM jobs
-WHERE qid = :qid AND state = 2 AND key IS NOT NULL
-    AND key <= :a AND (key < :a OR (priority, -seq) > (:b, -:c))
-ORDER BY key DESC, priority, seq DESC LIMIT :n;
+WHERE qid = ?1 AND state = 2 AND key IS NOT NULL
+    AND key <= ?3 AND (key < ?3 OR (priority, -seq) > (?4, -?5))
+ORDER BY key DESC, priority, seq DESC LIMIT ?2;
 
 -- name: page_timed: jobs of another state, from the latest time
 SELECT {job} FROM jobs
-WHERE qid = :qid AND state = :state AND keep = :keep AND at_ms <= :a AND (at_ms, pk) < (:a, :b)
-ORDER BY at_ms DESC, pk DESC LIMIT :n;
+WHERE qid = ?1 AND state = ?5 AND keep = ?6 AND at_ms <= ?3 AND (at_ms, pk) < (?3, ?4)
+ORDER BY at_ms DESC, pk DESC LIMIT ?2;
 
 -- name: head: since when the next job of a plain queue has been due
 SELECT due_ms FROM jobs WHERE qid = ? AND state = 2 AND key IS NULL
@@ -52,4 +52,4 @@ DELETE FROM readers WHERE qid = ? AND reader = ?;
 SELECT pos FROM readers WHERE qid = ? AND reader = ?;
 
 -- name: trimmed: the incarnation of the last entry that was dropped from a queue's log
-SELECT value FROM meta WHERE name = ?;
+SELECT value FROM meta WHERE name = 'trimmed.' || ?;

@@ -1,0 +1,8 @@
+"""Moves queues from one store to another through the Store contract (`jq-ctl store copy`)."""
+
+from __future__ import annotations
+
+from jobq.client.store_copy.queue_copy import QueueCopy, Report, preview
+from jobq.client.store_copy.side import Side
+
+__all__ = ["QueueCopy", "Report", "Side", "preview"]
