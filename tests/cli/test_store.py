@@ -22,8 +22,8 @@ from tests.stores.valkey import servers
 from tests.waiting import until
 
 SHOP = QueueName("default", "shop")
-JOBS = 8_000
-KILLS = 6
+JOBS = 5_000
+KILLS = 4
 
 
 @pytest.fixture

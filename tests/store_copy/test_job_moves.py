@@ -13,7 +13,17 @@ from jobq.core.queues import Limits
 from jobq.core.records import JobSpec, RetryData, UniqueSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError
-from jobq.stores.conformance.kit import DAY, HOUR, MINUTE, SECOND, complete, retry, snooze
+from jobq.stores.conformance.kit import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SECOND,
+    complete,
+    fail,
+    read_all,
+    retry,
+    snooze,
+)
 from tests.store_copy.conftest import Copying
 
 EVERY_FIELD: dict[str, Any] = {
@@ -259,3 +269,39 @@ async def test_a_copy_that_died_before_the_removal_is_continued(both: Copying) -
     assert report.complete
     assert await both.here.states("a", "b") == ["cancelled", "cancelled"]
     assert await both.there.claim_ids() == ["b"]
+
+
+async def test_dead_letters_move_with_their_errors(both: Copying) -> None:
+    await both.here.put("a", "b", "waiting", meta={"trace": "1"})
+    await both.here.settle(fail(await both.here.take(), "boom"))
+    both.clock.advance(SECOND)
+    await both.here.settle(fail(await both.here.take(), "bang"))
+    before = await both.here.store.get([both.here.key("a"), both.here.key("b")])
+    both.clock.advance(MINUTE)
+    report = await both.copy()
+    assert (report.waiting, report.failed, report.complete) == (1, 2, True)
+    after = await both.there.store.get([both.there.key("a"), both.there.key("b")])
+    now = both.clock()
+    assert after == [msgspec.structs.replace(r, finished_ms=now) for r in before if r]
+    assert await both.here.look("a") is None
+    listed = await read_all(both.there.store, both.there.queue, State.FAILED)
+    assert {r.id for r in listed} == {"a", "b"}
+
+
+async def test_a_copy_that_died_among_dead_letters_is_continued(both: Copying) -> None:
+    await both.here.put("a")
+    await both.here.settle(fail(await both.here.take()))
+    await both.there.store.restore([await both.here.get("a")])
+    report = await both.copy()
+    assert (report.failed, report.complete) == (1, True)
+    assert await both.here.look("a") is None
+
+
+async def test_a_dead_letter_whose_id_is_in_use_stays(both: Copying) -> None:
+    await both.here.put("a")
+    await both.here.settle(fail(await both.here.take()))
+    both.clock.advance(MINUTE)
+    await both.there.put("a")
+    report = await both.copy()
+    assert (report.failed, report.stayed) == (0, {"id": 1})
+    assert await both.here.states("a") == ["failed"]

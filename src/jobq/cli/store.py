@@ -26,6 +26,7 @@ _STAYED = {
     "unique": "another job of TO holds the unique lock",
     "full": "TO has reached max_waiting",
     "invalid": "TO refuses the job: enqueue it there to see why",
+    "id": "TO has another job with the id of the failed one",
     "started": "claimed or changed meanwhile",
 }
 

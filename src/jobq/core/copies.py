@@ -8,6 +8,7 @@ by running it again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,7 @@ from jobq.core.defaults import DAY_MS
 from jobq.core.queues import ScheduleRecord, ScheduleSpec
 from jobq.core.records import JobRecord, JobSpec
 from jobq.core.states import State
+from jobq.errors import InvalidJob
 
 HELD_MS = 5_000 * 365 * DAY_MS
 """What a copy adds to the due time of a job to take it out of circulation: about 5,000 years. The
@@ -25,13 +27,14 @@ _LATEST_MS = 1_000 * 365 * DAY_MS
 """Jobs that are due later than this, about the year 2970, move without being held: no worker claims
 them meanwhile."""
 
-Obstacle = Literal["flow", "saved", "unique", "full", "invalid", "started"]
+Obstacle = Literal["flow", "saved", "unique", "full", "invalid", "id", "started"]
 """Why a job stays in the source.
 
 `flow`: it waits for others, or others wait for it. `saved`: it has run, and has saved steps or a
 state that only its store can deliver. `unique`: another job of the target holds its unique lock.
 `full`: the target has reached `max_waiting`. `invalid`: the target refuses it, for example because
-it costs more than the bucket there holds. `started`: a worker claimed it, or someone changed it,
+it costs more than the bucket there holds. `id`: the target has another job with the id of this
+failed one. `started`: a worker claimed it, or someone changed it,
 while it was being copied.
 """
 
@@ -64,10 +67,11 @@ def held_times(due: list[int]) -> list[int]:
 
 
 def obstacle(record: JobRecord) -> Obstacle | None:
-    """Why this waiting, delayed or blocked job cannot move. None if it can."""
+    """Why this job, which is neither active nor completed, cannot move. None if it can."""
     if record.state is State.BLOCKED or record.parents or record.children:
         return "flow"
-    return "saved" if record.saved is not None else None
+    unfinished = record.state is not State.FAILED
+    return "saved" if unfinished and record.saved is not None else None
 
 
 def spec_of(record: JobRecord, *, due_ms: int, now_ms: int) -> JobSpec:
@@ -103,6 +107,27 @@ def spec_of(record: JobRecord, *, due_ms: int, now_ms: int) -> JobSpec:
         origin=record.origin,
         meta=record.meta,
     )
+
+
+def check_failed(records: Sequence[JobRecord]) -> None:
+    """Raise InvalidJob if a record is not one of a failed job."""
+    for record in records:
+        if record.state is not State.FAILED or record.failure is None:
+            raise InvalidJob(
+                f"job {record.id!r} ({record.name}) is {record.state.value}: "
+                "only failed jobs can be restored"
+            )
+
+
+def failed_spec(record: JobRecord) -> JobSpec:
+    """The spec of a failed job, for the store that restores it."""
+    return spec_of(record, due_ms=0, now_ms=0)
+
+
+def stalls_before(record: JobRecord) -> int:
+    """The stalls of a failed job before the one that failed it, if it was a stall."""
+    stalled = record.failure is not None and record.failure.reason == "stalled"
+    return max(0, record.stalls - stalled)
 
 
 # ── schedules ─────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from contextlib import closing
 from jobq.client.store_copy.side import Side
 from jobq.client.store_copy.spool import Found, Spool
 from jobq.core import copies
-from jobq.core.commands import Remove, Reschedule
+from jobq.core.commands import AnyCommand, Remove, Reschedule
 from jobq.core.copies import Obstacle
 from jobq.core.records import Filter, JobKey, JobRecord, JobSpec, PutResult, QueueName
 from jobq.core.states import State
@@ -75,6 +75,45 @@ class JobMoves:
                     await self._move(batch)
         return sum(self.moved.values()) - before
 
+    async def move_failed(self) -> int:
+        """Move the failed jobs that can move, oldest first. Returns how many moved."""
+        before = self.moved[State.FAILED]
+        with closing(Spool()) as spool:
+            async for page in self._pages(State.FAILED):
+                spool.add([_found(record) for record in page if self._able(record)])
+            for page_of_found in spool.backwards():
+                for batch in _chunks(page_of_found):
+                    await self._move_failed(batch)
+        return self.moved[State.FAILED] - before
+
+    async def _move_failed(self, found: Sequence[Found]) -> None:
+        """Store failed jobs in the target, then remove them. None of them is in circulation."""
+        await self._alive()
+        keys = [JobKey(self._queue, job.id) for job in found]
+        records = await self._source.within(self._source.store.get(keys))  # with their errors
+        failed = [record for record in records if record and record.state is State.FAILED]
+        self.stayed["started"] += len(found) - len(failed)
+        restored = await self._target.within(self._target.store.restore(failed))
+        moved = [record for record, done in zip(failed, restored, strict=True) if done]
+        known = [record for record, done in zip(failed, restored, strict=True) if not done]
+        moved += await self._same(known)
+        self.stayed["id"] += len(failed) - len(moved)
+        await self._alter(
+            [Remove(job=JobKey(self._queue, r.id), actor=self._source.actor) for r in moved]
+        )
+        self.moved[State.FAILED] += len(moved)
+        self._progress(len(moved))
+
+    async def _same(self, records: Sequence[JobRecord]) -> list[JobRecord]:
+        """Those of the failed jobs that the target has already, from a copy that was killed."""
+        keys = [JobKey(self._queue, record.id) for record in records]
+        there = await self._target.within(self._target.store.get(keys))
+        return [
+            record
+            for record, other in zip(records, there, strict=True)
+            if other is not None and other.created_ms == record.created_ms
+        ]
+
     def _able(self, record: JobRecord) -> bool:
         obstacle = copies.obstacle(record)
         if obstacle is not None:
@@ -134,13 +173,11 @@ class JobMoves:
         """
         times = copies.held_times([job.due_ms for job in found])
         keys = [JobKey(self._queue, job.id) for job in found]
-        await self._source.within(
-            self._source.store.alter(
-                [
-                    Reschedule(job=key, at_ms=time, actor=self._source.actor)
-                    for key, time in zip(keys, times, strict=True)
-                ]
-            )
+        await self._alter(
+            [
+                Reschedule(job=key, at_ms=time, actor=self._source.actor)
+                for key, time in zip(keys, times, strict=True)
+            ]
         )
         # Read after the hold: what a job contains could change until then.
         records = await self._source.within(self._source.store.get(keys))
@@ -156,15 +193,8 @@ class JobMoves:
         return held
 
     async def _remove(self, specs: Sequence[JobSpec]) -> None:
-        if not specs:
-            return
-        await self._source.within(
-            self._source.store.alter(
-                [
-                    Remove(job=JobKey(self._queue, spec.id), actor=self._source.actor)
-                    for spec in specs
-                ]
-            )
+        await self._alter(
+            [Remove(job=JobKey(self._queue, s.id), actor=self._source.actor) for s in specs]
         )
         now = self._clock()
         for spec in specs:
@@ -174,15 +204,16 @@ class JobMoves:
 
     async def _release(self, jobs: Sequence[tuple[str, int]]) -> None:
         """Put jobs into circulation again in the source."""
-        if jobs:
-            await self._source.within(
-                self._source.store.alter(
-                    [
-                        Reschedule(job=JobKey(self._queue, id), at_ms=due, actor=self._source.actor)
-                        for id, due in jobs
-                    ]
-                )
-            )
+        await self._alter(
+            [
+                Reschedule(job=JobKey(self._queue, id), at_ms=due, actor=self._source.actor)
+                for id, due in jobs
+            ]
+        )
+
+    async def _alter(self, commands: Sequence[AnyCommand]) -> None:
+        if commands:
+            await self._source.within(self._source.store.alter(commands))
 
 
 def _refusal(result: PutResult | None) -> Obstacle:

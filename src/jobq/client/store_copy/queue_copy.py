@@ -113,7 +113,7 @@ class QueueCopy:
             failed=jobs.moved[State.FAILED],
             schedules=schedules,
             active=active,
-            stayed={str(reason): n for reason, n in jobs.stayed.items()},
+            stayed={str(reason): n for reason, n in jobs.stayed.items() if n},
         )
 
     async def _move_jobs(self) -> JobMoves:
@@ -129,6 +129,7 @@ class QueueCopy:
         for _ in range(_MAX_PASSES):
             jobs.stayed.clear()
             moved = [await jobs.move(state) for state in (State.WAITING, State.DELAYED)]
+            moved.append(await jobs.move_failed())
             if not sum(moved):
                 break
         counts = await self._source.within(self._source.store.count(self._queue))

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.queues import Fire, Limits, QueueConfig, QueueRecord, ScheduleRecord, ScheduleSpec
-from jobq.core.records import QueueName
+from jobq.core.records import JobRecord, QueueName
 from jobq.core.states import State
 
 
@@ -117,6 +117,15 @@ class OperatorStore(Protocol):
 
         True when the queue is gone with everything in it. ConfigError if jobs are active, unless
         `force` is set; their leases are then lost. Events that are kept stay readable.
+        """
+        ...
+
+    async def restore(self, records: Sequence[JobRecord]) -> list[bool]:
+        """Store failed jobs of another store, with their failures, counters and first times.
+
+        False for an id that is in use: nothing changes then. Each job is recorded as accepted and
+        failed now, so its retention begins now. Nothing else follows from its end: it takes no
+        unique lock, and there is no dead-letter copy of it. InvalidJob if a record is not failed.
         """
         ...
 

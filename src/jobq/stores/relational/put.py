@@ -131,7 +131,7 @@ def _put_in(
 ) -> list[PutResult]:
     if not specs:
         return []
-    queue = _checked(tx.ensure_queue(specs[0].queue), specs)
+    queue = checked(tx.ensure_queue(specs[0].queue), specs)
     room = bounds.room(tx, queue) if bounded else None
     if room is not None and room < len(specs):
         return _put_bounded(tx, queue, specs, watch, tied, room)
@@ -214,13 +214,9 @@ def _put_one(
     tx: Tx, queue: QueueRow, spec: JobSpec, watch: Watch | None, tied: list[tuple[Job, JobSpec]]
 ) -> PutResult:
     qid = queue.qid
-    life = 0
-    old = tx.find(qid, spec.id)
+    old, life = place_for(tx, queue, spec.id)
     if old is not None:
-        if not (old.state == CANCELLED or (old.state in ENDED and (old.at_ms or 0) <= tx.now)):
-            return _duplicate(queue, old)
-        life = old.life + 1
-        ending.forget(tx, old)
+        return _duplicate(queue, old)
     follows = False
     if spec.unique is not None:
         held = locks.holder(tx, qid, spec.unique.lock)
@@ -261,6 +257,17 @@ def _accept(tx: Tx, job: Job, spec: JobSpec, watch: Watch | None, *, follows: bo
         new_jobs.watch_ends(tx, job.qid, [spec.id], watch)
 
 
+def place_for(tx: Tx, queue: QueueRow, id: str) -> tuple[Job | None, int]:
+    """The job that has this id, or None if the id is free; and the life of a new job with it."""
+    old = tx.find(queue.qid, id)
+    if old is None:
+        return None, 0
+    if not (old.state == CANCELLED or (old.state in ENDED and (old.at_ms or 0) <= tx.now)):
+        return old, old.life
+    ending.forget(tx, old)
+    return None, old.life + 1
+
+
 def _duplicate(queue: QueueRow, job: Job) -> PutResult:
     return PutResult(
         id=job.id,
@@ -279,7 +286,7 @@ def _staged(tx: Tx, spec: JobSpec) -> PutResult:
     return PutResult(id=spec.id, life=0, state=State.BLOCKED if spec.after else State.WAITING)
 
 
-def _checked(queue: QueueRow, specs: Sequence[JobSpec]) -> QueueRow:
+def checked(queue: QueueRow, specs: Sequence[JobSpec]) -> QueueRow:
     """Check the specs against the queue's mode, which its first job sets, and its limits."""
     mode = queue.mode
     if mode is None:

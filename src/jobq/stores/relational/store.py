@@ -53,6 +53,7 @@ from jobq.stores.relational import (
     presence,
     queues,
     reads,
+    restore,
     schedules,
     settle,
     signals,
@@ -263,6 +264,9 @@ class RelationalStore(ABC):
         self, queue: QueueName, *, force: bool = False, limit: int = 1000, actor: str | None = None
     ) -> bool:
         return await self._write(queues.obliterate, queue, force, limit, actor)
+
+    async def restore(self, records: Sequence[JobRecord]) -> list[bool]:
+        return await self._write(restore.restore, records)
 
     # ── schedules ─────────────────────────────────────────────────────────────────────────────────
 

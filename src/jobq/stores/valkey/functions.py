@@ -40,6 +40,7 @@ FILES = (
     "staging",
     "put",
     "uniform",
+    "restore",
     "completions",
     "settle",
     "leases",

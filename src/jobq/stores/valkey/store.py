@@ -33,6 +33,7 @@ from jobq.stores.valkey.purges import Purges
 from jobq.stores.valkey.puts import Puts
 from jobq.stores.valkey.queues import Queues
 from jobq.stores.valkey.reads import Reads
+from jobq.stores.valkey.restores import Restores
 from jobq.stores.valkey.schedules import Schedules
 from jobq.stores.valkey.settling import Settling
 from jobq.stores.valkey.sleepers import Sleepers
@@ -82,6 +83,7 @@ class ValkeyStore:
         purges = Purges(calls, places, mail)
         self.purge_pending, self.purge_ended = purges.purge_pending, purges.purge_ended
         self.obliterate = purges.obliterate
+        self.restore = Restores(calls, places).restore
         holds = Holds(calls, places, mail)
         self.hold, self.release_hold, self.holds = holds.hold, holds.release_hold, holds.holds
 

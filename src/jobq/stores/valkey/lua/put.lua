@@ -166,7 +166,7 @@ end
 
 -- RETURNS the job under an id if it makes a new one a duplicate; or nil, and the life of the new
 --   job
-local function in_the_way(cx, id)
+function J.in_the_way(cx, id)
   local old = J.load(cx, id)
   if not old then
     local life = call("HGET", cx.prefix .. KEY.next_lives, id)
@@ -220,7 +220,7 @@ end
 function J.put_one(cx, place, id, body, edges)
   local _, nn, no, at = J.head(body, 1)
   local opts = no > 0 and munpack(body:sub(at + nn, at + nn + no - 1)) or {}
-  local old, life = in_the_way(cx, id)
+  local old, life = J.in_the_way(cx, id)
   if old then return duplicate(cx, place, old, opts) end
   local follows = false
   if opts.lock then

@@ -17,6 +17,7 @@ end
 
 register("put", {})
 register("put_uniform", {})
+register("restore", {})
 register("stage", {})
 register("seal", {})
 register("submit", {})

@@ -1,0 +1,44 @@
+"""Stores failed jobs of another store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobq.core import copies
+from jobq.core.records import JobRecord
+from jobq.core.states import Kind
+from jobq.stores.relational import ending, new_jobs, put
+from jobq.stores.relational.codes import ERRED, FAILED, GIVEN, TTL
+from jobq.stores.relational.options import pack_failure
+from jobq.stores.relational.tx import Tx
+
+
+def restore(tx: Tx, records: Sequence[JobRecord]) -> list[bool]:
+    """Implements `Store.restore`."""
+    copies.check_failed(records)
+    return [_restore(tx, record) for record in records]
+
+
+def _restore(tx: Tx, record: JobRecord) -> bool:
+    assert record.failure is not None  # check_failed
+    spec = copies.failed_spec(record)
+    queue = put.checked(tx.ensure_queue(record.queue), [spec])
+    old, life = put.place_for(tx, queue, record.id)
+    if old is not None:
+        return False
+    job = new_jobs.insert(tx, queue.qid, spec, life, None, blocked=True)
+    if job is None:  # another transaction has just taken the id
+        return False
+    job.created_ms, job.due_ms = record.created_ms, record.due_ms
+    job.attempt, job.failures = record.attempt, record.failures
+    job.stalls = copies.stalls_before(record)
+    tx.record(job, Kind.ACCEPTED, None)
+    job.stalls = record.stalls
+    job.started_ms, job.worker, job.finished_ms = record.started_ms, record.worker, tx.now
+    for error in record.errors:
+        tx.execute(tx.sql.ties["add_error"], (job.pk, error.attempt, pack_failure(error)))
+        job.flags |= ERRED
+    job.keep = 1 if job.flags & (GIVEN | TTL) else 0
+    job.at_ms = ending.keep_until(queue.settings, FAILED, tx.now, result_ttl_ms=spec.result_ttl_ms)
+    tx.move(job, Kind.FAILED, FAILED, failure=record.failure)
+    return True

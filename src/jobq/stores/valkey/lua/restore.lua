@@ -1,0 +1,53 @@
+-- restore: store failed jobs of another store.
+local STATE = J.STATE
+
+-- Store failed runs: the length of each as I4, and itself (FAILED_RUN).
+local function keep_runs(cx, id, runs)
+  local at = 1
+  while at < #runs do
+    local n = sunpack(">I4", runs, at)
+    call("RPUSH", cx.prefix .. KEY.failed_runs .. id, runs:sub(at + 4, at + 3 + n))
+    at = at + 4 + n
+  end
+end
+
+-- Store one job as accepted and failed. RETURNS false if its id is in use
+local function restore_one(cx, id, body, was, failure, runs)
+  local old, life = J.in_the_way(cx, id)
+  if old then return false end
+  local job = J.read(id, cx.now6 .. body)
+  job.life, job.created, job.first_due = life, was.created, was.due
+  job.attempt, job.failures, job.stalls = was.attempt, was.failures, was.stalls_before
+  J.renew(job)
+  job.due, job.state = was.due, STATE.blocked
+  J.event(cx, job, "accepted")
+  job.stalls, job.started, job.worker = was.stalls, was.started, was.worker
+  keep_runs(cx, id, runs)
+  J.extra(cx, job, EXTRA.failure, failure)
+  job.state, job.finished, job.reason, job.result = STATE.failed, cx.now, was.reason, ""
+  J.write_end(cx, job)
+  J.list_ended(cx, job)
+  J.event(cx, job, "failed", STATE.blocked, was.reason, was.error, was.fingerprint)
+  return true
+end
+
+-- restore: store failed jobs.
+-- KEYS prefix
+-- ARGS now, number of jobs, position of the first plain job, of the first keyed one, then per job:
+--   id, body, packed {created, due, started, attempt, failures, stalls, stalls_before, worker,
+--   reason, error, fingerprint or nothing}, EXTRA.failure, failed runs (see keep_runs)
+-- RETURNS {a letter per job: d done, l the id is in use; 1 if the queue had no mode yet}
+function J.restore(keys, args)
+  local cx = J.open(keys[1], args[1])
+  local wrong = J.refusal(cx, tonumber(args[3]), tonumber(args[4]), 1)
+  if wrong then return wrong end
+  J.fix_mode(cx, args[6])
+  local letters = {}
+  for k = 5, #args, 5 do
+    local id, body, was, failure, runs = unpack(args, k, k + 4)
+    local done = restore_one(cx, id, body, munpack(was), failure, runs)
+    letters[#letters + 1] = done and "d" or "l"
+  end
+  J.close(cx)
+  return { table.concat(letters), cx.begun or 0 }
+end
