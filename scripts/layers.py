@@ -52,10 +52,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "public": BELOW_API | {"api"},
     # `console` is what the command lines share: logging, and errors that show no password.
     "console": frozenset({"core", "errors"}),
+    # `supervisor` starts worker processes again by their command line: it knows no worker.
+    "supervisor": frozenset({"core", "errors"}),
     "relay": PUBLIC | {"console"},
     "pipeline": frozenset({"public", "api", "client", "core", "errors", "console"}),
     "server": PUBLIC | {"rpc", "relay", "console"},
-    "cli": PUBLIC | {"rpc", "relay", "server", "console"},
+    "cli": PUBLIC | {"rpc", "relay", "server", "console", "supervisor"},
 }
 
 # Third-party (or costly) module → where it may be imported, and what it is.
@@ -69,6 +71,7 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     "grpc": (frozenset({"rpc", "server", "stores.remote"}), "the gRPC runtime"),
     "google": (frozenset({"rpc", "server", "stores.remote"}), "the protobuf runtime"),
     "confluent_kafka": (frozenset({"relay"}), "the Kafka client"),
+    "watchfiles": (frozenset({"supervisor"}), "what --reload watches files with"),
     "pyspark": (frozenset({"pipeline"}), "Spark"),
     "pyarrow": (frozenset({"pipeline"}), "Arrow"),
     "pandas": (frozenset({"pipeline"}), "pandas"),

@@ -71,12 +71,12 @@ def start_worker(url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(
-        *args: str, app: str | None = "shopapp:shop", **environment: str
+        *args: str, app: str | None = "shopapp:shop", folder: Path = APPS, **environment: str
     ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "jobq.cli.worker", *(["--app", app] if app else []), *args],
-            cwd=APPS,
-            env={**os.environ, "JQ_URL": url, **environment},
+            cwd=folder,
+            env={**os.environ, "PWD": str(folder), "JQ_URL": url, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

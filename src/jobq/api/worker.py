@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets
 import signal
-import socket
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
@@ -22,6 +19,7 @@ from msgspec.structs import replace
 from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
 from jobq.api.store_patience import StorePatience
+from jobq.api.supervision import Supervision
 from jobq.api.tasks_of_both import TasksOfBoth
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
 from jobq.core.deprecated import renamed_arguments
@@ -31,7 +29,7 @@ from jobq.core.records import QueueName
 from jobq.core.workers import WorkerRequest
 from jobq.engine.clock import wall_clock
 from jobq.engine.handler import Handler, Source
-from jobq.engine.identity import Identity, take_name
+from jobq.engine.identity import Identity, default_name, take_name
 from jobq.engine.last_chance import LastChance
 from jobq.engine.pulse import ttl_ms
 from jobq.engine.runner import Executors
@@ -71,6 +69,8 @@ class Worker:
     _ends_process = False
     """jq-worker sets this: its process ends with the worker, so it ignores signals after the
     stop."""
+    _supervision: Supervision | None = None
+    """jq-worker sets this in a process that has a supervisor."""
 
     def __init__(
         self,
@@ -97,11 +97,7 @@ class Worker:
             drain_ms=to_ms(drain, "drain", error=ConfigError),
             last_chance_ms=to_ms(last_chance, "last_chance", error=ConfigError),
         )
-        self.name = (
-            f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-            if name is None
-            else check_id(name, "name")
-        )
+        self.name = default_name() if name is None else check_id(name, "name")
         self._queues = sources
         self._stations: list[Station] = []
         self._executors = Executors()
@@ -113,6 +109,7 @@ class Worker:
         self._done: asyncio.Event | None = None
         self._open_stores = AsyncExitStack()  # keeps the store handles open
         self._signalled = False
+        self._has_order = False  # the supervisor has ordered the stop
         self._serving = False  # run() is waiting for the stop
 
     def __repr__(self) -> str:
@@ -225,8 +222,10 @@ class Worker:
                 settings=self.settings,
                 chance=chance,
                 on_request=self._requested,
+                failed=self._failed,
                 displaced=self._displaced,
                 interrupted=self._interrupted,
+                on_settled=None if self._supervision is None else self._supervision.settled,
                 clock=self._queues[0].clock,
             )
             for store, source, tasks in opened
@@ -241,6 +240,8 @@ class Worker:
                 ", ".join(name.queue for name in tasks),
                 store.url,
             )
+        if self._supervision is not None:
+            self._supervision.up()
 
     async def _await_stores(self, patience: StorePatience) -> OpenedStores:
         """Wait until all stores respond. An empty list if the worker is stopped before that."""
@@ -337,7 +338,22 @@ class Worker:
             self._draining = request == "drain"
             self._hold()
         else:
+            if self._supervision is not None:
+                self._supervision.shut_down()
             self._stop_soon(drain=None if request == "shutdown" else 0)
+
+    def _failed(self) -> None:
+        """Release running jobs and stop, because a loop of the worker has failed."""
+        self._stop_soon(drain=0)
+
+    def _ordered(self, *, release: bool) -> None:
+        """Stop as the supervisor says. Repeating an order changes nothing.
+
+        A service manager may also send its SIGTERM to every process. The first signal is then not
+        the second one after the order, so it must not release the jobs.
+        """
+        self._has_order = True
+        self._stop_soon(drain=0 if release else None)
 
     def _displaced(self) -> None:
         """Stop, because another worker took this worker's name while it sent no heartbeats."""
@@ -356,7 +372,7 @@ class Worker:
 
     def _on_signal(self, number: signal.Signals) -> None:
         # A second signal may come before the first one's stop has begun.
-        again = self._signalled or self._ending is not None
+        again = self._signalled or (self._ending is not None and not self._has_order)
         self._signalled = True
         if again:
             log.info("worker %s: %s, releasing running jobs", self.name, number.name)

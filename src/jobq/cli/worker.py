@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from jobq.api.queue import Queue
 from jobq.api.worker import Worker
 from jobq.cli.app import chosen, load
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
+from jobq.cli.supervise import Link, check_shared, supervise, supervision_options
 from jobq.console import logs
 from jobq.console.discreet import Discreet
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, InvalidJob, JobqError
+from jobq.supervisor.child import Supervised
 
 log = logging.getLogger("jobq.worker")
 
@@ -33,6 +36,9 @@ Ctrl-C it stops claiming jobs, waits up to --drain for running jobs to finish, a
 rest, so that another worker runs them. A release does not use up a retry. A second signal
 releases running jobs at once. The exit code is 0 after a requested stop.
 
+--processes, --max-jobs, --max-memory and --reload start a supervisor, which runs one or more worker
+processes named NAME-1, NAME-2, … and passes signals on to them.
+
 Options can also be set in the environment (JQ_APP, JQ_CONCURRENCY, …) or in the file of --config.
 The command line overrides the environment, and the environment overrides the file. JQ_URL is the
 store of queues for which the app names none.
@@ -43,6 +49,8 @@ Examples:
   jq-worker --app shop.jobs:billing,emails --concurrency 20
   jq-worker --app shop.jobs --queues emails,billing      # these two queues, in this order
   JQ_URL=valkey://localhost:6379 jq-worker --app shop.jobs:billing --drain 5m
+  jq-worker shop.jobs:billing --processes auto --max-memory 1G
+  jq-worker shop.jobs:billing --reload                   # restart when the code changes
 """
 
 
@@ -119,7 +127,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     default=100,
     show_default=True,
     metavar="N",
-    help="Maximum jobs that run at once.",
+    help="Maximum jobs that run at once, in each process.",
 )
 @click.option(
     "--lease",
@@ -148,8 +156,10 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     "--name",
     "worker_id",
     metavar="NAME",
-    help="Name of the worker, unique in its store. Default: host, process id and a random suffix.",
+    help="Name of the worker, unique in its store. Default: host, process id and a random suffix. "
+    "Under a supervisor, the workers are named NAME-1, NAME-2, ….",
 )
+@supervision_options
 @click.option(
     "--log-level",
     type=click.Choice(list(logs.LEVELS)),
@@ -178,23 +188,37 @@ def main(
     drain: float,
     wait: float | None,
     worker_id: str | None,
+    processes: int | None,
+    max_jobs: int | None,
+    max_memory: int | None,
+    reload: bool,
     log_level: str,
     log_format: logs.LogFormat,
 ) -> None:
+    supervised = Supervised.from_environment()
+    configure_logs = partial(
+        logs.configure,
+        log_level,
+        log_format,
+        chosen=ctx.get_parameter_source("log_level") is not _Source.DEFAULT,
+    )
     if url is not None:
         os.environ["JQ_URL"] = url  # for queues that name no store; set before the app creates them
     names = [name for part in queues for name in part.split(",") if name]
+    specs = _specs(ctx, apps, app)
     try:
-        working = chosen(load(_specs(ctx, apps, app)), names)
-        # After the import: an application that configures logging has done so by now.
-        logs.configure(
-            log_level,
-            log_format,
-            chosen=ctx.get_parameter_source("log_level") is not _Source.DEFAULT,
-        )
+        if supervised is None and (processes or max_jobs or max_memory or reload):
+            configure_logs()
+            ctx.exit(
+                supervise(processes=processes or 1, name=worker_id, drain_s=drain, reload=reload)
+            )
+        working = chosen(load(specs), names)
+        configure_logs()  # after the import: an app that configures logging has done so by now
         for queue in working:
             queue._context.connection.move(url or queue.url)
         _check_tasks(working)
+        if supervised is not None:
+            check_shared(working)
         _run(
             _work(
                 working,
@@ -202,7 +226,10 @@ def main(
                 lease=lease,
                 drain=drain,
                 wait=wait,
-                name=worker_id,
+                name=worker_id if supervised is None else supervised.name,
+                link=None
+                if supervised is None
+                else partial(Link, supervised, max_jobs=max_jobs, max_memory=max_memory),
             )
         )
     except (ConfigError, InvalidJob) as e:
@@ -233,8 +260,14 @@ def _check_tasks(queues: list[Queue]) -> None:
     )
 
 
-async def _work(queues: list[Queue], *, wait: float | None, **options: Any) -> None:
-    """Run a worker until it is asked to stop."""
+async def _work(
+    queues: list[Queue],
+    *,
+    wait: float | None,
+    link: Callable[[Worker], Link] | None,
+    **options: Any,
+) -> None:
+    """Run a worker until it is asked to stop. `link` connects it with its supervisor."""
     for queue in queues:
         if queue.tasks:
             log.info("queue %s has the tasks %s", queue.name, ", ".join(sorted(queue.tasks)))
@@ -244,6 +277,8 @@ async def _work(queues: list[Queue], *, wait: float | None, **options: Any) -> N
             )
     worker = Worker(*queues, **options)
     worker._ends_process = True
+    if link is not None:
+        worker._supervision = link(worker)
     await worker.run(store_timeout=wait)
 
 

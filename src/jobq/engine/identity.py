@@ -18,6 +18,11 @@ from jobq.errors import ConfigError
 from jobq.stores.base import Store
 
 
+def default_name() -> str:
+    """A name that no other worker has: the host, the process id and a random part."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
 class Identity:
     """The name and incarnation of one worker.
 

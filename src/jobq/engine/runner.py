@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 
 from jobq.core.decide import End, Raised, Released, TimedOut, Unknown, decide
@@ -65,11 +65,13 @@ class Runner:
         interrupted: Callable[[], None] = lambda: None,
         chance: LastChance | None = None,
         lease_s: float = math.inf,
+        on_settled: Callable[[int], None] | None = None,
     ) -> None:
         """`interrupted` is called when a handler raises KeyboardInterrupt: the worker must stop.
 
         A run that could not start within `lease_s` does not start, unless its lease was renewed.
-        Without `chance`, jobs on their last chance run like any other.
+        Without `chance`, jobs on their last chance run like any other. `on_settled` is called with
+        the number of runs that an exchange has settled.
         """
         self.loop = asyncio.get_running_loop()
         self.notes = notes
@@ -81,6 +83,7 @@ class Runner:
         self.releasing = False
         self.lease_s = lease_s
         self.settled_since_stop: list[Run] = []
+        self._on_settled = on_settled
         self.interrupted = interrupted
         self.batches = Batches(self)
         # No job of these queues can kill the worker.
@@ -388,8 +391,10 @@ class Runner:
             if not run.concluded:
                 self._settle_unfinished(run, Released(), _DEFAULT_RETRY)
 
-    def settled(self, runs: Iterable[Run]) -> None:
+    def settled(self, runs: Sequence[Run]) -> None:
         """Forget these runs: the store has their outcomes."""
         self.held.difference_update(runs)
+        if self._on_settled is not None:
+            self._on_settled(len(runs))
         if self.stopping:
             self.settled_since_stop.extend(runs)

@@ -49,15 +49,18 @@ class Station:
         settings: WorkerSettings,
         chance: LastChance,
         on_request: Callable[[WorkerRequest], None],
+        failed: Callable[[], None],
         displaced: Callable[[], None],
         interrupted: Callable[[], None] = lambda: None,
+        on_settled: Callable[[int], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         """`open` returns another handle on the store, for the keeper's thread.
 
         These are called in the running event loop: `on_request` with an operator's request,
-        `displaced` when another worker has taken this worker's name, and `interrupted` when a
-        handler raises KeyboardInterrupt.
+        `failed` when the fetcher has failed, `displaced` when another worker has taken this
+        worker's name, `interrupted` when a handler raises KeyboardInterrupt, and `on_settled` with
+        the number of jobs that an exchange has settled.
         """
         self.queues: Sequence[QueueName] = tuple(tasks)
         self._store = store
@@ -65,6 +68,7 @@ class Station:
         self._worker = worker = identity.name
         self._settings = settings
         self._on_request = on_request
+        self._failed = failed
         self._displaced = displaced
         self._loop = asyncio.get_running_loop()
         self._paused = self._draining = False
@@ -81,6 +85,7 @@ class Station:
             interrupted=interrupted,
             chance=chance,
             lease_s=settings.lease_ms / 1000,
+            on_settled=on_settled,
         )
         chance.join(self.runner, bell)
         self.fetcher = Fetcher(
@@ -184,7 +189,7 @@ class Station:
         """Stop the worker if its fetcher failed: otherwise it would look alive and do nothing."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("worker %s stops: its fetcher failed", self._worker, exc_info=error)
-            self._on_request("shutdown-now")
+            self._failed()
 
     # ── called in the keeper's thread ──
 
