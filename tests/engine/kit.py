@@ -77,6 +77,7 @@ class Handled:
         self.timeout_ms = timeout_ms
         self.batch = batch
         self.max_stalls = max_stalls
+        self.grace_ms: int | None = None
 
     def bind(self, lease: Lease) -> Any:
         return JSON.decode_call(lease.payload)

@@ -22,6 +22,7 @@ from jobq.core.queues import QueueConfig, ScheduleSpec
 from jobq.core.records import JobRecord, QueueName
 from jobq.engine.clock import wall_clock
 from jobq.errors import ConfigError
+from jobq.executors import handlers
 from jobq.stores.base import Clock, Store
 
 
@@ -97,6 +98,7 @@ class QueueContext:
                 f"give {_location(handler.fn)} a different name="
             )
         self.tasks[handler.name] = handler
+        handlers.add(handler, self.name, self.connection.move)
         self.planned.pop(handler.name, None)
         if schedule is not None:
             self.planned[handler.name] = schedule
@@ -140,4 +142,4 @@ class QueueMethods:
 
 
 def _location(fn: Callable[..., Any]) -> str:
-    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', repr(fn))}"
+    return ".".join(handlers.location(fn))

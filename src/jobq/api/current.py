@@ -16,10 +16,11 @@ from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds, to_ms
 from jobq.core.meta import inherited
 from jobq.core.moments import moment
-from jobq.core.records import JobKey, PutResult
+from jobq.core.records import JobKey, JobSpec, PutResult
 from jobq.core.states import State
 from jobq.core.waits import child_id, child_note
 from jobq.errors import InvalidJob, JobNotFound
+from jobq.executors.pool.inside.run import RunInChild
 from jobq.executors.running import Running, running
 from jobq.stores.base import Store
 
@@ -142,17 +143,9 @@ class CurrentJob:
             spec = replace(spec, id=child_id(run.lease, spec.queue, ordinal), given_id=True)
         child = run.children.found(ordinal, JobKey(spec.queue, spec.id))
         if child is None:
-            session = await task._context.session()
-            self._check_place(task, session.store)
-            _, result = await asyncio.gather(
-                self._note(ordinal, JobKey(spec.queue, spec.id)), session.sender.put(spec)
-            )
+            result = await self._put(task, ordinal, spec)
             if result.full is not None:
                 raise queue_full(spec.queue.queue, result.full)
-            if result.id != spec.id:
-                # Another job has the child's unique lock. Record which one: the lock may be free
-                # when the handler starts over.
-                await self._note(ordinal, JobKey(spec.queue, result.id))
         else:
             result = PutResult(id=child.id, life=0, state=State.COMPLETED)
         run.children.add(ordinal, JobKey(spec.queue, result.id), task._definition.returns)
@@ -189,6 +182,21 @@ class CurrentJob:
                 name, None if timeout is None else to_ms(timeout, "timeout", positive=True)
             )
         )
+
+    async def _put(self, task: Task[..., Any], ordinal: int, spec: JobSpec) -> PutResult:
+        """Store a child, and a note which child it is."""
+        run, child = self._run, JobKey(spec.queue, spec.id)
+        if isinstance(run, RunInChild):
+            note = not run.children.noted(ordinal, child)
+            return await run.put_child(ordinal, spec, task._context.url, note=note)
+        session = await task._context.session()
+        self._check_place(task, session.store)
+        _, result = await asyncio.gather(self._note(ordinal, child), session.sender.put(spec))
+        if result.full is None and result.id != spec.id:
+            # Another job has the child's unique lock. Record which one: the lock may be free when
+            # the handler starts over.
+            await self._note(ordinal, JobKey(spec.queue, result.id))
+        return result
 
     def _check_place(self, task: Task[..., Any], store: Store) -> None:
         if task._context.qname.tenant != self.tenant or store.url != self._run.store.url:
@@ -231,6 +239,8 @@ class SyncCurrentJob(CurrentJob):
 
     def _wait(self, step: Coroutine[Any, Any, T]) -> T:
         loop = self._run.loop
+        if loop is None:  # a child process runs a plain function: requests block, as they should
+            return _driven(step)
         try:
             here = asyncio.get_running_loop()
         except RuntimeError:
@@ -242,6 +252,15 @@ class SyncCurrentJob(CurrentJob):
                 "`await current_job().…` here"
             )
         return asyncio.run_coroutine_threadsafe(step, loop).result()
+
+
+def _driven(step: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never suspends."""
+    try:
+        step.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    raise AssertionError("a request of a plain function in a child process was suspended")
 
 
 def current_job() -> CurrentJob:

@@ -56,6 +56,7 @@ class TaskOptions(JobOptions, total=False):
     name: str
     schedule: Cron | Every | None
     executor: ExecutorName
+    grace: Seconds
     permissions: Permissions
 
 
@@ -107,10 +108,9 @@ _TO_FIELDS: dict[str, Callable[[Any], Fields]] = {
 }
 _OF_JOB = frozenset(_TO_FIELDS) | {"unique", "call_timeout"}
 _RENAMED = {"wait": "call_timeout"}
-_OF_TASK = _OF_JOB | {"name", "schedule", "executor", "permissions"}
-_OF_WORKER = frozenset(
-    {"retry", "timeout", "max_stalls", "name", "schedule", "executor", "permissions"}
-)
+_OF_WORKER_ONLY = frozenset({"name", "schedule", "executor", "grace", "permissions"})
+_OF_TASK = _OF_JOB | _OF_WORKER_ONLY
+_OF_WORKER = _OF_WORKER_ONLY | {"retry", "timeout", "max_stalls"}
 
 
 class Resolved:

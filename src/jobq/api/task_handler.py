@@ -38,6 +38,7 @@ class TaskHandler:
         self.executor = _executor(name, fn, options.get("executor"))
         self.retry = Retry.of(options.get("retry", 3))
         self.timeout_ms = checks.check_timeout(options.get("timeout")) or None
+        self.grace_ms = checks.check_grace(options.get("grace"))
         self.max_stalls = checks.check_max_stalls(options.get("max_stalls", DEFAULT_MAX_STALLS))
         self.schedule: Cron | Every | None = _instance(options, "schedule", (Cron, Every))
         self.permissions: Permissions | None = _instance(options, "permissions", (Permissions,))

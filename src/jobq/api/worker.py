@@ -7,6 +7,7 @@ background.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import signal
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Self, cast
 
 from msgspec.structs import replace
 
+from jobq.api.child_processes import executor_settings
 from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
 from jobq.api.store_patience import StorePatience
@@ -40,6 +42,7 @@ from jobq.engine.slots import Slots
 from jobq.engine.station import Station
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.executors import check_executor
+from jobq.executors.handlers import Callee
 from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
@@ -62,7 +65,14 @@ class Worker:
     `lease`: how long until another worker may take over a dead worker's jobs. `drain`: how long a
     stopping worker lets jobs finish before it releases them. `last_chance`: a job whose next stall
     would fail it runs alone; the worker claims no other job until it ends, but for no longer than
-    this. `name` must be unique among the workers of a store; by default it is made of the host
+    this. `grace`: how long a run may take to stop when it is asked to, before it is settled
+    without it; a task may have its own.
+
+    `pool`: how many child processes run the tasks with executor="process" (default: one per core).
+    A child is replaced after `pool_max_jobs` jobs, or when it uses more than `pool_max_memory`
+    (bytes, or "512M").
+
+    `name` must be unique among the workers of a store; by default it is made of the host
     name, the process id and a random part. Queues may be in different stores.
     """
 
@@ -79,6 +89,10 @@ class Worker:
         lease: Seconds = 15,
         drain: Seconds = 30,
         last_chance: Seconds = 60,
+        grace: Seconds = 5,
+        pool: int | None = None,
+        pool_max_jobs: int | None = None,
+        pool_max_memory: int | str | None = None,
         name: str | None = None,
     ) -> None:
         if not queues:
@@ -96,11 +110,12 @@ class Worker:
             lease_ms=to_ms(lease, "lease", positive=True, error=ConfigError),
             drain_ms=to_ms(drain, "drain", error=ConfigError),
             last_chance_ms=to_ms(last_chance, "last_chance", error=ConfigError),
+            grace_ms=to_ms(grace, "grace", error=ConfigError),
         )
         self.name = default_name() if name is None else check_id(name, "name")
         self._queues = sources
         self._stations: list[Station] = []
-        self._executors = Executors()
+        self._executors = Executors(executor_settings(pool, pool_max_jobs, pool_max_memory))
         self._identity = Identity(self.name)
         self._named: list[Store] = []  # stores in which the worker's name is taken
         self._paused = self._draining = False
@@ -197,7 +212,9 @@ class Worker:
         self._release_now = asyncio.Event()
         try:
             opened = await self._open() if patience is None else await self._await_stores(patience)
+            await self._start_executors()
         except BaseException:
+            await self._close_executors()
             if self._ending is not None:
                 await self._ending
             self._done = self._release_now = None
@@ -205,10 +222,12 @@ class Worker:
             await self._open_stores.aclose()
             raise
         if self._ending is not None:  # it was stopped while it waited for a store
+            await self._close_executors()
             await self._sign_off()
             await self._ending
             await self._open_stores.aclose()
             return
+        self._limit_to_pool()
         slots = Slots(self.settings.concurrency)
         chance = LastChance(slots, self.settings)
         self._stations = [
@@ -242,6 +261,29 @@ class Worker:
             )
         if self._supervision is not None:
             self._supervision.up()
+
+    async def _start_executors(self) -> None:
+        """Start the child processes. ConfigError if one cannot run its tasks."""
+        tasks: dict[str, list[tuple[str, str, str, Callee]]] = {}
+        for queue in self._queues:
+            for task in queue.tasks.values():
+                place = (queue.qname.tenant, queue.qname.queue, queue.url, task)
+                tasks.setdefault(task.executor, []).append(place)
+        for name, places in tasks.items():
+            executor = self._executors[name]
+            if executor.apart and self._ending is None:
+                await executor.start(places)
+
+    async def _close_executors(self) -> None:
+        for executor in self._executors.values():
+            await executor.aclose()
+
+    def _limit_to_pool(self) -> None:
+        """Claim no more jobs than can start now, if all of them run in child processes."""
+        pool = self._executors.settings.pool
+        executors = {task.executor for queue in self._queues for task in queue.tasks.values()}
+        if executors == {"process"} and self.settings.concurrency > pool:
+            self.settings = dataclasses.replace(self.settings, concurrency=pool)
 
     async def _await_stores(self, patience: StorePatience) -> OpenedStores:
         """Wait until all stores respond. An empty list if the worker is stopped before that."""
@@ -305,8 +347,7 @@ class Worker:
                 *(station.release_running(self._grace_s) for station in self._stations)
             )
             await asyncio.gather(*(station.close() for station in self._stations))
-            for executor in self._executors.values():
-                await executor.aclose()
+            await self._close_executors()
             return stopped(station.settled_since_stop for station in self._stations)
         finally:
             await self._open_stores.aclose()
@@ -409,6 +450,10 @@ def _check_tasks(queue: Source) -> None:
             check_executor(task.executor)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
+        if task.batch is not None and task.executor == "process":
+            raise ConfigError(
+                f"{where}: executor='process' is not available for batch tasks: leave executor out"
+            )
         if (
             getattr(task, "permissions", None) is not None
         ):  # running it unrestricted breaks a promise

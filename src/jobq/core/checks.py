@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from uuid import UUID
 
 from jobq.core.records import MAX_ID_LENGTH, MAX_PRIORITY
-from jobq.errors import InvalidJob, JobqError, PayloadTooLarge
+from jobq.errors import ConfigError, InvalidJob, JobqError, PayloadTooLarge
 
 Seconds = float | timedelta
 """A time span as users write it. A plain number is seconds."""
@@ -221,6 +221,25 @@ def check_timeout(value: object) -> int:
     A timeout of 0 is refused, because it would fail every run.
     """
     return 0 if value is None else to_ms(value, "timeout", positive=True)
+
+
+def check_grace(value: object) -> int | None:
+    """How long a run may take to stop, in ms. None: the worker's setting."""
+    return None if value is None else to_ms(value, "grace", error=ConfigError)
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def check_bytes(value: object, option: str) -> int:
+    """A size in bytes, given as a number or as "512M"."""
+    if type(value) is int and value > 0:
+        return value
+    if isinstance(value, str) and (
+        match := re.fullmatch(r"\s*([1-9]\d*)\s*([KMGT]?)(?:i?B)?\s*", value, re.IGNORECASE)
+    ):
+        return int(match[1]) * _UNITS[match[2].upper()]
+    raise ConfigError(f'{option}={shown(value)} is not a size: give bytes, or "512M"')
 
 
 # ── names ─────────────────────────────────────────────────────────────────────────────────────────

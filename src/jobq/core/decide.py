@@ -67,9 +67,10 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class TimedOut(msgspec.Struct, frozen=True, gc=False):
-    """The run did not end in time."""
+    """The run did not end in time. With `killed`, it went on when it was asked to stop."""
 
     seconds: float
+    killed: bool = False
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
@@ -131,8 +132,9 @@ def decide(
 
 def _as_error(end: TimedOut | Crashed) -> tuple[BaseException, Reason]:
     match end:
-        case TimedOut(seconds):
-            return TimeoutError(f"the run did not end within {seconds:g} s"), "timeout"
+        case TimedOut(seconds, killed):
+            words = ", went on when it was asked to stop, and was killed" if killed else ""
+            return TimeoutError(f"the run did not end within {seconds:g} s{words}"), "timeout"
         case Crashed(message):
             return ProcessCrashed(message), "crashed"
 

@@ -125,9 +125,9 @@ class Batches:
             return
         in_batch.set(runs[0])
         try:
-            results = await runner.executors[handler.executor].call(
-                runs[0], handler.fn, [items], {}
-            )
+            executor = runner.executors[handler.executor]
+            assert not executor.apart  # a worker refuses batch tasks in other processes
+            results = await executor.call(runs[0], handler.fn, [items], {})
             results = _one_per_job(results, len(runs), handler.name)
         except KeyboardInterrupt:  # it is meant for the worker: release the jobs
             for run in runs:

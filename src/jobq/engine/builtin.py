@@ -29,6 +29,7 @@ class Gather:
     executor: Literal["inline"] = "inline"
     retry = Retry()
     timeout_ms = None
+    grace_ms = None
     max_stalls = DEFAULT_MAX_STALLS
     batch = None
     fn: Callable[[list[Any]], Coroutine[Any, Any, list[Any]]] = staticmethod(_gather)

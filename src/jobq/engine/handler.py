@@ -57,6 +57,11 @@ class Handler(Protocol):
         ...
 
     @property
+    def grace_ms(self) -> int | None:
+        """How long a run may take to stop when it is asked to. None: the worker's setting."""
+        ...
+
+    @property
     def max_stalls(self) -> int:
         """How many lost leases a job survives, if it was enqueued without its own limit.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from jobq.core.decide import End, Raised
 from jobq.core.failures import without_jobq
-from jobq.core.printable import one_line
+from jobq.core.printable import lines, one_line
 from jobq.core.records import (
     AnyOutcome,
     Block,
@@ -71,8 +71,11 @@ class Journal:
             extra=facts,
         )
 
-    def failed(self, run: Run, outcome: AnyOutcome, end: End) -> None:
-        """Log a failure: WARNING if the job is retried, ERROR if it has failed for good."""
+    def failed(self, run: Run, outcome: AnyOutcome, end: End | None) -> None:
+        """Log a failure: WARNING if the job is retried, ERROR if it has failed for good.
+
+        `end` is None if a child process has reported the outcome. The traceback is text then.
+        """
         if not isinstance(outcome, (RetryLater, Fail)):
             return
         facts, failure = _facts(run, outcome), outcome.failure
@@ -92,12 +95,14 @@ class Journal:
             trace = (
                 None if error is None else (type(error), error, without_jobq(error.__traceback__))
             )
+            text = failure.traceback if end is None else None
             log.error(
-                "%s failed for good after %s (attempt %d): %s",
+                "%s failed for good after %s (attempt %d): %s%s",
                 run,
                 _seconds(facts),
                 run.lease.attempt,
                 words,
+                f"\n{lines(text)}" if text else "",
                 exc_info=trace,
                 extra=facts,
             )

@@ -12,13 +12,14 @@ from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Lease, LeaseRef
 from jobq.core.waits import Children, Inbox
 from jobq.errors import LeaseLost
+from jobq.stores import open_store
 
 if TYPE_CHECKING:
     from jobq.engine.batches import Batch
     from jobq.engine.handler import Handler
     from jobq.engine.notes import Notes
     from jobq.engine.runner import Runner
-    from jobq.executors import Executor
+    from jobq.executors import ApartExecutor, Executor
     from jobq.stores.base import Store
 
 
@@ -32,6 +33,7 @@ class Run:
     task: asyncio.Task[None] | None = None
     handler: Handler | None = None
     executor: Executor | None = None
+    apart: ApartExecutor | None = None  # runs it in another process
     batch: Batch | None = None  # of a batch task: the runs that share its call
     timer: asyncio.TimerHandle | None = None
     renewed: float = 0.0  # monotonic: when its lease was last renewed, set by the keeper's thread
@@ -100,6 +102,10 @@ class Run:
     def store(self) -> Store:
         """The store of its job."""
         return self.runner.notes.store
+
+    def is_stored_at(self, url: str) -> bool:
+        """Whether its job is in the store at this URL."""
+        return url == self.store.url or open_store(url).url == self.store.url
 
     @property
     def max_retries(self) -> int:

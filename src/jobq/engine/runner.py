@@ -14,9 +14,10 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from time import monotonic
 
-from jobq.core.decide import End, Raised, Released, TimedOut, Unknown, decide
+from jobq.core.decide import Crashed, End, Raised, Released, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
 from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName
@@ -31,19 +32,25 @@ from jobq.engine.notes import Notes
 from jobq.engine.run import LeaseOver, Run, lost
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
-from jobq.executors import Executor, open_executor
+from jobq.executors import ApartExecutor, Executor, open_executor
+from jobq.executors.ends import Died, Ended, Interrupted
 from jobq.executors.running import running
+from jobq.executors.settings import ExecutorSettings
 
 log = logging.getLogger("jobq")
 
 _DEFAULT_RETRY = Retry()
 
 
-class Executors(dict[str, Executor]):
+class Executors(dict[str, Executor | ApartExecutor]):
     """The executors of a worker, opened on first use."""
 
-    def __missing__(self, name: str) -> Executor:
-        self[name] = executor = open_executor(name)
+    def __init__(self, settings: ExecutorSettings | None = None) -> None:
+        super().__init__()
+        self.settings = settings or ExecutorSettings()
+
+    def __missing__(self, name: str) -> Executor | ApartExecutor:
+        self[name] = executor = open_executor(name, self.settings)
         return executor
 
 
@@ -151,13 +158,22 @@ class Runner:
     def _launch(self, run: Run, lease: Lease, handler: Handler) -> None:
         executor = self.executors[handler.executor]
         run.handler = handler
-        if lease.last_chance and self._chance is not None and self._chance.concerns(run, handler):
+        if (
+            not executor.apart
+            and lease.last_chance
+            and self._chance is not None
+            and self._chance.concerns(run, handler)
+        ):
             if self._chance.close(run):
                 run.task = self.loop.create_task(
                     self._run_alone(run, self._chance, handler, executor)
                 )
             else:
                 self.close(run, self.decide(run, Released(), handler.retry))
+            return
+        if executor.apart:
+            run.apart = executor
+            run.task = self._create_task(self._run_apart(run, handler, executor))
             return
         if self._journal.starts:
             self._journal.started(run)
@@ -175,7 +191,7 @@ class Runner:
             timeout_ms = handler.timeout_ms
         if timeout_ms:
             run.timeout_s = timeout_ms / 1000
-            run.until = started + (timeout_ms + self._settings.grace_ms) / 1000
+            run.until = started + timeout_ms / 1000 + self._grace_s(run)
             run.timer = self.loop.call_later(run.timeout_s, self._time_out, run, handler)
 
     def stop(self) -> None:
@@ -209,6 +225,43 @@ class Runner:
         except BaseException as error:
             outcome = self.raised(run, handler, error)
         self.close(run, outcome)
+
+    async def _run_apart(self, run: Run, handler: Handler, executor: ApartExecutor) -> None:
+        """Run a job in another process: the task of a run."""
+        outcome: AnyOutcome | None
+        try:
+            ended = await executor.run(run, handler, partial(self._begin, run, handler))
+            outcome = self._reported(run, handler, ended)
+        except BaseException as error:
+            outcome = self.raised(run, handler, error)
+        self.close(run, outcome)
+
+    def _begin(self, run: Run, handler: Handler) -> None:
+        """A process is about to get the job. Its timeout counts from now."""
+        if run.end is not None or run.concluded:
+            raise asyncio.CancelledError
+        run.check()
+        if self._journal.starts:
+            self._journal.started(run)
+        self.arm(run, handler, monotonic())
+
+    def _reported(self, run: Run, handler: Handler, ended: Ended) -> AnyOutcome | None:
+        """Return the outcome of a run in another process. None if its lease is lost."""
+        if run.concluded:
+            return None
+        end: End
+        if isinstance(ended, Interrupted):
+            end = run.end or Released()
+        elif isinstance(ended, Died):
+            end = run.end if run.end is not None and ended.asked else Crashed(str(ended))
+            if isinstance(end, TimedOut) and ended.killed:
+                end = TimedOut(end.seconds, killed=True)
+        elif (ended.queue, ended.id, ended.token) == run.ref:
+            self._journal.failed(run, ended, None)  # the process has decided, by the same rules
+            return ended
+        else:
+            end = Crashed("the process of the job reported the end of another job")
+        return self.decide(run, end, handler.retry)
 
     async def _run_alone(
         self, run: Run, chance: LastChance, handler: Handler, executor: Executor
@@ -296,17 +349,26 @@ class Runner:
             return
         run.cancelled = True
         run.end = TimedOut(run.timeout_s)
-        run.timer = self.loop.call_later(
-            self._settings.grace_ms / 1000, self._settle_unfinished, run, run.end, handler.retry
-        )
+        if run.apart is None:
+            run.timer = self.loop.call_later(
+                self._grace_s(run), self._settle_unfinished, run, run.end, handler.retry
+            )
         self._interrupt(run)
+
+    def _grace_s(self, run: Run) -> float:
+        """How long the run may take to stop when it is asked to."""
+        own = None if run.handler is None else run.handler.grace_ms
+        return (self._settings.grace_ms if own is None else own) / 1000
 
     def _settle_unfinished(self, run: Run, end: End, retry: Retry) -> None:
         """Settle a run that goes on after it was interrupted. It keeps its slot until it ends."""
         if not run.concluded:
             log.warning(
-                "%s was asked to stop and goes on: it is settled, and keeps its slot until it ends",
+                "%s was asked to stop and goes on: %s",
                 run,
+                "it is settled, and keeps its slot until it ends"
+                if run.apart is None
+                else "its process is killed",
             )
             self._conclude(run, self.decide(run, end, retry))
             self._bell.ring()
@@ -342,7 +404,7 @@ class Runner:
             self.batches.stop_run(run)
         elif run.executor is not None:
             self.loop.call_soon(run.executor.request_stop, run)  # soon: see _interrupt
-        else:  # a last chance that has not started
+        else:  # in another process, or a last chance that has not started
             self._interrupt(run)
 
     def _lease_lost(self, run: Run) -> None:
@@ -353,13 +415,15 @@ class Runner:
         self._bell.ring()
 
     def _interrupt(self, run: Run) -> None:
-        """Raise CancelledError at the next await of a run.
+        """Raise CancelledError at the next await of a run, or in its process.
 
         `call_soon` lets the task make its first step before: a task that is cancelled before that
         never enters its coroutine, and would not close the run.
         """
         if run.batch is not None:
             self.batches.stop_run(run)
+        elif run.apart is not None:
+            run.apart.stop(run, self._grace_s(run))
         elif run.task is not None:
             self.loop.call_soon(run.task.cancel)
 
@@ -386,9 +450,11 @@ class Runner:
                 self._interrupt(run)
 
     def release_rest(self) -> None:
-        """Release the runs that go on although they were interrupted."""
+        """Release the runs that go on although they were interrupted. Their processes end first."""
         for run in tuple(self.held):
             if not run.concluded:
+                if run.apart is not None:
+                    run.apart.kill(run)
                 self._settle_unfinished(run, Released(), _DEFAULT_RETRY)
 
     def settled(self, runs: Sequence[Run]) -> None:

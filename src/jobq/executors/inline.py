@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from jobq.executors.running import Running
+from jobq.executors.settings import ExecutorSettings
 
 
 class InlineExecutor:
     """Calls the handler in the run's task, so that cancelling the task cancels the handler."""
+
+    apart: Literal[False] = False
 
     def call(
         self, run: Running, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -27,6 +30,6 @@ class InlineExecutor:
         """Nothing to release."""
 
 
-def open() -> InlineExecutor:
+def open(settings: ExecutorSettings) -> InlineExecutor:
     """Return an executor for the running event loop."""
     return InlineExecutor()

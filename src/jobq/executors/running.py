@@ -18,20 +18,32 @@ class Running(Protocol):
     """A run, as its handler and its executor see it."""
 
     lease: Lease
-    cancelled: bool
     task: asyncio.Task[None] | None
     # Set by an executor whose function goes on after the run was cancelled. The run keeps its slot
     # until the future is done.
     unfinished: asyncio.Future[None] | None
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The worker's event loop."""
+    def cancelled(self) -> bool:
+        """Whether the handler was asked to stop."""
+        ...
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The worker's event loop.
+
+        In a child process: the loop of an async handler, and None for a plain function.
+        """
         ...
 
     @property
     def store(self) -> Store:
-        """The store of its job."""
+        """The store of its job. Not in a child process, which asks its worker."""
+        ...
+
+    @property
+    def now_ms(self) -> int:
+        """The store's time, estimated."""
         ...
 
     @property
@@ -47,6 +59,10 @@ class Running(Protocol):
     @property
     def inbox(self) -> Inbox:
         """The signals its job has received."""
+        ...
+
+    def is_stored_at(self, url: str) -> bool:
+        """Whether its job is in the store at this URL."""
         ...
 
     def check(self) -> None:

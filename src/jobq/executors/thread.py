@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context, copy_context
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Literal
 
 from jobq.executors.running import Running
+from jobq.executors.settings import ExecutorSettings
 
 
 class _Work:
@@ -68,6 +69,8 @@ class _Work:
 
 class ThreadExecutor:
     """Has a thread for each call, so no call waits. The worker's slots limit their number."""
+
+    apart: Literal[False] = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -145,6 +148,6 @@ class ThreadExecutor:
                 work.unfinished.set_result(None)
 
 
-def open() -> ThreadExecutor:
+def open(settings: ExecutorSettings) -> ThreadExecutor:
     """Return an executor for the running event loop."""
     return ThreadExecutor(asyncio.get_running_loop())

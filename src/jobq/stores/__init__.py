@@ -14,6 +14,7 @@ from typing import Any
 
 from jobq.errors import ConfigError
 from jobq.stores.base import Clock, Store
+from jobq.stores.base.refused import refusal
 
 GROUP = "jobq.stores"
 """The group of entry points that name stores of other packages."""
@@ -43,6 +44,8 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     ConfigError says what to type instead.
     """
     scheme = url.partition(":")[0].lower()
+    if (reason := refusal(scheme)) is not None:
+        raise ConfigError(reason)
     opener = _own(scheme) if scheme in _SCHEMES else _of_another_package(scheme, url)
     try:
         store: Store = opener(url, clock)

@@ -1,0 +1,1 @@
+"""A pool of warm child processes. `inside` is the code that runs in a child."""

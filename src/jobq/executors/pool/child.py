@@ -1,0 +1,333 @@
+"""One child process, seen from the worker: its socket, its output, its job and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jobq.core.policies import Permissions
+from jobq.core.printable import one_line
+from jobq.executors.ends import Died, Ended, Interrupted
+from jobq.executors.handlers import Address
+from jobq.executors.pool.messages import (
+    AddRequest,
+    Done,
+    Frames,
+    FromChild,
+    Hello,
+    Incoherent,
+    NoteRequest,
+    Ready,
+    Start,
+    Stopped,
+    ToChild,
+    Unready,
+    decode_from_child,
+    frame,
+)
+from jobq.executors.pool.output import Output
+from jobq.executors.pool.requests import serve
+from jobq.executors.running import Running
+
+log = logging.getLogger("jobq")
+
+_BOOT = (
+    "import sys; fd = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; sys.argv[:] = ['jobq']; "
+    "from jobq.executors.pool.inside.main import main; main(fd)"
+)
+_CHUNK = 2**18
+"""Bytes that one read takes at most: a message of usual size arrives with one read."""
+
+
+class Group(NamedTuple):
+    """The jobs that a child may run. A child never serves two tenants or two sets of rights."""
+
+    tenant: str
+    permissions: Permissions | None
+
+
+class Child:
+    """Starts the process. `on_free` is called when it can take a job, `on_end` when it is dead."""
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        tasks: tuple[Address, ...],
+        stores: Mapping[str, str],
+        measure: bool,
+        on_free: Callable[[Child], None],
+        on_end: Callable[[Child], None],
+    ) -> None:
+        self.group = group
+        self.ready = False
+        self.problem: str | None = None  # why it could not start
+        self.jobs = 0
+        self.memory = 0  # bytes in use after its last job
+        self.idle_since = 0.0
+        self.run: Running | None = None
+        self.ending = False  # it takes no more jobs
+        self.dead = False
+        self.killed = False
+        self.timer: asyncio.TimerHandle | None = None
+        self._on_free = on_free
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[Ended] | None = None
+        self._output: Output | None = None
+        self._requests: set[asyncio.Task[None]] = set()
+        self._frames = Frames()
+        self._unsent = bytearray()
+        self._start(Hello(os.getpid(), tasks, dict(stores), measure))
+
+    def __str__(self) -> str:
+        return f"child process {self.process.pid}"
+
+    # ── starting ──
+
+    def _start(self, hello: Hello) -> None:
+        here, there = socket.socketpair()
+        self._printed, printed = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+                    "-c",
+                    _BOOT,
+                    str(there.fileno()),
+                    *sys.path,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                pass_fds=[there.fileno()],
+                start_new_session=True,  # Ctrl-C reaches the worker only; grandchildren are killed
+            )
+        except BaseException:
+            here.close()
+            os.close(self._printed)
+            raise
+        finally:
+            there.close()
+            os.close(printed)
+        self._socket = here
+        here.setblocking(False)
+        os.set_blocking(self._printed, False)
+        self._loop.add_reader(here, self._readable)
+        self._loop.add_reader(self._printed, self._read_output)
+        self._watch()
+        self._send(hello)
+
+    def _watch(self) -> None:
+        """Call `_exited` when the process ends."""
+        try:
+            self._pidfd: int | None = os.pidfd_open(self.process.pid)
+        except (AttributeError, OSError):  # not on this system: a thread waits
+            self._pidfd = None
+            threading.Thread(target=self._wait, name=f"jobq {self}", daemon=True).start()
+        else:
+            self._loop.add_reader(self._pidfd, self._exited)
+
+    def _wait(self) -> None:
+        self.process.wait()
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._exited)
+
+    # ── jobs ──
+
+    def start(self, run: Running, task: Address, now_ms: int) -> asyncio.Future[Ended]:
+        """Send a job to the idle child. Returns a future of how it ends."""
+        self.run = run
+        self.jobs += 1
+        self._ended = self._loop.create_future()
+        self._send(Start(task, run.lease, now_ms))
+        return self._ended
+
+    def ask_to_stop(self) -> None:
+        """Raise CancelledError in the handler."""
+        if not self.dead:
+            os.kill(self.process.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the process and the processes that it has started."""
+        if not self.dead:
+            self.killed = True
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end(self, timeout_s: float) -> None:
+        """Let the idle child end by itself. It is killed if that takes longer."""
+        self.ending = True
+        if not self.dead:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+            self.timer = self._loop.call_later(timeout_s, self.kill)
+
+    # ── sending and receiving ──
+
+    def _send(self, message: ToChild) -> None:
+        data = frame(message)
+        if not self._unsent:
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:  # it is dead: `_exited` follows
+                return
+            if sent == len(data):
+                return
+            data = data[sent:]
+            self._loop.add_writer(self._socket, self._send_rest)
+        self._unsent += data
+
+    def _send_rest(self) -> None:
+        try:
+            sent = self._socket.send(self._unsent)
+        except BlockingIOError:
+            return
+        except OSError:
+            sent = len(self._unsent)
+        del self._unsent[:sent]
+        if not self._unsent:
+            self._loop.remove_writer(self._socket)
+
+    def _readable(self) -> None:
+        try:
+            data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:  # it ends or has ended: `_exited` follows
+            self._loop.remove_reader(self._socket)
+            return
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            for body in self._frames.feed(data):
+                self._received(decode_from_child(body))
+        except (Incoherent, msgspec.DecodeError) as error:
+            log.error("%s is killed: it sent %s", self, one_line(str(error)))
+            self.kill()
+
+    def _received(self, message: FromChild) -> None:
+        if isinstance(message, (Done, Stopped)):
+            self.memory = message.memory
+            self._end_job(message.outcome if isinstance(message, Done) else Interrupted())
+        elif isinstance(message, (NoteRequest, AddRequest)):
+            if self.run is not None:
+                self._serve(self.run, message)
+        elif isinstance(message, Ready):
+            self.ready = True
+            self._on_free(self)
+        elif isinstance(message, Unready):
+            self.problem = message.message
+
+    def _serve(self, run: Running, request: NoteRequest | AddRequest) -> None:
+        if isinstance(request, NoteRequest) and request.lines:
+            # What was printed before comes before.
+            self._read_output()
+            if self._output is not None:
+                request = msgspec.structs.replace(
+                    request, lines=(*self._output.take(), *request.lines)
+                )
+        task = self._loop.create_task(self._reply(run, request))
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+
+    async def _reply(self, run: Running, request: NoteRequest | AddRequest) -> None:
+        reply = await serve(run, request)
+        if self.run is run:
+            self._send(reply)
+
+    def _read_output(self) -> None:
+        try:
+            while data := os.read(self._printed, _CHUNK):
+                if self.run is None:
+                    log.info("%s: %s", self, one_line(data.decode("utf-8", "replace").rstrip()))
+                    continue
+                if self._output is None:
+                    self._output = Output(self.run)
+                self._output.add(data)
+                if len(data) < _CHUNK:
+                    return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._loop.remove_reader(self._printed)
+
+    # ── the end of a job, and of the process ──
+
+    def _end_job(self, ended: Ended) -> None:
+        if self.run is None or self._ended is None:
+            return
+        self._read_output()  # it was written before the end was reported
+        future, self._ended = self._ended, None
+        output, self._output, self.run = self._output, None, None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if output is None:
+            _resolve(future, ended)
+        else:
+            task = self._loop.create_task(_stored(output, future, ended))
+            self._requests.add(task)
+            task.add_done_callback(self._requests.discard)
+        if not self.dead and not self.killed:
+            self._on_free(self)
+
+    def _exited(self) -> None:
+        if self.dead:
+            return
+        status = self.process.wait()  # at once: it has ended
+        self.dead = True
+        self._read_rest()
+        if self.timer is not None:
+            self.timer.cancel()
+        self._end_job(Died(status, killed=self.killed))
+        self._close()
+        self._on_end(self)
+
+    def _read_rest(self) -> None:
+        """Read the messages that the child sent before it died."""
+        with suppress(OSError):
+            while data := self._socket.recv(_CHUNK):
+                self._feed(data)
+
+    def _close(self) -> None:
+        for reader in (self._socket, self._printed, self._pidfd):
+            if reader is not None:
+                self._loop.remove_reader(reader)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+        os.close(self._printed)
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+
+
+async def _stored(output: Output, future: asyncio.Future[Ended], ended: Ended) -> None:
+    try:
+        await output.finish()
+    except Exception as error:
+        log.warning("the output of a job was not stored: %s", error)
+    finally:
+        _resolve(future, ended)
+
+
+def _resolve(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)

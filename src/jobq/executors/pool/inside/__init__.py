@@ -1,0 +1,1 @@
+"""The code that runs in a child process of a worker."""

@@ -1,0 +1,207 @@
+"""The child's end of the socket pair: receives jobs, and asks the worker for what a job needs.
+
+A plain function runs in the main thread, so its requests block that thread. An async function runs
+in an event loop, and its requests are awaited there. SIGTERM asks the running handler to stop: it
+gets CancelledError in its main thread, or at its next `await`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from jobq import errors
+from jobq.executors.pool.messages import (
+    AddRequest,
+    Frames,
+    FromChild,
+    Hello,
+    NoteRequest,
+    Reply,
+    Start,
+    ToChild,
+    decode_to_child,
+    frame,
+)
+
+_CHUNK = 2**18
+"""Bytes that one read takes at most: a message of usual size arrives with one read."""
+
+
+_ASKED = "the run was asked to stop"
+
+
+class WorkerGone(Exception):
+    """The worker has closed the socket pair, or is dead."""
+
+
+class Line:
+    """The connection to the worker."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._frames = Frames()
+        self._received: list[ToChild] = []
+        self._lock = threading.Lock()  # threads of a handler may ask at the same time
+        self._asked = 0
+        self._main = threading.get_ident()
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self.stop_asked = False  # of the running job
+        self._running = False  # a job runs
+        self._interruptible = False  # the main thread runs a plain function
+        self._shielded = False  # the main thread sends or receives: CancelledError must wait
+        self.task: asyncio.Task[Any] | None = None  # of the running async function
+        self.loop: asyncio.AbstractEventLoop | None = None  # while it runs an async function
+        signal.signal(signal.SIGTERM, self._on_stop)
+
+    # ── stopping ──
+
+    @contextmanager
+    def job(self) -> Iterator[None]:
+        """A job runs while this lasts. SIGTERM is meant for it."""
+        self.stop_asked, self._running = False, True
+        try:
+            yield
+        finally:
+            self._running = False
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """While this lasts, SIGTERM raises CancelledError in the main thread."""
+        self._interruptible = True
+        try:
+            if self.stop_asked:  # while the arguments were decoded
+                raise asyncio.CancelledError(_ASKED)
+            yield
+        finally:
+            self._interruptible = False
+
+    def _on_stop(self, number: int, at: FrameType | None) -> None:
+        if not self._running or self.stop_asked:
+            return
+        self.stop_asked = True
+        if self.loop is not None and self.task is not None:
+            self.loop.call_soon_threadsafe(self.task.cancel, _ASKED)
+        elif self._interruptible and not self._shielded:
+            raise asyncio.CancelledError(_ASKED)
+
+    @contextmanager
+    def _shield(self) -> Iterator[None]:
+        """Let SIGTERM wait: half a message would make the rest unreadable."""
+        if threading.get_ident() != self._main or not self._interruptible:
+            yield
+            return
+        before = self.stop_asked
+        self._shielded = True
+        try:
+            yield
+        finally:
+            self._shielded = False
+        if self.stop_asked and not before:
+            raise asyncio.CancelledError(_ASKED)
+
+    # ── messages ──
+
+    def receive(self) -> Hello | Start:
+        """Wait for the next message that is no reply."""
+        while True:
+            while self._received:
+                message = self._received.pop(0)
+                if not isinstance(message, Reply):
+                    return message
+            self._read()
+
+    def send(self, message: FromChild) -> None:
+        """Send a message."""
+        try:
+            self._socket.sendall(frame(message))
+        except OSError as error:
+            raise WorkerGone from error
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(_CHUNK)
+        except OSError as error:
+            raise WorkerGone from error
+        if not data:
+            raise WorkerGone
+        self._received += map(decode_to_child, self._frames.feed(data))
+
+    # ── requests ──
+
+    def next(self) -> int:
+        """The number of the next request."""
+        self._asked += 1
+        return self._asked
+
+    async def ask(self, request: NoteRequest | AddRequest) -> Reply:
+        """Send a request and return its reply. Raises the error that the worker met."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not None and here is self.loop:
+            reply = await self._ask_in_loop(request, here)
+        else:
+            reply = self._ask_blocking(request)
+        if reply.error is not None:
+            raise _error(*reply.error)
+        return reply
+
+    def _ask_blocking(self, request: NoteRequest | AddRequest) -> Reply:
+        with self._lock:
+            with self._shield():
+                self.send(request)
+            while True:
+                select.select([self._socket], [], [])  # CancelledError may come here
+                with self._shield():
+                    self._read()
+                for message in self._received:
+                    if isinstance(message, Reply) and message.n == request.n:
+                        self._received.remove(message)
+                        return message
+
+    async def _ask_in_loop(
+        self, request: NoteRequest | AddRequest, loop: asyncio.AbstractEventLoop
+    ) -> Reply:
+        future: asyncio.Future[Reply] = loop.create_future()
+        if not self._waiting:
+            loop.add_reader(self._socket, self._read_replies)
+        self._waiting[request.n] = future
+        try:
+            self.send(request)
+            return await future
+        finally:
+            del self._waiting[request.n]
+            if not self._waiting:
+                loop.remove_reader(self._socket)
+
+    def _read_replies(self) -> None:
+        try:
+            self._read()
+        except WorkerGone as error:
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(error)
+            return
+        replies = [message for message in self._received if isinstance(message, Reply)]
+        self._received = [message for message in self._received if not isinstance(message, Reply)]
+        for reply in replies:
+            waiting = self._waiting.get(reply.n)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(reply)
+
+
+def _error(kind: str, message: str) -> Exception:
+    """The error that the worker met, as an error of jobq if it was one."""
+    known = getattr(errors, kind, None)
+    if isinstance(known, type) and issubclass(known, errors.JobqError):
+        return known(message) if known is not errors.JobFailed else errors.JobqError(message)
+    return RuntimeError(f"{kind}: {message}")

@@ -1,0 +1,163 @@
+"""The program of a child process: imports the tasks, and runs one job after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any
+
+from jobq.core.decide import Raised, Returned, decide
+from jobq.core.policies import Retry
+from jobq.core.records import AnyOutcome
+from jobq.errors import ConfigError
+from jobq.executors import handlers
+from jobq.executors.pool.inside.line import Line, WorkerGone
+from jobq.executors.pool.inside.run import RunInChild
+from jobq.executors.pool.messages import Done, Hello, Ready, Start, Stopped, Unready
+from jobq.executors.running import running
+from jobq.stores.base.refused import refuse
+
+_PR_SET_PDEATHSIG = 1
+_DEFAULT_RETRY = Retry()
+_MEMORY_STORE = (
+    "memory:// is the memory of the worker, which a child process cannot reach: enqueue with "
+    "`current_job().add(…)`, or use sqlite:// or a server"
+)
+
+
+def main(descriptor: int) -> None:
+    """Serve the worker at the other end of this socket until it closes the socket or dies."""
+    line = Line(socket.socket(fileno=descriptor))
+    try:
+        hello = line.receive()
+        assert isinstance(hello, Hello)
+        _die_with(hello.worker)
+        child = Child(line, hello)
+        try:
+            child.prepare()
+        except ConfigError as error:
+            line.send(Unready(str(error)))
+            return
+        line.send(Ready())
+        while True:
+            start = line.receive()
+            assert isinstance(start, Start)
+            child.run(start)
+    except WorkerGone:
+        pass
+
+
+class Child:
+    """Runs the jobs that the worker sends."""
+
+    def __init__(self, line: Line, hello: Hello) -> None:
+        self._line = line
+        self._hello = hello
+        self._known: dict[handlers.Address, handlers.Callee] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._flush_c: Callable[[None], Any] = ctypes.CDLL(None).fflush
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY) if hello.measure else None
+
+    def prepare(self) -> None:
+        """Import all tasks. ConfigError if one cannot be found."""
+        refuse("memory", _MEMORY_STORE)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a real file here
+        handlers.use_stores(self._hello.stores)
+        for address in self._hello.tasks:
+            self._find(address)
+
+    def run(self, start: Start) -> None:
+        """Run one job and report how it ended."""
+        with self._line.job():
+            outcome = copy_context().run(self._outcome, start)
+        self._flush()
+        memory = 0 if self._statm is None else _resident(self._statm)
+        self._line.send(Stopped(memory) if outcome is None else Done(outcome, memory))
+
+    def _outcome(self, start: Start) -> AnyOutcome | None:
+        """Call the handler. None if it stopped because it was asked to."""
+        lease = start.lease
+        handler: handlers.Callee | None = None
+        run: RunInChild | None = None
+        end: Returned | Raised
+        try:
+            handler = self._find(start.task)
+            run = RunInChild(lease, handler, self._line, start.now_ms)
+            running.set(run)
+            args, kwargs = handler.bind(lease)
+            with self._line.interruptible():
+                value = handler.fn(*args, **kwargs)
+            if asyncio.iscoroutine(value):
+                value = self._await(value)
+            end = Returned(handler.encode(value, lease))
+        except asyncio.CancelledError as error:
+            if self._line.stop_asked:
+                return None
+            end = Raised(error)
+        except WorkerGone:
+            raise
+        except BaseException as error:
+            end = Raised(error)
+        return decide(
+            lease,
+            end,
+            retry=_DEFAULT_RETRY if handler is None else handler.retry,
+            now_ms=start.now_ms if run is None else run.now_ms,
+            random=random.random,
+            encode=None if run is None else run.save,
+        )
+
+    def _find(self, address: handlers.Address) -> handlers.Callee:
+        try:
+            return self._known[address]
+        except KeyError:
+            handler = self._known[address] = handlers.find(address)
+            return handler
+
+    def _await(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run an async handler. Tasks that it leaves behind are cancelled: their job has ended."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        loop, line = self._loop, self._line
+        task = line.task = loop.create_task(coroutine)
+        line.loop = loop
+        if line.stop_asked:  # before there was a task to cancel
+            task.cancel()
+        try:
+            return loop.run_until_complete(task)
+        finally:
+            line.task = line.loop = None
+            left = asyncio.all_tasks(loop)
+            for other in left:
+                other.cancel("its job has ended")
+            if left:
+                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+
+    def _flush(self) -> None:
+        """Write what the handler printed, also by C code, before the end of the job is reported."""
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # the handler may have closed or replaced it
+                stream.flush()
+        self._flush_c(None)
+
+
+def _resident(statm: int) -> int:
+    """The memory in use, in bytes."""
+    return int(os.pread(statm, 100, 0).split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def _die_with(worker: int) -> None:
+    """Let the kernel kill this process when the worker dies, where the kernel can do that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != worker:  # the worker died before that
+        raise WorkerGone

@@ -1,0 +1,85 @@
+"""A run in a child process, as `current_job()` sees it: what needs the store asks the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from jobq.core.codec import get_codec
+from jobq.core.records import JobSpec, Lease, PutResult
+from jobq.core.waits import Children, Inbox
+from jobq.executors.handlers import Callee
+from jobq.executors.pool.inside.line import Line
+from jobq.executors.pool.messages import AddRequest, NoteRequest
+from jobq.stores.base import Store
+
+
+class RunInChild:
+    """Fits `executors.running.Running`."""
+
+    unfinished: asyncio.Future[None] | None = None
+    task: asyncio.Task[None] | None = None
+
+    def __init__(self, lease: Lease, handler: Callee, line: Line, now_ms: int) -> None:
+        self.lease = lease
+        self.children = Children(lease)
+        self.inbox = Inbox(lease)
+        self._handler = handler
+        self._line = line
+        self._now_ms = now_ms
+        self._since = time.monotonic()
+
+    @property
+    def now_ms(self) -> int:
+        """The store's time, estimated."""
+        return self._now_ms + int((time.monotonic() - self._since) * 1000)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop of an async function. None for a plain one: its requests block."""
+        return self._line.loop
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self._line.stop_asked
+
+    @property
+    def store(self) -> Store:
+        """There is none here: what needs the store asks the worker."""
+        raise NotImplementedError
+
+    def is_stored_at(self, url: str) -> bool:
+        """The worker checks this."""
+        return True
+
+    @property
+    def max_retries(self) -> int:
+        """How many failures of its job are retried."""
+        return (self.lease.retry or self._handler.retry).max_retries
+
+    def check(self) -> None:
+        """The worker has checked that the lease is not over."""
+
+    def encode(self, value: Any, what: str) -> bytes:
+        """Encode a value in the job's codec."""
+        return self._handler.encode(value, self.lease, what)
+
+    def save(self, value: Any) -> bytes:
+        """Encode the value that `Snooze` saves."""
+        return self.encode(value, "the saved value")
+
+    def decode(self, data: bytes) -> Any:
+        """Decode a value from the job's codec."""
+        return get_codec(self.lease.codec).decode(data)
+
+    async def note(self, progress: bytes | None, lines: tuple[str, ...]) -> None:
+        """Store progress and log lines, and wait until that is done."""
+        await self._line.ask(NoteRequest(self._line.next(), progress, lines))
+
+    async def put_child(self, ordinal: int, spec: JobSpec, url: str, *, note: bool) -> PutResult:
+        """Let the worker enqueue a child job, whose queue is in the store at `url`."""
+        reply = await self._line.ask(AddRequest(self._line.next(), ordinal, spec, url, note))
+        assert reply.put is not None
+        return reply.put

@@ -1,0 +1,76 @@
+"""What a job prints becomes its log lines: cut into lines, capped, and stored in batches."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jobq.core.defaults import LOG_LINES
+from jobq.executors.running import Running
+
+MAX_LINES = LOG_LINES - 1
+"""Lines that a run stores of its output. The store keeps one more, which counts the others."""
+MAX_LINE = 10_000
+"""Characters of a line, as for `current_job().log`."""
+
+
+class Output:
+    """The output of one run. `add` takes what was read, `finish` waits until it is stored."""
+
+    def __init__(self, run: Running) -> None:
+        self._run = run
+        self._partial = b""  # a line that has not ended
+        self._cut = False  # the rest of the current line is dropped
+        self._lines: list[str] = []
+        self._kept = self._dropped = 0
+        self._sending: asyncio.Task[None] | None = None
+
+    def add(self, data: bytes) -> None:
+        """Take a piece of output. Its complete lines are stored soon."""
+        *ended, rest = data.split(b"\n")
+        for part in ended:
+            self._end_line(part)
+        if rest and not self._cut:
+            self._partial += rest
+            if len(self._partial) > 4 * MAX_LINE:  # UTF-8: at least MAX_LINE characters
+                self._line(self._partial)
+                self._partial, self._cut = b"", True
+        if self._lines and self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    def take(self) -> tuple[str, ...]:
+        """The lines that are not being stored yet, for a caller that stores them itself."""
+        lines, self._lines = tuple(self._lines), []
+        return lines
+
+    async def finish(self) -> None:
+        """Store what is left, also a last line without an end."""
+        if self._partial:
+            self._end_line(b"")
+        if self._dropped:
+            self._lines.append(f"… and {self._dropped:,} lines more, which are not stored")
+        if self._sending is not None:
+            await self._sending
+        if self._lines:
+            await self._send()
+
+    def _end_line(self, part: bytes) -> None:
+        if not self._cut:
+            self._line(self._partial + part)
+        self._partial, self._cut = b"", False
+
+    def _line(self, data: bytes) -> None:
+        if self._kept >= MAX_LINES:
+            self._dropped += 1
+            return
+        self._kept += 1
+        text = data.decode("utf-8", "replace").rstrip("\r")
+        if len(text) > MAX_LINE:
+            text = f"{text[:MAX_LINE]}… (cut)"
+        self._lines.append(text)
+
+    async def _send(self) -> None:
+        try:
+            while self._lines:
+                await self._run.note(None, self.take())
+        finally:
+            self._sending = None

@@ -1,0 +1,100 @@
+"""Runs handlers in child processes: they use several cores, and can be killed.
+
+A handler that ends its process, or is killed, fails its own job. A run past its timeout is asked
+to stop, and its process is killed if it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from jobq.executors.ends import Ended
+from jobq.executors.handlers import Address, Callee, address_of
+from jobq.executors.pool.child import Child, Group
+from jobq.executors.pool.pool import Pool, Waiter
+from jobq.executors.running import Running
+from jobq.executors.settings import ExecutorSettings
+
+
+class ProcessExecutor:
+    """Runs each job in a child process of the pool."""
+
+    apart: Literal[True] = True
+
+    def __init__(self, settings: ExecutorSettings) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pool = Pool(settings)
+        self._at: dict[Running, Child | Waiter] = {}
+        self._addresses: dict[tuple[int, str], Address] = {}
+
+    async def start(self, tasks: Iterable[tuple[str, str, str, Callee]]) -> None:
+        """Start the children, and check that they can import the tasks.
+
+        A task is given with its tenant, its queue and the URL of its store. ConfigError if a child
+        cannot import one.
+        """
+        for tenant, queue, url, handler in tasks:
+            self._pool.expect(_group(tenant, handler), address_of(handler, queue), url)
+        await self._pool.warm_up()
+
+    async def run(self, run: Running, handler: Callee, begin: Callable[[], None]) -> Ended:
+        """Run a job, when a child is free. `begin` is called just before it starts."""
+        lease = run.lease
+        group = _group(lease.queue.tenant, handler)
+        child = self._pool.take(group)
+        try:
+            if child is None:
+                child = await self._free_child(run, handler, group)
+            try:
+                begin()
+            except BaseException:
+                self._pool.give_back(child)
+                raise
+            self._at[run] = child
+            return await child.start(run, self._address(handler, lease.queue.queue), run.now_ms)
+        finally:
+            self._at.pop(run, None)
+
+    async def _free_child(self, run: Running, handler: Callee, group: Group) -> Child:
+        self._pool.expect(group, self._address(handler, run.lease.queue.queue))
+        self._at[run] = waiter = self._pool.wait(group)
+        return await waiter.future
+
+    def stop(self, run: Running, grace_s: float) -> None:
+        """Ask the handler to stop. Its process is killed if it goes on for `grace_s`."""
+        at = self._at.get(run)
+        if isinstance(at, Waiter):
+            at.future.cancel()
+        elif at is not None and at.run is run and at.timer is None:
+            at.ask_to_stop()
+            at.timer = self._loop.call_later(grace_s, at.kill)
+
+    def kill(self, run: Running) -> None:
+        """End the process of a run at once."""
+        at = self._at.get(run)
+        if isinstance(at, Waiter):
+            at.future.cancel()
+        elif at is not None and at.run is run:
+            at.kill()
+
+    async def aclose(self) -> None:
+        """End all children."""
+        await self._pool.aclose()
+
+    def _address(self, handler: Callee, queue: str) -> Address:
+        key = (id(handler), queue)
+        address = self._addresses.get(key)
+        if address is None:
+            address = self._addresses[key] = address_of(handler, queue)
+        return address
+
+
+def _group(tenant: str, handler: Callee) -> Group:
+    return Group(tenant, getattr(handler, "permissions", None))
+
+
+def open(settings: ExecutorSettings) -> ProcessExecutor:
+    """Return an executor for the running event loop."""
+    return ProcessExecutor(settings)

@@ -1,0 +1,27 @@
+"""How a worker runs its child processes. Users set these with `Worker(…)`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+
+def available_cores() -> int:
+    """The processor cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        return os.cpu_count() or 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorSettings:
+    """The pool of the `process` executor, and how long a handler that is stopped may take."""
+
+    pool: int = field(default_factory=available_cores)
+    pool_max_jobs: int | None = None
+    pool_max_memory: int | None = None  # bytes
+    # How long a child may take to import its tasks. A model of some gigabytes takes a minute.
+    start_timeout_s: float = 120.0
+    # How long an idle child may take to end. Its handlers of `atexit` run.
+    end_timeout_s: float = 5.0

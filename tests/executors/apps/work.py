@@ -1,0 +1,225 @@
+"""Tasks that tests run in child processes. A test moves the queue to its own store."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from jobq import Queue, Reject, Retry, Snooze, current_job
+from tests.waiting import blocks, takes
+
+queue = Queue("apart", "memory://apart")
+other = Queue("other", "memory://apart")
+NO_RETRY = Retry(0)
+AT_ONCE = Retry(3, base=0)
+
+
+class Unlucky(Exception):
+    """An error of this application."""
+
+
+def define_later(queue: Queue) -> None:
+    """Register a task that importing this module does not register."""
+
+    @queue.task(executor="process")
+    def local() -> None: ...
+
+
+@queue.task(executor="process")
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@queue.task(executor="process")
+async def add_async(a: int, b: int) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+@queue.task(executor="process")
+def pid() -> int:
+    return os.getpid()
+
+
+@queue.task(executor="process", retry=Retry(0, base=0))
+def fail(words: str) -> None:
+    raise Unlucky(words)
+
+
+@queue.task(executor="process", retry=Retry(5, base=0, give_up_on=Unlucky))
+def give_up() -> None:
+    raise Unlucky("no use")
+
+
+@queue.task(executor="process", retry=Retry(5))
+def reject() -> None:
+    raise Reject("never")
+
+
+@queue.task(executor="process")
+def snooze() -> str:
+    saved = current_job().saved
+    if saved is None:
+        raise Snooze(0, saved={"step": 1})
+    return f"step {saved['step']}"
+
+
+@queue.task(executor="process", retry=NO_RETRY)
+def die(how: str) -> None:
+    if how == "exit":
+        os._exit(7)
+    elif how == "segfault":
+        ctypes.string_at(0)
+    else:
+        os.kill(os.getpid(), getattr(signal, how))
+
+
+@queue.task(executor="process", retry=AT_ONCE)
+def die_once() -> int:
+    if current_job().attempt == 1:
+        os._exit(3)
+    return current_job().attempt
+
+
+@queue.task(executor="process", retry=NO_RETRY, timeout=0.3)
+def polite(path: str) -> None:
+    try:
+        blocks(60)
+    finally:
+        Path(path).write_text(f"cleaned, cancelled={current_job().cancelled}")
+
+
+@queue.task(executor="process", retry=NO_RETRY, timeout=0.3)
+async def polite_async(path: str) -> None:
+    try:
+        await takes(60)
+    finally:
+        Path(path).write_text(f"cleaned, cancelled={current_job().cancelled}")
+
+
+@queue.task(executor="process", retry=NO_RETRY, timeout=0.3, grace=0.2)
+def stubborn() -> None:
+    while True:
+        try:
+            blocks(60)
+        except asyncio.CancelledError:
+            pass
+
+
+@queue.task(executor="process", retry=NO_RETRY, grace=0.2)
+def busy(path: str) -> None:
+    Path(path).write_text("running")
+    while True:
+        try:
+            while True:
+                pass
+        except asyncio.CancelledError:
+            pass
+
+
+@queue.task(executor="process", retry=NO_RETRY)
+def waits(path: str) -> None:
+    Path(path).write_text("running")
+    blocks(60)
+
+
+@queue.task(executor="process", retry=NO_RETRY, timeout=30)
+def with_grandchild(path: str) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    Path(path).write_text(str(child.pid))
+    while True:
+        try:
+            blocks(60)
+        except asyncio.CancelledError:
+            pass
+
+
+@queue.task(executor="process")
+def prints() -> None:
+    print("from print")
+    print("from stderr", file=sys.stderr)
+    subprocess.run(["sh", "-c", "echo from a grandchild"], check=True)
+    ctypes.CDLL(None).puts(b"from C")
+    sys.stdout.write("without an end")
+
+
+@queue.task(executor="process")
+def prints_much(lines: int) -> None:
+    for n in range(lines):
+        print("line", n)
+
+
+@queue.task(executor="process")
+def prints_then_logs() -> None:
+    print("first")
+    current_job().sync.log("second")
+    print("third")
+
+
+@queue.task(executor="process")
+def uses_its_job() -> dict[str, Any]:
+    job = current_job()
+    job.sync.progress({"half": True})
+    job.sync.log("a line")
+    return {
+        "id": job.id,
+        "name": job.name,
+        "queue": job.queue,
+        "tenant": job.tenant,
+        "attempt": job.attempt,
+        "failures": job.failures,
+        "max_retries": job.max_retries,
+        "key": job.key,
+        "meta": dict(job.meta),
+        "cancelled": job.cancelled,
+        "created": job.created_at.isoformat(),
+    }
+
+
+@queue.task(executor="process")
+async def uses_its_job_async() -> str:
+    job = current_job()
+    await asyncio.gather(job.progress(1), job.log("one"), job.log("two"))
+    await asyncio.to_thread(job.sync.log, "from a thread")
+    return job.id
+
+
+@queue.task
+async def child(n: int) -> int:
+    return n * 10
+
+
+@queue.task(executor="process")
+def parent(count: int) -> list[int]:
+    job = current_job().sync
+    for n in range(count):
+        job.add(child, n)
+    return list(job.wait_for_children().values())
+
+
+@queue.task(executor="process")
+async def parent_async(count: int) -> list[int]:
+    job = current_job()
+    for n in range(count):
+        await job.add(child, n)
+    return list((await job.wait_for_children()).values())
+
+
+@queue.task(executor="process")
+def asks() -> Any:
+    return current_job().sync.wait_for_signal("approved", timeout=3600)
+
+
+@queue.task(executor="process", retry=NO_RETRY)
+def enqueues(url: str) -> str:
+    async def put() -> str:
+        async with Queue("elsewhere", url) as elsewhere:
+            return (await elsewhere.task_by_name("later").enqueue(1)).id
+
+    return asyncio.run(put())
