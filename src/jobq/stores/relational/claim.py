@@ -99,7 +99,7 @@ def _claim_from(
     jobs: list[ClaimedJob]
     if queue.mode == "keyed":
         jobs = [*_claim_keyed(tx, queue, room, (mark, worker, now, expires), frail, alone)]
-    elif rates.by_cost(queue):
+    elif queue.packed_settings is not None and rates.by_cost(queue):
         chosen = (mark, worker, now, expires, tx.listed(rates.affordable(tx, queue, room)))
         jobs = read_all(tx.execute(tx.sql.hot["claim_these"], chosen).fetchall(), ClaimedJob)
     elif room <= tx.few:

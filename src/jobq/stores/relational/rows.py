@@ -280,18 +280,6 @@ class QueueRow(msgspec.Struct, array_like=True):
                 " obliterate(force=True) removes the queue"
             ) from error
 
-    def values(self) -> Row:
-        """The columns of QUEUE that change."""
-        return (
-            self.mode,
-            self.paused,
-            self.listed,
-            self.held_ms,
-            self.rate,
-            self.packed_settings,
-            self.reserved,
-        )
-
 
 class ScheduleRow(NamedTuple):
     """What is read of a row of schedules."""

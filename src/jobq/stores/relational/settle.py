@@ -181,8 +181,8 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
             tx.record_batch(
                 qid, _COMPLETED, ACTIVE, COMPLETED, each, worker=worker, run_ms=runs[qid]
             )
-            if tx.queue_by_qid(qid).mode == "keyed":
-                keys = [job.key or "" for _, job in plain if job.qid == qid]
+            keys = [job.key for _, job in plain if job.qid == qid and job.key is not None]
+            if keys:
                 tx.keys_moved(qid, keys, 0, -1)
     return complete
 

@@ -24,7 +24,9 @@ or dead.
 
 def notify(tx: Tx) -> None:
     """Collect the workers to wake and the listeners to notify after the commit."""
-    for qid in tx.freed:
+    for qid, freed in tx.freed.items():
+        if freed <= 0:
+            continue
         queue = tx.queue_by_qid(qid)
         if queue.settings.effective.limit is not None and tx.count(queue, WAITING):
             tx.woken.setdefault(qid, 1)  # the queue's limit allows another job

@@ -83,7 +83,7 @@ class Tx(ABC):
         self.ahead = ahead  # ms that the store's time is ahead of a clock that was set back
         self.memory = memory
         self.notices: list[Notice] = []
-        self._freed: dict[int, int] = {}
+        self.freed: dict[int, int] = {}  # by queue: how many fewer jobs are active
         self._keys: dict[int, dict[str, list[int]]] = {}
         self.woken: dict[int, int] = {}
         # Queues whose next job the claim has left, because the worker is not alone.
@@ -289,9 +289,9 @@ class Tx(ABC):
         n = len(items)
         self.log_change(qid, kind, previous, state, items, worker, run_ms, wait_ms)
         if previous == ACTIVE:
-            self._freed[qid] = self._freed.get(qid, 0) + n
+            self.freed[qid] = self.freed.get(qid, 0) + n
         if state == ACTIVE:
-            self._freed[qid] = self._freed.get(qid, 0) - n
+            self.freed[qid] = self.freed.get(qid, 0) - n
         elif state == WAITING and previous != WAITING:
             self.woken[qid] = self.woken.get(qid, 0) + n
 
@@ -389,11 +389,6 @@ class Tx(ABC):
         """
         keys, self._keys = self._keys, {}
         return keys
-
-    @property
-    def freed(self) -> Iterable[int]:
-        """The queues that have fewer active jobs than before."""
-        return [qid for qid, n in self._freed.items() if n > 0]
 
     # ── exchanges ─────────────────────────────────────────────────────────────────────────────────
 

@@ -23,7 +23,13 @@ def queue_row(row: Row) -> QueueRow:
 def values(queue: QueueRow) -> Row:
     """The parameters of `save_queue`."""
     return (
-        *queue.values(),
+        queue.mode,
+        queue.paused,
+        queue.listed,
+        queue.held_ms,
+        queue.rate,
+        queue.packed_settings,
+        queue.reserved,
         queue.asleep,
         queue.heard,
         queue.seq,

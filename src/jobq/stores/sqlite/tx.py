@@ -125,7 +125,7 @@ class SqliteTx(Tx):
 
     def take_places(self, qid: int, n: int = 1) -> int:
         """Take n new places at the back of the queue. Returns the first of them."""
-        row = self.queue_by_qid(qid)
+        row = self._qids.get(qid) or self.queue_by_qid(qid)
         row.seq += n
         row.dirty = True
         return row.seq - n + 1
@@ -187,7 +187,7 @@ class SqliteTx(Tx):
             entries[-1][1].extend(items)
         else:  # an entry has one worker, and the order of the events stays
             entries.append((worker, list(items)))
-        row = self.queue_by_qid(qid)
+        row = self._qids.get(qid) or self.queue_by_qid(qid)  # runs for every call
         row.dirty = True
         if previous is not None:
             row.counts[previous] -= n
@@ -236,7 +236,7 @@ class SqliteTx(Tx):
     def flush(self) -> None:
         """Write the event log and the rows of the queues."""
         for qid, entries in self._entries.items():
-            row = self.queue_by_qid(qid)
+            row = self._qids.get(qid) or self.queue_by_qid(qid)
             for worker, items in entries:
                 self._log(row, worker, items)
         for row in self._qids.values():
