@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-pipeline clean setup release hooks test-store coverage
+.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store coverage
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -11,7 +11,8 @@ STAMP := $(VENV)/.stamp
 LOGS  := out/logs
 # Under another name, because `make -n` runs every recipe line that mentions MAKE.
 MAKE_COMMAND := $(MAKE)
-PEERS := $(patsubst bench/peers/requirements/%.txt,.venv-bench/%/.stamp,$(wildcard bench/peers/requirements/*.txt))
+PG_PEERS := procrastinate pgqueuer saq-postgres dbos oban
+PEERS := $(filter-out $(PG_PEERS:%=.venv-bench/%/.stamp),$(patsubst bench/peers/requirements/%.txt,.venv-bench/%/.stamp,$(wildcard bench/peers/requirements/*.txt)))
 NODE  := bench/peers/node/node_modules/.stamp
 
 # Two workers: CI has two cores. loadfile keeps a file's servers and Spark sessions in one worker.
@@ -67,6 +68,9 @@ bench: $(STAMP)  ## sqlite:// and memory:// against huey on SQLite, a few minute
 bench-peers: $(STAMP) $(PEERS) $(NODE)  ## valkey:// against SAQ, arq, taskiq, dramatiq, Celery, RQ, BullMQ and @platformatic/job-queue
 	@$(BIN)/python -m bench --suite valkey $(ARGS)
 
+bench-postgres: $(STAMP) $(PG_PEERS:%=.venv-bench/%/.stamp) .venv-bench/river/.stamp $(NODE)  ## postgresql:// against pgqueuer, procrastinate, SAQ, DBOS, Oban, Graphile Worker and River
+	@$(BIN)/python -m bench --suite postgres --runs 5 $(ARGS)
+
 bench-pipeline: $(STAMP)  ## the Spark pipeline against bare copies of its source, 1M and 10M events; and df.write into Valkey (half an hour)
 	@$(BIN)/python -m bench.pipeline --events 1000000 --events 10000000 --load 1000000 $(ARGS)
 
@@ -118,6 +122,22 @@ $(STAMP): pyproject.toml | $(BIN)/python
 	@echo "Setting up .venv-bench/$* (once) …"
 	@[ -x .venv-bench/$*/bin/python ] || $(BIN)/python -m venv .venv-bench/$*
 	@.venv-bench/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# Oban needs Python 3.12, and River needs Go. Without them, the suite leaves them out.
+.venv-bench/oban/.stamp: bench/peers/requirements/oban.txt | $(STAMP)
+	@mkdir -p .venv-bench/oban
+	@for python in $(CURDIR)/$(BIN)/python python3.14 python3.13 python3.12; do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then \
+	    echo "Setting up .venv-bench/oban (once) …"; \
+	    "$$python" -m venv .venv-bench/oban && .venv-bench/oban/bin/python -m pip install --quiet --disable-pip-version-check -r $< && break || exit 1; \
+	  fi; \
+	done
+	@touch $@
+
+.venv-bench/river/.stamp: bench/peers/go/main.go bench/peers/go/go.mod bench/peers/go/go.sum
+	@mkdir -p .venv-bench/river
+	@if command -v go >/dev/null; then echo "Building River's program (once) …"; cd bench/peers/go && go build -o ../../../.venv-bench/river/river .; fi
 	@touch $@
 
 # Node comes from a wheel, in .venv-bench/node: nothing has to be installed for it.

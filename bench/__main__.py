@@ -77,7 +77,7 @@ def _names(text: str | None) -> list[str]:
 @click.option(
     "--loop",
     type=click.Choice(["asyncio", "uvloop"]),
-    help="Event loop of all asyncio libraries. Default: uvloop if Valkey is used, else asyncio.",
+    help="Event loop of all asyncio libraries. Default: asyncio for SQLite, else uvloop.",
 )
 @click.option(
     "--million/--no-million",
@@ -106,7 +106,7 @@ def main(
     path: Path | None,
 ) -> None:
     console = Console()
-    contenders = _contenders(suite, only, without, url)
+    contenders = _contenders(console, suite, only, without, url)
     chosen = _measures(measures)
     results = Results(
         suite="chosen" if only else suite,
@@ -114,7 +114,9 @@ def main(
         contenders=[contender.name for contender in contenders],
         loop=loop
         or (
-            "uvloop" if any(contender.place == "valkey" for contender in contenders) else "asyncio"
+            "uvloop"
+            if any(contender.place in ("valkey", "postgres") for contender in contenders)
+            else "asyncio"
         ),
         baseline=_baseline(baseline, contenders),
     )
@@ -131,7 +133,7 @@ def main(
 
 
 def _contenders(
-    suite: str, only: str | None, without: str | None, urls: tuple[str, ...]
+    console: Console, suite: str, only: str | None, without: str | None, urls: tuple[str, ...]
 ) -> list[Contender]:
     names = _names(only) or list(SUITES[suite])
     unknown = [name for name in names + _names(without) if name not in CONTENDERS]
@@ -143,12 +145,17 @@ def _contenders(
     contenders += [
         jobq(url, url, "memory" if url.startswith("memory:") else "theirs") for url in urls
     ]
+    found = []
     for contender in contenders:
         try:
             contender.program()
         except NotInstalled as e:
-            raise click.ClickException(str(e)) from None
-    return contenders
+            if only or not contender.optional:
+                raise click.ClickException(str(e)) from None
+            console.print(f"left out: {e}")
+        else:
+            found.append(contender)
+    return found
 
 
 def _measures(text: str | None) -> list[Measure]:

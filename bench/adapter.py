@@ -5,6 +5,7 @@ libraries. The harness starts `python -m bench.peers.NAME COMMAND` with a JSON c
 reply, a line that starts with `BENCH`. bench/peers/node/driver.mjs has the same protocol.
 
     command                                                     reply
+    {"do": "prepare"}                                           {}, after it made the tables
     {"do": "enqueue", "mode": "one"|"concurrent"|"bulk", "n"}   {"n", "seconds"} or {"unsupported"}
     {"do": "fill", "n"}                                         {"n"}, by the fastest way
     {"do": "work", "concurrency", "target", "fill"}             {"n", "seconds"} at the target
@@ -74,6 +75,9 @@ class Adapter:
 class AsyncAdapter(Adapter):
     """An adapter of an asyncio library. Its methods do what a user of the library would write."""
 
+    async def prepare(self) -> None:
+        """Create the tables of the library. Called before `open`, in a new database."""
+
     async def open(self) -> None:
         """Connect as a producer."""
 
@@ -101,6 +105,9 @@ class AsyncAdapter(Adapter):
 
 class SyncAdapter(Adapter):
     """An adapter of a blocking library, with the same methods."""
+
+    def prepare(self) -> None:
+        """Create the tables of the library. Called before `open`, in a new database."""
 
     def open(self) -> None:
         """Connect as a producer."""
@@ -154,6 +161,9 @@ class _AsyncProgram:
         self.adapter = adapter
 
     async def run(self, command: dict[str, Any]) -> dict[str, Any] | None:
+        if command["do"] == "prepare":
+            await self.adapter.prepare()
+            return {}
         await self.adapter.open()
         try:
             match command["do"]:
@@ -211,6 +221,9 @@ class _SyncProgram:
         self.adapter = adapter
 
     def run(self, command: dict[str, Any]) -> dict[str, Any] | None:
+        if command["do"] == "prepare":
+            self.adapter.prepare()
+            return {}
         self.adapter.open()
         try:
             match command["do"]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from scripts.ports import free_port
+from scripts.postgres import DURABLE, Server
 
 
 class Place:
@@ -24,6 +29,9 @@ class Place:
     def bytes_used(self) -> int | None:
         """The size of the store in bytes, or None if it is unknown."""
         return None
+
+    def filled(self) -> None:
+        """Called after the jobs of a measurement were enqueued, and before they are worked off."""
 
 
 class Memory(Place):
@@ -49,6 +57,68 @@ class Valkey(Place):
         return int(ask(self.port, "INFO memory").split("used_memory:")[1].split()[0])
 
 
+class Postgres(Place):
+    """A new database of the run's server."""
+
+    def __init__(self, url: str, server: Server) -> None:
+        super().__init__(url)
+        self.server = server
+
+    def bytes_used(self) -> int:
+        """The size of tables and indexes."""
+        found: int | None = self._ask(
+            "select sum(pg_total_relation_size(oid)) from pg_class"
+            " where relkind = 'r' and relnamespace::regnamespace::text !~ '^(pg_|information_)'"
+        )
+        return found or 0
+
+    def filled(self) -> None:
+        """Do now what the server would do soon: gather statistics, and write a checkpoint.
+
+        A queue that has existed for a minute has statistics, which autovacuum gathers. A table that
+        was filled a moment ago has none, and the planner would choose plans by chance.
+        """
+        self._ask("analyze")
+        self._ask("checkpoint")
+
+    def _ask(self, statement: str) -> Any:
+        return ask_postgres(self.url, statement)
+
+
+def ask_postgres(url: str, statement: str) -> Any:
+    """Run one statement on a connection of its own. Returns the first column of its first row."""
+    import psycopg  # only the benchmarks on PostgreSQL need it
+
+    with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+        cursor = connection.execute(statement.encode())
+        row = cursor.fetchone() if cursor.description else None
+        return row[0] if row else None
+
+
+_databases = itertools.count()
+
+
+@cache
+def postgres_server() -> Server:
+    """The server of this run. Every commit is on the disk when it returns."""
+    server = Server(DURABLE)
+    atexit.register(server.remove)
+    return server.start()
+
+
+@contextmanager
+def postgres_database() -> Iterator[Postgres]:
+    """A new database, which is dropped afterwards. All measurements use the same server."""
+    server = postgres_server()
+    name = f"bench_{next(_databases)}"
+    ask_postgres(server.url, f"create database {name}")
+    try:
+        yield Postgres(server.url_of(name), server)
+    finally:
+        ask_postgres(server.url, f"drop database {name} with (force)")
+        ask_postgres(server.url, "checkpoint")
+
+
 @contextmanager
 def place(kind: str, url: str) -> Iterator[Place]:
     """Create a store. `url` may contain {folder} or {port}."""
@@ -60,6 +130,9 @@ def place(kind: str, url: str) -> Iterator[Place]:
     elif kind == "valkey":
         with valkey_server() as port:
             yield Valkey(url.format(port=port), port)
+    elif kind == "postgres":
+        with postgres_database() as database:
+            yield database
     else:  # an existing store, which is not emptied
         yield Place(url)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+RIVER = ROOT / ".venv-bench" / "river" / "river"
 
 
 class NotInstalled(Exception):
@@ -24,11 +25,17 @@ class Contender:
     url: str
     environment: str | None = None  # a folder in .venv-bench; None: the current environment
     node: bool = False
+    binary: Path | None = None  # a compiled program
     source: Path | None = None  # another checkout of jobq to measure; None: this one
+    optional: str = ""  # what it needs that not every machine has; without it, suites omit it
     extra: dict[str, str] = field(default_factory=dict)
 
     def program(self) -> list[str]:
         """The program to start. Its last argument is the command."""
+        if self.binary:
+            if not self.binary.exists():
+                raise self._not_installed()
+            return [str(self.binary)]
         if self.node:
             return [str(_node()), str(ROOT / "bench/peers/node" / f"{self.module}.mjs")]
         return [self._python(), "-m", f"bench.peers.{self.module}"]
@@ -42,8 +49,13 @@ class Contender:
             return sys.executable
         python = ROOT / ".venv-bench" / self.environment / "bin" / "python"
         if not python.exists():
-            raise NotInstalled(f"{self.name} is not installed: run make bench-peers")
+            raise self._not_installed()
         return str(python)
+
+    def _not_installed(self) -> NotInstalled:
+        target = "bench-postgres" if self.place == "postgres" else "bench-peers"
+        needs = f", which needs {self.optional}" if self.optional else ""
+        return NotInstalled(f"{self.name} is not installed: run make {target}{needs}")
 
 
 def _node() -> Path:
@@ -65,6 +77,27 @@ def _valkey(name: str, *, module: str | None = None, node: bool = False, **extra
         url="redis://127.0.0.1:{port}/0",
         node=node,
         environment=None if node else module or name,
+        extra=extra,
+    )
+
+
+def _postgres(
+    name: str,
+    *,
+    module: str | None = None,
+    environment: str | None = None,
+    node: bool = False,
+    optional: str = "",
+    **extra: str,
+) -> Contender:
+    return Contender(
+        name=name,
+        module=module or name,
+        place="postgres",
+        url="",  # the place knows it
+        node=node,
+        optional=optional,
+        environment=None if node else environment or module or name,
         extra=extra,
     )
 
@@ -98,6 +131,22 @@ CONTENDERS: dict[str, Contender] = {
         _valkey("rq"),
         _valkey("bullmq", node=True),
         _valkey("platformatic", node=True),
+        jobq("jobq-postgres", "", "postgres"),
+        _postgres("procrastinate"),
+        _postgres("pgqueuer"),
+        _postgres("saq-postgres", module="saq_postgres", environment="saq-postgres"),
+        _postgres("dbos"),
+        _postgres("oban", optional="Python 3.12 or newer"),
+        _postgres("graphile", node=True),
+        _postgres("graphile-local", module="graphile", node=True, variant="local"),
+        Contender(
+            name="river",
+            module="river",
+            place="postgres",
+            url="",
+            binary=RIVER,
+            optional="Go 1.26 or newer",
+        ),
     )
 }
 
@@ -114,6 +163,17 @@ SUITES: dict[str, tuple[str, ...]] = {
         "rq",
         "bullmq",
         "platformatic",
+    ),
+    "postgres": (
+        "jobq-postgres",
+        "pgqueuer",
+        "procrastinate",
+        "saq-postgres",
+        "dbos",
+        "oban",
+        "graphile",
+        "graphile-local",
+        "river",
     ),
 }
 

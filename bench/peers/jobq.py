@@ -25,6 +25,10 @@ class Jobq(AsyncAdapter):
     packages = ("jobq",)
     worker: Worker | None = None
 
+    async def prepare(self) -> None:
+        async with queue:
+            await queue.stats()
+
     async def open(self) -> None:
         await queue.__aenter__()
         if URL.startswith("memory:") and json.loads(sys.argv[1])["do"] == "request":

@@ -1,6 +1,6 @@
 // The program that runs a Node adapter. Its protocol is described in bench/adapter.py.
 //
-// An adapter is { packages, open(url), close(), enqueue(), bulk(n)?, request(), work(concurrency, tick) }.
+// An adapter is { packages, prepare(url)?, open(url), close(), enqueue(), bulk(n)?, request()?, work(concurrency, tick) }.
 
 import { readFileSync, writeSync } from 'node:fs'
 
@@ -12,6 +12,11 @@ const TASKS = 100
 const command = JSON.parse(process.argv[2])
 
 export async function main (adapter) {
+  if (command.do === 'prepare') {
+    await adapter.prepare?.(command.url)
+    answer({})
+    process.exit(0)
+  }
   await adapter.open(command.url)
   const programs = { enqueue, fill, request, work }
   const reply = await programs[command.do](adapter)
@@ -36,6 +41,7 @@ async function fill (adapter) {
 }
 
 async function request (adapter) {
+  if (!adapter.request) return { unsupported: 'no results, and no way to wait for a job' }
   for (let i = 0; i < WARM_UP; i++) await adapter.request()
   const ms = []
   for (let i = 0; i < command.n; i++) {

@@ -1,0 +1,55 @@
+"""Benchmarks on PostgreSQL use one durable server, and a new database per measurement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+from rich.console import Console
+
+from bench import __main__ as program
+from bench import roster
+from bench.places import Postgres, ask_postgres, place
+from tests.stores.postgres.servers import postgres_or_skip
+
+
+def test_a_commit_is_on_the_disk_when_it_returns() -> None:
+    postgres_or_skip()
+    with place("postgres", "") as where:
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            assert ask_postgres(where.url, f"show {setting}") == "on"
+
+
+def test_every_measurement_has_an_empty_database_of_the_same_server() -> None:
+    postgres_or_skip()
+    with place("postgres", "") as first:
+        assert isinstance(first, Postgres)
+        ask_postgres(first.url, "create table jobs as select * from generate_series(1, 10000) as n")
+        assert first.bytes_used() > 10_000 * 4
+        first.filled()
+        assert ask_postgres(first.url, "select reltuples from pg_class where relname = 'jobs'") > 0
+    with place("postgres", "") as second:
+        assert isinstance(second, Postgres)
+        assert second.server is first.server
+        assert second.url != first.url
+        assert not second.bytes_used()
+        names = "select string_agg(datname, ' ') from pg_database where datname like 'bench%'"
+        assert ask_postgres(second.url, names) == second.url.rpartition("/")[2]
+
+
+def test_a_suite_omits_an_optional_library_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    missing = replace(roster.CONTENDERS["river"], binary=tmp_path / "river")
+    monkeypatch.setitem(roster.CONTENDERS, "river", missing)
+    monkeypatch.setitem(roster.SUITES, "postgres", ("jobq-postgres", "river"))
+    console = Console(record=True, width=200)
+    found = program._contenders(console, "postgres", None, None, ())
+    assert [contender.name for contender in found] == ["jobq-postgres"]
+    assert (
+        "river is not installed: run make bench-postgres, which needs Go" in console.export_text()
+    )
+    with pytest.raises(click.ClickException, match="river is not installed"):
+        program._contenders(console, "postgres", "river", None, ())
