@@ -6,7 +6,6 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 from jobq.core.policies import Permissions
 from jobq.errors import ConfigError
@@ -144,29 +143,23 @@ def _count_processes(permissions: Permissions, kernel: Kernel, workspace: Worksp
     """Limit the number of processes. None at all is the filter's work."""
     if not permissions.processes:
         return
-    try:
-        if workspace.cgroup is not None:
-            limits.join_cgroup(workspace.cgroup)
-        elif kernel.root:
-            raise OSError("the worker is root and has no control group for its child")
-        else:
-            namespaces.own_user()
-            limits.limit_processes(permissions.processes)
-    except OSError as error:
-        if permissions.enforce == "all":
-            raise ConfigError(f"the number of processes cannot be limited: {error}") from error
+    if workspace.cgroup is not None:
+        limits.join_cgroup(workspace.cgroup)
+    elif not kernel.root and namespaces.works(namespaces.own_user):
+        namespaces.own_user()
+        limits.limit_processes(permissions.processes)
+    elif permissions.enforce == "all":
+        raise ConfigError("the number of processes cannot be limited here")
 
 
 def _leave_network(permissions: Permissions) -> None:
     """A second line behind the filter, where this user may make namespaces."""
     if permissions.network is not False:
         return
-    with suppress(OSError):
-        namespaces.leave_network()
-        return
-    with suppress(OSError):
-        namespaces.own_user()
-        namespaces.leave_network()
+    for step in (namespaces.leave_network, namespaces.leave_network_as_own_user):
+        if namespaces.works(step):
+            step()
+            return
 
 
 def _ruleset(

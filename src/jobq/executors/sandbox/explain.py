@@ -12,6 +12,18 @@ from jobq.errors import PermissionDenied
 
 _REFUSALS = (errno.EACCES, errno.EPERM)
 
+# Names of functions of `os`, and what they do. Their errors carry no path, or not the reason.
+_CALLS = (
+    (frozenset({"chmod", "fchmod", "lchmod"}), "changing the mode of a file"),
+    (frozenset({"chown", "fchown", "lchown"}), "changing the owner of a file"),
+    (frozenset({"utime"}), "changing the times of a file"),
+    (frozenset({"setxattr", "removexattr"}), "changing the attributes of a file"),
+    (frozenset({"fork", "forkpty", "posix_spawn"}), "starting a process"),
+    (frozenset({"execv", "execve"}), "running this program"),
+    (frozenset({"kill", "killpg", "pidfd_send_signal"}), "signalling another process"),
+    (frozenset({"setsid", "setpgid"}), "leaving the process group"),
+)
+
 
 def explain(error: BaseException, permissions: Permissions, task: str) -> PermissionDenied | None:
     """The error that a refusal by the kernel becomes. None if it has another cause.
@@ -49,12 +61,21 @@ def _reason(error: BaseException, permissions: Permissions) -> str | None:
         return f"more than {permissions.memory // 2**20} MiB of memory are not allowed"
     if error.errno == errno.EAGAIN and permissions.processes and error.filename is None:
         return f"more than {permissions.processes} processes are not allowed"
-    if error.errno == errno.EXDEV and error.filename2 is not None:
-        return f"moving {_shown(error.filename)} to {_shown(error.filename2)} is not allowed"
-    if error.errno not in _REFUSALS:
+    if error.errno not in (*_REFUSALS, errno.EXDEV):
         return None
+    return _refused(error, permissions)
+
+
+def _refused(error: OSError, permissions: Permissions) -> str | None:
+    """Say what was refused. The error has a path or nothing, so the calling code is a hint."""
+    if error.filename2 is not None:
+        return f"moving {_shown(error.filename)} to {_shown(error.filename2)} is not allowed"
+    called = _names_in_last_call(error)
+    for names, what in _CALLS:
+        if called & names:
+            return f"{what} is not allowed"
     if isinstance(error.filename, (str, bytes)) and error.filename:
-        return _path(error, os.fsdecode(error.filename), permissions)
+        return _path(os.fsdecode(error.filename), permissions, run="_execute_child" in called)
     if error.errno == errno.EACCES:  # the filter's error for sockets, and Landlock's for ports
         return _network(permissions)
     return f"a system call ({error.strerror}) is not allowed"
@@ -68,26 +89,24 @@ def _network(permissions: Permissions) -> str:
     return f"network access other than TCP to {_list(permissions.network)} is not allowed"
 
 
-def _path(error: OSError, path: str, permissions: Permissions) -> str | None:
+def _path(path: str, permissions: Permissions, *, run: bool) -> str | None:
     """Find out by trying what is refused: the error does not say what the handler wanted."""
-    if error.errno == errno.EPERM:
-        return f"changing the mode, owner or times of {path} is not allowed"
-    if _was_run(error):
+    if run:
         return None if _within(path, permissions.run) else f"running {path} is not allowed"
     if os.path.exists(path) and not _opens(path):
         return None if _within(path, permissions.read) else f"{path} is not readable"
     return None if _within(path, permissions.write) else f"{path} is not writable"
 
 
-def _was_run(error: OSError) -> bool:
-    """Whether `subprocess` or an `exec` raised the error."""
+def _names_in_last_call(error: OSError) -> frozenset[str]:
+    """The names that the function uses which raised the error, and its own."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     if last is None:
-        return False
+        return frozenset()
     code = last.tb_frame.f_code
-    return code.co_name in ("_execute_child", "_execvpe", "execv", "execve")
+    return frozenset({code.co_name, *code.co_names})
 
 
 def _opens(path: str) -> bool:
@@ -100,11 +119,12 @@ def _opens(path: str) -> bool:
 
 def _within(path: str, allowed: tuple[str, ...]) -> bool:
     """Whether the path is one of the allowed ones or below one, after links are followed."""
-    real = os.path.realpath(path)
-    for folder in map(os.path.realpath, allowed):
-        if real == folder or real.startswith(folder.rstrip("/") + "/"):
-            return True
-    return False
+    try:
+        real = os.path.realpath(path)
+    except OSError:  # a link below /proc that this process may not follow
+        return False
+    folders = (os.path.realpath(folder).rstrip("/") + "/" for folder in allowed)
+    return any(f"{real}/".startswith(folder) for folder in folders)
 
 
 def _shown(path: object) -> str:

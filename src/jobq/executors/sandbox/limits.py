@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +16,7 @@ OWN_TASKS = 8
 """Threads that jobq itself may use in a child, besides the processes that a handler may start."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_PREFIX = "jobq-"
 
 
 def limit_resources(permissions: Permissions) -> None:
@@ -26,7 +29,7 @@ def limit_resources(permissions: Permissions) -> None:
     if permissions.cpu_ms is not None:
         # At the first limit the kernel sends SIGXCPU, which a handler could ignore; at the second
         # SIGKILL. What starting the child has used does not count.
-        seconds = int(time.process_time()) + 1 + permissions.cpu_ms // 1000
+        seconds = math.ceil(time.process_time()) + permissions.cpu_ms // 1000
         _limit(resource.RLIMIT_CPU, seconds, seconds + 1)
 
 
@@ -52,7 +55,8 @@ def make_cgroup(processes: int) -> str | None:
     parent = _own_cgroup()
     if parent is None:
         return None
-    group = parent / f"jobq-{os.getpid()}-{time.monotonic_ns()}"
+    _remove_abandoned(parent)
+    group = parent / f"{_PREFIX}{os.getpid()}-{time.monotonic_ns()}"
     try:
         group.mkdir()
     except OSError:
@@ -71,9 +75,24 @@ def join_cgroup(group: str) -> None:
 
 
 def remove_cgroup(group: str) -> None:
-    """Remove the control group once its processes have ended."""
+    """Kill the processes that are left in the control group, and remove it.
+
+    The kernel keeps a group until its last process has been collected. `make_cgroup` removes such a
+    group once the worker that made it has ended.
+    """
+    with suppress(OSError):
+        for pid in (Path(group) / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
     with suppress(OSError):
         os.rmdir(group)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove empty groups of workers that have ended."""
+    for group in parent.glob(f"{_PREFIX}*"):
+        if not Path("/proc", group.name.split("-")[1]).exists():
+            with suppress(OSError):
+                os.rmdir(group)
 
 
 def _own_cgroup() -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +32,28 @@ def own_user() -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+
+
+def leave_network_as_own_user() -> None:
+    """Do both: a user without that capability has it in a user namespace."""
+    own_user()
+    leave_network()
+
+
+def works(step: Callable[[], None]) -> bool:
+    """Whether a step works here. A fork of this process, which has no other threads, tries it.
+
+    Some systems allow to make a user namespace and then refuse to map its user. A process that has
+    got this far can no longer create files, so it has to be known before.
+    """
+    tried = os.fork()
+    if tried == 0:
+        try:
+            step()
+        except BaseException:  # the fork must not return from here
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(tried, 0)[1] == 0
 
 
 @cache

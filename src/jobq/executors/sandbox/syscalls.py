@@ -133,9 +133,10 @@ def supported() -> bool:
 def call(name: str, *arguments: object) -> int:
     """Make the system call and return its result. Raises OSError if it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long  # an address does not fit an int
     words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     result: int = libc.syscall(ctypes.c_long(number(name) or -1), *words)
-    if result < 0:
+    if result == -1:
         error = ctypes.get_errno()
         raise OSError(error, f"{name}: {os.strerror(error)}")
     return result
