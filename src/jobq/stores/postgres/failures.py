@@ -10,6 +10,7 @@ AGAIN = frozenset(
         "40001",  # serialization failure, also: the row moved to another partition
         "40P01",  # deadlock
         "55P03",  # lock timeout
+        "23505",  # another call has inserted the same row
     }
 )
 """The call met another one. It changed nothing, and is repeated."""

@@ -13,9 +13,11 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from jobq.core.event_records import EventPage
+from jobq.core.records import QueueName
 from jobq.errors import JobqError
 from jobq.stores.base import Clock
-from jobq.stores.postgres import schema
+from jobq.stores.postgres import numbering, schema, upkeep
 from jobq.stores.postgres.address import parse
 from jobq.stores.postgres.clock import StoreClock
 from jobq.stores.postgres.connection import LANES, Connections, Kind
@@ -23,7 +25,7 @@ from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.mailbox import ChannelMailbox
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.tx import PostgresTx
-from jobq.stores.relational import signals, upkeep
+from jobq.stores.relational import signals
 from jobq.stores.relational.store import RelationalStore, Work
 
 log = logging.getLogger("jobq")
@@ -89,8 +91,33 @@ class PostgresStore(RelationalStore):
         await self.aclose()
 
     async def tick(self, *, limit: int = 500) -> int:
-        done: int = await self._opened().submit(Kind.TICK, upkeep.tick, (limit,))
-        return done
+        await self._number()
+        steps = 0
+        for each in await self._read(upkeep.todo):
+            if steps >= limit:
+                break
+            steps += await self._write(upkeep.tick_queue, each.queue, limit - steps)
+        steps += await self._submit(Kind.TICK, upkeep.tick_rest, (max(1, limit - steps),))
+        return min(steps, limit)
+
+    # ── events ────────────────────────────────────────────────────────────────────────────────────
+
+    async def read_events(
+        self,
+        queue: QueueName,
+        *,
+        after: str | None = None,
+        limit: int = 1000,
+        until: str | None = None,
+    ) -> EventPage:
+        await self._number()
+        return await super().read_events(queue, after=after, limit=limit, until=until)
+
+    async def _number(self) -> None:
+        """Give numbers to what was committed before this call."""
+        for _ in range(numbering.PASSES):
+            if not await self._write(numbering.number):
+                return
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────
 

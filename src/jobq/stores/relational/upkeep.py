@@ -42,24 +42,38 @@ def tick(tx: Tx, limit: int) -> int:
     for queue in sorted(tx.all_queues(), key=lambda row: row.qid <= behind):
         if steps < limit:
             tx.memory.ticked_qid = queue.qid
-        if not tx.readable(queue):
-            continue
-        if steps < limit:
-            steps += queue_due(tx, queue, limit - steps)
-        if steps < limit:
-            steps += retain(tx, queue, limit - steps)
-        if steps < limit:
-            steps += tx.trim_log(queue, limit - steps)
-        if queue.mode == "keyed":
-            tx.execute(tx.sql.keyed["idle_rates"], (queue.qid, tx.now, limit))
-        sweeps.minutes(tx, queue.qid, limit)
-        readable.append(queue)
+        if tx.readable(queue):
+            steps += tick_queue(tx, queue, limit - steps)
+            readable.append(queue)
     tx.patrol(readable, limit)
-    holds.tick(tx, limit)
-    steps += flows.sweep(tx, max(1, limit - steps))
-    tx.execute(tx.sql.ties["sweep_locks"], (tx.now, limit))
-    sweeps.tick(tx, limit)
+    steps += tick_rest(tx, limit - steps)
     return min(steps, limit)
+
+
+def tick_queue(tx: Tx, queue: QueueRow, limit: int) -> int:
+    """The part of a tick that concerns one queue. Returns how many steps it took."""
+    steps = 0
+    if steps < limit:
+        steps += queue_due(tx, queue, limit - steps)
+    if steps < limit:
+        steps += retain(tx, queue, limit - steps)
+    if steps < limit:
+        steps += tx.trim_log(queue, limit - steps)
+    most = max(1, limit)
+    if queue.mode == "keyed":
+        tx.execute(tx.sql.keyed["idle_rates"], (queue.qid, tx.now, most))
+    sweeps.minutes(tx, queue.qid, most)
+    return steps
+
+
+def tick_rest(tx: Tx, limit: int) -> int:
+    """The part of a tick that concerns no single queue. Returns how many steps it took."""
+    most = max(1, limit)
+    holds.tick(tx, most)
+    steps = flows.sweep(tx, most)
+    tx.execute(tx.sql.ties["sweep_locks"], (tx.now, most))
+    sweeps.tick(tx, most)
+    return steps
 
 
 def stall(tx: Tx, queue: QueueRow, job: Job) -> None:

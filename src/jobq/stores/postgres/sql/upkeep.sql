@@ -3,6 +3,27 @@
 -- name: queues: all queues
 SELECT {queue} FROM queues ORDER BY qid;
 
+-- name: to_tick: the queues with something to do for a tick: {queue}, then whether jobs are due or
+-- past their retention, old metrics, how long the log is, how many jobs ended in each way, and
+-- whether workers sleep although jobs wait
+SELECT {queue},
+    EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = q.qid AND state = 0 AND at_ms <= $1)
+        OR EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = q.qid AND state = 1 AND at_ms <= $1)
+        OR EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = q.qid AND state = 2 AND at_ms <= $1)
+        OR EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = q.qid AND state = 3 AND at_ms <= $1)
+        OR EXISTS (
+            SELECT 1 FROM jobs_ended j, generate_series(4, 6) AS s, generate_series(0, 1) AS k
+            WHERE j.qid = q.qid AND state = s AND keep = k AND at_ms <= $1
+        )
+        OR EXISTS (SELECT 1 FROM minutes m WHERE m.qid = q.qid AND minute < $2),
+    CASE WHEN c.pos > c.dropped THEN c.logged ELSE 0 END,
+    greatest(n_completed, n_failed, n_cancelled),
+    EXISTS (SELECT 1 FROM sleepers s WHERE s.qid = q.qid) AND (
+        EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = q.qid AND state = 2 AND key IS NULL)
+        OR EXISTS (SELECT 1 FROM keys k WHERE k.qid = q.qid AND ready = 1)
+    )
+FROM queues q JOIN counts c USING (qid) ORDER BY qid;
+
 -- name: past_retention: ended jobs whose retention is over, in order
 SELECT pk, flags FROM jobs_ended WHERE qid = $1 AND state = $2 AND keep = $3 AND at_ms <= $4
 ORDER BY at_ms, pk LIMIT $5;
