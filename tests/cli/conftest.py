@@ -71,7 +71,11 @@ def start_worker(url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(
-        *args: str, app: str | None = "shopapp:shop", folder: Path = APPS, **environment: str
+        *args: str,
+        app: str | None = "shopapp:shop",
+        folder: Path = APPS,
+        own_group: bool = False,
+        **environment: str,
     ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "jobq.cli.worker", *(["--app", app] if app else []), *args],
@@ -80,6 +84,7 @@ def start_worker(url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            process_group=0 if own_group else None,
         )
         started.append(process)
         return process

@@ -105,14 +105,19 @@ def test_a_second_signal_releases_the_jobs_of_all_processes(
     ] * 2
 
 
-def test_a_process_that_starts_is_stopped_too(folder: Path, start_worker: Start) -> None:
+def test_a_ctrl_c_stops_a_process_that_imports_its_app_without_a_traceback(
+    folder: Path, start_worker: Start
+) -> None:
     (folder / "fleetapp.py").write_text(
         "from pathlib import Path\nPath('imports').touch()\nimport time\ntime.sleep(600)\n"
     )
-    supervisor = start_worker("--processes", "2", app="fleetapp", folder=folder)
+    supervisor = start_worker("--processes", "2", app="fleetapp", folder=folder, own_group=True)
     output = Output(supervisor)
     waiting.wait_until((folder / "imports").exists, "the app to be imported")
-    stop(supervisor, output)
+    os.killpg(supervisor.pid, signal.SIGINT)  # as Ctrl-C does
+    code, text = output.end()
+    assert code == 0, text
+    assert "Traceback" not in text
 
 
 def test_an_operator_shuts_down_one_worker_for_good_and_the_last_ends_the_supervisor(

@@ -44,8 +44,8 @@ class WorkerProcess:
                     env={**os.environ, VARIABLE: f"{theirs.fileno()}:{os.getpid()}:{name}"},
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    # Not in the supervisor's group: a Ctrl-C would reach the process twice, from
-                    # the terminal and from the supervisor, and the second one releases its jobs.
+                    # Not in the supervisor's group: a Ctrl-C reaches only the supervisor. In a
+                    # process that imports its app, it would end in a traceback.
                     process_group=0,
                 )
             except BaseException:
