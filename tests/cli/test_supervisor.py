@@ -105,19 +105,25 @@ def test_a_second_signal_releases_the_jobs_of_all_processes(
     ] * 2
 
 
-def test_a_ctrl_c_stops_a_process_that_imports_its_app_without_a_traceback(
+def test_a_ctrl_c_reaches_only_the_supervisor_which_stops_a_process_that_starts(
     folder: Path, start_worker: Start
 ) -> None:
     (folder / "fleetapp.py").write_text(
-        "from pathlib import Path\nPath('imports').touch()\nimport time\ntime.sleep(600)\n"
+        "import os, signal, time\n"
+        "from pathlib import Path\n"
+        "signal.signal(signal.SIGINT, lambda *_: Path('interrupted').touch())\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os._exit(0))\n"
+        "Path('imports').touch()\n"
+        "time.sleep(600)\n"
     )
     supervisor = start_worker("--processes", "2", app="fleetapp", folder=folder, own_group=True)
     output = Output(supervisor)
     waiting.wait_until((folder / "imports").exists, "the app to be imported")
-    os.killpg(supervisor.pid, signal.SIGINT)  # as Ctrl-C does
+    os.killpg(supervisor.pid, signal.SIGINT)
     code, text = output.end()
     assert code == 0, text
     assert "Traceback" not in text
+    assert not (folder / "interrupted").exists()
 
 
 def test_an_operator_shuts_down_one_worker_for_good_and_the_last_ends_the_supervisor(

@@ -44,8 +44,8 @@ class WorkerProcess:
                     env={**os.environ, VARIABLE: f"{theirs.fileno()}:{os.getpid()}:{name}"},
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    # Not in the supervisor's group: a Ctrl-C reaches only the supervisor. In a
-                    # process that imports its app, it would end in a traceback.
+                    # Not in the supervisor's group: a Ctrl-C must not end what a handler has
+                    # started, because its job has until --drain to finish.
                     process_group=0,
                 )
             except BaseException:
