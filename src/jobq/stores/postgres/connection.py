@@ -365,7 +365,7 @@ class Lane:
         poll.register(self._reading, select.POLLIN)
         poll.register(owner.stop_reading, select.POLLIN)
         seconds = CHECK_S
-        if self._link is not None:
+        if self._link is not None and self._receive(self._link.catch_up):
             poll.register(self._link.pgconn.socket, select.POLLIN)
         elif alive:
             seconds = max(0.01, self._not_before - time.monotonic())
@@ -374,18 +374,25 @@ class Lane:
             os.read(self._reading, 64)
         if self._link is None:
             return
+        if self._link.pgconn.socket in ready:
+            self._receive(self._link.receive)
+        elif not ready:
+            self._link.command(b"SELECT 1")
+            self._receive(self._link.wait)
+
+    def _receive(self, receive: Callable[[], None]) -> bool:
+        """Receive what has arrived. False: the connection is lost."""
+        assert self._link is not None
+        self._link.deadline = time.monotonic() + self._owner.address.timeout
         try:
-            self._link.deadline = time.monotonic() + owner.address.timeout
-            if self._link.pgconn.socket in ready:
-                self._link.receive()
-            elif not ready:
-                self._link.command(b"SELECT 1")
-                self._link.wait()
+            receive()
         except LinkStopped:
             raise
         except (LinkLost, StatementFailed) as e:
-            log.warning("lost the connection to %s: %s", owner.address.shown, e)
+            log.warning("lost the connection to %s: %s", self._owner.address.shown, e)
             self._drop()
+            return False
+        return True
 
     def _reconnect(self) -> None:
         owner = self._owner

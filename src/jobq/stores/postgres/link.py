@@ -213,13 +213,19 @@ class Link:
 
     def receive(self) -> None:
         """Read what has arrived while nobody waits: late replies, notifications, or the end."""
-        if self._pending:
-            self.discard()
-            return
         self._consume()
-        self._deliver()
+        self.catch_up()
         if self.pgconn.status != pq.ConnStatus.OK:
             raise LinkLost(self._problem())
+
+    def catch_up(self) -> None:
+        """Handle what is read already. Call this before a wait for the socket: it may stay silent.
+
+        The replies are of statements that nobody waits for, so their errors are ignored.
+        """
+        while self._pending and not self.pgconn.is_busy():
+            self._receive(self._pending.popleft())
+        self._deliver()
 
     def cancel(self) -> None:
         """Ask the server to end the statement in flight. Best effort."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from jobq.core.event_records import EventPage
-from jobq.core.records import QueueName
+from jobq.core.records import AnyOutcome, Claim, QueueName, Settled
 from jobq.errors import JobqError
 from jobq.stores.base import Clock
 from jobq.stores.postgres import numbering, schema, upkeep
@@ -118,6 +118,12 @@ class PostgresStore(RelationalStore):
         for _ in range(numbering.PASSES):
             if not await self._write(numbering.number):
                 return
+
+    async def settle(
+        self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
+    ) -> Settled:
+        self._opened().settles = True  # a worker's exchanges may use two connections
+        return await super().settle(outcomes, worker=worker, call=call, then=then)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────
 
