@@ -31,10 +31,11 @@ select format('%%s %%s', case c.relkind when 'r' then 'table' when 'p' then 'par
     || coalesce(' ' || pg_get_expr(c.relpartbound, c.oid), '')
     || coalesce(' ' || c.reloptions::text, ''),
     c.relname, 0, ''
-from pg_class c where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p', 'S', 'v')
+from pg_class c
+where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p', 'S', 'v')
 union all
 select format('  %%s %%s%%s%%s%%s', a.attname, format_type(a.atttypid, a.atttypmod),
-        case when a.attcollation = 0 or l.collname = 'default' then '' else ' collate ' || l.collname end,
+        case when l.collname = 'default' then '' else coalesce(' collate ' || l.collname, '') end,
         case when a.attnotnull then ' not null' else '' end,
         coalesce(' default ' || pg_get_expr(d.adbin, d.adrelid), '')
         || case a.attidentity when '' then '' else ' identity' end),
@@ -67,11 +68,11 @@ def shared() -> Iterator[Server]:
 
 
 @pytest.fixture
-def url(shared: Server, request: pytest.FixtureRequest) -> Iterator[str]:
+def url(shared: Server, request: pytest.FixtureRequest) -> str:
     """A database without tables."""
     name = f"d{abs(hash(request.node.nodeid)) % 10**9}"
     ask(shared.url, f"create database {name}")
-    yield shared.url_of(name)
+    return shared.url_of(name)
 
 
 def catalog(url: str, name: str = "jobq") -> str:
@@ -192,7 +193,14 @@ async def link_to(url: str) -> AsyncIterator[Any]:
 async def test_the_printed_sql_makes_the_same_tables(url: str, shared: Server) -> None:
     async with link_to(url) as run:
         sql = await run(schema.pending)
-        psql = [shared.bin / "psql", "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "-q", url]
+        psql: list[str | Path] = [
+            shared.bin / "psql",
+            "--no-psqlrc",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-q",
+            url,
+        ]
         subprocess.run(psql, input=sql, text=True, check=True, capture_output=True, timeout=60)
         assert await run(schema.pending) == ""
     assert catalog(url) == GOLDEN.read_text()
