@@ -99,6 +99,27 @@ def test_a_store_imports_no_other_store(tmp_path: Path) -> None:
     assert "a store imports no other store" in problem
 
 
+def test_stores_on_sql_databases_share_their_logic(tmp_path: Path) -> None:
+    shared = {"stores/relational/put.py": "from jobq.stores.base import Store"}
+    sqlite = {"stores/sqlite/store.py": "from jobq.stores.relational import put"}
+    assert problems(tmp_path, shared | sqlite) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("stores/relational/put.py", "from jobq.stores.sqlite.tx import SqliteTx"),
+        ("stores/relational/put.py", "import apsw"),
+        ("stores/valkey/store.py", "from jobq.stores.relational import put"),
+        ("engine/fetcher.py", "from jobq.stores.relational import put"),
+    ],
+)
+def test_the_shared_logic_knows_no_dialect_and_serves_no_other_layer(
+    path: str, source: str, tmp_path: Path
+) -> None:
+    assert len(problems(tmp_path, {path: source, "stores/relational/__init__.py": ""})) == 1
+
+
 def test_a_driver_stays_in_its_package(tmp_path: Path) -> None:
     files = {
         "stores/valkey/store.py": "import redis.asyncio",

@@ -27,6 +27,7 @@ from jobq.stores.postgres import trimming
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import NUMBERING, SQL
+from jobq.stores.relational.dialect import Rows
 from jobq.stores.relational.rows import (
     FIGURE_OF_KIND,
     RUN_MS,
@@ -40,7 +41,7 @@ from jobq.stores.relational.rows import (
 )
 from jobq.stores.relational.signals import SLEEP_MS
 from jobq.stores.relational.sweeps import Sweep
-from jobq.stores.relational.tx import Rows, Tx
+from jobq.stores.relational.tx import Tx
 
 WORKERS = 10_000
 """Workers whose last exchange a handle remembers."""
