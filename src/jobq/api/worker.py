@@ -17,7 +17,7 @@ from typing import Self, cast
 
 from msgspec.structs import replace
 
-from jobq.api.child_processes import executor_settings
+from jobq.api.child_processes import check_permissions, executor_settings
 from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
 from jobq.api.store_patience import StorePatience
@@ -454,13 +454,8 @@ def _check_tasks(queue: Source) -> None:
             raise ConfigError(
                 f"{where}: executor='process' is not available for batch tasks: leave executor out"
             )
-        if (
-            getattr(task, "permissions", None) is not None
-        ):  # running it unrestricted breaks a promise
-            raise ConfigError(
-                f"{where}: this version of jobq cannot enforce permissions=; leave it out to run "
-                "the task without restrictions"
-            )
+        if (permissions := getattr(task, "permissions", None)) is not None:
+            check_permissions(permissions, task.executor, where)
 
 
 async def _all(tasks: list[asyncio.Task[None]]) -> None:

@@ -21,6 +21,7 @@ class Died(msgspec.Struct, frozen=True, gc=False):
 
     status: int
     killed: bool = False
+    why: str | None = None  # if permissions are the cause
 
     @property
     def asked(self) -> bool:
@@ -28,6 +29,8 @@ class Died(msgspec.Struct, frozen=True, gc=False):
         return self.killed or self.status == -signal.SIGTERM
 
     def __str__(self) -> str:
+        if self.why is not None:
+            return self.why
         if self.status >= 0:
             return f"the process of the job ended with exit code {self.status}"
         try:

@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from jobq.executors.ends import Ended
+from jobq.core.policies import Permissions
+from jobq.executors.ends import Died, Ended
 from jobq.executors.handlers import Address, Callee, address_of
 from jobq.executors.pool.child import Child, Group
 from jobq.executors.pool.pool import Pool, Waiter
 from jobq.executors.running import Running
+from jobq.executors.sandbox import explain_signal
 from jobq.executors.settings import ExecutorSettings
 
 
@@ -53,7 +55,9 @@ class ProcessExecutor:
                 self._pool.give_back(child)
                 raise
             self._at[run] = child
-            return await child.start(run, self._address(handler, lease.queue.queue), run.now_ms)
+            address = self._address(handler, lease.queue.queue)
+            ended = await child.start(run, address, run.now_ms)
+            return _explained(ended, group.permissions, handler.name)
         finally:
             self._at.pop(run, None)
 
@@ -89,6 +93,15 @@ class ProcessExecutor:
         if address is None:
             address = self._addresses[key] = address_of(handler, queue)
         return address
+
+
+def _explained(ended: Ended, permissions: Permissions | None, task: str) -> Ended:
+    """Say so if a process died because of its permissions."""
+    if isinstance(ended, Died) and permissions is not None and ended.status < 0:
+        denied = explain_signal(-ended.status, permissions, task)
+        if denied is not None and not ended.killed:
+            return Died(ended.status, why=f"{type(denied).__name__}: {denied}")
+    return ended
 
 
 def _group(tenant: str, handler: Callee) -> Group:

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jobq import Queue, Reject, Retry, Snooze, current_job
+from jobq import Permissions, Queue, Reject, Retry, Snooze, current_job
 from tests.waiting import blocks, takes
 
 queue = Queue("apart", "memory://apart")
 other = Queue("other", "memory://apart")
+elsewhere = Queue("elsewhere", "sqlite:///elsewhere.db")
 NO_RETRY = Retry(0)
 AT_ONCE = Retry(3, base=0)
 
@@ -149,6 +150,12 @@ def prints() -> None:
     sys.stdout.write("without an end")
 
 
+@queue.task(executor="process", retry=NO_RETRY)
+def prints_and_dies() -> None:
+    print("the last words")
+    os._exit(1)
+
+
 @queue.task(executor="process")
 def prints_much(lines: int) -> None:
     for n in range(lines):
@@ -211,6 +218,15 @@ async def parent_async(count: int) -> list[int]:
     return list((await job.wait_for_children()).values())
 
 
+@elsewhere.task
+async def stranger() -> None: ...
+
+
+@queue.task(executor="process", retry=NO_RETRY)
+def parent_elsewhere() -> None:
+    current_job().sync.add(stranger)
+
+
 @queue.task(executor="process")
 def asks() -> Any:
     return current_job().sync.wait_for_signal("approved", timeout=3600)
@@ -219,7 +235,28 @@ def asks() -> Any:
 @queue.task(executor="process", retry=NO_RETRY)
 def enqueues(url: str) -> str:
     async def put() -> str:
-        async with Queue("elsewhere", url) as elsewhere:
-            return (await elsewhere.task_by_name("later").enqueue(1)).id
+        async with Queue("elsewhere", url) as there:
+            return (await there.task_by_name("later").enqueue(1)).id
 
     return asyncio.run(put())
+
+
+ONE_FILE = Permissions(read=["/etc/hostname"])
+
+
+@queue.task(executor="process", retry=NO_RETRY, permissions=ONE_FILE)
+def read(path: str) -> int:
+    return len(Path(path).read_text())
+
+
+@queue.task(executor="process", retry=NO_RETRY, permissions=ONE_FILE)
+async def read_async(path: str) -> int:
+    await current_job().log("reading")
+    return len(Path(path).read_text())
+
+
+@queue.task(executor="process", retry=NO_RETRY, permissions=Permissions(cpu=1))
+def burn(forever: bool) -> int:
+    while forever:
+        pass
+    return os.getpid()

@@ -39,6 +39,7 @@ from jobq.executors.pool.messages import (
 from jobq.executors.pool.output import Output
 from jobq.executors.pool.requests import serve
 from jobq.executors.running import Running
+from jobq.executors.sandbox import Workspace, environment
 
 log = logging.getLogger("jobq")
 
@@ -89,7 +90,14 @@ class Child:
         self._requests: set[asyncio.Task[None]] = set()
         self._frames = Frames()
         self._unsent = bytearray()
-        self._start(Hello(os.getpid(), tasks, dict(stores), measure))
+        permissions = group.permissions
+        self._workspace = None if permissions is None else Workspace.open(permissions)
+        hello = Hello(os.getpid(), tasks, dict(stores), measure, permissions, self._workspace)
+        try:
+            self._start(hello)
+        except BaseException:
+            self._remove_workspace()
+            raise
 
     def __str__(self) -> str:
         return f"child process {self.process.pid}"
@@ -113,6 +121,9 @@ class Child:
                 stdout=printed,
                 stderr=printed,
                 pass_fds=[there.fileno()],
+                env=None
+                if hello.permissions is None
+                else environment(hello.permissions, os.environ),
                 start_new_session=True,  # Ctrl-C reaches the worker only; grandchildren are killed
             )
         except BaseException:
@@ -317,6 +328,12 @@ class Child:
         os.close(self._printed)
         if self._pidfd is not None:
             os.close(self._pidfd)
+        self._remove_workspace()
+
+    def _remove_workspace(self) -> None:
+        if self._workspace is not None:
+            with suppress(OSError):  # a process that the handler started may still write there
+                self._workspace.close()
 
 
 async def _stored(output: Output, future: asyncio.Future[Ended], ended: Ended) -> None:

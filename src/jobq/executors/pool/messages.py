@@ -10,8 +10,10 @@ import struct
 
 import msgspec
 
+from jobq.core.policies import Permissions
 from jobq.core.records import AnyOutcome, JobSpec, Lease, PutResult
 from jobq.executors.handlers import Address
+from jobq.executors.sandbox.workspace import Workspace
 
 _HEADER = struct.Struct(">I")
 MAX_FRAME = 256 * 2**20
@@ -27,6 +29,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
     tasks: tuple[Address, ...]
     stores: dict[str, str]  # queue → URL
     measure: bool = False  # report the memory in use after each job
+    permissions: Permissions | None = None
+    workspace: Workspace | None = None  # with permissions
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from jobq.errors import ConfigError
 from jobq.executors.handlers import Address
@@ -57,15 +58,25 @@ class Pool:
     async def warm_up(self) -> None:
         """Start the children, as many of each group, and wait until one of each is ready.
 
-        ConfigError if a child cannot import its tasks.
+        A group for which there is no room is tried out. ConfigError if a child cannot import its
+        tasks.
         """
-        groups = list(self._tasks)
-        started = [self._start(groups[n % len(groups)]) for n in range(self._settings.pool)]
-        firsts = [self._starting[child] for child in started[: len(groups)]]
-        done, late = await asyncio.wait(firsts, timeout=self._settings.start_timeout_s)
+        groups, size = list(self._tasks), self._settings.pool
+        for group in groups[size:]:
+            child = self._start(group)
+            await self._all_ready([child])
+            self._idle[group].remove(child)
+            self._retire(child)
+        started = [self._start(groups[n % len(groups)]) for n in range(size)]
+        await self._all_ready(started[: len(groups)])
+        self._warm = True
+
+    async def _all_ready(self, children: Sequence[Child]) -> None:
+        """Wait until these children have imported their tasks. ConfigError if one cannot."""
+        waiting = [self._starting[child] for child in children]
+        done, late = await asyncio.wait(waiting, timeout=self._settings.start_timeout_s)
         for future in done:
             future.result()
-        self._warm = True
         if late:
             raise ConfigError(
                 f"a child process did not import its tasks within "
@@ -175,6 +186,9 @@ class Pool:
 
     def _is_used_up(self, child: Child) -> bool:
         most, memory = self._settings.pool_max_jobs, self._settings.pool_max_memory
+        permissions = child.group.permissions
+        if permissions is not None and permissions.cpu_ms is not None:
+            most = 1  # the limit of processor time is the job's, and a process cannot reset it
         return (most is not None and child.jobs >= most) or (
             memory is not None and child.memory > memory
         )

@@ -18,7 +18,7 @@ from jobq.core.decide import Raised, Returned, decide
 from jobq.core.policies import Retry
 from jobq.core.records import AnyOutcome
 from jobq.errors import ConfigError
-from jobq.executors import handlers
+from jobq.executors import handlers, sandbox
 from jobq.executors.pool.inside.line import Line, WorkerGone
 from jobq.executors.pool.inside.run import RunInChild
 from jobq.executors.pool.messages import Done, Hello, Ready, Start, Stopped, Unready
@@ -42,6 +42,7 @@ def main(descriptor: int) -> None:
         _die_with(hello.worker)
         child = Child(line, hello)
         try:
+            child.restrict(descriptor)
             child.prepare()
         except ConfigError as error:
             line.send(Unready(str(error)))
@@ -63,22 +64,41 @@ class Child:
         self._hello = hello
         self._known: dict[handlers.Address, handlers.Callee] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._sandbox: sandbox.Sandbox | None = None
         self._flush_c: Callable[[None], Any] = ctypes.CDLL(None).fflush
         self._statm = os.open("/proc/self/statm", os.O_RDONLY) if hello.measure else None
+
+    def restrict(self, descriptor: int) -> None:
+        """Give up all rights but the permissions, before anything of the application is imported.
+
+        ConfigError if the kernel cannot enforce them.
+        """
+        permissions = self._hello.permissions
+        if permissions is None:
+            return
+        kept = [descriptor, *([] if self._statm is None else [self._statm])]
+        self._sandbox = sandbox.apply(permissions, keep_fds=kept, workspace=self._hello.workspace)
+        _die_with(self._hello.worker)  # a change of rights may have undone it
 
     def prepare(self) -> None:
         """Import all tasks. ConfigError if one cannot be found."""
         refuse("memory", _MEMORY_STORE)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a real file here
+        _buffer_lines_in_c()
         handlers.use_stores(self._hello.stores)
         for address in self._hello.tasks:
             self._find(address)
+        if self._sandbox is not None:
+            self._loop = self._new_loop()  # its descriptors outlive each job
+            self._sandbox.ready()
 
     def run(self, start: Start) -> None:
         """Run one job and report how it ended."""
         with self._line.job():
             outcome = copy_context().run(self._outcome, start)
         self._flush()
+        if self._sandbox is not None:
+            self._sandbox.end_job()
         memory = 0 if self._statm is None else _resident(self._statm)
         self._line.send(Stopped(memory) if outcome is None else Done(outcome, memory))
 
@@ -105,7 +125,7 @@ class Child:
         except WorkerGone:
             raise
         except BaseException as error:
-            end = Raised(error)
+            end = Raised(self._explained(error, lease.name))
         return decide(
             lease,
             end,
@@ -125,8 +145,7 @@ class Child:
     def _await(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run an async handler. Tasks that it leaves behind are cancelled: their job has ended."""
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            asyncio.set_event_loop(self._loop)
+            self._loop = self._new_loop()
         loop, line = self._loop, self._line
         task = line.task = loop.create_task(coroutine)
         line.loop = loop
@@ -142,12 +161,33 @@ class Child:
             if left:
                 loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        return loop
+
+    def _explained(self, error: BaseException, task: str) -> BaseException:
+        """The error, in the words of the permissions if the kernel refused something."""
+        permissions = self._hello.permissions
+        denied = None if permissions is None else sandbox.explain(error, permissions, task)
+        if denied is None:
+            return error
+        denied.__cause__ = error
+        return denied.with_traceback(error.__traceback__)
+
     def _flush(self) -> None:
         """Write what the handler printed, also by C code, before the end of the job is reported."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # the handler may have closed or replaced it
                 stream.flush()
         self._flush_c(None)
+
+
+def _buffer_lines_in_c() -> None:
+    """Let C code write its output line by line, as Python does."""
+    library = ctypes.CDLL(None)
+    with suppress(ValueError):  # the C library has another name for it
+        library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, 1, 0)
 
 
 def _resident(statm: int) -> int:

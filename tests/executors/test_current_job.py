@@ -1,0 +1,151 @@
+"""`current_job()` in a child process: every member works there, through the worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobq import CurrentJob, JobFailed, Queue, State, SyncCurrentJob, Worker
+from tests.executors.apps import work
+from tests.waiting import until
+
+# Each public member, and the test of this file or of test_process.py that uses it in a child.
+USED_BY = {
+    "id": "test_a_plain_function_finds_its_job",
+    "name": "test_a_plain_function_finds_its_job",
+    "queue": "test_a_plain_function_finds_its_job",
+    "tenant": "test_a_plain_function_finds_its_job",
+    "attempt": "test_a_plain_function_finds_its_job",
+    "created_at": "test_a_plain_function_finds_its_job",
+    "failures": "test_a_plain_function_finds_its_job",
+    "max_retries": "test_a_plain_function_finds_its_job",
+    "key": "test_a_plain_function_finds_its_job",
+    "meta": "test_a_plain_function_finds_its_job",
+    "progress": "test_a_plain_function_finds_its_job",
+    "log": "test_a_plain_function_finds_its_job",
+    "sync": "test_a_plain_function_finds_its_job",
+    "saved": "test_a_job_can_reject_itself_and_snooze_with_a_saved_value",
+    "cancelled": "test_a_run_past_its_timeout_is_asked_to_stop",
+    "add": "test_a_job_adds_children_and_waits_for_them",
+    "wait_for_children": "test_a_job_adds_children_and_waits_for_them",
+    "wait_for_signal": "test_a_job_waits_for_a_signal",
+}
+
+
+@pytest.mark.parametrize("cls", [CurrentJob, SyncCurrentJob])
+def test_every_member_has_a_test_that_uses_it_in_a_child(cls: type) -> None:
+    members = {name for name in dir(cls) if not name.startswith("_")}
+    assert members == set(USED_BY)
+
+
+async def test_a_plain_function_finds_its_job(queue: Queue) -> None:
+    async with Worker(queue, pool=1):
+        job = await work.uses_its_job.options(meta={"trace": "7"}, retry=9).enqueue()
+        found = await job.result(timeout=20)
+        info = await job.info()
+        lines = await job.logs()
+    assert found == {
+        "id": job.id,
+        "name": "uses_its_job",
+        "queue": "apart",
+        "tenant": "default",
+        "attempt": 1,
+        "failures": 0,
+        "max_retries": 9,
+        "key": None,
+        "meta": {"trace": "7"},
+        "cancelled": False,
+        "created": info.created_at.isoformat(),
+    }
+    assert (info.progress, lines) == ({"half": True}, ["a line"])
+
+
+async def test_an_async_function_and_its_threads_use_their_job(queue: Queue) -> None:
+    async with Worker(queue, pool=1):
+        job = await work.uses_its_job_async.enqueue()
+        assert await job.result(timeout=20) == job.id
+        info = await job.info()
+        assert info.progress == 1
+        assert sorted(await job.logs()) == ["from a thread", "one", "two"]
+
+
+@pytest.mark.parametrize("task", [work.parent, work.parent_async], ids=["plain", "async"])
+async def test_a_job_adds_children_and_waits_for_them(queue: Queue, task: Any) -> None:
+    async with Worker(queue, pool=1):
+        job = await task.enqueue(3)
+        assert await job.result(timeout=20) == [0, 10, 20]
+        counts = await queue.counts()
+    assert counts[State.COMPLETED] == 4
+
+
+async def test_a_child_of_another_store_is_refused(queue: Queue) -> None:
+    async with Worker(queue, pool=1):
+        with pytest.raises(JobFailed, match="another store or tenant"):
+            await work.parent_elsewhere.call()
+
+
+async def test_a_job_waits_for_a_signal(queue: Queue) -> None:
+    async with Worker(queue, pool=1):
+        job = await work.asks.enqueue()
+
+        async def blocked() -> bool:
+            return await job.state() is State.BLOCKED
+
+        await until(blocked, "the wait")
+        await job.signal("approved", {"by": "ada"})
+        assert await job.result(timeout=20) == {"by": "ada"}
+
+
+async def test_what_a_job_prints_becomes_its_log(queue: Queue) -> None:
+    async with Worker(queue, pool=1):
+        job = await work.prints.enqueue()
+        await job.result(timeout=20)
+        lines = await job.logs()
+    assert lines == [
+        "from print",
+        "from stderr",
+        "from a grandchild",
+        "from C",
+        "without an end",
+    ]
+
+
+async def test_printed_lines_and_logged_lines_keep_their_order(queue: Queue) -> None:
+    async with Worker(queue, pool=1):
+        job = await work.prints_then_logs.enqueue()
+        await job.result(timeout=20)
+        assert await job.logs() == ["first", "second", "third"]
+
+
+async def test_a_job_that_prints_too_much_stores_the_first_lines_and_says_so(
+    queue: Queue,
+) -> None:
+    async with Worker(queue, pool=1):
+        job = await work.prints_much.enqueue(5000)
+        await job.result(timeout=20)
+        lines = await job.logs()
+    assert len(lines) == 1000
+    assert (lines[0], lines[998]) == ("line 0", "line 998")
+    assert lines[999] == "… and 4,001 lines more, which are not stored"
+
+
+async def test_a_crashed_job_keeps_what_it_printed(queue: Queue) -> None:
+    async with Worker(queue, pool=1):
+        job = await work.prints_and_dies.enqueue()
+        assert (await job.wait(timeout=20)).state is State.FAILED
+        assert await job.logs() == ["the last words"]
+
+
+async def test_a_handler_enqueues_by_its_own_connection_unless_the_store_is_memory(
+    queue: Queue, url: str
+) -> None:
+    async with Worker(queue, pool=1):
+        job = await work.enqueues.enqueue(url)
+        if url.startswith("memory:"):
+            with pytest.raises(JobFailed, match="memory:// is the memory of the worker"):
+                await job.result(timeout=20)
+        else:
+            id = await job.result(timeout=20)
+            async with Queue("elsewhere", url) as elsewhere:
+                assert (await elsewhere.job(id).info()).name == "later"
