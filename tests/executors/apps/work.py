@@ -16,6 +16,7 @@ from tests.waiting import blocks, takes
 
 queue = Queue("apart", "memory://apart")
 other = Queue("other", "memory://apart")
+confined = Queue("confined", "memory://apart")
 elsewhere = Queue("elsewhere", "sqlite:///elsewhere.db")
 NO_RETRY = Retry(0)
 AT_ONCE = Retry(3, base=0)
@@ -244,18 +245,18 @@ def enqueues(url: str) -> str:
 ONE_FILE = Permissions(read=["/etc/hostname"])
 
 
-@queue.task(executor="process", retry=NO_RETRY, permissions=ONE_FILE)
+@confined.task(executor="process", retry=NO_RETRY, permissions=ONE_FILE)
 def read(path: str) -> int:
     return len(Path(path).read_text())
 
 
-@queue.task(executor="process", retry=NO_RETRY, permissions=ONE_FILE)
+@confined.task(executor="process", retry=NO_RETRY, permissions=ONE_FILE)
 async def read_async(path: str) -> int:
     await current_job().log("reading")
     return len(Path(path).read_text())
 
 
-@queue.task(executor="process", retry=NO_RETRY, permissions=Permissions(cpu=1))
+@confined.task(executor="process", retry=NO_RETRY, permissions=Permissions(cpu=1))
 def burn(forever: bool) -> int:
     while forever:
         pass
