@@ -17,6 +17,7 @@ from jobq.api.queue import Queue
 from jobq.api.worker import Worker
 from jobq.cli.app import chosen, load
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
+from jobq.cli.sandbox import check_sandbox_option
 from jobq.cli.supervise import Link, check_shared, supervise, supervision_options
 from jobq.console import logs
 from jobq.console.discreet import Discreet
@@ -26,6 +27,7 @@ from jobq.supervisor.child import Supervised
 
 log = logging.getLogger("jobq.worker")
 
+_ACTIONS = ("config", "help", "version", "check_sandbox")
 _LISTS = ("app", "queues")
 _Source = click.core.ParameterSource
 
@@ -67,7 +69,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     if not isinstance(values, dict):
         raise click.BadParameter(f"{path} must map options to values, e.g. concurrency: 20")
     options_of = [p for p in ctx.command.params if isinstance(p, click.Option)]
-    known = {p.name for p in options_of if p.name not in ("config", "help", "version")}
+    known = {p.name for p in options_of if p.name not in _ACTIONS}
     options = {str(key).replace("-", "_"): value for key, value in values.items()}
     if unknown := [key for key in options if key not in known]:
         raise click.BadParameter(
@@ -175,6 +177,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     show_default=True,
     help="text, or one JSON object per line. An app that configures logging keeps its own format.",
 )
+@check_sandbox_option
 @click.version_option(__version__, prog_name="jq-worker")
 @click.pass_context
 def main(

@@ -7,25 +7,21 @@ fails. Where several parts stop an attempt, a row names them all.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 import pytest
 
 from jobq.core.policies import Permissions
 from jobq.executors.sandbox.apply import PARTS
-from jobq.executors.sandbox.kernel import missing, this_kernel
+from jobq.executors.sandbox.kernel import this_kernel
 from tests.executors.sandbox.attempts import ATTEMPTS, TRUE, Target
-from tests.executors.sandbox.worker import Outcome, Request
+from tests.executors.sandbox.channel import Channel
+from tests.executors.sandbox.worker import Request
 
-ROOT = Path(__file__).parents[3]
 Options = Callable[[Target], dict[str, Any]]
 
 
@@ -182,51 +178,6 @@ ESCAPES = [
     row("loop_and_ignore_signals", "limits", permissions=lambda _: {"cpu": 1}, ends=("SIGKILL",)),
     row("open_many_files", "limits", permissions=lambda _: {"files": 64}, ends=("EMFILE",)),
 ]
-USERS = ("root", "ordinary")
-
-
-@dataclass
-class Channel:
-    """The worker's process of one user, to which attempts are sent."""
-
-    process: subprocess.Popen[str]
-    user: str
-    target: Target = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.target = Target(**json.loads(self._line()))
-
-    def ask(self, request: Request) -> Outcome:
-        assert self.process.stdin is not None
-        print(msgspec.json.encode(request).decode(), file=self.process.stdin, flush=True)
-        return msgspec.json.decode(self._line(), type=Outcome)
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "the worker's process has ended"
-        return line
-
-
-@pytest.fixture(scope="module", params=USERS)
-def channel(request: pytest.FixtureRequest) -> Iterator[Channel]:
-    user = cast(str, request.param)
-    if user == "root" and os.geteuid() != 0:
-        pytest.skip("runs as root only if the tests do")
-    if lacking := [
-        m for m in missing(Permissions(network=[1]), this_kernel()) if "sys.path" not in m
-    ]:
-        pytest.skip(f"this machine cannot enforce permissions: {'; '.join(lacking)}")
-    command = [sys.executable, "-m", "tests.executors.sandbox.worker", user]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield Channel(process, user)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait(30)
 
 
 def asked(escape: Escape, channel: Channel, without: tuple[str, ...]) -> Request:

@@ -13,12 +13,26 @@ work together:
 | limits (`limits`) | memory, processor time, open files, number of processes |
 | privileges (`privileges`) | capabilities, and setuid programs |
 | descriptors (`descriptors`) | open files that the worker or the job before has left |
+
+The escape suite (tests/executors/sandbox) tries to get out, with and without each part.
 """
 
 from jobq.executors.sandbox.apply import Sandbox, apply
 from jobq.executors.sandbox.check import check
 from jobq.executors.sandbox.defaults import environment
 from jobq.executors.sandbox.explain import explain, explain_signal
+from jobq.executors.sandbox.report import Feature, features, machine
 from jobq.executors.sandbox.workspace import Workspace
 
-__all__ = ["Sandbox", "Workspace", "apply", "check", "environment", "explain", "explain_signal"]
+__all__ = [
+    "Feature",
+    "Sandbox",
+    "Workspace",
+    "apply",
+    "check",
+    "environment",
+    "explain",
+    "explain_signal",
+    "features",
+    "machine",
+]

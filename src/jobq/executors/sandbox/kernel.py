@@ -51,7 +51,7 @@ def missing(permissions: Permissions, kernel: Kernel) -> list[str]:
     if not supported():
         return [f"permissions need a processor of {' or '.join(MACHINES)}, and this is {MACHINE}"]
     return [
-        *_missing_features(permissions, kernel),
+        *missing_features(permissions, kernel),
         *_missing_paths(permissions),
         *(
             f"{folder} is on sys.path and holds more than code, so a task could read all of it: "
@@ -61,7 +61,8 @@ def missing(permissions: Permissions, kernel: Kernel) -> list[str]:
     ]
 
 
-def _missing_features(permissions: Permissions, kernel: Kernel) -> list[str]:
+def missing_features(permissions: Permissions, kernel: Kernel) -> list[str]:
+    """What the kernel lacks for these permissions, one sentence each."""
     found: list[str] = []
     if not kernel.seccomp:
         found.append("system calls cannot be restricted: the kernel has no seccomp filters")

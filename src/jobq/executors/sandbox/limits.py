@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 import signal
 import time
 from contextlib import suppress
@@ -21,6 +20,8 @@ _PREFIX = "jobq-"
 
 def limit_resources(permissions: Permissions) -> None:
     """Set the resource limits of this process. Each process that it starts has the same ones."""
+    import resource  # not on Windows, where this module is imported too
+
     _limit(resource.RLIMIT_CORE, 0)
     if permissions.memory is not None:
         _limit(resource.RLIMIT_AS, permissions.memory)
@@ -35,11 +36,15 @@ def limit_resources(permissions: Permissions) -> None:
 
 def limit_processes(processes: int) -> None:
     """Limit the processes and threads of this user. Does not bind root."""
+    import resource
+
     _limit(resource.RLIMIT_NPROC, processes + OWN_TASKS)
 
 
 def _limit(kind: int, value: int, hard: int | None = None) -> None:
     """Set a limit, or keep the present one if that is lower."""
+    import resource
+
     present = resource.getrlimit(kind)[1]
     if present != resource.RLIM_INFINITY:
         value = min(value, present)
