@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from jobq.stores.conformance.places import Fresh, Opening, Unavailable, at, place
-from scripts.postgres import FAST, Missing, running
+from scripts.postgres import FAST, Missing, Server, running
 
 _EMPTY = """
 select pg_terminate_backend(pid) from pg_stat_activity
@@ -20,18 +21,36 @@ drop schema if exists jobq cascade
 @place("postgres", default=False)
 def postgres(tmp: Path) -> Iterator[Fresh]:
     """The PostgreSQL of JQ_POSTGRES, or else 16."""
+    with _server() as server:
+        yield lambda: _emptied(server, server.url)
+
+
+@place("pgbouncer", default=False)
+def pgbouncer(tmp: Path) -> Iterator[Fresh]:
+    """The same server behind a PgBouncer in transaction mode, so without LISTEN."""
+    with _server() as server:
+        from tests.stores.postgres.servers import running_bouncer
+
+        with running_bouncer(server, connections=10) as bouncer:
+            yield lambda: _emptied(server, f"{bouncer.url}?listen=no")
+
+
+@contextmanager
+def _server() -> Iterator[Server]:
     try:
-        import psycopg
+        import psycopg  # noqa: F401 (only to see whether it is installed)
     except ImportError:
         raise Unavailable("pip install 'psycopg[binary]'") from None
     try:
         with running(FAST) as server:
-
-            def fresh() -> Opening:
-                with psycopg.connect(server.url, autocommit=True) as connection:
-                    connection.execute(_EMPTY)
-                return at(server.url)
-
-            yield fresh
+            yield server
     except Missing as missing:
         raise Unavailable(str(missing)) from None
+
+
+def _emptied(server: Server, url: str) -> Opening:
+    import psycopg
+
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(_EMPTY)
+    return at(url)

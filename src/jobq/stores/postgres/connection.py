@@ -279,12 +279,17 @@ class Lane:
         self._committing = True
         # The server skips the commit if a statement that was queued before it fails.
         committed = link.command(b"COMMIT")
-        if notices:
+        box = self._owner.box
+        others = [notice for notice in notices if notice.address != box.address]
+        if others:
             link.sync()
-            mailbox.send(link, notices)
+            mailbox.send(link, others)
         link.flush()
         if committed.result().command_status != b"COMMIT":
             raise StatementFailed("40000", "the transaction was rolled back")
+        for notice in notices:
+            if notice.address == box.address:
+                box.deliver(notice)
 
     def _look(self, link: Link) -> None:
         """Read the server's clock, and check that the tables still have a layout that is known."""

@@ -1,11 +1,13 @@
 """Notices travel by NOTIFY: each handle has a channel of its own.
 
-At most one statement per call sends notices, after the commit and without waiting for it. NOTIFY
+At most one statement per call sends notices, after the commit and without waiting for it. Notices
+of a handle to itself need none. NOTIFY
 takes a lock of the whole server for the time of a commit, so a call that wakes nobody sends none.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable, Sequence
@@ -22,12 +24,33 @@ NOTIFY = "SELECT pg_notify(m, n) FROM unnest($1::text[], $2::text[]) AS notices 
 _Fields = tuple[str, str, str, str, str | None]
 
 
-class ChannelMailbox(Mailbox):
-    """Receives the notices of one handle: through a channel, or (listen=no) only from itself."""
+_DEAF = "-"
+"""What the address of a mailbox without a channel begins with."""
+LOOK_S = 1.0
+"""Seconds between two looks of a handle without a channel (listen=no). Each costs an idle worker a
+claim, and a caller that waits for a job a read."""
 
-    def __init__(self) -> None:
-        self.channel = f"jobq_{secrets.token_hex(8)}"
+
+class ChannelMailbox(Mailbox):
+    """Receives the notices of one handle: through a channel, or (listen=no) only its own."""
+
+    def __init__(self, *, listens: bool = True) -> None:
+        self.listens = listens
+        self.channel = f"{'' if listens else _DEAF}jobq_{secrets.token_hex(8)}"
         super().__init__((self.channel,))
+        self._looking: asyncio.TimerHandle | None = None
+        if not listens:
+            self._look()
+
+    def close(self) -> None:
+        """Receive no more notices."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _look(self) -> None:
+        """Without a channel, all who wait look again and again."""
+        self.look_again()
+        self._looking = self._loop.call_later(LOOK_S, self._look)
 
     def call(self, function: Callable[[], None]) -> None:
         """Call a function in the event loop. May be called from any thread."""
@@ -42,17 +65,23 @@ class ChannelMailbox(Mailbox):
                 self.deliver(Notice(self.address, *fields))
 
 
+def reachable(address: Sequence[object]) -> bool:
+    """Whether notices reach the mailbox from other handles."""
+    return not str(address[0]).startswith(_DEAF)
+
+
 def send(link: Link, notices: Sequence[Notice]) -> None:
     """Queue the notices, as one statement."""
     mailboxes: list[str] = []
     payloads: list[str] = []
     for mailbox, fields in _grouped(notices).items():
-        while fields:
+        while fields and reachable((mailbox,)):
             payload, fields = _payload(fields)
             if payload is not None:
                 mailboxes.append(mailbox)
                 payloads.append(payload)
-    link.execute(NOTIFY, (mailboxes, payloads)).quiet = True
+    if payloads:
+        link.execute(NOTIFY, (mailboxes, payloads)).quiet = True
 
 
 def _grouped(notices: Sequence[Notice]) -> dict[str, list[_Fields]]:

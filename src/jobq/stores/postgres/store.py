@@ -57,7 +57,7 @@ class PostgresStore(RelationalStore):
     async def migrate(self) -> None:
         if self._connections is not None:
             return
-        box = ChannelMailbox()
+        box = ChannelMailbox(listens=self.address.listen)
         connections = Connections(self.address, StoreClock(self._clock), self._tx, box)
         connections.relisten = lambda: box.call(self._look_again)
         try:
@@ -65,6 +65,7 @@ class PostgresStore(RelationalStore):
                 Kind.LINK, schema.prepare, (self.address,), schema.MIGRATION_S
             )
         except BaseException:
+            box.close()
             await _closed(connections)
             raise
         self._connections, self._mailbox = connections, box
@@ -78,6 +79,8 @@ class PostgresStore(RelationalStore):
                     await self._write(signals.leave, self._mailbox.address)
         if self._again is not None:
             self._again.cancel()
+        if self._mailbox is not None:
+            self._mailbox.close()
         connections, self._connections, self._mailbox = self._connections, None, None
         await _closed(connections)
 

@@ -23,7 +23,7 @@ from jobq.core.records import QueueName
 from jobq.core.retention import by_state
 from jobq.core.states import State
 from jobq.errors import CorruptStore
-from jobq.stores.postgres import trimming
+from jobq.stores.postgres import mailbox, trimming
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import NUMBERING, SQL
@@ -322,8 +322,8 @@ class PostgresTx(Tx):
     # ── sleepers ──────────────────────────────────────────────────────────────────────────────────
 
     def reachable(self, address: Sequence[Any]) -> bool:
-        """True: only the mailbox itself knows."""
-        return True
+        """Whether the handle listens. Whether it is alive, nobody knows."""
+        return mailbox.reachable(address)
 
     def has_sleepers(self, queue: QueueRow) -> bool:
         """True: the table of sleepers knows."""
