@@ -37,6 +37,7 @@ from jobq.api.sync.task import SyncTask
 from jobq.api.task import AsyncTask, Call, PlainTask, Task
 from jobq.api.tree import FlowNode, FlowTree
 from jobq.api.worker import Worker
+from jobq.client.transaction import transaction
 from jobq.core.checks import Seconds
 from jobq.core.codec import Codec
 from jobq.core.control import RateLimited, Reject, RetryAfter, Snooze
@@ -52,6 +53,7 @@ from jobq.errors import (
     JobNotFound,
     JobqError,
     LeaseLost,
+    LockTimeout,
     PayloadTooLarge,
     PermissionDenied,
     QueueClosed,
@@ -76,6 +78,7 @@ __all__ = [
     "chain",
     "group",
     "chord",
+    "transaction",
     # policies
     "Retry",
     "Unique",
@@ -130,6 +133,7 @@ __all__ = [
     "JobCancelled",
     "WaitTimeout",
     "LeaseLost",
+    "LockTimeout",
     "StoreUnavailable",
     "QueueFull",
     "CorruptStore",

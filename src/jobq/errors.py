@@ -12,6 +12,7 @@ JobqError
 ├── WaitTimeout (TimeoutError)     the wait timed out; the job continues
 ├── PermissionDenied (PermissionError)   a handler did what its task's permissions do not allow
 ├── LeaseLost                      another worker got the lease; the result was not stored
+├── LockTimeout (TimeoutError)     an open transaction holds the id or lock; nothing was stored
 ├── CorruptStore                   stored data of a queue cannot be read; other queues still work
 └── StoreUnavailable (ConnectionError)   no reply; whether the call was applied is unknown
 """
@@ -100,6 +101,14 @@ class PermissionDenied(JobqError, PermissionError):
 
 class LeaseLost(JobqError):
     """Another worker got the lease of this run, so its result was not stored."""
+
+
+class LockTimeout(JobqError, TimeoutError):
+    """Another open transaction holds the job's id or its unique lock. Nothing was stored.
+
+    Raised inside `jobq.transaction(…)` after a wait of a few seconds. The caller's transaction is
+    still usable.
+    """
 
 
 class CorruptStore(JobqError):

@@ -8,8 +8,10 @@ from typing import Any
 
 from jobq.api.context import QueueContext
 from jobq.api.job import Job
+from jobq.client import transaction
 from jobq.client.portal import run
 from jobq.client.session import CHUNK, Session, batches
+from jobq.client.transaction import Transaction
 from jobq.core.bounds import queue_full
 from jobq.core.records import JobSpec, PutResult
 from jobq.errors import QueueFull
@@ -23,6 +25,8 @@ async def put_all(context: QueueContext, jobs: Iterable[NewJob]) -> list[Job[Any
 
     Raises QueueFull after the last chunk if some jobs were refused; it has the other handles."""
     session = await context.session()
+    if (joined := transaction.current()) is not None:
+        return await _put_in_transaction(context, joined, session, jobs)
     chunks = batches(jobs, CHUNK)
     chunk = next(chunks, None)
     specs = _prepared(session, chunk)
@@ -46,6 +50,23 @@ async def put_all(context: QueueContext, jobs: Iterable[NewJob]) -> list[Job[Any
             raise
         accepted, chunk = (chunk, await putting), following
     handles += _handles(*accepted, refused)
+    return _complete(context, handles, refused)
+
+
+async def _put_in_transaction(
+    context: QueueContext, joined: Transaction, session: Session, jobs: Iterable[NewJob]
+) -> list[Job[Any]]:
+    handles: list[Job[Any]] = []
+    refused: list[int] = []
+    for chunk in batches(jobs, CHUNK):
+        results = await joined.put(session.store, [spec for _, spec in chunk])
+        handles += _handles(chunk, results, refused)
+    return _complete(context, handles, refused)
+
+
+def _complete(
+    context: QueueContext, handles: list[Job[Any]], refused: Sequence[int]
+) -> list[Job[Any]]:
     if refused:
         raise queue_full(context.name, refused[-1], accepted=handles, refused=len(refused))
     return handles
@@ -55,6 +76,13 @@ def put_all_blocking(context: QueueContext, jobs: Iterable[NewJob]) -> list[Job[
     """Like `put_all`, for code without an event loop. A generator is read in the caller's thread,
     so it may use the caller's database connection."""
     handles: list[Job[Any]] = []
+    if (joined := transaction.current()) is not None:
+        refusals: list[int] = []
+        store = run(context.store())
+        for chunk in batches(jobs, CHUNK):
+            results = joined.put_blocking(store, [spec for _, spec in chunk])
+            handles += _handles(chunk, results, refusals)
+        return _complete(context, handles, refusals)
     max_waiting = refused = 0
     for chunk in batches(jobs, CHUNK):
         try:

@@ -19,15 +19,18 @@ from jobq.api.context import QueueContext
 from jobq.api.definition import Definition, Gathered
 from jobq.api.job import Job
 from jobq.api.task import Task
+from jobq.client import transaction
 from jobq.client.ids import new_id
+from jobq.client.portal import run
 from jobq.client.session import CHUNK, batches
 from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.checks import shown
 from jobq.core.graph import check_flow
-from jobq.core.records import Edge, JobKey, JobSpec, QueueName
+from jobq.core.records import Edge, JobKey, JobSpec, PutResult, QueueName
 from jobq.engine.builtin import GATHER
 from jobq.errors import InvalidJob, QueueFull
+from jobq.stores.base import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,19 +96,38 @@ class Flow:
         Raises InvalidJob if the graph is not valid, and QueueFull if one of the queues has no room
         for all of the flow's jobs there."""
         specs = check_flow(list(self._specs.values()))
-        for context in self._contexts.values():
-            await context.session()  # opening a queue declares its configuration
-        store = await self._context.store()
+        store = await self._opened()
+        if (joined := transaction.current()) is not None:
+            self._stored_as(specs, await joined.put(store, specs))
+            return
         chunks = list(batches(specs, CHUNK))
         try:
             for n, chunk in enumerate(chunks, 1):
                 results = await store.put(chunk, flow=self.id, last=n == len(chunks))
         except QueueFull as full:
             raise queue_full(full.queue, full.max_waiting, refused=len(specs)) from None
+        # The results of a larger flow's earlier chunks are not final.
+        self._stored_as(specs, results if len(chunks) == 1 else None)
+
+    def _submit_blocking(self) -> None:
+        """The same for code without an event loop."""
+        joined = transaction.current()
+        if joined is None:
+            run(self.submit())
+            return
+        specs = check_flow(list(self._specs.values()))
+        self._stored_as(specs, joined.put_blocking(run(self._opened()), specs))
+
+    async def _opened(self) -> Store:
+        """The store of the flow. Opening a queue declares its configuration."""
+        for context in self._contexts.values():
+            await context.session()
+        return await self._context.store()
+
+    def _stored_as(self, specs: Sequence[JobSpec], results: Sequence[PutResult] | None) -> None:
         self._submitted = True
-        if len(chunks) == 1:  # the results of a larger flow's earlier chunks are not final
-            for spec, result in zip(specs, results, strict=True):
-                self._jobs[JobKey(spec.queue, spec.id)]._stored_as(result)
+        for spec, result in zip(specs, results or (), strict=results is not None):
+            self._jobs[JobKey(spec.queue, spec.id)]._stored_as(result)
 
     def _gather(self, task: Task[..., Any], members: Sequence[Job[Any]]) -> JobSpec:
         """The job whose result is the list of the members' results. Every worker can run it."""

@@ -17,7 +17,7 @@ from jobq.api.schedule_template import check_schedule_id, template
 from jobq.api.sync.task import SyncTask
 from jobq.api.task_handler import TaskHandler, runs_async
 from jobq.api.task_queue_name import QueueNameOfTask
-from jobq.client import waiting
+from jobq.client import transaction, waiting
 from jobq.client.ids import new_id
 from jobq.core import checks
 from jobq.core.bounds import queue_full
@@ -112,6 +112,8 @@ class Task(Generic[P, R]):
         spec = self._spec(args, kwargs)
         connection = self._connection
         session = connection.session_here() or await connection.session()
+        if (joined := transaction.current()) is not None:
+            return self._handle((await joined.put(session.store, [spec]))[0])
         return self._handle(await session.sender.put(spec))
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -121,6 +123,8 @@ class Task(Generic[P, R]):
         WaitTimeout, and the job continues.
         """
         spec = self._spec(args, kwargs)
+        if (joined := transaction.current()) is not None:
+            joined.refuse(f"{self.name}.call()")
         connection = self._connection
         session = await connection.session()
         result, record = await waiting.put_and_wait(

@@ -31,7 +31,7 @@ class SyncFlow:
 
     def submit(self) -> None:
         """See `Flow.submit`."""
-        run(self._flow.submit())
+        self._flow._submit_blocking()
 
     def __enter__(self) -> Self:
         """Nothing is stored before the block ends."""

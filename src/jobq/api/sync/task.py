@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 from jobq.api.bulk import put_all_blocking
 from jobq.api.options import JobOptions
 from jobq.api.sync.job import SyncJob
+from jobq.client import transaction
 from jobq.client.portal import run
 
 if TYPE_CHECKING:
@@ -33,7 +34,11 @@ class SyncTask(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncJob[R]:
         """See `Task.enqueue`."""
-        return SyncJob(run(self._task.enqueue(*args, **kwargs)))
+        task = self._task
+        if transaction.current() is not None:
+            call = task._handle, task._spec(args, kwargs)
+            return SyncJob(put_all_blocking(task._context, [call])[0])
+        return SyncJob(run(task.enqueue(*args, **kwargs)))
 
     def enqueue_many(
         self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]

@@ -48,7 +48,9 @@ class StatementFailed(Exception):
         self.sqlstate = sqlstate
 
 
-class _Statement(NamedTuple):
+class Statement(NamedTuple):
+    """A statement whose parameters are known: its name, their types and formats."""
+
     name: bytes
     types: list[int]
     formats: list[int]
@@ -103,11 +105,19 @@ class Reply:
 class Link:
     """A connection of libpq in pipeline mode. One thread at a time may use it."""
 
-    def __init__(self, pgconn: Any, stop: int, *, pooled: bool = False) -> None:
+    def __init__(
+        self,
+        pgconn: Any,
+        stop: int,
+        *,
+        pooled: bool = False,
+        described: dict[str, Statement] | None = None,
+    ) -> None:
         """`stop`: a descriptor that becomes readable when the handle is closed.
 
         `pooled`: the connection's server may change between transactions, so that there are neither
-        prepared statements nor settings of the session.
+        prepared statements nor settings of the session. `described`: the types of parameters that
+        other pooled links have asked for, which this one shares.
         """
         self.pgconn = pgconn
         self.pooled = pooled
@@ -116,7 +126,7 @@ class Link:
         """Called with the payload of each notification."""
         self._stop = stop
         self._transformer = Transformer()
-        self._statements: dict[str, _Statement] = {}
+        self._statements: dict[str, Statement] = {} if described is None else described
         self._pending: deque[Reply | None] = deque()  # None: a Sync
         self._poll = select.poll()
         self._events = select.POLLIN
@@ -251,7 +261,7 @@ class Link:
         self._pending.append(reply)
         return reply
 
-    def _describe(self, sql: str) -> _Statement:
+    def _describe(self, sql: str) -> Statement:
         """Prepare a statement, and ask for the types of its parameters. Once per connection."""
         name = b"" if self.pooled else b"s%d" % len(self._statements)
         self.pgconn.send_prepare(name, sql.encode())
@@ -262,7 +272,7 @@ class Link:
         result = described.result()
         types = [result.param_type(i) for i in range(result.nparams)]
         encoders = [encoder(oid) for oid in types]
-        statement = _Statement(name, types, [f for _, f in encoders], [e for e, _ in encoders])
+        statement = Statement(name, types, [f for _, f in encoders], [e for e, _ in encoders])
         self._statements[sql] = statement
         return statement
 

@@ -55,6 +55,13 @@ def settings(address: Address) -> dict[str, str]:
     }
 
 
+def of_caller(address: Address) -> dict[str, str]:
+    """The settings of a call inside a caller's transaction, which get their old values after it."""
+    given = settings(address)
+    names = ("search_path", "lock_timeout", "jit", "enable_seqscan")
+    return {name: given[name] for name in names}
+
+
 def apply(link: Link, address: Address) -> None:
     """Apply the settings: to the session, or to the transaction that has just begun."""
     given = settings(address)

@@ -14,11 +14,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from jobq.core.event_records import EventPage
+from jobq.core.queues import QueueConfig
 from jobq.core.records import AnyOutcome, Claim, QueueName, Settled
 from jobq.errors import JobqError
 from jobq.stores.base import Clock
 from jobq.stores.postgres import numbering, schema, upkeep
 from jobq.stores.postgres.address import parse
+from jobq.stores.postgres.caller import Caller
 from jobq.stores.postgres.clock import StoreClock
 from jobq.stores.postgres.connection import LANES, Connections, Kind
 from jobq.stores.postgres.link import Link
@@ -50,6 +52,7 @@ class PostgresStore(RelationalStore):
         self._connections: Connections | None = None
         self._mailbox: ChannelMailbox | None = None
         self._log = ""
+        self._prepared: set[tuple[QueueName, bool]] = set()
         self._again: asyncio.Task[None] | None = None
 
     # ── lifecycle ─────────────────────────────────────────────────────────────────────────────────
@@ -127,6 +130,28 @@ class PostgresStore(RelationalStore):
     ) -> Settled:
         self._opened().settles = True  # a worker's exchanges may use two connections
         return await super().settle(outcomes, worker=worker, call=call, then=then)
+
+    # ── callers' transactions ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def log_id(self) -> str:
+        """Identifies the store: no other one has this id."""
+        return self._log_id()
+
+    @property
+    def clock(self) -> StoreClock:
+        """The store's time. Any thread may read it."""
+        return self._opened().clock
+
+    def join(self, connection: object) -> Caller:
+        """See Transactional."""
+        return Caller(self, connection)
+
+    async def prepare_for_callers(self, queue: QueueName, *, keyed: bool) -> None:
+        """See Transactional."""
+        if (queue, keyed) not in self._prepared:
+            await self.declare(queue, QueueConfig(mode="keyed" if keyed else "plain"))
+            self._prepared.add((queue, keyed))
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,238 @@
+"""Calls inside a transaction of a caller's own connection.
+
+The caller's transaction may stay open for long, so a call takes as few locks as it can: none on
+the queue's row, on counters or on keys. A job of a keyed queue is stored as delayed by a
+millisecond. The claim that promotes it after the commit counts it for its key.
+
+A call runs inside a savepoint. If it fails, nothing of it is left and the transaction goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
+
+import psycopg
+from msgspec.structs import replace
+from psycopg import pq
+
+from jobq.core.records import JobSpec, PutResult, QueueName
+from jobq.errors import ConfigError, LockTimeout, StoreUnavailable
+from jobq.stores.postgres import caller_connections, failures, mailbox, session
+from jobq.stores.postgres.caller_connections import Raw
+from jobq.stores.postgres.link import Link, LinkLost, Statement, StatementFailed
+from jobq.stores.postgres.memory import PostgresMemory
+from jobq.stores.postgres.tx import PostgresTx
+from jobq.stores.relational import put
+from jobq.stores.relational.mailbox import Notice
+from jobq.stores.relational.rows import QueueRow
+
+if TYPE_CHECKING:
+    from jobq.stores.postgres.store import PostgresStore
+
+T = TypeVar("T")
+
+TRIES = 3
+"""How often a call is repeated that met another transaction."""
+MOST_WOKEN = 64
+"""Sleeping workers that one call wakes at the most."""
+_LOCK_TIMEOUT = "55P03"
+_MISSING = frozenset({"3F000", "42P01"})  # schema or table
+
+_described: dict[str, Statement] = {}
+
+
+class CallerLink(Link):
+    """A caller's connection, while a call uses it. Notifications go to the caller."""
+
+    def _deliver(self) -> None:
+        while (notify := self.pgconn.notifies()) is not None:
+            if self.pgconn.notify_handler is not None:
+                self.pgconn.notify_handler(notify)
+
+
+class CallerTx(PostgresTx):
+    """A request inside a caller's transaction. It reads queues and jobs without locking them."""
+
+    def __init__(self, link: Link, now: int, ahead: int) -> None:
+        super().__init__(link, now, PostgresMemory(), ahead, writes=False)
+
+    def ensure_queue(self, name: QueueName) -> QueueRow:
+        row = self.queue(name)
+        if row is None:
+            raise ConfigError(
+                f"queue {name.queue!r} is not visible in this transaction, which has an older "
+                "snapshot: open the queue before the transaction begins"
+            )
+        return row
+
+    def sleeping(self) -> list[Notice]:
+        """The workers to wake and the log readers to notify when the transaction commits."""
+        notices: list[Notice] = []
+        for qid in {*self.woken, *self.soonest}:
+            name = self.queue_by_qid(qid).qname
+            # More than there are jobs: some may be busy when the transaction commits.
+            most = min(self.woken.get(qid, 1) + 2, MOST_WOKEN)
+            for worker, _, address in self.execute(self.sql.signals["sleepers"], (qid, most)):
+                notices.append(Notice((address,), "work", *name, worker))
+        for qid in self.logged:
+            name = self.queue_by_qid(qid).qname
+            for (address,) in self.execute(self.sql.signals["listeners"], (f"l:{qid}",)):
+                notices.append(Notice((address,), "log", *name, ""))
+        return notices
+
+
+class Caller:
+    """See `CallerTransaction`."""
+
+    def __init__(self, store: PostgresStore, connection: object) -> None:
+        caller_connections.check(connection)
+        self._store = store
+        self._connection = connection
+
+    def put(self, specs: Sequence[JobSpec]) -> list[PutResult]:
+        return self._blocking(lambda tx: _put(tx, specs))
+
+    async def put_async(self, specs: Sequence[JobSpec]) -> list[PutResult]:
+        return await self._awaited(lambda tx: _put(tx, specs))
+
+    def _blocking(self, work: Callable[[CallerTx], T]) -> T:
+        raw = caller_connections.begun(self._connection)
+        with raw.lock:
+            return self._run(raw, work)
+
+    async def _awaited(self, work: Callable[[CallerTx], T]) -> T:
+        raw = await caller_connections.begun_async(self._connection)
+        if isinstance(raw, psycopg.Connection):
+            blocking = raw
+
+            def locked() -> T:
+                with blocking.lock:
+                    return self._run(blocking, work)
+
+            return await _in_thread(locked)
+        async with raw.lock:
+            return await _in_thread(lambda: self._run(raw, work))
+
+    def _run(self, raw: Raw, work: Callable[[CallerTx], T]) -> T:
+        """Run a call on the connection, which nobody else uses meanwhile."""
+        address, pgconn = self._store.address, raw.pgconn
+        link = CallerLink(pgconn, _never(), pooled=True, described=_described)
+        link.deadline = time.monotonic() + address.timeout
+        pgconn.enter_pipeline_mode()
+        try:
+            return self._tried(link, work)
+        except LinkLost as e:
+            pgconn.finish()  # nobody knows where the conversation with the server stopped
+            raise StoreUnavailable(f"the connection of jobq.transaction() is lost: {e}") from e
+        finally:
+            if pgconn.status == pq.ConnStatus.OK:
+                pgconn.exit_pipeline_mode()
+
+    def _tried(self, link: CallerLink, work: Callable[[CallerTx], T]) -> T:
+        tries = 0
+        while True:
+            try:
+                return self._once(link, work)
+            except StatementFailed as e:
+                _undo(link)
+                tries += 1
+                if e.sqlstate in failures.AGAIN and e.sqlstate != _LOCK_TIMEOUT and tries < TRIES:
+                    continue
+                raise self._translated(e) from e
+            except BaseException:
+                _undo(link)
+                raise
+
+    def _once(self, link: CallerLink, work: Callable[[CallerTx], T]) -> T:
+        store = self._store
+        link.command(b"SAVEPOINT jobq_call")
+        wanted = session.of_caller(store.address)
+        before = link.execute(_look(store.address.schema, tuple(wanted))).fetchone()
+        assert before is not None
+        if before[0] != store.log_id:
+            raise ConfigError(
+                f"jobq.transaction(): the connection leads to another database than {store.url}, "
+                "which has the queue"
+            )
+        link.command(_set(wanted))
+        tx = CallerTx(link, *store.clock.read())
+        result = work(tx)
+        notices = tx.sleeping()
+        tx.flush()
+        if notices:
+            mailbox.send(link, notices)
+        link.command(_set(dict(zip(wanted, before[1:], strict=True))))
+        link.command(b"RELEASE SAVEPOINT jobq_call")
+        link.wait()
+        return result
+
+    def _translated(self, error: StatementFailed) -> Exception:
+        store = self._store
+        if error.sqlstate == _LOCK_TIMEOUT:
+            return LockTimeout(
+                "another open transaction holds the id or the unique lock of a job: nothing was "
+                "stored; try again when that transaction has ended"
+            )
+        if error.sqlstate in _MISSING:
+            return ConfigError(
+                f"jobq.transaction(): the connection leads to a database without the schema "
+                f"{store.address.schema!r} of {store.url}: {error}"
+            )
+        return failures.translated(error, store.url, store.address.schema)
+
+
+def _put(tx: CallerTx, specs: Sequence[JobSpec]) -> list[PutResult]:
+    return put.put(tx, [_postponed(spec) for spec in specs], None)
+
+
+def _postponed(spec: JobSpec) -> JobSpec:
+    """A job with a key becomes waiting after the commit: until then, it changes no key."""
+    if spec.key is None or spec.delay_ms or spec.at_ms is not None:
+        return spec
+    return replace(spec, delay_ms=1)
+
+
+def _undo(link: CallerLink) -> None:
+    """Roll back to the beginning of the call, with the settings that it changed."""
+    link.discard()
+    link.command(b"ROLLBACK TO SAVEPOINT jobq_call")
+    link.command(b"RELEASE SAVEPOINT jobq_call")
+    link.wait()
+
+
+@cache
+def _look(schema: str, names: tuple[str, ...]) -> str:
+    """The statement that reads which store this is, and the settings to restore."""
+    quoted = schema.replace('"', '""')
+    found = f"(SELECT value FROM \"{quoted}\".meta WHERE name = 'log')"
+    settings = [f"current_setting('{name}')" for name in names]
+    return "SELECT " + ", ".join((found, *settings))
+
+
+def _set(values: dict[str, str]) -> bytes:
+    quoted = {name: value.replace("'", "''") for name, value in values.items()}
+    calls = [f"set_config('{name}', '{value}', true)" for name, value in quoted.items()]
+    return f"SELECT {', '.join(calls)}".encode()
+
+
+@cache
+def _never() -> int:
+    """A descriptor that never becomes readable: a caller's connection is not stopped."""
+    reading, _writing = os.pipe()
+    return reading
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Run blocking work in a thread. A cancelled caller waits for its end, which is bounded: the
+    connection must not be used by two."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise

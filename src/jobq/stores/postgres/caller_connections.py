@@ -1,0 +1,129 @@
+"""The connections of callers: psycopg's, SQLAlchemy's and Django's, each with a psycopg connection
+inside.
+
+SQLAlchemy and Django are recognised by the names of their modules, so jobq imports neither.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from jobq.errors import ConfigError
+
+Raw = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+_KNOWN = (
+    "a connection of psycopg 3, a Session or Connection of SQLAlchemy 2 with the psycopg driver "
+    "(postgresql+psycopg://), or django.db.connection"
+)
+
+
+def check(connection: object) -> None:
+    """ConfigError if jobq cannot use this kind of connection."""
+    known = isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection))
+    if not known and _library(connection) not in ("sqlalchemy", "django"):
+        raise ConfigError(f"jobq.transaction({_shown(connection)}): give {_KNOWN}")
+
+
+def begun(connection: Any) -> psycopg.Connection[Any]:
+    """The psycopg connection inside a blocking connection. Its transaction has begun.
+
+    ConfigError if no transaction is open and none begins by itself.
+    """
+    if isinstance(connection, psycopg.AsyncConnection) or _of_asyncio(connection):
+        raise ConfigError(
+            f"jobq.transaction({_shown(connection)}): an async connection works with `await "
+            "task.enqueue(…)`, not with `.sync`"
+        )
+    raw = _blocking(connection)
+    if not isinstance(raw, psycopg.Connection):
+        raise _unusable(connection, raw)
+    if _must_begin(raw):
+        raw.execute("SELECT 1")  # psycopg sends BEGIN first
+    return raw
+
+
+async def begun_async(connection: Any) -> Raw:
+    """The same for a connection of any kind, from an event loop."""
+    raw = await _awaited(connection)
+    if isinstance(raw, psycopg.Connection):
+        return begun(raw)
+    if not isinstance(raw, psycopg.AsyncConnection):
+        raise _unusable(connection, raw)
+    if _must_begin(raw):
+        await raw.execute("SELECT 1")
+    return raw
+
+
+def _blocking(connection: Any) -> Any:
+    library = _library(connection)
+    if library == "sqlalchemy":
+        if hasattr(connection, "get_bind"):  # a Session
+            connection = connection.connection()
+        if hasattr(connection, "in_transaction") and not connection.in_transaction():
+            connection.exec_driver_sql("SELECT 1")  # the Connection begins a transaction
+        return connection.connection.driver_connection
+    if library == "django":
+        connection.ensure_connection()
+        if connection.get_autocommit():
+            raise ConfigError(
+                "jobq.transaction(): no transaction is open on this Django connection: use it "
+                "inside transaction.atomic()"
+            )
+        return connection.connection
+    return connection
+
+
+async def _awaited(connection: Any) -> Any:
+    if not _of_asyncio(connection):
+        return _blocking(connection)
+    if hasattr(connection, "get_bind"):  # an AsyncSession
+        connection = await connection.connection()
+    if not connection.in_transaction():
+        await connection.exec_driver_sql("SELECT 1")
+    return (await connection.get_raw_connection()).driver_connection
+
+
+def _must_begin(raw: Raw) -> bool:
+    """Whether the transaction has not begun yet, and psycopg begins it with the next statement."""
+    if raw.closed:
+        raise ConfigError("jobq.transaction(): the connection is closed")
+    status = raw.pgconn.transaction_status
+    if status == pq.TransactionStatus.INERROR:
+        raise ConfigError(
+            "jobq.transaction(): the transaction has failed, so nothing can be added to it: roll "
+            "it back"
+        )
+    if raw.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        raise ConfigError("jobq.transaction(): leave conn.pipeline() before you enqueue")
+    if status == pq.TransactionStatus.INTRANS:
+        return False
+    if status != pq.TransactionStatus.IDLE:
+        raise ConfigError("jobq.transaction(): the connection is busy with another statement")
+    if raw.autocommit:
+        raise ConfigError(
+            "jobq.transaction(): no transaction is open, and the connection is in autocommit mode: "
+            "begin one with conn.transaction()"
+        )
+    return True
+
+
+def _of_asyncio(connection: object) -> bool:
+    return type(connection).__module__.startswith("sqlalchemy.ext.asyncio")
+
+
+def _library(connection: object) -> str:
+    return type(connection).__module__.partition(".")[0]
+
+
+def _unusable(connection: object, raw: object) -> ConfigError:
+    return ConfigError(
+        f"jobq.transaction({_shown(connection)}): its driver is {_shown(raw)}; give {_KNOWN}"
+    )
+
+
+def _shown(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -1,0 +1,175 @@
+"""jobq.transaction with the connections of SQLAlchemy and Django."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import django
+import psycopg
+import pytest
+import sqlalchemy
+from django.conf import settings
+from django.db import connection as django_connection
+from django.db import transaction as django_transaction
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from jobq import ConfigError, Queue, State, transaction
+from tests.stores.postgres.servers import FAST, Missing, ask, running
+
+INSERT = "insert into orders values (1)"
+_schemas = count(1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    try:
+        with running(FAST) as server:
+            yield server.url
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def url(server: str) -> str:
+    ask(server, "drop table if exists orders")
+    ask(server, "create table orders (id int primary key)")
+    return server
+
+
+@pytest.fixture
+def queue(url: str) -> Queue:
+    return Queue("work", f"{url}?schema=jobq{next(_schemas)}")
+
+
+def of_sqlalchemy(url: str, driver: str = "psycopg") -> str:
+    return url.replace("postgresql://", f"postgresql+{driver}://")
+
+
+def add_to(queue: Queue) -> Any:
+    @queue.task
+    async def add(a: int) -> int:
+        return a
+
+    return add
+
+
+def stored(queue: Queue, url: str) -> tuple[int, int]:
+    """How many jobs wait, and how many rows the caller has."""
+    ((rows,),) = ask(url, "select count(*) from orders")
+    return queue.sync.counts()[State.WAITING], rows
+
+
+def test_a_sqlalchemy_session_commits_jobs_and_rows_together(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    engine = sqlalchemy.create_engine(of_sqlalchemy(url))
+    with Session(engine) as session:
+        with transaction(session):
+            add.sync.enqueue(1)
+            session.execute(sqlalchemy.text(INSERT))
+        session.rollback()
+        assert stored(queue, url) == (0, 0)
+        with session.begin(), transaction(session):
+            session.execute(sqlalchemy.text(INSERT))
+            add.sync.enqueue_many([(1,), (2,)])
+    assert stored(queue, url) == (2, 1)
+    scoped = scoped_session(sessionmaker(engine))
+    with transaction(scoped):
+        add.sync.enqueue(1)
+    scoped.commit()
+    scoped.remove()
+    assert stored(queue, url) == (3, 1)
+    engine.dispose()
+
+
+def test_a_sqlalchemy_connection_commits_jobs_that_come_first(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    engine = sqlalchemy.create_engine(of_sqlalchemy(url))
+    with engine.connect() as conn:
+        with transaction(conn):
+            add.sync.enqueue(1)
+        conn.commit()
+        with transaction(conn):
+            add.sync.enqueue(2)
+        conn.rollback()
+    with engine.begin() as conn, transaction(conn):
+        conn.execute(sqlalchemy.text(INSERT))
+        add.sync.enqueue(3)
+    assert stored(queue, url) == (2, 1)
+    engine.dispose()
+
+
+@pytest.fixture
+def of_asyncio() -> Any:
+    """SQLAlchemy's asyncio module."""
+    pytest.importorskip("greenlet", reason="pip install 'sqlalchemy[asyncio]'")
+    return importlib.import_module("sqlalchemy.ext.asyncio")
+
+
+async def test_an_async_session_commits_jobs_and_rows_together(
+    queue: Queue, url: str, of_asyncio: Any
+) -> None:
+    add = add_to(queue)
+    engine = of_asyncio.create_async_engine(of_sqlalchemy(url))
+    async with queue, of_asyncio.AsyncSession(engine) as session:
+        async with transaction(session):
+            await add.enqueue(1)
+        await session.rollback()
+        assert (await queue.counts())[State.WAITING] == 0
+        async with session.begin(), transaction(session):
+            await session.execute(sqlalchemy.text(INSERT))
+            await add.enqueue(1)
+        assert (await queue.counts())[State.WAITING] == 1
+        async with engine.connect() as conn, transaction(conn):
+            await add.enqueue(2)
+            await conn.commit()
+        assert (await queue.counts())[State.WAITING] == 2
+    assert ask(url, "select count(*) from orders") == [(1,)]
+    await engine.dispose()
+
+
+async def test_another_driver_of_sqlalchemy_is_refused(
+    queue: Queue, url: str, of_asyncio: Any
+) -> None:
+    add = add_to(queue)
+    engine = of_asyncio.create_async_engine(of_sqlalchemy(url, "asyncpg"))
+    async with queue, engine.connect() as conn, transaction(conn):
+        with pytest.raises(ConfigError, match=r"asyncpg.*with the psycopg driver"):
+            await add.enqueue(1)
+    await engine.dispose()
+
+
+@pytest.fixture
+def django_database(url: str) -> Iterator[Any]:
+    parts = psycopg.conninfo.conninfo_to_dict(url)
+    database = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts["dbname"],
+        "USER": parts["user"],
+        "HOST": parts["host"],
+        "PORT": parts["port"],
+    }
+    if not settings.configured:
+        settings.configure(DATABASES={"default": database}, USE_TZ=True)
+        django.setup()
+    yield django_connection
+    django_connection.close()
+
+
+def test_djangos_connection_commits_jobs_and_rows_together(
+    queue: Queue, url: str, django_database: Any
+) -> None:
+    add = add_to(queue)
+    with django_transaction.atomic(), transaction(django_database):
+        add.sync.enqueue(1)
+        with django_database.cursor() as cursor:
+            cursor.execute(INSERT)
+    assert stored(queue, url) == (1, 1)
+    with django_transaction.atomic(), transaction(django_database):
+        add.sync.enqueue(2)
+        django_transaction.set_rollback(True)
+    assert stored(queue, url) == (1, 1)
+    with transaction(django_database), pytest.raises(ConfigError, match=r"transaction\.atomic"):
+        add.sync.enqueue(3)

@@ -1,0 +1,343 @@
+"""jobq.transaction: jobs become part of the caller's own transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+from typing import Any
+
+import psycopg
+import pytest
+
+import jobq
+from jobq import ConfigError, LockTimeout, Queue, Unique, Worker, transaction
+from jobq.sync import chain
+from tests.stores.postgres.servers import FAST, Missing, ask, running
+from tests.waiting import PATIENCE_S, until
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    try:
+        with running(FAST) as server:
+            yield server.url
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def url(server: str) -> str:
+    ask(server, "drop table if exists orders")
+    ask(server, "create table orders (id int primary key)")
+    return server
+
+
+_schemas = count(1)
+
+
+@pytest.fixture
+def store(url: str) -> str:
+    """The URL of an empty store in the database of `url`."""
+    return f"{url}?schema=jobq{next(_schemas)}"
+
+
+@pytest.fixture
+async def queue(store: str) -> AsyncIterator[Queue]:
+    async with Queue("work", store) as queue:
+        yield queue
+
+
+def add_to(queue: Queue, **options: Any) -> Any:
+    @queue.task(**options)
+    async def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    return add
+
+
+async def ids(queue: Queue) -> set[str]:
+    return {info.id async for info in queue.find()}
+
+
+async def events(queue: Queue) -> list[str]:
+    return [str(e.kind) async for e in queue.events(after="0", follow=False) if e.job]
+
+
+# ── committed, or rolled back ─────────────────────────────────────────────────────────────────────
+
+
+async def test_a_commit_stores_the_job_with_the_callers_row(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    async with await psycopg.AsyncConnection.connect(url) as conn:
+        await conn.execute("insert into orders values (1)")
+        async with transaction(conn):
+            job = await add.enqueue(1, 2)
+            many = await add.enqueue_many([(n,) for n in range(3)])
+            mixed = await queue.enqueue_many([add.bind(7), add.bind(8)])
+        assert await ids(queue) == set()
+        await conn.commit()
+    assert await ids(queue) == {job.id, *(j.id for j in many), *(j.id for j in mixed)}
+    assert ask(url, "select id from orders") == [(1,)]
+    async with Worker(queue):
+        assert await job.result(timeout=PATIENCE_S) == 3
+    assert (await events(queue)).count("accepted") == 6
+
+
+async def test_a_rollback_leaves_no_job_and_no_event(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    async with await psycopg.AsyncConnection.connect(url) as conn:
+        async with transaction(conn):
+            job = await add.enqueue(1)
+            async with queue.flow() as flow:
+                flow.add(add, flow.add(add, 1).ref)
+        await conn.rollback()
+    assert await ids(queue) == set()
+    assert await events(queue) == []
+    assert sum((await queue.counts()).values()) == 0
+    with pytest.raises(jobq.JobNotFound):
+        await job.info()
+
+
+async def test_a_rollback_wakes_no_worker_and_a_commit_does(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    async with Worker(queue, concurrency=1):
+        await (await add.enqueue(1)).result(timeout=PATIENCE_S)
+        async with await psycopg.AsyncConnection.connect(url) as conn:
+            async with conn.transaction(force_rollback=True), transaction(conn):
+                await add.enqueue(1)
+            async with conn.transaction(), transaction(conn):
+                job = await add.enqueue(2)
+            assert await job.result(timeout=PATIENCE_S) == 3
+
+
+async def test_a_savepoint_that_is_rolled_back_takes_its_jobs_along(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    conn = await psycopg.AsyncConnection.connect(url)
+    async with conn, conn.transaction(), transaction(conn):
+        kept = await add.enqueue(1)
+        async with conn.transaction(force_rollback=True):
+            await add.enqueue(2)
+        last = await add.enqueue(3)
+    assert await ids(queue) == {kept.id, last.id}
+
+
+async def test_the_settings_of_the_connection_are_as_before(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    shown = "select current_setting('search_path'), current_setting('lock_timeout')"
+    async with await psycopg.AsyncConnection.connect(url) as conn:
+        await conn.execute("set search_path to public, \"it's\"; set lock_timeout to '7s'")
+        before = await (await conn.execute(shown)).fetchall()
+        async with transaction(conn):
+            await add.enqueue(1)
+            assert await (await conn.execute(shown)).fetchall() == before
+            with pytest.raises(jobq.InvalidJob):
+                await add.options(after=[queue.job("missing")]).enqueue(1)
+            assert await (await conn.execute(shown)).fetchall() == before
+        await conn.commit()
+    assert len(await ids(queue)) == 1
+
+
+async def test_a_flow_is_stored_whole_by_the_commit(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    conn = await psycopg.AsyncConnection.connect(url)
+    async with conn, conn.transaction(), transaction(conn), queue.flow() as flow:
+        first = flow.add(add, 1)
+        last = flow.add(add, first.ref, 10)
+    async with Worker(queue):
+        assert await last.result(timeout=PATIENCE_S) == 12
+
+
+async def test_keyed_jobs_keep_their_order_and_lock_no_key(url: str, store: str) -> None:
+    async with Queue("keyed", store, mode="keyed") as queue:
+        seen: list[int] = []
+
+        @queue.task(key="key")
+        async def note(key: str, n: int) -> None:
+            seen.append(n)
+
+        await note.enqueue("a", 0)
+        async with await psycopg.AsyncConnection.connect(url) as conn:
+            async with transaction(conn):
+                await note.enqueue_many([("a", n) for n in (1, 2, 3)])
+            async with Worker(queue):  # the open transaction holds up nobody
+                done = await note.enqueue("a", 9)
+                await done.result(timeout=PATIENCE_S)
+            assert seen == [0, 9]
+            await conn.commit()
+        async with Worker(queue):
+            await until(lambda: len(seen) == 5, "all jobs to run")
+        assert seen == [0, 9, 1, 2, 3]
+
+
+async def test_an_open_transaction_holds_up_neither_puts_nor_claims_nor_events(
+    queue: Queue, url: str
+) -> None:
+    add = add_to(queue)
+    async with await psycopg.AsyncConnection.connect(url) as conn, transaction(conn):
+        await add.enqueue(1)
+        outside = contextvars.Context()
+        other = asyncio.create_task(_works(queue, add), context=outside)
+        assert await asyncio.wait_for(other, PATIENCE_S) == 20
+        await queue.pause()
+        await queue.resume()
+        await conn.commit()
+
+
+async def _works(queue: Queue, add: Any) -> int:
+    async with Worker(queue):
+        jobs = await add.enqueue_many([(n,) for n in range(20)])
+        for job in jobs:
+            await job.result(timeout=PATIENCE_S)
+    return (await events(queue)).count("completed")
+
+
+# ── conflicts ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_id_that_another_open_transaction_holds_is_a_lock_timeout(
+    queue: Queue, url: str
+) -> None:
+    add = add_to(queue).options(id="same")
+    async with (
+        await psycopg.AsyncConnection.connect(url) as one,
+        await psycopg.AsyncConnection.connect(url) as two,
+    ):
+        async with transaction(one):
+            await add.enqueue(1)
+        async with transaction(two):
+            with pytest.raises(LockTimeout, match="another open transaction"):
+                await add.enqueue(2)
+            await two.execute("insert into orders values (2)")  # the transaction goes on
+            await one.rollback()
+            assert not (await add.enqueue(3)).duplicate
+        await two.commit()
+    assert (await queue.job("same").info()).args == (3,)
+    assert ask(url, "select id from orders") == [(2,)]
+
+
+async def test_a_unique_lock_that_another_open_transaction_holds_is_a_lock_timeout(
+    queue: Queue, url: str
+) -> None:
+    add = add_to(queue, unique=Unique("a"))
+    async with (
+        await psycopg.AsyncConnection.connect(url) as one,
+        await psycopg.AsyncConnection.connect(url) as two,
+    ):
+        async with transaction(one):
+            first = await add.enqueue(1)
+        async with transaction(two):
+            with pytest.raises(LockTimeout):
+                await add.enqueue(1)
+            await one.commit()
+            second = await add.enqueue(1)
+            assert (second.duplicate, second.id) == (True, first.id)
+        await two.commit()
+    assert await ids(queue) == {first.id}
+
+
+# ── refused ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_misuse_is_refused_with_words(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    async with Queue("other", "memory://tx") as other:
+        elsewhere = add_to(other)
+        async with await psycopg.AsyncConnection.connect(url) as conn:
+            async with transaction(conn) as block:
+                with pytest.raises(ConfigError, match="needs a queue that is stored in PostgreSQL"):
+                    await elsewhere.enqueue(1)
+                with pytest.raises(ConfigError, match=r"add.call\(\) inside"):
+                    await add.call(1)
+                with pytest.raises(ConfigError, match="entered twice"):
+                    block.__enter__()
+                await conn.execute("select 1")
+                with pytest.raises(psycopg.errors.DivisionByZero):
+                    await conn.execute("select 1/0")
+                with pytest.raises(ConfigError, match="has failed"):
+                    await add.enqueue(1)
+            late = asyncio.create_task(_late(add, block))
+            with pytest.raises(ConfigError, match="the block has ended"):
+                await late
+        conn = await psycopg.AsyncConnection.connect(url, autocommit=True)
+        async with conn, transaction(conn):
+            with pytest.raises(ConfigError, match="autocommit"):
+                await add.enqueue(1)
+        with transaction(object()), pytest.raises(ConfigError, match="give a connection of"):
+            await add.enqueue(1)
+    assert await ids(queue) == set()
+
+
+async def _late(add: Any, block: Any) -> None:
+    from jobq.client import transaction as module
+
+    module._current.set(block)
+    await add.enqueue(1)
+
+
+async def test_another_database_is_refused(queue: Queue, url: str, store: str) -> None:
+    add = add_to(queue)
+    ask(url, "drop database if exists elsewhere")
+    ask(url, "create database elsewhere")
+    there = url.removesuffix("/postgres") + "/elsewhere"
+    async with await psycopg.AsyncConnection.connect(there) as conn, transaction(conn):
+        with pytest.raises(ConfigError, match="without the schema 'jobq"):
+            await add.enqueue(1)
+        async with Queue("work", store.replace("/postgres?", "/elsewhere?")):
+            with pytest.raises(ConfigError, match="another database"):
+                await add.enqueue(1)
+    assert await ids(queue) == set()
+
+
+# ── blocking code ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_blocking_code_has_the_same(url: str, store: str) -> None:
+    queue = Queue("work", store)
+    add = add_to(queue)
+    with psycopg.connect(url) as conn:
+        with conn.transaction(), transaction(conn):
+            one = add.sync.enqueue(1)
+            add.sync.enqueue_many([(2,), (3,)])
+            with queue.sync.flow() as flow:
+                flow.add(add, flow._flow.add(add, 1).ref)
+            with pytest.raises(ConfigError, match="has only enqueue"):
+                chain(add, add, first=(1,))
+        with conn.transaction(force_rollback=True), transaction(conn):
+            add.sync.enqueue(4)
+    assert queue.sync.counts()[jobq.State.WAITING] == 4
+    assert one.info().args == (1,)
+
+
+def test_an_async_connection_is_refused_in_blocking_code(url: str, store: str) -> None:
+    queue = Queue("work", store)
+    add = add_to(queue)
+
+    async def connect() -> psycopg.AsyncConnection[Any]:
+        return await psycopg.AsyncConnection.connect(url)
+
+    conn = asyncio.run(connect())
+    with transaction(conn), pytest.raises(ConfigError, match=r"not with `\.sync`"):
+        add.sync.enqueue(1)
+    asyncio.run(conn.close())
+
+
+def test_threads_have_transactions_of_their_own(url: str, store: str) -> None:
+    queue = Queue("work", store)
+    add = add_to(queue)
+    add.sync.enqueue(0)
+
+    def work(n: int) -> None:
+        with psycopg.connect(url) as conn:
+            for i in range(10):
+                with conn.transaction(force_rollback=bool(i % 2)), transaction(conn):
+                    add.options(id=f"{n}.{i}").sync.enqueue(i)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert queue.sync.counts()[jobq.State.WAITING] == 21
