@@ -75,12 +75,14 @@ def start_worker(url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         app: str | None = "shopapp:shop",
         folder: Path = APPS,
         own_group: bool = False,
+        stdin: int | None = None,
         **environment: str,
     ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "jobq.cli.worker", *(["--app", app] if app else []), *args],
             cwd=folder,
             env={**os.environ, "PWD": str(folder), "JQ_URL": url, **environment},
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

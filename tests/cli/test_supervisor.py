@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 import signal
 import subprocess
 from collections.abc import Callable
@@ -140,6 +141,21 @@ def test_an_operator_shuts_down_one_worker_for_good_and_the_last_ends_the_superv
     ctl("worker", "shutdown", "w-1", "w-3", "--wait", "30s")
     code, text = output.end()
     assert code == 0, text
+
+
+def test_a_terminal_that_is_closed_stops_the_supervisor(start_worker: Start) -> None:
+    ours, theirs = pty.openpty()
+    supervisor = start_worker("--processes", "1", stdin=theirs)
+    os.close(theirs)
+    output = Output(supervisor)
+    output.wait_for("is up after")
+    supervisor.send_signal(signal.SIGHUP)
+    output.wait_for("all worker processes have been replaced")
+    os.close(ours)
+    supervisor.send_signal(signal.SIGHUP)  # as the kernel does in a session of its own
+    code, text = output.end()
+    assert code == 0, text
+    assert "SIGHUP: finishing the running jobs" in text
 
 
 # ── processes that die ────────────────────────────────────────────────────────────────────────────

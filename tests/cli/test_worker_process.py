@@ -145,6 +145,20 @@ def test_a_drained_worker_stays_and_can_be_resumed(
     assert not ctl.json("worker", "list")[0]["draining"]
 
 
+def test_an_operator_changes_the_concurrency_of_a_worker(
+    ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
+) -> None:
+    ids = hold(ctl, tmp_path, 3)
+    start_worker("--name", "w", "--concurrency", "1")
+    until(lambda: len(list(tmp_path.glob("*.started"))) == 1, "one job to run")
+    assert "w runs up to 3 jobs at once" in (
+        ctl("worker", "concurrency", "3", "w", "--wait", "30s").stdout
+    )
+    until(lambda: all_started(tmp_path, ids), "all jobs to run")
+    assert ctl.json("worker", "list")[0]["concurrency"] == 3
+    assert "is not in the range" in ctl("worker", "concurrency", "0", "w", code=2).stderr
+
+
 def test_a_name_is_refused_while_its_worker_lives_and_free_when_it_is_dead(
     ctl: Ctl, tmp_path: Path, start_worker: Start, until: Until
 ) -> None:

@@ -28,7 +28,7 @@ from jobq.core.deprecated import renamed_arguments
 from jobq.core.pace import Pace
 from jobq.core.queues import QueueConfig
 from jobq.core.records import QueueName
-from jobq.core.workers import WorkerRequest
+from jobq.core.workers import MAX_CONCURRENCY, WorkerRequest, asked_concurrency
 from jobq.engine.clock import wall_clock
 from jobq.engine.handler import Handler, Source
 from jobq.engine.identity import Identity, default_name, take_name
@@ -104,9 +104,7 @@ class Worker:
                     f"Worker({shown(queue)}): give it Queue objects, as in Worker(Queue('emails'))"
                 )
         self.settings = WorkerSettings(
-            concurrency=check_int(
-                concurrency, "concurrency", low=1, high=100_000, error=ConfigError
-            ),
+            concurrency=_checked_concurrency(concurrency),
             lease_ms=to_ms(lease, "lease", positive=True, error=ConfigError),
             drain_ms=to_ms(drain, "drain", error=ConfigError),
             last_chance_ms=to_ms(last_chance, "last_chance", error=ConfigError),
@@ -115,6 +113,7 @@ class Worker:
         self.name = default_name() if name is None else check_id(name, "name")
         self._queues = sources
         self._stations: list[Station] = []
+        self._slots: Slots | None = None  # once it is started
         self._executors = Executors(executor_settings(pool, pool_max_jobs, pool_max_memory))
         self._identity = Identity(self.name)
         self._named: list[Store] = []  # stores in which the worker's name is taken
@@ -197,6 +196,35 @@ class Worker:
         self._paused = False
         self._hold()
 
+    @property
+    def running(self) -> bool:
+        """Whether the worker has started and has not stopped yet.
+
+        False while `run()` waits for an unavailable store."""
+        return bool(self._stations) and self._done is not None and not self._done.is_set()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the worker claims no jobs because of `pause()` or `jq-ctl worker drain`."""
+        return self._paused or self._draining
+
+    @property
+    def concurrency(self) -> int:
+        """How many jobs the worker runs at once, at most.
+
+        It can be changed at any time, in the worker's event loop. Jobs that run already continue:
+        after a lower number is set, the worker claims nothing until fewer jobs run."""
+        return self.settings.concurrency
+
+    @concurrency.setter
+    def concurrency(self, concurrency: int) -> None:
+        self.settings = dataclasses.replace(
+            self.settings, concurrency=_checked_concurrency(concurrency)
+        )
+        self._limit_to_pool()
+        if self._slots is not None:
+            self._slots.resize(self.settings.concurrency)
+
     def _hold(self) -> None:
         for station in self._stations:
             station.hold(paused=self._paused, draining=self._draining)
@@ -228,7 +256,7 @@ class Worker:
             await self._open_stores.aclose()
             return
         self._limit_to_pool()
-        slots = Slots(self.settings.concurrency)
+        slots = self._slots = Slots(self.settings.concurrency)
         chance = LastChance(slots, self.settings)
         self._stations = [
             Station(
@@ -374,6 +402,13 @@ class Worker:
         return min(1.0, self.settings.grace_ms / 1000)
 
     def _requested(self, request: WorkerRequest) -> None:
+        if (concurrency := asked_concurrency(request)) is not None:
+            self.concurrency = concurrency
+            log.info("worker %s was asked to run up to %d jobs at once", self.name, concurrency)
+            return
+        if request not in _REQUESTS:  # of a newer jq-ctl
+            log.warning("worker %s ignores the unknown request %s", self.name, shown(request))
+            return
         log.info("worker %s was asked to %s", self.name, _REQUESTS[request])
         if request in ("drain", "resume"):
             self._draining = request == "drain"
@@ -440,6 +475,10 @@ class Worker:
 
 def _interrupt(_: asyncio.Task[Stopped]) -> None:
     raise KeyboardInterrupt
+
+
+def _checked_concurrency(value: object) -> int:
+    return check_int(value, "concurrency", low=1, high=MAX_CONCURRENCY, error=ConfigError)
 
 
 def _check_tasks(queue: Source) -> None:

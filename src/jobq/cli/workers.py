@@ -1,4 +1,4 @@
-"""`jq-ctl worker …`: list workers, and ask them to drain, resume or shut down."""
+"""`jq-ctl worker …`: list workers, and ask them to drain, resume, shut down or run more jobs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from rich.text import Text
 from jobq.cli import documents, text
 from jobq.cli.options import DURATION, FAILED, Ctl, fail, noun, on_store
 from jobq.cli.output import Column, table
-from jobq.core.workers import WorkerRecord, WorkerRequest
+from jobq.core.workers import (
+    MAX_CONCURRENCY,
+    WorkerRecord,
+    WorkerRequest,
+    asked_concurrency,
+    concurrency_request,
+)
 
-worker = noun("worker", "List workers, and ask them to drain, resume or shut down.")
+worker = noun("worker", "List workers, and ask them to drain, resume, shut down or run more jobs.")
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-_ASKED: dict[WorkerRequest, str] = {
+_ASKED: dict[str, str] = {
     "drain": "was asked to finish its running jobs and claim no more",
     "resume": "was asked to claim jobs again",
     "shutdown": "was asked to finish its running jobs and stop",
     "shutdown-now": "was asked to release its running jobs and stop",
 }
-_DONE: dict[WorkerRequest, str] = {
+_DONE: dict[str, str] = {
     "drain": "is drained",
     "resume": "claims jobs again",
     "shutdown": "has stopped",
@@ -97,6 +103,32 @@ async def shutdown(ctl: Ctl, names: tuple[str, ...], now: bool, wait: float | No
     return await _ask(ctl, names, "shutdown-now" if now else "shutdown", wait)
 
 
+@worker.command(
+    examples="""
+    jq-ctl worker concurrency 20 web-3-4711-96f22d
+    jq-ctl worker concurrency 5 web-1 web-2 --wait 30s
+    """
+)
+@click.argument("number", metavar="N", type=click.IntRange(1, MAX_CONCURRENCY))
+@names_argument
+@_wait_option("their heartbeats show the new number")
+@on_store
+async def concurrency(ctl: Ctl, number: int, names: tuple[str, ...], wait: float | None) -> int:
+    """Ask workers to run up to N jobs at once.
+
+    Running jobs continue. A worker that is restarted has its own --concurrency again. A request
+    replaces an earlier one that the worker has not received: give that one --wait first."""
+    return await _ask(ctl, names, concurrency_request(number), wait)
+
+
+def _words(request: WorkerRequest, done: bool) -> str:
+    number = asked_concurrency(request)
+    if number is None:
+        return (_DONE if done else _ASKED)[request]
+    jobs = f"up to {number} {'job' if number == 1 else 'jobs'} at once"
+    return f"runs {jobs}" if done else f"was asked to run {jobs}"
+
+
 async def _ask(ctl: Ctl, names: Sequence[str], request: WorkerRequest, wait: float | None) -> int:
     """Store a request for each worker. A worker reads it with its next heartbeat."""
     alive = {r.name for r in await _workers(ctl, None)}
@@ -109,7 +141,7 @@ async def _ask(ctl: Ctl, names: Sequence[str], request: WorkerRequest, wait: flo
     done = await _until_done(ctl, names, request, wait) if wait is not None else set()
 
     def line(name: str) -> Text:
-        result = (_DONE if name in done else _ASKED)[request]
+        result = _words(request, name in done)
         return Text(f"{name} {result if asked[name] else 'had stopped already'}")
 
     ctl.out.show(
@@ -140,6 +172,8 @@ async def _until_done(
 
 
 def _has_done(record: WorkerRecord | None, request: WorkerRequest) -> bool:
+    if (number := asked_concurrency(request)) is not None:
+        return record is not None and record.concurrency == number
     if request == "drain":
         return record is None or (record.draining and not record.active)
     if request == "resume":

@@ -42,7 +42,8 @@ class Bell:
 class Slots:
     """The worker's concurrency, shared by its stations (one per store).
 
-    A station that finds no free slot gets a share of those that come free.
+    A station that finds no free slot gets a share of those that come free. `free` is negative while
+    more jobs run than `resize` allows.
     """
 
     __slots__ = ("_hungry", "free", "total")
@@ -58,7 +59,7 @@ class Slots:
         Returns how many were taken. If there is none, `bell` rings when one comes free.
         """
         hungry = self._hungry
-        if not self.free:
+        if self.free <= 0:
             hungry.add(bell)
             return 0
         if hungry:
@@ -70,6 +71,11 @@ class Slots:
     def give(self, count: int) -> None:
         """Free `count` slots."""
         self.free += count
-        if self._hungry and count:
+        if self._hungry and self.free > 0 and count:
             for bell in self._hungry:
                 bell.ring()
+
+    def resize(self, total: int) -> None:
+        """Change the concurrency. If it is lower, runs that end give up their slots."""
+        more, self.total = total - self.total, total
+        self.give(more)

@@ -67,6 +67,7 @@ class Station:
         self._identity = identity
         self._worker = worker = identity.name
         self._settings = settings
+        self._slots = slots
         self._on_request = on_request
         self._failed = failed
         self._displaced = displaced
@@ -206,7 +207,7 @@ class Station:
     def _record(self) -> WorkerRecord:
         return self._identity.record(
             self.queues,
-            self._settings.concurrency,
+            self._slots.total,
             active=self.runner.open,
             paused=self._paused,
             draining=self._draining,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -64,6 +65,7 @@ class Supervisor:
         self._was_up = False  # one process has been up
         self._stopping = False
         self._code = 0
+        self._in_terminal = os.isatty(0)
         self._woken = asyncio.Event()
 
     async def run(self) -> int:
@@ -317,7 +319,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         caught: dict[signal.Signals, Callable[[], None]] = {
             signal.SIGCHLD: self._woken.set,
-            signal.SIGHUP: lambda: self._restart("SIGHUP"),
+            signal.SIGHUP: self._hang_up,
             signal.SIGTERM: lambda: self._stop(signal.SIGTERM),
             signal.SIGINT: lambda: self._stop(signal.SIGINT),
             signal.SIGUSR1: lambda: self._pass_on(signal.SIGUSR1),
@@ -332,6 +334,13 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_BLOCK, caught)
             for number in caught:
                 loop.remove_signal_handler(number)
+
+    def _hang_up(self) -> None:
+        """Replace the processes. But stop if the terminal is gone: SIGHUP has told so."""
+        if self._in_terminal and not os.isatty(0):
+            self._stop(signal.SIGHUP)
+        else:
+            self._restart("SIGHUP")
 
     def _pass_on(self, number: signal.Signals) -> None:
         for process in self._all():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobq.core.commands import Cancel
 from jobq.core.states import State
-from jobq.core.workers import Beat, WorkerRecord
+from jobq.core.workers import Beat, WorkerRecord, concurrency_request
 from jobq.stores.base import Store
 from jobq.stores.conformance.kit import (
     BEGINNING,
@@ -106,6 +106,8 @@ async def test_the_next_beat_returns_the_request(q_twice: tuple[Desk, Desk]) -> 
     assert (await first.store.beat(record, ttl_ms=10 * SECOND)).request == "drain"
     assert await second.store.ask_worker(record.name, "shutdown")
     assert (await first.store.beat(record, ttl_ms=10 * SECOND)).request == "shutdown"
+    assert await second.store.ask_worker(record.name, concurrency_request(20))
+    assert (await first.store.beat(record, ttl_ms=10 * SECOND)).request == "concurrency=20"
 
 
 async def test_nothing_can_be_asked_of_a_worker_that_is_not_there(q: Desk) -> None:
