@@ -2,20 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from jobq.stores import open_store
 from jobq.stores.conformance.places import Fresh, Opening, Unavailable, at, place
 from scripts.postgres import FAST, Missing, Server, running
+
+_REMEMBER = """
+create schema remembered;
+do $$
+declare found record;
+begin
+    for found in select tablename as name from pg_tables where schemaname = 'jobq' loop
+        execute format('create table remembered.%I as select * from only jobq.%I',
+                       found.name, found.name);
+    end loop;
+end $$
+"""
+"""Copies what the migrations wrote, which is almost nothing."""
 
 _EMPTY = """
 select pg_terminate_backend(pid) from pg_stat_activity
     where datname = current_database() and pid <> pg_backend_pid()
-    and backend_type = 'client backend';
-drop schema if exists jobq cascade
+    and backend_type = 'client backend' and state <> 'idle';
+do $$
+declare found record;
+begin
+    for found in select c.relname as name, r.oid is null as new
+                 from pg_class c left join pg_class r
+                   on r.relname = c.relname and r.relnamespace = 'remembered'::regnamespace
+                 where c.relnamespace = 'jobq'::regnamespace and c.relkind in ('r', 'p') loop
+        if not found.new then
+            execute format('delete from only jobq.%I', found.name);
+            execute format('insert into jobq.%I overriding system value
+                            select * from remembered.%I', found.name, found.name);
+        elsif to_regclass(format('jobq.%I', found.name)) is not null then
+            execute format('drop table jobq.%I cascade', found.name);
+        end if;
+    end loop;
+    for found in select c.oid, s.seqstart from pg_class c join pg_sequence s on s.seqrelid = c.oid
+                 where c.relnamespace = 'jobq'::regnamespace loop
+        perform setval(found.oid, found.seqstart, false);
+    end loop;
+end $$
 """
-"""Ends what the last test left open, which could hold locks, and drops the tables."""
+"""Ends the transactions that the last test left open, and restores the first state: 30 ms.
+
+Dropping the schema and migrating again takes 200 ms, and truncating the tables 130 ms.
+"""
 
 
 @place("postgres", default=False)
@@ -38,11 +75,14 @@ def pgbouncer(tmp: Path) -> Iterator[Fresh]:
 @contextmanager
 def _server() -> Iterator[Server]:
     try:
-        import psycopg  # noqa: F401 (only to see whether it is installed)
+        import psycopg
     except ImportError:
         raise Unavailable("pip install 'psycopg[binary]'") from None
     try:
         with running(FAST) as server:
+            asyncio.run(_migrated(server.url))
+            with psycopg.connect(server.url, autocommit=True) as connection:
+                connection.execute(_REMEMBER)
             yield server
     except Missing as missing:
         raise Unavailable(str(missing)) from None
@@ -54,3 +94,8 @@ def _emptied(server: Server, url: str) -> Opening:
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(_EMPTY)
     return at(url)
+
+
+async def _migrated(url: str) -> None:
+    async with open_store(url):
+        pass
