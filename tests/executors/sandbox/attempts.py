@@ -277,6 +277,12 @@ def truncate_by_opening_to_read(target: Target) -> str:
     return "truncated"
 
 
+def truncate_by_opening_for_neither(target: Target) -> str:
+    """The mode 3 asks for neither reading nor writing, so Landlock alone checks nothing else."""
+    os.open(f"{target.folder}/target", os.O_ACCMODE | os.O_TRUNC)
+    return "truncated"
+
+
 def move_out(target: Target) -> str:
     Path(f"{target.own}/mine").write_text("x")
     os.rename(f"{target.own}/mine", f"{target.folder}/moved")
@@ -421,6 +427,22 @@ def fork_bomb(target: Target) -> str:
         if started < 3:
             raise RuntimeError(f"only {started} processes were allowed") from error
         raise
+    return f"started {started}"
+
+
+def thread_bomb(target: Target) -> str:
+    """Start up to 700 threads that wait. 512 are allowed."""
+    threading.stack_size(64 * 1024)
+    end = threading.Event()
+    started = 0
+    try:
+        while started < 700:
+            threading.Thread(target=end.wait, args=(30,), daemon=True).start()
+            started += 1
+    except RuntimeError as error:
+        end.set()
+        raise OSError(errno.EAGAIN, f"{started} threads") from error
+    end.set()
     return f"started {started}"
 
 

@@ -58,8 +58,8 @@ def may_read(target: Target) -> dict[str, Any]:
 
 FILES, CALLS = "landlock", "seccomp"
 # The kernel lets a process inspect another one only with the same capabilities in the same user
-# namespace. So these two stop it besides Landlock.
-INSPECTING = ("landlock", "capabilities", "namespaces")
+# namespace, which `processes` and `namespaces` leave. So these stop it besides Landlock.
+INSPECTING = ("landlock", "capabilities", "namespaces", "processes")
 NETWORK = ("seccomp", "landlock", "namespaces")
 
 ESCAPES = [
@@ -106,6 +106,11 @@ ESCAPES = [
     row("delete", FILES, permissions=may_read),
     row("truncate", FILES, permissions=may_read),
     row("truncate_by_opening_to_read", FILES, permissions=may_read),
+    row("truncate", CALLS, permissions=may_read, landlock=2),
+    row("truncate_by_opening_to_read", CALLS, permissions=may_read, landlock=2),
+    row("truncate_by_opening_for_neither", FILES, permissions=may_read),
+    row("truncate_by_opening_for_neither", CALLS, permissions=may_read, landlock=2),
+    row("overwrite", FILES, permissions=may_read, landlock=1),
     row("move_out", FILES, permissions=may_read, ends=("EACCES", "EXDEV")),
     row("move_in", FILES, permissions=may_read, ends=("EACCES", "EXDEV")),
     row("change_mode", CALLS),
@@ -144,6 +149,7 @@ ESCAPES = [
     # processes and programs
     row("fork", CALLS),
     row("fork_bomb", "processes", permissions=lambda _: {"processes": 3}, ends=("EAGAIN",)),
+    row("thread_bomb", "processes", ends=("EAGAIN",)),
     row("run_program", FILES),
     row("run_written_program", FILES, permissions=lambda _: {"run": [TRUE]}),
     row(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterable
 
 from jobq.core.policies import Permissions
@@ -90,7 +89,7 @@ def restrict(
 
     The order matters: each step needs what a later one takes away.
     """
-    if threading.active_count() > 1:
+    if len(os.listdir("/proc/self/task")) > 1:  # also threads that Python does not know
         raise RuntimeError("permissions are applied before a process starts other threads")
     files = Descriptors(keep_fds)
     ruleset: list[Ruleset] = []
@@ -140,15 +139,17 @@ def _use_folder(folder: str) -> None:
 
 
 def _count_processes(permissions: Permissions, kernel: Kernel, workspace: Workspace) -> None:
-    """Limit the number of processes. None at all is the filter's work."""
-    if not permissions.processes:
-        return
+    """Limit the number of processes and threads.
+
+    Without `processes` the filter refuses processes, and threads are limited where that is
+    possible.
+    """
     if workspace.cgroup is not None:
         limits.join_cgroup(workspace.cgroup)
     elif not kernel.root and namespaces.works(namespaces.own_user):
         namespaces.own_user()
         limits.limit_processes(permissions.processes)
-    elif permissions.enforce == "all":
+    elif permissions.processes and permissions.enforce == "all":
         raise ConfigError("the number of processes cannot be limited here")
 
 

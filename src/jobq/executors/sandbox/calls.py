@@ -117,6 +117,8 @@ def make_filter(permissions: Permissions, *, landlock_version: int) -> Filter:
     _processes(rules, permissions.processes)
     _sockets(rules, permissions.network)
     _other_processes(rules)
+    if landlock_version < landlock.TRUNCATE_VERSION:
+        _truncation(rules)
     owners: tuple[int, ...] = ()
     if landlock_version < landlock.SCOPES_VERSION:
         _signals(rules)
@@ -173,6 +175,19 @@ def _other_processes(rules: Filter) -> None:
     # The first argument says what the second names: a process, a group or a user.
     rules.restrict("ioprio_set", EPERM, Check(0, (_IOPRIO_PROCESS,)), Check(1, (0,)))
     rules.restrict("setpriority", EPERM, Check(0, (_PRIO_PROCESS,)), Check(1, (0,)))
+
+
+def _truncation(rules: Filter) -> None:
+    """No emptying of files by their path, and none by opening them in a mode other than writing.
+
+    Opening a file to write is Landlock's to allow, and such a descriptor may be truncated.
+    """
+    rules.refuse("truncate", EACCES)
+    rules.refuse("openat2", ENOSYS)  # its flags are behind a pointer
+    modes = (os.O_TRUNC | os.O_RDONLY, os.O_TRUNC | os.O_ACCMODE)
+    for name, flags in (("open", 1), ("openat", 2)):
+        not_to_write = Check(flags, modes, mask=os.O_TRUNC | os.O_ACCMODE, wanted=False)
+        rules.restrict(name, EACCES, not_to_write)
 
 
 def _signals(rules: Filter) -> None:

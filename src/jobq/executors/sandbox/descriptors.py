@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 
 from jobq.executors.sandbox.defaults import NULL
 
@@ -21,8 +20,7 @@ class Descriptors:
     def close_others(self) -> None:
         """Close what was inherited, except for the standard streams and what is to be kept."""
         for fd in self._opened() - self._own:
-            with suppress(OSError):  # the one that listed them
-                os.close(fd)
+            os.close(fd)
 
     def keep_opened(self) -> None:
         """Keep what is open now beyond the end of each job, e.g. the event loop's descriptors."""
@@ -39,10 +37,17 @@ class Descriptors:
             return
         null = os.open(NULL, os.O_RDWR | os.O_CLOEXEC)
         for fd in others:
-            with suppress(OSError):
-                os.fstat(fd)
-                os.dup2(null, fd, inheritable=False)
+            os.dup2(null, fd, inheritable=False)
         os.close(null)
 
     def _opened(self) -> set[int]:
-        return {int(name) for name in os.listdir(self._folder)}
+        listed = map(int, os.listdir(self._folder))
+        return {fd for fd in listed if _is_open(fd)}  # the one that listed them is closed again
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True

@@ -68,13 +68,8 @@ def missing_features(permissions: Permissions, kernel: Kernel) -> list[str]:
         found.append("system calls cannot be restricted: the kernel has no seccomp filters")
     if not kernel.landlock:
         found.append(
-            "paths cannot be restricted: Landlock is missing (Linux 6.2 or later with "
+            "paths cannot be restricted: Landlock is missing (Linux 5.13 or later with "
             "`landlock` in its list of security modules)"
-        )
-    elif kernel.landlock < landlock.PATHS_VERSION:
-        found.append(
-            f"files that a task may only read cannot be protected from being emptied: Landlock has "
-            f"version {kernel.landlock}, and version {landlock.PATHS_VERSION} (Linux 6.2) is needed"
         )
     if isinstance(permissions.network, tuple) and kernel.landlock < landlock.PORTS_VERSION:
         found.append(

@@ -51,8 +51,8 @@ _CONNECT_TCP = 1 << 1
 _SCOPE_ABSTRACT_SOCKETS = 1 << 0
 _SCOPE_SIGNALS = 1 << 1
 
-# Versions of Landlock, and the first Linux that has them.
-PATHS_VERSION = 3  # 6.2: refuses to truncate files
+# Versions of Landlock, and the first Linux that has them. The first of all came with 5.13.
+TRUNCATE_VERSION = 3  # 6.2: emptying files; before that, a filter has to refuse it
 PORTS_VERSION = 4  # 6.7: TCP ports
 SCOPES_VERSION = 6  # 6.12: signals and abstract sockets
 

@@ -14,6 +14,9 @@ from jobq.core.policies import Permissions
 OWN_TASKS = 8
 """Threads that jobq itself may use in a child, besides the processes that a handler may start."""
 
+MAX_THREADS = 512
+"""Threads of a child that may start no processes, where the kernel can count them."""
+
 _CGROUPS = Path("/sys/fs/cgroup")
 _PREFIX = "jobq-"
 
@@ -34,11 +37,16 @@ def limit_resources(permissions: Permissions) -> None:
         _limit(resource.RLIMIT_CPU, seconds, seconds + 1)
 
 
+def tasks(processes: int) -> int:
+    """How many processes and threads a child may have in all. The kernel counts them together."""
+    return (processes or MAX_THREADS) + OWN_TASKS
+
+
 def limit_processes(processes: int) -> None:
     """Limit the processes and threads of this user. Does not bind root."""
     import resource
 
-    _limit(resource.RLIMIT_NPROC, processes + OWN_TASKS)
+    _limit(resource.RLIMIT_NPROC, tasks(processes))
 
 
 def _limit(kind: int, value: int, hard: int | None = None) -> None:
@@ -67,7 +75,7 @@ def make_cgroup(processes: int) -> str | None:
     except OSError:
         return None
     try:
-        (group / "pids.max").write_text(str(processes + OWN_TASKS))
+        (group / "pids.max").write_text(str(tasks(processes)))
     except OSError:
         remove_cgroup(str(group))
         return None

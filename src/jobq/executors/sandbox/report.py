@@ -21,7 +21,7 @@ class Feature:
 
 # Permission, what it needs, and a sample for which this machine is asked.
 _NEEDS = (
-    ("read, write, run", "Linux 6.2 (Landlock 3) and seccomp", Permissions()),
+    ("read, write, run", "Linux 5.13 (Landlock) and seccomp", Permissions()),
     ("network=False, network=True", "seccomp", Permissions()),
     ("network=[ports]", "Linux 6.7 (Landlock 4) and seccomp", Permissions(network=[443])),
     ("env", "nothing", Permissions()),

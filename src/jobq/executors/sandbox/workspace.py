@@ -24,10 +24,10 @@ class Workspace:
     @classmethod
     def open(cls, permissions: Permissions) -> Workspace:
         """Make the folder and the control group."""
-        counted = permissions.processes and os.geteuid() == 0
+        root = os.geteuid() == 0  # another user's processes are counted by a user namespace
         return cls(
             folder=tempfile.mkdtemp(prefix="jobq-"),
-            cgroup=make_cgroup(permissions.processes) if counted else None,
+            cgroup=make_cgroup(permissions.processes) if root else None,
         )
 
     def close(self) -> None:
