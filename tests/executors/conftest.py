@@ -23,11 +23,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def queue(url: str) -> AsyncIterator[Queue]:
     """The queue, with all tasks of `apps/work.py`."""
-    for one in (work.queue, work.other, work.confined):
+    for one in (work.queue, work.other, work.confined, work.commands):
         one._context.connection.move(url)
-    async with work.queue, work.other, work.confined:
+    async with work.queue, work.other, work.confined, work.commands:
         yield work.queue
-    for one in (work.queue, work.other, work.confined):
+    for one in (work.queue, work.other, work.confined, work.commands):
         await one._context.connection.move_back()
 
 

@@ -36,12 +36,14 @@ class QueueContext:
         config: QueueConfig | None,
         codec: Codec,
         max_payload: int,
+        task_defaults: Mapping[str, Any],
     ) -> None:
         self.qname = qname
         self.name = qname.queue
         self.config = config
         self.codec = codec
         self.max_payload = max_payload
+        self.task_defaults = task_defaults  # options of tasks that do not give them
         self.connection = Connection(qname, url, config)
         self.tasks: dict[str, TaskHandler] = {}
         self.planned: dict[str, ScheduleSpec] = {}  # of `@queue.task(schedule=…)`, by schedule id

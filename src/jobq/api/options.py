@@ -20,7 +20,7 @@ from jobq.core.meta import check_meta
 from jobq.core.policies import Cron, Every, Permissions, Retention, Retry, Unique
 from jobq.core.queues import QueueConfig
 from jobq.core.records import Edge, JobKey
-from jobq.engine.handler import ExecutorName
+from jobq.engine.handler import EXECUTORS, ExecutorName
 from jobq.errors import ConfigError, InvalidJob
 
 DEFAULT_CALL_TIMEOUT: Seconds = 30
@@ -196,6 +196,18 @@ def queue_config(*, limits_version: int, **declared: Any) -> QueueConfig | None:
     if all(value is None for value in declared.values()):
         return None
     return QueueConfig(limits_version=limits_version, **declared)
+
+
+def task_defaults(
+    executor: ExecutorName | None, permissions: Permissions | None
+) -> Mapping[str, Any]:
+    """The options that a queue gives to its tasks. ConfigError names a bad value."""
+    if executor is not None:
+        checks.check_choice(executor, "executor", EXECUTORS, error=ConfigError)
+    if permissions is not None and not isinstance(permissions, Permissions):
+        raise ConfigError(f"permissions={shown(permissions)} is not a Permissions")
+    given = {"executor": executor, "permissions": permissions}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def retention_data(value: Retention | None) -> Any:

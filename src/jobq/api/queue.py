@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from jobq.api.batch import BatchDecorator
 from jobq.api.bulk import NewJob, put_all
+from jobq.api.command import make_command
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
 from jobq.api.event_stream import EventStream
@@ -16,7 +17,14 @@ from jobq.api.flow import Flow
 from jobq.api.job import Job
 from jobq.api.limits import LimitMethods, declared_limits
 from jobq.api.operations import OperatorMethods
-from jobq.api.options import NOTHING, JobOptions, TaskOptions, queue_config, retention_data
+from jobq.api.options import (
+    NOTHING,
+    JobOptions,
+    TaskOptions,
+    queue_config,
+    retention_data,
+    task_defaults,
+)
 from jobq.api.schedule import ScheduleMethods
 from jobq.api.sync.queue import SyncQueue
 from jobq.api.task import AsyncTask, Call, PlainTask, Task, TaskDecorator, make_task
@@ -26,9 +34,10 @@ from jobq.core.checks import Seconds, shown
 from jobq.core.codec import Codec, get_codec
 from jobq.core.deprecated import renamed_arguments, warn_renamed
 from jobq.core.meta import check_event_names
-from jobq.core.policies import Bucket, Rate, Retention
+from jobq.core.policies import Bucket, Permissions, Rate, Retention
 from jobq.core.queues import QueueConfig
 from jobq.core.records import QueueName
+from jobq.engine.handler import ExecutorName
 from jobq.errors import ConfigError, InvalidJob
 from jobq.stores.base import Clock
 
@@ -52,6 +61,9 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
 
     Opening the queue stores what the constructor declares (mode, limits, retention, …). It raises
     ConfigError if the store has a conflicting declaration.
+
+    `executor` and `permissions` are those of all tasks that name none. Like other options of a
+    task, they live in worker code and are not stored.
     """
 
     def __init__(
@@ -73,6 +85,8 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
         event_meta: Sequence[str] | None = None,
         codec: str | Codec = "json",
         max_payload: int = DEFAULT_MAX_PAYLOAD,
+        executor: ExecutorName | None = None,
+        permissions: Permissions | None = None,
     ) -> None:
         self.name = checks.check_queue_name(name, "queue name", error=ConfigError)
         self.tenant = checks.check_tenant(
@@ -123,6 +137,7 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
             config,
             declared_codec,
             declared_max_payload,
+            task_defaults(executor, permissions),
         )
         self._context.queue = self
 
@@ -210,6 +225,24 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
         never larger than the worker's concurrency.
         """
         return BatchDecorator(self._context, size, window, options)
+
+    def command(
+        self,
+        name: str,
+        argv: Sequence[str],
+        /,
+        *,
+        env: Sequence[str] = (),
+        **options: Unpack[TaskOptions],
+    ) -> Task[..., Any]:
+        """Make a task of a program: `queue.command("thumbnail", ["./thumb", "{path}"])`.
+
+        An argument in braces is replaced by the job's argument of that name. All arguments are
+        written to the program's standard input as a JSON object. Its result is what it writes to
+        its standard output, or to descriptor 3, as JSON. It gets the variables PATH, LANG and TZ,
+        and those that `env` names.
+        """
+        return make_command(self._context, name, argv, env, options)
 
     def task_by_name(self, name: str, **options: Unpack[JobOptions]) -> Task[..., Any]:
         """A task known only by its name, for producers that cannot import its function."""

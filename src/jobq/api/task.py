@@ -354,7 +354,8 @@ def publish(
     make_handler: Callable[[str, Codec, Mapping[str, Any]], TaskHandler],
 ) -> Task[..., Any]:
     """Check the options, make the task and its handler, and register them with the queue."""
-    resolved, of_worker = resolve_task(options)
+    resolved, given_to_worker = resolve_task(options)
+    of_worker = {**context.task_defaults, **given_to_worker}
     given = of_worker.get("name")
     name = checks.check_task_name(
         getattr(fn, "__name__", None) if given is None else given, error=ConfigError

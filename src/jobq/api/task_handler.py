@@ -13,10 +13,8 @@ from jobq.core.codec import Codec, get_codec
 from jobq.core.policies import Cron, Every, Permissions, Retry
 from jobq.core.records import Lease
 from jobq.core.stalls import DEFAULT_MAX_STALLS
-from jobq.engine.handler import BatchSize, ExecutorName
+from jobq.engine.handler import EXECUTORS, BatchSize, ExecutorName
 from jobq.errors import ConfigError
-
-EXECUTORS: tuple[ExecutorName, ...] = ("inline", "thread", "process", "command")
 
 
 class TaskHandler:
@@ -80,6 +78,8 @@ def _executor(name: str, fn: Callable[..., Any], asked: object) -> ExecutorName:
         raise ConfigError(
             f"task {name}: {shown(fn)} is a generator function; a task returns its result"
         )
+    if asked == "command":
+        return "command"
     is_async = runs_async(fn)
     if asked is None:
         return "inline" if is_async else "thread"

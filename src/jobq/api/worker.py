@@ -489,6 +489,10 @@ def _check_tasks(queue: Source) -> None:
             check_executor(task.executor)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
+        if task.executor == "command" and not hasattr(task, "programs"):
+            raise ConfigError(
+                f"{where}: executor='command' runs programs: make the task with queue.command(…)"
+            )
         if task.batch is not None and task.executor == "process":
             raise ConfigError(
                 f"{where}: executor='process' is not available for batch tasks: leave executor out"

@@ -13,9 +13,11 @@ from typing import Any
 import click
 import yaml
 
+from jobq.api.command import allow_commands
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
 from jobq.cli.app import chosen, load
+from jobq.cli.executors import executor_options
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
 from jobq.cli.sandbox import check_sandbox_option
 from jobq.cli.supervise import Link, check_shared, supervise, supervision_options
@@ -28,7 +30,7 @@ from jobq.supervisor.child import Supervised
 log = logging.getLogger("jobq.worker")
 
 _ACTIONS = ("config", "help", "version", "check_sandbox")
-_LISTS = ("app", "queues")
+_LISTS = ("app", "queues", "allow_command")
 _Source = click.core.ParameterSource
 
 _HELP = """Run the jobs of an application's queues.
@@ -161,6 +163,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
     help="Name of the worker, unique in its store. Default: host, process id and a random suffix. "
     "Under a supervisor, the workers are named NAME-1, NAME-2, ….",
 )
+@executor_options
 @supervision_options
 @click.option(
     "--log-level",
@@ -195,6 +198,11 @@ def main(
     max_jobs: int | None,
     max_memory: int | None,
     reload: bool,
+    grace: float,
+    pool: int | None,
+    pool_max_jobs: int | None,
+    pool_max_memory: str | None,
+    allow_command: tuple[str, ...],
     log_level: str,
     log_format: logs.LogFormat,
 ) -> None:
@@ -219,6 +227,8 @@ def main(
         configure_logs()  # after the import: an app that configures logging has done so by now
         for queue in working:
             queue._context.connection.move(url or queue.url)
+            if allow_command:
+                allow_commands(queue._context, allow_command)
         _check_tasks(working)
         if supervised is not None:
             check_shared(working)
@@ -228,6 +238,10 @@ def main(
                 concurrency=concurrency,
                 lease=lease,
                 drain=drain,
+                grace=grace,
+                pool=pool,
+                pool_max_jobs=pool_max_jobs,
+                pool_max_memory=pool_max_memory,
                 wait=wait,
                 name=worker_id if supervised is None else supervised.name,
                 link=None

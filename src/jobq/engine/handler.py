@@ -16,6 +16,7 @@ from jobq.core.records import Lease, QueueName
 from jobq.stores.base import Clock, Store
 
 ExecutorName = Literal["inline", "thread", "process", "command"]
+EXECUTORS: tuple[ExecutorName, ...] = ("inline", "thread", "process", "command")
 Bound = tuple[Sequence[Any], Mapping[str, Any]]
 """Decoded positional and keyword arguments."""
 

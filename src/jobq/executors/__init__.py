@@ -1,8 +1,9 @@
 """Executors call handlers.
 
-`inline` runs coroutines in the worker's event loop, `thread` runs functions in threads, and
-`process` runs both in child processes. All of them ask a handler to stop before anything else. What
-then happens to one that goes on differs: its process is killed, but a thread keeps its slot.
+`inline` runs coroutines in the worker's event loop, `thread` runs functions in threads, `process`
+runs both in child processes, and `command` runs a program for each job. All of them ask a handler
+to stop before anything else. What then happens to one that goes on differs: its process is killed,
+but a thread keeps its slot.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _MODULES = {
     "inline": "jobq.executors.inline",
     "thread": "jobq.executors.thread",
     "process": "jobq.executors.process",
+    "command": "jobq.executors.command",
 }
 
 

@@ -261,3 +261,12 @@ def burn(forever: bool) -> int:
     while forever:
         pass
     return os.getpid()
+
+
+commands = Queue("commands", "memory://apart")
+ECHO = "import json, sys; given = json.load(sys.stdin); print(json.dumps([sys.argv[1:], given]))"
+echo = commands.command("echo", [sys.executable, "-c", ECHO, "--size", "{size}", "{name}"])
+shell = commands.command("shell", ["sh", "-c", "{script}"], retry=NO_RETRY, grace=0.2)
+patient = commands.command("patient", ["sh", "-c", "{script}"], retry=Retry(2, base=0))
+with_home = commands.command("with_home", ["env"], env=["SECRET_OF_TEST"], retry=NO_RETRY)
+limited = commands.command("limited", ["cat", "{path}"], permissions=ONE_FILE, retry=NO_RETRY)

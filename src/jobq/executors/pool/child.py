@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ import msgspec
 from jobq.core.policies import Permissions
 from jobq.core.printable import one_line
 from jobq.executors.ends import Died, Ended, Interrupted
+from jobq.executors.exits import Exit
 from jobq.executors.handlers import Address
 from jobq.executors.pool.messages import (
     AddRequest,
@@ -138,23 +138,8 @@ class Child:
         os.set_blocking(self._printed, False)
         self._loop.add_reader(here, self._readable)
         self._loop.add_reader(self._printed, self._read_output)
-        self._watch()
+        self._exit = Exit(self.process.pid, self._exited)
         self._send(hello)
-
-    def _watch(self) -> None:
-        """Call `_exited` when the process ends."""
-        try:
-            self._pidfd: int | None = os.pidfd_open(self.process.pid)
-        except (AttributeError, OSError):  # not on this system: a thread waits
-            self._pidfd = None
-            threading.Thread(target=self._wait, name=f"jobq {self}", daemon=True).start()
-        else:
-            self._loop.add_reader(self._pidfd, self._exited)
-
-    def _wait(self) -> None:
-        self.process.wait()
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._exited)
 
     # ── jobs ──
 
@@ -320,14 +305,12 @@ class Child:
                 self._feed(data)
 
     def _close(self) -> None:
-        for reader in (self._socket, self._printed, self._pidfd):
-            if reader is not None:
-                self._loop.remove_reader(reader)
+        for reader in (self._socket, self._printed):
+            self._loop.remove_reader(reader)
         self._loop.remove_writer(self._socket)
         self._socket.close()
         os.close(self._printed)
-        if self._pidfd is not None:
-            os.close(self._pidfd)
+        self._exit.close()
         self._remove_workspace()
 
     def _remove_workspace(self) -> None:
