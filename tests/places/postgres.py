@@ -72,6 +72,27 @@ def pgbouncer(tmp: Path) -> Iterator[Fresh]:
             yield lambda: _emptied(server, f"{bouncer.url}?listen=no")
 
 
+@place("postgres-app", default=False)
+def postgres_app(tmp: Path) -> Iterator[Fresh]:
+    """The same server, used by a role that has only the rights of the guide."""
+    from jobq.stores.postgres import address, schema
+    from tests.stores.postgres.servers import ask
+    from tests.stores.postgres.test_access import as_role, rights
+
+    with _server() as server:
+        url = as_role(server, "jobq_app")
+
+        def fresh() -> Opening:
+            _emptied(server, url)
+            for role in ("jobq_app", "jobq_owner"):
+                ask(server.url, f"drop role if exists {role}")
+            ask(server.url, rights())
+            ask(as_role(server, "jobq_owner"), schema.script(address.parse(url), 0))
+            return at(f"{url}?migrate=no")
+
+        yield fresh
+
+
 @contextmanager
 def _server() -> Iterator[Server]:
     try:

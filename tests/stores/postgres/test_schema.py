@@ -128,7 +128,7 @@ async def test_a_start_on_current_tables_takes_no_lock_and_changes_nothing(url: 
 
 
 async def test_migrate_no_names_the_command_and_changes_nothing(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"has no tables, .* run `jq-ctl store migrate URL`"):
+    with pytest.raises(ConfigError, match=r"has no tables, .* run `jq-ctl store migrate --url …`"):
         await migrated(f"{url}?migrate=no")
     assert ask(url, "select to_regnamespace('jobq')") == [(None,)]
     await migrated(url)

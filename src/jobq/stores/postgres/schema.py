@@ -31,6 +31,7 @@ _EXISTS = "SELECT to_regclass($1::text)::text"
 _TABLES = (
     "SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace($1::text) LIMIT 1"
 )
+_SCHEMA = "SELECT to_regnamespace($1::text)::text"
 _META = "SELECT name, value FROM {schema}.meta"
 _STAMP = """
 INSERT INTO meta (name, value) SELECT * FROM unnest($1::text[], $2::text[])
@@ -79,7 +80,11 @@ def script(address: Address, layout: int) -> str:
     """The SQL that migrates from this layout (0: there are no tables), as one transaction."""
     parts = [f"-- jobq {__version__}: schema {address.schema}, layout {layout} to {LATEST}\nBEGIN;"]
     if not layout:
-        parts.append(f"CREATE SCHEMA IF NOT EXISTS {address.schema};")
+        # The right to create a schema is checked even if the schema exists.
+        parts.append(
+            f"DO $$ BEGIN IF to_regnamespace('{address.schema}') IS NULL THEN\n"
+            f"    CREATE SCHEMA {address.schema};\nEND IF; END $$;"
+        )
     parts.append(f"SET LOCAL search_path TO {address.schema}, pg_catalog;")
     parts.extend(text(number).rstrip() for number in range(layout + 1, LATEST + 1))
     facts = dict(_facts())
@@ -117,7 +122,9 @@ def _migrate(link: Link, address: Address) -> None:
     layout = 0 if found is None else found.layout
     if found is None:
         _refuse_strangers(link, address)
-        link.command(f"CREATE SCHEMA IF NOT EXISTS {address.schema}".encode())
+        (exists,) = link.execute(_SCHEMA, (address.schema,)).fetchone() or (None,)
+        if exists is None:
+            link.command(f"CREATE SCHEMA {address.schema}".encode())
     link.command(f"SET LOCAL search_path TO {address.schema}, pg_catalog".encode())
     link.wait()
     if 0 < layout < OLDEST:
@@ -161,7 +168,7 @@ def _needed(address: Address, found: Layout | None) -> str:
     state = "no tables" if found is None else f"layout {found.layout}"
     return (
         f"the schema {address.schema!r} at {address.shown} has {state}, and jobq {__version__} "
-        f"needs layout {LATEST}: run `{COMMAND} URL` with a role that may change the schema "
+        f"needs layout {LATEST}: run `{COMMAND} --url …` with a role that may change the schema "
         f"(--dry-run prints the SQL), or remove migrate=no from the URL"
     )
 
