@@ -18,7 +18,7 @@ from jobq.core.queues import QueueConfig
 from jobq.core.records import AnyOutcome, Claim, QueueName, Settled
 from jobq.errors import JobqError
 from jobq.stores.base import Clock
-from jobq.stores.postgres import numbering, schema, upkeep
+from jobq.stores.postgres import lock_order, numbering, schema, upkeep
 from jobq.stores.postgres.address import parse
 from jobq.stores.postgres.caller import Caller
 from jobq.stores.postgres.clock import StoreClock
@@ -180,10 +180,12 @@ class PostgresStore(RelationalStore):
         return result
 
     def _write(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
+        if names := lock_order.queues_of(work, args):
+            return self._submit(Kind.WRITE, lock_order.run_locked, (names, work, *args))
         return self._submit(Kind.WRITE, work, args)
 
     def _write_small(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
-        return self._submit(Kind.WRITE, work, args)
+        return self._write(work, *args)
 
     def _read(self, work: Work[T], *args: object) -> Coroutine[Any, Any, T]:
         return self._submit(Kind.READ, work, args)

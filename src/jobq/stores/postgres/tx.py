@@ -112,7 +112,10 @@ class PostgresTx(Tx):
         Requests that lock their queues in the same order do not wait for each other in a circle.
         """
         wanted = [name for name in dict.fromkeys(names) if name not in self._queues]
-        if len(wanted) > 1:
+        if len(wanted) == 1:
+            self.queue(wanted[0])
+        elif wanted:
+            self._ask_for_places()
             tenants, queues = zip(*wanted, strict=True)
             for row in self.execute(SQL.hot["lock_queues"], (tenants, queues)).fetchall():
                 self._remember(QueueRow.of(row))
@@ -144,10 +147,13 @@ class PostgresTx(Tx):
         return row
 
     def _read_queue(self, sql: str, parameters: tuple[Any, ...]) -> Any:
-        if self.writes and self._block is None:
-            # Most requests that write need places: they come with the queue's row.
-            self._block = self.link.execute(SQL.hot["places"])
+        self._ask_for_places()
         return self.execute(sql, parameters).fetchone()
+
+    def _ask_for_places(self) -> None:
+        """Most requests that write need places: the reply comes with the row of the first queue."""
+        if self.writes and self._block is None:
+            self._block = self.link.execute(SQL.hot["places"])
 
     def _remember(self, row: QueueRow) -> QueueRow:
         self._queues[row.qname] = self._qids[row.qid] = row
