@@ -21,7 +21,7 @@ from jobq.core.workers import (
     concurrency_request,
 )
 
-worker = noun("worker", "List workers, and ask them to drain, resume, shut down or run more jobs.")
+worker = noun("worker", "List workers, and ask them to drain, resume or run more jobs.")
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 _ASKED: dict[str, str] = {
     "drain": "was asked to finish its running jobs and claim no more",
