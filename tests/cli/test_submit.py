@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobq import Queue, Unique
 from tests.cli.kit import Ctl
 
 
@@ -44,6 +46,13 @@ def test_arguments_come_as_an_array_an_object_a_file_or_one_by_one(
         (["--id", "a{b"], "braces are not allowed"),
         (["--id", "x" * 257], "too long"),
         (["--delay", "1s", "--at", "2030-01-01T00:00"], "give one of"),
+        (["--cost", "0"], "cost=0 is out of range"),
+        (["--max-stalls", "-1"], "max_stalls=-1 is out of range"),
+        (["--unique", "invoice"], "Unique field 'invoice' is not an argument of charge"),
+        (["--unique", "a,,b", "-a", "a=1"], "Unique field '' is not the name of a parameter"),
+        (["--unique", "*", "--payload", "[7]"], "needs all of them by name"),
+        (["--unique", "*", "--unique-mode", "throttle"], "needs period="),
+        (["--unique-period", "1h"], "--unique-mode and --unique-period need --unique"),
     ],
 )
 def test_bad_input_is_a_one_line_usage_error_and_stores_nothing(
@@ -53,6 +62,72 @@ def test_bad_input_is_a_one_line_usage_error_and_stores_nothing(
     result = ctl("job", "submit", "charge", "-q", "shop", *args, code=2)
     assert said in result.stderr
     assert ctl.json("job", "list") == []
+
+
+def test_a_unique_job_is_added_once_and_shares_its_lock_with_the_app(ctl: Ctl, url: str) -> None:
+    def submit(*args: str) -> Any:
+        return ctl.json("job", "submit", "charge", "-q", "shop", *args)
+
+    first = submit("-a", "invoice=7", "-a", "note=a", "--unique", "invoice")
+    again = submit("-a", "invoice=7", "-a", "note=b", "--unique", "invoice")
+    assert (again["id"], again["duplicate"]) == (first["id"], True)
+    assert not submit("-a", "invoice=8", "--unique", "invoice")["duplicate"]
+    assert not submit("-a", "invoice=7", "-a", "note=z", "--unique", "*")["duplicate"]
+    assert submit("-a", "note=z", "-a", "invoice=7", "--unique", "*")["duplicate"]
+
+    queue = Queue("shop", url)
+
+    @queue.task(unique=Unique("invoice"))
+    async def charge(invoice: int, note: str = "") -> None: ...
+
+    async def from_the_app() -> str:
+        async with queue:
+            return (await charge.enqueue(7, note="c")).id
+
+    assert asyncio.run(from_the_app()) == first["id"]
+
+
+def test_a_debounced_job_gets_the_newest_data(ctl: Ctl) -> None:
+    def submit(note: str) -> Any:
+        return ctl.json(
+            *("job", "submit", "charge", "-q", "shop", "-a", "invoice=7", "-a", f"note={note}"),
+            *("--unique", "invoice", "--unique-mode", "debounce", "--unique-period", "1h"),
+        )
+
+    assert submit("a")["id"] == submit("b")["id"]
+    (job,) = ctl.json("job", "list")
+    assert (job["state"], job["kwargs"]["note"]) == ("delayed", "b")
+
+
+def test_cost_and_stalls_are_stored_with_the_job(ctl: Ctl) -> None:
+    job = ctl.json("job", "submit", "charge", "-q", "shop", "--cost", "3", "--max-stalls", "1")
+    assert (job["options"]["cost"], job["options"]["max_stalls"]) == (3, 1)
+
+
+def test_lines_may_say_what_makes_them_unique(ctl: Ctl) -> None:
+    def submit(*lines: dict[str, Any], code: int = 0) -> Any:
+        return ctl(
+            *("job", "submit", "charge", "-q", "shop", "--lines", "-", "-o", "json"),
+            input="\n".join(json.dumps(line) for line in lines),
+            code=code,
+        )
+
+    unique = {"fields": ["invoice"], "mode": "throttle", "period": 3600}
+    result = submit(
+        {"kwargs": {"invoice": 7}, "unique": unique},
+        {"kwargs": {"invoice": 7, "note": "b"}, "unique": unique},
+        {"kwargs": {"invoice": 7, "note": "b"}, "unique": True},
+    )
+    assert json.loads(result.stdout) == {"queue": "shop", "accepted": 2, "duplicates": 1}
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"unique": {"field": "x"}}, "line 1: \"unique\" has an unknown field 'field'"),
+        ({"unique": {"fields": "x"}}, 'line 1: "fields" of "unique" must be an array'),
+        ({"unique": {"mode": "often"}}, "line 1: Unique mode"),
+        ({"unique": True, "args": [7]}, "line 1: a unique job that compares all arguments"),
+        ({"unique": 7}, "line 1: unique=7"),
+    ]
+    for wrong, said in wrongs:
+        assert said in submit(wrong, code=2).stderr
 
 
 def test_a_job_without_a_task_is_wrong_usage(ctl: Ctl) -> None:

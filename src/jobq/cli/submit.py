@@ -1,55 +1,28 @@
-"""`jq-ctl job submit`: enqueue one job, or many from a file of JSON lines."""
+"""`jq-ctl job submit`: enqueue one job. `submit_lines.py` enqueues many."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast, get_args
 
 import click
 import msgspec
 
 from jobq.api.job import Job
-from jobq.api.queue import Queue
 from jobq.cli import documents, text
 from jobq.cli.job_view import job_table
-from jobq.cli.options import DURATION, FAILED, USAGE, Command, Ctl, fail, on_store
-from jobq.cli.progress import bar
-from jobq.core.checks import shown
+from jobq.cli.options import DURATION, FAILED, Command, Ctl, on_store
+from jobq.cli.submit_lines import FIELDS, check_names, submit_lines
+from jobq.core.policies import Unique
+from jobq.core.records import UniqueMode
 from jobq.core.states import State
-from jobq.errors import InvalidJob, JobqError, QueueFull, WaitTimeout
+from jobq.errors import WaitTimeout
 
-_BATCH = 1000  # jobs per call to the store
-_OPTIONS = (
-    "id",
-    "delay",
-    "at",
-    "priority",
-    "lifo",
-    "retry",
-    "max_stalls",
-    "timeout",
-    "ttl",
-    "result_ttl",
-    "key",
-    "cost",
-    "meta",
-)
+UNIQUE_MODES = get_args(UniqueMode)
 TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"]
-_FIELDS = ("name", "args", "kwargs", *_OPTIONS)
-
-
-class JobLine(NamedTuple):
-    """One job to submit, and the number of the line that it came from."""
-
-    line: int
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    options: dict[str, Any]
 
 
 @click.command(
@@ -59,6 +32,7 @@ class JobLine(NamedTuple):
     jq-ctl job submit charge -q billing -a tenant=acme -a invoice=8 --id inv-8 --delay 1h
     jq-ctl job submit resize --payload '["cat.png", 640]' --wait 30s
     jq-ctl job submit charge -q billing --payload @invoice.json
+    jq-ctl job submit charge -q billing -a tenant=acme -a invoice=8 --unique invoice
     jq-ctl job submit charge -q billing --lines invoices.jsonl
     echo '{"name": "charge", "args": [9], "id": "inv-9"}' | jq-ctl job submit -q billing --lines -
     """,
@@ -84,7 +58,7 @@ class JobLine(NamedTuple):
     "--lines",
     metavar="FILE|-",
     help="Submit many jobs, one JSON value per line: an array of arguments, or an object with "
-    f"{', '.join(_FIELDS[:6])}, …",
+    f"{', '.join(FIELDS[:6])}, …",
 )
 @click.option(
     "--id", metavar="ID", help="Id of the job. A second job with the same id is not added."
@@ -132,6 +106,38 @@ class JobLine(NamedTuple):
 )
 @click.option("--key", metavar="KEY", help="Key of the job, in a keyed queue.")
 @click.option(
+    "--cost",
+    type=int,
+    metavar="N",
+    help="How much of the queue's rate the job takes. Default: 1.",
+)
+@click.option(
+    "--max-stalls",
+    type=int,
+    metavar="N",
+    help="How often the job may lose its worker before it fails. Default: as declared by the task.",
+)
+@click.option(
+    "--unique",
+    "unique_fields",
+    metavar="NAMES",
+    help="Add the job only if no other has the same values of these arguments, e.g. "
+    "tenant,invoice; * for all arguments. Name the arguments as the task does.",
+)
+@click.option(
+    "--unique-mode",
+    type=click.Choice(UNIQUE_MODES),
+    help="What happens to the job if there is such another one: nothing is added until that one "
+    "ends (simple, the default) or for a period (throttle), or its data is replaced (debounce, "
+    "keep_last).",
+)
+@click.option(
+    "--unique-period",
+    type=DURATION,
+    metavar="TIME",
+    help="Period of --unique-mode throttle and debounce, and the longest time of simple.",
+)
+@click.option(
     "--meta",
     "notes",
     metavar="NAME=TEXT",
@@ -156,6 +162,9 @@ async def submit(
     run_timeout: float | None,
     at: datetime | None,
     notes: tuple[str, ...],
+    unique_fields: str | None,
+    unique_mode: str | None,
+    unique_period: float | None,
     **given: Any,
 ) -> int:
     """Submit a job of the task NAME, or many jobs from JSON lines.
@@ -171,18 +180,21 @@ async def submit(
     }
     if notes:
         options["meta"] = dict(_note(pair) for pair in notes)
+    if (unique := _unique(unique_fields, unique_mode, unique_period)) is not None:
+        options["unique"] = unique
     target = await ctl.backend.queue(queue)
     if lines is not None:
         if payload is not None or pairs or "id" in options or wait is not None:
             raise click.UsageError(
                 "--lines cannot be combined with --payload, --arg, --id or --wait"
             )
-        return await _submit_lines(ctl, target, lines, name, options)
+        return await submit_lines(ctl, target, lines, name, options)
     if name is None:
         raise click.UsageError(
             "no task: give its NAME, e.g. jq-ctl job submit charge --payload '{\"invoice\": 7}'"
         )
     args, kwargs = arguments(payload, pairs)
+    check_names(unique, args)
     handle = await ctl.backend.within(target.task_by_name(name, **options).enqueue(*args, **kwargs))
     return await _one(ctl, handle, wait)
 
@@ -237,6 +249,16 @@ def _note(pair: str) -> tuple[str, str]:
     return name, value
 
 
+def _unique(names: str | None, mode: str | None, period: float | None) -> Unique | None:
+    """The policy that --unique, --unique-mode and --unique-period mean together."""
+    if names is None:
+        if mode is not None or period is not None:
+            raise click.UsageError("--unique-mode and --unique-period need --unique")
+        return None
+    fields = [] if names == "*" else [name.strip() for name in names.split(",")]
+    return Unique(*fields, period=period, mode=cast(UniqueMode, mode or "simple"))
+
+
 def value_of(given: str) -> Any:
     """A value from the command line, a file (@FILE) or standard input (-): JSON, otherwise text."""
     return _json_or_text(_source(given).decode())
@@ -269,108 +291,3 @@ def _json_or_text(value: str) -> Any:
         return msgspec.json.decode(value)
     except msgspec.DecodeError:
         return value
-
-
-# ── many jobs ─────────────────────────────────────────────────────────────────────────────────────
-
-
-async def _submit_lines(
-    ctl: Ctl, queue: Queue, source: str, name: str | None, options: Mapping[str, Any]
-) -> int:
-    """Submit the lines in order, in batches. Stops at a bad line, and reports the progress."""
-    accepted = duplicates = 0
-    stream, total = _open(source)
-    with stream, bar("submitting", total) as advance:
-        jobs = parse_lines(stream, name, options)
-        try:
-            while batch := list(islice(jobs, _BATCH)):
-                handles = await _put(ctl, queue, batch)
-                duplicates += sum(h.duplicate for h in handles)
-                accepted += sum(not h.duplicate for h in handles)
-                advance(len(batch))
-        except JobqError as e:
-            accepted += len(e.accepted) if isinstance(e, QueueFull) else 0
-            done = (
-                f" ({text.plural(accepted + duplicates, 'job')} submitted before it)"
-                if accepted + duplicates
-                else ""
-            )
-            fail(f"{e}{done}", USAGE if isinstance(e, InvalidJob) else FAILED, e)
-    document = {"queue": queue.name, "accepted": accepted, "duplicates": duplicates}
-    repeated = f", {duplicates:,} already there" if duplicates else ""
-    ctl.out.show(
-        document, lambda: f"{text.plural(accepted, 'job')} accepted in {queue.name}{repeated}"
-    )
-    return 0
-
-
-async def _put(ctl: Ctl, queue: Queue, batch: list[JobLine]) -> list[Job[Any]]:
-    calls = []
-    for job in batch:
-        try:
-            calls.append(queue.task_by_name(job.name, **job.options).bind(*job.args, **job.kwargs))
-        except (JobqError, TypeError) as e:
-            raise InvalidJob(f"line {job.line}: {e}") from e
-    try:
-        return await ctl.backend.within(queue.enqueue_many(calls))
-    except InvalidJob as e:
-        raise InvalidJob(f"lines {batch[0].line} to {batch[-1].line}: {e}") from e
-
-
-def _open(source: str) -> tuple[Any, int | None]:
-    """Open a file of lines and count them. The count is None for standard input."""
-    if source == "-":
-        return sys.stdin.buffer, None
-    try:
-        with open(source, "rb") as counted:
-            total = sum(1 for line in counted if line.strip())
-        return open(source, "rb"), total
-    except OSError as e:
-        raise click.UsageError(f"cannot read {source}: {e.strerror}") from e
-
-
-def parse_lines(
-    lines: Iterable[bytes], name: str | None, options: Mapping[str, Any]
-) -> Iterator[JobLine]:
-    """Parse one job per line, skipping blank lines. Raises InvalidJob with the line number."""
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield _parse_line(number, line, name, options)
-
-
-def _parse_line(number: int, line: bytes, name: str | None, options: Mapping[str, Any]) -> JobLine:
-    try:
-        value = msgspec.json.decode(line)
-    except msgspec.DecodeError as e:
-        raise InvalidJob(f"line {number} is not valid JSON: {e}") from e
-    if isinstance(value, list):
-        value = {"args": value}
-    if not isinstance(value, dict):
-        raise InvalidJob(
-            f"line {number} must be an array of arguments or an object, not {shown(value)}"
-        )
-    if unknown := [key for key in value if key not in _FIELDS]:
-        known = ", ".join(_FIELDS)
-        raise InvalidJob(
-            f'line {number} has an unknown field {unknown[0]!r}: arguments belong in "kwargs". '
-            f"Known fields: {known}"
-        )
-    task = value.get("name", name)
-    if not isinstance(task, str):
-        raise InvalidJob(
-            f'line {number} has no task: add a "name", or give NAME on the command line'
-        )
-    args, kwargs = value.get("args", []), value.get("kwargs", {})
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
-        raise InvalidJob(f'line {number}: "args" must be an array and "kwargs" an object')
-    own = {key: value[key] for key in _OPTIONS if key in value}
-    if isinstance(own.get("at"), str):
-        own["at"] = _time(number, own["at"])
-    return JobLine(number, task, tuple(args), kwargs, {**options, **own})
-
-
-def _time(number: int, value: str) -> datetime:
-    try:
-        return datetime.fromisoformat(value).astimezone()
-    except ValueError as e:
-        raise InvalidJob(f'line {number}: "at" must be an ISO 8601 time, not {value!r}') from e
