@@ -19,10 +19,10 @@ from jobq.core.moments import moment
 from jobq.core.records import JobKey, JobSpec, PutResult
 from jobq.core.states import State
 from jobq.core.waits import child_id, child_note
-from jobq.errors import InvalidJob, JobNotFound
+from jobq.errors import ConfigError, InvalidJob, JobNotFound
 from jobq.executors.pool.inside.run import RunInChild
 from jobq.executors.running import Running, running
-from jobq.stores.base import Store
+from jobq.stores.base import CallerTransaction, Store, transactional_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -116,10 +116,12 @@ class CurrentJob:
 
     async def progress(self, value: Any) -> None:
         """Store the progress, any value that the codec can encode. Only the last one is kept."""
+        self._check_not_completing("progress")
         await self._run.note(self._run.encode(value, "the progress"), ())
 
     async def log(self, line: str) -> None:
         """Add a line to the job's log. Lines over 10,000 characters are cut."""
+        self._check_not_completing("log")
         if len(line) > MAX_LINE:
             line = f"{line[:MAX_LINE]}… ({len(line) - MAX_LINE:,} characters more)"
         await self._run.note(None, (line,))
@@ -171,10 +173,46 @@ class CurrentJob:
         """
         return self._signal(name, timeout)
 
+    async def complete_in(self, connection: object, result: Any = None) -> None:
+        """Complete this job in the transaction of your own database connection, so that your
+        writes and the end of the job are committed together, exactly once.
+
+        The job must be stored in the PostgreSQL database that the connection leads to. Call this
+        as the last step of the transaction, and commit before the handler returns. `result` is the
+        job's result; the value that the handler returns is not used.
+
+        Raises LeaseLost if another worker may run the job: let it abort your transaction. If the
+        transaction is rolled back, or not committed when the handler returns, the run has failed.
+        If the handler raises after the commit, the job stays completed and a warning is logged.
+        See `jobq.transaction` for the connections that can be used.
+        """
+        joined, data = self._joined(connection, result)
+        await joined.complete_async(self._run.ref, data)
+        self._run.completing = True
+
     @property
     def sync(self) -> SyncCurrentJob:
         """The same job with blocking methods, for plain functions."""
         return SyncCurrentJob(self._run)
+
+    def _joined(self, connection: object, result: Any) -> tuple[CallerTransaction, bytes]:
+        run = self._run
+        if isinstance(run, RunInChild):
+            raise ConfigError(
+                f"complete_in: job {self.id} ({self.name}) runs in a process of its own, which has "
+                "no store; use executor='thread', or an async handler"
+            )
+        if getattr(run, "batch", None) is not None:
+            raise ConfigError(f"complete_in: {self.name} is a batch task, whose jobs end together")
+        transactional = transactional_of(run.store)
+        if transactional is None:
+            raise ConfigError(
+                f"complete_in: job {self.id} ({self.name}) is stored in {run.store.url}; this "
+                "needs a queue that is stored in PostgreSQL"
+            )
+        if run.completing:
+            raise InvalidJob(f"complete_in: job {self.id} ({self.name}) was completed before")
+        return transactional.join(connection), run.encode(result, "the result")
 
     def _signal(self, name: str, timeout: Seconds | None) -> Any:
         return self._run.decode(
@@ -197,6 +235,13 @@ class CurrentJob:
             # the handler starts over.
             await self._note(ordinal, JobKey(spec.queue, result.id))
         return result
+
+    def _check_not_completing(self, what: str) -> None:
+        if self._run.completing:
+            raise InvalidJob(
+                f"{what}() after complete_in: the transaction has locked job {self.id}; call it "
+                "before"
+            )
 
     def _check_place(self, task: Task[..., Any], store: Store) -> None:
         if task._context.qname.tenant != self.tenant or store.url != self._run.store.url:
@@ -236,6 +281,12 @@ class SyncCurrentJob(CurrentJob):
     def wait_for_signal(self, name: str, *, timeout: Seconds | None = None) -> Any:
         """See `CurrentJob.wait_for_signal`."""
         return self._signal(name, timeout)
+
+    def complete_in(self, connection: object, result: Any = None) -> None:  # type: ignore[override]
+        """See `CurrentJob.complete_in`. The calling thread uses the connection."""
+        joined, data = self._joined(connection, result)
+        joined.complete(self._run.ref, data)
+        self._run.completing = True
 
     def _wait(self, step: Coroutine[Any, Any, T]) -> T:
         loop = self._run.loop

@@ -44,6 +44,7 @@ class Run:
     concluded = False  # it has an outcome, or has lost its lease
     cancelled = False  # the handler was asked to stop
     unfinished: asyncio.Future[None] | None = None
+    completing = False  # the handler has called complete_in
     _children: Children | None = None
     _inbox: Inbox | None = None
 

@@ -22,6 +22,7 @@ from jobq.core.policies import Retry
 from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName
 from jobq.core.verdicts import unreadable
+from jobq.engine import completions
 from jobq.engine.batches import Batches
 from jobq.engine.builtin import BUILTIN
 from jobq.engine.child_tasks import unguarded
@@ -217,14 +218,39 @@ class Runner:
                 token=lease.token,
                 result=handler.encode(value, lease),
             )
+            if run.completing and not run.concluded:
+                outcome = await self._completed(run, handler, None)
         except KeyboardInterrupt:
             # It is meant for the worker. If it left the task, it would end the event loop before
             # the job is released.
             outcome = self.decide(run, Released(), handler.retry)
             self.interrupted()
         except BaseException as error:
-            outcome = self.raised(run, handler, error)
+            if run.completing and not run.concluded:
+                outcome = await self._completed(run, handler, error)
+            else:
+                outcome = self.raised(run, handler, error)
         self.close(run, outcome)
+
+    async def _completed(
+        self, run: Run, handler: Handler, error: BaseException | None
+    ) -> AnyOutcome | None:
+        """The outcome of a run whose handler has called complete_in. The transaction decides."""
+        try:
+            state = await completions.completion(run)
+        except asyncio.CancelledError:  # timed out, or the worker stops
+            state = "open"
+        if state == "completed":
+            if error is not None:
+                log.warning(
+                    "%s raised after complete_in was committed, and stays completed: %r", run, error
+                )
+            lease = run.lease
+            return Complete(queue=lease.queue, id=lease.id, token=lease.token)
+        if state == "open":
+            log.warning("%s: the transaction of complete_in is open, and its lease runs out", run)
+            return None
+        return self.raised(run, handler, error or completions.NotCommitted())
 
     async def _run_apart(self, run: Run, handler: Handler, executor: ApartExecutor) -> None:
         """Run a job in another process: the task of a run."""

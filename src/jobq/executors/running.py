@@ -9,7 +9,7 @@ import asyncio
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from jobq.core.records import Lease
+from jobq.core.records import Lease, LeaseRef
 from jobq.core.waits import Children, Inbox
 from jobq.stores.base import Store
 
@@ -22,6 +22,12 @@ class Running(Protocol):
     # Set by an executor whose function goes on after the run was cancelled. The run keeps its slot
     # until the future is done.
     unfinished: asyncio.Future[None] | None
+    completing: bool  # the handler has called complete_in
+
+    @property
+    def ref(self) -> LeaseRef:
+        """The reference of its lease."""
+        ...
 
     @property
     def cancelled(self) -> bool:

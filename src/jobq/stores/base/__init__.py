@@ -27,12 +27,18 @@ from jobq.stores.base.hot import HotStore, SignalStore
 from jobq.stores.base.operators import OperatorStore, ScheduleStore
 from jobq.stores.base.pipelined import Pipelined, pipeline_of
 from jobq.stores.base.reads import EventStore, ReadStore
-from jobq.stores.base.transactional import CallerTransaction, Transactional, transactional_of
+from jobq.stores.base.transactional import (
+    CallerTransaction,
+    Completion,
+    Transactional,
+    transactional_of,
+)
 from jobq.stores.base.workers import PresenceStore
 
 __all__ = [
     "CallerTransaction",
     "Clock",
+    "Completion",
     "EventStore",
     "HotStore",
     "LifecycleStore",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
-from jobq.core.records import JobSpec, PutResult, QueueName
+from jobq.core.records import JobSpec, LeaseRef, PutResult, QueueName
 
 
 class CallerTransaction(Protocol):
@@ -28,6 +28,26 @@ class CallerTransaction(Protocol):
         """The same for an event loop."""
         ...
 
+    def complete(self, lease: LeaseRef, result: bytes | None) -> None:
+        """Complete the job of a lease. LeaseLost if the lease is not held any more. Blocks.
+
+        Only the job's own row is locked and changed. What follows from its end happens after the
+        commit: by the next `settle` with this lease, or by a tick.
+        """
+        ...
+
+    async def complete_async(self, lease: LeaseRef, result: bytes | None) -> None:
+        """The same for an event loop."""
+        ...
+
+
+Completion = Literal["completed", "open", "active", "lost"]
+"""What became of a `complete`.
+
+`completed`: its transaction was committed. `open`: the transaction has not ended. `active`: it was
+rolled back, and the lease is held. `lost`: it was rolled back, and the lease is lost.
+"""
+
 
 class Transactional(Protocol):
     """A store whose calls can be part of a caller's transaction."""
@@ -41,6 +61,10 @@ class Transactional(Protocol):
 
         ConfigError if it has the other mode.
         """
+        ...
+
+    async def completion(self, lease: LeaseRef) -> Completion:
+        """What became of a `complete` of this lease."""
         ...
 
 

@@ -20,9 +20,9 @@ import psycopg
 from msgspec.structs import replace
 from psycopg import pq
 
-from jobq.core.records import JobSpec, PutResult, QueueName
+from jobq.core.records import JobSpec, LeaseRef, PutResult, QueueName
 from jobq.errors import ConfigError, LockTimeout, StoreUnavailable
-from jobq.stores.postgres import caller_connections, failures, mailbox, session
+from jobq.stores.postgres import caller_connections, completing, failures, mailbox, session
 from jobq.stores.postgres.caller_connections import Raw
 from jobq.stores.postgres.link import Link, LinkLost, Statement, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
@@ -99,6 +99,12 @@ class Caller:
 
     async def put_async(self, specs: Sequence[JobSpec]) -> list[PutResult]:
         return await self._awaited(lambda tx: _put(tx, specs))
+
+    def complete(self, lease: LeaseRef, result: bytes | None) -> None:
+        self._blocking(lambda tx: completing.complete(tx, lease, result))
+
+    async def complete_async(self, lease: LeaseRef, result: bytes | None) -> None:
+        await self._awaited(lambda tx: completing.complete(tx, lease, result))
 
     def _blocking(self, work: Callable[[CallerTx], T]) -> T:
         raw = caller_connections.begun(self._connection)

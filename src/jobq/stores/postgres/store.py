@@ -15,10 +15,10 @@ from typing import Any, Self, TypeVar
 
 from jobq.core.event_records import EventPage
 from jobq.core.queues import QueueConfig
-from jobq.core.records import AnyOutcome, Claim, QueueName, Settled
+from jobq.core.records import AnyOutcome, Claim, LeaseRef, QueueName, Settled
 from jobq.errors import JobqError
-from jobq.stores.base import Clock
-from jobq.stores.postgres import lock_order, numbering, schema, upkeep
+from jobq.stores.base import Clock, Completion
+from jobq.stores.postgres import completing, lock_order, numbering, schema, upkeep
 from jobq.stores.postgres.address import parse
 from jobq.stores.postgres.caller import Caller
 from jobq.stores.postgres.clock import StoreClock
@@ -152,6 +152,10 @@ class PostgresStore(RelationalStore):
         if (queue, keyed) not in self._prepared:
             await self.declare(queue, QueueConfig(mode="keyed" if keyed else "plain"))
             self._prepared.add((queue, keyed))
+
+    async def completion(self, lease: LeaseRef) -> Completion:
+        """See Transactional."""
+        return await self._write(completing.completion, lease)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────
 

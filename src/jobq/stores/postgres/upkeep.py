@@ -11,7 +11,7 @@ from jobq.core.defaults import METRICS_MS
 from jobq.core.queues import Limits
 from jobq.core.records import QueueName
 from jobq.errors import CorruptStore
-from jobq.stores.postgres import trimming
+from jobq.stores.postgres import completing, trimming
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational import upkeep
@@ -64,6 +64,7 @@ def tick_queue(tx: PostgresTx, name: QueueName, limit: int) -> int:
 def tick_rest(tx: PostgresTx, limit: int) -> int:
     """The part of a tick that concerns no single queue. Returns how many steps it took."""
     steps = upkeep.tick_rest(tx, limit)
+    steps += completing.follow_up(tx)
     tx.sweep_calls(CALLS)
     return steps
 

@@ -18,6 +18,7 @@ from jobq.stores.relational.codes import (
     NOTED,
     SCHEDULED,
     TTL,
+    UNFOLLOWED,
     WANTED,
     WATCHED,
 )
@@ -68,15 +69,42 @@ def end(
     tx.move(job, kind, state, reason=reason, failure=failure)
     if state == FAILED and queue.settings.dead_letters is not None:
         tx.failed.append((queue, job, tx.last_number(job.qid)))
-    if watched:
+    _follow(tx, queue, job)
+
+
+def follow(tx: Tx, queue: QueueRow, job: Job) -> None:
+    """Do what follows from the end of a job that a transaction of its handler has completed.
+
+    That transaction changed only the job's own row. Runs once per such job.
+    """
+    assert job.finished_ms is not None
+    job.flags &= ~UNFOLLOWED
+    job.keep = 1 if job.flags & (GIVEN | TTL) else 0
+    job.at_ms = keep_until(
+        queue.settings,
+        COMPLETED,
+        job.finished_ms,
+        result_ttl_ms=unpack_options(job.options).result_ttl_ms,
+        watched=bool(job.flags & WATCHED),
+    )
+    tx.save(job)
+    tx.left_active(job)
+    _follow(tx, queue, job)
+
+
+def _follow(tx: Tx, queue: QueueRow, job: Job) -> None:
+    """Free the lock of an ended job, and collect the jobs and listeners that wait for it."""
+    if job.flags & WATCHED:
         tx.ended.append((job.qid, job.id))
     if job.flags & LOCKING:
         locks.release(tx, queue, job)
     if job.flags & WANTED:
         # flows.deliver tells its parents later. From here, a chain of flows would recurse.
         tx.wanted.append(job)
-    if job.flags & SCHEDULED and options.schedule is not None:
-        rearm(tx, job.qid, options.schedule)
+    if job.flags & SCHEDULED:
+        schedule = unpack_options(job.options).schedule
+        if schedule is not None:
+            rearm(tx, job.qid, schedule)
 
 
 def forget(tx: Tx, job: Job) -> None:

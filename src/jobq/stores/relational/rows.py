@@ -25,7 +25,7 @@ from jobq.stores.relational.options import unpack_options
 Row = tuple[Any, ...]
 Bit = Annotated[int, msgspec.Meta(ge=0, le=1)]
 StateCode = Annotated[int, msgspec.Meta(ge=0, le=6)]
-Flags = Annotated[int, msgspec.Meta(ge=0, le=511)]
+Flags = Annotated[int, msgspec.Meta(ge=0, le=2047)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 R = TypeVar("R")
 

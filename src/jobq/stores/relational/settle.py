@@ -35,7 +35,16 @@ from jobq.core.records import (
 from jobq.core.states import Kind, State
 from jobq.stores.relational import claim as claims
 from jobq.stores.relational import ending, failed_runs, flows, holds, signals, unknown, waiting
-from jobq.stores.relational.codes import ACTIVE, BLOCKED, CANCEL, COMPLETED, FOREVER, NOTED
+from jobq.stores.relational.codes import (
+    ACTIVE,
+    BLOCKED,
+    CANCEL,
+    COMMITTED,
+    COMPLETED,
+    FOREVER,
+    NOTED,
+    UNFOLLOWED,
+)
 from jobq.stores.relational.finish import deliver
 from jobq.stores.relational.mailbox import Address
 from jobq.stores.relational.memory import Granted
@@ -146,7 +155,12 @@ def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRe
     stale = []
     for outcome in others:
         job = tx.job(job_number(outcome.token))
-        if job is None or job.state != ACTIVE or job.token != outcome.token or job.id != outcome.id:
+        if job is None or job.token != outcome.token or job.id != outcome.id:
+            stale.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
+        elif job.state == COMPLETED and job.flags & COMMITTED:
+            if job.flags & UNFOLLOWED:
+                ending.follow(tx, tx.queue_by_qid(job.qid), job)
+        elif job.state != ACTIVE:
             stale.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
         else:
             _settle_one(tx, job, outcome)

@@ -192,6 +192,12 @@ class Tx(Dialect):
         if waiting or active:
             self.keys_moved(qid, (key,), waiting, active)
 
+    def left_active(self, job: Job) -> None:
+        """A transaction of its handler has completed a job: its key and its slot are free now."""
+        if job.key is not None:
+            self.key_moved(job.qid, job.key, ACTIVE, job.state)
+        self.freed[job.qid] = self.freed.get(job.qid, 0) + 1
+
     def keys_moved(self, qid: int, keys: Iterable[str], waiting: int, active: int) -> None:
         """The same for one job of each of these keys. A key may appear several times."""
         counts = self._keys.setdefault(qid, {})

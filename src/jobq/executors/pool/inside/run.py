@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from jobq.core.codec import get_codec
-from jobq.core.records import JobSpec, Lease, PutResult
+from jobq.core.records import JobSpec, Lease, LeaseRef, PutResult
 from jobq.core.waits import Children, Inbox
 from jobq.executors.handlers import Callee
 from jobq.executors.pool.inside.line import Line
@@ -20,6 +20,7 @@ class RunInChild:
 
     unfinished: asyncio.Future[None] | None = None
     task: asyncio.Task[None] | None = None
+    completing = False
 
     def __init__(self, lease: Lease, handler: Callee, line: Line, now_ms: int) -> None:
         self.lease = lease
@@ -29,6 +30,11 @@ class RunInChild:
         self._line = line
         self._now_ms = now_ms
         self._since = time.monotonic()
+
+    @property
+    def ref(self) -> LeaseRef:
+        """The reference of its lease."""
+        return LeaseRef(self.lease.queue, self.lease.id, self.lease.token)
 
     @property
     def now_ms(self) -> int:

@@ -78,6 +78,8 @@ CREATE INDEX jobs_hot_clock ON jobs_hot (qid, state, at_ms, pk) WHERE at_ms IS N
 CREATE UNIQUE INDEX jobs_ended_number ON jobs_ended (pk);
 CREATE UNIQUE INDEX jobs_ended_identity ON jobs_ended (qid, id);
 CREATE INDEX jobs_ended_clock ON jobs_ended (qid, state, keep, at_ms, pk);
+-- Completed by a transaction of their handlers, and what follows is still to do (codes.UNFOLLOWED).
+CREATE INDEX jobs_ended_unfollowed ON jobs_ended (finished_ms) WHERE flags & 1024 <> 0;
 
 -- Keys of keyed queues that have jobs waiting or active; a key with neither has no row.
 CREATE TABLE keys (

@@ -184,6 +184,12 @@ WITH free AS (
 renewed AS (UPDATE jobs_hot SET at_ms = $1 WHERE pk IN (SELECT pk FROM free))
 SELECT flags FROM jobs_hot WHERE pk = $2 AND id = $3 AND state = 3 AND token = $4;
 
+-- name: state_of_lease: the state of a job, if its last lease is this one
+SELECT state FROM jobs WHERE pk = $1 AND id = $2 AND token = $3;
+
+-- name: unlocked: a job that no transaction has locked
+SELECT pk FROM jobs_hot WHERE pk = $1 FOR NO KEY UPDATE SKIP LOCKED;
+
 -- name: any_waiting: whether any job of a queue waits, with a key or without
 SELECT 1 WHERE EXISTS (SELECT 1 FROM jobs_hot WHERE qid = $1 AND state = 2 AND key IS NULL)
     OR EXISTS (SELECT 1 FROM jobs_hot WHERE qid = $1 AND state = 2 AND key IS NOT NULL);

@@ -24,6 +24,10 @@ SELECT {queue},
     )
 FROM queues q JOIN counts c USING (qid) ORDER BY qid;
 
+-- name: unfollowed: jobs that a transaction of their handler completed, and that no worker settled
+SELECT {job} FROM jobs_ended WHERE flags & 1024 <> 0 AND finished_ms <= $1
+ORDER BY finished_ms LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED;
+
 -- name: past_retention: ended jobs whose retention is over, in order
 SELECT pk, flags FROM jobs_ended WHERE qid = $1 AND state = $2 AND keep = $3 AND at_ms <= $4
 ORDER BY at_ms, pk LIMIT $5;
