@@ -26,6 +26,7 @@ from jobq.core.queues import QueueRecord
 from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.core.redact import redacted_url
 from jobq.errors import ConfigError, JobNotFound, StoreUnavailable
+from jobq.stores import open_store
 from jobq.stores.base import Store
 
 T = TypeVar("T")
@@ -64,6 +65,11 @@ class Backend:
             self.store = await self.within(_connected(self.url))
             self._stack.push_async_callback(release, self.store)
             yield self
+
+    def unopened(self) -> Store:
+        """The store, not connected: to migrate it, or to see what a migration would do."""
+        _must_exist(self.url)
+        return open_store(self.url)
 
     async def within(self, answer: Awaitable[T]) -> T:
         """Wait for the store's reply. Raises StoreUnavailable after `timeout` seconds."""

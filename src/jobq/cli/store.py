@@ -17,8 +17,9 @@ from jobq.cli.options import DURATION, FAILED, Ctl, confirm, guarded, noun, yes_
 from jobq.cli.output import Column, table
 from jobq.cli.progress import bar
 from jobq.client.store_copy import QueueCopy, Report, Side, preview
+from jobq.stores.base import database_of
 
-store = noun("store", "A store as a whole: move its queues to another store.")
+store = noun("store", "Migrate a store, or move its queues to another one.")
 
 _STAYED = {
     "flow": "part of a flow, or blocked: let workers of FROM finish the flow",
@@ -78,6 +79,51 @@ def copy(
     """
     ctl = Ctl(ctx)
     ctx.exit(guarded(lambda: asyncio.run(_copy(ctl, source, target, queues, wait, dry_run, yes))))
+
+
+@store.command(
+    examples="""
+    jq-ctl store migrate --url postgresql://owner@db/app --dry-run > migration.sql
+    jq-ctl store migrate --url postgresql://owner@db/app
+    """,
+)
+@click.option("--dry-run", is_flag=True, help="Only print the SQL that would run (PostgreSQL).")
+@click.pass_context
+def migrate(ctx: click.Context, dry_run: bool) -> None:
+    """Bring the store's schema up to date with this version of jobq.
+
+    Every program that opens the store does this by itself, unless its URL says migrate=no. A store
+    that is up to date is not changed. With --dry-run, nothing is changed either.
+    """
+    ctl = Ctl(ctx)
+    ctx.exit(guarded(lambda: asyncio.run(_migrate(ctl, dry_run))))
+
+
+async def _migrate(ctl: Ctl, dry_run: bool) -> int:
+    found = ctl.backend.unopened()
+    tables = database_of(found)
+    if tables is None:
+        if dry_run:
+            raise WrongAddress(
+                f"{ctl.backend.shown} has no SQL to print: only PostgreSQL stores have"
+            )
+        async with found:
+            pass
+        sql = None
+    else:
+        sql = await tables.pending_migration()
+        if sql and not dry_run:
+            await tables.upgrade()
+    changed = None if sql is None else bool(sql)
+    document = {"url": ctl.backend.shown, "changed": changed and not dry_run, "sql": sql}
+    ctl.out.show(document, lambda: None)
+    if ctl.out.format == "table":
+        if dry_run and sql:
+            click.echo(sql, nl=False)
+        done = "has been migrated" if changed and not dry_run else "is up to date"
+        if not (dry_run and sql):
+            ctl.out.note(f"{ctl.backend.shown} {done}")
+    return 0
 
 
 async def _copy(

@@ -6,22 +6,32 @@ import platform
 import time
 
 import click
+import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from jobq.cli import text
+from jobq.cli.database_view import database_notices, database_view
 from jobq.cli.options import Command, Ctl, on_store
 from jobq.cli.output import Output, details
 from jobq.cli.queue_view import queue_table, summarize
 from jobq.core.states import State
 from jobq.core.version import __version__
+from jobq.stores.base import database_of
+from jobq.stores.base.maintained import DatabaseReport
 
 
 @click.command(
     cls=Command, examples="jq-ctl status\njq-ctl --url valkey://localhost:6379 status -o json"
 )
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="Also show the database (PostgreSQL): sizes of tables and indexes, dead rows, index "
+    "bloat, connections, and the oldest transaction.",
+)
 @on_store
-async def status(ctl: Ctl) -> None:
+async def status(ctl: Ctl, verbose: bool) -> None:
     """Show the store's queues and workers, and what needs attention."""
     began = time.monotonic()
     records = await ctl.backend.queues()
@@ -48,6 +58,9 @@ async def status(ctl: Ctl) -> None:
             if (n := q.stats.counts.get(State.FAILED, 0))
         ),
     ]
+    database = await _database(ctl) if verbose else None
+    if database is not None:
+        notices += database_notices(database)
     document = {
         "url": ctl.backend.store.url,
         "tenant": ctl.backend.tenant,
@@ -57,6 +70,7 @@ async def status(ctl: Ctl) -> None:
         "slots": sum(w.concurrency for w in workers),
         "notices": notices,
         "queues": [q.document for q in queues],
+        **({} if database is None else {"database": msgspec.to_builtins(database)}),
     }
 
     def render() -> RenderableType:
@@ -79,10 +93,21 @@ async def status(ctl: Ctl) -> None:
         ]
         if queues:
             parts += [Text(), queue_table(queues)]
+        if database is not None:
+            parts += [Text(), database_view(database)]
         parts += [Text("! ", style="yellow") + Text(notice) for notice in notices]
         return Group(*parts)
 
     ctl.out.show(document, render)
+
+
+async def _database(ctl: Ctl) -> DatabaseReport | None:
+    """The database of the store; None if it has none that can be inspected."""
+    tables = database_of(ctl.backend.store)
+    if tables is None:
+        ctl.out.note("this store has no tables to show: --verbose adds something on PostgreSQL")
+        return None
+    return await ctl.backend.within(tables.report())
 
 
 def _counted(state: State, n: int) -> Text:

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from jobq.stores.base.hot import HotStore, SignalStore
+from jobq.stores.base.maintained import Maintained, database_of
 from jobq.stores.base.operators import OperatorStore, ScheduleStore
 from jobq.stores.base.pipelined import Pipelined, pipeline_of
 from jobq.stores.base.reads import EventStore, ReadStore
@@ -42,6 +43,7 @@ __all__ = [
     "EventStore",
     "HotStore",
     "LifecycleStore",
+    "Maintained",
     "OperatorStore",
     "Pipelined",
     "PresenceStore",
@@ -49,6 +51,7 @@ __all__ = [
     "ScheduleStore",
     "SignalStore",
     "Store",
+    "database_of",
     "Transactional",
     "pipeline_of",
     "transactional_of",

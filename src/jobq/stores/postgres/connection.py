@@ -102,7 +102,7 @@ class Connections:
         self.stopping = False
         self.stop_reading, self._stop_writing = os.pipe()
         self._pid = os.getpid()
-        self._lanes = [Lane(self, listens=address.listen)]
+        self._lanes = [Lane(self, listens=box.listens)]
         self._lanes[0].start()
 
     def submit(

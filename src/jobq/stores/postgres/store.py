@@ -18,8 +18,9 @@ from jobq.core.queues import QueueConfig
 from jobq.core.records import AnyOutcome, Claim, LeaseRef, QueueName, Settled
 from jobq.errors import JobqError
 from jobq.stores.base import Clock, Completion
-from jobq.stores.postgres import completing, lock_order, numbering, schema, upkeep
-from jobq.stores.postgres.address import parse
+from jobq.stores.base.maintained import DatabaseReport
+from jobq.stores.postgres import completing, inspection, lock_order, numbering, schema, upkeep
+from jobq.stores.postgres.address import Address, parse
 from jobq.stores.postgres.caller import Caller
 from jobq.stores.postgres.clock import StoreClock
 from jobq.stores.postgres.connection import LANES, Connections, Kind
@@ -72,6 +73,26 @@ class PostgresStore(RelationalStore):
             await _closed(connections)
             raise
         self._connections, self._mailbox = connections, box
+
+    async def pending_migration(self) -> str:
+        sql: str = await self._alone(schema.pending, self.address)
+        return sql
+
+    async def upgrade(self) -> None:
+        await self._alone(schema.prepare, self.address._replace(migrate=True))
+
+    async def report(self) -> DatabaseReport:
+        return await self._read(inspection.report, self.address.schema)
+
+    async def _alone(self, work: Work[Any], address: Address) -> Any:
+        """Run work(link, address) on a connection of its own, whether the store is open or not."""
+        box = ChannelMailbox(listens=False)
+        connections = Connections(address, StoreClock(None), self._tx, box)
+        try:
+            return await connections.submit(Kind.LINK, work, (address,), schema.MIGRATION_S)
+        finally:
+            box.close()
+            await _closed(connections)
 
     async def aclose(self) -> None:
         if self._connections is None:
