@@ -47,8 +47,8 @@ _BOOT = (
     "import sys; fd = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; sys.argv[:] = ['jobq']; "
     "from jobq.executors.pool.inside.main import main; main(fd)"
 )
-_CHUNK = 2**18
-"""Bytes that one read takes at most: a message of usual size arrives with one read."""
+_CHUNK = 2**15
+"""Bytes that one read takes at most. For more, the C library would map memory for every read."""
 
 
 class Group(NamedTuple):

@@ -111,7 +111,8 @@ class Pool:
         """Wait for a child of the group."""
         waiter = Waiter(group)
         self._waiting.append(waiter)
-        self._make_room()
+        if len(self._children) < self._settings.pool or any(self._idle.values()):
+            self._make_room()
         return waiter
 
     def _make_room(self) -> None:

@@ -12,7 +12,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -31,8 +31,8 @@ from jobq.executors.pool.messages import (
     frame,
 )
 
-_CHUNK = 2**18
-"""Bytes that one read takes at most: a message of usual size arrives with one read."""
+_CHUNK = 2**15
+"""Bytes that one read takes at most. For more, the C library would map memory for every read."""
 
 
 _ASKED = "the run was asked to stop"
@@ -63,23 +63,21 @@ class Line:
 
     # ── stopping ──
 
-    @contextmanager
-    def job(self) -> Iterator[None]:
-        """A job runs while this lasts. SIGTERM is meant for it."""
+    def begin_job(self) -> None:
+        """A job runs from now on. SIGTERM is meant for it."""
         self.stop_asked, self._running = False, True
-        try:
-            yield
-        finally:
-            self._running = False
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """While this lasts, SIGTERM raises CancelledError in the main thread."""
+    def end_job(self) -> None:
+        """The job has ended. SIGTERM comes too late."""
+        self._running = False
+
+    def call(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function. While it runs, SIGTERM raises CancelledError in the main thread."""
         self._interruptible = True
         try:
             if self.stop_asked:  # while the arguments were decoded
                 raise asyncio.CancelledError(_ASKED)
-            yield
+            return fn(*args, **kwargs)
         finally:
             self._interruptible = False
 

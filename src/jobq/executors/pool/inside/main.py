@@ -94,8 +94,9 @@ class Child:
 
     def run(self, start: Start) -> None:
         """Run one job and report how it ended."""
-        with self._line.job():
-            outcome = copy_context().run(self._outcome, start)
+        self._line.begin_job()
+        outcome = copy_context().run(self._outcome, start)
+        self._line.end_job()
         self._flush()
         if self._sandbox is not None:
             self._sandbox.end_job()
@@ -113,8 +114,7 @@ class Child:
             run = RunInChild(lease, handler, self._line, start.now_ms)
             running.set(run)
             args, kwargs = handler.bind(lease)
-            with self._line.interruptible():
-                value = handler.fn(*args, **kwargs)
+            value = self._line.call(handler.fn, args, kwargs)
             if asyncio.iscoroutine(value):
                 value = self._await(value)
             end = Returned(handler.encode(value, lease))
