@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobq.core.sizes import parse_size
-from jobq.supervisor.cpus import usable_cpus
+from jobq.executors.cpus import usable_cpus
 from jobq.supervisor.recycling import Recycling, resident_bytes
 from jobq.supervisor.slot import Slot, restart_delay_s
 
@@ -62,7 +62,7 @@ def test_auto_counts_the_cpus_that_the_process_may_use(tmp_path: Path) -> None:
     assert usable_cpus(tmp_path, tmp_path / "none") == len(os.sched_getaffinity(0))
     code = (
         "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
-        "from jobq.supervisor.cpus import usable_cpus; print(usable_cpus())"
+        "from jobq.executors.cpus import usable_cpus; print(usable_cpus())"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "1\n"
 

@@ -8,7 +8,8 @@ from jobq.core.checks import check_bytes, check_int
 from jobq.core.policies import Permissions
 from jobq.errors import ConfigError
 from jobq.executors import sandbox
-from jobq.executors.settings import ExecutorSettings, available_cores
+from jobq.executors.cpus import usable_cpus
+from jobq.executors.settings import ExecutorSettings
 
 log = logging.getLogger("jobq")
 
@@ -23,7 +24,7 @@ def executor_settings(
 ) -> ExecutorSettings:
     """The settings of the pool of child processes. ConfigError names a bad value."""
     return ExecutorSettings(
-        pool=available_cores()
+        pool=usable_cpus()
         if pool is None
         else check_int(pool, "pool", low=1, high=MAX_POOL, error=ConfigError),
         pool_max_jobs=None

@@ -18,9 +18,9 @@ from jobq.core.checks import check_id
 from jobq.core.sizes import parse_size
 from jobq.engine.identity import default_name
 from jobq.errors import ConfigError
+from jobq.executors.cpus import usable_cpus
 from jobq.supervisor.changes import changed_files, check_reload
 from jobq.supervisor.child import Supervised
-from jobq.supervisor.cpus import usable_cpus
 from jobq.supervisor.recycling import Recycling
 from jobq.supervisor.supervisor import Supervisor
 from jobq.supervisor.wire import Order, Report

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
-
-def available_cores() -> int:
-    """The processor cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on this system
-        return os.cpu_count() or 1
+from jobq.executors.cpus import usable_cpus
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings:
     """The pool of the `process` executor, and how long a handler that is stopped may take."""
 
-    pool: int = field(default_factory=available_cores)
+    pool: int = field(default_factory=usable_cpus)
     pool_max_jobs: int | None = None
     pool_max_memory: int | None = None  # bytes
     # How long a child may take to import its tasks. A model of some gigabytes takes a minute.

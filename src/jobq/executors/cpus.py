@@ -1,4 +1,4 @@
-"""`--processes auto`: how many CPUs this process may use."""
+"""How many CPUs this process may use: the default of `pool`, and `--processes auto`."""
 
 from __future__ import annotations
 
