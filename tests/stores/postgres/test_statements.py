@@ -12,14 +12,14 @@ import psycopg
 import pytest
 
 import jobq.stores.relational
-from jobq.stores.postgres.queries import NUMBERING, SQL
+from jobq.stores.postgres.queries import NUMBERING, SQL, load
 from jobq.stores.relational.statements import Statements
 from tests.stores.postgres import servers
 
 FILES = {name: getattr(SQL, name) for name in Statements.__struct_fields__}
 BLOCKS = [
     pytest.param(sql, id=f"{file}.{name}")
-    for file, blocks in {**FILES, "numbering": NUMBERING}.items()
+    for file, blocks in {**FILES, "numbering": NUMBERING, "slots": load("slots.sql")}.items()
     for name, sql in blocks.items()
 ]
 _USED = re.compile(r'\.sql\.(\w+)\[\s*"(\w+)"\s*\]')

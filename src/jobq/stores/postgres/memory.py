@@ -12,4 +12,6 @@ class PostgresMemory(Memory):
         super().__init__(incarnation)
         self.calls: dict[str, str] = {}  # by caller: its last exchange, if it came through here
         self.trimmed: dict[int, int] = {}  # by queue: events logged when its log was last trimmed
+        self.next_slots = 0.0  # no look at the slots of the log before then (monotonic clock)
+        self.free: dict[int, float] = {}  # by slot: since when nobody needs it (monotonic clock)
         self.calls_swept_ms = 0  # exchanges before this time are deleted

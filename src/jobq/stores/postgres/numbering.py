@@ -14,8 +14,12 @@ without a pass; the leader's tick numbers so that there is little to add.
 
 from __future__ import annotations
 
+import logging
+
 from jobq.stores.postgres.queries import NUMBERING
 from jobq.stores.postgres.tx import PostgresTx
+
+log = logging.getLogger("jobq")
 
 PASS = 5_000
 """Entries that one transaction numbers at the most: about 50 ms of work."""
@@ -26,5 +30,19 @@ PASSES = 200
 def number(tx: PostgresTx) -> bool:
     """Number the entries that were committed since the last pass. Returns whether more are left."""
     tx.execute(NUMBERING["lock"])
+    restored = tx.execute(NUMBERING["restored"])
     row = tx.execute(NUMBERING["number"], (PASS,)).fetchone()
+    if (restored.fetchone() or (False,))[0]:
+        _begin_anew(tx)
+        return True
     return row is not None and bool(row[1])
+
+
+def _begin_anew(tx: PostgresTx) -> None:
+    """The tables were restored on a server that has counted fewer transactions.
+
+    No pass finds an entry there whose transaction seems to lie in the future.
+    """
+    log.warning("the event log was restored from another server: its entries are counted anew")
+    tx.execute(NUMBERING["count_anew"])
+    tx.execute(NUMBERING["begin_anew"])

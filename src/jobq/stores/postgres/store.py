@@ -19,7 +19,15 @@ from jobq.core.records import AnyOutcome, Claim, LeaseRef, QueueName, Settled
 from jobq.errors import JobqError
 from jobq.stores.base import Clock, Completion
 from jobq.stores.base.maintained import DatabaseReport
-from jobq.stores.postgres import completing, inspection, lock_order, numbering, schema, upkeep
+from jobq.stores.postgres import (
+    completing,
+    inspection,
+    lock_order,
+    numbering,
+    schema,
+    slots,
+    upkeep,
+)
 from jobq.stores.postgres.address import Address, parse
 from jobq.stores.postgres.caller import Caller
 from jobq.stores.postgres.clock import StoreClock
@@ -124,8 +132,18 @@ class PostgresStore(RelationalStore):
             if steps >= limit:
                 break
             steps += await self._write(upkeep.tick_queue, each.queue, limit - steps)
+        await self._free_slots()
         steps += await self._submit(Kind.TICK, upkeep.tick_rest, (max(1, limit - steps),))
         return min(steps, limit)
+
+    async def _free_slots(self) -> None:
+        """Free the disk of old parts of the event log."""
+        for slot in await self._read(slots.look):
+            if slot.needed:
+                await self._write(slots.move, slot.slot)
+            else:
+                with contextlib.suppress(slots.Busy):
+                    await self._write(slots.truncate, slot.slot)
 
     # ── events ────────────────────────────────────────────────────────────────────────────────────
 

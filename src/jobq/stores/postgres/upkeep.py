@@ -11,7 +11,7 @@ from jobq.core.defaults import METRICS_MS
 from jobq.core.queues import Limits
 from jobq.core.records import QueueName
 from jobq.errors import CorruptStore
-from jobq.stores.postgres import completing, trimming
+from jobq.stores.postgres import completing, slots, trimming
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational import upkeep
@@ -66,6 +66,7 @@ def tick_rest(tx: PostgresTx, limit: int) -> int:
     steps = upkeep.tick_rest(tx, limit)
     steps += completing.follow_up(tx)
     tx.sweep_calls(CALLS)
+    slots.drop_kept(tx)
     return steps
 
 

@@ -4,14 +4,33 @@
 -- name: lock: let nobody else number until the transaction ends
 SELECT 1 FROM numbering FOR NO KEY UPDATE;
 
+-- name: restored: whether the tables came here from a server that had counted more transactions
+SELECT pg_snapshot_xmax(pg_current_snapshot()) < pg_snapshot_xmax(snapshot)
+    OR pg_snapshot_xmax(pg_current_snapshot()) < pg_snapshot_xmax(target)
+FROM numbering;
+
+-- name: count_anew: give the entries of restored tables transactions of this server: those without
+-- numbers this one, so that the next pass numbers them, and the others one that all snapshots see.
+-- Entries without events have no numbers; the snapshot of the other server tells which are counted.
+WITH fresh AS MATERIALIZED (
+    SELECT e.slot, e.eid FROM entries e, numbering
+    WHERE CASE WHEN e.n > 0
+        THEN NOT EXISTS (SELECT 1 FROM numbers n WHERE n.slot = e.slot AND n.eid = e.eid)
+        ELSE NOT pg_visible_in_snapshot(e.xid, snapshot) END
+)
+UPDATE entries e
+SET xid = CASE WHEN EXISTS (SELECT 1 FROM fresh f WHERE (f.slot, f.eid) = (e.slot, e.eid))
+    THEN pg_current_xact_id() ELSE '3'::xid8 END;
+
+-- name: begin_anew: continue from here
+UPDATE numbering SET snapshot = pg_current_snapshot(), target = NULL, upto = 0;
+
 -- name: number: number the entries that were committed since the last pass, at most so many.
 -- Returns how many, and whether more are left. Runs in the statement after `lock`: its snapshot
 -- must see what the pass before has written.
 WITH state AS MATERIALIZED (
     SELECT snapshot, coalesce(target, pg_current_snapshot()) AS target, upto,
-        target IS NOT NULL AS cut,
-        -- Another server, or one that was restored: its transactions may be counted from less.
-        pg_snapshot_xmax(pg_current_snapshot()) < pg_snapshot_xmax(snapshot) AS restored
+        target IS NOT NULL AS cut
     FROM numbering
 ),
 fresh AS MATERIALIZED (
