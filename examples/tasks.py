@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from jobq import InvalidJob, Queue, Retry, Worker, current_job
 
@@ -37,6 +38,15 @@ async def notify(order: int) -> str:
     return f"order {order}, request {current_job().meta['request']}"
 
 
+def from_inches(picture: str, inches: float) -> dict[str, Any]:
+    return {"picture": picture, "width": round(inches * 96)}
+
+
+@shop.task(name="crop.2", aliases={"crop": from_inches})
+def crop(picture: str, width: int) -> str:
+    return f"{picture} cropped to {width}"
+
+
 async def options() -> None:
     items = [Item("nut", 3)]
     await charge.options(delay=0.1).enqueue(1, items)
@@ -69,6 +79,11 @@ async def carried() -> None:
     assert info.options.retry == Retry(3)  # the options in effect: here, the task's default
 
 
+async def renamed() -> None:
+    old = await shop.task_by_name("crop").enqueue("cat.png", inches=2.5)  # by an old producer
+    print(await old.result(timeout=10))
+
+
 async def refused() -> None:
     for wrong in (
         lambda: charge.options(delay=-1),
@@ -92,6 +107,7 @@ async def main() -> None:
             print(await shop.job("order-7").result(timeout=10))
             print(await charge.call(10, [Item("nut", 4)]))
             await carried()
+            await renamed()
         print({state.value: n for state, n in (await shop.counts()).items() if n})
     print(resize("here.png"))  # a direct call runs the function
 

@@ -117,6 +117,7 @@ def test_a_lower_total_takes_slots_as_they_come_free() -> None:
     slots, bell = Slots(5), Bell()
     assert slots.take(bell, 5) == 5
     slots.resize(2)
+    assert slots.take(bell, 5) == 0
     slots.give(3)
     assert slots.take(bell, 5) == 0
     slots.give(1)

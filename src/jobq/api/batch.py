@@ -94,6 +94,13 @@ class BatchHandler(TaskHandler):
         super().__init__(name, fn, decoder, codec, options)
         self.batch = batch
 
+    def decode_with(self, decoder: ArgumentDecoder) -> None:
+        """Refuse upgraders: jobs of a batch task have one argument, whatever its name was."""
+        raise ConfigError(
+            f"aliases of a batch task: {self.name!r} has an upgrader. Give a list of old names, "
+            "and convert old items in the task itself"
+        )
+
     def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Decode the item of one job to the function's annotation. A bad item fails its job
         only."""

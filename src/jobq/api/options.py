@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
+from jobq.api.aliases import Upgrader
 from jobq.api.job import Job
 from jobq.core import checks
 from jobq.core.checks import Seconds, shown
@@ -54,6 +55,7 @@ class TaskOptions(JobOptions, total=False):
     the parameter that holds the key."""
 
     name: str
+    aliases: Sequence[str] | Mapping[str, Upgrader | None]
     schedule: Cron | Every | None
     executor: ExecutorName
     grace: Seconds
@@ -108,7 +110,7 @@ _TO_FIELDS: dict[str, Callable[[Any], Fields]] = {
 }
 _OF_JOB = frozenset(_TO_FIELDS) | {"unique", "call_timeout"}
 _RENAMED = {"wait": "call_timeout"}
-_OF_WORKER_ONLY = frozenset({"name", "schedule", "executor", "grace", "permissions"})
+_OF_WORKER_ONLY = frozenset({"name", "aliases", "schedule", "executor", "grace", "permissions"})
 _OF_TASK = _OF_JOB | _OF_WORKER_ONLY
 _OF_WORKER = _OF_WORKER_ONLY | {"retry", "timeout", "max_stalls"}
 

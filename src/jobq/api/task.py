@@ -8,6 +8,7 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cas
 
 from msgspec.structs import replace
 
+from jobq.api.aliases import UpgradingDecoder, check_aliases
 from jobq.api.bulk import NewJob, put_all
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
@@ -367,9 +368,16 @@ def publish(
     if resolved.unique is not None:
         for field in resolved.unique.fields:
             definition.shape.check_parameter(field, "Unique field")
+    aliases = check_aliases(of_worker.get("aliases"), name)
     handler = make_handler(name, context.codec, of_worker)
     handler.max_payload = context.max_payload
     task = kind(context, definition, resolved)
     context.register(handler, None if handler.schedule is None else task._planned(handler.schedule))
+    for alias, upgrade in aliases.items():
+        old = make_handler(alias, context.codec, of_worker)
+        old.max_payload = context.max_payload
+        if upgrade is not None:
+            old.decode_with(UpgradingDecoder(upgrade, alias, definition.shape))
+        context.register(old)
     update_wrapper(cast("Any", task), fn, updated=())
     return task

@@ -47,6 +47,10 @@ class TaskHandler:
     def __repr__(self) -> str:
         return f"<TaskHandler {self.name} ({self.executor})>"
 
+    def decode_with(self, decoder: ArgumentDecoder) -> None:
+        """Decode arguments in another way, for jobs of an earlier version of the task."""
+        self._decoder = decoder
+
     def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Decode the job's arguments to the function's annotations. Raises InvalidJob or
         ConfigError if they do not fit."""
