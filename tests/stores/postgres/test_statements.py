@@ -54,3 +54,26 @@ def test_the_shared_logic_finds_every_statement_that_it_names() -> None:
         if name not in FILES[file]
     }
     assert not missing
+
+
+LOOKUPS = ("insert_job", "insert_jobs", "ended_meanwhile", "taken")
+"""Statements that look for ended jobs by their ids."""
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_an_ended_job_is_found_by_its_id_before_there_are_statistics(
+    connection: psycopg.Connection[Any], name: str
+) -> None:
+    """Otherwise each put of a new database reads all jobs that have ended, for a minute."""
+    sql = SQL.hot[name].rstrip().rstrip(";")
+    nulls = ", ".join(["null"] * max(int(n) for n in re.findall(r"\$(\d+)", sql)))
+    connection.execute("set plan_cache_mode = force_generic_plan")
+    connection.execute(f"prepare looked as {sql}".encode())
+    try:
+        rows = connection.execute(f"explain execute looked ({nulls})".encode()).fetchall()
+    finally:
+        connection.execute("deallocate looked")
+    plan = "\n".join(row[0] for row in rows)
+    looked = [line for line in plan.splitlines() if "Scan" in line and "jobs_ended" in line]
+    assert looked, plan
+    assert all("using jobs_ended_identity" in line for line in looked), plan

@@ -39,18 +39,25 @@ WHERE NOT EXISTS (SELECT 1 FROM jobs_ended WHERE qid = $1 AND id = $2::text)
 ON CONFLICT (qid, id) DO NOTHING;
 
 -- name: insert_jobs: the same for many jobs of one queue, given as one array per column
+-- OFFSET 0 keeps the look-ups by id. A join was planned while the table was empty, and read it whole.
 INSERT INTO jobs_hot ({new_job})
 SELECT {new_job} FROM unnest({new_job_arrays}) AS new ({new_job})
-WHERE NOT EXISTS (SELECT 1 FROM jobs_ended WHERE (qid, id) = (new.qid, new.id))
+WHERE NOT EXISTS (SELECT 1 FROM jobs_ended WHERE (qid, id) = (new.qid, new.id) OFFSET 0)
 ON CONFLICT (qid, id) DO NOTHING;
 
 -- name: ended_meanwhile: whether jobs with these ids have ended since the insert looked for them
-SELECT 1 FROM jobs_ended e
-WHERE qid = $1 AND id = ANY ($2::text[])
-    AND EXISTS (SELECT 1 FROM jobs_hot h WHERE (h.qid, h.id) = (e.qid, e.id)) LIMIT 1;
+-- The inner LIMIT keeps the look-ups by id: for "id = ANY", a table without statistics was read whole.
+SELECT 1 FROM unnest($2::text[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT 1 FROM jobs_ended e WHERE e.qid = $1 AND e.id = given.id
+        AND EXISTS (SELECT 1 FROM jobs_hot h WHERE h.qid = $1 AND h.id = given.id) LIMIT 1
+) AS both_tables LIMIT 1;
 
 -- name: taken: the ids of a list that existed before: their jobs have none of the new places
-SELECT id FROM jobs WHERE qid = $1 AND id = ANY ($2::text[]) AND abs(seq) NOT BETWEEN $3 AND $4;
+SELECT found.id FROM unnest($2::text[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT id FROM jobs WHERE qid = $1 AND id = given.id AND abs(seq) NOT BETWEEN $3 AND $4 LIMIT 1
+) AS found;
 
 -- A claim skips jobs that another transaction has locked. Callers of claims that come back with
 -- fewer jobs than there are waiting look again.
