@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from bench import __main__ as program
-from bench import roster
+from bench import pinned, roster
 from bench.places import Postgres, ask_postgres, place
 from tests.stores.postgres.servers import postgres_or_skip
 
@@ -53,3 +53,19 @@ def test_a_suite_omits_an_optional_library_that_is_not_installed(
     )
     with pytest.raises(click.ClickException, match="river is not installed"):
         program._contenders(console, "postgres", "river", None, ())
+
+
+def test_the_pinned_bench_compares_the_second_half_with_the_time_before() -> None:
+    load = pinned.Load(800)
+    load.claims = [pinned.Sample(at, ms) for at, ms in ((0, 1.0), (9, 3.0), (12, 99.0), (18, 6.0))]
+    found = {row.what: row for row in pinned.rows(load, [], 0, 10, 20)}
+    claim = found["claim, p99"]
+    assert (claim.clean, claim.pinned, claim.slower, claim.bound) == (3.0, 6.0, 2.0, 5.0)
+
+
+def test_the_pinned_bench_fails_if_a_bound_is_missed_or_nothing_was_measured() -> None:
+    even, slow = pinned.Row("claim, p99", 1.0, 4.9, 5.0), pinned.Row("claim, p99", 1.0, 5.1, 5.0)
+    assert pinned.report("", [even]) == 0
+    assert pinned.report("", [slow]) == 1
+    load = pinned.Load(800)
+    assert pinned.report("", pinned.rows(load, [], 0, 10, 20)) == 1
