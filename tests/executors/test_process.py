@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,24 @@ async def test_a_child_that_dies_fails_its_own_job_as_crashed(
     assert (info.state, info.failure.reason) == (State.FAILED, "crashed")
     assert words in info.failure.message
     assert info.stalls == 0
+
+
+async def test_a_job_that_a_dead_child_did_not_begin_runs_in_another_one(queue: Queue) -> None:
+    async with worker(queue) as running:
+        first = await work.pid.call()
+        # Frozen, the child reads nothing. Then it is killed, with the next job in its socket.
+        os.kill(first, signal.SIGSTOP)
+        job = await work.pid.enqueue()
+
+        def sent() -> bool:
+            executor: Any = running._executors["process"]
+            return any(child.run is not None for child in executor._pool._children)
+
+        await until(sent, "the job to be sent")
+        os.kill(first, signal.SIGKILL)
+        assert await job.result(timeout=20) != first
+        info = await job.info()
+    assert (info.attempt, info.failures) == (1, 0)
 
 
 async def test_a_crash_is_retried_like_any_failure(queue: Queue) -> None:

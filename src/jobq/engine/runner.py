@@ -267,7 +267,9 @@ class Runner:
         if run.end is not None or run.concluded:
             raise asyncio.CancelledError
         run.check()
-        if self._journal.starts:
+        if run.timer is not None:  # the first process died before it began the job
+            run.timer.cancel()
+        elif self._journal.starts:
             self._journal.started(run)
         self.arm(run, handler, monotonic())
 

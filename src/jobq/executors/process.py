@@ -19,6 +19,9 @@ from jobq.executors.running import Running
 from jobq.executors.sandbox import explain_signal
 from jobq.executors.settings import ExecutorSettings
 
+_CHILDREN = 5
+"""Children that may die before they begin a job. Then something is wrong, and the job fails."""
+
 
 class ProcessExecutor:
     """Runs each job in a child process of the pool."""
@@ -42,24 +45,33 @@ class ProcessExecutor:
         await self._pool.warm_up()
 
     async def run(self, run: Running, handler: Callee, begin: Callable[[], None]) -> Ended:
-        """Run a job, when a child is free. `begin` is called just before it starts."""
-        lease = run.lease
-        group = _group(lease.queue.tenant, handler)
-        child = self._pool.take(group)
+        """Run a job, when a child is free. `begin` is called just before it starts.
+
+        If the child dies before it begins the job, another one gets it.
+        """
+        group = _group(run.lease.queue.tenant, handler)
         try:
-            if child is None:
-                child = await self._free_child(run, handler, group)
-            try:
-                begin()
-            except BaseException:
-                self._pool.give_back(child)
-                raise
-            self._at[run] = child
-            address = self._address(handler, lease.queue.queue)
-            ended = await child.start(run, address, run.now_ms)
+            for _ in range(_CHILDREN):
+                ended = await self._run_once(run, handler, group, begin)
+                if not isinstance(ended, Died) or ended.begun:
+                    break
             return _explained(ended, group.permissions, handler.name)
         finally:
             self._at.pop(run, None)
+
+    async def _run_once(
+        self, run: Running, handler: Callee, group: Group, begin: Callable[[], None]
+    ) -> Ended:
+        child = self._pool.take(group)
+        if child is None:
+            child = await self._free_child(run, handler, group)
+        try:
+            begin()
+        except BaseException:
+            self._pool.give_back(child)
+            raise
+        self._at[run] = child
+        return await child.start(run, self._address(handler, run.lease.queue.queue), run.now_ms)
 
     async def _free_child(self, run: Running, handler: Callee, group: Group) -> Child:
         self._pool.expect(group, self._address(handler, run.lease.queue.queue))

@@ -20,6 +20,7 @@ from jobq.core.printable import one_line
 from jobq.executors.ends import Died, Ended, Interrupted
 from jobq.executors.exits import Exit
 from jobq.executors.handlers import Address
+from jobq.executors.pool.counter import Counter, make_counter
 from jobq.executors.pool.messages import (
     AddRequest,
     Done,
@@ -44,8 +45,8 @@ from jobq.executors.sandbox import Workspace, environment
 log = logging.getLogger("jobq")
 
 _BOOT = (
-    "import sys; fd = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; sys.argv[:] = ['jobq']; "
-    "from jobq.executors.pool.inside.main import main; main(fd)"
+    "import sys; fds = [int(n) for n in sys.argv[1:3]]; sys.path[:] = sys.argv[3:]; "
+    "sys.argv[:] = ['jobq']; from jobq.executors.pool.inside.main import main; main(*fds)"
 )
 _CHUNK = 2**15
 """Bytes that one read takes at most. For more, the C library would map memory for every read."""
@@ -107,6 +108,8 @@ class Child:
     def _start(self, hello: Hello) -> None:
         here, there = socket.socketpair()
         self._printed, printed = os.pipe()
+        counter = make_counter()
+        self._begun = Counter(counter)
         try:
             self.process = subprocess.Popen(
                 [
@@ -115,12 +118,13 @@ class Child:
                     "-c",
                     _BOOT,
                     str(there.fileno()),
+                    str(counter),
                     *sys.path,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=printed,
-                pass_fds=[there.fileno()],
+                pass_fds=[there.fileno(), counter],
                 env=None
                 if hello.permissions is None
                 else environment(hello.permissions, os.environ),
@@ -133,6 +137,7 @@ class Child:
         finally:
             there.close()
             os.close(printed)
+            os.close(counter)
         self._socket = here
         here.setblocking(False)
         os.set_blocking(self._printed, False)
@@ -148,7 +153,7 @@ class Child:
         self.run = run
         self.jobs += 1
         self._ended = self._loop.create_future()
-        self._send(Start(task, run.lease, now_ms))
+        self._send(Start(self.jobs, task, run.lease, now_ms))
         return self._ended
 
     def ask_to_stop(self) -> None:
@@ -294,7 +299,8 @@ class Child:
         self._read_rest()
         if self.timer is not None:
             self.timer.cancel()
-        self._end_job(Died(status, killed=self.killed))
+        begun = self._begun.value == self.jobs
+        self._end_job(Died(status, killed=self.killed, begun=begun))
         self._close()
         self._on_end(self)
 
@@ -309,6 +315,7 @@ class Child:
             self._loop.remove_reader(reader)
         self._loop.remove_writer(self._socket)
         self._socket.close()
+        self._begun.close()
         os.close(self._printed)
         self._exit.close()
         self._remove_workspace()

@@ -34,8 +34,9 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Run this job. `now_ms` is the store's time."""
+    """Run this job, the n-th of the child. `now_ms` is the store's time."""
 
+    n: int
     task: Address
     lease: Lease
     now_ms: int
