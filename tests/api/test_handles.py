@@ -100,6 +100,7 @@ async def test_progress_and_log_lines_can_be_read(queue: Queue) -> None:
         job = await steps.enqueue()
         await job.result(timeout=10)
     assert await job.logs() == ["one", "two"]
+    assert (await job.logs(-1), await job.logs(0, 1), await job.logs(5)) == (["two"], ["one"], [])
     assert (await job.info()).progress == {"done": 1}
 
 

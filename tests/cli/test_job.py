@@ -312,6 +312,14 @@ def test_logs_are_printed(ctl: Ctl, work: Work) -> None:
     assert ctl("job", "logs", "talk").stdout == "line 0\nline 1\nline 2\n"
     assert ctl("job", "logs", "talk", "--follow").stdout == "line 0\nline 1\nline 2\n"
     assert ctl.json("job", "logs", "talk") == ["line 0", "line 1", "line 2"]
+    assert ctl.json("job", "logs", "talk", "--tail", "2") == ["line 1", "line 2"]
+    assert ctl.json("job", "logs", "talk", "--tail", "9") == ["line 0", "line 1", "line 2"]
+    assert ctl.json("job", "logs", "talk", "--head", "1") == ["line 0"]
+    assert ctl("job", "logs", "talk", "--follow", "--tail", "1").stdout == "line 2\n"
+    assert ctl("job", "logs", "talk", "--follow", "--tail", "0").stdout == ""
+    assert "--head cannot be combined" in (
+        ctl("job", "logs", "talk", "--head", "1", "--tail", "1", code=2).stderr
+    )
 
 
 def test_a_followed_log_that_drops_its_oldest_lines_prints_each_line_once() -> None:

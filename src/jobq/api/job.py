@@ -92,9 +92,12 @@ class Job(Generic[R_co]):
         """The job's state now. Raises JobNotFound."""
         return (await self._record()).state
 
-    async def logs(self) -> list[str]:
-        """The lines that its handler logged, oldest first."""
-        return await (await self._context.store()).logs(self.job_key)
+    async def logs(self, start: int = 0, stop: int | None = None) -> list[str]:
+        """The lines that its handler logged, oldest first. The store keeps the last 1,000.
+
+        `start` and `stop` choose a range of them as in a slice of a list: `logs(-20)` returns the
+        last 20 lines, and `logs(0, 20)` the first 20."""
+        return (await (await self._context.store()).logs(self.job_key))[start:stop]
 
     async def wait(self, *, timeout: Seconds | None = None) -> JobInfo:
         """Wait until the job has completed, failed or been cancelled, and return it.

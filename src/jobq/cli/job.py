@@ -96,33 +96,49 @@ async def status(ctl: Ctl, id: str, queue: str | None) -> None:
     ctl.out.show(documents.job(record), lambda: job_details(record))
 
 
-@job.command(examples="jq-ctl job logs inv-8\njq-ctl job logs inv-8 --follow")
+@job.command(
+    examples="""
+    jq-ctl job logs inv-8
+    jq-ctl job logs inv-8 --tail 20 --follow
+    """
+)
 @click.argument("id")
 @queue_option
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until the job ends.")
+@click.option("--head", type=click.IntRange(min=1), metavar="N", help="Only the first N lines.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @on_store
-async def logs(ctl: Ctl, id: str, queue: str | None, follow: bool) -> None:
+async def logs(
+    ctl: Ctl, id: str, queue: str | None, follow: bool, head: int | None, tail: int | None
+) -> None:
     """Print what the job's handler logged. The store keeps the last 1,000 lines."""
+    if head is not None and (follow or tail is not None):
+        raise click.UsageError("--head cannot be combined with --tail or --follow")
     (record,) = await ctl.backend.locate([id], queue)
     key = JobKey(record.queue, record.id)
     if follow:
-        await _follow(ctl, key)
+        await _follow(ctl, key, tail)
         return
-    lines = await ctl.backend.within(ctl.backend.store.logs(key))
+    lines = (await ctl.backend.within(ctl.backend.store.logs(key)))[:head]
+    lines = _last(lines, tail)
     ctl.out.show(lines, lambda: Text(text.clean_lines("\n".join(lines))) if lines else None)
     if not lines:
         ctl.out.note(f"job {id} logged nothing")
 
 
-async def _follow(ctl: Ctl, key: JobKey) -> None:
-    """Print log lines until the job ends.
+def _last(lines: list[str], count: int | None) -> list[str]:
+    return lines if count is None else lines[max(0, len(lines) - count) :]
+
+
+async def _follow(ctl: Ctl, key: JobKey, tail: int | None) -> None:
+    """Print log lines until the job ends, at first only the last `tail` ones.
 
     The state is read before the lines: if the job has ended, these are its last lines."""
-    shown: list[str] = []
+    shown: list[str] | None = None
     while True:
         (record,) = await ctl.backend.within(ctl.backend.store.get([key]))
         lines = await ctl.backend.within(ctl.backend.store.logs(key))
-        for line in unseen(shown, lines):
+        for line in _last(lines, tail) if shown is None else unseen(shown, lines):
             ctl.out.stream(line, partial(Text, text.clean_lines(line)))
         if record is None or record.state.ended:
             return

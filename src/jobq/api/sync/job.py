@@ -71,9 +71,9 @@ class SyncJob(Generic[R_co]):
         """See `Job.state`."""
         return run(self._job.state())
 
-    def logs(self) -> list[str]:
+    def logs(self, start: int = 0, stop: int | None = None) -> list[str]:
         """See `Job.logs`."""
-        return run(self._job.logs())
+        return run(self._job.logs(start, stop))
 
     def wait(self, *, timeout: Seconds | None = None) -> JobInfo:
         """See `Job.wait`."""
