@@ -134,6 +134,14 @@ def test_variables_are_those_that_python_needs_and_those_that_are_named() -> Non
     assert sandbox.environment(Permissions(network=[53]), {}) == {"RES_OPTIONS": "use-vc"}
 
 
+def test_a_child_knows_its_stores_without_their_passwords_unless_it_may() -> None:
+    """A handler could return a password as its result."""
+    urls = {"billing": "valkey://app:secret@cache:6379"}
+    hidden = {"billing": "valkey://app:***@cache:6379"}
+    assert sandbox.visible_urls(Permissions(), urls) == hidden
+    assert sandbox.visible_urls(Permissions(network=True, env=["JQ_URL"]), urls) == urls
+
+
 def test_this_process_is_not_restricted_by_the_questions() -> None:
     sandbox.check(Permissions(processes=1, network=[443]))
     assert os.listdir("/")

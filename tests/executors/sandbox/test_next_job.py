@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+
+from jobq import Permissions
+from jobq.executors.sandbox import Workspace
+from jobq.executors.sandbox.trees import remove_contents
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("enforced")
 
@@ -75,6 +82,61 @@ def test_a_number_that_was_left_open_is_not_given_to_the_next_job() -> None:
 
 def test_descriptors_of_the_application_stay_open() -> None:
     assert in_a_child("box.end_job(); box.end_job(); print(os.read(own, 2))") == r"b'\x00\x00'"
+
+
+def test_a_job_that_leaves_many_descriptors_is_the_last_of_its_process() -> None:
+    said = in_a_child(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        print(box.end_job())
+        try:
+            while True:
+                os.open("/dev/null", os.O_RDONLY)
+        except OSError as error:
+            print(error.strerror)
+        os.mkdir(f"{mine}/folder")
+        print(box.end_job(), os.path.exists(f"{mine}/folder"))
+        """
+    )
+    assert said.splitlines() == ["True", "Too many open files", "False False"]
+
+
+def test_folders_nested_deeper_than_a_path_are_removed(tmp_path: Path) -> None:
+    """A worker that removes them recursively would fail, and lose track of its child."""
+    top = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        for _ in range(3000):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("file").write_text("x")
+    finally:
+        os.chdir(top)
+    (tmp_path / "closed").mkdir(mode=0)
+    os.symlink("/etc", tmp_path / "link")
+    assert remove_contents(str(tmp_path))
+    assert os.listdir(tmp_path) == []
+    assert os.path.exists("/etc/hosts")
+
+
+def test_many_files_are_removed_without_making_the_worker_wait(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for n in range(30):
+            (tmp_path / folder / str(n)).touch()
+    assert not remove_contents(str(tmp_path), limit=40)
+    assert 20 <= sum(len(files) for _, _, files in os.walk(tmp_path)) < 60
+    assert remove_contents(str(tmp_path), limit=40)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_workspace_with_many_files_is_removed_by_a_thread() -> None:
+    workspace = Workspace.open(Permissions())
+    for n in range(1_500):
+        Path(workspace.folder, str(n)).touch()
+    workspace.close()
+    wait_until(lambda: not os.path.exists(workspace.folder), "the thread to remove the folder")
 
 
 def test_a_process_with_threads_is_not_restricted_in_part() -> None:

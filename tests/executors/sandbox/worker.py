@@ -84,6 +84,10 @@ class Worker:
         self._datagrams(socket.AF_UNIX, f"{folder}/datagrams")
 
     def close(self) -> None:
+        """Remove what was made for the attempts."""
+        for opened in self._open:
+            opened.close()
+        os.close(self.target.descriptor)
         shutil.rmtree(self.target.folder)
 
     def serve(self, request: Request) -> Outcome:

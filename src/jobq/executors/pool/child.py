@@ -40,7 +40,7 @@ from jobq.executors.pool.messages import (
 from jobq.executors.pool.output import Output
 from jobq.executors.pool.requests import serve
 from jobq.executors.running import Running
-from jobq.executors.sandbox import Workspace, environment
+from jobq.executors.sandbox import Workspace, environment, visible_urls
 
 log = logging.getLogger("jobq")
 
@@ -77,6 +77,7 @@ class Child:
         self.problem: str | None = None  # why it could not start
         self.jobs = 0
         self.memory = 0  # bytes in use after its last job
+        self.used_up = False  # it says that it cannot run another job
         self.idle_since = 0.0
         self.run: Running | None = None
         self.ending = False  # it takes no more jobs
@@ -93,7 +94,8 @@ class Child:
         self._unsent = bytearray()
         permissions = group.permissions
         self._workspace = None if permissions is None else Workspace.open(permissions)
-        hello = Hello(os.getpid(), tasks, dict(stores), measure, permissions, self._workspace)
+        urls = dict(stores) if permissions is None else visible_urls(permissions, stores)
+        hello = Hello(os.getpid(), tasks, urls, measure, permissions, self._workspace)
         try:
             self._start(hello)
         except BaseException:
@@ -227,6 +229,7 @@ class Child:
     def _received(self, message: FromChild) -> None:
         if isinstance(message, (Done, Stopped)):
             self.memory = message.memory
+            self.used_up = message.last
             self._end_job(message.outcome if isinstance(message, Done) else Interrupted())
         elif isinstance(message, (NoteRequest, AddRequest)):
             if self.run is not None:
@@ -294,6 +297,9 @@ class Child:
     def _exited(self) -> None:
         if self.dead:
             return
+        # The whole group, before its leader is waited for: until then its number is not reused.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         status = self.process.wait()  # at once: it has ended
         self.dead = True
         self._read_rest()

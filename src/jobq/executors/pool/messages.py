@@ -68,12 +68,14 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag=12):
 
     outcome: AnyOutcome
     memory: int = 0
+    last: bool = False  # the child cannot run another job
 
 
 class Stopped(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """The job has ended because it was asked to: the worker knows why."""
 
     memory: int = 0
+    last: bool = False
 
 
 class NoteRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):

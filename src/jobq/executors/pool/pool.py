@@ -190,8 +190,10 @@ class Pool:
         permissions = child.group.permissions
         if permissions is not None and permissions.cpu_ms is not None:
             most = 1  # the limit of processor time is the job's, and a process cannot reset it
-        return (most is not None and child.jobs >= most) or (
-            memory is not None and child.memory > memory
+        return (
+            child.used_up
+            or (most is not None and child.jobs >= most)
+            or (memory is not None and child.memory > memory)
         )
 
     def _retire(self, child: Child) -> None:

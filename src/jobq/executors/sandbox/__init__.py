@@ -19,7 +19,7 @@ The escape suite (tests/executors/sandbox) tries to get out, with and without ea
 
 from jobq.executors.sandbox.apply import Sandbox, apply
 from jobq.executors.sandbox.check import check
-from jobq.executors.sandbox.defaults import environment
+from jobq.executors.sandbox.defaults import environment, visible_urls
 from jobq.executors.sandbox.explain import explain, explain_signal
 from jobq.executors.sandbox.report import Feature, features, machine
 from jobq.executors.sandbox.workspace import Workspace
@@ -35,4 +35,5 @@ __all__ = [
     "explain_signal",
     "features",
     "machine",
+    "visible_urls",
 ]

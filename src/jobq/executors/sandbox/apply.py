@@ -28,6 +28,10 @@ PARTS = (
 )
 
 
+_MAX_LEFT = 16
+"""Descriptors. Those that jobs leave open stay taken, and a child has few (`files=`)."""
+
+
 class Sandbox:
     """The permissions in force for this process."""
 
@@ -40,13 +44,16 @@ class Sandbox:
         """Start-up is over: what is open now stays open from job to job."""
         self._files.keep_opened()
 
-    def end_job(self) -> None:
+    def end_job(self) -> bool:
         """Take away what a job has left: its temporary files and its open descriptors.
 
-        Memory and threads stay. A child that serves one job only (`max_jobs=1`) isolates fully.
+        Returns whether this process may serve another job: not if jobs have left many descriptors.
+        Memory and threads stay. A child that serves one job only isolates fully.
         """
-        self._files.neutralise_others()
-        self.workspace.clear()
+        with self._files.room():
+            left = self._files.neutralise_others()
+            self.workspace.clear()
+        return left <= _MAX_LEFT
 
 
 def apply(

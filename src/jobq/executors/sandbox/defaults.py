@@ -8,6 +8,7 @@ import sysconfig
 from collections.abc import Mapping
 
 from jobq.core.policies import Permissions
+from jobq.core.redact import redacted_url
 
 _SYSTEM = (
     "/lib",
@@ -120,3 +121,14 @@ def environment(permissions: Permissions, present: Mapping[str, str]) -> dict[st
     if isinstance(permissions.network, tuple) and _DNS in permissions.network:
         kept.setdefault("RES_OPTIONS", "use-vc")  # resolve names over TCP
     return kept
+
+
+def visible_urls(permissions: Permissions, urls: Mapping[str, str]) -> dict[str, str]:
+    """The URLs of stores as a child may know them, by queue.
+
+    They come without passwords unless the child may know `JQ_URL`. It can add jobs nevertheless:
+    the worker does that for it.
+    """
+    if "JQ_URL" in permissions.env:
+        return dict(urls)
+    return {queue: redacted_url(url) for queue, url in urls.items()}

@@ -93,9 +93,20 @@ def _path(path: str, permissions: Permissions, *, run: bool) -> str | None:
     """Find out by trying what is refused: the error does not say what the handler wanted."""
     if run:
         return None if _within(path, permissions.run) else f"running {path} is not allowed"
-    if os.path.exists(path) and not _opens(path):
+    if not _is_absent(path) and not _opens(path):
         return None if _within(path, permissions.read) else f"{path} is not readable"
     return None if _within(path, permissions.write) else f"{path} is not writable"
+
+
+def _is_absent(path: str) -> bool:
+    """Whether there is no such file, as far as this process may know."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _names_in_last_call(error: OSError) -> frozenset[str]:

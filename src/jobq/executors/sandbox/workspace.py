@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import shutil
 import tempfile
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 from jobq.core.policies import Permissions
 from jobq.executors.sandbox.limits import make_cgroup, remove_cgroup
+from jobq.executors.sandbox.trees import remove_contents
+
+log = logging.getLogger("jobq")
+
+_AT_ONCE = 1_000
+"""Files that the worker removes before it goes on: about 10 ms."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +39,25 @@ class Workspace:
         )
 
     def close(self) -> None:
-        """Remove both. The child and its processes have ended."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove both. The child and its processes have ended.
+
+        A thread removes what a job has left in great numbers, so that the worker does not wait.
+        """
+        if not self._remove(_AT_ONCE):
+            threading.Thread(target=self._remove, name="jobq workspace").start()
         if self.cgroup is not None:
             remove_cgroup(self.cgroup)
 
     def clear(self) -> None:
         """Remove what is in the folder: a job has ended, and the next one must not find it."""
-        for entry in os.scandir(self.folder):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                os.unlink(entry.path)
+        with suppress(OSError):
+            remove_contents(self.folder)
+
+    def _remove(self, limit: int | None = None) -> bool:
+        try:
+            if not remove_contents(self.folder, limit) and limit is not None:
+                return False
+            os.rmdir(self.folder)
+        except OSError as error:
+            log.warning("%s was not removed: %s", self.folder, error.strerror)
+        return True

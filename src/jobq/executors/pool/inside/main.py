@@ -105,10 +105,9 @@ class Child:
         outcome = copy_context().run(self._outcome, start)
         self._line.end_job()
         self._flush()
-        if self._sandbox is not None:
-            self._sandbox.end_job()
+        last = self._sandbox is not None and not self._sandbox.end_job()
         memory = 0 if self._statm is None else _resident(self._statm)
-        self._line.send(Stopped(memory) if outcome is None else Done(outcome, memory))
+        self._line.send(Stopped(memory, last) if outcome is None else Done(outcome, memory, last))
 
     def _outcome(self, start: Start) -> AnyOutcome | None:
         """Call the handler. None if it stopped because it was asked to."""
