@@ -1,7 +1,10 @@
 """The time of a store: the server's clock, which never goes back (core/clock.py).
 
 A handle knows how far its own clock is from the server's, and looks again every `LOOK_S`. So a call
-needs no round trip to know the time, and clients whose clocks are wrong agree with each other.
+needs no round trip to know the time, and clients whose clocks are wrong agree with each other. Each
+look says that the difference is inside an interval, as long as the round trip. The handle keeps the
+part that all looks have in common, which is far shorter: an event must not be older than the one
+that caused it on another machine.
 
 `meta` has the latest time, for handles that open later: a tick stores it once per `SAVED_MS`, and
 any write stores it when the server's clock was set back.
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from math import inf
 
 import msgspec
 
@@ -20,6 +24,10 @@ from jobq.stores.base import Clock
 LOOK_S = 30.0
 """Seconds between two looks at the server's clock. Clocks of machines drift by less than 1 ms in
 this time."""
+LOOKS = 4
+"""Looks of a new handle. The shortest of a few round trips is rarely disturbed."""
+DRIFT = 20e-6
+"""Seconds per second by which two clocks may drift apart."""
 SAVED_MS = 10_000
 """Milliseconds between two times that are stored. If the clock is set back while no handle is open,
 the loss is at most this much."""
@@ -38,8 +46,10 @@ class StoreClock:
     def __init__(self, clock: Clock | None) -> None:
         """`clock` replaces the server's clock."""
         self._clock = clock
-        self._offset = 0.0  # seconds: the server's time minus this machine's `elapsed`
-        self._looked_at = -LOOK_S
+        # Seconds: the server's time minus this machine's `elapsed`, and where it can be.
+        self._offset, self._low, self._high = 0.0, -inf, inf
+        self._looks = 0
+        self._looked_at = 0.0
         self._seen_ms = self._saved_ms = 0
         self._anchor: Anchor | None = None
         self._saved_anchor: Anchor | None = None
@@ -47,14 +57,21 @@ class StoreClock:
 
     def stale(self) -> bool:
         """Whether it is time to look at the server's clock again."""
-        return elapsed() - self._looked_at >= LOOK_S
+        return self._looks < LOOKS or elapsed() - self._looked_at >= LOOK_S
 
-    def looked(self, server_ms: int, sent: float, saved: str | None) -> None:
-        """The server's time, when (`elapsed`) the question was sent, and what `meta` has stored."""
-        now = elapsed()
+    def looked(self, server_s: float, sent: float, received: float, saved: str | None) -> None:
+        """The server's time, when the question was sent and its reply received (by `elapsed`), and
+        what `meta` has stored.
+        """
         with self._lock:
-            self._looked_at = now
-            self._offset = server_ms / 1000 - (sent + now) / 2
+            drift = DRIFT * (received - self._looked_at)
+            low, high = server_s - received, server_s - sent
+            self._low, self._high = max(low, self._low - drift), min(high, self._high + drift)
+            if self._low > self._high:  # a clock was set
+                self._low, self._high = low, high
+            self._looks += 1
+            self._looked_at = received
+            self._offset = (self._low + self._high) / 2
             if saved is not None:
                 saved_ms, anchor = msgspec.json.decode(saved, type=tuple[int, Anchor | None])
                 self._seen_ms, self._saved_ms = max(self._seen_ms, saved_ms), saved_ms

@@ -248,7 +248,7 @@ class Lane:
         if request.kind is Kind.LINK:
             self._committing = True
             return request.work(link, *request.args)
-        if owner.clock.stale() or not owner.incarnation:
+        while owner.clock.stale() or not owner.incarnation:
             self._look(link)
         writes = request.kind is not Kind.READ
         self._begin(link, BEGIN if writes else BEGIN_READ)
@@ -300,7 +300,7 @@ class Lane:
         link.command(b"COMMIT")
         link.wait()
         owner.incarnation = found.incarnation
-        owner.clock.looked(found.server_ms, found.sent, found.clock)
+        owner.clock.looked(found.server_s, found.sent, found.received, found.clock)
 
     def _undo(self) -> None:
         """Roll back what the request has begun."""

@@ -402,4 +402,6 @@ def _ready(socket: int, reading: bool, left: float, stop: int | None = None) -> 
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """A message of libpq without its explanations, which are the same every time."""
+    lines = [line for line in text.splitlines() if not line.startswith("\t")]
+    return " ".join(" ".join(lines).split())

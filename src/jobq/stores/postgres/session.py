@@ -18,7 +18,7 @@ FROZEN_S = 15.0
 frozen, or the network is gone. Others wait for its locks meanwhile."""
 
 _LOOK = """
-SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+SELECT extract(epoch FROM clock_timestamp())::float8,
     to_hex(hashtextextended(pg_postmaster_start_time()::text, 0)),
     (SELECT value FROM meta WHERE name = 'clock'),
     (SELECT value FROM meta WHERE name = 'oldest')
@@ -28,9 +28,10 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
 class Look(NamedTuple):
     """The server as a connection finds it."""
 
-    server_ms: int
+    server_s: float
     sent: float
     """When the question was sent, by clock.elapsed."""
+    received: float
     incarnation: str
     """Changes with every start of a server, so also with a restored backup or a new primary."""
     clock: str | None
@@ -84,8 +85,10 @@ def check_server(link: Link, store: str) -> None:
 
 def look(link: Link) -> Look:
     """Read the server's clock and what `meta` says. Runs inside a transaction."""
+    link.wait()
     sent = elapsed()
     row = link.execute(_LOOK).fetchone()
     assert row is not None
-    server_ms, incarnation, clock, oldest = row
-    return Look(server_ms, sent, incarnation[:8], clock, oldest)
+    received = elapsed()
+    server_s, incarnation, clock, oldest = row
+    return Look(server_s, sent, received, incarnation[:8], clock, oldest)

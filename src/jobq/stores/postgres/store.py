@@ -216,7 +216,9 @@ class PostgresStore(RelationalStore):
     def _tx(self, link: Link, now: int, ahead: int, writes: bool) -> PostgresTx:
         assert self._connections is not None
         self._memory.incarnation = self._connections.incarnation
-        return PostgresTx(link, now, self._memory, ahead, writes=writes)
+        tx = PostgresTx(link, now, self._memory, ahead, writes=writes)
+        tx.clock = self._connections.clock.read
+        return tx
 
     async def _submit(self, kind: Kind, work: Work[T], args: tuple[object, ...]) -> T:
         result: T = await self._opened().submit(kind, work, args)

@@ -11,7 +11,7 @@ it up after the commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -80,6 +80,8 @@ class PostgresTx(Tx):
         super().__init__(now, memory, ahead)
         self.link = link
         self.writes = writes
+        self.clock: Callable[[], tuple[int, int]] | None = None
+        """Reads the store's time again."""
         self._changes: dict[int, _Changes] = {}
         self._queues: dict[QueueName, QueueRow] = {}
         self._qids: dict[int, QueueRow] = {}
@@ -119,6 +121,7 @@ class PostgresTx(Tx):
             tenants, queues = zip(*wanted, strict=True)
             for row in self.execute(SQL.hot["lock_queues"], (tenants, queues)).fetchall():
                 self._remember(QueueRow.of(row))
+            self._has_waited()
 
     def queue(self, name: QueueName) -> QueueRow | None:
         row = self._queues.get(name)
@@ -148,7 +151,14 @@ class PostgresTx(Tx):
 
     def _read_queue(self, sql: str, parameters: tuple[Any, ...]) -> Any:
         self._ask_for_places()
-        return self.execute(sql, parameters).fetchone()
+        found = self.execute(sql, parameters).fetchone()
+        self._has_waited()
+        return found
+
+    def _has_waited(self) -> None:
+        """A lock was waited for. What the request does is not older than what its holder did."""
+        if self.writes and self.clock is not None:
+            self.now = max(self.now, self.clock()[0])
 
     def _ask_for_places(self) -> None:
         """Most requests that write need places: the reply comes with the row of the first queue."""
