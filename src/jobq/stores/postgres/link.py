@@ -60,11 +60,13 @@ class Statement(NamedTuple):
 class Reply:
     """The reply to a statement. Reading it sends what is queued, and waits for the server."""
 
-    __slots__ = ("_link", "_result", "_rows", "quiet")
+    __slots__ = ("_link", "_result", "_rows", "ends", "quiet")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, *, ends: bool = False) -> None:
         self.quiet = False
         """True: an error of the statement is ignored."""
+        self.ends = ends
+        """True: the reply to a Sync."""
         self._link = link
         self._result: Any = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
@@ -127,7 +129,8 @@ class Link:
         self._stop = stop
         self._transformer = Transformer()
         self._statements: dict[str, Statement] = {} if described is None else described
-        self._pending: deque[Reply | None] = deque()  # None: a Sync
+        self._prepared = 0
+        self._pending: deque[Reply] = deque()
         self._poll = select.poll()
         self._events = select.POLLIN
         self._poll.register(stop, select.POLLIN)
@@ -152,6 +155,12 @@ class Link:
             self.pgconn.send_query_prepared(statement.name, values, statement.formats, BINARY)
         return self._queued()
 
+    def prepare(self, *statements: str) -> None:
+        """Prepare statements that belong to one implicit transaction. A Sync would commit it."""
+        for sql in statements:
+            if sql not in self._statements:
+                self._describe(sql)
+
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> list[Reply]:
         """Queue a statement for each of these parameters."""
         return [self.execute(sql, row) for row in rows]
@@ -161,10 +170,14 @@ class Link:
         self.pgconn.send_query_params(sql, None)
         return self._queued()
 
-    def sync(self) -> None:
-        """Queue a Sync. Outside BEGIN and COMMIT, it ends a transaction of its own."""
+    def sync(self) -> Reply:
+        """Queue a Sync. Outside BEGIN and COMMIT, it commits the statements since the last one.
+
+        They are committed when the reply to the Sync has arrived, not with their own replies."""
         self.pgconn.pipeline_sync()
-        self._pending.append(None)
+        reply = Reply(self, ends=True)
+        self._pending.append(reply)
+        return reply
 
     def flush(self) -> None:
         """Send what is queued without waiting for a reply. A later wait reads the replies."""
@@ -177,14 +190,14 @@ class Link:
 
         Raises the first error among them.
         """
-        if self._pending and self._pending[-1] is not None:
+        if self._pending and not self._pending[-1].ends:
             self.sync()
         self._flush()
         failed: StatementFailed | None = None
         while self._pending:
             at = self._pending.popleft()
             failure = self._receive(at)
-            if failure is not None and failed is None and at is not None and not at.quiet:
+            if failure is not None and failed is None and not at.quiet:
                 failed = failure
             if at is reply is not None:
                 break
@@ -263,7 +276,8 @@ class Link:
 
     def _describe(self, sql: str) -> Statement:
         """Prepare a statement, and ask for the types of its parameters. Once per connection."""
-        name = b"" if self.pooled else b"s%d" % len(self._statements)
+        self._prepared += 1  # also if this fails: the server may have the name already
+        name = b"" if self.pooled else b"s%d" % self._prepared
         self.pgconn.send_prepare(name, sql.encode())
         self._queued()
         self.pgconn.send_describe_prepared(name)
@@ -276,12 +290,12 @@ class Link:
         self._statements[sql] = statement
         return statement
 
-    def _receive(self, reply: Reply | None) -> StatementFailed | None:
-        """Receive the result of one statement, or of a Sync (None). Returns its error."""
+    def _receive(self, reply: Reply) -> StatementFailed | None:
+        """Receive the result of one statement, or of a Sync. Returns its error."""
         result = self._next()
         if result is None:
             raise LinkLost(self._problem())
-        if reply is None:
+        if reply.ends:
             if result.status != pq.ExecStatus.PIPELINE_SYNC:
                 raise LinkLost(self._problem())
             return None

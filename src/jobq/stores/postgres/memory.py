@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from jobq.core.records import QueueName
 from jobq.stores.relational.memory import Memory
+
+
+class Plain(NamedTuple):
+    """A queue whose jobs single statements may put, complete and claim (fast.py)."""
+
+    qid: int
+    name: QueueName
+    kept_ms: int | None  # how long completed jobs are kept; None: forever
 
 
 class PostgresMemory(Memory):
@@ -14,4 +25,5 @@ class PostgresMemory(Memory):
         self.trimmed: dict[int, int] = {}  # by queue: events logged when its log was last trimmed
         self.next_slots = 0.0  # no look at the slots of the log before then (monotonic clock)
         self.free: dict[int, float] = {}  # by slot: since when nobody needs it (monotonic clock)
+        self.plain: dict[QueueName, Plain] = {}
         self.calls_swept_ms = 0  # exchanges before this time are deleted

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from jobq.core.defaults import WATCHED_MS
+from jobq.core.event_log import KIND_CODES
+from jobq.core.states import Kind
 from jobq.stores.relational import statements
+from jobq.stores.relational.codes import CANCEL, ENDING, FOREVER, NOTED, WATCHED
 from jobq.stores.relational.columns import JOB_COLUMNS, lists
-from jobq.stores.relational.rows import NewJob
+from jobq.stores.relational.rows import ClaimedJob, NewJob
 
 _PACKAGE = "jobq.stores.postgres"
 _ARRAYS = {
@@ -31,8 +35,30 @@ def _typed(n: int, column: str) -> str:
     return f"${n}::{_ARRAYS.get(column, 'text')}"
 
 
+_KEPT = (
+    f"CASE WHEN o.kept_ms IS NULL THEN {FOREVER} WHEN g.flags & {WATCHED} = 0 THEN $6 + o.kept_ms "
+    f"ELSE $6 + greatest(o.kept_ms, {WATCHED_MS}) END"
+)
+"""How long a completed job is kept, as core.retention.kept_ms says."""
+
+_ENDED = {
+    "state": "4",
+    "at_ms": _KEPT,
+    "keep": "g.flags & 1",
+    "finished_ms": "$6",
+    "result": "o.result",
+}
+"""The columns that differ when fast.sql completes a job."""
+
+
 COLUMNS = {
     **lists(_mark),
+    "ended_job": ", ".join(_ENDED.get(column, f"g.{column}") for column in JOB_COLUMNS),
+    "claimed_c": ", ".join(f"c.{column}" for column in ClaimedJob.__struct_fields__),
+    "started": str(KIND_CODES[Kind.STARTED]),
+    "watched": str(WATCHED),
+    "not_plain": str(ENDING & ~WATCHED),
+    "not_leasable": str(CANCEL | NOTED),
     "job_number": _mark(len(JOB_COLUMNS)),
     "new_job_values": ", ".join(_typed(n, column) for n, column in enumerate(NewJob._fields, 1)),
     "new_job_arrays": ", ".join(
@@ -52,3 +78,6 @@ def load(file: str) -> dict[str, str]:
 
 NUMBERING = load("numbering.sql")
 """The statements that number the event log and sum its counters."""
+
+FAST = load("fast.sql")
+"""The statements of calls on plain queues."""

@@ -15,12 +15,13 @@ from typing import Any, Self, TypeVar
 
 from jobq.core.event_records import EventPage
 from jobq.core.queues import QueueConfig
-from jobq.core.records import AnyOutcome, Claim, LeaseRef, QueueName, Settled
+from jobq.core.records import AnyOutcome, Claim, JobSpec, LeaseRef, PutResult, QueueName, Settled
 from jobq.errors import JobqError
 from jobq.stores.base import Clock, Completion
 from jobq.stores.base.maintained import DatabaseReport
 from jobq.stores.postgres import (
     completing,
+    fast,
     inspection,
     lock_order,
     numbering,
@@ -43,6 +44,8 @@ log = logging.getLogger("jobq")
 
 T = TypeVar("T")
 
+FAST = True
+"""Whether plain calls go the fast way. Tests switch it off to run everything the general way."""
 LEAVE_S = 1.0
 """Seconds that closing waits until the handle's registrations are deleted. A sweep deletes them
 otherwise."""
@@ -63,6 +66,7 @@ class PostgresStore(RelationalStore):
         self._log = ""
         self._prepared: set[tuple[QueueName, bool]] = set()
         self._again: asyncio.Task[None] | None = None
+        self._fast = FAST and self.address.listen
 
     # ── lifecycle ─────────────────────────────────────────────────────────────────────────────────
 
@@ -164,11 +168,35 @@ class PostgresStore(RelationalStore):
             if not await self._write(numbering.number):
                 return
 
+    # ── hot ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def put(
+        self, specs: Sequence[JobSpec], *, flow: str | None = None, last: bool = True
+    ) -> list[PutResult]:
+        if flow is None and self._fast and fast.may_put(specs):
+            watch = self._expected.watch(specs, self._box) if self._expected else None
+            done: list[PutResult] | None
+            done = await self._submit(Kind.FAST, fast.put, (self._memory, specs, watch))
+            if done is not None:
+                return done
+        return await super().put(specs, flow=flow, last=last)
+
     async def settle(
         self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
     ) -> Settled:
         self._opened().settles = True  # a worker's exchanges may use two connections
-        return await super().settle(outcomes, worker=worker, call=call, then=then)
+        if not self._fast or not fast.may_exchange(self._memory, outcomes, then):
+            return await super().settle(outcomes, worker=worker, call=call, then=then)
+        box = self._box()
+        box.wake(worker).clear()
+        asleep = worker in self._asleep
+        args = (self._memory, outcomes, worker, call, then, box.channel, asleep)
+        done: tuple[Settled, bool] | None = await self._submit(Kind.FAST, fast.exchange, args)
+        if done is None:
+            return await super().settle(outcomes, worker=worker, call=call, then=then)
+        settled, now_asleep = done
+        (self._asleep.add if now_asleep else self._asleep.discard)(worker)
+        return settled
 
     # ── callers' transactions ─────────────────────────────────────────────────────────────────────
 

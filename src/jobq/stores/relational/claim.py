@@ -6,7 +6,7 @@ A plain queue takes one statement for the whole claim, however many jobs wait.
 from __future__ import annotations
 
 from jobq.core.event_log import KIND_CODES, Item, with_meta
-from jobq.core.records import Claim, Lease, QueueName
+from jobq.core.records import Claim, Input, Lease, QueueName
 from jobq.core.states import Kind
 from jobq.stores.relational import dead_letters, flows, keys, last_chances, rates, upkeep
 from jobq.stores.relational.codes import ACTIVE, CANCEL, ENDING, NOTED, WAITING
@@ -116,7 +116,7 @@ def _claim_from(
         return []
     rates.started(tx, queue, len(jobs))
     if queue.mode != "keyed":
-        jobs.sort(key=_queue_order)
+        jobs.sort(key=queue_order)
     _record(tx, queue, jobs, worker, mark)
     if len(tx.memory.granted) > REMEMBERED:
         tx.memory.granted.clear()
@@ -162,7 +162,8 @@ def _claim_keyed(
     return jobs
 
 
-def _queue_order(job: ClaimedJob) -> tuple[int, int]:
+def queue_order(job: ClaimedJob) -> tuple[int, int]:
+    """The place of a waiting job in its queue."""
     return -job.priority, job.seq
 
 
@@ -199,6 +200,33 @@ def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: 
 def _lease(
     tx: Tx, queue: QueueName, job: ClaimedJob, token: str, started: int, expires: int
 ) -> Lease:
+    if not job.stalls and not job.flags & NOTED:
+        return lease_of(queue, job, token, started, expires)
+    noted = bool(job.flags & NOTED)
+    return lease_of(
+        queue,
+        job,
+        token,
+        started,
+        expires,
+        last_chance=last_chances.is_last(tx.ensure_queue(queue), job),
+        inputs=flows.inputs(tx, job.pk) if noted else (),
+        signals=tuple(tx.execute(tx.sql.ties["signals_of"], (job.pk,)).fetchall()) if noted else (),
+    )
+
+
+def lease_of(
+    queue: QueueName,
+    job: ClaimedJob,
+    token: str,
+    started: int,
+    expires: int,
+    *,
+    last_chance: bool = False,
+    inputs: tuple[Input, ...] = (),
+    signals: tuple[tuple[str, bytes], ...] = (),
+) -> Lease:
+    """The lease of a claimed job. The options are what its row does not have."""
     packed = job.options
     if packed is None and not job.stalls and not job.flags & (CANCEL | NOTED):
         return Lease(
@@ -219,7 +247,6 @@ def _lease(
             saved=job.saved,
         )
     options = unpack_options(packed)
-    noted = bool(job.flags & NOTED)
     return Lease(
         queue=queue,
         id=job.id,
@@ -241,8 +268,8 @@ def _lease(
         meta=options.meta,
         cancel_asked=bool(job.flags & CANCEL),
         unknown_ms=None if options.put_off is None else options.put_off.since_ms,
-        last_chance=last_chances.is_last(tx.ensure_queue(queue), job),
-        inputs=flows.inputs(tx, job.pk) if noted else (),
-        signals=tuple(tx.execute(tx.sql.ties["signals_of"], (job.pk,)).fetchall()) if noted else (),
+        last_chance=last_chance,
+        inputs=inputs,
+        signals=signals,
         unreadable=options is BROKEN,
     )

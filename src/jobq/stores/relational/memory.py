@@ -21,6 +21,7 @@ class Granted(msgspec.Struct, gc=False):
     due_ms: int
     started_ms: int
     meta: dict[str, str] | None = None  # the part of its meta that its events carry
+    watched: bool = False  # a caller waits for its end
 
 
 class Memory:

@@ -1,0 +1,162 @@
+-- Calls on plain queues, each in one statement and one round trip (fast.py). A statement whose
+-- assumptions do not hold divides by zero: it changes nothing, and the call goes the general way.
+
+-- name: plain_queues: queues whose jobs single statements may put, complete and claim
+SELECT q.tenant, q.name, q.qid, q.kept_ms
+FROM queues q JOIN unnest($1::text[], $2::text[]) AS wanted (tenant, name) USING (tenant, name)
+WHERE q.plain AND q.held_ms <= $3;
+
+-- name: put: insert new jobs, or none if an id exists or the queue is not plain any more
+WITH block AS (SELECT nextval('places') AS place),
+made AS (
+    INSERT INTO jobs_hot ({new_job})
+    SELECT $1, new.id, new.state, new.priority, block.place + new.n, new.at_ms, NULL, new.flags,
+        new.name, 0, $2, new.due_ms, new.codec, new.options, new.payload
+    FROM block, unnest(
+        $3::text[], $4::smallint[], $5::integer[], $6::bigint[], $7::integer[], $8::text[],
+        $9::bigint[], $10::text[], $11::bytea[], $12::bytea[]
+    ) WITH ORDINALITY AS new
+        (id, state, priority, at_ms, flags, name, due_ms, codec, options, payload, n)
+    ON CONFLICT (qid, id) DO NOTHING
+    RETURNING 1
+),
+heard AS (
+    INSERT INTO listeners (topic, mailbox, until_ms)
+    SELECT topic, $16, $17 FROM unnest($15::text[]) AS watched (topic)
+    ON CONFLICT (topic, mailbox) DO UPDATE SET until_ms = excluded.until_ms
+),
+logged AS (
+    INSERT INTO entries (qid, at_ms, n, items, moved, figures)
+    SELECT $1, $2, cardinality($3::text[]), $13,
+        ARRAY[cardinality($3::text[]) - $14, 0, $14, 0, 0, 0, 0],
+        ARRAY[cardinality($3::text[]), 0, 0, 0, 0, 0, 0, 0, 0]::bigint[]
+)
+SELECT 1 / (
+    (SELECT count(*) FROM made) = cardinality($3::text[])
+    AND EXISTS (SELECT 1 FROM queues WHERE qid = $1 AND plain)
+)::int;
+
+-- name: put_again: fails the put if one of its ids belongs to an ended job
+SELECT 1 / (
+    NOT EXISTS (SELECT 1 FROM jobs_ended WHERE qid = $1 AND id = ANY ($2::text[]))
+)::int;
+
+-- name: exchange: complete jobs and claim others, or change nothing
+WITH wanted AS MATERIALIZED (
+    SELECT qid, ordinal FROM unnest($1::integer[]) WITH ORDINALITY AS wanted (qid, ordinal)
+),
+outcomes AS MATERIALIZED (
+    SELECT o.*, q.kept_ms
+    FROM unnest($2::integer[], $3::bigint[], $4::text[], $5::bytea[]) AS o (qid, pk, token, result)
+    JOIN queues q USING (qid) WHERE q.plain
+),
+held AS MATERIALIZED (
+    SELECT j.pk FROM jobs_hot j JOIN outcomes o USING (pk)
+    WHERE j.token = o.token AND j.state = 3 AND j.flags & {not_plain} = 0
+    ORDER BY j.pk FOR UPDATE OF j
+),
+gone AS (
+    DELETE FROM jobs_hot j USING held WHERE j.pk = held.pk RETURNING j.*
+),
+ended AS (
+    INSERT INTO jobs_ended ({job})
+    SELECT {ended_job} FROM gone g JOIN outcomes o USING (pk)
+),
+picked AS MATERIALIZED (
+    SELECT head.pk FROM wanted CROSS JOIN LATERAL (
+        SELECT pk FROM jobs_hot
+        WHERE qid = wanted.qid AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > $6)
+        ORDER BY priority DESC, seq LIMIT $7 FOR UPDATE SKIP LOCKED
+    ) AS head
+    LIMIT $7
+),
+claimed AS (
+    UPDATE jobs_hot
+    SET state = 3, attempt = attempt + 1, token = pk || $8::text, worker = $9, started_ms = $6,
+        at_ms = $10, keep = 0
+    WHERE pk = ANY (ARRAY(SELECT pk FROM picked))
+    RETURNING qid, {claimed}
+),
+starts AS MATERIALIZED (
+    SELECT qid, count(*)::int AS n, sum($6 - due_ms)::bigint AS waited,
+        jsonb_agg(jsonb_build_array(
+            {started}, id, life, name, key, attempt, failures, stalls, 3, 2, NULL, NULL, NULL,
+            created_ms, due_ms, $6, NULL
+        ) ORDER BY priority DESC, seq) AS facts
+    FROM claimed GROUP BY qid
+),
+called AS (
+    INSERT INTO calls (caller, call, at_ms)
+    SELECT $11, $12, $6
+    WHERE cardinality($3::bigint[]) > 0 OR EXISTS (SELECT 1 FROM picked)
+    ON CONFLICT (caller, call) DO NOTHING RETURNING 1
+),
+logged_ends AS (
+    INSERT INTO entries (qid, at_ms, worker, n, items, moved, figures)
+    SELECT e.qid, $6, $9, e.n, e.items, ARRAY[0, 0, 0, -e.n, e.n, 0, 0],
+        ARRAY[0, 0, e.n, 0, 0, 0, 0, 0, e.run_ms]
+    FROM unnest($13::integer[], $14::integer[], $15::bigint[], $16::bytea[])
+        AS e (qid, n, run_ms, items)
+    WHERE EXISTS (SELECT 1 FROM held)
+),
+logged_starts AS (
+    INSERT INTO entries (qid, at_ms, worker, n, facts, moved, figures)
+    SELECT qid, $6, $9, n, facts, ARRAY[0, 0, -n, n, 0, 0, 0],
+        ARRAY[0, n, 0, 0, 0, 0, 0, waited, 0]
+    FROM starts
+),
+-- A job that a transaction of its handler completes is locked and may outlive its lease.
+stalled AS MATERIALIZED (
+    SELECT head.pk FROM wanted CROSS JOIN LATERAL (
+        SELECT pk FROM jobs_hot WHERE qid = wanted.qid AND state = 3 AND at_ms <= $6
+        ORDER BY at_ms LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) AS head
+),
+fits AS MATERIALIZED (
+    SELECT 1 / (
+        (SELECT count(*) FROM held) = cardinality($3::bigint[])
+        AND ($17 OR EXISTS (SELECT 1 FROM called) OR (
+            cardinality($3::bigint[]) = 0 AND NOT EXISTS (SELECT 1 FROM picked)
+            AND NOT EXISTS (SELECT 1 FROM calls WHERE caller = $11 AND call = $12)
+        ))
+        AND NOT EXISTS (
+            SELECT 1 FROM wanted LEFT JOIN queues q USING (qid) WHERE q.plain IS NOT TRUE
+        )
+        AND NOT EXISTS (
+            SELECT 1 FROM wanted CROSS JOIN LATERAL (
+                SELECT 1 FROM jobs_hot WHERE qid = wanted.qid AND state = 0 AND at_ms <= $6
+                UNION ALL
+                SELECT 1 FROM jobs_hot WHERE qid = wanted.qid AND state = 2 AND at_ms <= $6
+                UNION ALL
+                SELECT 1 FROM jobs_hot WHERE qid = wanted.qid AND state = 1 AND at_ms <= $6
+            ) AS due
+        )
+        AND NOT EXISTS (SELECT 1 FROM stalled)
+        AND NOT EXISTS (SELECT 1 FROM claimed WHERE flags & {not_leasable} <> 0 OR stalls > 0)
+    )::int AS fits,
+    (SELECT array_agg(pk) FROM gone WHERE flags & {watched} <> 0) AS watched
+)
+SELECT fits.watched, c.qid, {claimed_c}
+FROM fits LEFT JOIN claimed c ON fits = 1;
+
+-- name: next_times: when the next delayed, active or blocked job of these queues is due
+SELECT min(at_ms) FROM unnest($1::integer[]) AS wanted (qid) CROSS JOIN LATERAL (
+    (SELECT at_ms FROM jobs_hot WHERE qid = wanted.qid AND state = 0 AND at_ms > $2
+     ORDER BY at_ms LIMIT 1)
+    UNION ALL
+    (SELECT at_ms FROM jobs_hot WHERE qid = wanted.qid AND state = 3 AND at_ms > $2
+     ORDER BY at_ms LIMIT 1)
+    UNION ALL
+    (SELECT at_ms FROM jobs_hot
+     WHERE qid = wanted.qid AND state = 1 AND at_ms > $2 AND at_ms < 9007199254740992
+     ORDER BY at_ms LIMIT 1)
+) AS times;
+
+-- name: fall_asleep: register a worker that found nothing in these queues
+INSERT INTO sleepers (qid, worker, mailbox, slots, since_ms)
+SELECT qid, $2, $3, $4, $5 FROM unnest($1::integer[]) AS queues (qid)
+ON CONFLICT (qid, worker) DO UPDATE
+SET mailbox = excluded.mailbox, slots = excluded.slots, since_ms = excluded.since_ms;
+
+-- name: wake_up: delete the registrations of a worker that is awake
+DELETE FROM sleepers WHERE worker = $1;

@@ -1,0 +1,64 @@
+-- What a call does after its commit: it wakes sleeping workers and notifies listeners.
+
+-- name: wake: wake workers and notify listeners, by one notification for each mailbox
+WITH work AS MATERIALIZED (
+    SELECT w.qid, w.tenant, w.queue, w.deputies,
+        -- The sleeper that knows when the next job is due may be busy then: one more must know.
+        w.n + EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 0)::int AS n
+    FROM unnest(
+        $1::integer[], $2::integer[], $3::bigint[], $4::text[], $5::text[], $6::boolean[],
+        $7::boolean[]
+    ) AS w (qid, n, due_ms, tenant, queue, deputies, more)
+    WHERE EXISTS (SELECT 1 FROM sleepers s WHERE s.qid = w.qid)
+    -- A job that is delayed matters to a sleeper only if it is the next one due.
+    AND (w.due_ms IS NULL OR w.due_ms <= (
+        SELECT at_ms FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 0 AND j.at_ms IS NOT NULL
+        ORDER BY at_ms LIMIT 1
+    ))
+    AND (NOT w.more OR EXISTS (
+        SELECT 1 FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 2 AND j.key IS NULL
+    ))
+),
+near AS MATERIALIZED (
+    SELECT w.*, s.worker, s.mailbox,
+        sum(s.slots) OVER (PARTITION BY w.qid ORDER BY s.since_ms DESC, s.worker) - s.slots
+            AS slots_before
+    FROM work w CROSS JOIN LATERAL (
+        SELECT worker, mailbox, slots, since_ms FROM sleepers
+        WHERE qid = w.qid AND left(mailbox, 1) <> '-'
+        ORDER BY since_ms DESC LIMIT least(w.n, 64) + 2 FOR UPDATE SKIP LOCKED
+    ) AS s
+),
+awake AS (
+    DELETE FROM sleepers s USING near WHERE s.worker = near.worker AND near.slots_before < near.n
+),
+deputies AS (
+    SELECT *, row_number() OVER (PARTITION BY qid ORDER BY slots_before) AS place
+    FROM near WHERE slots_before >= n AND near.deputies
+),
+topics AS MATERIALIZED (
+    SELECT * FROM unnest($8::text[], $9::text[], $10::text[], $11::text[], $12::text[])
+        AS t (topic, kind, tenant, queue, name)
+),
+heard AS (
+    DELETE FROM listeners l USING topics t WHERE l.topic = t.topic AND t.kind = 'ended'
+),
+notices AS (
+    SELECT mailbox, json_build_array('work', tenant, queue, worker, NULL)::text AS notice
+    FROM near WHERE slots_before < n
+    UNION ALL
+    SELECT mailbox, json_build_array(
+        'soon', tenant, queue, worker, CASE place WHEN 1 THEN $13::text ELSE $14::text END
+    )::text
+    FROM deputies WHERE place <= 2
+    UNION ALL
+    SELECT l.mailbox, json_build_array(t.kind, t.tenant, t.queue, t.name, NULL)::text
+    FROM topics t JOIN listeners l USING (topic)
+),
+-- A notification has less than 8,000 bytes.
+parts AS (
+    SELECT mailbox, notice,
+        sum(octet_length(notice) + 2) OVER (PARTITION BY mailbox ORDER BY notice) / 3500 AS part
+    FROM notices WHERE octet_length(notice) < 4000
+)
+SELECT pg_notify(mailbox, '[' || string_agg(notice, ',') || ']') FROM parts GROUP BY mailbox, part;

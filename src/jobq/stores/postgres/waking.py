@@ -1,0 +1,85 @@
+"""Wakes sleeping workers and notifies listeners, after the commit of a call.
+
+A call commits first and then reads who sleeps. A worker that found nothing registers as asleep
+first and then looks once more. So a job that is put meanwhile is found by one of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from jobq.core.records import QueueName
+from jobq.stores.postgres.link import Link
+from jobq.stores.postgres.memory import PostgresMemory
+from jobq.stores.postgres.queries import load
+from jobq.stores.relational.signals import DEPUTIES_MS
+
+SQL = load("waking.sql")
+
+
+class Work(msgspec.Struct):
+    """A queue that has got work."""
+
+    qid: int
+    name: QueueName
+    n: int  # waiting jobs
+    due_ms: int | None = None  # only a delayed job, which is due then
+    more: bool = False  # only perhaps: wake a sleeper if a job waits
+
+
+class Happened(msgspec.Struct):
+    """Something that listeners to a topic want to know."""
+
+    topic: str
+    kind: str
+    queue: QueueName
+    name: str
+
+
+def ended(qid: int, queue: QueueName, id: str) -> Happened:
+    """A job has ended."""
+    return Happened(f"e:{qid}:{id}", "ended", queue, id)
+
+
+def logged(qid: int, queue: QueueName) -> Happened:
+    """Events were written to the log of a queue."""
+    return Happened(f"l:{qid}", "log", queue, "")
+
+
+def send(
+    link: Link, memory: PostgresMemory, work: Iterable[Work], happened: Iterable[Happened]
+) -> None:
+    """Queue the statement that wakes and notifies. It belongs behind the commit and a Sync."""
+    works, topics = list(work), list(happened)
+    if not works and not topics:
+        return
+    first, second = DEPUTIES_MS
+    parameters = (
+        [w.qid for w in works],
+        [w.n for w in works],
+        [w.due_ms for w in works],
+        [w.name.tenant for w in works],
+        [w.name.queue for w in works],
+        [not w.more and _deputies(memory, w.qid) for w in works],
+        [w.more for w in works],
+        [t.topic for t in topics],
+        [t.kind for t in topics],
+        [t.queue.tenant for t in topics],
+        [t.queue.queue for t in topics],
+        [t.name for t in topics],
+        str(first),
+        str(second),
+    )
+    link.execute(SQL["wake"], parameters).quiet = True
+
+
+def _deputies(memory: PostgresMemory, qid: int) -> bool:
+    """Whether two more sleepers are to look a little later. Once per round is enough."""
+    now = time.monotonic()
+    if now < memory.deputies.get(qid, 0.0):
+        return False
+    memory.deputies[qid] = now + DEPUTIES_MS[0] / 1000
+    return True
