@@ -18,6 +18,7 @@ from jobq.core.states import State
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from tests.cli.kit import Ctl
+from tests.stores.postgres.servers import FAST, postgres_or_skip, running
 from tests.stores.valkey import servers
 from tests.waiting import until
 
@@ -135,6 +136,12 @@ async def in_circulation(store: Store) -> set[str]:
 async def moved(store: Store) -> int:
     counts = await store.count(SHOP)
     return counts.get(State.WAITING, 0) + counts.get(State.DELAYED, 0)
+
+
+def test_a_copy_to_postgresql_that_is_killed_loses_nothing_and_repeats_nothing(url: str) -> None:
+    postgres_or_skip()
+    with running(FAST) as server:
+        asyncio.run(_killed(url, server.url, random.Random("postgres")))
 
 
 @pytest.mark.parametrize("direction", ["sqlite-sqlite", "sqlite-valkey", "valkey-sqlite"])

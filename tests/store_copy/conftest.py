@@ -1,4 +1,5 @@
-"""Two stores for each test: every direction between memory, SQLite and Valkey."""
+"""Two stores for each test: every direction between memory, SQLite and Valkey, and those to and
+from PostgreSQL that people need."""
 
 from __future__ import annotations
 
@@ -13,16 +14,22 @@ from jobq.client.store_copy import QueueCopy, Report, Side
 from jobq.stores.base import Store
 from jobq.stores.conformance.audit import audit
 from jobq.stores.conformance.kit import Desk, FakeClock, fresh_queue
-from jobq.stores.conformance.places import PLACES, Fresh, Unavailable
+from jobq.stores.conformance.places import PLACES, Fresh, Opening, Unavailable
 
 KINDS = ("memory", "sqlite", "valkey")
-DIRECTIONS = [*permutations(KINDS, 2), ("sqlite", "sqlite")]
+DIRECTIONS = [
+    *permutations(KINDS, 2),
+    ("sqlite", "sqlite"),
+    ("sqlite", "postgres"),
+    ("postgres", "sqlite"),
+    ("valkey", "postgres"),
+]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test that uses two desks once per direction between the chosen stores."""
     if "direction" in metafunc.fixturenames:
-        chosen = metafunc.config.getoption("--store") or KINDS
+        chosen = metafunc.config.getoption("--store") or (*KINDS, "postgres")
         found = [pair for pair in DIRECTIONS if set(pair) <= set(chosen)]
         metafunc.parametrize("direction", found, ids=[f"{a}-{b}" for a, b in found])
 
@@ -65,13 +72,17 @@ class Copying:
 
 
 @pytest.fixture
-async def both(
-    places: Callable[[str], Fresh], direction: tuple[str, str]
-) -> AsyncIterator[Copying]:
+def openings(places: Callable[[str], Fresh], direction: tuple[str, str]) -> list[Opening]:
+    """Opens handles on two fresh places. Not async: starting a place may need an event loop."""
+    return [places(name)() for name in direction]
+
+
+@pytest.fixture
+async def both(openings: list[Opening]) -> AsyncIterator[Copying]:
     """Two stores. After the test, the events and counts of each must add up."""
     clock = FakeClock()
     async with AsyncExitStack() as stack:
-        here, there = [await stack.enter_async_context(places(name)()(clock)) for name in direction]
+        here, there = [await stack.enter_async_context(opening(clock)) for opening in openings]
         pair = Copying(here, there, clock)
         yield pair
         await audit(here, pair.here.queue)
