@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -360,6 +362,28 @@ def test_a_process_that_uses_too_much_memory_is_replaced(
     output.wait_for(f"(pid {old}) has stopped")
     assert submit(ctl, "who") == wait_for_workers(ctl, "w-2")["w-2"]
     stop(supervisor, output)
+
+
+def test_no_job_is_lost_or_stalls_while_processes_are_replaced(
+    ctl: Ctl, folder: Path, start_worker: Start
+) -> None:
+    count = 600
+    lines = "\n".join(json.dumps({"name": "who", "id": f"j{n}"}) for n in range(count))
+    ctl("job", "submit", "-q", "shop", "--lines", "-", input=lines)
+    supervisor = start_worker(
+        *("--processes", "2", "--max-jobs", "50", "--concurrency", "2", "--log-level", "info"),
+        app="fleetapp",
+        folder=folder,
+    )
+    output = Output(supervisor)
+    output.wait_for("is up after", times=2)
+    supervisor.send_signal(signal.SIGHUP)
+    ctl("job", "wait", *(f"j{n}" for n in range(count)), "--for", "60s")
+    stop(supervisor, output)
+    kinds = Counter(event["kind"] for event in ctl.json("events", "--all"))
+    assert kinds["completed"] == count
+    assert kinds["stalled"] == kinds["failed"] == kinds["retried"] == 0
+    assert output.has("asks to be replaced")
 
 
 def test_reload_replaces_the_processes_when_the_code_changes(
