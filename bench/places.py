@@ -67,7 +67,7 @@ class Postgres(Place):
     def bytes_used(self) -> int:
         """The size of tables and indexes."""
         found: int | None = self._ask(
-            "select sum(pg_total_relation_size(oid)) from pg_class"
+            "select sum(pg_total_relation_size(oid))::bigint from pg_class"
             " where relkind = 'r' and relnamespace::regnamespace::text !~ '^(pg_|information_)'"
         )
         return found or 0

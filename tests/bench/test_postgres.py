@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from bench import __main__ as program
-from bench import pinned, roster
+from bench import backlog_postgres, pinned, roster
 from bench.places import Postgres, ask_postgres, place
 from tests.stores.postgres.servers import postgres_or_skip
 
@@ -28,6 +28,7 @@ def test_every_measurement_has_an_empty_database_of_the_same_server() -> None:
         assert isinstance(first, Postgres)
         ask_postgres(first.url, "create table jobs as select * from generate_series(1, 10000) as n")
         assert first.bytes_used() > 10_000 * 4
+        assert isinstance(first.bytes_used(), int)
         first.filled()
         assert ask_postgres(first.url, "select reltuples from pg_class where relname = 'jobs'") > 0
     with place("postgres", "") as second:
@@ -69,3 +70,18 @@ def test_the_pinned_bench_fails_if_a_bound_is_missed_or_nothing_was_measured() -
     assert pinned.report("", [slow]) == 1
     load = pinned.Load(800)
     assert pinned.report("", pinned.rows(load, [], 0, 10, 20)) == 1
+
+
+def test_the_backlog_bench_checks_the_claims_and_the_space() -> None:
+    def code(many: float, first: int, second: int) -> int:
+        full = backlog_postgres.Sizes(1000, 1000)
+        cycles = [
+            backlog_postgres.Cycle(full, full, backlog_postgres.Sizes(left, 1000))
+            for left in (first, second)
+        ]
+        return backlog_postgres.report(10, ([1.0, 1.0, 9.0], [many] * 3), cycles)
+
+    assert code(1.3, 500, 600) == 0
+    assert code(1.4, 500, 600) == 1
+    assert code(1.3, 1001, 1001) == 1
+    assert code(1.3, 500, 601) == 1
