@@ -69,10 +69,10 @@ class Scene:
         self.memory: dict[str, Any] = {}  # what a feature remembers from phase to phase
 
     @property
-    def embedded(self) -> bool:
+    def unpartitioned(self) -> bool:
         """Whether the store has one partition per queue. It still plays the partitioned scenes,
         so that other stores can be compared with it."""
-        return self.store.url.startswith(("memory:", "sqlite:"))
+        return self.store.url.startswith(("memory:", "sqlite:", "postgresql:"))
 
     def _limits(self) -> Limits:
         merged: dict[str, Any] = {"key_limit": KEY_LIMIT} if self.keyed else {}
@@ -127,7 +127,7 @@ class Scene:
         try:
             await self.store.declare(self.desk.queue, parted)
         except ConfigError as refused:
-            if not self.embedded or "one partition" not in str(refused):
+            if not self.unpartitioned or "one partition" not in str(refused):
                 raise
             await self.store.declare(self.desk.queue, config)
 

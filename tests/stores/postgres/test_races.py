@@ -288,6 +288,23 @@ async def test_a_job_is_claimed_by_one_worker_and_counters_agree_with_the_rows(
         assert set(last.values()) == {State.COMPLETED}
 
 
+async def test_workers_that_fall_asleep_and_wake_do_not_wait_in_a_circle(server: Server) -> None:
+    deadlocks = "select deadlocks from pg_stat_database where datname = current_database()"
+    before = ask(server.url, deadlocks)
+    async with opened(server) as desks:
+        total: Counter[str] = Counter()
+
+        async def produce() -> None:
+            for round in range(2 * ROUNDS):
+                await desks[-1].put_one(f"{round}")
+
+        await asyncio.gather(
+            produce(),
+            *(drained(desk, f"w{n}", total, 2 * ROUNDS, 1) for n, desk in enumerate(desks[:-1])),
+        )
+    assert ask(server.url, deadlocks) == before
+
+
 async def test_readers_that_number_at_the_same_time_read_the_same_log(server: Server) -> None:
     async with opened(server) as desks:
         producers, readers = desks[:2], desks[2:]
