@@ -59,6 +59,7 @@ COLUMNS = {
     "watched": str(WATCHED),
     "not_plain": str(ENDING & ~WATCHED),
     "not_leasable": str(CANCEL | NOTED),
+    "entry": "eid, qid, slot, n, at_ms, moved, figures",
     "job_number": _mark(len(JOB_COLUMNS)),
     "new_job_values": ", ".join(_typed(n, column) for n, column in enumerate(NewJob._fields, 1)),
     "new_job_arrays": ", ".join(

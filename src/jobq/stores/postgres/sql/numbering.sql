@@ -28,20 +28,37 @@ UPDATE numbering SET snapshot = pg_current_snapshot(), target = NULL, upto = 0;
 -- name: number: number the entries that were committed since the last pass, at most so many.
 -- Returns how many, and whether more are left. Runs in the statement after `lock`: its snapshot
 -- must see what the pass before has written.
+-- A pass finds new entries by their transactions. If there are too many, it numbers none and sets
+-- a target; the next passes number what the target sees in the order of `eid`.
 WITH state AS MATERIALIZED (
-    SELECT snapshot, coalesce(target, pg_current_snapshot()) AS target, upto,
-        target IS NOT NULL AS cut
-    FROM numbering
+    SELECT snapshot, target, upto, pg_current_snapshot() AS now FROM numbering
+),
+found AS MATERIALIZED (
+    (
+        SELECT {entry} FROM entries
+        WHERE xid >= (SELECT pg_snapshot_xmax(snapshot) FROM state WHERE target IS NULL)
+            AND pg_visible_in_snapshot(xid, pg_current_snapshot())
+        LIMIT $1 + 1
+    )
+    UNION ALL
+    (
+        SELECT {entry} FROM entries
+        WHERE xid = ANY (ARRAY(SELECT pg_snapshot_xip(snapshot) FROM state WHERE target IS NULL))
+            AND pg_visible_in_snapshot(xid, pg_current_snapshot())
+        LIMIT $1 + 1
+    )
+),
+continued AS MATERIALIZED (
+    SELECT {entry} FROM entries
+    WHERE eid > (SELECT upto FROM state WHERE target IS NOT NULL)
+        AND NOT pg_visible_in_snapshot(xid, (SELECT snapshot FROM state))
+        AND pg_visible_in_snapshot(xid, (SELECT target FROM state))
+    ORDER BY eid LIMIT $1
 ),
 fresh AS MATERIALIZED (
-    SELECT e.eid, e.qid, e.slot, e.n, e.at_ms, e.moved, e.figures
-    FROM entries e, state
-    WHERE (
-            e.xid >= pg_snapshot_xmax(state.snapshot)
-            OR e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(snapshot) FROM numbering))
-        )
-        AND pg_visible_in_snapshot(e.xid, state.target) AND e.eid > state.upto
-    ORDER BY e.eid LIMIT $1
+    SELECT * FROM found WHERE (SELECT count(*) FROM found) <= $1
+    UNION ALL
+    SELECT * FROM continued
 ),
 numbered AS (
     INSERT INTO numbers (qid, slot, n, pos, number, eid, incarnation)
@@ -86,28 +103,47 @@ measured AS (
         stalled = m.stalled + excluded.stalled, wait_ms = m.wait_ms + excluded.wait_ms,
         run_ms = m.run_ms + excluded.run_ms
 ),
-pass AS (SELECT count(*) AS n, max(eid) AS last FROM fresh),
+pass AS (
+    SELECT (SELECT count(*) FROM found) AS found, (SELECT count(*) FROM continued) AS continued,
+        (SELECT max(eid) FROM continued) AS last
+),
 advanced AS (
-    UPDATE numbering
-    SET snapshot = CASE WHEN pass.n < $1 THEN state.target ELSE state.snapshot END,
-        target = CASE WHEN pass.n < $1 THEN NULL ELSE state.target END,
-        upto = CASE WHEN pass.n < $1 THEN 0 ELSE pass.last END
-    FROM state, pass
-    WHERE pass.n > 0 OR state.cut
-        -- Without new entries, the row is written only now and then: it bounds what `fresh` reads.
-        OR pg_snapshot_xmax(state.target)::text::bigint
-            > pg_snapshot_xmax(state.snapshot)::text::bigint + 1000
+    UPDATE numbering n
+    SET snapshot = CASE
+            WHEN s.target IS NULL AND pass.found <= $1 THEN s.now
+            WHEN s.target IS NOT NULL AND pass.continued < $1 THEN s.target
+            ELSE s.snapshot END,
+        target = CASE
+            WHEN s.target IS NULL AND pass.found > $1 THEN s.now
+            WHEN s.target IS NOT NULL AND pass.continued = $1 THEN s.target END,
+        upto = CASE
+            WHEN s.target IS NULL AND pass.found > $1 THEN (
+                SELECT min(eid) - 1 FROM entries WHERE NOT pg_visible_in_snapshot(xid, s.snapshot)
+            )
+            WHEN s.target IS NOT NULL AND pass.continued = $1 THEN pass.last
+            ELSE 0 END
+    FROM state s, pass
+    WHERE pass.found > 0 OR s.target IS NOT NULL
+        -- Without new entries, the row is written only now and then.
+        OR pg_snapshot_xmax(s.now)::text::bigint
+            > pg_snapshot_xmax(s.snapshot)::text::bigint + 1000
 )
-SELECT pass.n, pass.n = $1 OR state.cut FROM pass, state;
+SELECT (SELECT count(*) FROM fresh), pass.found > $1 OR state.target IS NOT NULL FROM pass, state;
 
 -- name: counts: the counters of a queue, with those entries that have no numbers yet
 WITH state AS MATERIALIZED (SELECT snapshot, target, upto FROM numbering),
 fresh AS (
     SELECT e.moved FROM entries e, state
-    WHERE e.qid = $1 AND e.moved IS NOT NULL AND (
-            e.xid >= pg_snapshot_xmax(state.snapshot)
-            OR e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(snapshot) FROM numbering))
+    WHERE e.xid >= (SELECT pg_snapshot_xmax(snapshot) FROM state)
+        AND e.qid = $1 AND e.moved IS NOT NULL
+        AND NOT (
+            state.target IS NOT NULL AND e.eid <= state.upto
+            AND pg_visible_in_snapshot(e.xid, state.target)
         )
+    UNION ALL
+    SELECT e.moved FROM entries e, state
+    WHERE e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(snapshot) FROM state))
+        AND e.qid = $1 AND e.moved IS NOT NULL
         AND NOT (
             state.target IS NOT NULL AND e.eid <= state.upto
             AND pg_visible_in_snapshot(e.xid, state.target)
@@ -129,10 +165,16 @@ FROM counts c, added f WHERE c.qid = $1;
 WITH state AS MATERIALIZED (SELECT snapshot, target, upto FROM numbering),
 fresh AS (
     SELECT e.at_ms / 60000 * 60000 AS minute, e.figures FROM entries e, state
-    WHERE e.qid = $1 AND e.figures IS NOT NULL AND e.at_ms >= $2 AND (
-            e.xid >= pg_snapshot_xmax(state.snapshot)
-            OR e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(snapshot) FROM numbering))
+    WHERE e.xid >= (SELECT pg_snapshot_xmax(snapshot) FROM state)
+        AND e.qid = $1 AND e.figures IS NOT NULL AND e.at_ms >= $2
+        AND NOT (
+            state.target IS NOT NULL AND e.eid <= state.upto
+            AND pg_visible_in_snapshot(e.xid, state.target)
         )
+    UNION ALL
+    SELECT e.at_ms / 60000 * 60000 AS minute, e.figures FROM entries e, state
+    WHERE e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(snapshot) FROM state))
+        AND e.qid = $1 AND e.figures IS NOT NULL AND e.at_ms >= $2
         AND NOT (
             state.target IS NOT NULL AND e.eid <= state.upto
             AND pg_visible_in_snapshot(e.xid, state.target)

@@ -1,7 +1,7 @@
 -- The slots of the event log: which are old, what of them is still needed, and their end.
 
--- name: look: for each slot: how many hours ago it was written, whether it has rows, entries without
--- numbers, and entries that readers may still read
+-- name: look: for each slot: how many hours ago it was written, whether it has rows, entries
+-- without numbers, and entries that readers may still read
 SELECT slot,
     ((extract(epoch FROM clock_timestamp())::bigint / 3600 - slot) % 8)::integer AS age,
     EXISTS (SELECT 1 FROM entries e WHERE e.slot = s.slot),
