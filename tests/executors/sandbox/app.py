@@ -14,7 +14,8 @@ from tests.executors.sandbox.attempts import ATTEMPTS, Target
 plain = Queue("plain", "memory://plain")
 named = Queue("named", "memory://named")
 various = Queue("various", "memory://various")
-QUEUES = (plain, named, various)
+free = Queue("free", "memory://free")
+QUEUES = (plain, named, various, free)
 NAMED = Permissions(env=["NAMED"], read=["/proc"])
 _LEFT: list[Any] = []
 
@@ -50,6 +51,11 @@ def attempt_with_processes(name: str, target: dict[str, Any]) -> str:
 
 @various.task(executor="process", retry=0, permissions=Permissions(processes=3, run=["/bin/sleep"]))
 def leave_process() -> int:
+    return subprocess.Popen(["/bin/sleep", "600"]).pid
+
+
+@free.task(executor="process", retry=0)
+def leave_process_freely() -> int:
     return subprocess.Popen(["/bin/sleep", "600"]).pid
 
 

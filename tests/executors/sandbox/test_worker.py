@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
     url = f"sqlite:///{tmp_path}/jobs.db"
     for queue in app.QUEUES:
         queue._context.connection.move(url)
-    async with app.plain, app.named, app.various:
+    async with app.plain, app.named, app.various, app.free:
         yield url
     for queue in app.QUEUES:
         await queue._context.connection.move_back()
@@ -121,9 +122,16 @@ async def test_a_well_behaved_handler_has_all_it_needs(url: str) -> None:
         assert await app.plain.job(child).result(timeout=30) == "Europe/Berlin"
 
 
-async def test_processes_that_a_job_leaves_end_with_its_child(url: str) -> None:
-    async with Worker(app.various, pool=1, pool_max_jobs=1):
-        left = await app.leave_process.call()
+@pytest.mark.parametrize(
+    ("queue", "task"),
+    [(app.various, app.leave_process), (app.free, app.leave_process_freely)],
+    ids=["with permissions", "without"],
+)
+async def test_processes_that_a_job_leaves_end_with_its_child(
+    url: str, queue: Queue, task: Any
+) -> None:
+    async with Worker(queue, pool=1, pool_max_jobs=1):
+        left = await task.call()
         await until(lambda: not _runs(left), "the process to be killed")
 
 

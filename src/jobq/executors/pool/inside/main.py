@@ -178,7 +178,7 @@ class Child:
         denied = None if permissions is None else sandbox.explain(error, permissions, task)
         if denied is None:
             return error
-        denied.__cause__ = error
+        # Not as its cause: the traceback of both is the same.
         return denied.with_traceback(error.__traceback__)
 
     def _flush(self) -> None:
