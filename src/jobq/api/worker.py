@@ -300,7 +300,11 @@ class Worker:
         for name, places in tasks.items():
             executor = self._executors[name]
             if executor.apart and self._ending is None:
-                await executor.start(places)
+                try:
+                    await executor.start(places)
+                except ConfigError:
+                    if self._ending is None:  # else the stop has ended the processes
+                        raise
 
     async def _close_executors(self) -> None:
         for executor in self._executors.values():

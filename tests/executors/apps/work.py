@@ -234,6 +234,11 @@ def asks() -> Any:
 
 
 @queue.task(executor="process", retry=NO_RETRY)
+async def enqueues_in_its_queue() -> str:
+    return (await child.enqueue(1)).id
+
+
+@queue.task(executor="process", retry=NO_RETRY)
 def enqueues(url: str) -> str:
     async def put() -> str:
         async with Queue("elsewhere", url) as there:

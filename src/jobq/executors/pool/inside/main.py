@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import random
+import resource
 import signal
 import socket
 import sys
@@ -72,7 +73,7 @@ class Child:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sandbox: sandbox.Sandbox | None = None
         self._flush_c: Callable[[None], Any] = ctypes.CDLL(None).fflush
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY) if hello.measure else None
+        self._memory = _Memory() if hello.measure else None
 
     def restrict(self, descriptor: int) -> None:
         """Give up all rights but the permissions, before anything of the application is imported.
@@ -82,7 +83,7 @@ class Child:
         permissions = self._hello.permissions
         if permissions is None:
             return
-        kept = [descriptor, *([] if self._statm is None else [self._statm])]
+        kept = [descriptor, *([] if self._memory is None else self._memory.descriptors)]
         self._sandbox = sandbox.apply(permissions, keep_fds=kept, workspace=self._hello.workspace)
         _die_with(self._hello.worker)  # a change of rights may have undone it
 
@@ -106,7 +107,7 @@ class Child:
         self._line.end_job()
         self._flush()
         last = self._sandbox is not None and not self._sandbox.end_job()
-        memory = 0 if self._statm is None else _resident(self._statm)
+        memory = 0 if self._memory is None else self._memory.used()
         self._line.send(Stopped(memory, last) if outcome is None else Done(outcome, memory, last))
 
     def _outcome(self, start: Start) -> AnyOutcome | None:
@@ -196,9 +197,19 @@ def _buffer_lines_in_c() -> None:
         library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, 1, 0)
 
 
-def _resident(statm: int) -> int:
-    """The memory in use, in bytes."""
-    return int(os.pread(statm, 100, 0).split()[1]) * os.sysconf("SC_PAGESIZE")
+class _Memory:
+    """The memory that this process uses, in bytes. Where the kernel does not say: the peak."""
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+        with suppress(FileNotFoundError):
+            self.descriptors.append(os.open("/proc/self/statm", os.O_RDONLY))
+
+    def used(self) -> int:
+        """The memory in use now."""
+        for statm in self.descriptors:
+            return int(os.pread(statm, 100, 0).split()[1]) * os.sysconf("SC_PAGESIZE")
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _die_with(worker: int) -> None:
