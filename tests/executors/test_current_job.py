@@ -111,6 +111,14 @@ async def test_what_a_job_prints_becomes_its_log(queue: Queue) -> None:
     ]
 
 
+async def test_each_line_belongs_to_the_job_that_printed_it(queue: Queue) -> None:
+    jobs = await work.prints_its_number.enqueue_many([(n,) for n in range(200)])
+    async with Worker(queue, pool=1):
+        for job in jobs:
+            await job.result(timeout=20)
+    assert [await job.logs() for job in jobs] == [[str(n)] for n in range(200)]
+
+
 async def test_printed_lines_and_logged_lines_keep_their_order(queue: Queue) -> None:
     async with Worker(queue, pool=1):
         job = await work.prints_then_logs.enqueue()

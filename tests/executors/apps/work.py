@@ -158,6 +158,11 @@ def prints_and_dies() -> None:
 
 
 @queue.task(executor="process")
+def prints_its_number(n: int) -> None:
+    print(n)
+
+
+@queue.task(executor="process")
 def prints_much(lines: int) -> None:
     for n in range(lines):
         print("line", n)
