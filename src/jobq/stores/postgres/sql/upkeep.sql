@@ -7,20 +7,26 @@ SELECT {queue} FROM queues ORDER BY qid;
 -- past their retention, old metrics, how long the log is, how many jobs ended in each way, and
 -- whether workers sleep although jobs wait
 SELECT {queue},
-    EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = q.qid AND state = 0 AND at_ms <= $1)
-        OR EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = q.qid AND state = 1 AND at_ms <= $1)
-        OR EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = q.qid AND state = 2 AND at_ms <= $1)
-        OR EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = q.qid AND state = 3 AND at_ms <= $1)
-        OR EXISTS (
-            SELECT 1 FROM jobs_ended j, generate_series(4, 6) AS s, generate_series(0, 1) AS k
-            WHERE j.qid = q.qid AND state = s AND keep = k AND at_ms <= $1
-        )
-        OR EXISTS (SELECT 1 FROM minutes m WHERE m.qid = q.qid AND minute < $2),
+    coalesce(least(
+        -- `min` and not EXISTS, which the planner may turn into a scan of the whole table.
+        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 0),
+        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 1),
+        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 2),
+        (SELECT min(at_ms) FROM jobs_hot j WHERE j.qid = q.qid AND state = 3),
+        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 4 AND keep = 0),
+        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 4 AND keep = 1),
+        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 5 AND keep = 0),
+        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 5 AND keep = 1),
+        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 6 AND keep = 0),
+        (SELECT min(at_ms) FROM jobs_ended j WHERE j.qid = q.qid AND state = 6 AND keep = 1)
+    ) <= $1, false)
+        OR coalesce((SELECT min(minute) FROM minutes m WHERE m.qid = q.qid) < $2, false),
     CASE WHEN c.pos > c.dropped THEN c.logged ELSE 0 END,
     greatest(n_completed, n_failed, n_cancelled),
-    EXISTS (SELECT 1 FROM sleepers s WHERE s.qid = q.qid) AND (
-        EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = q.qid AND state = 2 AND key IS NULL)
-        OR EXISTS (SELECT 1 FROM keys k WHERE k.qid = q.qid AND ready = 1)
+    (SELECT min(worker) FROM sleepers s WHERE s.qid = q.qid) IS NOT NULL AND (
+        (SELECT max(priority) FROM jobs_hot j WHERE j.qid = q.qid AND state = 2 AND key IS NULL)
+            IS NOT NULL
+        OR (SELECT min(turn) FROM keys k WHERE k.qid = q.qid AND ready = 1) IS NOT NULL
     )
 FROM queues q JOIN counts c USING (qid) ORDER BY qid;
 
