@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from typing import Any
@@ -16,7 +17,7 @@ from jobq.core.records import Claim, Complete, LeaseRef, QueueName
 from jobq.stores import open_store
 from jobq.stores.postgres.completing import FOLLOW_MS
 from tests.stores.postgres.servers import FAST, Missing, ask, running
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, nothing_happens, until
 
 _schemas = count(1)
 
@@ -258,3 +259,40 @@ async def test_what_cannot_work_is_refused_with_words(queue: Queue, url: str) ->
     assert "give a connection of psycopg" in said[0]
     assert "was completed before" in said[1]
     assert "needs a queue that is stored in PostgreSQL" in said[2]
+
+
+async def test_cancels_and_timeouts_skip_a_job_that_is_being_completed(
+    queue: Queue, url: str
+) -> None:
+    go, held = threading.Event(), threading.Event()
+
+    @queue.task(timeout=0.5)
+    def slow() -> Any:
+        with psycopg.connect(url) as conn:
+            current_job().sync.complete_in(conn, "done")
+            held.set()
+            go.wait(PATIENCE_S)  # longer than the timeout: a thread cannot be stopped
+
+    @queue.task
+    async def quick(n: int) -> int:
+        return n
+
+    loop = asyncio.get_running_loop()
+    async with Worker(queue, lease=2, grace=0.2):
+        job = await slow.enqueue()
+        await asyncio.to_thread(held.wait)
+        began = loop.time()
+        assert not await job.cancel()
+        for n in range(30):
+            assert await quick.options(call_timeout=5).call(n) == n
+            await nothing_happens(0.05, "a settle of the timed-out run would hold up the others")
+        assert loop.time() - began < PATIENCE_S
+        assert (await job.info()).state is State.ACTIVE
+        go.set()
+
+        async def completed() -> bool:
+            return (await job.info()).state is State.COMPLETED
+
+        await until(completed, "the transaction to decide")
+    assert await job.result(timeout=PATIENCE_S) == "done"
+    assert (await job.info()).attempt == 1

@@ -29,7 +29,9 @@ FOLLOWED = 100
 
 def complete(tx: PostgresTx, lease: LeaseRef, result: bytes | None) -> None:
     """Complete the job of a lease in a transaction of its handler. LeaseLost if it is not held."""
-    row = tx.execute(SQL.hot["lock_job"], (job_number(lease.token),)).fetchone()
+    pk = job_number(lease.token)
+    tx.execute(SQL.hot["begin_completing"], (pk,))  # commands and settles then skip the job
+    row = tx.execute(SQL.hot["lock_job"], (pk,)).fetchone()
     job = None if row is None else read(row, Job)
     if job is None or job.state != ACTIVE or (job.id, job.token) != (lease.id, lease.token):
         raise LeaseLost(

@@ -27,6 +27,7 @@ from jobq.stores.postgres import mailbox, trimming
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import NUMBERING, SQL
+from jobq.stores.relational.codes import ACTIVE
 from jobq.stores.relational.dialect import Rows
 from jobq.stores.relational.rows import (
     FIGURE_OF_KIND,
@@ -230,6 +231,32 @@ class PostgresTx(Tx):
         statement = SQL.hot["lock_job" if self.writes else "load_job"]
         row = self.execute(statement, (pk,)).fetchone()
         return None if row is None else read(row, Job)
+
+    def find_free(self, qid: int, id: str) -> Job | None:
+        row = self.execute(SQL.hot["free_found"], (qid, id)).fetchone()
+        if row is not None:
+            return read(row, Job)
+        found = self.execute(SQL.hot["find_job"], (qid, id)).fetchone()
+        return self._completing_or(found, lambda: self.find(qid, id))
+
+    def job_free(self, pk: int) -> Job | None:
+        row = self.execute(SQL.hot["free_job"], (pk,)).fetchone()
+        if row is not None:
+            return read(row, Job)
+        found = self.execute(SQL.hot["load_job"], (pk,)).fetchone()
+        return self._completing_or(found, lambda: self.job(pk))
+
+    def _completing_or(self, row: Any, wait: Callable[[], Job | None]) -> Job | None:
+        """The job of a row that another transaction has locked. Waits for a short one."""
+        if row is None:
+            return None
+        job = read(row, Job)
+        if job.state == ACTIVE:
+            free = self.execute(SQL.hot["not_completing"], (job.pk,)).fetchone()
+            if free is not None and not free[0]:
+                self.completing.add(job.pk)
+                return job
+        return wait()
 
     # ── what happened ─────────────────────────────────────────────────────────────────────────────
 

@@ -84,7 +84,7 @@ def _carry_out(
     if found is None:
         return "missing"
     queue, job = found
-    if not applies(command, event_log.STATES[job.state], job.starts):
+    if job.pk in tx.completing or not applies(command, event_log.STATES[job.state], job.starts):
         return "late"
     job.actor = command.actor
     how = _applied(tx, queue, job, command)
@@ -116,7 +116,7 @@ def _applied(tx: Tx, queue: QueueRow, job: Job, command: AnyCommand) -> bool | L
 def _find(tx: Tx, key: JobKey) -> tuple[QueueRow, Job] | None:
     """The job and its queue; None if its record is past retention, deleted or not."""
     queue = tx.queue(key.queue)
-    job = None if queue is None else tx.find(queue.qid, key.id)
+    job = None if queue is None else tx.find_free(queue.qid, key.id)
     if queue is None or job is None or (job.state in ENDED and (job.at_ms or 0) <= tx.now):
         return None
     return queue, job

@@ -154,8 +154,13 @@ def _settle(tx: Tx, outcomes: Sequence[AnyOutcome], worker: str) -> list[LeaseRe
         others = list(outcomes)  # a row has changed since the claim: read each of them
     stale = []
     for outcome in others:
-        job = tx.job(job_number(outcome.token))
-        if job is None or job.token != outcome.token or job.id != outcome.id:
+        job = tx.job_free(job_number(outcome.token))
+        if (
+            job is None
+            or job.token != outcome.token
+            or job.id != outcome.id
+            or job.pk in tx.completing
+        ):
             stale.append(LeaseRef(outcome.queue, outcome.id, outcome.token))
         elif job.state == COMPLETED and job.flags & COMMITTED:
             if job.flags & UNFOLLOWED:

@@ -48,6 +48,9 @@ class Tx(Dialect):
         self.soonest: dict[int, int] = {}
         self.ended: list[tuple[int, str]] = []  # watched jobs that ended
         self.wanted: list[Job] = []  # jobs that ended and that others wait for
+        # Jobs that open transactions of their handlers are completing (see completing.py of
+        # PostgreSQL). They are locked for as long as those stay open.
+        self.completing: set[int] = set()
         # Jobs that failed in a queue with dead letters, and the number of the event that says so.
         self.failed: list[tuple[QueueRow, Job, int]] = []
 
@@ -191,6 +194,15 @@ class Tx(Dialect):
         active = (state == ACTIVE) - (previous == ACTIVE)
         if waiting or active:
             self.keys_moved(qid, (key,), waiting, active)
+
+    def find_free(self, qid: int, id: str) -> Job | None:
+        """Like `find`, but a job that its handler is completing is added to `completing`, and not
+        locked."""
+        return self.find(qid, id)
+
+    def job_free(self, pk: int) -> Job | None:
+        """The same by number."""
+        return self.job(pk)
 
     def left_active(self, job: Job) -> None:
         """A transaction of its handler has completed a job: its key and its slot are free now."""

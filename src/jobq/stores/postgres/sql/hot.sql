@@ -194,6 +194,18 @@ SELECT flags FROM jobs_hot WHERE pk = $2 AND id = $3 AND state = 3 AND token = $
 -- name: state_of_lease: the state of a job, if its last lease is this one
 SELECT state FROM jobs WHERE pk = $1 AND id = $2 AND token = $3;
 
+-- name: free_found: a job by id, locked; skipped if another transaction has locked it
+SELECT {job} FROM jobs WHERE qid = $1 AND id = $2 FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: free_job: the same by number
+SELECT {job} FROM jobs WHERE pk = $1 FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: begin_completing: a transaction of its handler begins to complete the job of this number
+SELECT pg_advisory_xact_lock(1785684593, ($1::bigint % 2147483647)::integer);
+
+-- name: not_completing: whether no transaction of a handler is completing the job of this number
+SELECT pg_try_advisory_xact_lock_shared(1785684593, ($1::bigint % 2147483647)::integer);
+
 -- name: unlocked: a job that no transaction has locked
 SELECT pk FROM jobs_hot WHERE pk = $1 FOR NO KEY UPDATE SKIP LOCKED;
 
