@@ -11,6 +11,8 @@ import pytest
 from jobq import Queue
 from tests.executors.apps import work
 
+ALL = (work.queue, work.other, work.confined, work.commands, work.packed, work.own)
+
 
 @pytest.fixture(params=["memory", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
@@ -23,11 +25,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def queue(url: str) -> AsyncIterator[Queue]:
     """The queue, with all tasks of `apps/work.py`."""
-    for one in (work.queue, work.other, work.confined, work.commands):
+    for one in ALL:
         one._context.connection.move(url)
-    async with work.queue, work.other, work.confined, work.commands:
+    async with work.queue:
         yield work.queue
-    for one in (work.queue, work.other, work.confined, work.commands):
+    for one in ALL:
         await one._context.connection.move_back()
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobq import Permissions, Queue, Reject, Retry, Snooze, current_job
+from jobq import Codec, Permissions, Queue, RateLimited, Reject, Retry, Snooze, current_job
 from tests.waiting import blocks, takes
 
 queue = Queue("apart", "memory://apart")
@@ -280,3 +282,48 @@ shell = commands.command("shell", ["sh", "-c", "{script}"], retry=NO_RETRY, grac
 patient = commands.command("patient", ["sh", "-c", "{script}"], retry=Retry(2, base=0))
 with_home = commands.command("with_home", ["env"], env=["SECRET_OF_TEST"], retry=NO_RETRY)
 limited = commands.command("limited", ["cat", "{path}"], permissions=ONE_FILE, retry=NO_RETRY)
+
+
+class Reversed(Codec):
+    """JSON from right to left: a codec of the application's own."""
+
+    name = "reversed"
+
+    def encode(self, value: Any) -> bytes:
+        return json.dumps(value).encode()[::-1]
+
+    def decode(self, data: bytes, annotation: Any = Any) -> Any:
+        return json.loads(data[::-1])
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+packed = Queue("packed", "memory://apart", codec="msgpack")
+own = Queue("own", "memory://apart", codec=Reversed(), executor="process")
+
+
+@packed.task(executor="process")
+def mirrored(point: Point, data: bytes) -> tuple[Point, bytes]:
+    return Point(point.y, point.x), data[::-1]
+
+
+@own.task
+def doubled(text: str) -> str:
+    assert os.getpid() != 0
+    return text * 2
+
+
+@queue.task(executor="process")
+def total(parts: list[int]) -> int:
+    return sum(parts)
+
+
+@queue.task(executor="process")
+def limited_once() -> int:
+    if current_job().attempt == 1:
+        raise RateLimited(0.05)
+    return current_job().failures

@@ -42,7 +42,7 @@ class Pool:
         self._idle: dict[Group, list[Child]] = {}
         self._waiting: deque[Waiter] = deque()
         self._tasks: dict[Group, set[Address]] = {}
-        self._stores: dict[str, str] = {}  # queue → URL
+        self._stores: dict[str, set[str]] = {}  # queue → URLs
         self._starting: dict[Child, asyncio.Future[None]] = {}
         self._warm = self._closed = False
         self._gone = asyncio.Event()
@@ -53,7 +53,7 @@ class Pool:
         """Let the children of a group import this task when they start."""
         self._tasks.setdefault(group, set()).add(task)
         if url is not None:
-            self._stores[task.queue] = url
+            self._stores.setdefault(task.queue, set()).add(url)
 
     async def warm_up(self) -> None:
         """Start the children, as many of each group, and wait until one of each is ready.
@@ -87,7 +87,8 @@ class Pool:
         child = Child(
             group,
             tasks=tuple(sorted(self._tasks.get(group, ()))),
-            stores=self._stores,
+            # Queues of one name in two stores keep the URLs that their code gives them.
+            stores={name: min(urls) for name, urls in self._stores.items() if len(urls) == 1},
             measure=self._settings.pool_max_memory is not None,
             on_free=self._freed,
             on_end=self._ended,
