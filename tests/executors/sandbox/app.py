@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jobq import Permissions, Queue, current_job
+from jobq.executors import handlers
 from tests.executors.sandbox.attempts import ATTEMPTS, Target
 
 # A worker starts a child for each set of permissions of its queues, so tests choose what they need.
@@ -107,3 +108,8 @@ async def use_everything() -> str:
 @plain.task
 async def note(text: str) -> str:
     return text
+
+
+@plain.task(executor="process", retry=0, permissions=Permissions())
+def known_urls() -> list[str]:
+    return [plain.url, *handlers._moves.values()]

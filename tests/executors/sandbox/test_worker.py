@@ -116,6 +116,13 @@ async def test_a_handler_has_only_the_variables_that_are_named(
         assert "SECRET" not in await app.first_variables.call()
 
 
+async def test_a_handler_does_not_learn_the_password_of_its_store() -> None:
+    app.plain._context.connection.move("memory://app:secret@place")
+    async with app.plain, Worker(app.plain, pool=1):
+        assert set(await app.known_urls.call()) == {"memory://app:***@place"}
+    await app.plain._context.connection.move_back()
+
+
 async def test_a_well_behaved_handler_has_all_it_needs(url: str) -> None:
     async with Worker(app.plain, pool=1):
         child = await app.use_everything.call()
