@@ -96,6 +96,8 @@ ESCAPES = [
     row("reprioritise_worker", CALLS, "capabilities"),
     row("pin_worker", CALLS, "capabilities"),
     row("attach_shared_memory", CALLS),
+    row("inspect_shared_memory", CALLS),
+    row("read_kernel_log", CALLS, "capabilities"),
     row("read_keyring", CALLS),
     # writing
     row("overwrite", FILES),
@@ -226,6 +228,7 @@ def test_every_attempt_and_every_part_of_the_sandbox_is_in_the_table() -> None:
 _SETTINGS = {
     "connect_by_fast_open": ("/proc/sys/net/ipv4/tcp_fastopen", "13"),
     "connect_by_mptcp": ("/proc/sys/net/mptcp/enabled", "1"),
+    "read_kernel_log": ("/proc/sys/kernel/dmesg_restrict", "0"),
     "read_memory_of_worker": ("/proc/sys/kernel/yama/ptrace_scope", "0"),
     "read_memory_of_worker_by_proc": ("/proc/sys/kernel/yama/ptrace_scope", "0"),
     "set_up_io_uring": ("/proc/sys/kernel/io_uring_disabled", "0"),
