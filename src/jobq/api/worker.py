@@ -10,32 +10,24 @@ import asyncio
 import dataclasses
 import logging
 import signal
-from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, cast
-
-from msgspec.structs import replace
 
 from jobq.api.child_processes import check_permissions, executor_settings
 from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
 from jobq.api.store_patience import StorePatience
 from jobq.api.supervision import Supervision
-from jobq.api.tasks_of_both import TasksOfBoth
+from jobq.api.worker_stores import OpenedStore, WorkerStores
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
 from jobq.core.deprecated import renamed_arguments
-from jobq.core.pace import Pace
-from jobq.core.queues import QueueConfig
 from jobq.core.records import QueueName
 from jobq.core.workers import MAX_CONCURRENCY, WorkerRequest, asked_concurrency
-from jobq.engine.clock import wall_clock
-from jobq.engine.handler import Handler, Source
-from jobq.engine.identity import Identity, default_name, take_name
+from jobq.engine.handler import Source
+from jobq.engine.identity import Identity, default_name
 from jobq.engine.last_chance import LastChance
-from jobq.engine.pulse import ttl_ms
 from jobq.engine.runner import Executors
-from jobq.engine.scheduler import put_planned
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.signal_handlers import signals_caught
 from jobq.engine.slots import Slots
@@ -43,7 +35,6 @@ from jobq.engine.station import Station
 from jobq.errors import ConfigError, StoreUnavailable
 from jobq.executors import check_executor
 from jobq.executors.handlers import Callee
-from jobq.stores.base import Store
 
 log = logging.getLogger("jobq")
 
@@ -53,9 +44,6 @@ _REQUESTS: dict[WorkerRequest, str] = {
     "shutdown": "finish its running jobs and stop",
     "shutdown-now": "release its running jobs and stop",
 }
-
-OpenedStores = list[tuple[Store, Source, Mapping[QueueName, Mapping[str, Handler]]]]
-"""Per store: its handle, the queue that opened it, and the tasks of all its queues."""
 
 
 class Worker:
@@ -116,12 +104,11 @@ class Worker:
         self._slots: Slots | None = None  # once it is started
         self._executors = Executors(executor_settings(pool, pool_max_jobs, pool_max_memory))
         self._identity = Identity(self.name)
-        self._named: list[Store] = []  # stores in which the worker's name is taken
         self._paused = self._draining = False
         self._release_now: asyncio.Event | None = None
         self._ending: asyncio.Task[Stopped] | None = None
         self._done: asyncio.Event | None = None
-        self._open_stores = AsyncExitStack()  # keeps the store handles open
+        self._stores = WorkerStores(sources, self._identity)
         self._signalled = False
         self._has_order = False  # the supervisor has ordered the stop
         self._serving = False  # run() is waiting for the stop
@@ -246,14 +233,14 @@ class Worker:
             if self._ending is not None:
                 await self._ending
             self._done = self._release_now = None
-            await self._sign_off()
-            await self._open_stores.aclose()
+            await self._stores.sign_off(self._grace_s)
+            await self._stores.aclose()
             raise
         if self._ending is not None:  # it was stopped while it waited for a store
             await self._close_executors()
-            await self._sign_off()
+            await self._stores.sign_off(self._grace_s)
             await self._ending
-            await self._open_stores.aclose()
+            await self._stores.aclose()
             return
         self._limit_to_pool()
         slots = self._slots = Slots(self.settings.concurrency)
@@ -317,14 +304,19 @@ class Worker:
         if executors == {"process"} and self.settings.concurrency > pool:
             self.settings = dataclasses.replace(self.settings, concurrency=pool)
 
-    async def _await_stores(self, patience: StorePatience) -> OpenedStores:
+    async def _open(self) -> list[OpenedStore]:
+        for queue in self._queues:
+            _check_tasks(queue)
+        return await self._stores.open(self.settings, paused=self._paused)
+
+    async def _await_stores(self, patience: StorePatience) -> list[OpenedStore]:
         """Wait until all stores respond. An empty list if the worker is stopped before that."""
         assert self._done is not None
         while self._ending is None:
             try:
                 opened = await self._open()
             except StoreUnavailable as error:
-                await self._open_stores.aclose()
+                await self._stores.aclose()
                 pause = patience.failed(error)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._done.wait(), pause)
@@ -332,42 +324,6 @@ class Worker:
                 patience.over()
                 return opened
         return []
-
-    async def _open(self) -> OpenedStores:
-        """Open the stores, declare the queues and take the worker's name. ConfigError if a queue's
-        stored declaration conflicts."""
-        opened: list[tuple[Store, Source, dict[QueueName, Mapping[str, Handler]]]] = []
-        for queue in self._queues:
-            _check_tasks(queue)
-            store = await self._open_stores.enter_async_context(queue.opened())
-            # Declare max_stalls even if the queue declares nothing: a task that has gone back to
-            # the default must not keep its old number.
-            declared = queue.config or QueueConfig()
-            of_tasks = {task.name: task.max_stalls for task in queue.tasks.values()}
-            await store.declare(queue.qname, replace(declared, max_stalls=of_tasks))
-            await put_planned(store, queue.planned.values(), (queue.clock or wall_clock)())
-            tasks = next((tasks for known, _, tasks in opened if known is store), None)
-            if tasks is None:
-                tasks = {}
-                opened.append((store, queue, tasks))
-            # Two Queue objects may stand for one queue, each with its own tasks.
-            known = tasks.get(queue.qname)
-            tasks[queue.qname] = queue.tasks if known is None else TasksOfBoth(known, queue.tasks)
-        self._named.clear()  # from an earlier attempt
-        for store, _, tasks in opened:
-            record = self._identity.record(
-                tuple(tasks), self.settings.concurrency, paused=self._paused
-            )
-            await take_name(store, record, ttl_ms=ttl_ms(self.settings, Pace()))
-            self._named.append(store)
-        return list(opened)
-
-    async def _sign_off(self) -> None:
-        """Free the worker's name in all stores, because the worker did not start."""
-        for store in self._named:
-            with suppress(Exception):  # the name also expires by itself
-                async with asyncio.timeout(self._grace_s):
-                    await store.retire(self.name, incarnation=self._identity.incarnation)
 
     # ── stopping ──
 
@@ -382,7 +338,7 @@ class Worker:
             await self._close_executors()
             return stopped(station.settled_since_stop for station in self._stations)
         finally:
-            await self._open_stores.aclose()
+            await self._stores.aclose()
             log.info("worker %s has stopped", self.name)
             self._done.set()
 
