@@ -55,7 +55,7 @@ Dropping the schema and migrating again takes 200 ms, and truncating the tables 
 """
 
 
-@place("postgres", default=False)
+@place("postgres")
 def postgres(tmp: Path) -> Iterator[Fresh]:
     """The PostgreSQL of JQ_POSTGRES, or else 16."""
     with _server() as server:
