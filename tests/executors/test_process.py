@@ -11,7 +11,7 @@ import pytest
 
 from jobq import ConfigError, JobCancelled, JobFailed, Queue, State, Worker
 from tests.executors.apps import work
-from tests.waiting import until
+from tests.waiting import nothing_happens, until
 
 
 def worker(queue: Queue, **options: Any) -> Worker:
@@ -179,6 +179,20 @@ def _gone(pid: int) -> bool:
     except FileNotFoundError:
         return True
     return state == "Z"
+
+
+async def test_an_idle_child_sleeps(queue: Queue) -> None:
+    async with worker(queue):
+        status = Path(f"/proc/{await work.pid.call()}/status")
+        before = _switches(status)
+        await nothing_happens(1.0, "a child that polls would be scheduled")
+        assert _switches(status) - before <= 1  # it may have been about to fall asleep
+
+
+def _switches(status: Path) -> int:
+    """How often a process went to sleep by itself."""
+    (line,) = (one for one in status.read_text().splitlines() if one.startswith("voluntary"))
+    return int(line.split()[1])
 
 
 async def test_a_child_is_replaced_after_its_jobs(queue: Queue) -> None:
