@@ -142,6 +142,18 @@ async def test_a_cancelled_run_is_asked_to_stop(queue: Queue, folder: Path) -> N
         assert before.state is State.ACTIVE
 
 
+async def test_a_signal_that_the_worker_did_not_send_does_not_interrupt_a_job(
+    queue: Queue, folder: Path
+) -> None:
+    async with worker(queue):
+        pid = await work.pid.call()
+        job = await work.until_there_is.enqueue(str(folder / "begun"), str(folder / "end"))
+        await until((folder / "begun").exists, "the handler")
+        os.kill(pid, signal.SIGTERM)
+        (folder / "end").touch()
+        assert await job.result(timeout=20) == pid
+
+
 async def test_a_cancelled_run_that_goes_on_is_killed(queue: Queue, folder: Path) -> None:
     async with worker(queue):
         job = await work.busy.enqueue(str(folder / "begun"))

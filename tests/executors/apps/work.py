@@ -128,6 +128,14 @@ def busy(path: str) -> None:
 
 
 @queue.task(executor="process", retry=NO_RETRY)
+def until_there_is(begun: str, end: str) -> int:
+    Path(begun).touch()
+    while not Path(end).exists():
+        blocks(0.01)
+    return os.getpid()
+
+
+@queue.task(executor="process", retry=NO_RETRY)
 def waits(path: str) -> None:
     Path(path).write_text("running")
     blocks(60)

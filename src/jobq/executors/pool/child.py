@@ -20,7 +20,6 @@ from jobq.core.printable import one_line
 from jobq.executors.ends import Died, Ended, Interrupted
 from jobq.executors.exits import Exit
 from jobq.executors.handlers import Address
-from jobq.executors.pool.counter import Counter, make_counter
 from jobq.executors.pool.messages import (
     AddRequest,
     Done,
@@ -39,6 +38,7 @@ from jobq.executors.pool.messages import (
 )
 from jobq.executors.pool.output import Output
 from jobq.executors.pool.requests import serve
+from jobq.executors.pool.shared import Shared, make_shared
 from jobq.executors.running import Running
 from jobq.executors.sandbox import Workspace, environment, visible_urls
 
@@ -110,8 +110,8 @@ class Child:
     def _start(self, hello: Hello) -> None:
         here, there = socket.socketpair()
         self._printed, printed = os.pipe()
-        counter = make_counter()
-        self._begun = Counter(counter)
+        shared = make_shared()
+        self._shared = Shared(shared)
         try:
             self.process = subprocess.Popen(
                 [
@@ -120,13 +120,13 @@ class Child:
                     "-c",
                     _BOOT,
                     str(there.fileno()),
-                    str(counter),
+                    str(shared),
                     *sys.path,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=printed,
-                pass_fds=[there.fileno(), counter],
+                pass_fds=[there.fileno(), shared],
                 env=None
                 if hello.permissions is None
                 else environment(hello.permissions, os.environ),
@@ -139,7 +139,7 @@ class Child:
         finally:
             there.close()
             os.close(printed)
-            os.close(counter)
+            os.close(shared)
         self._socket = here
         here.setblocking(False)
         os.set_blocking(self._printed, False)
@@ -161,6 +161,7 @@ class Child:
     def ask_to_stop(self) -> None:
         """Raise CancelledError in the handler."""
         if not self.dead:
+            self._shared.asked = self.jobs
             os.kill(self.process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
@@ -305,7 +306,7 @@ class Child:
         self._read_rest()
         if self.timer is not None:
             self.timer.cancel()
-        begun = self._begun.value == self.jobs
+        begun = self._shared.begun == self.jobs
         self._end_job(Died(status, killed=self.killed, begun=begun))
         self._close()
         self._on_end(self)
@@ -321,7 +322,7 @@ class Child:
             self._loop.remove_reader(reader)
         self._loop.remove_writer(self._socket)
         self._socket.close()
-        self._begun.close()
+        self._shared.close()
         os.close(self._printed)
         self._exit.close()
         self._remove_workspace()

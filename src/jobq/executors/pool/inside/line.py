@@ -30,6 +30,7 @@ from jobq.executors.pool.messages import (
     decode_to_child,
     frame,
 )
+from jobq.executors.pool.shared import Shared
 
 _CHUNK = 2**15
 """Bytes that one read takes at most. For more, the C library would map memory for every read."""
@@ -45,7 +46,7 @@ class WorkerGone(Exception):
 class Line:
     """The connection to the worker."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, shared: Shared) -> None:
         self._socket = connection
         self._frames = Frames()
         self._received: list[ToChild] = []
@@ -54,7 +55,8 @@ class Line:
         self._main = threading.get_ident()
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self.stop_asked = False  # of the running job
-        self._running = False  # a job runs
+        self._shared = shared
+        self._running = 0  # the number of the job that runs
         self._interruptible = False  # the main thread runs a plain function
         self._shielded = False  # the main thread sends or receives: CancelledError must wait
         self.task: asyncio.Task[Any] | None = None  # of the running async function
@@ -63,13 +65,14 @@ class Line:
 
     # ── stopping ──
 
-    def begin_job(self) -> None:
-        """A job runs from now on. SIGTERM is meant for it."""
-        self.stop_asked, self._running = False, True
+    def begin_job(self, n: int) -> None:
+        """The n-th job runs from now on."""
+        self._shared.begun = n
+        self.stop_asked, self._running = False, n
 
     def end_job(self) -> None:
         """The job has ended. SIGTERM comes too late."""
-        self._running = False
+        self._running = 0
 
     def call(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function. While it runs, SIGTERM raises CancelledError in the main thread."""
@@ -82,7 +85,7 @@ class Line:
             self._interruptible = False
 
     def _on_stop(self, number: int, at: FrameType | None) -> None:
-        if not self._running or self.stop_asked:
+        if not self._running or self.stop_asked or self._shared.asked != self._running:
             return
         self.stop_asked = True
         if self.loop is not None and self.task is not None:

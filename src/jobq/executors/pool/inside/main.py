@@ -20,10 +20,10 @@ from jobq.core.policies import Retry
 from jobq.core.records import AnyOutcome
 from jobq.errors import ConfigError
 from jobq.executors import handlers, sandbox
-from jobq.executors.pool.counter import Counter
 from jobq.executors.pool.inside.line import Line, WorkerGone
 from jobq.executors.pool.inside.run import RunInChild
 from jobq.executors.pool.messages import Done, Hello, Ready, Start, Stopped, Unready
+from jobq.executors.pool.shared import Shared
 from jobq.executors.running import running
 from jobq.stores.base.refused import refuse
 
@@ -35,18 +35,19 @@ _MEMORY_STORE = (
 )
 
 
-def main(descriptor: int, counter: int) -> None:
+def main(descriptor: int, memory: int) -> None:
     """Serve the worker at the other end of this socket until it closes the socket or dies.
 
-    `counter` is a descriptor of shared memory, where the worker reads which job was begun last.
+    `memory` is a descriptor of the memory that this process shares with the worker.
     """
-    line = Line(socket.socket(fileno=descriptor))
+    shared = Shared(memory)
+    os.close(memory)
+    line = Line(socket.socket(fileno=descriptor), shared)
     try:
         hello = line.receive()
         assert isinstance(hello, Hello)
         _die_with(hello.worker)
-        child = Child(line, hello, Counter(counter))
-        os.close(counter)
+        child = Child(line, hello)
         try:
             child.restrict(descriptor)
             child.prepare()
@@ -65,10 +66,9 @@ def main(descriptor: int, counter: int) -> None:
 class Child:
     """Runs the jobs that the worker sends."""
 
-    def __init__(self, line: Line, hello: Hello, begun: Counter) -> None:
+    def __init__(self, line: Line, hello: Hello) -> None:
         self._line = line
         self._hello = hello
-        self._begun = begun
         self._known: dict[handlers.Address, handlers.Callee] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sandbox: sandbox.Sandbox | None = None
@@ -101,8 +101,7 @@ class Child:
 
     def run(self, start: Start) -> None:
         """Run one job and report how it ended."""
-        self._begun.value = start.n
-        self._line.begin_job()
+        self._line.begin_job(start.n)
         outcome = copy_context().run(self._outcome, start)
         self._line.end_job()
         self._flush()
