@@ -113,6 +113,19 @@ async def test_a_rollback_wakes_no_worker_and_a_commit_does(queue: Queue, url: s
             assert await job.result(timeout=PATIENCE_S) == 3
 
 
+async def test_a_worker_that_falls_asleep_before_the_commit_starts_the_job(
+    queue: Queue, url: str
+) -> None:
+    add = add_to(queue)
+    async with await psycopg.AsyncConnection.connect(url) as conn:
+        async with transaction(conn):
+            job = await add.enqueue(1)
+        async with Worker(queue):  # it finds nothing, and sleeps
+            assert await (await add.enqueue(5)).result(timeout=PATIENCE_S) == 6
+            await conn.commit()
+            assert await job.result(timeout=PATIENCE_S) == 2
+
+
 async def test_a_savepoint_that_is_rolled_back_takes_its_jobs_along(queue: Queue, url: str) -> None:
     add = add_to(queue)
     conn = await psycopg.AsyncConnection.connect(url)
