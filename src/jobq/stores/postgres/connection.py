@@ -26,7 +26,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from jobq.errors import StoreUnavailable
-from jobq.stores.postgres import failures, mailbox, schema, session
+from jobq.stores.postgres import failures, mailbox, schema, session, waking
 from jobq.stores.postgres.address import Address
 from jobq.stores.postgres.clock import StoreClock
 from jobq.stores.postgres.link import Link, LinkLost, LinkStopped, StatementFailed, connect
@@ -264,11 +264,12 @@ class Lane:
             link.flush()  # nobody needs the reply
             return result
         finish(tx)
+        told = waking.of_request(tx)
         tx.flush()
         saved = owner.clock.unsaved(tick=request.kind is Kind.TICK)
         if saved is not None:
             link.execute(SAVE_CLOCK, (saved,))
-        self._commit(link, tx.notices)
+        self._commit(link, tx, *told)
         if saved is not None:
             owner.clock.saved(saved)
         return result
@@ -278,15 +279,19 @@ class Lane:
         if link.pooled:
             session.apply(link, self._owner.address)
 
-    def _commit(self, link: Link, notices: list[Notice]) -> None:
-        """Commit, and send the notices in the same round trip."""
+    def _commit(
+        self, link: Link, tx: Any, work: list[waking.Work], happened: list[waking.Happened]
+    ) -> None:
+        """Commit. Then wake workers and send notices in the same round trip."""
+        notices: list[Notice] = tx.notices
         self._committing = True
         # The server skips the commit if a statement that was queued before it fails.
         committed = link.command(b"COMMIT")
         box = self._owner.box
         others = [notice for notice in notices if notice.address != box.address]
+        link.sync()
+        waking.send(link, tx.memory, work, happened)
         if others:
-            link.sync()
             mailbox.send(link, others)
         link.flush()
         if committed.result().command_status != b"COMMIT":

@@ -89,6 +89,8 @@ class PostgresTx(Tx):
         self._stored: dict[int, Sequence[int]] = {}  # counters by queue, without this request
         self._block: Reply | None = None  # places
         self._place = 0
+        self.tells_later = not link.pooled
+        self.slept: list[QueueRow] = []  # queues in which the worker fell asleep
 
     def execute(self, sql: str, parameters: Any = (), /) -> Rows:
         """Queue a statement. Reading its rows sends it."""
@@ -373,7 +375,9 @@ class PostgresTx(Tx):
         return True
 
     def set_sleepers(self, queue: QueueRow, there: bool) -> None:
-        """Nothing to remember."""
+        """Remember what the wake-up after the commit needs."""
+        if there:
+            self.slept.append(queue)
 
     def has_listeners(self, queue: QueueRow) -> bool:
         """True: the table of listeners knows."""

@@ -15,6 +15,7 @@ from jobq.core.records import QueueName
 from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import load
+from jobq.stores.postgres.tx import PostgresTx, is_plain
 from jobq.stores.relational.signals import DEPUTIES_MS
 
 SQL = load("waking.sql")
@@ -47,6 +48,24 @@ def ended(qid: int, queue: QueueName, id: str) -> Happened:
 def logged(qid: int, queue: QueueName) -> Happened:
     """Events were written to the log of a queue."""
     return Happened(f"l:{qid}", "log", queue, "")
+
+
+def of_request(tx: PostgresTx) -> tuple[list[Work], list[Happened]]:
+    """What a request of the general way has to tell after its commit."""
+    if not tx.tells_later:
+        return [], []
+    name = {qid: tx.queue_by_qid(qid).qname for qid in (*tx.woken, *tx.soonest, *tx.logged)}
+    work = [Work(qid, name[qid], n) for qid, n in tx.woken.items()]
+    work += [Work(qid, name[qid], 1, due) for qid, due in tx.soonest.items() if qid not in tx.woken]
+    # A plain put does not wait for the lock of the queue: it may have missed the new sleeper.
+    work += [
+        Work(queue.qid, queue.qname, 1, more=True)
+        for queue in tx.slept
+        if queue.qid not in tx.woken and is_plain(queue, tx.now)
+    ]
+    happened = [ended(qid, tx.queue_by_qid(qid).qname, id) for qid, id in tx.ended]
+    happened += [logged(qid, name[qid]) for qid in tx.logged]
+    return work, happened
 
 
 def send(

@@ -30,6 +30,8 @@ def notify(tx: Tx) -> None:
         queue = tx.queue_by_qid(qid)
         if queue.settings.effective.limit is not None and tx.count(queue, WAITING):
             tx.woken.setdefault(qid, 1)  # the queue's limit allows another job
+    if tx.tells_later:
+        return
     for qid, n in tx.woken.items():
         queue = tx.queue_by_qid(qid)
         if tx.has_sleepers(queue):

@@ -35,6 +35,9 @@ _KINDS = event_log.KIND_CODES
 class Tx(Dialect):
     """The time of a request, and what it has done so far."""
 
+    tells_later = False
+    """Whether the dialect looks after the commit who sleeps and who listens."""
+
     def __init__(self, now: int, memory: Memory, ahead: int = 0) -> None:
         self.now = now
         self.ahead = ahead  # ms that the store's time is ahead of a clock that was set back

@@ -29,8 +29,14 @@ near AS MATERIALIZED (
         ORDER BY since_ms DESC LIMIT least(w.n, 64) + 2 FOR UPDATE SKIP LOCKED
     ) AS s
 ),
+-- Whoever wakes workers never waits for another who does the same.
+all_of_them AS MATERIALIZED (
+    SELECT s.qid, s.worker FROM sleepers s
+    WHERE s.worker = ANY (ARRAY(SELECT worker FROM near WHERE slots_before < n))
+    FOR UPDATE SKIP LOCKED
+),
 awake AS (
-    DELETE FROM sleepers s USING near WHERE s.worker = near.worker AND near.slots_before < near.n
+    DELETE FROM sleepers s USING all_of_them a WHERE (s.qid, s.worker) = (a.qid, a.worker)
 ),
 deputies AS (
     SELECT *, row_number() OVER (PARTITION BY qid ORDER BY slots_before) AS place
