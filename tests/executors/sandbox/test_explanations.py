@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
+import socket
 
 import pytest
 
@@ -68,6 +69,14 @@ def test_errors_with_other_causes_stay_as_they_are(error: Exception) -> None:
 def test_an_allowed_path_that_the_file_mode_forbids_keeps_its_error() -> None:
     error = PermissionError(errno.EACCES, "denied", "/nowhere/at/all")
     assert explain(error, Permissions(read=["/nowhere"], write=["/nowhere"]), "render") is None
+
+
+def test_a_name_that_cannot_be_resolved_is_explained_only_if_that_is_not_allowed() -> None:
+    error = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    assert "the network is not" in str(explain(error, Permissions(), "render"))
+    assert "without port 53" in str(explain(error, Permissions(network=[443]), "render"))
+    assert explain(error, Permissions(network=[53, 443]), "render") is None
+    assert explain(error, Permissions(network=True), "render") is None
 
 
 def test_signals_of_the_kernel_are_explained() -> None:

@@ -68,7 +68,8 @@ _TOO_WIDE = frozenset(
     | {"/tmp", "/usr", "/var", "/var/lib", "/var/run", "/var/tmp"}
 )
 
-_DNS = 53
+DNS = 53
+"""TCP port of name servers."""
 
 
 def readable(permissions: Permissions) -> list[str]:
@@ -118,7 +119,7 @@ def environment(permissions: Permissions, present: Mapping[str, str]) -> dict[st
     if permissions.memory is not None:
         # Each arena of the C library takes 64 MB of address space, and there are 8 per core.
         kept.setdefault("MALLOC_ARENA_MAX", "2")
-    if isinstance(permissions.network, tuple) and _DNS in permissions.network:
+    if isinstance(permissions.network, tuple) and DNS in permissions.network:
         kept.setdefault("RES_OPTIONS", "use-vc")  # resolve names over TCP
     return kept
 

@@ -9,6 +9,7 @@ import socket
 
 from jobq.core.policies import Permissions
 from jobq.errors import PermissionDenied
+from jobq.executors.sandbox.defaults import DNS
 
 _REFUSALS = (errno.EACCES, errno.EPERM)
 
@@ -52,7 +53,7 @@ def _reason(error: BaseException, permissions: Permissions) -> str | None:
     if isinstance(error, MemoryError) and permissions.memory is not None:
         return f"more than {permissions.memory // 2**20} MiB of memory are not allowed"
     if isinstance(error, socket.gaierror):
-        return None if permissions.network is True else _network(permissions)
+        return _resolving(permissions)
     if not isinstance(error, OSError):
         return None
     if error.errno == errno.EMFILE and permissions.files is not None:
@@ -87,6 +88,16 @@ def _network(permissions: Permissions) -> str:
     if permissions.network is True:
         return "a socket other than TCP or UDP is not allowed"
     return f"network access other than TCP to {_list(permissions.network)} is not allowed"
+
+
+def _resolving(permissions: Permissions) -> str | None:
+    """Why a name could not be resolved. None if that is allowed, so that it has another cause."""
+    network = permissions.network
+    if network is False:
+        return _network(permissions)
+    if network is True or DNS in network:
+        return None
+    return f"resolving names without port {DNS} is not allowed"
 
 
 def _path(path: str, permissions: Permissions, *, run: bool) -> str | None:
