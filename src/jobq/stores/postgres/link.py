@@ -82,6 +82,12 @@ class Reply:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return self._iterator()
 
+    def peek(self) -> list[tuple[Any, ...]]:
+        """All rows, which stay to be read."""
+        rows = self.fetchall()
+        self._rows = iter(rows)
+        return rows
+
     @property
     def changes(self) -> int:
         """How many rows the statement inserted, updated, deleted or returned."""

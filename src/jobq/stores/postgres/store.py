@@ -15,7 +15,17 @@ from typing import Any, Self, TypeVar
 
 from jobq.core.event_records import EventPage
 from jobq.core.queues import QueueConfig
-from jobq.core.records import AnyOutcome, Claim, JobSpec, LeaseRef, PutResult, QueueName, Settled
+from jobq.core.records import (
+    AnyOutcome,
+    Claim,
+    JobKey,
+    JobRecord,
+    JobSpec,
+    LeaseRef,
+    PutResult,
+    QueueName,
+    Settled,
+)
 from jobq.errors import JobqError
 from jobq.stores.base import Clock, Completion
 from jobq.stores.base.maintained import DatabaseReport
@@ -25,6 +35,7 @@ from jobq.stores.postgres import (
     inspection,
     lock_order,
     numbering,
+    reading,
     schema,
     slots,
     upkeep,
@@ -148,6 +159,11 @@ class PostgresStore(RelationalStore):
             else:
                 with contextlib.suppress(slots.Busy):
                     await self._write(slots.truncate, slot.slot)
+
+    # ── reads ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
+        return await self._read(reading.get, jobs)
 
     # ── events ────────────────────────────────────────────────────────────────────────────────────
 

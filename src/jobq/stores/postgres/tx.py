@@ -87,6 +87,7 @@ class PostgresTx(Tx):
         self._queues: dict[QueueName, QueueRow] = {}
         self._qids: dict[int, QueueRow] = {}
         self._stored: dict[int, Sequence[int]] = {}  # counters by queue, without this request
+        self.asked: dict[tuple[str, Row], Reply] = {}  # statements that were executed ahead
         self._block: Reply | None = None  # places
         self._place = 0
         self.tells_later = not link.pooled
@@ -94,7 +95,16 @@ class PostgresTx(Tx):
 
     def execute(self, sql: str, parameters: Any = (), /) -> Rows:
         """Queue a statement. Reading its rows sends it."""
+        if self.asked and (reply := self.asked.pop((sql, parameters), None)) is not None:
+            return reply
         return self.link.execute(sql, parameters)
+
+    def ask(self, sql: str, parameters: Row) -> None:
+        """Queue a statement that the request will execute later: `execute` returns its reply.
+
+        Only for transactions that do not write."""
+        if (sql, parameters) not in self.asked:
+            self.asked[sql, parameters] = self.link.execute(sql, parameters)
 
     def many(self, sql: str, rows: Iterable[Any], /) -> object:
         """Queue a statement for each of these parameters."""
