@@ -83,7 +83,7 @@ def postgres_app(tmp: Path) -> Iterator[Fresh]:
         url = as_role(server, "jobq_app")
 
         def fresh() -> Opening:
-            _emptied(server, url)
+            ask(server.url, "drop schema if exists jobq cascade")
             for role in ("jobq_app", "jobq_owner"):
                 ask(server.url, f"drop role if exists {role}")
             ask(server.url, rights())

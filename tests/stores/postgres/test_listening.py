@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from jobq.core.records import Claim, Completed, JobSpec, QueueName, Topic
+from jobq.core.records import Claim, JobSpec, QueueName, Topic
 from jobq.stores import open_store
 from jobq.stores.base import Store
-from jobq.stores.postgres import connection, mailbox
+from jobq.stores.conformance.kit import complete
+from jobq.stores.postgres import mailbox
 from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.store import PostgresStore
 from jobq.stores.relational.mailbox import Notice
@@ -53,8 +54,7 @@ def spec(id: str) -> JobSpec:
 async def complete_next(store: Store, call: str) -> None:
     """Claim the next job and complete it."""
     (lease,) = (await store.settle([], worker="w", call=f"{call}a", then=CLAIM)).leases
-    done = Completed(job=lease.job, token=lease.token, result=b"2")
-    await store.settle([done], worker="w", call=f"{call}b")
+    await store.settle([complete(lease)], worker="w", call=f"{call}b")
 
 
 @pytest.fixture
@@ -64,13 +64,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def send(link: Link, notices: Sequence[Notice]) -> None:
         counted.append(len(notices))
-        mailbox.send(link, notices)
+        original(link, notices)
 
-    class Counting:
-        ChannelMailbox = mailbox.ChannelMailbox
-        send = staticmethod(send)
-
-    monkeypatch.setattr(connection, "mailbox", Counting)
+    original = mailbox.send
+    monkeypatch.setattr(mailbox, "send", send)
     return counted
 
 
@@ -114,9 +111,9 @@ async def test_a_caller_hears_of_an_end_after_its_connection_was_replaced(
     await other.put([spec("a")])
     async with one.listen([Topic("ended", QUEUE, "a")]) as signals:
         waiting: Any = asyncio.ensure_future(anext(signals))
-        await asyncio.to_thread(_terminate, server)
         if registrations == "lost":  # as after a crash, which empties unlogged tables
             ask(server.url, "truncate jobq.listeners, jobq.sleepers")
+        await asyncio.to_thread(_terminate, server)
         # The replacement lets the caller look again, in case that it has missed the end.
         async with asyncio.timeout(20):
             await waiting
@@ -129,9 +126,7 @@ async def test_a_sleeper_looks_again_after_its_connection_was_replaced(
     server: Server, one: PostgresStore
 ) -> None:
     await one.settle([], worker="s", call="1", then=CLAIM)
-    sleeping = asyncio.ensure_future(
-        one.sleep([QUEUE], worker="s", slots=1, timeout_ms=60_000)
-    )
+    sleeping = asyncio.ensure_future(one.sleep([QUEUE], worker="s", slots=1, timeout_ms=60_000))
     await asyncio.to_thread(_terminate, server)
     async with asyncio.timeout(20):
         assert await sleeping

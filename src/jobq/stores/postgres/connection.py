@@ -25,6 +25,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
+import psycopg
+
 from jobq.errors import StoreUnavailable
 from jobq.stores.postgres import failures, mailbox, schema, session, waking
 from jobq.stores.postgres.address import Address
@@ -49,6 +51,9 @@ CHECK_S = 60.0
 kernel finds a dead peer sooner (keepalives), but not a proxy that swallows packets."""
 CLOSE_S = 2.0
 """Seconds that closing waits for a thread. A thread that resolves a host name cannot be stopped."""
+
+LOST = (LinkLost, psycopg.Error)
+"""What a link raises when its connection is lost: libpq refuses to queue more then."""
 
 BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 BEGIN_READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -232,7 +237,7 @@ class Lane:
                     self._link.cancel()
                 self._drop()
                 raise StoreUnavailable("this store was closed during the call") from None
-            except LinkLost as e:
+            except LOST as e:
                 self._drop()
                 if not fresh and not self._committing and time.monotonic() < deadline:
                     continue
@@ -319,7 +324,7 @@ class Lane:
             self._link.discard()
             self._link.command(b"ROLLBACK")
             self._link.discard()
-        except LinkLost:
+        except LOST:
             self._drop()
 
     def _pause(self, tries: int, deadline: float) -> None:
@@ -391,8 +396,7 @@ class Lane:
         if self._link.pgconn.socket in ready:
             self._receive(self._link.receive)
         elif not ready:
-            self._link.command(b"SELECT 1")
-            self._receive(self._link.wait)
+            self._receive(self._link.check)
 
     def _receive(self, receive: Callable[[], None]) -> bool:
         """Receive what has arrived. False: the connection is lost."""
@@ -402,7 +406,7 @@ class Lane:
             receive()
         except LinkStopped:
             raise
-        except (LinkLost, StatementFailed) as e:
+        except (*LOST, StatementFailed) as e:
             log.warning("lost the connection to %s: %s", self._owner.address.shown, e)
             self._drop()
             return False

@@ -247,6 +247,11 @@ class Link:
         if self.pgconn.status != pq.ConnStatus.OK:
             raise LinkLost(self._problem())
 
+    def check(self) -> None:
+        """Make sure that the server replies."""
+        self.command(b"SELECT 1")
+        self.wait()
+
     def catch_up(self) -> None:
         """Handle what is read already. Call this before a wait for the socket: it may stay silent.
 

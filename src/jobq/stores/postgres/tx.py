@@ -33,6 +33,7 @@ from jobq.stores.relational.rows import (
     FIGURE_OF_KIND,
     RUN_MS,
     WAIT_MS,
+    ClaimedJob,
     Job,
     NewJob,
     QueueRow,
@@ -269,6 +270,11 @@ class PostgresTx(Tx):
                 self.completing.add(job.pk)
                 return job
         return wait()
+
+    def check_claimed(self, jobs: Sequence[ClaimedJob]) -> None:
+        """A job may be put after this request has read the clock. It cannot start before that."""
+        if any(job.created_ms > self.now for job in jobs) and not self.ahead:
+            raise _met("a job was put while it was claimed")
 
     # ── what happened ─────────────────────────────────────────────────────────────────────────────
 

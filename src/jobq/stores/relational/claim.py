@@ -169,6 +169,7 @@ def queue_order(job: ClaimedJob) -> tuple[int, int]:
 
 def _record(tx: Tx, queue: QueueRow, jobs: list[ClaimedJob], worker: str, mark: str) -> None:
     """Write the starts to the event log and the counters, and remember the leases."""
+    tx.check_claimed(jobs)
     now, qid, granted = tx.now, queue.qid, tx.memory.granted
     waited = stalled = 0
     items: list[Item] = []

@@ -25,7 +25,7 @@ from jobq.stores.relational.dialect import Dialect
 from jobq.stores.relational.mailbox import Notice
 from jobq.stores.relational.memory import Memory
 from jobq.stores.relational.options import event_meta, pack_failure
-from jobq.stores.relational.rows import Job, QueueRow
+from jobq.stores.relational.rows import ClaimedJob, Job, QueueRow
 
 log = logging.getLogger("jobq")
 
@@ -74,6 +74,9 @@ class Tx(Dialect):
                 log.error("%s; the other queues are served", error)
             return False
         return True
+
+    def check_claimed(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Raise if the request must start over, because others write at the same time."""
 
     # ── what happened ─────────────────────────────────────────────────────────────────────────────
 

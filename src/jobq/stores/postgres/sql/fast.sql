@@ -132,7 +132,11 @@ fits AS MATERIALIZED (
             ) AS due
         )
         AND NOT EXISTS (SELECT 1 FROM stalled)
-        AND NOT EXISTS (SELECT 1 FROM claimed WHERE flags & {not_leasable} <> 0 OR stalls > 0)
+        AND NOT EXISTS (
+            SELECT 1 FROM claimed
+            -- A job may be put after this call has read the clock: it would start before it exists.
+            WHERE flags & {not_leasable} <> 0 OR stalls > 0 OR created_ms > $6
+        )
     )::int AS fits,
     (SELECT array_agg(pk) FROM gone WHERE flags & {watched} <> 0) AS watched
 )
