@@ -117,17 +117,23 @@ def _processor() -> float:
 
 
 def _peers(jobs: int, runs: int) -> None:
-    rates: dict[str, float] = {}
-    for peer, share in (("jobq", 1), ("celery", 2), ("rq", 20)):
-        python = ROOT / ".venv-bench" / peer / "bin" / "python"
-        program = Path(sys.executable) if peer == "jobq" else python
-        if not program.exists():
-            print(f"{peer:8} is not installed: run make bench-peers")
-            continue
-        rates[peer] = statistics.median(_rate(peer, program, jobs // share) for _ in range(runs))
-        times = rates["jobq"] / rates[peer]
+    """Measure all peers in turn, several times: what else the machine does changes by the minute."""
+    shares = {"jobq": 1, "celery": 2, "rq": 20}  # slower ones get fewer jobs
+    programs = {peer: ROOT / ".venv-bench" / peer / "bin" / "python" for peer in shares}
+    programs["jobq"] = Path(sys.executable)
+    for peer in [peer for peer, program in programs.items() if not program.exists()]:
+        print(f"{peer:8} is not installed: run make bench-peers")
+        del programs[peer]
+    rounds = [
+        {peer: _rate(peer, program, jobs // shares[peer]) for peer, program in programs.items()}
+        for _ in range(runs)
+    ]
+    for peer in programs:
+        rate = statistics.median(one[peer] for one in rounds)
+        times = sorted(one["jobq"] / one[peer] for one in rounds)
         print(
-            f"{peer:8} {rates[peer]:6.0f} jobs/s with 2 processes; jobq is {times:.1f} times that"
+            f"{peer:8} {rate:6.0f} jobs/s with 2 processes; jobq is {statistics.median(times):.1f} "
+            f"times that ({times[0]:.1f} to {times[-1]:.1f})"
         )
 
 
