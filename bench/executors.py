@@ -117,7 +117,7 @@ def _processor() -> float:
 
 
 def _peers(jobs: int, runs: int) -> None:
-    """Measure all peers in turn, several times: what else the machine does changes by the minute."""
+    """Measure all peers in turn, several times: the load of a machine changes by the minute."""
     shares = {"jobq": 1, "celery": 2, "rq": 20}  # slower ones get fewer jobs
     programs = {peer: ROOT / ".venv-bench" / peer / "bin" / "python" for peer in shares}
     programs["jobq"] = Path(sys.executable)
