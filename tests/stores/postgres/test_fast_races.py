@@ -1,0 +1,90 @@
+"""Plain calls meet calls of operators: nothing is lost, nothing runs twice, and the books agree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from jobq.core.commands import Cancel
+from jobq.core.queues import Limits
+from jobq.core.records import JobKey
+from jobq.core.states import State
+from jobq.stores.conformance.kit import Desk
+from tests.stores.postgres import servers
+from tests.stores.postgres.servers import FAST, Server, ask
+from tests.stores.postgres.test_races import events_of, opened, settled
+
+BATCHES = 40
+EACH = 25
+ENDS = {State.COMPLETED, State.FAILED, State.CANCELLED}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server for the tests of this file."""
+    servers.postgres_or_skip()
+    with servers.running(FAST) as running:
+        yield running
+
+
+async def _produce(desk: Desk, done: asyncio.Event) -> None:
+    for n in range(BATCHES):
+        await desk.store.put([desk.spec(id=f"j{n}-{each}") for each in range(EACH)])
+    done.set()
+
+
+async def _work(desk: Desk, worker: str, started: Counter[str], ended: asyncio.Event) -> None:
+    leases = await settled(desk, worker=worker, then=desk.claiming(10))
+    while leases or not ended.is_set():
+        started.update(lease.id for lease in leases)
+        leases = await settled(desk, *leases, worker=worker, then=desk.claiming(10))
+
+
+async def _operate(desk: Desk, put: asyncio.Event, ended: asyncio.Event) -> None:
+    """Change the queue and its jobs until all jobs have ended."""
+    n = 0
+    while True:
+        n += 1
+        job = f"j{n % BATCHES}-{n % EACH}"
+        await desk.store.alter([Cancel(job=JobKey(desk.queue, job))])
+        await desk.store.pause(desk.queue)
+        await desk.store.resume(desk.queue)
+        await desk.store.set_limits(desk.queue, Limits(limit=5))
+        await desk.store.set_limits(desk.queue, None)
+        counts = await desk.store.count(desk.queue)
+        if put.is_set() and not counts[State.WAITING] and not counts[State.ACTIVE]:
+            ended.set()
+            return
+
+
+async def test_operators_and_plain_workers_leave_each_job_one_end(server: Server) -> None:
+    started: Counter[str] = Counter()
+    put, ended = asyncio.Event(), asyncio.Event()
+    async with opened(server, 4) as desks:
+        producer, one, two, operator = desks
+        async with asyncio.timeout(120):
+            await asyncio.gather(
+                _produce(producer, put),
+                _work(one, "one", started, ended),
+                _work(two, "two", started, ended),
+                _operate(operator, put, ended),
+            )
+        counts = await operator.store.count(operator.queue)
+        events = await events_of(operator.store, operator.queue)
+    assert max(started.values()) == 1
+    assert counts[State.COMPLETED] + counts[State.CANCELLED] == BATCHES * EACH
+    ends = Counter(event.job for event in events if event.job and event.state in ENDS)
+    assert len(ends) == BATCHES * EACH
+    assert set(ends.values()) == {1}
+    rows = ask(
+        server.url,
+        "select state, count(*) from jobq.jobs j join jobq.queues q using (qid) "
+        "where q.name = %s group by 1",
+        operator.queue.queue,
+    )
+    assert dict(rows) == {
+        code: n for code, n in ((4, counts[State.COMPLETED]), (6, counts[State.CANCELLED])) if n
+    }
