@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -30,12 +31,14 @@ box.ready()
 
 def in_a_child(code: str) -> str:
     """Run the code in a process with permissions, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", _PREPARE + textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    with tempfile.TemporaryDirectory() as folder:  # of the workspaces, which nobody else removes
+        done = subprocess.run(
+            [sys.executable, "-c", _PREPARE + textwrap.dedent(code)],
+            env={**os.environ, "TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -139,7 +142,7 @@ def test_a_workspace_with_many_files_is_removed_by_a_thread() -> None:
     wait_until(lambda: not os.path.exists(workspace.folder), "the thread to remove the folder")
 
 
-def test_a_process_with_threads_is_not_restricted_in_part() -> None:
+def test_a_process_with_threads_is_not_restricted_in_part(tmp_path: Path) -> None:
     code = """
 import threading
 from jobq import Permissions
@@ -151,11 +154,18 @@ except RuntimeError as error:
     print(error)
 print(open("/etc/hostname").readable())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.stdout.splitlines() == [
         "permissions are applied before a process starts other threads",
         "True",
     ]
+    assert os.listdir(tmp_path) == []
 
 
 def test_threads_of_c_code_are_seen_as_well() -> None:

@@ -74,13 +74,13 @@ def apply(
     lacking = missing(permissions, kernel)
     if lacking and permissions.enforce == "all":
         raise ConfigError(f"permissions cannot be enforced: {'; '.join(lacking)}")
-    return restrict(
-        permissions,
-        kernel=kernel,
-        keep_fds=keep_fds,
-        workspace=workspace or Workspace.open(permissions),
-        run=run,
-    )
+    own = workspace or Workspace.open(permissions)
+    try:
+        return restrict(permissions, kernel=kernel, keep_fds=keep_fds, workspace=own, run=run)
+    except BaseException:
+        if workspace is None:
+            own.close()
+        raise
 
 
 def restrict(
