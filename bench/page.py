@@ -1,6 +1,6 @@
 """Write docs/benchmarks.md and its plots from saved runs.
 
-python -m bench.page out/bench/sqlite.json out/bench/valkey.json
+python -m bench.page out/bench/sqlite.json out/bench/valkey.json out/bench/postgres.json
 """
 
 from __future__ import annotations
