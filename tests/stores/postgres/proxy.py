@@ -108,6 +108,8 @@ class Proxy:
         self._writers |= pair
         try:
             await asyncio.gather(self._pump(reader, forth), self._pump(back, writer))
+        except asyncio.CancelledError:  # the proxy is closed: asyncio would log it as an error
+            pass
         finally:
             self._writers -= pair
             writer.close()
