@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 import jobq.stores.relational
-from jobq.stores.postgres.queries import NUMBERING, SQL, load
+from jobq.stores.postgres.queries import FAST, NUMBERING, SQL, load
 from jobq.stores.relational.statements import Statements
 from tests.stores.postgres import servers
 
@@ -56,7 +56,10 @@ def test_the_shared_logic_finds_every_statement_that_it_names() -> None:
     assert not missing
 
 
-LOOKUPS = ("insert_job", "insert_jobs", "ended_meanwhile", "taken")
+LOOKUPS = {
+    **{name: SQL.hot[name] for name in ("insert_job", "insert_jobs", "ended_meanwhile", "taken")},
+    "put_again": FAST["put_again"],
+}
 """Statements that look for ended jobs by their ids."""
 
 
@@ -65,7 +68,15 @@ def test_an_ended_job_is_found_by_its_id_before_there_are_statistics(
     connection: psycopg.Connection[Any], name: str
 ) -> None:
     """Otherwise each put of a new database reads all jobs that have ended, for a minute."""
-    sql = SQL.hot[name].rstrip().rstrip(";")
+    plan = _plan(connection, LOOKUPS[name])
+    looked = [line for line in plan.splitlines() if "Scan" in line and "jobs_ended" in line]
+    assert looked, plan
+    assert all("using jobs_ended_identity" in line for line in looked), plan
+
+
+def _plan(connection: psycopg.Connection[Any], sql: str) -> str:
+    """The plan that the server keeps for a statement that was prepared in a new database."""
+    sql = sql.rstrip().rstrip(";")
     nulls = ", ".join(["null"] * max(int(n) for n in re.findall(r"\$(\d+)", sql)))
     connection.execute("set plan_cache_mode = force_generic_plan")
     connection.execute(f"prepare looked as {sql}".encode())
@@ -73,7 +84,4 @@ def test_an_ended_job_is_found_by_its_id_before_there_are_statistics(
         rows = connection.execute(f"explain execute looked ({nulls})".encode()).fetchall()
     finally:
         connection.execute("deallocate looked")
-    plan = "\n".join(row[0] for row in rows)
-    looked = [line for line in plan.splitlines() if "Scan" in line and "jobs_ended" in line]
-    assert looked, plan
-    assert all("using jobs_ended_identity" in line for line in looked), plan
+    return "\n".join(row[0] for row in rows)

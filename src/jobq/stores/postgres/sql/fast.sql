@@ -37,8 +37,12 @@ SELECT 1 / (
 )::int;
 
 -- name: put_again: fails the put if one of its ids belongs to an ended job
+-- OFFSET 0 keeps the look-ups by id, as in hot.sql.
 SELECT 1 / (
-    NOT EXISTS (SELECT 1 FROM jobs_ended WHERE qid = $1 AND id = ANY ($2::text[]))
+    NOT EXISTS (
+        SELECT 1 FROM unnest($2::text[]) AS given (id)
+        WHERE EXISTS (SELECT 1 FROM jobs_ended e WHERE e.qid = $1 AND e.id = given.id OFFSET 0)
+    )
 )::int;
 
 -- name: exchange: complete jobs and claim others, or change nothing
