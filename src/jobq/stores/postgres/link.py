@@ -2,7 +2,7 @@
 
 A `Link` uses libpq (through psycopg.pq) in pipeline mode. psycopg's cursors do the same for five to
 eight times the CPU time per queued statement, and asyncpg takes a round trip for each
-(docs/decisions/0016-the-postgresql-store.md has the figures).
+(docs/decisions/0017-libpq-without-cursors.md has the figures).
 
 Every wait has a deadline and ends at once when the handle is closed. The server's own timeouts work
 too, because each round trip ends with a Sync: a client that freezes inside a transaction is thrown
