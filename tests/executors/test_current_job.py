@@ -30,6 +30,7 @@ USED_BY = {
     "add": "test_a_job_adds_children_and_waits_for_them",
     "wait_for_children": "test_a_job_adds_children_and_waits_for_them",
     "wait_for_signal": "test_a_job_waits_for_a_signal",
+    "complete_in": "test_completing_in_a_transaction_is_refused",
 }
 
 
@@ -83,6 +84,12 @@ async def test_a_child_of_another_store_is_refused(queue: Queue) -> None:
     async with Worker(queue, pool=1):
         with pytest.raises(JobFailed, match="another store or tenant"):
             await work.parent_elsewhere.call()
+
+
+async def test_completing_in_a_transaction_is_refused(queue: Queue) -> None:
+    async with Worker(queue, pool=1):
+        with pytest.raises(JobFailed, match="runs in a process of its own"):
+            await work.completes_itself.call()
 
 
 async def test_a_job_waits_for_a_signal(queue: Queue) -> None:

@@ -243,6 +243,11 @@ def parent_elsewhere() -> None:
     current_job().sync.add(stranger)
 
 
+@queue.task(executor="process", retry=NO_RETRY)
+def completes_itself() -> None:
+    current_job().sync.complete_in(object())
+
+
 @queue.task(executor="process")
 def asks() -> Any:
     return current_job().sync.wait_for_signal("approved", timeout=3600)
