@@ -97,11 +97,13 @@ def exchange(
 
 def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState]:
     """Implements `Store.extend`."""
-    states: list[LeaseState] = []
-    for lease in leases:
-        renewed = (tx.now + lease_ms, job_number(lease.token), lease.id, lease.token)
-        states.append(_lease_state(tx.execute(tx.sql.hot["extend"], renewed).fetchone()))
-    return states
+    until = tx.now + lease_ms
+    # All statements first, then all replies: on PostgreSQL they share one round trip.
+    replies = [
+        tx.execute(tx.sql.hot["extend"], (until, job_number(lease.token), lease.id, lease.token))
+        for lease in leases
+    ]
+    return [_lease_state(reply.fetchone()) for reply in replies]
 
 
 def note(tx: Tx, notes: Sequence[Note]) -> list[LeaseState]:
