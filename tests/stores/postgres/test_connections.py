@@ -23,6 +23,7 @@ from jobq.stores.postgres.clock import StoreClock
 from jobq.stores.postgres.connection import Connections, Kind
 from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.mailbox import ChannelMailbox
+from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.relational.mailbox import Notice
 from tests.stores.postgres import servers
 from tests.stores.postgres.proxy import proxy_to
@@ -34,6 +35,9 @@ COMMITTING = "from pg_stat_activity where query = 'COMMIT' and state = 'active'"
 
 class Tx:
     """What a transaction of these tests can do: execute, and notify."""
+
+    tells_later = False
+    memory = PostgresMemory()
 
     def __init__(self, link: Link, now: int) -> None:
         self.execute = link.execute
