@@ -56,6 +56,12 @@ MOST = 5_000
 QUEUES = 10_000
 """Plain queues that a handle remembers."""
 
+_STATEMENTS = (
+    *(FAST[name] for name in ("exchange", "fall_asleep", "next_times", "wake_up")),
+    waking.SQL["wake"],
+)
+"""What an exchange may need. To prepare one of them later would commit what is queued."""
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -134,7 +140,7 @@ def put(
         watch.address[0] if watch is not None else "", now + LISTEN_MS,
     )  # fmt: skip
     try:
-        link.prepare(FAST["put"], FAST["put_again"])
+        link.prepare(FAST["put"], FAST["put_again"], waking.SQL["wake"])
         link.execute(FAST["put"], parameters)
         # A job with one of these ids may have ended meanwhile: only a later statement sees that.
         link.execute(FAST["put_again"], (plain.qid, ids))
@@ -193,6 +199,11 @@ def exchange(
     """Complete jobs and claim others. None: the call must go the general way.
 
     Also returns whether the worker is registered as asleep."""
+    link.prepare(*_STATEMENTS)
+    # A job may have started a little later than now: the clocks of two handles differ.
+    for outcome in outcomes:
+        if (job := memory.granted.get(outcome.token)) is not None:
+            now = max(now, job.started_ms)
     call = Call(link, now, ahead, memory)
     if memory.calls.get(caller_of(worker, name)) == name:
         return None  # a repetition
@@ -309,13 +320,14 @@ class _Claiming:
         for queue in self.queues:
             for job in sorted(found.get(queue.qid, ()), key=queue_order):
                 token = f"{job.pk}{self.mark}"
+                started = max(now, job.due_ms)
                 if not job.flags & ENDING & ~WATCHED:
                     granted[token] = Granted(
                         queue.qid, job.pk, job.id, job.life, job.name, None, job.attempt,
-                        job.failures, job.stalls, job.created_ms, job.due_ms, now, None,
+                        job.failures, job.stalls, job.created_ms, job.due_ms, started, None,
                         bool(job.flags & WATCHED),
                     )  # fmt: skip
-                leases.append(lease_of(queue.name, job, token, now, self.expires))
+                leases.append(lease_of(queue.name, job, token, started, self.expires))
         return leases, watched
 
     def next_due(self) -> int | None:

@@ -76,16 +76,18 @@ picked AS MATERIALIZED (
 ),
 claimed AS (
     UPDATE jobs_hot
-    SET state = 3, attempt = attempt + 1, token = pk || $8::text, worker = $9, started_ms = $6,
-        at_ms = $10, keep = 0
+    SET state = 3, attempt = attempt + 1, token = pk || $8::text, worker = $9,
+        started_ms = greatest($6, due_ms), at_ms = $10, keep = 0
     WHERE pk = ANY (ARRAY(SELECT pk FROM picked))
     RETURNING qid, {claimed}
 ),
+-- The clocks of two handles differ by a few milliseconds: no job starts before it was put.
 starts AS MATERIALIZED (
-    SELECT qid, count(*)::int AS n, sum($6 - due_ms)::bigint AS waited,
+    SELECT qid, count(*)::int AS n, sum(greatest($6, due_ms) - due_ms)::bigint AS waited,
+        greatest($6, max(due_ms)) AS at_ms,
         jsonb_agg(jsonb_build_array(
             {started}, id, life, name, key, attempt, failures, stalls, 3, 2, NULL, NULL, NULL,
-            created_ms, due_ms, $6, NULL
+            created_ms, due_ms, greatest($6, due_ms), NULL
         ) ORDER BY priority DESC, seq) AS facts
     FROM claimed GROUP BY qid
 ),
@@ -105,7 +107,7 @@ logged_ends AS (
 ),
 logged_starts AS (
     INSERT INTO entries (qid, at_ms, worker, n, facts, moved, figures)
-    SELECT qid, $6, $9, n, facts, ARRAY[0, 0, -n, n, 0, 0, 0],
+    SELECT qid, at_ms, $9, n, facts, ARRAY[0, 0, -n, n, 0, 0, 0],
         ARRAY[0, n, 0, 0, 0, 0, 0, waited, 0]
     FROM starts
 ),
