@@ -1,7 +1,8 @@
 -- Operations on queues.
 
 -- name: some_waiting: waiting jobs of a plain queue
-SELECT id FROM jobs_hot WHERE qid = $1 AND state = 2 AND key IS NULL LIMIT $2;
+SELECT id FROM jobs_hot WHERE qid = $1 AND state = 2 AND key IS NULL
+ORDER BY priority DESC, seq LIMIT $2;
 
 -- name: some_waiting_keyed: waiting jobs of a keyed queue
 SELECT id FROM jobs_hot WHERE qid = $1 AND state = 2 AND key IS NOT NULL LIMIT $2;
