@@ -212,6 +212,8 @@ class PostgresStore(RelationalStore):
             return await super().settle(outcomes, worker=worker, call=call, then=then)
         settled, now_asleep = done
         (self._asleep.add if now_asleep else self._asleep.discard)(worker)
+        if settled.next_due_ms == 0:
+            box.wake(worker).set()  # something is there that this call could not claim
         return settled
 
     # ── callers' transactions ─────────────────────────────────────────────────────────────────────
