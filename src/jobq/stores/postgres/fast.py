@@ -314,13 +314,14 @@ class _Claiming:
             if qid is not None:
                 found.setdefault(qid, []).append(read(columns, ClaimedJob))
         leases: list[Lease] = []
-        now, granted = self.call.now, self.call.memory.granted
+        due = (job.due_ms for jobs in found.values() for job in jobs)
+        started = max((self.call.now, *due))
+        granted = self.call.memory.granted
         if len(granted) > REMEMBERED:
             granted.clear()
         for queue in self.queues:
             for job in sorted(found.get(queue.qid, ()), key=queue_order):
                 token = f"{job.pk}{self.mark}"
-                started = max(now, job.due_ms)
                 if not job.flags & ENDING & ~WATCHED:
                     granted[token] = Granted(
                         queue.qid, job.pk, job.id, job.life, job.name, None, job.attempt,

@@ -67,29 +67,29 @@ ended AS (
     SELECT {ended_job} FROM gone g JOIN outcomes o USING (pk)
 ),
 picked AS MATERIALIZED (
-    SELECT head.pk FROM wanted CROSS JOIN LATERAL (
-        SELECT pk FROM jobs_hot
+    SELECT head.pk, head.due_ms FROM wanted CROSS JOIN LATERAL (
+        SELECT pk, due_ms FROM jobs_hot
         WHERE qid = wanted.qid AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > $6)
         ORDER BY priority DESC, seq LIMIT $7 FOR UPDATE SKIP LOCKED
     ) AS head
     LIMIT $7
 ),
+-- The clocks of two handles differ by a few milliseconds: no job starts before it was put.
+began AS MATERIALIZED (SELECT greatest($6, max(due_ms)) AS ms FROM picked),
 claimed AS (
     UPDATE jobs_hot
     SET state = 3, attempt = attempt + 1, token = pk || $8::text, worker = $9,
-        started_ms = greatest($6, due_ms), at_ms = $10, keep = 0
+        started_ms = (SELECT ms FROM began), at_ms = $10, keep = 0
     WHERE pk = ANY (ARRAY(SELECT pk FROM picked))
     RETURNING qid, {claimed}
 ),
--- The clocks of two handles differ by a few milliseconds: no job starts before it was put.
 starts AS MATERIALIZED (
-    SELECT qid, count(*)::int AS n, sum(greatest($6, due_ms) - due_ms)::bigint AS waited,
-        greatest($6, max(due_ms)) AS at_ms,
+    SELECT qid, count(*)::int AS n, sum(ms - due_ms)::bigint AS waited, max(ms) AS at_ms,
         jsonb_agg(jsonb_build_array(
             {started}, id, life, name, key, attempt, failures, stalls, 3, 2, NULL, NULL, NULL,
-            created_ms, due_ms, greatest($6, due_ms), NULL
+            created_ms, due_ms, ms, NULL
         ) ORDER BY priority DESC, seq) AS facts
-    FROM claimed GROUP BY qid
+    FROM claimed, began GROUP BY qid
 ),
 called AS (
     INSERT INTO calls (caller, call, at_ms)
@@ -138,11 +138,7 @@ fits AS MATERIALIZED (
             ) AS due
         )
         AND NOT EXISTS (SELECT 1 FROM stalled)
-        AND NOT EXISTS (
-            SELECT 1 FROM claimed
-            -- A job may be put after this call has read the clock: it would start before it exists.
-            WHERE flags & {not_leasable} <> 0 OR stalls > 0 OR created_ms > $6
-        )
+        AND NOT EXISTS (SELECT 1 FROM claimed WHERE flags & {not_leasable} <> 0 OR stalls > 0)
     )::int AS fits,
     (SELECT array_agg(pk) FROM gone WHERE flags & {watched} <> 0) AS watched
 )
