@@ -98,6 +98,20 @@ async def test_what_a_snooze_saves_is_there_in_the_next_run(bench: Bench) -> Non
     assert (record.result, record.failures) == (b'[{"step":1},2]', 0)
 
 
+async def test_a_log_line_keeps_characters_that_a_store_cannot_escaped(
+    bench: Bench, store: Store
+) -> None:
+    @bench.task
+    async def work() -> None:
+        await current_job().log("a\0b \ud800 \t é")
+
+    id = await bench.add("work")
+    async with bench.worker():
+        record = await bench.ended(id)
+    assert record.state is State.COMPLETED
+    assert await store.logs(JobKey(bench.qname, id)) == ["a\\x00b \\ud800 \t é"]
+
+
 async def test_progress_and_log_lines_are_stored_when_said(bench: Bench, store: Store) -> None:
     said, go = asyncio.Event(), asyncio.Event()
 

@@ -16,6 +16,7 @@ _HARMFUL = (
 )
 _IN_A_LINE = re.compile(f"[{_HARMFUL}]")
 _IN_LINES = re.compile(f"(?![\n\t])[{_HARMFUL}]")
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -39,6 +40,14 @@ def json_text(encoded: str) -> str:
         if encoded.isprintable()
         else _IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
     )
+
+
+def storable(text: str) -> str:
+    """The text with the characters escaped that a store cannot keep.
+
+    PostgreSQL has no text with the character 0, and a lone surrogate has no bytes in UTF-8. A
+    program's output may contain both."""
+    return text if text.isprintable() else _NOT_STORABLE.sub(_escape, text)
 
 
 def is_harmless(text: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+from jobq.core.printable import storable
 from jobq.core.records import LeaseRef, LeaseState, Note
 from jobq.engine.service import Outage
 from jobq.errors import LeaseLost, StoreUnavailable
@@ -40,7 +41,7 @@ class Notes:
             )
         loop = asyncio.get_running_loop()
         kept = self._said.setdefault(lease, (None, []))[1]
-        kept.extend(lines)
+        kept.extend(map(storable, lines))
         if progress is not None:
             self._said[lease] = (progress, kept)
         if self._round is None:
