@@ -4,7 +4,10 @@
 WITH work AS MATERIALIZED (
     SELECT w.qid, w.tenant, w.queue, w.deputies,
         -- The sleeper that knows when the next job is due may be busy then: one more must know.
-        w.n + EXISTS (SELECT 1 FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 0)::int AS n
+        w.n + coalesce((
+            SELECT 1 FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 0 AND j.at_ms IS NOT NULL
+            ORDER BY at_ms LIMIT 1
+        ), 0) AS n
     FROM unnest(
         $1::integer[], $2::integer[], $3::bigint[], $4::text[], $5::text[], $6::boolean[],
         $7::boolean[]
@@ -15,8 +18,10 @@ WITH work AS MATERIALIZED (
         SELECT at_ms FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 0 AND j.at_ms IS NOT NULL
         ORDER BY at_ms LIMIT 1
     ))
-    AND (NOT w.more OR EXISTS (
+    -- Not EXISTS: for that the server may read all waiting jobs into a hash table.
+    AND (NOT w.more OR 1 = (
         SELECT 1 FROM jobs_hot j WHERE j.qid = w.qid AND j.state = 2 AND j.key IS NULL
+        ORDER BY priority DESC, seq LIMIT 1
     ))
 ),
 near AS MATERIALIZED (
