@@ -10,7 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from jobq.stores.postgres.queries import NUMBERING, SQL
+from jobq.stores.postgres.queries import FAST, NUMBERING, SQL
+from jobq.stores.postgres.waking import SQL as WAKING
 from tests.stores.postgres import servers
 
 ROWS = 30_000
@@ -20,7 +21,9 @@ BLOCKS = 250
 changes ten rows and thirty index entries."""
 
 _FILL = f"""
-INSERT INTO queues (tenant, name, mode) VALUES ('t', 'plain', 'plain'), ('t', 'keyed', 'keyed');
+INSERT INTO queues (tenant, name, mode, plain)
+VALUES ('t', 'plain', 'plain', true), ('t', 'keyed', 'keyed', false);
+INSERT INTO sleepers (qid, worker, mailbox, slots, since_ms) VALUES (1, 'w', 'm', 1, 1);
 INSERT INTO counts (qid) VALUES (1), (2);
 INSERT INTO jobs (qid, state, seq, at_ms, created_ms, due_ms, priority, flags, life, id, name, key,
     codec, payload, finished_ms)
@@ -69,6 +72,18 @@ STATEMENTS: dict[str, tuple[str, str]] = {
     "oldest_entries": (SQL.upkeep["oldest_entries"], "1, 10"),
     "number": (NUMBERING["number"], "100000"),
     "counts": (NUMBERING["counts"], "1"),
+    "exchange": (
+        FAST["exchange"],
+        "'{1}', '{}', '{}', '{}', '{}', 5, 10, 'm', 'w', 9, 'c', 'x', '{}', '{}', '{}', '{}', "
+        "false",
+    ),
+    "put_again": (FAST["put_again"], "1, '{w1,w2}'"),
+    "next_times": (FAST["next_times"], "'{1}', 5"),
+    "wake": (
+        WAKING["wake"],
+        "'{1}', '{1}', '{NULL}', '{t}', '{plain}', '{t}', '{t}', '{}', '{}', '{}', '{}', '{}', "
+        "'250', '1000'",
+    ),
     "minutes": (NUMBERING["minutes"], "1, 1"),
 }
 
