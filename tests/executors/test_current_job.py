@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -143,6 +145,25 @@ async def test_a_job_that_prints_too_much_stores_the_first_lines_and_says_so(
     assert len(lines) == 1000
     assert (lines[0], lines[998]) == ("line 0", "line 998")
     assert lines[999] == "… and 4,001 lines more, which are not stored"
+
+
+async def test_a_job_that_prints_without_a_pause_does_not_block_its_worker(
+    queue: Queue, folder: Path
+) -> None:
+    begun, end = folder / "begun", folder / "end"
+    async with Worker(queue, pool=1):
+        started = monotonic()
+        job = await work.prints_without_a_pause.enqueue(str(begun), str(end))
+        await until(begun.exists, "the handler")
+        for n in range(20):
+            assert await work.child.options(call_timeout=20).call(n) == 10 * n
+        took = monotonic() - started
+        end.touch()
+        await job.result(timeout=20)
+        lines = await job.logs()
+    assert took < 8
+    assert lines[:999] == ["y"] * 999
+    assert lines[999].endswith("lines more, which are not stored")
 
 
 async def test_a_crashed_job_keeps_what_it_printed(queue: Queue) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from jobq.executors.exits import Exit
-from jobq.executors.pool.output import Output
+from jobq.executors.pool.output import Output, readable_bytes
 from jobq.executors.running import Running
 
 RESULT = 3
@@ -119,24 +119,24 @@ class Program:
         if not self._stdin:
             self._close(0)
 
-    def _read(self, number: int, fd: int) -> bool:
-        """Read once. False if there is nothing to read now, or no more."""
+    def _read(self, number: int, fd: int) -> int:
+        """Read once. Returns the number of bytes: 0 if there is nothing to read now, or no more."""
         try:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:
-            return False
+            return 0
         except OSError:
             data = b""
         if not data:
             self._close(number)
-            return False
+            return 0
         if number == 2:
             self._log.add(data)
             self._last = (self._last + data)[-_CHUNK:]
         else:
             kept = self._data[number]
             kept += data[: self._limit - len(kept)]
-        return True
+        return len(data)
 
     def _close(self, number: int) -> None:
         fd = self._pipes.pop(number, None)
@@ -154,8 +154,10 @@ class Program:
             self._timer.cancel()
         for number in (2, 1, RESULT):
             fd = self._pipes.get(number)
-            while fd is not None and self._read(number, fd):
-                pass
+            # Not to the end of the pipe: a process that left the group may still write to it.
+            left = 0 if fd is None else readable_bytes(fd)
+            while fd is not None and left > 0 and (read := self._read(number, fd)):
+                left -= read
         for number in tuple(self._pipes):
             self._close(number)
         self._exit.close()

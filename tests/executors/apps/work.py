@@ -179,6 +179,16 @@ def prints_much(lines: int) -> None:
 
 
 @queue.task(executor="process")
+def prints_without_a_pause(begun: str, end: str) -> None:
+    # `timeout`, so that a worker that reads until the pipe is empty fails the test, and goes on.
+    with subprocess.Popen(["timeout", "10", "yes"]) as flood:
+        Path(begun).touch()
+        while not Path(end).exists():
+            blocks(0.01)
+        flood.terminate()
+
+
+@queue.task(executor="process")
 def prints_then_logs() -> None:
     print("first")
     current_job().sync.log("second")

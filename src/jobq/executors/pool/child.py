@@ -36,7 +36,7 @@ from jobq.executors.pool.messages import (
     decode_from_child,
     frame,
 )
-from jobq.executors.pool.output import Output
+from jobq.executors.pool.output import Output, readable_bytes
 from jobq.executors.pool.requests import serve
 from jobq.executors.pool.shared import Shared, make_shared
 from jobq.executors.running import Running
@@ -50,6 +50,8 @@ _BOOT = (
 )
 _CHUNK = 2**15
 """Bytes that one read takes at most. For more, the C library would map memory for every read."""
+_LOGGED = 1000
+"""Bytes of one read that the worker logs, if a child prints while it runs no job."""
 
 
 class Group(NamedTuple):
@@ -244,7 +246,7 @@ class Child:
     def _serve(self, run: Running, request: NoteRequest | AddRequest) -> None:
         if isinstance(request, NoteRequest) and request.lines:
             # What was printed before comes before.
-            self._read_output()
+            self._read_printed()
             if self._output is not None:
                 request = msgspec.structs.replace(
                     request, lines=(*self._output.take(), *request.lines)
@@ -258,29 +260,37 @@ class Child:
         if self.run is run:
             self._send(reply)
 
-    def _read_output(self) -> None:
+    def _read_printed(self) -> None:
+        """Read all that was printed until now."""
+        left = readable_bytes(self._printed)
+        while left > 0 and (read := self._read_output()):
+            left -= read
+
+    def _read_output(self) -> int:
+        """Read some output. Returns the number of bytes."""
         try:
-            while data := os.read(self._printed, _CHUNK):
-                if self.run is None:
-                    log.info("%s: %s", self, one_line(data.decode("utf-8", "replace").rstrip()))
-                    continue
-                if self._output is None:
-                    self._output = Output(self.run)
-                self._output.add(data)
-                if len(data) < _CHUNK:
-                    return
+            data = os.read(self._printed, _CHUNK)
         except BlockingIOError:
-            return
+            return 0
         except OSError:
-            pass
-        self._loop.remove_reader(self._printed)
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._printed)
+        elif self.run is None:
+            text = data[:_LOGGED].decode("utf-8", "replace").rstrip()
+            log.info("%s: %s", self, one_line(text))
+        else:
+            if self._output is None:
+                self._output = Output(self.run)
+            self._output.add(data)
+        return len(data)
 
     # ── the end of a job, and of the process ──
 
     def _end_job(self, ended: Ended) -> None:
         if self.run is None or self._ended is None:
             return
-        self._read_output()  # it was written before the end was reported
+        self._read_printed()  # it was written before the end was reported
         future, self._ended = self._ended, None
         output, self._output, self.run = self._output, None, None
         if self.timer is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import struct
+import termios
 
 from jobq.core.defaults import LOG_LINES
 from jobq.executors.running import Running
@@ -26,6 +29,9 @@ class Output:
 
     def add(self, data: bytes) -> None:
         """Take a piece of output. Its complete lines are stored soon."""
+        if self._kept >= MAX_LINES:
+            self._count(data)
+            return
         *ended, rest = data.split(b"\n")
         for part in ended:
             self._end_line(part)
@@ -53,6 +59,15 @@ class Output:
         if self._lines:
             await self._send()
 
+    def _count(self, data: bytes) -> None:
+        """Count the lines of a piece of which nothing is stored."""
+        lines = data.count(b"\n")
+        if lines:
+            self._dropped += lines - (1 if self._cut else 0)  # a cut line is stored
+            self._partial, self._cut = b"", False
+        if not self._cut:  # all that matters now is whether a last line has begun
+            self._partial = (self._partial + data.rpartition(b"\n")[2])[:1]
+
     def _end_line(self, part: bytes) -> None:
         if not self._cut:
             self._line(self._partial + part)
@@ -74,3 +89,13 @@ class Output:
                 await self._run.note(None, self.take())
         finally:
             self._sending = None
+
+
+def readable_bytes(pipe: int) -> int:
+    """How many bytes are in a pipe now.
+
+    A reader that wants all that was written before an event reads this many. If it read until the
+    pipe is empty, a process that writes without a pause would keep it there for ever.
+    """
+    (size,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(size)
