@@ -166,6 +166,26 @@ async def test_a_job_that_prints_without_a_pause_does_not_block_its_worker(
     assert lines[999].endswith("lines more, which are not stored")
 
 
+async def test_a_thread_that_outlives_its_job_does_not_disturb_the_next_ones(queue: Queue) -> None:
+    async with Worker(queue, pool=1):
+        pid = await work.pid.call()
+        first = await work.leaves_a_thread_that_logs.enqueue()
+        await first.result(timeout=20)
+        for n in range(20):
+            job = await work.logs.enqueue(str(n))
+            assert await job.result(timeout=20) == pid
+            assert await job.logs() == [str(n)]
+            assert await work.add_async.options(call_timeout=20).call(n, n) == 2 * n
+        assert set(await first.logs()) == {"from a thread"}
+
+
+async def test_threads_of_an_async_handler_may_have_event_loops(queue: Queue) -> None:
+    async with Worker(queue, pool=1):
+        job = await work.logs_from_another_loop.enqueue(50)
+        await job.result(timeout=20)
+        assert len(await job.logs()) == 100
+
+
 async def test_a_crashed_job_keeps_what_it_printed(queue: Queue) -> None:
     async with Worker(queue, pool=1):
         job = await work.prints_and_dies.enqueue()

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,40 @@ def uses_its_job() -> dict[str, Any]:
         "cancelled": job.cancelled,
         "created": job.created_at.isoformat(),
     }
+
+
+@queue.task(executor="process")
+def leaves_a_thread_that_logs() -> None:
+    job = current_job().sync
+    begun = threading.Event()
+
+    def log() -> None:
+        while True:
+            job.log("from a thread")
+            begun.set()
+
+    threading.Thread(target=log, daemon=True).start()
+    begun.wait(20)
+
+
+@queue.task(executor="process")
+async def logs_from_another_loop(lines: int) -> None:
+    job = current_job()
+
+    async def log() -> None:
+        for n in range(lines):
+            await job.log(f"there {n}")
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(asyncio.to_thread(asyncio.run, log()))
+        for n in range(lines):
+            await job.log(f"here {n}")
+
+
+@queue.task(executor="process")
+def logs(line: str) -> int:
+    current_job().sync.log(line)
+    return os.getpid()
 
 
 @queue.task(executor="process")

@@ -43,6 +43,10 @@ class WorkerGone(Exception):
     """The worker has closed the socket pair, or is dead."""
 
 
+class JobOver(errors.LeaseLost):
+    """A thread that outlived its job asks for something."""
+
+
 class Line:
     """The connection to the worker."""
 
@@ -71,8 +75,17 @@ class Line:
         self.stop_asked, self._running = False, n
 
     def end_job(self) -> None:
-        """The job has ended. SIGTERM comes too late."""
-        self._running = 0
+        """The job has ended. SIGTERM and requests come too late.
+
+        A request of another thread is completed first. Otherwise its reply, or the next job, would
+        be read by the wrong thread.
+        """
+        with self._lock:
+            self._running = 0
+
+    def _check(self, n: int) -> None:
+        if n != self._running:
+            raise JobOver("the job has ended: a thread that it has left behind can add no children")
 
     def call(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function. While it runs, SIGTERM raises CancelledError in the main thread."""
@@ -142,22 +155,27 @@ class Line:
         self._asked += 1
         return self._asked
 
-    async def ask(self, request: NoteRequest | AddRequest) -> Reply:
-        """Send a request and return its reply. Raises the error that the worker met."""
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is not None and here is self.loop:
-            reply = await self._ask_in_loop(request, here)
-        else:
-            reply = self._ask_blocking(request)
+    async def ask(self, n: int, request: NoteRequest | AddRequest) -> Reply:
+        """Send a request of the n-th job and return its reply.
+
+        Raises the error that the worker met, or JobOver if the job has ended.
+        """
+        self._check(n)
+        loop = self.loop
+        if loop is None:
+            reply = self._ask_blocking(n, request)
+        elif loop is asyncio.get_running_loop():
+            reply = await self._ask_in_loop(request, loop)
+        else:  # a thread with an event loop of its own. Only one thread reads the socket
+            asked = asyncio.run_coroutine_threadsafe(self._ask_in_loop(request, loop), loop)
+            reply = await asyncio.wrap_future(asked)
         if reply.error is not None:
             raise _error(*reply.error)
         return reply
 
-    def _ask_blocking(self, request: NoteRequest | AddRequest) -> Reply:
+    def _ask_blocking(self, n: int, request: NoteRequest | AddRequest) -> Reply:
         with self._lock:
+            self._check(n)
             with self._shield():
                 self.send(request)
             while True:

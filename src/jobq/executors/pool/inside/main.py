@@ -117,7 +117,7 @@ class Child:
         end: Returned | Raised
         try:
             handler = self._find(start.task)
-            run = RunInChild(lease, handler, self._line, start.now_ms)
+            run = RunInChild(start.n, lease, handler, self._line, start.now_ms)
             running.set(run)
             args, kwargs = handler.bind(lease)
             value = self._line.call(handler.fn, args, kwargs)

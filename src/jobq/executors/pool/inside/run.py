@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
 from jobq.core.codec import get_codec
 from jobq.core.records import JobSpec, Lease, LeaseRef, PutResult
 from jobq.core.waits import Children, Inbox
 from jobq.executors.handlers import Callee
-from jobq.executors.pool.inside.line import Line
+from jobq.executors.pool.inside.line import JobOver, Line
 from jobq.executors.pool.messages import AddRequest, NoteRequest
 from jobq.stores.base import Store
 
@@ -22,8 +23,10 @@ class RunInChild:
     task: asyncio.Task[None] | None = None
     completing = False
 
-    def __init__(self, lease: Lease, handler: Callee, line: Line, now_ms: int) -> None:
+    def __init__(self, n: int, lease: Lease, handler: Callee, line: Line, now_ms: int) -> None:
+        """The run of the n-th job of this child."""
         self.lease = lease
+        self._n = n
         self.children = Children(lease)
         self.inbox = Inbox(lease)
         self._handler = handler
@@ -81,11 +84,16 @@ class RunInChild:
         return get_codec(self.lease.codec).decode(data)
 
     async def note(self, progress: bytes | None, lines: tuple[str, ...]) -> None:
-        """Store progress and log lines, and wait until that is done."""
-        await self._line.ask(NoteRequest(self._line.next(), progress, lines))
+        """Store progress and log lines, and wait until that is done.
+
+        If the job has ended they are dropped: the caller is a thread that outlived it.
+        """
+        with suppress(JobOver):
+            await self._line.ask(self._n, NoteRequest(self._line.next(), progress, lines))
 
     async def put_child(self, ordinal: int, spec: JobSpec, url: str, *, note: bool) -> PutResult:
         """Let the worker enqueue a child job, whose queue is in the store at `url`."""
-        reply = await self._line.ask(AddRequest(self._line.next(), ordinal, spec, url, note))
+        request = AddRequest(self._line.next(), ordinal, spec, url, note)
+        reply = await self._line.ask(self._n, request)
         assert reply.put is not None
         return reply.put
