@@ -137,6 +137,18 @@ def until_there_is(begun: str, end: str) -> int:
 
 
 @queue.task(executor="process", retry=NO_RETRY)
+def returns_and_dies(begun: str, end: str) -> None:
+    def die() -> None:
+        blocks(0.1)  # the end of the job is reported meanwhile
+        os._exit(3)
+
+    Path(begun).touch()
+    while not Path(end).exists():
+        blocks(0.01)
+    threading.Thread(target=die, daemon=True).start()
+
+
+@queue.task(executor="process", retry=NO_RETRY)
 def waits(path: str) -> None:
     Path(path).write_text("running")
     blocks(60)

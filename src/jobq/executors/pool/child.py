@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -110,11 +110,17 @@ class Child:
     # ── starting ──
 
     def _start(self, hello: Hello) -> None:
-        here, there = socket.socketpair()
-        self._printed, printed = os.pipe()
-        shared = make_shared()
-        self._shared = Shared(shared)
-        try:
+        with ExitStack() as theirs, ExitStack() as ours:
+            here, there = socket.socketpair()
+            ours.callback(here.close)
+            theirs.callback(there.close)
+            self._printed, printed = os.pipe()
+            ours.callback(os.close, self._printed)
+            theirs.callback(os.close, printed)
+            shared = make_shared()
+            theirs.callback(os.close, shared)
+            self._shared = Shared(shared)
+            ours.callback(self._shared.close)
             self.process = subprocess.Popen(
                 [
                     sys.executable,
@@ -134,14 +140,7 @@ class Child:
                 else environment(hello.permissions, os.environ),
                 start_new_session=True,  # Ctrl-C reaches the worker only; grandchildren are killed
             )
-        except BaseException:
-            here.close()
-            os.close(self._printed)
-            raise
-        finally:
-            there.close()
-            os.close(printed)
-            os.close(shared)
+            ours.pop_all()  # they stay open while the process lives
         self._socket = here
         here.setblocking(False)
         os.set_blocking(self._printed, False)
@@ -154,9 +153,12 @@ class Child:
 
     def start(self, run: Running, task: Address, now_ms: int) -> asyncio.Future[Ended]:
         """Send a job to the idle child. Returns a future of how it ends."""
+        self._ended = self._loop.create_future()
+        if self.dead:  # it died after it was chosen for this job
+            self._ended.set_result(Died(self.process.returncode, begun=False))
+            return self._ended
         self.run = run
         self.jobs += 1
-        self._ended = self._loop.create_future()
         self._send(Start(self.jobs, task, run.lease, now_ms))
         return self._ended
 

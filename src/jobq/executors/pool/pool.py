@@ -101,6 +101,15 @@ class Pool:
         )
         return child
 
+    def _start_another(self, group: Group) -> OSError | None:
+        """Start a child while jobs run. Returns the error if the system refuses."""
+        try:
+            self._start(group)
+        except OSError as error:  # too many processes or open files, or the disk is full
+            log.error("a child process could not be started: %s", error)
+            return error
+        return None
+
     # ── taking ──
 
     def take(self, group: Group) -> Child | None:
@@ -127,7 +136,9 @@ class Pool:
             if starting.get(waiter.group, 0) > 0:
                 starting[waiter.group] -= 1
             elif len(self._children) < self._settings.pool or self._retire_idle(waiter.group):
-                self._start(waiter.group)
+                error = self._start_another(waiter.group)
+                if error is not None and not self._children:  # else it waits for one of them
+                    waiter.future.set_exception(error)
 
     def _retire_idle(self, group: Group) -> bool:
         """End the child of another group that has been idle longest. False if there is none."""
@@ -184,7 +195,7 @@ class Pool:
         """Start a child for jobs that wait, or else another one of the same group."""
         self._make_room()
         if len(self._children) < self._settings.pool:
-            self._start(child.group)
+            self._start_another(child.group)
 
     def _is_used_up(self, child: Child) -> bool:
         most, memory = self._settings.pool_max_jobs, self._settings.pool_max_memory
@@ -216,9 +227,11 @@ class Pool:
         if self._closed:
             if not self._children and not self._ending:
                 self._gone.set()
-        elif child.ending or (starting is None and child.jobs):
+        elif self._warm and (child.ending or (starting is None and child.jobs)):
             self._replace(child)
-        else:  # it could not start, or died by itself: only a job that waits starts another one
+        else:
+            # It could not start, died by itself, or was tried out. Only a job that waits starts
+            # another one.
             self._make_room()
 
     def _failed_to_start(self, child: Child, starting: asyncio.Future[None]) -> None:
