@@ -51,6 +51,19 @@ def test_a_command_runs_and_may_read_what_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "content")
 
 
+def test_a_command_cannot_read_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").write_text("content")
+    monkeypatch.chdir(tmp_path)
+    done = run(Permissions(), "/bin/cat", "in")
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_the_launcher_prints_nothing() -> None:
+    assert run(Permissions(), "/bin/true").stderr == ""
+
+
 def test_a_command_cannot_read_what_is_not_named(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("content")
     done = run(Permissions(), "/bin/cat", str(tmp_path / "in"))

@@ -1,4 +1,4 @@
-"""Starts a command with permissions: `python -m jobq.executors.sandbox.launch ORDER ARGUMENTS…`
+"""Starts a command with permissions.
 
 The launcher is a process between the worker and the command. It restricts itself and then becomes
 the command by `exec`, so the command has the launcher's process id. If the command cannot be
@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import msgspec
 
@@ -25,6 +26,13 @@ NOT_STARTED = 126
 NOT_FOUND = 127
 
 _KEPT = frozenset({"LANG", "LANGUAGE", "PATH", "TZ", "TMPDIR", "HOME"})
+# As for children of the pool, Python's path is the worker's. `python -m` would add the current
+# folder, and the command could read it.
+_BOOT = (
+    "import sys; end = int(sys.argv[1]) + 2; "
+    "sys.path[:], sys.argv[1:] = sys.argv[2:end], sys.argv[end:]; "
+    "from jobq.executors.sandbox.launch import launch; launch()"
+)
 _SHEBANG_LENGTH = 256
 """Bytes. The kernel reads no more of a script's first line."""
 
@@ -46,7 +54,13 @@ class Order:
 
 def command(order: Order, arguments: Sequence[str]) -> list[str]:
     """The command line that starts the launcher with an order."""
-    return [sys.executable, "-m", "jobq.executors.sandbox.launch", order.encode(), *arguments]
+    path = [str(len(sys.path)), *sys.path]
+    return [sys.executable, "-c", _BOOT, *path, order.encode(), *arguments]
+
+
+def launch() -> NoReturn:
+    """The program of the launcher: the order and the arguments are in `sys.argv`."""
+    sys.exit(main(msgspec.json.decode(sys.argv[1], type=Order), sys.argv[2:]))
 
 
 def main(order: Order, arguments: Sequence[str]) -> int:
@@ -83,6 +97,3 @@ def _give_up(reason: str, code: int) -> int:
     sys.stderr.write(f"{reason}\n")
     return code
 
-
-if __name__ == "__main__":
-    sys.exit(main(msgspec.json.decode(sys.argv[1], type=Order), sys.argv[2:]))
