@@ -116,7 +116,13 @@ class CommandExecutor:
             variables = _variables(task, run.lease)
             if permissions is not None and workspace is not None:
                 arguments = launched(
-                    Order(permissions, workspace, variables=_own(run.lease), keep_fds=(3,)),
+                    Order(
+                        permissions,
+                        workspace,
+                        variables=_own(run.lease),
+                        keep_fds=(3,),
+                        env=tuple(task.env),
+                    ),
                     arguments,
                 )
                 variables = dict(os.environ)  # the launcher passes on what is allowed

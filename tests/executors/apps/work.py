@@ -350,7 +350,11 @@ ECHO = "import json, sys; given = json.load(sys.stdin); print(json.dumps([sys.ar
 echo = commands.command("echo", [sys.executable, "-c", ECHO, "--size", "{size}", "{name}"])
 shell = commands.command("shell", ["sh", "-c", "{script}"], retry=NO_RETRY, grace=0.2)
 patient = commands.command("patient", ["sh", "-c", "{script}"], retry=Retry(2, base=0))
-with_home = commands.command("with_home", ["env"], env=["SECRET_OF_TEST"], retry=NO_RETRY)
+TELL = ["sh", "-c", """printf '"%s,%s,%s"' "$SECRET_OF_TEST" "$ANOTHER_SECRET" "$JOBQ_TASK" """]
+told = commands.command("told", TELL, env=["SECRET_OF_TEST"], retry=NO_RETRY)
+limited_told = commands.command(
+    "limited_told", TELL, env=["SECRET_OF_TEST"], permissions=Permissions(), retry=NO_RETRY
+)
 limited = commands.command("limited", ["cat", "{path}"], permissions=ONE_FILE, retry=NO_RETRY)
 
 

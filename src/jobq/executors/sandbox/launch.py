@@ -46,6 +46,8 @@ class Order:
     variables: dict[str, str] = field(default_factory=dict)
     """Variables of the command besides those that its permissions name."""
     keep_fds: tuple[int, ...] = ()
+    env: tuple[str, ...] = ()
+    """Names of more variables. Not their values: others can read a command line."""
 
     def encode(self) -> str:
         """The order as an argument for the launcher."""
@@ -69,6 +71,7 @@ def main(order: Order, arguments: Sequence[str]) -> int:
     if program is None:
         return _give_up(f"there is no program {arguments[0]}", NOT_FOUND)
     program = os.path.abspath(program)
+    more = {name: os.environ[name] for name in order.env if name in os.environ}
     try:
         apply(
             order.permissions,
@@ -80,7 +83,7 @@ def main(order: Order, arguments: Sequence[str]) -> int:
         kept = {k: v for k, v in os.environ.items() if k in named or k.startswith("LC_")}
         for fd in order.keep_fds:
             os.set_inheritable(fd, True)
-        os.execve(program, list(arguments), {**kept, **order.variables})
+        os.execve(program, list(arguments), {**kept, **more, **order.variables})
     except (OSError, ConfigError) as error:
         return _give_up(f"{program} cannot be started: {error}", NOT_STARTED)
 
@@ -96,4 +99,3 @@ def _interpreter(program: str) -> list[str]:
 def _give_up(reason: str, code: int) -> int:
     sys.stderr.write(f"{reason}\n")
     return code
-
