@@ -173,5 +173,9 @@ async def test_a_job_brings_its_own_command_line_only_for_allowed_programs() -> 
         task = queue.task_by_name(ANY_COMMAND, retry=0)
         async with Worker(queue):
             assert await task.call(argv=["cat"], stdin={"a": 1}) == {"a": 1}
+            assert await task.call(["cat"], {"a": 1}) == {"a": 1}
+            assert await task.call(["cat"]) is None
+            with pytest.raises(JobFailed, match="the arguments argv and stdin, and no others"):
+                await task.call(argv=["cat"], input={"a": 1})
             with pytest.raises(JobFailed, match="does not allow the program 'ls'"):
                 await task.call(argv=["ls"])

@@ -65,7 +65,12 @@ class AnyCommandHandler(CommandHandler):
     def call(self, lease: Lease) -> Call:
         """The command line of a job, and its `stdin` as JSON."""
         args, kwargs = self.bind(lease)
-        line = kwargs.get("argv", args[0] if args else None)
+        given = {**dict(zip(("argv", "stdin"), args, strict=False)), **kwargs}
+        if len(args) > 2 or given.keys() - {"argv", "stdin"}:
+            raise InvalidJob(
+                f"a job of {self.name} has the arguments argv and stdin, and no others"
+            )
+        line = given.get("argv")
         if (
             not isinstance(line, list)
             or not line
@@ -77,7 +82,7 @@ class AnyCommandHandler(CommandHandler):
                 f"this worker does not allow the program {line[0]!r}: start it with "
                 f"--allow-command {line[0]}"
             )
-        return Call(line, msgspec.json.encode(kwargs.get("stdin")))
+        return Call(line, msgspec.json.encode(given.get("stdin")))
 
 
 def make_command(

@@ -455,7 +455,8 @@ def _check_tasks(queue: Source) -> None:
             )
         if task.batch is not None and task.executor == "process":
             raise ConfigError(
-                f"{where}: executor='process' is not available for batch tasks: leave executor out"
+                f"{where}: executor='process' is not available for batch tasks: give the task "
+                "executor='inline' or 'thread'"
             )
         if (permissions := getattr(task, "permissions", None)) is not None:
             check_permissions(permissions, task.executor, where)
