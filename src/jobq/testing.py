@@ -34,9 +34,10 @@ from jobq.core.checks import Seconds, check_int, shown, to_epoch_ms, to_ms
 from jobq.core.moments import moment
 from jobq.core.records import Claim, QueueName
 from jobq.engine.exchange import Exchange
+from jobq.engine.executors import Executors
 from jobq.engine.handler import Handler
 from jobq.engine.notes import Notes
-from jobq.engine.runner import Executors, Runner
+from jobq.engine.runner import Runner
 from jobq.engine.scheduler import fire_due, put_planned
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots

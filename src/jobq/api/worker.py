@@ -24,10 +24,10 @@ from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
 from jobq.core.deprecated import renamed_arguments
 from jobq.core.records import QueueName
 from jobq.core.workers import MAX_CONCURRENCY, WorkerRequest, asked_concurrency
+from jobq.engine.executors import Executors
 from jobq.engine.handler import Source
 from jobq.engine.identity import Identity, default_name
 from jobq.engine.last_chance import LastChance
-from jobq.engine.runner import Executors
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.signal_handlers import signals_caught
 from jobq.engine.slots import Slots

@@ -5,9 +5,12 @@ fetcher          settles ended runs and claims jobs, in one exchange with the st
 exchange         repeats an exchange until the store has replied
 runner           runs leases, from claim to outcome
 run              one lease that is being worked on
+apart            runs in child processes and programs
 batches          one handler call for several jobs
+completions      the end of a run that has called complete_in
 last_chance      runs a job alone if its next stall would fail it
 child_tasks      KeyboardInterrupt and SystemExit in tasks that handlers create
+executors        where handlers run, opened on first use
 slots            how many more jobs may run
 builtin          tasks that every worker has
 notes            progress and log lines of running jobs, in batches

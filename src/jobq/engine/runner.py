@@ -14,18 +14,19 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from time import monotonic
 
-from jobq.core.decide import Crashed, End, Raised, Released, TimedOut, Unknown, decide
+from jobq.core.decide import End, Raised, Released, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
 from jobq.core.printable import one_line
 from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseState, QueueName
 from jobq.core.verdicts import unreadable
 from jobq.engine import completions
+from jobq.engine.apart import ApartRuns
 from jobq.engine.batches import Batches
 from jobq.engine.builtin import BUILTIN
 from jobq.engine.child_tasks import unguarded
+from jobq.engine.executors import Executors
 from jobq.engine.handler import Handler
 from jobq.engine.journal import Journal
 from jobq.engine.last_chance import LastChance, is_isolated
@@ -33,26 +34,12 @@ from jobq.engine.notes import Notes
 from jobq.engine.run import LeaseOver, Run, lost
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
-from jobq.executors import ApartExecutor, Executor, open_executor
-from jobq.executors.ends import Died, Ended, Interrupted
+from jobq.executors import Executor
 from jobq.executors.running import running
-from jobq.executors.settings import ExecutorSettings
 
 log = logging.getLogger("jobq")
 
 _DEFAULT_RETRY = Retry()
-
-
-class Executors(dict[str, Executor | ApartExecutor]):
-    """The executors of a worker, opened on first use."""
-
-    def __init__(self, settings: ExecutorSettings | None = None) -> None:
-        super().__init__()
-        self.settings = settings or ExecutorSettings()
-
-    def __missing__(self, name: str) -> Executor | ApartExecutor:
-        self[name] = executor = open_executor(name, self.settings)
-        return executor
 
 
 class Runner:
@@ -104,6 +91,7 @@ class Runner:
         self._bell = bell
         self._settings = settings
         self._journal = Journal()
+        self._apart = ApartRuns(self, self._journal)
         self._chance = chance
         self._unknown: set[tuple[QueueName, str]] = set()  # tasks that a warning has named
         self._create_task = unguarded(self.loop)
@@ -174,7 +162,7 @@ class Runner:
             return
         if executor.apart:
             run.apart = executor
-            run.task = self._create_task(self._run_apart(run, handler, executor))
+            run.task = self._create_task(self._apart.run(run, handler, executor))
             return
         if self._journal.starts:
             self._journal.started(run)
@@ -251,45 +239,6 @@ class Runner:
             log.warning("%s: the transaction of complete_in is open, and its lease runs out", run)
             return None
         return self.raised(run, handler, error or completions.NotCommitted())
-
-    async def _run_apart(self, run: Run, handler: Handler, executor: ApartExecutor) -> None:
-        """Run a job in another process: the task of a run."""
-        outcome: AnyOutcome | None
-        try:
-            ended = await executor.run(run, handler, partial(self._begin, run, handler))
-            outcome = self._reported(run, handler, ended)
-        except BaseException as error:
-            outcome = self.raised(run, handler, error)
-        self.close(run, outcome)
-
-    def _begin(self, run: Run, handler: Handler) -> None:
-        """A process is about to get the job. Its timeout counts from now."""
-        if run.end is not None or run.concluded:
-            raise asyncio.CancelledError
-        run.check()
-        if run.timer is not None:  # the first process died before it began the job
-            run.timer.cancel()
-        elif self._journal.starts:
-            self._journal.started(run)
-        self.arm(run, handler, monotonic())
-
-    def _reported(self, run: Run, handler: Handler, ended: Ended) -> AnyOutcome | None:
-        """Return the outcome of a run in another process. None if its lease is lost."""
-        if run.concluded:
-            return None
-        end: End
-        if isinstance(ended, Interrupted):
-            end = run.end or Released()
-        elif isinstance(ended, Died):
-            end = run.end if run.end is not None and ended.asked else Crashed(str(ended))
-            if isinstance(end, TimedOut) and ended.killed:
-                end = TimedOut(end.seconds, killed=True)
-        elif (ended.queue, ended.id, ended.token) == run.ref:
-            self._journal.failed(run, ended, None)  # the process has decided, by the same rules
-            return ended
-        else:
-            end = Crashed("the process of the job reported the end of another job")
-        return self.decide(run, end, handler.retry)
 
     async def _run_alone(
         self, run: Run, chance: LastChance, handler: Handler, executor: Executor

@@ -11,6 +11,7 @@ from jobq.core.records import QueueName
 from jobq.core.workers import WorkerRecord, WorkerRequest
 from jobq.engine import child_tasks
 from jobq.engine.clock import wall_clock
+from jobq.engine.executors import Executors
 from jobq.engine.fetcher import Fetcher
 from jobq.engine.handler import Handler
 from jobq.engine.identity import Identity
@@ -20,7 +21,7 @@ from jobq.engine.leader import Leader
 from jobq.engine.notes import Notes
 from jobq.engine.pulse import Pulse
 from jobq.engine.run import Run
-from jobq.engine.runner import Executors, Runner
+from jobq.engine.runner import Runner
 from jobq.engine.scheduler import Scheduler
 from jobq.engine.service import Service
 from jobq.engine.settings import WorkerSettings

@@ -1,0 +1,70 @@
+"""Runs in other processes: child processes and programs.
+
+The executor runs the job and reports how it ended. The outcome is decided here, unless the process
+has decided it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from jobq.core.decide import Crashed, End, Released, TimedOut
+from jobq.core.records import AnyOutcome
+from jobq.engine.handler import Handler
+from jobq.engine.journal import Journal
+from jobq.engine.run import Run
+from jobq.executors import ApartExecutor
+from jobq.executors.ends import Died, Ended, Interrupted
+
+if TYPE_CHECKING:
+    from jobq.engine.runner import Runner
+
+
+class ApartRuns:
+    """The runs of a runner that are in other processes."""
+
+    def __init__(self, runner: Runner, journal: Journal) -> None:
+        self._runner = runner
+        self._journal = journal
+
+    async def run(self, run: Run, handler: Handler, executor: ApartExecutor) -> None:
+        """Run a job in another process: the task of a run."""
+        outcome: AnyOutcome | None
+        try:
+            ended = await executor.run(run, handler, partial(self._begin, run, handler))
+            outcome = self._reported(run, handler, ended)
+        except BaseException as error:
+            outcome = self._runner.raised(run, handler, error)
+        self._runner.close(run, outcome)
+
+    def _begin(self, run: Run, handler: Handler) -> None:
+        """A process is about to get the job. Its timeout counts from now."""
+        if run.end is not None or run.concluded:
+            raise asyncio.CancelledError
+        run.check()
+        if run.timer is not None:  # the first process died before it began the job
+            run.timer.cancel()
+        elif self._journal.starts:
+            self._journal.started(run)
+        self._runner.arm(run, handler, monotonic())
+
+    def _reported(self, run: Run, handler: Handler, ended: Ended) -> AnyOutcome | None:
+        """Return the outcome of a run in another process. None if its lease is lost."""
+        if run.concluded:
+            return None
+        end: End
+        if isinstance(ended, Interrupted):
+            end = run.end or Released()
+        elif isinstance(ended, Died):
+            end = run.end if run.end is not None and ended.asked else Crashed(str(ended))
+            if isinstance(end, TimedOut) and ended.killed:
+                end = TimedOut(end.seconds, killed=True)
+        elif (ended.queue, ended.id, ended.token) == run.ref:
+            self._journal.failed(run, ended, None)  # the process has decided, by the same rules
+            return ended
+        else:
+            end = Crashed("the process of the job reported the end of another job")
+        return self._runner.decide(run, end, handler.retry)
