@@ -14,17 +14,17 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, cast
 
-from jobq.api.child_processes import check_permissions, executor_settings
+from jobq.api.child_processes import executor_settings
 from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
 from jobq.api.store_patience import StorePatience
 from jobq.api.supervision import Supervision
+from jobq.api.worker_executors import WorkerExecutors
 from jobq.api.worker_stores import OpenedStore, WorkerStores
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
 from jobq.core.deprecated import renamed_arguments
 from jobq.core.records import QueueName
 from jobq.core.workers import MAX_CONCURRENCY, WorkerRequest, asked_concurrency
-from jobq.engine.executors import Executors
 from jobq.engine.handler import Source
 from jobq.engine.identity import Identity, default_name
 from jobq.engine.last_chance import LastChance
@@ -33,8 +33,6 @@ from jobq.engine.signal_handlers import signals_caught
 from jobq.engine.slots import Slots
 from jobq.engine.station import Station
 from jobq.errors import ConfigError, StoreUnavailable
-from jobq.executors import check_executor
-from jobq.executors.handlers import Callee
 
 log = logging.getLogger("jobq")
 
@@ -102,7 +100,9 @@ class Worker:
         self._queues = sources
         self._stations: list[Station] = []
         self._slots: Slots | None = None  # once it is started
-        self._executors = Executors(executor_settings(pool, pool_max_jobs, pool_max_memory))
+        self._executors = WorkerExecutors(
+            sources, executor_settings(pool, pool_max_jobs, pool_max_memory)
+        )
         self._identity = Identity(self.name)
         self._paused = self._draining = False
         self._release_now: asyncio.Event | None = None
@@ -205,12 +205,15 @@ class Worker:
 
     @concurrency.setter
     def concurrency(self, concurrency: int) -> None:
-        self.settings = dataclasses.replace(
-            self.settings, concurrency=_checked_concurrency(concurrency)
-        )
-        self._limit_to_pool()
+        self._set_concurrency(_checked_concurrency(concurrency))
         if self._slots is not None:
             self._slots.resize(self.settings.concurrency)
+
+    def _set_concurrency(self, concurrency: int) -> None:
+        """Claim no more jobs than can start."""
+        self.settings = dataclasses.replace(
+            self.settings, concurrency=self._executors.startable(concurrency)
+        )
 
     def _hold(self) -> None:
         for station in self._stations:
@@ -227,9 +230,9 @@ class Worker:
         self._release_now = asyncio.Event()
         try:
             opened = await self._open() if patience is None else await self._await_stores(patience)
-            await self._start_executors()
+            await self._executors.start(lambda: self._ending is not None)
         except BaseException:
-            await self._close_executors()
+            await self._executors.aclose()
             if self._ending is not None:
                 await self._ending
             self._done = self._release_now = None
@@ -237,12 +240,12 @@ class Worker:
             await self._stores.aclose()
             raise
         if self._ending is not None:  # it was stopped while it waited for a store
-            await self._close_executors()
+            await self._executors.aclose()
             await self._stores.sign_off(self._grace_s)
             await self._ending
             await self._stores.aclose()
             return
-        self._limit_to_pool()
+        self._set_concurrency(self.settings.concurrency)
         slots = self._slots = Slots(self.settings.concurrency)
         chance = LastChance(slots, self.settings)
         self._stations = [
@@ -277,36 +280,8 @@ class Worker:
         if self._supervision is not None:
             self._supervision.up()
 
-    async def _start_executors(self) -> None:
-        """Start the child processes. ConfigError if one cannot run its tasks."""
-        tasks: dict[str, list[tuple[str, str, str, Callee]]] = {}
-        for queue in self._queues:
-            for task in queue.tasks.values():
-                place = (queue.qname.tenant, queue.qname.queue, queue.url, task)
-                tasks.setdefault(task.executor, []).append(place)
-        for name, places in tasks.items():
-            executor = self._executors[name]
-            if executor.apart and self._ending is None:
-                try:
-                    await executor.start(places)
-                except ConfigError:
-                    if self._ending is None:  # else the stop has ended the processes
-                        raise
-
-    async def _close_executors(self) -> None:
-        for executor in self._executors.values():
-            await executor.aclose()
-
-    def _limit_to_pool(self) -> None:
-        """Claim no more jobs than can start now, if all of them run in child processes."""
-        pool = self._executors.settings.pool
-        executors = {task.executor for queue in self._queues for task in queue.tasks.values()}
-        if executors == {"process"} and self.settings.concurrency > pool:
-            self.settings = dataclasses.replace(self.settings, concurrency=pool)
-
     async def _open(self) -> list[OpenedStore]:
-        for queue in self._queues:
-            _check_tasks(queue)
+        self._executors.check()
         return await self._stores.open(self.settings, paused=self._paused)
 
     async def _await_stores(self, patience: StorePatience) -> list[OpenedStore]:
@@ -335,7 +310,7 @@ class Worker:
                 *(station.release_running(self._grace_s) for station in self._stations)
             )
             await asyncio.gather(*(station.close() for station in self._stations))
-            await self._close_executors()
+            await self._executors.aclose()
             return stopped(station.settled_since_stop for station in self._stations)
         finally:
             await self._stores.aclose()
@@ -439,27 +414,6 @@ def _interrupt(_: asyncio.Task[Stopped]) -> None:
 
 def _checked_concurrency(value: object) -> int:
     return check_int(value, "concurrency", low=1, high=MAX_CONCURRENCY, error=ConfigError)
-
-
-def _check_tasks(queue: Source) -> None:
-    """Refuse to start with a task that this worker cannot run: its jobs would fail one by one."""
-    for task in queue.tasks.values():
-        where = f"task {task.name} of queue {queue.qname.queue}"
-        try:
-            check_executor(task.executor)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
-        if task.executor == "command" and not hasattr(task, "programs"):
-            raise ConfigError(
-                f"{where}: executor='command' runs programs: make the task with queue.command(…)"
-            )
-        if task.batch is not None and task.executor == "process":
-            raise ConfigError(
-                f"{where}: executor='process' is not available for batch tasks: give the task "
-                "executor='inline' or 'thread'"
-            )
-        if (permissions := getattr(task, "permissions", None)) is not None:
-            check_permissions(permissions, task.executor, where)
 
 
 async def _all(tasks: list[asyncio.Task[None]]) -> None:

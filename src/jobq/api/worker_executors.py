@@ -1,0 +1,75 @@
+"""The executors of a worker's tasks: checked, started and closed together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jobq.api.child_processes import check_permissions
+from jobq.engine.executors import Executors
+from jobq.engine.handler import Source
+from jobq.errors import ConfigError
+from jobq.executors import check_executor
+from jobq.executors.handlers import Callee
+from jobq.executors.settings import ExecutorSettings
+
+
+class WorkerExecutors(Executors):
+    """The executors that the tasks of these queues name."""
+
+    def __init__(self, queues: Sequence[Source], settings: ExecutorSettings) -> None:
+        super().__init__(settings)
+        self._queues = queues
+
+    def check(self) -> None:
+        """Refuse a task that this worker cannot run: its jobs would fail one by one."""
+        for queue in self._queues:
+            _check_tasks(queue)
+
+    async def start(self, stopped: Callable[[], bool]) -> None:
+        """Start the child processes. ConfigError if one cannot run its tasks.
+
+        `stopped` returns whether the worker was stopped meanwhile.
+        """
+        tasks: dict[str, list[tuple[str, str, str, Callee]]] = {}
+        for queue in self._queues:
+            for task in queue.tasks.values():
+                place = (queue.qname.tenant, queue.qname.queue, queue.url, task)
+                tasks.setdefault(task.executor, []).append(place)
+        for name, places in tasks.items():
+            executor = self[name]
+            if executor.apart and not stopped():
+                try:
+                    await executor.start(places)
+                except ConfigError:
+                    if not stopped():  # else the stop has ended the processes
+                        raise
+
+    async def aclose(self) -> None:
+        """End the child processes, and release what the executors hold."""
+        for executor in self.values():
+            await executor.aclose()
+
+    def startable(self, concurrency: int) -> int:
+        """How many jobs can start at once: no more than children, if all jobs need one."""
+        names = {task.executor for queue in self._queues for task in queue.tasks.values()}
+        return min(concurrency, self.settings.pool) if names == {"process"} else concurrency
+
+
+def _check_tasks(queue: Source) -> None:
+    for task in queue.tasks.values():
+        where = f"task {task.name} of queue {queue.qname.queue}"
+        try:
+            check_executor(task.executor)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        if task.executor == "command" and not hasattr(task, "programs"):
+            raise ConfigError(
+                f"{where}: executor='command' runs programs: make the task with queue.command(…)"
+            )
+        if task.batch is not None and task.executor == "process":
+            raise ConfigError(
+                f"{where}: executor='process' is not available for batch tasks: give the task "
+                "executor='inline' or 'thread'"
+            )
+        if (permissions := getattr(task, "permissions", None)) is not None:
+            check_permissions(permissions, task.executor, where)
