@@ -251,6 +251,89 @@ async def test_a_unique_lock_that_another_open_transaction_holds_is_a_lock_timeo
     assert await ids(queue) == {first.id}
 
 
+# ── jobs that were there before ───────────────────────────────────────────────────────────────────
+
+
+async def test_a_flow_waits_for_a_job_that_ends_before_the_commit(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    gate = asyncio.Event()
+
+    @queue.task
+    async def slow() -> int:
+        await gate.wait()
+        return 5
+
+    async with Worker(queue), await psycopg.AsyncConnection.connect(url) as conn:
+        for already_wanted in (False, True):
+            running = slow.options(id=f"slow-{already_wanted}")
+            job, neighbour = await running.enqueue(), await slow.enqueue()
+            await until(lambda: active(job, neighbour), "both jobs to start")
+            if already_wanted:
+                await add.options(after=[job]).enqueue(0)
+            async with transaction(conn), queue.flow() as flow:
+                parent = flow.add(add, flow.add(running).ref)
+            gate.set()
+            await job.result(timeout=PATIENCE_S)  # the open transaction has not locked its row
+            await neighbour.result(timeout=PATIENCE_S)
+            await conn.commit()
+            assert await parent.result(timeout=PATIENCE_S) == 6
+            gate.clear()
+
+
+async def test_a_flow_waits_for_a_job_that_ends_after_the_commit(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+    before = await add.enqueue(4)
+    async with await psycopg.AsyncConnection.connect(url) as conn, transaction(conn):
+        after = await add.options(after=[before]).enqueue(7)
+        await conn.commit()
+    async with Worker(queue):
+        assert await after.result(timeout=PATIENCE_S) == 8
+        kinds = [e async for e in queue.events(after="0", follow=False) if e.job]
+        started = [e.job for e in kinds if e.kind == "started"]
+        assert started == [before.id, after.id]
+
+
+async def test_a_flow_on_a_failed_job_fails_to_its_top(queue: Queue, url: str) -> None:
+    add = add_to(queue)
+
+    @queue.task(retry=0)
+    async def fails() -> int:
+        raise jobq.Reject("no")
+
+    async with Worker(queue):
+        with pytest.raises(jobq.JobFailed):
+            await (await fails.options(id="failed").enqueue()).result(timeout=PATIENCE_S)
+        async with await psycopg.AsyncConnection.connect(url) as conn:
+            async with transaction(conn), queue.flow() as flow:
+                top = flow.add(add, flow.add(add, flow.add(fails.options(id="failed")).ref).ref)
+            await conn.commit()
+        with pytest.raises(jobq.JobFailed):
+            await top.result(timeout=PATIENCE_S)
+
+
+async def test_a_follow_up_starts_if_its_job_ends_before_the_commit(queue: Queue, url: str) -> None:
+    gate = asyncio.Event()
+
+    @queue.task(unique=Unique("n", mode="keep_last"))
+    async def slow(n: int, value: int) -> int:
+        await gate.wait()
+        return value
+
+    async with Worker(queue), await psycopg.AsyncConnection.connect(url) as conn:
+        first = await slow.enqueue(1, 1)
+        await until(lambda: active(first), "the first job to start")
+        async with transaction(conn):
+            second = await slow.enqueue(1, 2)
+        gate.set()
+        assert await first.result(timeout=PATIENCE_S) == 1
+        await conn.commit()
+        assert await second.result(timeout=PATIENCE_S) == 2
+
+
+async def active(*jobs: jobq.Job[Any]) -> bool:
+    return all([(await job.info()).state == "active" for job in jobs])
+
+
 # ── refused ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -29,7 +29,7 @@ from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational import put
 from jobq.stores.relational.mailbox import Notice
-from jobq.stores.relational.rows import QueueRow
+from jobq.stores.relational.rows import Job, NewJob, QueueRow
 
 if TYPE_CHECKING:
     from jobq.stores.postgres.store import PostgresStore
@@ -60,6 +60,7 @@ class CallerTx(PostgresTx):
 
     def __init__(self, link: Link, now: int, ahead: int) -> None:
         super().__init__(link, now, PostgresMemory(), ahead, writes=False)
+        self._own: set[tuple[int, str]] = set()  # jobs that this call has put
 
     def ensure_queue(self, name: QueueName) -> QueueRow:
         row = self.queue(name)
@@ -69,6 +70,15 @@ class CallerTx(PostgresTx):
                 "snapshot: open the queue before the transaction begins"
             )
         return row
+
+    def insert_jobs(self, rows: Sequence[NewJob]) -> int:
+        inserted = super().insert_jobs(rows)
+        if inserted == len(rows):
+            self._own.update((row.qid, row.id) for row in rows)
+        return inserted
+
+    def may_change(self, job: Job) -> bool:
+        return (job.qid, job.id) in self._own
 
     def sleeping(self) -> list[Notice]:
         """The workers to wake and the log readers to notify when the transaction commits."""

@@ -149,6 +149,13 @@ class Dialect(ABC):
         """Write the row of a job."""
         self.execute(self.sql.hot["save_job"], job.values())
 
+    def may_change(self, job: Job) -> bool:
+        """Whether the request may change a job that it has read.
+
+        False in a caller's transaction, unless the request has put the job: the row would stay
+        locked, and others change it meanwhile. What depends on it is decided after the commit."""
+        return True
+
     # ── what happened ─────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod

@@ -13,14 +13,16 @@ from jobq.core.defaults import FLOW_MS
 from jobq.core.event_log import STATES
 from jobq.core.records import ChildPolicy, Edge, Input, JobKey, JobSpec, QueueName
 from jobq.core.verdicts import ChildEnd
-from jobq.stores.relational import bounds, ending, rows, waiting
-from jobq.stores.relational.codes import BLOCKED, COMPLETED, ENDED, FAILED, NOTED, WANTED
+from jobq.stores.relational import bounds, ending, locks, rows, waiting
+from jobq.stores.relational.codes import BLOCKED, COMPLETED, ENDED, FAILED, FOREVER, NOTED, WANTED
 from jobq.stores.relational.options import pack_failure, unpack_failure, unpack_options
 from jobq.stores.relational.rows import Job
 from jobq.stores.relational.tx import Tx
 
 _BATCH = 500
 """Parents of one child that are read at a time."""
+_LOOK_MS = 1_000
+"""Milliseconds between two looks at a child that its handler completes in an open transaction."""
 
 
 def tie(
@@ -61,7 +63,10 @@ def tie(
         there.add((child.qid, edge.job.id))
         done, result, failure = _end_of(child, policy) if child.state in ENDED else (0, None, None)
         if done and verdicts.fails_parent(policy, STATES[child.state]):
-            fatal = fatal or child
+            if tx.may_change(child):
+                fatal = fatal or child
+            else:
+                done, failure = 0, None
         row = rows.Edge(
             ordinal=ordinal,
             child_qid=child.qid,
@@ -75,11 +80,59 @@ def tie(
         )
         tx.execute(tx.sql.ties["add_edge"], (parent.pk, *row))
         ordinal += 1
-        if not done and not child.flags & WANTED:
-            child.flags |= WANTED
-            tx.save(child)
+        if not done:
+            _want(tx, parent, child)
     parent.flags |= NOTED
     return fatal
+
+
+def _want(tx: Tx, parent: Job, child: Job) -> None:
+    """Let the end of a child reach its parent. If the child must stay as it is, look later."""
+    if not tx.may_change(child):
+        decide_later(tx, parent)
+    elif not child.flags & WANTED:
+        child.flags |= WANTED
+        tx.save(child)
+
+
+def decide_later(tx: Tx, job: Job) -> None:
+    """Let the first claim or tick after the commit decide how long a blocked job waits."""
+    job.at_ms = tx.now
+    tx.due_at(job.qid, tx.now)
+
+
+def decide(tx: Tx, pk: int) -> None:
+    """Decide how long a blocked job waits that a caller's transaction has put (`decide_later`).
+
+    The jobs that it waits for may have ended before that transaction committed."""
+    parent = tx.job(pk)
+    if parent is None or parent.state != BLOCKED:
+        return
+    parent.at_ms = FOREVER
+    ended: list[tuple[rows.Edge, Job | None]] = []
+    for row in tx.execute(tx.sql.ties["edges_of"], (pk,)).fetchall():
+        edge = rows.Edge(*row)
+        child = None if edge.done else tx.find_free(edge.child_qid, edge.child)
+        if child is None or child.state in ENDED:
+            ended += [] if edge.done else [(edge, child)]
+        elif child.pk in tx.completing:  # its row is locked
+            parent.at_ms = tx.now + _LOOK_MS
+        else:
+            _want(tx, parent, child)
+    tx.save(parent)
+    for edge, child in ended:
+        if child is None:
+            # Its record is gone. It counts as completed, like the job of an old throttle.
+            tx.execute(tx.sql.ties["end_edge"], (None, "json", None, pk, edge.ordinal))
+        else:
+            _hand_over(tx, pk, edge.ordinal, bool(edge.data), child)
+    parent = tx.job(pk)
+    if parent is None or parent.state != BLOCKED:
+        return
+    if parent.follows:
+        locks.pass_on(tx, parent)
+    elif not waits(tx, parent):
+        waiting.unblock(tx, parent)
 
 
 def waits(tx: Tx, parent: Job) -> bool:

@@ -124,6 +124,13 @@ def _pass_on(tx: Tx, qid: int, lock: str) -> None:
         waiting.unblock(tx, follower)
 
 
+def pass_on(tx: Tx, follower: Job) -> None:
+    """Release a follow-up if the job that it follows has ended already."""
+    lock = unpack_options(follower.options).lock
+    assert lock is not None
+    _pass_on(tx, follower.qid, lock)
+
+
 def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
     """Give a job that has never started the data and options of a new one.
 

@@ -217,7 +217,7 @@ def _put_one(
     old, life = place_for(tx, queue, spec.id)
     if old is not None:
         return _duplicate(queue, old)
-    follows = False
+    followed: Job | None = None
     if spec.unique is not None:
         held = locks.holder(tx, qid, spec.unique.lock)
         meeting = "accept" if held is None else on_held_lock(spec.unique.mode, held.standing)
@@ -227,29 +227,32 @@ def _put_one(
             if meeting == "replace":
                 locks.replace(tx, held.job, spec)
             return _duplicate(queue, held.job)
-        if meeting == "follow":
+        if held is not None and meeting == "follow":
             follower = locks.follow_up(tx, qid, spec.unique.lock)
             if follower is not None:
                 locks.replace(tx, follower, spec)
                 return _duplicate(queue, follower)
-            follows = True
-    job = new_jobs.insert(tx, qid, spec, life, watch, blocked=bool(spec.after) or follows)
+            followed = held.job
+    blocked = bool(spec.after) or followed is not None
+    job = new_jobs.insert(tx, qid, spec, life, watch, blocked=blocked)
     if job is None:
         return _put_one(tx, queue, spec, watch, tied)  # finds the job that was put meanwhile
-    _accept(tx, job, spec, watch, follows=follows)
+    _accept(tx, job, spec, watch, followed)
     if spec.after:
         tied.append((job, spec))
     return PutResult(id=job.id, life=life, state=STATES[job.state])
 
 
-def _accept(tx: Tx, job: Job, spec: JobSpec, watch: Watch | None, *, follows: bool) -> None:
+def _accept(tx: Tx, job: Job, spec: JobSpec, watch: Watch | None, followed: Job | None) -> None:
     """Record a new job, and give it its lock or make it the follow-up of the lock's holder."""
     tx.record(job, Kind.ACCEPTED, None)
     if job.state == DELAYED and job.due_ms is not None:
         tx.due_at(job.qid, job.due_ms)
-    if follows:
+    if followed is not None:
         job.follows = 1
         locks.follow(tx, job)
+        if not tx.may_change(followed):
+            flows.decide_later(tx, job)
         tx.save(job)
     elif spec.unique is not None:
         locks.take(tx, job)

@@ -150,7 +150,12 @@ def _expire(tx: Tx, queue: QueueRow, job: Job) -> None:
 
 
 def _overdue(tx: Tx, queue: QueueRow, job: Job) -> None:
-    """End a wait whose timeout is over. The handler gets an empty value for the signal."""
+    """End a wait whose timeout is over. The handler gets an empty value for the signal.
+
+    A job that has never started waits for no signal: a caller's transaction has put it."""
+    if job.attempt == 0:
+        flows.decide(tx, job.pk)
+        return
     signal = unpack_options(job.options).signal
     if signal is not None:
         tx.execute(tx.sql.ties["add_signal"], (job.pk, signal, b""))
