@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -251,6 +252,53 @@ async def test_a_unique_lock_that_another_open_transaction_holds_is_a_lock_timeo
     assert await ids(queue) == {first.id}
 
 
+@pytest.mark.parametrize("mode", ["simple", "throttle", "debounce", "keep_last"])
+async def test_of_open_transactions_with_one_unique_lock_the_first_commit_wins(
+    queue: Queue, url: str, mode: Any
+) -> None:
+    add = add_to(queue, unique=Unique("a", mode=mode, period=60 if mode[0] in "td" else None))
+    async with (
+        await psycopg.AsyncConnection.connect(url) as one,
+        await psycopg.AsyncConnection.connect(url) as two,
+    ):
+        async with transaction(one):
+            first = await add.enqueue(1, 1)
+
+        async def enqueue_in_two() -> Any:
+            async with transaction(two):
+                return await add.enqueue(1, 2)
+
+        others = [asyncio.create_task(enqueue_in_two()), asyncio.create_task(add.enqueue(1, 3))]
+        waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+        await until(lambda: ask(url, waiting) == [(2,)], "the others to wait for the lock")
+        await one.commit()
+        await until(others[0].done, "the transaction to get the lock")
+        await two.commit()
+        assert [(await job).id for job in others] == [first.id, first.id]
+    assert await ids(queue) == {first.id}
+
+
+async def test_a_job_ends_while_an_open_transaction_takes_its_lock_over(
+    queue: Queue, url: str
+) -> None:
+    gate = asyncio.Event()
+
+    @queue.task(unique=Unique("n", mode="debounce", period=0.1))
+    async def slow(n: int) -> int:
+        await gate.wait()
+        return n
+
+    async with Worker(queue), await psycopg.AsyncConnection.connect(url) as conn:
+        first = await slow.enqueue(1)
+        await until(lambda: active(first), "the first job to start")
+        async with transaction(conn):
+            second = await slow.enqueue(1)
+        gate.set()
+        assert await first.result(timeout=PATIENCE_S) == 1
+        await conn.commit()
+        assert await second.result(timeout=PATIENCE_S) == 1
+
+
 # ── jobs that were there before ───────────────────────────────────────────────────────────────────
 
 
@@ -267,7 +315,7 @@ async def test_a_flow_waits_for_a_job_that_ends_before_the_commit(queue: Queue, 
         for already_wanted in (False, True):
             running = slow.options(id=f"slow-{already_wanted}")
             job, neighbour = await running.enqueue(), await slow.enqueue()
-            await until(lambda: active(job, neighbour), "both jobs to start")
+            await until(partial(active, job, neighbour), "both jobs to start")
             if already_wanted:
                 await add.options(after=[job]).enqueue(0)
             async with transaction(conn), queue.flow() as flow:

@@ -11,6 +11,7 @@ AGAIN = frozenset(
         "40P01",  # deadlock
         "55P03",  # lock timeout
         "23505",  # another call has inserted the same row
+        "22012",  # a statement divides by zero if what it assumes is not true any more
     }
 )
 """The call met another one. It changed nothing, and is repeated."""

@@ -35,6 +35,7 @@ from jobq.stores.relational.rows import (
     WAIT_MS,
     ClaimedJob,
     Job,
+    Lock,
     NewJob,
     QueueRow,
     Row,
@@ -89,6 +90,7 @@ class PostgresTx(Tx):
         self._qids: dict[int, QueueRow] = {}
         self._stored: dict[int, Sequence[int]] = {}  # counters by queue, without this request
         self.asked: dict[tuple[str, Row], Reply] = {}  # statements that were executed ahead
+        self._holders: dict[tuple[int, str], int | None] = {}  # numbers of jobs, by unique lock
         self._block: Reply | None = None  # places
         self._place = 0
         self.tells_later = not link.pooled
@@ -270,6 +272,17 @@ class PostgresTx(Tx):
                 self.completing.add(job.pk)
                 return job
         return wait()
+
+    def lock_row(self, qid: int, lock: str) -> Lock | None:
+        found = super().lock_row(qid, lock)
+        self._holders[qid, lock] = None if found is None else found.pk
+        return found
+
+    def give_lock(self, qid: int, lock: str, to: Lock) -> None:
+        if (qid, lock) not in self._holders:
+            self.lock_row(qid, lock)
+        self.execute(SQL.ties["take_lock"], (qid, lock, *to, self._holders[qid, lock]))
+        self._holders[qid, lock] = to.pk
 
     def check_claimed(self, jobs: Sequence[ClaimedJob]) -> None:
         """A job may be put after this request has read the clock. It cannot start before that."""

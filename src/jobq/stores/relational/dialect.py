@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from jobq.core import event_log
 from jobq.core.records import QueueName
-from jobq.stores.relational.rows import Job, NewJob, QueueRow, Row, read, read_all
+from jobq.stores.relational.rows import Job, Lock, NewJob, QueueRow, Row, read, read_all
 from jobq.stores.relational.statements import Statements
 
 if TYPE_CHECKING:
@@ -148,6 +148,15 @@ class Dialect(ABC):
     def save(self, job: Job) -> None:
         """Write the row of a job."""
         self.execute(self.sql.hot["save_job"], job.values())
+
+    def lock_row(self, qid: int, lock: str) -> Lock | None:
+        """Who holds a unique lock."""
+        row = self.execute(self.sql.ties["lock"], (qid, lock)).fetchone()
+        return None if row is None else Lock(*row)
+
+    def give_lock(self, qid: int, lock: str, to: Lock) -> None:
+        """Give a unique lock to a job, also if the job that `lock_row` has found holds it."""
+        self.execute(self.sql.ties["take_lock"], (qid, lock, *to))
 
     def may_change(self, job: Job) -> bool:
         """Whether the request may change a job that it has read.

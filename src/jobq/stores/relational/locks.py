@@ -40,10 +40,9 @@ def holder(tx: Tx, qid: int, lock: str) -> Held | None:
     """The holder of a lock; None: the lock is free. A job that has ended can still hold one
     (throttle).
     """
-    row = tx.execute(tx.sql.ties["lock"], (qid, lock)).fetchone()
-    if row is None:
+    lock_row = tx.lock_row(qid, lock)
+    if lock_row is None:
         return None
-    lock_row = Lock(*row)
     if lock_row.until_ms is not None and lock_row.until_ms <= tx.now:
         return None
     job = tx.job(lock_row.pk)
@@ -76,15 +75,14 @@ def take(tx: Tx, job: Job) -> None:
     options = unpack_options(job.options)
     if options.lock is not None:
         until = None if options.lock_ttl_ms is None else tx.now + options.lock_ttl_ms
-        tx.execute(tx.sql.ties["take_lock"], (job.qid, options.lock, *Lock(job.pk, until, job.id)))
+        tx.give_lock(job.qid, options.lock, Lock(job.pk, until, job.id))
 
 
 def follow(tx: Tx, job: Job) -> None:
     """Make the job the follow-up of the running `keep_last` job: it starts after that one."""
     lock = unpack_options(job.options).lock
     assert lock is not None
-    name = lock + tx.follow_up
-    tx.execute(tx.sql.ties["take_lock"], (job.qid, name, *Lock(job.pk, None, job.id)))
+    tx.give_lock(job.qid, lock + tx.follow_up, Lock(job.pk, None, job.id))
 
 
 def follow_up(tx: Tx, qid: int, lock: str) -> Job | None:

@@ -3,13 +3,24 @@
 -- name: lock: the holder of a unique lock
 SELECT {lock} FROM locks WHERE qid = $1 AND lock = $2;
 
--- name: take_lock: give a lock to a job, also if another holds it
-INSERT INTO locks (qid, lock, {lock}) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (qid, lock) DO UPDATE
-SET pk = excluded.pk, until_ms = excluded.until_ms, id = excluded.id;
+-- name: take_lock: give a lock to a job if nobody holds it, or the job of the last number does
+-- Divides by zero if another job has got the lock since it was read, for example by the commit of a
+-- caller's transaction that this statement has waited for. The call is repeated then.
+WITH taken AS (
+    INSERT INTO locks (qid, lock, {lock}) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (qid, lock) DO UPDATE
+    SET pk = excluded.pk, until_ms = excluded.until_ms, id = excluded.id WHERE locks.pk = $6
+    RETURNING 1
+)
+SELECT 1 / count(*) FROM taken;
 
 -- name: drop_lock: delete a lock, if the job still holds it
-DELETE FROM locks WHERE qid = $1 AND lock = $2 AND pk = $3;
+-- A caller's open transaction that takes the lock over has locked the row. It is skipped, so that
+-- the worker does not wait for that transaction. If that one rolls back, the row is left: only
+-- locks with a time can be taken over from a job that has not ended, so it becomes free.
+DELETE FROM locks WHERE (qid, lock) IN (
+    SELECT qid, lock FROM locks WHERE qid = $1 AND lock = $2 AND pk = $3 FOR UPDATE SKIP LOCKED
+);
 
 -- name: sweep_locks: delete locks whose time is over
 DELETE FROM locks
