@@ -305,3 +305,18 @@ async def test_a_dead_letter_whose_id_is_in_use_stays(both: Copying) -> None:
     report = await both.copy()
     assert (report.failed, report.stayed) == (0, {"id": 1})
     assert await both.here.states("a") == ["failed"]
+
+
+@pytest.mark.parametrize("held_ms", [0, DAY])
+async def test_a_copy_of_a_store_to_itself_is_refused_and_loses_nothing(
+    both: Copying, held_ms: int
+) -> None:
+    await both.here.put("a")
+    await both.here.settle(fail(await both.here.take()))
+    await both.here.put("b")
+    if held_ms:
+        await both.here.store.hold(both.here.queue, held_ms)
+    both.there = both.here  # two URLs may lead to one store
+    with pytest.raises(ConfigError, match="are the same store"):
+        await both.copy()
+    assert await both.here.states("a", "b") == ["failed", "waiting"]

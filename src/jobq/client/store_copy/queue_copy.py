@@ -22,6 +22,8 @@ _RENEW_S = 10.0
 """Seconds between two renewals: two may fail before the hold ends."""
 _LOOK_S = 1.0
 """Seconds between two looks at the active jobs, if no signal says that one has ended."""
+_LONGER_MS = 1_000
+"""Milliseconds that the first hold outlasts another hold of the source."""
 _MAX_PASSES = 10
 """How often the copy looks for jobs that arrived meanwhile. A producer that still uses the source
 adds jobs faster than any number of passes could end."""
@@ -94,14 +96,14 @@ class QueueCopy:
     async def run(self) -> Report:
         """Move everything that can move.
 
-        ConfigError, before any job moves, if the target has the queue with other settings, or if
-        jobs are still active when the wait is over.
+        ConfigError, before any job moves, if the target has the queue with other settings, if both
+        are the same store, or if jobs are still active when the wait is over.
         """
         record = await queue_record(self._source, self._queue)
         if record is None:
             raise ConfigError(f"no queue {self._queue.queue!r} in {self._source.store.url}")
         await copy_settings(self._source, self._target, record, clock=self._clock)
-        await self._hold()
+        await self._check_apart()
         idle = await self._wait_for_active()
         schedules = await move_schedules(self._source, self._target, self._queue, idle=idle)
         jobs = await self._move_jobs()
@@ -137,12 +139,30 @@ class QueueCopy:
             jobs.stayed["flow"] += blocked
         return jobs
 
-    async def _hold(self) -> None:
+    async def _check_apart(self) -> None:
+        """Hold the source. ConfigError if the target is held by that too.
+
+        Two URLs may lead to one store. Its jobs would be removed, because the target has them.
+        """
+        source, target, queue = self._source, self._target, self._queue
+        before = (await target.within(target.store.holds(queue))).until_ms
+        last = (await source.within(source.store.holds(queue))).until_ms or 0
+        # Longer than a hold that is there already, or nothing would change.
+        await self._hold(max(HOLD_MS, last - self._clock() + _LONGER_MS))
+        own = (await source.within(source.store.holds(queue))).until_ms
+        after = (await target.within(target.store.holds(queue))).until_ms
+        if after == own != before:
+            raise ConfigError(
+                f"{source.store.url} and {target.store.url} are the same store, so there is "
+                "nothing to move"
+            )
+
+    async def _hold(self, ms: int = HOLD_MS) -> None:
         """Stop claims from the source for a while, if the last hold is about to end."""
         if time.monotonic() - self._held_at < _RENEW_S:
             return
         await self._source.within(
-            self._source.store.hold(self._queue, HOLD_MS, actor=self._source.actor)
+            self._source.store.hold(self._queue, ms, actor=self._source.actor)
         )
         self._held_at = time.monotonic()
 
