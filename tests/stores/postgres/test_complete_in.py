@@ -297,3 +297,33 @@ async def test_cancels_and_timeouts_skip_a_job_that_is_being_completed(
         await until(completed, "the transaction to decide")
     assert await job.result(timeout=PATIENCE_S) == "done"
     assert (await job.info()).attempt == 1
+
+
+async def test_producers_do_not_wait_for_a_job_that_is_being_completed(
+    queue: Queue, url: str
+) -> None:
+    go, held = asyncio.Event(), asyncio.Event()
+
+    @queue.task(unique=Unique("n"))
+    async def slow(n: int) -> None:
+        async with await psycopg.AsyncConnection.connect(url) as conn:
+            await current_job().complete_in(conn, n)
+            held.set()
+            await go.wait()
+            await conn.commit()
+
+    @queue.task
+    async def after(n: int) -> int:
+        return n + 1
+
+    async with Worker(queue):
+        job = await slow.enqueue(1)
+        await held.wait()
+        async with asyncio.timeout(2):  # less than a statement waits for a lock
+            again = await slow.enqueue(1)
+            follower = await after.options(after=[job]).enqueue(1)
+        assert (again.duplicate, again.id) == (True, job.id)
+        assert (await follower.info()).state is State.BLOCKED
+        go.set()
+        assert await follower.result(timeout=PATIENCE_S) == 2
+    assert (await job.info()).state is State.COMPLETED

@@ -77,6 +77,12 @@ class CallerTx(PostgresTx):
             self._own.update((row.qid, row.id) for row in rows)
         return inserted
 
+    def find_free(self, qid: int, id: str) -> Job | None:
+        return self.find(qid, id)
+
+    def job_free(self, pk: int) -> Job | None:
+        return self.job(pk)
+
     def may_change(self, job: Job) -> bool:
         return (job.qid, job.id) in self._own
 

@@ -44,7 +44,7 @@ def tie(
             tx.queue(edge.job.queue) if edge.job.queue.tenant == tenant else None
         )  # a flow lives in one tenant
         id = edge.job.id if aliases is None else aliases.get(edge.job, edge.job.id)
-        child = None if queue is None else tx.find(queue.qid, id)
+        child = None if queue is None else tx.find_free(queue.qid, id)
         if child is None and queue is not None and id != edge.job.id:
             # A throttle whose job's record is gone has refused the member. It counts as completed,
             # as in the result of `put`.
@@ -88,7 +88,7 @@ def tie(
 
 def _want(tx: Tx, parent: Job, child: Job) -> None:
     """Let the end of a child reach its parent. If the child must stay as it is, look later."""
-    if not tx.may_change(child):
+    if child.pk in tx.completing or not tx.may_change(child):
         decide_later(tx, parent)
     elif not child.flags & WANTED:
         child.flags |= WANTED

@@ -45,7 +45,7 @@ def holder(tx: Tx, qid: int, lock: str) -> Held | None:
         return None
     if lock_row.until_ms is not None and lock_row.until_ms <= tx.now:
         return None
-    job = tx.job(lock_row.pk)
+    job = tx.job_free(lock_row.pk)
     if job is not None and (
         job.id != lock_row.id
         or job.qid != qid
