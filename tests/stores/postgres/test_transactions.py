@@ -15,6 +15,9 @@ import pytest
 
 import jobq
 from jobq import ConfigError, LockTimeout, Queue, Unique, Worker, transaction
+from jobq.core.records import Claim, QueueName
+from jobq.stores import open_store
+from jobq.stores.relational import locks
 from jobq.sync import chain
 from tests.stores.postgres.servers import FAST, Missing, ask, running
 from tests.waiting import PATIENCE_S, until
@@ -376,6 +379,34 @@ async def test_a_follow_up_starts_if_its_job_ends_before_the_commit(queue: Queue
         assert await first.result(timeout=PATIENCE_S) == 1
         await conn.commit()
         assert await second.result(timeout=PATIENCE_S) == 2
+
+
+async def test_a_job_that_starts_while_it_is_replaced_keeps_its_data(
+    queue: Queue, store: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = add_to(queue, unique=Unique("a", mode="keep_last"))
+    first = await add.enqueue(1, 1)
+    loop = asyncio.get_running_loop()
+    original = locks.holder
+
+    async def claim() -> None:
+        async with open_store(store) as other:
+            wanted = Claim(queues=(QueueName("default", "work"),), limit=1, lease_ms=60_000)
+            assert (await other.settle([], worker="w", call="c1", then=wanted)).leases
+
+    def holder(*args: Any) -> Any:
+        found = original(*args)
+        monkeypatch.setattr(locks, "holder", original)
+        asyncio.run_coroutine_threadsafe(claim(), loop).result(PATIENCE_S)
+        return found
+
+    async with await psycopg.AsyncConnection.connect(url) as conn, transaction(conn):
+        monkeypatch.setattr(locks, "holder", holder)
+        second = await add.enqueue(1, 2)
+        await conn.commit()
+    assert not second.duplicate
+    assert (await first.info()).args == (1, 1)
+    assert [(await job.info()).state for job in (first, second)] == ["active", "blocked"]
 
 
 async def active(*jobs: jobq.Job[Any]) -> bool:

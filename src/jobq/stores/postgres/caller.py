@@ -26,10 +26,11 @@ from jobq.stores.postgres import caller_connections, completing, failures, mailb
 from jobq.stores.postgres.caller_connections import Raw
 from jobq.stores.postgres.link import Link, LinkLost, Statement, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
+from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational import put
 from jobq.stores.relational.mailbox import Notice
-from jobq.stores.relational.rows import Job, NewJob, QueueRow
+from jobq.stores.relational.rows import Job, NewJob, QueueRow, read
 
 if TYPE_CHECKING:
     from jobq.stores.postgres.store import PostgresStore
@@ -82,6 +83,11 @@ class CallerTx(PostgresTx):
 
     def job_free(self, pk: int) -> Job | None:
         return self.job(pk)
+
+    def lock_as_read(self, job: Job) -> None:
+        row = self.execute(SQL.hot["lock_job"], (job.pk,)).fetchone()
+        if row is None or read(row, Job) != job:
+            raise StatementFailed("40001", "the job has changed since it was read")
 
     def may_change(self, job: Job) -> bool:
         return (job.qid, job.id) in self._own

@@ -158,6 +158,11 @@ class Dialect(ABC):
         """Give a unique lock to a job, also if the job that `lock_row` has found holds it."""
         self.execute(self.sql.ties["take_lock"], (qid, lock, *to))
 
+    def lock_as_read(self, job: Job) -> None:
+        """Lock a job before it is changed. If it has changed since it was read, start over.
+
+        Most requests have locked it when they read it."""
+
     def may_change(self, job: Job) -> bool:
         """Whether the request may change a job that it has read.
 

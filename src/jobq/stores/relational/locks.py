@@ -134,6 +134,7 @@ def replace(tx: Tx, job: Job, spec: JobSpec) -> None:
 
     core.locks.KEPT_WHEN_REPLACED lists what stays. With debounce the job's wait begins again.
     """
+    tx.lock_as_read(job)
     old = unpack_options(job.options)
     options = msgspec.structs.replace(
         options_of(spec),

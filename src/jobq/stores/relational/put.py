@@ -267,6 +267,7 @@ def place_for(tx: Tx, queue: QueueRow, id: str) -> tuple[Job | None, int]:
         return None, 0
     if not (old.state == CANCELLED or (old.state in ENDED and (old.at_ms or 0) <= tx.now)):
         return old, old.life
+    tx.lock_as_read(old)
     ending.forget(tx, old)
     return None, old.life + 1
 
