@@ -452,6 +452,30 @@ async def _late(add: Any, block: Any) -> None:
     await add.enqueue(1)
 
 
+async def test_what_the_callers_transaction_cannot_store_is_an_error_that_says_so(
+    queue: Queue, url: str
+) -> None:
+    add = add_to(queue)
+    async with await psycopg.AsyncConnection.connect(url) as conn:
+        await conn.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+        await conn.execute("select * from orders")  # takes the snapshot
+        async with transaction(conn):
+            with pytest.raises(ConfigError, match="created after the snapshot"):
+                await add.enqueue(1)
+        await conn.rollback()
+        await conn.execute("select * from orders")
+        await add.options(id="newer").enqueue(1)
+        async with transaction(conn):
+            with pytest.raises(jobq.StoreUnavailable, match="repeat it"):
+                await add.options(id="newer").enqueue(1)
+            assert not (await add.enqueue(2)).duplicate  # the transaction is still usable
+        await conn.commit()
+        await conn.set_read_only(True)
+        async with transaction(conn):
+            with pytest.raises(ConfigError, match="read-only"):
+                await add.enqueue(1)
+
+
 async def test_another_database_is_refused(queue: Queue, url: str, store: str) -> None:
     add = add_to(queue)
     ask(url, "drop database if exists elsewhere")

@@ -67,8 +67,8 @@ class CallerTx(PostgresTx):
         row = self.queue(name)
         if row is None:
             raise ConfigError(
-                f"queue {name.queue!r} is not visible in this transaction, which has an older "
-                "snapshot: open the queue before the transaction begins"
+                f"queue {name.queue!r} was created after the snapshot of this transaction: roll "
+                "the transaction back and repeat it"
             )
         return row
 
@@ -205,6 +205,15 @@ class Caller:
             return LockTimeout(
                 "another open transaction holds the id or the unique lock of a job: nothing was "
                 "stored; try again when that transaction has ended"
+            )
+        if error.sqlstate in failures.AGAIN:
+            return StoreUnavailable(
+                f"jobq.transaction(): nothing was stored, because another transaction has changed "
+                f"the same job: roll your transaction back and repeat it ({error})"
+            )
+        if error.sqlstate in failures.READ_ONLY:
+            return ConfigError(
+                f"jobq.transaction(): nothing can be stored in a read-only transaction: {error}"
             )
         if error.sqlstate in _MISSING:
             return ConfigError(
