@@ -1,8 +1,8 @@
 """Notices travel by NOTIFY: each handle has a channel of its own.
 
 At most one statement per call sends notices, after the commit and without waiting for it. Notices
-of a handle to itself need none. NOTIFY
-takes a lock of the whole server for the time of a commit, so a call that wakes nobody sends none.
+of a handle to itself need none. NOTIFY takes a lock of the whole server for the time of a commit,
+so a call that wakes nobody sends none.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def settings(address: Address) -> dict[str, str]:
     """The settings of a session, or of each transaction if the server may change between them."""
     return {
         "search_path": f"{address.schema},pg_catalog",
-        # A second before the client gives up and closes the connection.
+        # Half a second before the client gives up and closes the connection.
         "statement_timeout": f"{address.timeout * 1000 - 500:.0f}",
         "lock_timeout": f"{min(LOCK_S, address.timeout / 3) * 1000:.0f}",
         "idle_in_transaction_session_timeout": f"{max(FROZEN_S, address.timeout) * 1000:.0f}",
