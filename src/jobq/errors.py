@@ -106,7 +106,7 @@ class LeaseLost(JobqError):
 class LockTimeout(JobqError, TimeoutError):
     """Another open transaction holds the job's id or its unique lock. Nothing was stored.
 
-    Raised inside `jobq.transaction(…)` after a wait of a few seconds. The caller's transaction is
+    Raised after a wait of a few seconds. Inside `jobq.transaction(…)`, the caller's transaction is
     still usable.
     """
 

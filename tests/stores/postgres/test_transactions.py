@@ -302,6 +302,30 @@ async def test_a_job_ends_while_an_open_transaction_takes_its_lock_over(
         assert await second.result(timeout=PATIENCE_S) == 1
 
 
+async def test_a_put_outside_meets_an_open_transaction_and_its_neighbours_are_stored(
+    store: str, url: str
+) -> None:
+    async with (
+        Queue("work", f"{store}&timeout=2") as queue,
+        await psycopg.AsyncConnection.connect(url) as conn,
+    ):
+        add = add_to(queue)
+        unique = add.options(unique=Unique("a"))
+        async with transaction(conn):
+            await add.options(id="same").enqueue(1)
+            await unique.enqueue(1)
+        results = await asyncio.gather(
+            *(add.enqueue(n) for n in range(5)),
+            add.options(id="same").enqueue(9),
+            return_exceptions=True,
+        )
+        assert [type(result).__name__ for result in results] == [*["Job"] * 5, "LockTimeout"]
+        with pytest.raises(LockTimeout):
+            await unique.enqueue(1)
+        await conn.commit()
+        assert len(await ids(queue)) == 7
+
+
 # ── jobs that were there before ───────────────────────────────────────────────────────────────────
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from psycopg import pq
 
 from jobq.core.records import JobSpec, LeaseRef, PutResult, QueueName
-from jobq.errors import ConfigError, LockTimeout, StoreUnavailable
+from jobq.errors import ConfigError, StoreUnavailable
 from jobq.stores.postgres import caller_connections, completing, failures, mailbox, session
 from jobq.stores.postgres.caller_connections import Raw
 from jobq.stores.postgres.link import Link, LinkLost, Statement, StatementFailed
@@ -41,7 +41,6 @@ TRIES = 3
 """How often a call is repeated that met another transaction."""
 MOST_WOKEN = 64
 """Sleeping workers that one call wakes at the most."""
-_LOCK_TIMEOUT = "55P03"
 _MISSING = frozenset({"3F000", "42P01"})  # schema or table
 
 _described: dict[str, Statement] = {}
@@ -169,7 +168,8 @@ class Caller:
             except StatementFailed as e:
                 _undo(link)
                 tries += 1
-                if e.sqlstate in failures.AGAIN and e.sqlstate != _LOCK_TIMEOUT and tries < TRIES:
+                waited = e.sqlstate == failures.LOCK_TIMEOUT
+                if e.sqlstate in failures.AGAIN and not waited and tries < TRIES:
                     continue
                 raise self._translated(e) from e
             except BaseException:
@@ -201,11 +201,8 @@ class Caller:
 
     def _translated(self, error: StatementFailed) -> Exception:
         store = self._store
-        if error.sqlstate == _LOCK_TIMEOUT:
-            return LockTimeout(
-                "another open transaction holds the id or the unique lock of a job: nothing was "
-                "stored; try again when that transaction has ended"
-            )
+        if error.sqlstate == failures.LOCK_TIMEOUT:
+            return failures.id_or_lock_held()
         if error.sqlstate in failures.AGAIN:
             return StoreUnavailable(
                 f"jobq.transaction(): nothing was stored, because another transaction has changed "

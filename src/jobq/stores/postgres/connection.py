@@ -226,12 +226,13 @@ class Lane:
                 self._undo()
                 if e.sqlstate in failures.READ_ONLY:
                     self._drop()
-                elif e.sqlstate in failures.AGAIN and tries < TRIES:
+                elif e.sqlstate in failures.AGAIN and tries < TRIES and self._can_wait(e, deadline):
                     tries += 1
                     self._pause(tries, deadline)
                     continue
                 address = self._owner.address
-                raise failures.translated(e, address.shown, address.schema) from None
+                error = failures.translated(e, address.shown, address.schema)
+                raise error from error.__cause__
             except LinkStopped:
                 if self._link is not None:
                     self._link.cancel()
@@ -326,6 +327,12 @@ class Lane:
             self._link.discard()
         except LOST:
             self._drop()
+
+    def _can_wait(self, error: StatementFailed, deadline: float) -> bool:
+        """Whether there is time for another wait for a lock. Else its error says more than that the
+        call took too long."""
+        wait = session.lock_s(self._owner.address) if error.sqlstate == failures.LOCK_TIMEOUT else 0
+        return time.monotonic() + wait < deadline
 
     def _pause(self, tries: int, deadline: float) -> None:
         """Wait before a repetition, so that calls that met do not meet again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobq.errors import ConfigError, JobqError, StoreUnavailable
+from jobq.errors import ConfigError, JobqError, LockTimeout, StoreUnavailable
 from jobq.stores.postgres.link import StatementFailed
 
 AGAIN = frozenset(
@@ -15,6 +15,7 @@ AGAIN = frozenset(
     }
 )
 """The call met another one. It changed nothing, and is repeated."""
+LOCK_TIMEOUT = "55P03"
 READ_ONLY = frozenset({"25006"})
 """The server is a standby, or became one: the connection leads to the wrong server."""
 _UNAVAILABLE = (
@@ -50,3 +51,11 @@ def translated(error: StatementFailed, store: str, schema: str) -> Exception:
         return error
     found.__cause__ = error
     return found
+
+
+def id_or_lock_held() -> LockTimeout:
+    """The error of a put that has waited for another open transaction."""
+    return LockTimeout(
+        "another open transaction holds the id or the unique lock of a job: nothing was stored; "
+        "try again when that transaction has ended"
+    )

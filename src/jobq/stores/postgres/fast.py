@@ -29,7 +29,7 @@ from jobq.core.records import (
     lane_of,
 )
 from jobq.core.states import Kind
-from jobq.stores.postgres import waking
+from jobq.stores.postgres import failures, waking
 from jobq.stores.postgres.link import Link, StatementFailed
 from jobq.stores.postgres.memory import Plain, PostgresMemory
 from jobq.stores.postgres.queries import FAST
@@ -155,6 +155,8 @@ def put(
         link.flush()
         link.wait(committed)
     except StatementFailed as e:
+        if e.sqlstate == failures.LOCK_TIMEOUT:  # only the id of a job can be locked for so long
+            raise failures.id_or_lock_held() from e
         _refused(call, e)
         return None
     return [PutResult(id=row.id, life=0, state=STATES[row.state]) for row in rows]

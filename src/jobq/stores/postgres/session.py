@@ -40,13 +40,18 @@ class Look(NamedTuple):
     """The oldest layout whose code can work on the tables."""
 
 
+def lock_s(address: Address) -> float:
+    """Seconds that a statement waits for a lock."""
+    return min(LOCK_S, address.timeout / 3)
+
+
 def settings(address: Address) -> dict[str, str]:
     """The settings of a session, or of each transaction if the server may change between them."""
     return {
         "search_path": f"{address.schema},pg_catalog",
         # Half a second before the client gives up and closes the connection.
         "statement_timeout": f"{address.timeout * 1000 - 500:.0f}",
-        "lock_timeout": f"{min(LOCK_S, address.timeout / 3) * 1000:.0f}",
+        "lock_timeout": f"{lock_s(address) * 1000:.0f}",
         "idle_in_transaction_session_timeout": f"{max(FROZEN_S, address.timeout) * 1000:.0f}",
         "client_min_messages": "error",
         # A plan of a few index scans is never worth compiling.

@@ -26,11 +26,12 @@ from jobq.core.records import (
     QueueName,
     Settled,
 )
-from jobq.errors import JobqError
+from jobq.errors import JobqError, StoreUnavailable
 from jobq.stores.base import Clock, Completion
 from jobq.stores.base.maintained import DatabaseReport
 from jobq.stores.postgres import (
     completing,
+    failures,
     fast,
     inspection,
     lock_order,
@@ -44,7 +45,7 @@ from jobq.stores.postgres.address import Address, parse
 from jobq.stores.postgres.caller import Caller
 from jobq.stores.postgres.clock import StoreClock
 from jobq.stores.postgres.connection import LANES, Connections, Kind
-from jobq.stores.postgres.link import Link
+from jobq.stores.postgres.link import Link, StatementFailed
 from jobq.stores.postgres.mailbox import ChannelMailbox
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.tx import PostgresTx
@@ -195,7 +196,13 @@ class PostgresStore(RelationalStore):
             done = await self._submit(Kind.FAST, fast.put, (self._memory, specs, watch))
             if done is not None:
                 return done
-        return await super().put(specs, flow=flow, last=last)
+        try:
+            return await super().put(specs, flow=flow, last=last)
+        except StoreUnavailable as e:
+            cause = e.__cause__
+            if isinstance(cause, StatementFailed) and cause.sqlstate == failures.LOCK_TIMEOUT:
+                raise failures.id_or_lock_held() from cause
+            raise
 
     async def settle(
         self, outcomes: Sequence[AnyOutcome], *, worker: str, call: str, then: Claim | None = None
