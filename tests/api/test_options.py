@@ -88,7 +88,7 @@ async def test_a_due_time_and_listed_delays_are_shown(queue: Queue) -> None:
     assert (options.at, options.delay, options.retry) == (at, None, Retry(2, delays=[1, 60]))
 
 
-@pytest.mark.parametrize("executor", ["process", "command", None])
+@pytest.mark.parametrize("executor", ["command", None])
 async def test_a_worker_refuses_a_task_that_it_could_only_run_unrestricted(
     url: str, executor: str | None
 ) -> None:

@@ -200,6 +200,8 @@ async def test_a_worker_whose_jobs_all_have_their_own_process_takes_it_beside_ot
     await bench.add("other", priority=1)
     for task in bench.tasks.values():
         task.executor = executor
+        # What makes the task of a program. The inline executor does not look at it.
+        monkeypatch.setattr(task, "programs", (), raising=False)
     async with bench.worker(concurrency=10, lease=600):
         await soon(scene.other)
         await soon(scene.alone)

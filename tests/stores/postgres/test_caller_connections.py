@@ -133,6 +133,7 @@ async def test_an_async_session_commits_jobs_and_rows_together(
 async def test_another_driver_of_sqlalchemy_is_refused(
     queue: Queue, url: str, of_asyncio: Any
 ) -> None:
+    pytest.importorskip("asyncpg")
     add = add_to(queue)
     engine = of_asyncio.create_async_engine(of_sqlalchemy(url, "asyncpg"))
     async with queue, engine.connect() as conn, transaction(conn):
