@@ -119,6 +119,10 @@ class PostgresTx(Tx):
     def change_many(self, sql: str, rows: Sequence[Any]) -> int:
         return sum(reply.changes for reply in self.link.many(sql, rows))
 
+    def first_rows(self, sql: str, rows: Sequence[Any]) -> list[Any]:
+        """All statements first, then all replies: they share one round trip."""
+        return [reply.fetchone() for reply in self.link.many(sql, rows)]
+
     def listed(self, values: Sequence[Any]) -> Any:
         return values
 

@@ -71,6 +71,12 @@ class Dialect(ABC):
     def change_many(self, sql: str, rows: Sequence[Any]) -> int:
         """Execute a statement for each of these parameters. Returns how many rows it changed."""
 
+    def first_rows(self, sql: str, rows: Sequence[Any]) -> list[Any]:
+        """Execute a statement for each of these parameters. Returns the first row of each.
+
+        One after the other: an open cursor would keep SQLite from committing."""
+        return [self.execute(sql, row).fetchone() for row in rows]
+
     @abstractmethod
     def listed(self, values: Sequence[Any]) -> Any:
         """A list as one parameter of a statement."""

@@ -98,12 +98,8 @@ def exchange(
 def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState]:
     """Implements `Store.extend`."""
     until = tx.now + lease_ms
-    # All statements first, then all replies: on PostgreSQL they share one round trip.
-    replies = [
-        tx.execute(tx.sql.hot["extend"], (until, job_number(lease.token), lease.id, lease.token))
-        for lease in leases
-    ]
-    return [_lease_state(reply.fetchone()) for reply in replies]
+    renewed = [(until, job_number(lease.token), lease.id, lease.token) for lease in leases]
+    return [_lease_state(row) for row in tx.first_rows(tx.sql.hot["extend"], renewed)]
 
 
 def note(tx: Tx, notes: Sequence[Note]) -> list[LeaseState]:
