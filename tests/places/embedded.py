@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from uuid import uuid4
 
 from jobq.stores.conformance.places import Fresh, at, place
 
@@ -12,8 +13,7 @@ from jobq.stores.conformance.places import Fresh, at, place
 @place("memory")
 def memory(tmp: Path) -> Iterator[Fresh]:
     """A store of its own name per test."""
-    numbers = count()
-    yield lambda: at(f"memory://contract-{next(numbers)}")
+    yield lambda: at(f"memory://contract-{uuid4().hex}")
 
 
 @place("sqlite")

@@ -7,6 +7,7 @@ milliseconds everywhere else.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from difflib import get_close_matches
 from uuid import UUID
 
 from jobq.core.records import MAX_ID_LENGTH, MAX_PRIORITY
+from jobq.core.sizes import parse_size
 from jobq.errors import ConfigError, InvalidJob, JobqError, PayloadTooLarge
 
 Seconds = float | timedelta
@@ -228,17 +230,13 @@ def check_grace(value: object) -> int | None:
     return None if value is None else to_ms(value, "grace", error=ConfigError)
 
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
 def check_bytes(value: object, option: str) -> int:
     """A size in bytes, given as a number or as "512M"."""
     if type(value) is int and value > 0:
         return value
-    if isinstance(value, str) and (
-        match := re.fullmatch(r"\s*([1-9]\d*)\s*([KMGT]?)(?:i?B)?\s*", value, re.IGNORECASE)
-    ):
-        return int(match[1]) * _UNITS[match[2].upper()]
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return parse_size(value)
     raise ConfigError(f'{option}={shown(value)} is not a size: give bytes, or "512M"')
 
 

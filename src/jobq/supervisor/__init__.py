@@ -11,5 +11,4 @@ drain or to release. If the supervisor dies, so do its processes (`child.py`).
     child.py        the supervisor, seen by a worker process
     recycling.py    when a worker process wants to be replaced: --max-jobs, --max-memory
     changes.py      --reload: wait until a source file changes
-    cpus.py         --processes auto
 """

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from jobq.core.checks import Seconds, check_int, shown, to_ms
+from jobq.core.checks import Seconds, check_bytes, check_int, shown, to_ms
 from jobq.core.policies._base import policy, set_fields
 from jobq.errors import ConfigError
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
 
 Enforce = Literal["all", "best-effort"]
 _ENFORCE: tuple[Enforce, ...] = ("all", "best-effort")
@@ -143,15 +139,7 @@ def _texts(value: object, option: str) -> tuple[str, ...]:
 
 
 def _bytes(value: object) -> int:
-    size = 0
-    if type(value) is int:
-        size = value
-    elif isinstance(value, str) and (
-        match := re.fullmatch(r"\s*([1-9]\d*)\s*([KMGT]?)(?:i?B)?\s*", value, re.IGNORECASE)
-    ):
-        size = int(match[1]) * _UNITS[match[2].upper()]
-    if size <= 0:
-        raise ConfigError(f'Permissions memory={shown(value)} is not a size: give bytes, or "512M"')
+    size = check_bytes(value, "Permissions memory")
     if size < MIN_MEMORY:
         raise ConfigError(
             f"Permissions memory={shown(value)} is less than {MIN_MEMORY // 2**20}M, which Python "

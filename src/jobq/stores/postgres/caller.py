@@ -31,6 +31,7 @@ from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational import put
 from jobq.stores.relational.mailbox import Notice
 from jobq.stores.relational.rows import Job, NewJob, QueueRow, read
+from jobq.stores.relational.signals import log_topic
 
 if TYPE_CHECKING:
     from jobq.stores.postgres.store import PostgresStore
@@ -102,7 +103,7 @@ class CallerTx(PostgresTx):
                 notices.append(Notice((address,), "work", *name, worker))
         for qid in self.logged:
             name = self.queue_by_qid(qid).qname
-            for (address,) in self.execute(self.sql.signals["listeners"], (f"l:{qid}",)):
+            for (address,) in self.execute(self.sql.signals["listeners"], (log_topic(qid),)):
                 notices.append(Notice((address,), "log", *name, ""))
         return notices
 

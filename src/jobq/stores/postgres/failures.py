@@ -53,6 +53,13 @@ def translated(error: StatementFailed, store: str, schema: str) -> Exception:
     return found
 
 
+def waited_for_row(error: StatementFailed) -> bool:
+    """Whether a statement has waited too long for a row that another transaction holds.
+
+    A wait for a whole table has no context: its lock is an operator's, not a caller's."""
+    return error.sqlstate == LOCK_TIMEOUT and bool(error.context)
+
+
 def id_or_lock_held() -> LockTimeout:
     """The error of a put that has waited for another open transaction."""
     return LockTimeout(

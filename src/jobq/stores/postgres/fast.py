@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jobq.core.event_log import KIND_CODES, STATES, Item
+from jobq.core.event_log import STATES, Item
 from jobq.core.records import (
     AnyOutcome,
     Claim,
@@ -26,35 +26,36 @@ from jobq.core.records import (
     PutResult,
     QueueName,
     Settled,
-    lane_of,
 )
-from jobq.core.states import Kind
 from jobq.stores.postgres import failures, waking
 from jobq.stores.postgres.link import Link, StatementFailed
 from jobq.stores.postgres.memory import Plain, PostgresMemory
 from jobq.stores.postgres.queries import FAST
 from jobq.stores.relational.claim import REMEMBERED, lease_of, queue_order
 from jobq.stores.relational.codes import (
-    ACTIVE,
-    COMPLETED,
     DELAYED,
     ENDING,
     WAITING,
     WATCHED,
 )
 from jobq.stores.relational.memory import Granted
-from jobq.stores.relational.new_jobs import Watch, new_job
-from jobq.stores.relational.rows import ClaimedJob, read
-from jobq.stores.relational.signals import LISTEN_MS
-from jobq.stores.relational.tokens import token_mark
+from jobq.stores.relational.new_jobs import Watch, accepted_items, new_job
+from jobq.stores.relational.rows import ClaimedJob, NewJob, read
+from jobq.stores.relational.settle import completed_item
+from jobq.stores.relational.signals import LISTEN_MS, ended_topic
+from jobq.stores.relational.tokens import caller_of, token_mark
 
 _DOES_NOT_FIT = "22012"  # division by zero
-_ACCEPTED, _COMPLETED = KIND_CODES[Kind.ACCEPTED], KIND_CODES[Kind.COMPLETED]
 MOST = 5_000
 """Jobs. A larger put goes the general way, which inserts them in the same manner."""
 
 QUEUES = 10_000
 """Plain queues that a handle remembers."""
+
+_PUT = (
+    "id", "state", "priority", "at_ms", "flags", "name", "due_ms", "codec", "options", "payload",
+)  # fmt: skip
+"""The columns of new jobs that differ, in the order of the parameters of `put`."""
 
 _STATEMENTS = (
     *(FAST[name] for name in ("exchange", "fall_asleep", "next_times", "wake_up")),
@@ -108,42 +109,18 @@ def put(
         return None
     (plain,) = found
     rows = [new_job(plain.qid, spec, 0, now, ahead, watch) for spec in specs]
-    items: list[Item] = [
-        (
-            _ACCEPTED, id, life, name, key, 0, 0, 0, state, None, None, None, None,
-            created_ms, due_ms, None, None,
-        )
-        for _, id, state, _, _, _, key, _, name, life, created_ms, due_ms, _, _, _ in rows
-    ]  # fmt: skip
     waiting = sum(row.state == WAITING for row in rows)
-    watched = [f"e:{plain.qid}:{row.id}" for row in rows if row.flags & WATCHED]
-    (
-        _,
-        ids,
-        states,
-        priorities,
-        _,
-        at_ms,
-        _,
-        flags,
-        names,
-        _,
-        _,
-        due_ms,
-        codecs,
-        options,
-        payloads,
-    ) = zip(*rows, strict=True)
+    watched = [ended_topic(plain.qid, row.id) for row in rows if row.flags & WATCHED]
+    columns = dict(zip(NewJob._fields, zip(*rows, strict=True), strict=True))
     parameters = (
-        plain.qid, now, ids, states, priorities, at_ms, flags, names, due_ms, codecs, options,
-        payloads, _encode(items), waiting, watched,
-        watch.address[0] if watch is not None else "", now + LISTEN_MS,
+        plain.qid, now, *(columns[name] for name in _PUT), _encode(accepted_items(rows)), waiting,
+        watched, watch.address[0] if watch is not None else "", now + LISTEN_MS,
     )  # fmt: skip
     try:
         link.prepare(FAST["put"], FAST["put_again"], waking.SQL["wake"])
         link.execute(FAST["put"], parameters)
         # A job with one of these ids may have ended meanwhile: only a later statement sees that.
-        link.execute(FAST["put_again"], (plain.qid, ids))
+        link.execute(FAST["put_again"], (plain.qid, columns["id"]))
         committed = link.sync()
         soonest = min((row.due_ms or 0 for row in rows if row.state == DELAYED), default=None)
         work = (
@@ -155,9 +132,9 @@ def put(
         link.flush()
         link.wait(committed)
     except StatementFailed as e:
-        if e.sqlstate == failures.LOCK_TIMEOUT:  # only the id of a job can be locked for so long
+        if failures.waited_for_row(e):  # new rows have nothing but their ids to wait for
             raise failures.id_or_lock_held() from e
-        _refused(call, e)
+        _refused(call, [plain.name], e)
         return None
     return [PutResult(id=row.id, life=0, state=STATES[row.state]) for row in rows]
 
@@ -214,7 +191,7 @@ def exchange(
     if found is None:
         return None
     plain = {queue.name: queue for queue in found}
-    ends = _ends(call, outcomes, plain, worker) if outcomes else _NO_ENDS
+    ends = _ends(call, outcomes, plain) if outcomes else _NO_ENDS
     if ends is None:
         return None
     claiming = _Claiming(call, worker, name, [plain[queue] for queue in queues], wanted)
@@ -228,16 +205,12 @@ def exchange(
         link.flush()
         link.wait(committed)
     except StatementFailed as e:
-        _refused(call, e)
+        _refused(call, plain, e)
         return None
     if outcomes:
         memory.calls[claiming.caller] = name
     leases, late = claiming.leases(reply)
-    for outcome in outcomes:
-        job = memory.granted.pop(outcome.token, None)
-        if late is not None and job is not None and job.pk in late and not job.watched:
-            waking.send(link, memory, (), [waking.ended(job.qid, outcome.queue, job.id)])
-            link.flush()
+    _tell_of_ends(call, outcomes, late or ())
     if leases:
         memory.calls[claiming.caller] = name
     due, asleep = None, False
@@ -246,6 +219,18 @@ def exchange(
     elif len(leases) < claiming.limit:
         due = claiming.next_due()
     return Settled(stale=(), leases=tuple(leases), next_due_ms=due, asleep=asleep), asleep
+
+
+def _tell_of_ends(call: Call, outcomes: Sequence[Complete], late: Sequence[int]) -> None:
+    """Forget the leases, and notify those who began to listen to a job's end after its claim."""
+    heard = []
+    for outcome in outcomes:
+        job = call.memory.granted.pop(outcome.token, None)
+        if job is not None and job.pk in late and not job.watched:
+            heard.append(waking.ended(job.qid, outcome.queue, job.id))
+    if heard:
+        waking.send(call.link, call.memory, (), heard)
+        call.link.flush()
 
 
 def _sleep(claiming: _Claiming, mailbox: str) -> tuple[list[Lease], bool, int | None]:
@@ -262,7 +247,7 @@ def _sleep(claiming: _Claiming, mailbox: str) -> tuple[list[Lease], bool, int | 
     try:
         link.wait(committed)
     except StatementFailed as e:
-        _refused(claiming.call, e)
+        _refused(claiming.call, [queue.name for queue in claiming.queues], e)
         return [], True, 0  # something is due by now: the worker looks again at once
     leases, _ = claiming.leases(reply)
     if leases:
@@ -270,12 +255,6 @@ def _sleep(claiming: _Claiming, mailbox: str) -> tuple[list[Lease], bool, int | 
         link.discard()
         return leases, False, None
     return leases, True, claiming.until(times)
-
-
-def caller_of(worker: str, name: str) -> str:
-    """Whose exchanges follow each other: those of a lane of a worker."""
-    lane = lane_of(name)
-    return f"{worker}\n{lane}" if lane else worker
 
 
 class _Claiming:
@@ -343,9 +322,7 @@ class _Claiming:
         return None if row is None or row[0] is None else max(0, row[0] - self.call.now)
 
 
-def _ends(
-    call: Call, outcomes: Sequence[Complete], plain: dict[QueueName, Plain], worker: str
-) -> _Ends | None:
+def _ends(call: Call, outcomes: Sequence[Complete], plain: dict[QueueName, Plain]) -> _Ends | None:
     now, granted = call.now, call.memory.granted
     columns: list[tuple[Any, ...]] = []
     items: dict[int, list[Item]] = {}
@@ -357,13 +334,7 @@ def _ends(
             return None
         queue = plain[outcome.queue]
         columns.append((job.qid, job.pk, outcome.token, outcome.result))
-        items.setdefault(job.qid, []).append(
-            (
-                _COMPLETED, job.id, job.life, job.name, None, job.attempt, job.failures,
-                job.stalls, COMPLETED, ACTIVE, None, None, None, job.created_ms, job.due_ms,
-                job.started_ms, now,
-            )
-        )  # fmt: skip
+        items.setdefault(job.qid, []).append(completed_item(job, now))
         runs[job.qid] = runs.get(job.qid, 0) + now - job.started_ms
         if job.watched:
             happened.append(waking.ended(job.qid, queue.name, job.id))
@@ -387,9 +358,9 @@ def _plain(call: Call, names: Iterable[QueueName]) -> list[Plain] | None:
     missing = [name for name in wanted if name not in known]
     if missing:
         parameters = ([n.tenant for n in missing], [n.queue for n in missing], call.now)
-        for tenant, name, qid, kept_ms in call.link.execute(FAST["plain_queues"], parameters):
+        for tenant, name, qid in call.link.execute(FAST["plain_queues"], parameters):
             queue = QueueName(tenant, name)
-            known[queue] = Plain(qid, queue, kept_ms)
+            known[queue] = Plain(qid, queue)
         if len(known) > QUEUES:
             known.clear()
             return None
@@ -397,9 +368,10 @@ def _plain(call: Call, names: Iterable[QueueName]) -> list[Plain] | None:
     return None if None in found else found  # type: ignore[return-value]
 
 
-def _refused(call: Call, error: StatementFailed) -> None:
-    """A statement has found something that it does not handle."""
+def _refused(call: Call, names: Iterable[QueueName], error: StatementFailed) -> None:
+    """A statement has found something that it does not handle: perhaps a queue is not plain."""
     if error.sqlstate != _DOES_NOT_FIT:
         raise error
-    call.memory.plain.clear()
+    for name in names:
+        call.memory.plain.pop(name, None)
     call.link.discard()

@@ -43,9 +43,11 @@ class LinkStopped(LinkLost):
 class StatementFailed(Exception):
     """The server refused a statement. `sqlstate` is PostgreSQL's code of the error."""
 
-    def __init__(self, sqlstate: str, message: str) -> None:
+    def __init__(self, sqlstate: str, message: str, *, context: str = "") -> None:
+        """`context`: what the server was doing, for example which row it waited for."""
         super().__init__(f"{message} (SQLSTATE {sqlstate})")
         self.sqlstate = sqlstate
+        self.context = context
 
 
 class Statement(NamedTuple):
@@ -366,7 +368,8 @@ class Link:
         text = (message or b"").decode(errors="replace") or _one_line(result.get_error_message())
         if code is None or severity in (b"FATAL", b"PANIC"):
             raise LinkLost(text)
-        return StatementFailed(code.decode(), text)
+        context = result.error_field(pq.DiagnosticField.CONTEXT) or b""
+        return StatementFailed(code.decode(), text, context=context.decode(errors="replace"))
 
     def _problem(self) -> str:
         return _one_line(self.pgconn.get_error_message()) or "the server closed the connection"

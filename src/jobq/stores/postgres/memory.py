@@ -13,7 +13,6 @@ class Plain(NamedTuple):
 
     qid: int
     name: QueueName
-    kept_ms: int | None  # how long completed jobs are kept; None: forever
 
 
 class PostgresMemory(Memory):

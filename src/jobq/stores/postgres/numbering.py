@@ -33,16 +33,18 @@ def number(tx: PostgresTx) -> bool:
     restored = tx.execute(NUMBERING["restored"])
     row = tx.execute(NUMBERING["number"], (PASS,)).fetchone()
     if (restored.fetchone() or (False,))[0]:
-        _begin_anew(tx)
+        _adopt_restored(tx)
         return True
     return row is not None and bool(row[1])
 
 
-def _begin_anew(tx: PostgresTx) -> None:
+def _adopt_restored(tx: PostgresTx) -> None:
     """The tables were restored on a server that has counted fewer transactions.
 
-    No pass finds an entry there whose transaction seems to lie in the future.
+    There a pass would never find entries whose transactions seem to lie in the future.
     """
-    log.warning("the event log was restored from another server: its entries are counted anew")
-    tx.execute(NUMBERING["count_anew"])
-    tx.execute(NUMBERING["begin_anew"])
+    log.warning(
+        "the event log was restored from another server: entries without numbers get theirs now"
+    )
+    tx.execute(NUMBERING["adopt"])
+    tx.execute(NUMBERING["continue_here"])

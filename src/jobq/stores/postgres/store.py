@@ -200,7 +200,7 @@ class PostgresStore(RelationalStore):
             return await super().put(specs, flow=flow, last=last)
         except StoreUnavailable as e:
             cause = e.__cause__
-            if isinstance(cause, StatementFailed) and cause.sqlstate == failures.LOCK_TIMEOUT:
+            if isinstance(cause, StatementFailed) and failures.waited_for_row(cause):
                 raise failures.id_or_lock_held() from cause
             raise
 

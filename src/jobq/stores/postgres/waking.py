@@ -16,7 +16,7 @@ from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import load
 from jobq.stores.postgres.tx import PostgresTx, is_plain
-from jobq.stores.relational.signals import DEPUTIES_MS
+from jobq.stores.relational.signals import DEPUTIES_MS, ended_topic, log_topic
 
 SQL = load("waking.sql")
 
@@ -42,12 +42,12 @@ class Happened(msgspec.Struct):
 
 def ended(qid: int, queue: QueueName, id: str) -> Happened:
     """A job has ended."""
-    return Happened(f"e:{qid}:{id}", "ended", queue, id)
+    return Happened(ended_topic(qid, id), "ended", queue, id)
 
 
 def logged(qid: int, queue: QueueName) -> Happened:
     """Events were written to the log of a queue."""
-    return Happened(f"l:{qid}", "log", queue, "")
+    return Happened(log_topic(qid), "log", queue, "")
 
 
 def of_request(tx: PostgresTx) -> tuple[list[Work], list[Happened]]:

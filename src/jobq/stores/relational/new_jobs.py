@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jobq.core.event_log import KIND_CODES, Item, with_meta
@@ -84,13 +85,7 @@ def accepted(tx: Tx, queue: QueueRow, rows: list[NewJob]) -> None:
         jobs = [row for row in rows if row.state == state]
         if not jobs:
             continue
-        items: list[Item] = [
-            (
-                _ACCEPTED, id, life, name, key, 0, 0, 0, state, None, None, None, None,
-                created_ms, due_ms, None, None,
-            )
-            for _, id, _, _, _, _, key, _, name, life, created_ms, due_ms, _, _, _ in jobs
-        ]  # fmt: skip
+        items = accepted_items(jobs)
         if names:
             items = [
                 with_meta(item, event_meta(job.options, names))
@@ -101,6 +96,17 @@ def accepted(tx: Tx, queue: QueueRow, rows: list[NewJob]) -> None:
             tx.due_at(queue.qid, min(job.due_ms or 0 for job in jobs))
         elif queue.mode == "keyed":
             tx.keys_moved(queue.qid, [job.key or "" for job in jobs], 1, 0)
+
+
+def accepted_items(rows: Sequence[NewJob]) -> list[Item]:
+    """The events of new jobs, without their meta."""
+    return [
+        (
+            _ACCEPTED, id, life, name, key, 0, 0, 0, state, None, None, None, None,
+            created_ms, due_ms, None, None,
+        )
+        for _, id, state, _, _, _, key, _, name, life, created_ms, due_ms, _, _, _ in rows
+    ]  # fmt: skip
 
 
 def watch_ends(tx: Tx, qid: int, ids: list[str], watch: Watch) -> None:

@@ -30,7 +30,6 @@ from jobq.core.records import (
     RetryLater,
     Settled,
     SnoozeFor,
-    lane_of,
 )
 from jobq.core.states import Kind, State
 from jobq.stores.relational import claim as claims
@@ -50,7 +49,7 @@ from jobq.stores.relational.mailbox import Address
 from jobq.stores.relational.memory import Granted
 from jobq.stores.relational.options import pack_options, unpack_options
 from jobq.stores.relational.rows import Job
-from jobq.stores.relational.tokens import job_number
+from jobq.stores.relational.tokens import caller_of, job_number
 from jobq.stores.relational.tx import Tx
 
 _COMPLETED = KIND_CODES[Kind.COMPLETED]
@@ -66,8 +65,7 @@ def exchange(
     was_asleep: bool,
 ) -> tuple[Settled, bool]:
     """Implements `Store.settle`. Also returns whether the worker is registered as asleep."""
-    lane = lane_of(call)
-    caller = f"{worker}\n{lane}" if lane else worker
+    caller = caller_of(worker, call)
     if (stored := tx.repeated(caller, call)) is not None:
         return _repeated(tx, stored[0], worker, call, wanted), was_asleep
     if was_asleep:
@@ -186,11 +184,7 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
             items[qid], runs[qid] = [], 0
             until[qid] = ending.keep_until(tx.queue_by_qid(qid).settings, COMPLETED, now)
         rows.append((outcome.result, now, until[qid], job.pk, outcome.token, outcome.id))
-        item: Item = (
-            _COMPLETED, job.id, job.life, job.name, job.key, job.attempt, job.failures, job.stalls,
-            COMPLETED, ACTIVE, None, None, None, job.created_ms, job.due_ms, job.started_ms, now,
-        )  # fmt: skip
-        items[qid].append(item if job.meta is None else with_meta(item, job.meta))
+        items[qid].append(completed_item(job, now))
         runs[qid] += now - job.started_ms
     complete = tx.complete_jobs(rows)
     if complete:
@@ -202,6 +196,15 @@ def _complete(tx: Tx, plain: list[tuple[Complete, Granted]], worker: str) -> boo
             if keys:
                 tx.keys_moved(qid, keys, 0, -1)
     return complete
+
+
+def completed_item(job: Granted, now: int) -> Item:
+    """The event of a job that completes now."""
+    item: Item = (
+        _COMPLETED, job.id, job.life, job.name, job.key, job.attempt, job.failures, job.stalls,
+        COMPLETED, ACTIVE, None, None, None, job.created_ms, job.due_ms, job.started_ms, now,
+    )  # fmt: skip
+    return item if job.meta is None else with_meta(item, job.meta)
 
 
 def _settle_one(tx: Tx, job: Job, outcome: AnyOutcome) -> None:

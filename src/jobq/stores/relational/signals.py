@@ -48,10 +48,10 @@ def notify(tx: Tx) -> None:
         ):
             _wake(tx, queue, 1)  # this job is the next one due: one sleeper must know the time
     for qid, id in tx.ended:
-        _notify(tx, f"e:{qid}:{id}", "ended", tx.queue_by_qid(qid).qname, id, once=True)
+        _notify(tx, ended_topic(qid, id), "ended", tx.queue_by_qid(qid).qname, id, once=True)
     for qid in tx.logged:
         queue = tx.queue_by_qid(qid)
-        if tx.has_listeners(queue) and not _notify(tx, f"l:{qid}", "log", queue.qname, ""):
+        if tx.has_listeners(queue) and not _notify(tx, log_topic(qid), "log", queue.qname, ""):
             tx.set_listeners(queue, False)
 
 
@@ -83,7 +83,17 @@ def topic_name(tx: Tx, topic: Topic) -> str:
         return f"c:{topic.name}"
     assert topic.queue is not None
     qid = tx.ensure_queue(topic.queue).qid
-    return f"l:{qid}" if topic.kind == "log" else f"e:{qid}:{topic.name}"
+    return log_topic(qid) if topic.kind == "log" else ended_topic(qid, topic.name or "")
+
+
+def ended_topic(qid: int, id: str) -> str:
+    """The topic of a job's end."""
+    return f"e:{qid}:{id}"
+
+
+def log_topic(qid: int) -> str:
+    """The topic of a queue's log."""
+    return f"l:{qid}"
 
 
 def listen(tx: Tx, topics: list[Topic], address: Address) -> None:
@@ -107,9 +117,8 @@ def unlisten(tx: Tx, topics: list[Topic], address: Address) -> None:
 
 def watch(tx: Tx, qid: int, ids: list[str], address: Address) -> None:
     """Notify a mailbox when these new jobs end."""
-    tx.many(
-        tx.sql.signals["listen"], [(f"e:{qid}:{id}", *address, tx.now + LISTEN_MS) for id in ids]
-    )
+    until = tx.now + LISTEN_MS
+    tx.many(tx.sql.signals["listen"], [(ended_topic(qid, id), *address, until) for id in ids])
 
 
 def leave(tx: Tx, address: Address) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from jobq.core.records import lane_of
+
 
 def token_mark(worker: str, call: str) -> str:
     """The part of a token that all leases of one call share. It follows the job's number."""
     return f".{worker}/{call}"
+
+
+def caller_of(worker: str, call: str) -> str:
+    """Whose calls follow each other, as the store remembers them: a lane of a worker."""
+    lane = lane_of(call)
+    return f"{worker}\n{lane}" if lane else worker
 
 
 def job_number(token: str) -> int:

@@ -354,13 +354,3 @@ CREATE TABLE offices (
     who       text COLLATE "C" NOT NULL,
     until_ms  bigint NOT NULL
 ) WITH (fillfactor = 50);
-
--- Where claims may begin to read an index: below `value` no row is left. While another transaction
--- holds a snapshot, the server cannot remove the dead index entries before it.
-CREATE TABLE floors (
-    qid       integer NOT NULL,
-    kind      text COLLATE "C" NOT NULL,
-    priority  integer NOT NULL DEFAULT 0,
-    value     bigint NOT NULL,
-    PRIMARY KEY (qid, kind, priority)
-);

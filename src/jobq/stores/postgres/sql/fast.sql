@@ -2,7 +2,7 @@
 -- assumptions do not hold divides by zero: it changes nothing, and the call goes the general way.
 
 -- name: plain_queues: queues whose jobs single statements may put, complete and claim
-SELECT q.tenant, q.name, q.qid, q.kept_ms
+SELECT q.tenant, q.name, q.qid
 FROM queues q JOIN unnest($1::text[], $2::text[]) AS wanted (tenant, name) USING (tenant, name)
 WHERE q.plain AND q.held_ms <= $3;
 

@@ -9,7 +9,7 @@ SELECT pg_snapshot_xmax(pg_current_snapshot()) < pg_snapshot_xmax(snapshot)
     OR pg_snapshot_xmax(pg_current_snapshot()) < pg_snapshot_xmax(target)
 FROM numbering;
 
--- name: count_anew: give the entries of restored tables transactions of this server: those without
+-- name: adopt: give the entries of restored tables transactions of this server: those without
 -- numbers this one, so that the next pass numbers them, and the others one that all snapshots see.
 -- Entries without events have no numbers; the snapshot of the other server tells which are counted.
 WITH fresh AS MATERIALIZED (
@@ -22,7 +22,7 @@ UPDATE entries e
 SET xid = CASE WHEN EXISTS (SELECT 1 FROM fresh f WHERE (f.slot, f.eid) = (e.slot, e.eid))
     THEN pg_current_xact_id() ELSE '3'::xid8 END;
 
--- name: begin_anew: continue from here
+-- name: continue_here: the next pass numbers what is committed from now on
 UPDATE numbering SET snapshot = pg_current_snapshot(), target = NULL, upto = 0;
 
 -- name: number: number the entries that were committed since the last pass, at most so many.
