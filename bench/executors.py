@@ -4,7 +4,8 @@
   concurrency 8. Both in memory://, one after the other, several times.
 - Jobs per second of two processes on one Valkey server, with Celery's prefork pool and RQ's
   workers if `make bench-peers` has installed them.
-- How much faster a job that computes is with two children than with one.
+- How much faster jobs that compute are with two children than with one, and the same for two bare
+  Python processes: two virtual cores are often less than two.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bench.places import place
 from bench.roster import ROOT
 from bench.ticks import Ticks
 
+_BURN = 200_000  # rounds of a job that computes: some 15 ms
 _SETTLE_S = 0.01  # between two looks at the count, which reads a few bytes
 
 
@@ -59,12 +61,27 @@ def _overhead(jobs: int, runs: int) -> None:
 
 def _scaling(jobs: int, runs: int) -> None:
     count = max(20, jobs // 100)
-    gains = [
-        _cost("burn", count, argument=200_000, pool=1).wall
-        / _cost("burn", count, argument=200_000, pool=2).wall
+    rounds = [
+        (
+            _cost("burn", count, argument=_BURN, pool=1).wall
+            / _cost("burn", count, argument=_BURN, pool=2).wall,
+            2 * _bare(1, count // 2) / _bare(2, count // 2),
+        )
         for _ in range(runs)
     ]
-    print(f"scaling  {statistics.median(gains):.2f} times as fast with 2 children as with 1")
+    gain, most = (statistics.median(one[n] for one in rounds) for n in range(2))
+    print(f"scaling  {gain:.2f} times as fast with 2 children as with 1")
+    print(f"         {most:.2f} times with two bare Python processes: what this machine gives")
+
+
+def _bare(processes: int, count: int) -> float:
+    """Seconds that so many processes take for the same loop as `burn`, without a queue."""
+    code = f"for _ in range({count}):\n total = 0\n for k in range({_BURN}): total += k * k"
+    began = time.perf_counter()
+    running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(processes)]
+    for process in running:
+        process.wait(timeout=300)
+    return time.perf_counter() - began
 
 
 def _cost(task: str, jobs: int, *, argument: int = 0, pool: int = 8) -> Cost:
