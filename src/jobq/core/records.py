@@ -367,11 +367,12 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 class Topic(NamedTuple):
     """What to listen for.
 
-    `ended`: the job `name` of the queue ended. `cancel`: a job of the worker `name` was asked to
-    stop. `log`: events were written to the queue's log.
+    `ended`: the job `name` of the queue ended. `noted`: its run stored progress or log lines.
+    `cancel`: a job of the worker `name` was asked to stop. `log`: events were written to the
+    queue's log.
     """
 
-    kind: Literal["ended", "cancel", "log"]
+    kind: Literal["ended", "noted", "cancel", "log"]
     queue: QueueName | None
     name: str | None
 
@@ -379,9 +380,10 @@ class Topic(NamedTuple):
 class Signal(NamedTuple):
     """A notification about a topic.
 
-    `job` is the one that was asked to stop (`cancel`), or the one that ended (`ended`).
+    `job` is the one that was asked to stop (`cancel`), that ended (`ended`), or whose run stored
+    something (`noted`).
     """
 
-    kind: Literal["ended", "cancel", "log"]
+    kind: Literal["ended", "noted", "cancel", "log"]
     queue: QueueName
     job: str | None

@@ -106,6 +106,7 @@ class HotStore(Protocol):
         Only the last progress is kept, and the last 1,000 log lines per job. A checkpoint is as
         durable as an outcome that `settle` accepted. Returns the state of each lease, in order, and
         renews none. Nothing is stored for a lost lease, and nothing goes into the event log.
+        Listeners to the topic `noted` of a job get a signal.
         """
         ...
 

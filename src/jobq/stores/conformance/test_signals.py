@@ -1,4 +1,5 @@
-"""Signals: new work wakes sleeping workers, and listeners hear of ends, cancels and log entries."""
+"""Signals: new work wakes sleeping workers, and listeners hear of ends, notes, cancels and log
+entries."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from jobq.core.commands import Cancel, Promote, Rerun
-from jobq.core.records import Signal, Topic
+from jobq.core.records import Note, Signal, Topic
 from jobq.stores.conformance.kit import (
     DAY,
     SECOND,
     Desk,
     complete,
+    ref,
     release,
     retry,
     sleepers_are_asleep,
@@ -311,6 +313,26 @@ async def test_a_reader_hears_that_events_were_written(q_twice: tuple[Desk, Desk
         await second.put("a")
         signal = await heard(signals)
         assert (signal.kind, signal.queue) == ("log", first.queue)
+
+
+@needs("notes")
+async def test_a_listener_hears_that_a_run_stores_notes(q_twice: tuple[Desk, Desk]) -> None:
+    first, second = q_twice
+    await first.put("a", "b", "c")
+    topic = Topic("noted", first.queue, "b")
+    async with first.store.listen([topic]) as signals:
+        a, b, c = await second.claim(3)
+        for lease in (a, b, c):
+            await second.store.note([Note(lease=ref(lease), progress=b"1")])
+        assert await heard(signals) == Signal("noted", first.queue, "b")
+        await second.store.note([Note(lease=ref(b), lines=("one", "two"))])
+        assert await heard(signals) == Signal("noted", first.queue, "b")
+        await second.settle(complete(a), retry(b), complete(c))
+        await second.store.note([Note(lease=ref(b), progress=b"too late")])
+        again = await second.take()
+        await second.store.note([Note(lease=ref(again), progress=b"2")])
+        assert await heard(signals) == Signal("noted", first.queue, "b")
+        assert (await first.get("b")).progress == b"2"
 
 
 async def test_two_listeners_of_one_job_both_hear(q: Desk) -> None:

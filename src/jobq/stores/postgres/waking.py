@@ -16,7 +16,7 @@ from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import load
 from jobq.stores.postgres.tx import PostgresTx, is_plain
-from jobq.stores.relational.signals import DEPUTIES_MS, ended_topic, log_topic
+from jobq.stores.relational.signals import DEPUTIES_MS, ended_topic, log_topic, noted_topic
 
 SQL = load("waking.sql")
 
@@ -45,6 +45,11 @@ def ended(qid: int, queue: QueueName, id: str) -> Happened:
     return Happened(ended_topic(qid, id), "ended", queue, id)
 
 
+def noted(qid: int, queue: QueueName, id: str) -> Happened:
+    """A run of a job stored progress or log lines."""
+    return Happened(noted_topic(qid, id), "noted", queue, id)
+
+
 def logged(qid: int, queue: QueueName) -> Happened:
     """Events were written to the log of a queue."""
     return Happened(log_topic(qid), "log", queue, "")
@@ -64,6 +69,7 @@ def of_request(tx: PostgresTx) -> tuple[list[Work], list[Happened]]:
         if queue.qid not in tx.woken and is_plain(queue, tx.now)
     ]
     happened = [ended(qid, tx.queue_by_qid(qid).qname, id) for qid, id in tx.ended]
+    happened += [noted(*one) for one in dict.fromkeys(tx.noted)]
     happened += [logged(qid, name[qid]) for qid in tx.logged]
     return work, happened
 

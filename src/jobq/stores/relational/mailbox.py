@@ -24,8 +24,8 @@ class Notice(NamedTuple):
     """A notice and the mailbox it goes to.
 
     `work`: wake the worker `name`. `soon`: wake it in as many milliseconds as `job` says. Otherwise
-    a topic: `ended` with the job's id as `name`, `cancel` with the worker as `name` and the job's
-    id as `job`, or `log`.
+    a topic: `ended` or `noted` with the job's id as `name`, `cancel` with the worker as `name` and
+    the job's id as `job`, or `log`.
     """
 
     address: Address
@@ -112,6 +112,8 @@ class Mailbox:
             topic, signal = Topic("cancel", None, notice.name), Signal("cancel", queue, notice.job)
         elif notice.kind == "ended":
             topic, signal = Topic("ended", queue, notice.name), Signal("ended", queue, notice.name)
+        elif notice.kind == "noted":
+            topic, signal = Topic("noted", queue, notice.name), Signal("noted", queue, notice.name)
         else:
             topic, signal = Topic("log", queue, None), Signal("log", queue, None)
         for inbox in self._topics.get(topic, ()):

@@ -43,6 +43,7 @@ from jobq.stores.relational.codes import (
     FOREVER,
     NOTED,
     UNFOLLOWED,
+    WATCHED,
 )
 from jobq.stores.relational.finish import deliver
 from jobq.stores.relational.mailbox import Address
@@ -109,9 +110,13 @@ def _note(tx: Tx, item: Note) -> LeaseState:
     pk = job_number(item.lease.token)
     flag = NOTED if item.lines else 0
     noted = (item.progress, item.saved, flag, pk, item.lease.id, item.lease.token)
-    state = _lease_state(tx.execute(tx.sql.ties["note"], noted).fetchone())
-    if state == "lost":
+    row = tx.execute(tx.sql.ties["note"], noted).fetchone()
+    state = _lease_state(row)
+    if row is None:
         return state
+    flags, qid = row
+    if flags & WATCHED:
+        tx.noted.append((qid, item.lease.queue, item.lease.id))
     for text in item.lines:
         tx.execute(tx.sql.ties["add_line"], (pk, text))
     if item.lines:
@@ -119,11 +124,11 @@ def _note(tx: Tx, item: Note) -> LeaseState:
     return state
 
 
-def _lease_state(flags: tuple[int] | None) -> LeaseState:
-    """The state of a lease, from the row that the update of its job has returned."""
-    if flags is None:
+def _lease_state(row: tuple[int, ...] | None) -> LeaseState:
+    """The state of a lease, from the row that the update of its job has returned: its flags."""
+    if row is None:
         return "lost"
-    return "cancel" if flags[0] & CANCEL else "held"
+    return "cancel" if row[0] & CANCEL else "held"
 
 
 def _repeated(tx: Tx, stale: bytes | None, worker: str, call: str, wanted: Claim | None) -> Settled:

@@ -49,6 +49,8 @@ def notify(tx: Tx) -> None:
             _wake(tx, queue, 1)  # this job is the next one due: one sleeper must know the time
     for qid, id in tx.ended:
         _notify(tx, ended_topic(qid, id), "ended", tx.queue_by_qid(qid).qname, id, once=True)
+    for qid, name, id in dict.fromkeys(tx.noted):
+        _notify(tx, noted_topic(qid, id), "noted", name, id)
     for qid in tx.logged:
         queue = tx.queue_by_qid(qid)
         if tx.has_listeners(queue) and not _notify(tx, log_topic(qid), "log", queue.qname, ""):
@@ -83,12 +85,19 @@ def topic_name(tx: Tx, topic: Topic) -> str:
         return f"c:{topic.name}"
     assert topic.queue is not None
     qid = tx.ensure_queue(topic.queue).qid
-    return log_topic(qid) if topic.kind == "log" else ended_topic(qid, topic.name or "")
+    if topic.kind == "log":
+        return log_topic(qid)
+    return (noted_topic if topic.kind == "noted" else ended_topic)(qid, topic.name or "")
 
 
 def ended_topic(qid: int, id: str) -> str:
     """The topic of a job's end."""
     return f"e:{qid}:{id}"
+
+
+def noted_topic(qid: int, id: str) -> str:
+    """The topic of what the runs of a job store."""
+    return f"n:{qid}:{id}"
 
 
 def log_topic(qid: int) -> str:
@@ -103,7 +112,7 @@ def listen(tx: Tx, topics: list[Topic], address: Address) -> None:
         if topic.queue is None:
             continue
         queue = tx.ensure_queue(topic.queue)
-        if topic.kind == "ended":
+        if topic.kind in ("ended", "noted"):
             tx.execute(tx.sql.signals["watch_job"], (queue.qid, topic.name))
         else:
             tx.set_listeners(queue, True)

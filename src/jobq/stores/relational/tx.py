@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from jobq.core import event_log
-from jobq.core.records import Failure
+from jobq.core.records import Failure, QueueName
 from jobq.core.states import Kind, QueueKind
 from jobq.core.verdicts import error_text
 from jobq.errors import CorruptStore
@@ -50,6 +50,8 @@ class Tx(Dialect):
         self.last_chances: set[int] = set()
         self.soonest: dict[int, int] = {}
         self.ended: list[tuple[int, str]] = []  # watched jobs that ended
+        # Watched jobs whose runs stored progress or log lines.
+        self.noted: list[tuple[int, QueueName, str]] = []
         self.wanted: list[Job] = []  # jobs that ended and that others wait for
         # Jobs that open transactions of their handlers are completing (see completing.py of
         # PostgreSQL). They are locked for as long as those stay open.

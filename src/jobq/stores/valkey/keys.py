@@ -94,6 +94,11 @@ def log_channel(prefix: str) -> str:
     return prefix + KEY["log_channel"]
 
 
+def noted_channel(prefix: str, id: str) -> str:
+    """The channel that announces that the run of a job stored progress or log lines."""
+    return prefix + KEY["noted_channel"] + id
+
+
 def wake_key(prefix: str, worker: str) -> str:
     """The list from which a sleeping worker pops markers."""
     return prefix + KEY["wake"] + worker

@@ -94,11 +94,14 @@ class Listener:
         if topic.kind == "cancel":
             return [self._places.space.cancel_channel(topic.name or "")]
         assert topic.queue is not None
-        return [keys.log_channel(prefix) for prefix in await self._places.prefixes(topic.queue)]
+        prefixes = await self._places.prefixes(topic.queue)
+        if topic.kind == "noted":
+            return [keys.noted_channel(prefix, topic.name or "") for prefix in prefixes]
+        return [keys.log_channel(prefix) for prefix in prefixes]
 
     async def _register(self, topic: Topic) -> None:
         """Make the server publish what the topic asks for."""
-        if topic.kind == "ended":
+        if topic.kind in ("ended", "noted"):
             assert topic.queue is not None
             for prefix in await self._places.prefixes(topic.queue):
                 await self._calls.fcall("watch", prefix, self.channel, topic.name or "")
@@ -181,6 +184,8 @@ class Listener:
         for id in ids:
             if kind == "ended":
                 self._notify_end(queue, id, None)
+            elif kind == "noted":
+                self._notify(Topic("noted", queue, id), Signal("noted", queue, id))
             else:
                 worker = channel.removeprefix(self._places.space.cancel_channel(""))
                 self._notify(Topic("cancel", None, worker), Signal("cancel", queue, id))

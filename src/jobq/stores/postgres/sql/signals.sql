@@ -30,5 +30,5 @@ DELETE FROM listeners WHERE mailbox = $1;
 -- name: drop_sleepers_of_mailbox: delete the sleepers of a mailbox
 DELETE FROM sleepers WHERE mailbox = $1;
 
--- name: watch_job: mark a job whose end has a listener
+-- name: watch_job: mark a job that has a listener
 UPDATE jobs_hot SET flags = flags | 4 WHERE qid = $1 AND id = $2;

@@ -30,5 +30,5 @@ DELETE FROM listeners WHERE port = ? AND pid = ?;
 -- name: drop_sleepers_of_mailbox: delete the sleepers of a mailbox
 DELETE FROM sleepers WHERE port = ? AND pid = ?;
 
--- name: watch_job: mark a job whose end has a listener
+-- name: watch_job: mark a job that has a listener
 UPDATE jobs SET flags = flags | 4 WHERE qid = ? AND id = ? AND state < 4;

@@ -68,6 +68,7 @@ KEY.counters = "n" -- string, packed counters (see counters.lua)
 KEY.minute = "mm:" -- <minute in ms>: hash of the figures of a past minute
 KEY.log = "s" -- stream, the event log
 KEY.log_channel = "log" -- channel: the event log has grown
+KEY.noted_channel = "note:" -- <id>: channel: the run of a watched job stored progress or log lines
 KEY.readers = "sr" -- hash, reader → the position it has acknowledged
 KEY.reported = "td:" -- <nonce>: string, an operation that another partition has reported already
 KEY.outbox = "o" -- sorted set of messages to other queues by the time they were posted

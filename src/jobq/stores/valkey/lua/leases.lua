@@ -67,6 +67,9 @@ function J.note(keys, args)
         call("RPUSH", prefix .. KEY.log_lines .. id, unpack(args, i + 5, i + 4 + n))
         call("LTRIM", prefix .. KEY.log_lines .. id, -LINES, -1)
       end
+      if J.has(run:byte(RUN.flags_at), RUN_FLAG.watched) then
+        call("PUBLISH", prefix .. KEY.noted_channel .. id, "noted\n" .. prefix .. "\n" .. id)
+      end
     end
     answers[#answers + 1] = state
     i = i + 5 + n
