@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 from jobq.stores import open_store
+from jobq.stores.base import Clock, Store
 from jobq.stores.conformance.places import Fresh, Opening, Unavailable, at, place
 from scripts.postgres import FAST, Missing, Server, running
 
@@ -60,6 +62,32 @@ def postgres(tmp: Path) -> Iterator[Fresh]:
     """The PostgreSQL of JQ_POSTGRES, or else 16."""
     with _server() as server:
         yield lambda: _emptied(server, server.url)
+
+
+@contextmanager
+def without_fast_calls() -> Iterator[None]:
+    """Handles that are opened meanwhile send every call the general way, also about plain jobs."""
+    from jobq.stores.postgres import store
+
+    with mock.patch.object(store, "FAST", False):
+        yield
+
+
+@place("postgres-general", default=False)
+def postgres_general(tmp: Path) -> Iterator[Fresh]:
+    """The same server without the single statements for plain jobs (fast.py)."""
+
+    def fresh() -> Opening:
+        opening = _emptied(server, server.url)
+
+        def opened(clock: Clock) -> Store:
+            with without_fast_calls():
+                return opening(clock)
+
+        return opened
+
+    with _server() as server:
+        yield fresh
 
 
 @place("pgbouncer", default=False)

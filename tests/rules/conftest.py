@@ -1,28 +1,32 @@
-"""The stores that the rules are played on: the embedded one, and a Valkey server."""
+"""The stores that the rules are played on: one per implementation, or those `--store` names."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from jobq.stores.conformance.conftest import fresh_places  # noqa: F401 (a fixture)
+from jobq.stores.conformance.places import Fresh
 from tests.rules.kit import Table
-from tests.stores.valkey import servers
 
-_numbers = count()
-
-
-@pytest.fixture(scope="session")
-def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with servers.running(servers.valkey_or_skip(), tmp_path_factory.mktemp("rules")) as server:
-        yield server.url
+STORES = ["memory", "postgres", "valkey"]
 
 
-@pytest.fixture(params=["memory", "valkey"])
-def table(request: pytest.FixtureRequest) -> Iterator[Table]:
-    """Where scripts are played. Every example gets a queue and a clock of its own."""
-    url = request.getfixturevalue("valkey_url") if request.param == "valkey" else None
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`--store` chooses the stores."""
+    if "table" in metafunc.fixturenames:
+        named = metafunc.config.getoption("--store") or STORES
+        metafunc.parametrize("table", named, indirect=True)
+
+
+@pytest.fixture
+def table(
+    request: pytest.FixtureRequest,
+    fresh_places: Callable[[str], Fresh],  # noqa: F811
+) -> Iterator[Table]:
+    """Where scripts are played. Every example gets an empty store and a clock of its own."""
+    fresh = fresh_places(request.param)
     with asyncio.Runner() as runner:
-        yield Table(runner, lambda: url or f"memory://rules-{next(_numbers)}")
+        yield Table(runner, fresh)

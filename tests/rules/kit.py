@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from hypothesis import HealthCheck, Phase, settings
 
 from jobq.core.clock import Anchor, steady
-from jobq.stores import open_store
 from jobq.stores.conformance.kit import Desk, FakeClock, fresh_queue
+from jobq.stores.conformance.places import Fresh
 
 # JQ_EXAMPLES=1000 for a long search that shrinks what it finds; a run in CI is short and the same
 # every time.
@@ -33,8 +33,8 @@ def examples(n: int) -> settings:
 class Table:
     """Plays scripts on one store."""
 
-    def __init__(self, runner: asyncio.Runner, url: Callable[[], str]) -> None:
-        self._runner, self._url = runner, url
+    def __init__(self, runner: asyncio.Runner, fresh: Fresh) -> None:
+        self._runner, self._fresh = runner, fresh
 
     def play(self, script: Callable[[Desk], Awaitable[None]]) -> None:
         """Run the script at a fresh queue, with a clock that only the script moves."""
@@ -42,7 +42,7 @@ class Table:
 
     async def _play(self, script: Callable[[Desk], Awaitable[None]]) -> None:
         clock = FakeClock()
-        async with open_store(self._url(), clock=clock) as store:
+        async with self._fresh()(clock) as store:
             await script(Desk(store, fresh_queue(), clock))
 
 

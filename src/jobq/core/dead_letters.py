@@ -25,8 +25,9 @@ def second_letter_id(queue: str, id: str, life: int, number: int) -> str:
     """The copy's id if `letter_id` belongs to the copy of another failure.
 
     This happens when the original was removed and its id is in use again, or when two ids have the
-    same end. `number` is the number of the event that recorded the failure, so two failures never
-    share this id. If the text is too long for an id, a digest replaces its beginning.
+    same end. `number` is the number of the event that recorded the failure, or another one that the
+    store gives only once, so two failures never share this id. If the text is too long for an id, a
+    digest replaces its beginning.
     """
     text = f"{queue}/{id}/{life}/{number}"
     if len(text) <= MAX_ID_LENGTH:

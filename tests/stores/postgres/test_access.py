@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from jobq.stores import open_store
 from scripts import postgres
 from tests.stores.postgres import servers
 from tests.stores.postgres.servers import FAST, Server, ask
+from tests.stores.postgres.suite import contract_suite_passes
 
 ROOT = Path(__file__).parents[3]
 RIGHTS = re.compile(r"```sql\n(CREATE ROLE.*?)```", re.DOTALL)
@@ -67,18 +67,7 @@ async def test_the_app_of_the_guide_uses_tables_that_the_owner_has_migrated(
 
 
 def test_the_contract_suite_passes_with_the_rights_of_the_guide() -> None:
-    servers.postgres_or_skip()
-    suite = ROOT / "src/jobq/stores/conformance"
-    chosen = [suite / f"test_{name}.py" for name in ("basics", "events", "retention")]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *chosen, "--store", "postgres-app"],
-        cwd=ROOT,
-        env={**os.environ, "JQ_TEST_STORES": ""},
-        capture_output=True,
-        text=True,
-        timeout=220,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
+    contract_suite_passes("postgres-app", "basics", "events", "retention")
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ log = logging.getLogger("jobq")
 T = TypeVar("T")
 
 FAST = True
-"""Whether plain calls go the fast way. Tests switch it off to run everything the general way."""
+"""Whether plain calls go the fast way. The test place `postgres-general` switches it off."""
 LEAVE_S = 1.0
 """Seconds that closing waits until the handle's registrations are deleted. A sweep deletes them
 otherwise."""
