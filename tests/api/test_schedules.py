@@ -178,15 +178,21 @@ async def test_times_do_not_drift(jobs: Sandbox, clocked: Queue, work: Clockwork
     assert (await clocked.schedules())[0].next_at == begin + timedelta(seconds=240)
 
 
-@pytest.mark.parametrize(("catch_up", "made"), [("skip", 0), ("one", 1), ("all", 5)])
+@pytest.mark.parametrize(
+    ("catch_up", "made", "missed"), [("skip", 0, 1), ("one", 1, 1), ("all", 5, 0)]
+)
 async def test_catch_up_decides_what_happens_for_missed_times(
-    jobs: Sandbox, clocked: Queue, work: Clockwork, catch_up: Any, made: int
+    jobs: Sandbox, clocked: Queue, work: Clockwork, catch_up: Any, made: int, missed: int
 ) -> None:
     await clocked.schedule("s", Every(3600, catch_up=catch_up), work.note)
+    first = int(jobs.clock.now().timestamp() * 1000) + 3_600_000
     jobs.clock.advance(5 * 3600 + 1800)
     assert await jobs.drain() == made
     jobs.clock.advance(1800)
     assert await jobs.drain() == 1
+    events = [event async for event in clocked.events(after="0", follow=False)]
+    reasons = [event.reason for event in events if event.kind == "missed"]
+    assert reasons == [f"s@{first}"] * missed
 
 
 async def test_a_schedule_stops_after_its_times_and_at_its_end(

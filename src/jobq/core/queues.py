@@ -142,7 +142,8 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Fire(msgspec.Struct, frozen=True, kw_only=True):
     """Make the job of a schedule for `at_ms`, if that is still its next time.
 
-    The schedule then moves on to `next_ms`.
+    The schedule then moves on to `next_ms`. With `skipped` it makes no job, and the log has the
+    event `missed`.
     """
 
     queue: QueueName
@@ -150,6 +151,11 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     next_ms: int | None
     skipped: bool = False  # catch_up decided: move on without a job
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job of this time, and the reason in its `missed` event."""
+        return f"{self.schedule}@{self.at_ms}"
 
 
 class StatsRecord(msgspec.Struct, frozen=True, kw_only=True):

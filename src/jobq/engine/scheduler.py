@@ -6,12 +6,15 @@ once.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from jobq.core.cron import first_time, plan
+from jobq.core.moments import moment
+from jobq.core.printable import one_line
 from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.engine.leader import Leader
 from jobq.engine.service import Service
@@ -84,7 +87,10 @@ async def _fire(store: Store, fires: Sequence[Fire]) -> None:
     it again forever would block all other schedules.
     """
     try:
-        await store.fire(fires)
+        done = await store.fire(fires)
+        for fire in itertools.compress(fires, done):
+            if fire.skipped:
+                _missed(fire)
         return
     except StoreUnavailable:
         raise
@@ -101,3 +107,13 @@ async def _fire(store: Store, fires: Sequence[Fire]) -> None:
             return
     for fire in fires:
         await _fire(store, [fire])
+
+
+def _missed(fire: Fire) -> None:
+    log.warning(
+        "schedule %s of queue %s missed its time %s: it made no job, because no worker ran then or "
+        "the schedule was paused",
+        one_line(fire.schedule),
+        one_line(fire.queue.queue),
+        moment(fire.at_ms).isoformat(timespec="seconds"),
+    )

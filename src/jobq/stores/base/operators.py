@@ -166,7 +166,7 @@ class ScheduleStore(Protocol):
         """Make the jobs of due schedules. True for each fire that this call carried out.
 
         Compares and sets the next time, so each time fires once with any number of callers. If the
-        queue is full (`max_waiting`), the schedule moves on to its next time without a job, and the
-        log has the event `missed` instead.
+        queue is full (`max_waiting`), or the fire is `skipped`, the schedule moves on to its next
+        time without a job, and the log has the event `missed` instead.
         """
         ...

@@ -9,7 +9,7 @@ import pytest
 from jobq.core.commands import Cancel
 from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 from jobq.core.records import JobSpec, UniqueSpec
-from jobq.core.states import State
+from jobq.core.states import QueueKind, State
 from jobq.stores.conformance.kit import DAY, HOUR, SECOND, Desk, complete, fail, read_all
 from jobq.stores.conformance.roles import needs
 
@@ -136,6 +136,22 @@ async def test_a_skipped_time_moves_on_and_makes_no_job(q: Desk) -> None:
     record = await only(q)
     assert (record.next_ms, record.fired) == (at + DAY, 0)
     assert await q.counts() == {}
+
+
+async def test_the_log_tells_the_first_of_the_times_that_were_skipped(q: Desk) -> None:
+    at = q.clock.now_ms
+    await q.store.put_schedule(nightly(q), next_ms=at)
+    await q.store.fire([fire(q, at, at + DAY, skipped=True)])
+    (missed,) = [event for event in await q.events() if event.kind is QueueKind.MISSED]
+    assert (missed.reason, missed.job, missed.shard) == (f"nightly@{at}", "", 0)
+
+
+async def test_a_skip_that_comes_too_late_is_not_logged(q: Desk) -> None:
+    at = q.clock.now_ms
+    await q.store.put_schedule(nightly(q), next_ms=at)
+    await q.store.fire([fire(q, at, at + DAY)])
+    assert await q.store.fire([fire(q, at, at + DAY, skipped=True)]) == [False]
+    assert not [event for event in await q.events() if event.kind is QueueKind.MISSED]
 
 
 async def test_several_missed_times_can_be_fired_in_one_call(q: Desk) -> None:

@@ -120,7 +120,7 @@ def _fire(tx: Tx, each: Fire) -> bool:
         job = msgspec.structs.replace(
             spec.template,
             queue=each.queue,
-            id=f"{each.schedule}@{each.at_ms}",
+            id=each.job_id,
             given_id=False,
             delay_ms=0,
             at_ms=None,
@@ -129,11 +129,13 @@ def _fire(tx: Tx, each: Fire) -> bool:
         result = put.put(tx, [job], None)[0]
         elsewhere = result.duplicate and result.id != job.id
         if result.full is not None:
-            tx.record_operation(queue, QueueKind.MISSED, reason=job.id)
+            tx.record_operation(queue, QueueKind.MISSED, reason=each.job_id)
         if spec.after_complete and (elsewhere or result.full is not None):
             # Another job holds the unique lock, or the queue is full: the schedule has fired, and
             # no job of its own will end.
             rearm(tx, queue.qid, each.schedule)
+    else:
+        tx.record_operation(queue, QueueKind.MISSED, reason=each.job_id)
     return True
 
 

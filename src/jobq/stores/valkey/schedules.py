@@ -111,7 +111,7 @@ class Schedules:
         job = msgspec.structs.replace(
             template,
             queue=each.queue,
-            id=f"{each.schedule}@{each.at_ms}",
+            id=each.job_id,
             given_id=False,
             delay_ms=0,
             at_ms=None,

@@ -132,6 +132,8 @@ function J.fire(keys, args)
     J.post(cx, queue, {
       type = "put", id = job_id, body = body, schedule = id, base = cx.prefix, home = home,
     })
+  else
+    J.log_operation(cx, home, "missed", job_id)
   end
   keep(cx.prefix, id, state)
   J.deliver_local(cx)
