@@ -25,6 +25,7 @@ from jobq.console import logs
 from jobq.console.discreet import Discreet
 from jobq.core.version import __version__
 from jobq.errors import ConfigError, InvalidJob, JobqError
+from jobq.logs import install as install_job_filter
 from jobq.supervisor.child import Supervised
 
 log = logging.getLogger("jobq.worker")
@@ -225,6 +226,7 @@ def main(
             )
         working = chosen(load(specs), names)
         configure_logs()  # after the import: an app that configures logging has done so by now
+        install_job_filter()
         for queue in working:
             queue._context.connection.move(url or queue.url)
             if allow_command:

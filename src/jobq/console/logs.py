@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from jobq.core.checks import shown
-from jobq.core.printable import json_text, lines
+from jobq.core.printable import json_text, lines, one_line
 from jobq.core.redact import redacted
 
 LogFormat = Literal["text", "json"]
@@ -32,6 +32,8 @@ LEVELS = {
 
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _INDENT = "    "
+_JOB = ("job_id", "task", "queue", "attempt", "batch", "trace_id")
+"""The attributes that `jobq.logs` adds to records of handlers, as far as a line shows them."""
 
 
 def configure(level: str, format: LogFormat, *, chosen: bool = True) -> None:
@@ -51,10 +53,21 @@ def configure(level: str, format: LogFormat, *, chosen: bool = True) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level and message. Further lines of a message and tracebacks are indented."""
+    """Time, level and message. Further lines of a message and tracebacks are indented.
+
+    A line that a handler logs ends with its job. jobq's own lines name it in their message."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The first part of a record: all but its traceback."""
+        text = super().formatMessage(record)
+        if record.name.partition(".")[0] == "jobq":
+            return text
+        have = vars(record)
+        job = " ".join(f"{name}={one_line(str(have[name]))}" for name in _JOB if name in have)
+        return f"{text} [{job}]" if job else text
 
     def format(self, record: logging.LogRecord) -> str:
         """Format the record as text."""
