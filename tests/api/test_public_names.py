@@ -12,16 +12,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jobq
+import jobq.logs
 import jobq.sync
 import jobq.testing
 
+MODULES = (
+    jobq,
+    jobq.logs,
+    jobq.sync,
+    jobq.testing,
+)
+"""The modules that users import by name, one per line."""
 LISTED = Path(__file__).with_name("public_names.txt")
 
 
 def public_names() -> list[str]:
     """Every public name of the modules that users import, and every public attribute of a class."""
     names: set[str] = set()
-    for module in (jobq, jobq.sync, jobq.testing):
+    for module in MODULES:
         for name in module.__all__:
             whole = f"{module.__name__}.{name}"
             names.add(whole)
