@@ -346,12 +346,13 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs of a queue to list."""
+    """Which jobs of a queue to list, and in which order within a state."""
 
     queue: QueueName
     state: State | None = None
     name: str | None = None
     key: str | None = None
+    oldest_first: bool = False
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,6 +66,12 @@ STATEMENTS: dict[str, tuple[str, str]] = {
     "page_waiting": (SQL.reads["page_waiting"], "1, 10, 0, 15000"),
     "page_waiting_keyed": (SQL.reads["page_waiting_keyed"], "2, 10, 'key5', 0, 15000"),
     "page_timed": (SQL.reads["page_timed"], "1, 10, 2000, 10, 4, 0"),
+    "page_waiting_oldest": (SQL.reads["page_waiting_oldest"], "1, 10, 0, 15000"),
+    "page_waiting_keyed_oldest": (
+        SQL.reads["page_waiting_keyed_oldest"],
+        "2, 10, 'key5', 0, 15000",
+    ),
+    "page_timed_oldest": (SQL.reads["page_timed_oldest"], "1, 10, 2000, 10, 4, 0"),
     "head": (SQL.reads["head"], "1"),
     "keyed_head": (SQL.reads["keyed_head"], "2"),
     "entries": (SQL.reads["entries"], "1, 10000, 10"),

@@ -27,8 +27,9 @@ class ReadStore(Protocol):
     async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Jobs of a queue, newest first within a state, without their `errors`.
 
-        Each call looks at a bounded number of records, so a page may be short and still have a
-        cursor.
+        With `oldest_first`, the oldest come first. Waiting jobs of a keyed queue are listed key by
+        key, each in that order. A cursor belongs to its filter. Each call looks at a bounded number
+        of records, so a page may be short and still have a cursor.
         """
         ...
 

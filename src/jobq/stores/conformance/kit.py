@@ -317,13 +317,20 @@ async def read_log(
 
 
 async def read_all(
-    store: Store, queue: QueueName, state: State | None = None, limit: int = 50
+    store: Store,
+    queue: QueueName,
+    state: State | None = None,
+    limit: int = 50,
+    *,
+    oldest_first: bool = False,
 ) -> list[JobRecord]:
     """Every record that a listing shows."""
     records: list[JobRecord] = []
     cursor: str | None = None
     while True:
-        page = await store.find(Filter(queue=queue, state=state), cursor=cursor, limit=limit)
+        page = await store.find(
+            Filter(queue=queue, state=state, oldest_first=oldest_first), cursor=cursor, limit=limit
+        )
         records.extend(page.records)
         cursor = page.cursor
         if cursor is None:

@@ -140,6 +140,75 @@ async def test_jobs_that_stay_are_listed_though_others_come_and_go(q: Desk) -> N
     assert set(ids) - gone <= set(seen)
 
 
+async def test_a_listing_can_begin_with_the_oldest_jobs(q: Desk) -> None:
+    for n in range(7):
+        await q.run(f"done{n}")
+        q.clock.advance(SECOND)
+    for n in range(3):
+        await q.put_one(f"later{n}", delay_ms=DAY + n)
+    for limit in (1, 3, 100):
+        found = {
+            state: [
+                r.id
+                for r in await read_all(q.store, q.queue, state, limit=limit, oldest_first=True)
+            ]
+            for state in (State.COMPLETED, State.DELAYED)
+        }
+        assert found[State.COMPLETED] == [f"done{n}" for n in range(7)]
+        assert found[State.DELAYED] == ["later0", "later1", "later2"]
+
+
+async def test_oldest_first_lists_waiting_jobs_in_the_order_of_their_claims(q: Desk) -> None:
+    await q.put("front", "a", "b")
+    await q.put("x", "y", "z", priority=3)
+    await q.put("urgent", priority=7)
+    await q.put_one("first of its priority", priority=3, lifo=True)
+    for limit in (1, 2, 3, 100):
+        listed = await read_all(q.store, q.queue, State.WAITING, limit=limit, oldest_first=True)
+        assert [r.id for r in listed] == [
+            "urgent",
+            "first of its priority",
+            "x",
+            "y",
+            "z",
+            "front",
+            "a",
+            "b",
+        ]
+    assert [lease.id for lease in await q.claim(8)] == [r.id for r in listed]
+
+
+async def test_oldest_first_lists_waiting_jobs_of_a_key_from_the_front(q: Desk) -> None:
+    for n in range(3):
+        for key in "ab":
+            await q.put_one(f"{key}{n}", key=key)
+    for limit in (1, 2, 100):
+        listed = await read_all(q.store, q.queue, State.WAITING, limit=limit, oldest_first=True)
+        for key in "ab":
+            assert [r.id for r in listed if r.key == key] == [f"{key}{n}" for n in range(3)]
+        assert len(listed) == 6
+
+
+async def test_oldest_first_misses_no_job_while_others_start(q: Desk) -> None:
+    for priority in (0, 2):
+        await q.put(*(f"p{priority}-{n:02}" for n in range(20)), priority=priority)
+    filter = Filter(queue=q.queue, state=State.WAITING, oldest_first=True)
+    seen: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = await q.store.find(filter, cursor=cursor, limit=5)
+        seen += [r.id for r in page.records]
+        cursor = page.cursor
+        if cursor is None:
+            break
+        if len(seen) in (5, 25):  # in the middle of each priority
+            await q.claim(3)
+        await q.put(f"new{len(seen)}")
+    assert len(seen) == len(set(seen))
+    started = {r.id for r in await read_all(q.store, q.queue, State.ACTIVE)}
+    assert {f"p{p}-{n:02}" for p in (0, 2) for n in range(20)} - started <= set(seen)
+
+
 async def test_jobs_are_found_by_name(q: Desk) -> None:
     await q.put("a", "b", name="mail")
     await q.put("c", name="charge")

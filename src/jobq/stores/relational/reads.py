@@ -79,20 +79,24 @@ class _Section(NamedTuple):
     more: tuple[int, ...] = ()  # parameters that say which part of the index it is
 
 
-_LAST = (2**62, 2**62)
+_FIRST, _LAST = (-1, -1), (2**62, 2**62)
+_FIRST_KEY = ("", 2**31 - 1, -1)
 _LAST_KEY = (chr(0x10FFFF) * 2, -1, 2**62)
 """Behind every job of a keyed queue: keys are ordered by their bytes in UTF-8."""
 _ORDER = (ACTIVE, WAITING, DELAYED, BLOCKED, FAILED, COMPLETED, CANCELLED)
 
 
-def _sections(state: int) -> list[_Section]:
+def _sections(state: int, oldest_first: bool) -> list[_Section]:
+    suffix = "_oldest" if oldest_first else ""
     if state == WAITING:
+        plain, keyed = ((2**31 - 1, -1), _FIRST_KEY) if oldest_first else ((-1, 2**62), _LAST_KEY)
         return [
-            _Section("page_waiting", attrgetter("priority", "seq"), (-1, 2**62)),
-            _Section("page_waiting_keyed", attrgetter("key", "priority", "seq"), _LAST_KEY),
+            _Section(f"page_waiting{suffix}", attrgetter("priority", "seq"), plain),
+            _Section(f"page_waiting_keyed{suffix}", attrgetter("key", "priority", "seq"), keyed),
         ]
+    start = _FIRST if oldest_first else _LAST
     return [
-        _Section("page_timed", attrgetter("at_ms", "pk"), _LAST, (state, keep))
+        _Section(f"page_timed{suffix}", attrgetter("at_ms", "pk"), start, (state, keep))
         for keep in ((0, 1) if state in ENDED else (0,))
     ]
 
@@ -105,7 +109,7 @@ def find(tx: Tx, filter: Filter, cursor: str | None, limit: int) -> Page:
     if queue is None:
         return Page(records=())
     states = _ORDER if filter.state is None else (STATE_CODES[filter.state],)
-    sections = [section for state in states for section in _sections(state)]
+    sections = [section for state in states for section in _sections(state, filter.oldest_first)]
     first, after = (0, sections[0].start) if cursor is None else _parsed(cursor, sections)
     found: list[JobRecord] = []
     looked = 0

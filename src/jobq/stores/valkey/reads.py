@@ -60,6 +60,7 @@ class Reads:
             filter.key or "",
             inner,
             limit,
+            "1" if filter.oldest_first else "",
         )
         records = tuple(job_replies.record(filter.queue, view) for view in reply[1:])
         following: str | None = f"{number}/{reply[0].decode()}" if reply[0] else None

@@ -18,6 +18,22 @@ SELECT {job} FROM jobs
 WHERE qid = ?1 AND state = ?5 AND keep = ?6 AND at_ms <= ?3 AND (at_ms, pk) < (?3, ?4)
 ORDER BY at_ms DESC, pk DESC LIMIT ?2;
 
+-- name: page_waiting_oldest: waiting jobs of a plain queue, from the front
+SELECT {job} FROM jobs
+WHERE qid = ?1 AND state = 2 AND key IS NULL AND (priority, -seq) < (?3, -?4)
+ORDER BY priority DESC, seq LIMIT ?2;
+
+-- name: page_waiting_keyed_oldest: waiting jobs of a keyed queue, key by key, each from the front
+SELECT {job} FROM jobs
+WHERE qid = ?1 AND state = 2 AND key IS NOT NULL
+    AND key >= ?3 AND (key > ?3 OR (priority, -seq) < (?4, -?5))
+ORDER BY key, priority DESC, seq LIMIT ?2;
+
+-- name: page_timed_oldest: jobs of another state, from the earliest time
+SELECT {job} FROM jobs
+WHERE qid = ?1 AND state = ?5 AND keep = ?6 AND at_ms >= ?3 AND (at_ms, pk) > (?3, ?4)
+ORDER BY at_ms, pk LIMIT ?2;
+
 -- name: head: since when the next job of a plain queue has been due
 SELECT due_ms FROM jobs WHERE qid = ? AND state = 2 AND key IS NULL
 ORDER BY priority DESC, seq LIMIT 1;

@@ -44,24 +44,26 @@ function J.logs(keys, args)
   return J.look(cx, id) and call("LRANGE", cx.prefix .. KEY.log_lines .. id, 0, -1) or {}
 end
 
--- A page of a sorted set, highest scores first, from after the position "score\tmember".
+-- A page of a sorted set from after the position "score\tmember": highest scores first, or lowest
+-- first if `oldest`.
 -- RETURNS ids, and the position of the last one or nil at the end
-local function page_of_set(key, position, n)
+local function page_of_set(key, position, n, oldest)
+  local z, last = oldest and "Z" or "ZREV", oldest and "+inf" or "-inf"
   local score, member = position:match("^([^\t]*)\t(.*)$")
   local found
   if not member then
-    found = call("ZREVRANGE", key, 0, n - 1, "WITHSCORES")
+    found = call(z .. "RANGE", key, 0, n - 1, "WITHSCORES")
   else
-    local rank = call("ZREVRANK", key, member)
+    local rank = call(z .. "RANK", key, member)
     if rank then
-      found = call("ZREVRANGE", key, rank + 1, rank + n, "WITHSCORES")
+      found = call(z .. "RANGE", key, rank + 1, rank + n, "WITHSCORES")
     else -- the member has left the set: continue after where it was
-      local same = call("ZREVRANGEBYSCORE", key, score, score)
+      local same = call(z .. "RANGEBYSCORE", key, score, score)
       local skip = 0
       for i = 1, #same do
-        if same[i] > member then skip = i end
+        if (same[i] > member) ~= oldest then skip = i end
       end
-      found = call("ZREVRANGEBYSCORE", key, score, "-inf", "WITHSCORES", "LIMIT", skip, n)
+      found = call(z .. "RANGEBYSCORE", key, score, last, "WITHSCORES", "LIMIT", skip, n)
     end
   end
   local ids = {}
@@ -70,7 +72,7 @@ local function page_of_set(key, position, n)
   return ids, found[#found] .. "\t" .. ids[#ids]
 end
 
--- A page of a waiting list, from its end. The position is "priority\tpart\tplace". Places in a back
+-- A page of a waiting list from its end. The position is "priority\tpart\tplace". Places in a back
 -- list count from when the list was new, so they stay right while entries are popped.
 -- RETURNS entries, and the next position or nil at the end
 local function page_of_list(cx, list, position, n)
@@ -90,7 +92,7 @@ local function page_of_list(cx, list, position, n)
     end
     if not rest then rest = priority .. "\tf\t" end
   else
-    entries, rest = page_of_set(list .. KEY.front .. priority, place, n)
+    entries, rest = page_of_set(list .. KEY.front .. priority, place, n, false)
     if rest then
       rest = priority .. "\tf\t" .. rest
     else
@@ -102,14 +104,48 @@ local function page_of_list(cx, list, position, n)
   return entries, rest
 end
 
+-- Where a back list continues after the entry that was last read at a place. Other entries may have
+-- been popped meanwhile, and that one too.
+local function place_after(list, place, entry)
+  if place < 0 then return 0 end
+  if call("LINDEX", list, place) == entry then return place + 1 end
+  local found = call("LPOS", list, entry, "MAXLEN", place + 1)
+  return found and found + 1 or 0
+end
+
+-- A page of a waiting list from its front. The position is "priority\tpart\tplace", and in a back
+-- list the place is followed by "\t" and the entry that was last read there.
+-- RETURNS entries, and the next position or nil at the end
+local function page_of_front(cx, list, position, n)
+  local priority, part, place = position:match("^(%d+)\t(%a)\t(.*)$")
+  priority = priority or call("ZREVRANGE", list .. KEY.priorities, 0, 0)[1] or "0"
+  local entries, rest
+  if (part or KEY.front) == KEY.front then
+    entries, rest = page_of_set(list .. KEY.front .. priority, place or "", n, true)
+    return entries, priority .. "\t" .. (rest and "f\t" .. rest or "l\t")
+  end
+  local popped = priority == "0" and list:sub(-2) == KEY.plain_list and J.counters(cx).popped or 0
+  local last, entry = place:match("^(%d+)\t(.*)$")
+  local back = list .. KEY.back .. priority
+  local first = last and place_after(back, tonumber(last) - popped, entry) or 0
+  entries = call("LRANGE", back, first, first + n - 1)
+  if #entries == n then
+    return entries, priority .. "\tl\t" .. (first + n - 1 + popped) .. "\t" .. entries[n]
+  end
+  local lower = call("ZREVRANGEBYSCORE", list .. KEY.priorities, "(" .. priority, "(0",
+    "LIMIT", 0, 1)[1] or priority ~= "0" and "0"
+  return entries, lower and lower .. "\tf\t" or nil
+end
+
 -- The same over the waiting lists of all keys. The position is "key\n" and the position in its
 -- list.
-local function page_of_keys(cx, position, n)
+local function page_of_keys(cx, position, n, oldest)
   local key, inside = position:match("^([^\n]*)\n(.*)$")
   if not key then key = call("ZRANGE", cx.prefix .. KEY.keys_waiting, 0, 0)[1] end
   if not key then return {}, nil end
   local list = cx.prefix .. KEY.key_list .. key .. ":"
-  local entries, rest = page_of_list(cx, list, inside or "", n)
+  local page = oldest and page_of_front or page_of_list
+  local entries, rest = page(cx, list, inside or "", n)
   if rest then return entries, key .. "\n" .. rest end
   local following = call("ZRANGEBYLEX", cx.prefix .. KEY.keys_waiting, "(" .. key, "+", "LIMIT", 0,
     1)[1]
@@ -140,10 +176,10 @@ local function sections_of(state)
   return all
 end
 
-local function page_of(cx, section, position, n)
-  if section ~= WAITING then return page_of_set(cx.prefix .. section, position, n) end
-  if J.meta(cx).mode == "keyed" then return page_of_keys(cx, position, n) end
-  return page_of_list(cx, cx.prefix .. KEY.plain_list, position, n)
+local function page_of(cx, section, position, n, oldest)
+  if section ~= WAITING then return page_of_set(cx.prefix .. section, position, n, oldest) end
+  if J.meta(cx).mode == "keyed" then return page_of_keys(cx, position, n, oldest) end
+  return (oldest and page_of_front or page_of_list)(cx, cx.prefix .. KEY.plain_list, position, n)
 end
 
 -- The job of an entry, if the entry is not stale.
@@ -158,10 +194,11 @@ end
 -- find: a page of jobs.
 -- KEYS prefix
 -- ARGS now, state or "", task name packed or "", key or "", cursor ("section|position") or "",
---   limit
+--   limit, "1" for the oldest first
 -- RETURNS {cursor or "", job (see J.view), …}
 function J.find(keys, args)
   local now, state, name, key, cursor, limit = unpack(args, 1, 6)
+  local oldest = args[7] == "1"
   local cx, sections = J.open(keys[1], now, true), sections_of(state)
   limit = tonumber(limit)
   local number, position = cursor:match("^(%d+)|(.*)$")
@@ -169,7 +206,8 @@ function J.find(keys, args)
   local answers, looked = { "" }, 0
   while sections[number] and #answers <= limit and looked < MAX_LOOKED_AT do
     local section = sections[number]
-    local entries, rest = page_of(cx, section, position, math.min(limit + 1 - #answers, 100))
+    local n = math.min(limit + 1 - #answers, 100)
+    local entries, rest = page_of(cx, section, position, n, oldest)
     for i = 1, #entries do
       local job
       if section == WAITING then
