@@ -28,6 +28,16 @@ def test_the_environment_gives_the_store_url(monkeypatch: pytest.MonkeyPatch) ->
     assert (Queue(url="memory://here").url, Queue(tenant="t").tenant) == ("memory://here", "t")
 
 
+async def test_the_environment_is_read_when_the_queue_opens_and_not_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = Queue("late")
+    monkeypatch.setenv("JQ_URL", "memory://late")
+    async with queue:
+        monkeypatch.setenv("JQ_URL", "memory://later")
+        assert queue.url == "memory://late"
+
+
 def test_what_is_declared_becomes_the_configuration() -> None:
     queue = Queue(
         "q",

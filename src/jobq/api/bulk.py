@@ -11,7 +11,7 @@ from jobq.api.job import Job
 from jobq.client import transaction
 from jobq.client.portal import run
 from jobq.client.session import CHUNK, Session, batches
-from jobq.client.transaction import Transaction
+from jobq.client.transaction import AfterCommit, Transaction
 from jobq.core.bounds import queue_full
 from jobq.core.records import JobSpec, PutResult
 from jobq.errors import QueueFull
@@ -76,7 +76,10 @@ def put_all_blocking(context: QueueContext, jobs: Iterable[NewJob]) -> list[Job[
     """Like `put_all`, for code without an event loop. A generator is read in the caller's thread,
     so it may use the caller's database connection."""
     handles: list[Job[Any]] = []
-    if (joined := transaction.current()) is not None:
+    joined = context.surrounding()
+    if isinstance(joined, AfterCommit):
+        return _put_after_commit(context, joined, list(jobs))
+    if joined is not None:
         refusals: list[int] = []
         store = run(context.store())
         for chunk in batches(jobs, CHUNK):
@@ -92,6 +95,36 @@ def put_all_blocking(context: QueueContext, jobs: Iterable[NewJob]) -> list[Job[
             max_waiting, refused = full.max_waiting, refused + full.refused
     if refused:
         raise queue_full(context.name, max_waiting, accepted=handles, refused=refused)
+    return handles
+
+
+def _put_after_commit(
+    context: QueueContext, transaction: AfterCommit, jobs: Sequence[NewJob]
+) -> list[Job[Any]]:
+    """Return the handles of jobs that are stored when the caller's transaction has committed.
+
+    The handles take over what the store returns then. QueueFull is raised to the code that ends
+    the transaction."""
+    handles = [
+        handle(PutResult(id=spec.id, life=0, state=None))._of_any_life() for handle, spec in jobs
+    ]
+
+    async def put() -> list[PutResult]:
+        return await (await context.session()).sender.put_many([spec for _, spec in jobs])
+
+    def store() -> None:
+        refused: list[int] = []
+        stored: list[Job[Any]] = []
+        for job, result in zip(handles, run(put()), strict=True):
+            if result.full is None:
+                job._stored_as(result)
+                stored.append(job)
+            else:
+                refused.append(result.full)
+        _complete(context, stored, refused)
+
+    if jobs:
+        transaction.on_commit(store)
     return handles
 
 

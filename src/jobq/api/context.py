@@ -14,8 +14,10 @@ from jobq.api import info
 from jobq.api.definition import Definition
 from jobq.api.info import JobInfo
 from jobq.api.task_handler import TaskHandler
+from jobq.client import transaction
 from jobq.client.connection import Connection
 from jobq.client.session import Session
+from jobq.client.transaction import Surrounding
 from jobq.core import checks
 from jobq.core.codec import Codec
 from jobq.core.queues import QueueConfig, ScheduleSpec
@@ -32,7 +34,7 @@ class QueueContext:
     def __init__(
         self,
         qname: QueueName,
-        url: str,
+        url: str | Callable[[], str],
         config: QueueConfig | None,
         codec: Codec,
         max_payload: int,
@@ -49,6 +51,8 @@ class QueueContext:
         self.planned: dict[str, ScheduleSpec] = {}  # of `@queue.task(schedule=…)`, by schedule id
         self.actor: str | None = None  # the name under which operations are recorded
         self.queue: Any = None  # the Queue, for code that has only a task
+        # The transaction that a call of `.sync` is in. It is asked in the thread of the caller.
+        self.surrounding: Callable[[], Surrounding | None] = transaction.current
 
     @property
     def url(self) -> str:

@@ -23,6 +23,7 @@ from jobq.client import transaction
 from jobq.client.ids import new_id
 from jobq.client.portal import run
 from jobq.client.session import CHUNK, batches
+from jobq.client.transaction import AfterCommit
 from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.checks import shown
@@ -99,7 +100,10 @@ class Flow:
         store = await self._opened()
         if (joined := transaction.current()) is not None:
             self._stored_as(specs, await joined.put(store, specs))
-            return
+        else:
+            await self._put(store, specs)
+
+    async def _put(self, store: Store, specs: Sequence[JobSpec]) -> None:
         chunks = list(batches(specs, CHUNK))
         try:
             for n, chunk in enumerate(chunks, 1):
@@ -111,12 +115,19 @@ class Flow:
 
     def _submit_blocking(self) -> None:
         """The same for code without an event loop."""
-        joined = transaction.current()
+        joined = self._context.surrounding()
         if joined is None:
             run(self.submit())
             return
         specs = check_flow(list(self._specs.values()))
-        self._stored_as(specs, joined.put_blocking(run(self._opened()), specs))
+        if isinstance(joined, AfterCommit):
+            self._submitted = True
+            joined.on_commit(lambda: run(self._put_later(specs)))
+        else:
+            self._stored_as(specs, joined.put_blocking(run(self._opened()), specs))
+
+    async def _put_later(self, specs: Sequence[JobSpec]) -> None:
+        await self._put(await self._opened(), specs)
 
     async def _opened(self) -> Store:
         """The store of the flow. Opening a queue declares its configuration."""
@@ -172,12 +183,8 @@ async def chain(*steps: Task[..., Any], first: tuple[Any, ...] = ()) -> Job[Any]
     The first task gets `first` as its arguments, every other one the result of the task before it.
     If a step fails, the steps after it fail too.
     """
-    if not steps:
-        raise InvalidJob("chain() has no steps")
-    async with Flow(steps[0]._context) as flow:
-        job = flow.add(steps[0], *first)
-        for step in steps[1:]:
-            job = flow.add(step, job.ref)
+    flow, job = flow_of_chain(steps, first)
+    await flow.submit()
     return job
 
 
@@ -188,9 +195,9 @@ async def group(task: Task[..., R], calls: Iterable[tuple[Any, ...]]) -> Job[lis
     `task.options(on_child_failure=…)` says otherwise: "continue" puts a Failure into the list,
     "ignore" a None.
     """
-    async with Flow(task._context) as flow:
-        members = [flow.add(task, *_call(n, call)) for n, call in enumerate(calls)]
-        return flow._add(task, flow._gather(task, members), Gathered(task._definition))
+    flow, job = flow_of_group(task, calls)
+    await flow.submit()
+    return job
 
 
 async def chord(
@@ -201,9 +208,38 @@ async def chord(
     Returns the handle of the `then` job. `then.options(on_child_failure=…)` decides what a failed
     call means for it.
     """
-    async with Flow(task._context) as flow:
-        members = [flow.add(task, *_call(n, call)) for n, call in enumerate(calls)]
-        return flow.add(then, [member.ref for member in members])
+    flow, job = flow_of_chord(task, calls, then)
+    await flow.submit()
+    return job
+
+
+def flow_of_chain(steps: Sequence[Task[..., Any]], first: tuple[Any, ...]) -> tuple[Flow, Job[Any]]:
+    """The flow of `chain`, not submitted, and its last job."""
+    if not steps:
+        raise InvalidJob("chain() has no steps")
+    flow = Flow(steps[0]._context)
+    job = flow.add(steps[0], *first)
+    for step in steps[1:]:
+        job = flow.add(step, job.ref)
+    return flow, job
+
+
+def flow_of_group(
+    task: Task[..., R], calls: Iterable[tuple[Any, ...]]
+) -> tuple[Flow, Job[list[R]]]:
+    """The flow of `group`, not submitted, and its last job."""
+    flow = Flow(task._context)
+    members = [flow.add(task, *_call(n, call)) for n, call in enumerate(calls)]
+    return flow, flow._add(task, flow._gather(task, members), Gathered(task._definition))
+
+
+def flow_of_chord(
+    task: Task[..., R], calls: Iterable[tuple[Any, ...]], then: Task[..., Any]
+) -> tuple[Flow, Job[Any]]:
+    """The flow of `chord`, not submitted, and its last job."""
+    flow = Flow(task._context)
+    members = [flow.add(task, *_call(n, call)) for n, call in enumerate(calls)]
+    return flow, flow.add(then, [member.ref for member in members])
 
 
 def _call(n: int, call: Any) -> tuple[Any, ...]:

@@ -216,6 +216,11 @@ class Job(Generic[R_co]):
         """In a flow: stands for the result of this job as an argument of another job."""
         return cast("R_co", Ref(self.queue, self.id))
 
+    def _of_any_life(self) -> Job[R_co]:
+        """This handle, for a job that is not stored yet: it follows the job into any life."""
+        self._life = None
+        return self
+
     def _stored_as(self, result: PutResult) -> None:
         """Take over the id and life that the store returned. QueueFull if it refused the job."""
         if result.full is not None:

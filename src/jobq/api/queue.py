@@ -53,7 +53,8 @@ MAX_PARTITIONS = 1024
 
 
 class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
-    """A named queue in the store at `url` (default: JQ_URL, else sqlite:///jobq.db).
+    """A named queue in the store at `url` (default: JQ_URL when the queue opens, else
+    sqlite:///jobq.db).
 
     `async with queue:` opens and closes it. Without that, the first use opens it and `aclose()`
     closes it. Any number of event loops and threads may use one Queue; each event loop has its own
@@ -133,13 +134,17 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
         )
         self._context = QueueContext(
             QueueName(self.tenant, self.name),
-            url or os.environ.get("JQ_URL") or DEFAULT_URL,
+            url or self._default_url,
             config,
             declared_codec,
             declared_max_payload,
             task_defaults(executor, permissions),
         )
         self._context.queue = self
+
+    def _default_url(self) -> str:
+        """The store of a queue that names none."""
+        return os.environ.get("JQ_URL") or DEFAULT_URL
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} of tenant {self.tenant!r}>"

@@ -156,19 +156,8 @@ class Task(Generic[P, R]):
         The queues are served one after the other. If one refuses the job, those before it have
         theirs: QueueFull has their handles in `accepted`. With an `id`, it is safe to repeat.
         """
-        contexts = [getattr(queue, "_context", None) for queue in queues]
-        for queue, context in zip(queues, contexts, strict=True):
-            if not isinstance(context, QueueContext):
-                raise InvalidJob(f"broadcast to {shown(queue)}: it is not a Queue")
-        copies = [
-            Task[P, R](context, self._definition, self._options)
-            for context in contexts
-            if context is not None
-        ]
-        # Check all calls before storing the first job.
-        specs = [copy._spec(args, kwargs) for copy in copies]
         jobs: list[Job[R]] = []
-        for copy, spec in zip(copies, specs, strict=True):
+        for copy, spec in self._copies(queues, args, kwargs):
             try:
                 jobs += await put_all(copy._context, [(copy._handle, spec)])
             except QueueFull as full:
@@ -179,6 +168,22 @@ class Task(Generic[P, R]):
     def sync(self) -> SyncTask[P, R]:
         """The same task with blocking methods."""
         return SyncTask(self)
+
+    def _copies(
+        self, queues: Sequence[HasContext], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> list[tuple[Task[P, R], JobSpec]]:
+        """The task in each of these queues, with the job of one call. All calls are checked before
+        the first job is stored."""
+        contexts = [getattr(queue, "_context", None) for queue in queues]
+        for queue, context in zip(queues, contexts, strict=True):
+            if not isinstance(context, QueueContext):
+                raise InvalidJob(f"broadcast to {shown(queue)}: it is not a Queue")
+        copies = [
+            Task[P, R](context, self._definition, self._options)
+            for context in contexts
+            if context is not None
+        ]
+        return [(copy, copy._spec(args, kwargs)) for copy in copies]
 
     # ── internal: jobs and handles ────────────────────────────────────────────────────────────────
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from jobq.client.deadline import Deadlines
@@ -19,11 +19,14 @@ class Connection:
     """Opens a session in each event loop that uses the queue, and closes it there.
 
     The first use in an event loop opens the session and declares the queue's configuration.
-    Any number of event loops and threads may use one Connection.
+    Any number of event loops and threads may use one Connection. If `url` is a function, it is
+    called when the first session opens.
     """
 
-    def __init__(self, queue: QueueName, url: str, config: QueueConfig | None) -> None:
-        self.url = url
+    def __init__(
+        self, queue: QueueName, url: str | Callable[[], str], config: QueueConfig | None
+    ) -> None:
+        self._url = url
         self.clock: Clock | None = None  # a test's clock; None: the store's own
         self.deadlines = Deadlines()  # of calls that wait for a job; closing the queue ends them
         self._queue = queue
@@ -34,6 +37,11 @@ class Connection:
         # Event loops that used the queue before the first `async with`: only aclose() closes those.
         self._opened_by_use: set[asyncio.AbstractEventLoop] = set()
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+
+    @property
+    def url(self) -> str:
+        """The URL of the store, or what it would be if the queue were opened now."""
+        return self._url if isinstance(self._url, str) else self._url()
 
     # ── opening and closing ───────────────────────────────────────────────────────────────────────
 
@@ -79,7 +87,8 @@ class Connection:
             if (session := self._sessions.get(loop)) is not None:
                 return session
             self._forget_closed_loops()
-            session = await open_session(self.url, self.clock)
+            self._url = self.url  # the same store for every event loop
+            session = await open_session(self._url, self.clock)
             try:
                 if self._config is not None:
                     await session.store.declare(self._queue, self._config)
@@ -118,7 +127,7 @@ class Connection:
             raise ConfigError(
                 f"queue {self._queue.queue!r} is open and cannot be moved: close it first"
             )
-        self.url, self.clock = url, clock
+        self._url, self.clock = url, clock
 
     async def move_back(self) -> None:
         """Close the sessions of all event loops and use the original store again."""
@@ -126,7 +135,7 @@ class Connection:
         self._sessions.clear()
         self._entered.clear()
         self._opened_by_use.clear()
-        self.url, self.clock = self._home, None
+        self._url, self.clock = self._home, None
         here = asyncio.get_running_loop()
         for loop, session in sessions.items():
             if loop is here:

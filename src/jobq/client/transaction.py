@@ -5,7 +5,7 @@ transaction.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Self
@@ -29,8 +29,18 @@ class Transaction:
     def __init__(self, connection: object) -> None:
         self._connection = connection
         self._token: Token[Transaction | None] | None = None
+        self._of_one_call = False
         self._thread = 0
         self._joined: dict[int, CallerTransaction] = {}  # by id() of the store
+
+    @classmethod
+    def of_one_call(cls, connection: object) -> Self:
+        """The transaction that the connection is in, for one call of this thread, without a
+        block."""
+        joined = cls(connection)
+        joined._of_one_call = True
+        joined._thread = threading.get_ident()
+        return joined
 
     def __enter__(self) -> Self:
         if self._token is not None:
@@ -59,8 +69,8 @@ class Transaction:
         """Store jobs in the transaction."""
         if threading.get_ident() != self._thread:  # the portal's: the connection is not for it
             raise ConfigError(
-                "jobq.transaction(): here, `.sync` has only enqueue, enqueue_many and "
-                "`with queue.sync.flow()`; build other shapes from these"
+                "jobq.transaction(): only the thread of the block can use its connection, and "
+                "another thread enqueues this job"
             )
         transactional = self._transactional(store, specs)
         for queue, keyed in _queues(specs):
@@ -82,7 +92,7 @@ class Transaction:
         )
 
     def _transactional(self, store: Store, specs: Sequence[JobSpec]) -> Transactional:
-        if self._token is None:
+        if self._token is None and not self._of_one_call:
             raise ConfigError(
                 "jobq.transaction(): the block has ended, and a task that was started in it still "
                 "enqueues jobs: wait for the task inside the block"
@@ -100,6 +110,28 @@ class Transaction:
         if joined is None:
             joined = self._joined[id(store)] = transactional.join(self._connection)
         return joined
+
+
+class AfterCommit:
+    """A transaction of the caller that jobs cannot be part of: they are stored after its commit.
+
+    `on_commit` takes a function and calls it in the caller's thread once the transaction has
+    committed, and never if it rolls back.
+    """
+
+    def __init__(self, on_commit: Callable[[Callable[[], None]], object]) -> None:
+        self.on_commit = on_commit
+
+    def refuse(self, what: str) -> None:
+        """Raise ConfigError: this cannot work inside the transaction."""
+        raise ConfigError(
+            f"{what} inside a transaction: the job is stored only after the commit, so it would "
+            "wait in vain; enqueue the job, and wait for it after the commit"
+        )
+
+
+Surrounding = Transaction | AfterCommit
+"""The transaction that a caller without an event loop is in."""
 
 
 def transaction(connection: object) -> Transaction:

@@ -526,11 +526,12 @@ def test_blocking_code_has_the_same(url: str, store: str) -> None:
             add.sync.enqueue_many([(2,), (3,)])
             with queue.sync.flow() as flow:
                 flow.add(add, flow._flow.add(add, 1).ref)
-            with pytest.raises(ConfigError, match="has only enqueue"):
-                chain(add, add, first=(1,))
+            last = chain(add, add, first=(1,))
         with conn.transaction(force_rollback=True), transaction(conn):
             add.sync.enqueue(4)
-    assert queue.sync.counts()[jobq.State.WAITING] == 4
+            chain(add, add, first=(1,))
+    assert queue.sync.counts()[jobq.State.WAITING] == 5
+    assert last.state() == "blocked"
     assert one.info().args == (1,)
 
 

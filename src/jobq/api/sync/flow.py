@@ -8,9 +8,9 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from jobq.api import flow as flows
 from jobq.api.flow import Flow
+from jobq.api.job import Job
 from jobq.api.sync.job import SyncJob
 from jobq.api.task import Task
-from jobq.client.portal import run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,16 +47,21 @@ class SyncFlow:
 
 def chain(*steps: Task[..., Any], first: tuple[Any, ...] = ()) -> SyncJob[Any]:
     """See `jobq.chain`."""
-    return SyncJob(run(flows.chain(*steps, first=first)))
+    return _submitted(*flows.flow_of_chain(steps, first))
 
 
 def group(task: Task[..., R], calls: Iterable[tuple[Any, ...]]) -> SyncJob[list[R]]:
     """See `jobq.group`. A generator is read in the caller's thread."""
-    return SyncJob(run(flows.group(task, list(calls))))
+    return _submitted(*flows.flow_of_group(task, calls))
 
 
 def chord(
     task: Task[..., R], calls: Iterable[tuple[Any, ...]], then: Task[..., Any]
 ) -> SyncJob[Any]:
     """See `jobq.chord`. A generator is read in the caller's thread."""
-    return SyncJob(run(flows.chord(task, list(calls), then)))
+    return _submitted(*flows.flow_of_chord(task, calls, then))
+
+
+def _submitted(flow: Flow, job: Job[R]) -> SyncJob[R]:
+    flow._submit_blocking()
+    return SyncJob(job)

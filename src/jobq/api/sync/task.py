@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 from jobq.api.bulk import put_all_blocking
 from jobq.api.options import JobOptions
 from jobq.api.sync.job import SyncJob
-from jobq.client import transaction
 from jobq.client.portal import run
+from jobq.core.bounds import queue_full
+from jobq.errors import QueueFull
 
 if TYPE_CHECKING:
     # Task.sync makes a SyncTask, so task.py imports this module.
+    from jobq.api.job import Job
     from jobq.api.task import Call, HasContext, Task
 
 P = ParamSpec("P")
@@ -35,7 +37,7 @@ class SyncTask(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncJob[R]:
         """See `Task.enqueue`."""
         task = self._task
-        if transaction.current() is not None:
+        if task._context.surrounding() is not None:
             call = task._handle, task._spec(args, kwargs)
             return SyncJob(put_all_blocking(task._context, [call])[0])
         return SyncJob(run(task.enqueue(*args, **kwargs)))
@@ -50,6 +52,8 @@ class SyncTask(Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Task.call`."""
+        if (surrounding := self._task._context.surrounding()) is not None:
+            surrounding.refuse(f"{self.name}.sync.call()")
         return run(self._task.call(*args, **kwargs))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -60,4 +64,11 @@ class SyncTask(Generic[P, R]):
         self, queues: Sequence[HasContext], *args: P.args, **kwargs: P.kwargs
     ) -> list[SyncJob[R]]:
         """See `Task.broadcast`."""
-        return [SyncJob(job) for job in run(self._task.broadcast(queues, *args, **kwargs))]
+        copies = self._task._copies(queues, args, kwargs)
+        jobs: list[Job[R]] = []
+        for copy, spec in copies:
+            try:
+                jobs += put_all_blocking(copy._context, [(copy._handle, spec)])
+            except QueueFull as full:
+                raise queue_full(full.queue, full.max_waiting, accepted=jobs) from None
+        return [SyncJob(job) for job in jobs]
