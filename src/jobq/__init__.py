@@ -36,6 +36,7 @@ from jobq.api.sync.queue import SyncQueue
 from jobq.api.sync.task import SyncTask
 from jobq.api.task import AsyncTask, Call, PlainTask, Task
 from jobq.api.tree import FlowNode, FlowTree
+from jobq.api.update import JobUpdate
 from jobq.api.worker import Worker
 from jobq.client.transaction import transaction
 from jobq.core.checks import Seconds
@@ -103,6 +104,7 @@ __all__ = [
     # records
     "State",
     "JobInfo",
+    "JobUpdate",
     "JobRef",
     "AppliedOptions",
     "UniqueLock",

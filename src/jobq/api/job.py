@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast
 
@@ -11,7 +13,8 @@ from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
 from jobq.api.info import Failure, JobInfo, plain
 from jobq.api.sync.job import SyncJob
-from jobq.client import waiting
+from jobq.api.update import JobUpdate
+from jobq.client import following, waiting
 from jobq.core import checks
 from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds
@@ -110,6 +113,37 @@ class Job(Generic[R_co]):
 
         Raises JobFailed, JobCancelled, WaitTimeout or JobNotFound."""
         return self._outcome(await self._ended(timeout))
+
+    def follow(
+        self, *, timeout: Seconds | None = None, repeat_after: Seconds | None = None
+    ) -> AsyncGenerator[JobUpdate, None]:
+        """The job as it is now, then an update after each change, until the job has ended:
+        `async for update in job.follow()`.
+
+        An update has the state, the progress and the log lines since the last update; the first one
+        has all lines that are kept. Changes in quick succession may come as one update;
+        `queue.events()` has every transition. With `repeat_after`, an update comes at least that
+        often, so that a caller can keep its own connection alive.
+
+        Raises WaitTimeout, QueueClosed or JobNotFound, as `wait` does.
+        """
+        timeout_ms = None if timeout is None else checks.to_ms(timeout, "timeout")
+        repeat_s = (
+            None
+            if repeat_after is None
+            else checks.to_ms(repeat_after, "repeat_after", positive=True) / 1000
+        )
+        return self._updates(timeout_ms, repeat_s)
+
+    async def _updates(
+        self, timeout_ms: int | None, repeat_s: float | None
+    ) -> AsyncGenerator[JobUpdate, None]:
+        deadline = self._context.connection.deadlines.new(timeout_ms)
+        session = await self._context.session()
+        looks = following.looks(session, self.job_key, self._life, deadline, repeat_s)
+        async with aclosing(looks):
+            async for record, lines in looks:
+                yield JobUpdate(info=self._info(record), lines=tuple(lines))
 
     def _outcome(self, record: JobRecord) -> R_co:
         """The result of an ended job. Raises JobFailed or JobCancelled if it has none."""

@@ -10,7 +10,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from jobq.client.session import close_sessions_here
@@ -92,6 +92,19 @@ def pages(source: Callable[[], AsyncIterator[T]], size: int) -> Iterator[T]:
     iterator = source()
     while page := run(_take(iterator, size)):
         yield from page
+
+
+def each(items: AsyncGenerator[T, None]) -> Iterator[T]:
+    """The items of an async generator, each as soon as it comes. Closing this one closes it too."""
+    try:
+        while page := run(_take(items, 1)):
+            yield from page
+    finally:
+        run(_close(items))
+
+
+async def _close(items: AsyncGenerator[Any, None]) -> None:
+    await items.aclose()
 
 
 async def _take(iterator: AsyncIterator[T], size: int) -> list[T]:

@@ -24,9 +24,9 @@ async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadl
     that is found first."""
     topic = Topic("ended", job.queue, job.id)
     while True:
-        with _ClosedAsError(job, deadline):
+        with ClosedAsError(job, deadline):
             async with session.store.listen([topic]) as signals:
-                record = await _read(session, job, life)
+                record = await read_job(session, job, life)
                 if record.state.ended:
                     return record
                 life = record.life
@@ -34,7 +34,7 @@ async def ended(session: Session, job: JobKey, life: int | None, deadline: Deadl
         if found is not None:
             return found
         if deadline.left <= 0:
-            raise _over(job, deadline)
+            raise over(job, deadline)
 
 
 async def put_and_wait(
@@ -49,7 +49,7 @@ async def put_and_wait(
         async with session.pipeline.expect(job) as ends:
             result = await session.sender.put(spec)
             if not result.duplicate and result.full is None:
-                with _ClosedAsError(job, deadline):
+                with ClosedAsError(job, deadline):
                     found = await _signalled(session, job, result.life, ends, deadline)
                 if found is not None:
                     return result, found
@@ -59,7 +59,7 @@ async def put_and_wait(
         return result, result.found
     # The job is a duplicate of an earlier one, or no signal has come for some seconds.
     if deadline.left <= 0:
-        raise _over(job, deadline)
+        raise over(job, deadline)
     return result, await ended(session, JobKey(spec.queue, result.id), result.life, deadline)
 
 
@@ -83,7 +83,7 @@ async def _signalled(
             deadline.timeout = timeout
             async for signal in signals:
                 known = isinstance(signal, JobRecord) and signal.life == life
-                record = cast(JobRecord, signal) if known else await _read(session, job, life)
+                record = cast(JobRecord, signal) if known else await read_job(session, job, life)
                 if record.state.ended:
                     return record
             await asyncio.sleep(left)  # the store is closing and sends no more signals
@@ -105,7 +105,8 @@ async def closing(signals: Signals) -> AsyncIterator[None]:
             await signals.aclose()
 
 
-async def _read(session: Session, job: JobKey, life: int | None) -> JobRecord:
+async def read_job(session: Session, job: JobKey, life: int | None) -> JobRecord:
+    """The record of a job in this life (None: in any). Raises JobNotFound."""
     record = await session.reader.get(job)
     if record is None:
         raise JobNotFound(
@@ -120,7 +121,8 @@ async def _read(session: Session, job: JobKey, life: int | None) -> JobRecord:
     return record
 
 
-def _over(job: JobKey, deadline: Deadline) -> WaitTimeout | QueueClosed:
+def over(job: JobKey, deadline: Deadline) -> WaitTimeout | QueueClosed:
+    """The error of a wait that its deadline has ended."""
     if deadline.closed:
         return QueueClosed(
             f"queue {job.queue.queue!r} was closed while a call waited for job {job.id!r}; the job "
@@ -132,7 +134,7 @@ def _over(job: JobKey, deadline: Deadline) -> WaitTimeout | QueueClosed:
     )
 
 
-class _ClosedAsError:
+class ClosedAsError:
     """Raises QueueClosed instead of any error that happens after the queue was closed."""
 
     __slots__ = ("_deadline", "_job")
@@ -146,4 +148,4 @@ class _ClosedAsError:
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         if isinstance(error, Exception) and self._deadline.closed:
-            raise _over(self._job, self._deadline) from error
+            raise over(self._job, self._deadline) from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from jobq.api.info import JobInfo
-from jobq.client.portal import run
+from jobq.api.update import JobUpdate
+from jobq.client.portal import each, run
 from jobq.core.checks import Seconds
 from jobq.core.records import JobKey
 from jobq.core.states import State
@@ -82,6 +84,12 @@ class SyncJob(Generic[R_co]):
     def result(self, *, timeout: Seconds | None = None) -> R_co:
         """See `Job.result`."""
         return run(self._job.result(timeout=timeout))
+
+    def follow(
+        self, *, timeout: Seconds | None = None, repeat_after: Seconds | None = None
+    ) -> Iterator[JobUpdate]:
+        """See `Job.follow`: `for update in job.sync.follow()`."""
+        return each(self._job.follow(timeout=timeout, repeat_after=repeat_after))
 
     def as_actor(self, name: str) -> SyncJob[R_co]:
         """See `Job.as_actor`."""

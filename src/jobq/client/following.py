@@ -1,0 +1,180 @@
+"""Following a job until it has ended: its state, its progress and its log lines, as they change.
+
+The follower listens to the job's end, to what its runs store and to the log of its queue, and reads
+the job after a signal. Signals can be lost, so it also reads the job every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence, Set
+from math import inf
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from jobq.client.deadline import LOOK_AGAIN, Deadline
+from jobq.client.session import Session
+from jobq.client.waiting import ClosedAsError, closing, over, read_job
+from jobq.core.defaults import LOG_LINES
+from jobq.core.records import JobKey, JobRecord, Signal, Topic
+
+_PACE_S = 0.1
+"""Seconds between two looks at the job that only the log of the queue has caused. A busy queue logs
+hundreds of times per second, mostly about other jobs."""
+_RENEW_S = 1800.0
+"""Seconds after which a follower subscribes again. Stores forget a subscription after an hour."""
+
+
+class Look(NamedTuple):
+    """A job as it was found, and the lines that it has logged since the look before."""
+
+    record: JobRecord
+    lines: Sequence[str]
+
+
+async def looks(
+    session: Session,
+    job: JobKey,
+    life: int | None,
+    deadline: Deadline,
+    repeat_s: float | None = None,
+) -> AsyncGenerator[Look, None]:
+    """Yield the job as it is now, then after each change, until it has ended.
+
+    Several changes in a row may be one look. If nothing changes for `repeat_s`, the job is yielded
+    again. Raises what `waiting.ended` raises.
+    """
+    topics = [Topic("ended", *job), Topic("noted", *job), Topic("log", job.queue, None)]
+    eyes = _Eyes(session, job, life, repeat_s)
+    while True:
+        with ClosedAsError(job, deadline):
+            renew = time.monotonic() + _RENEW_S
+            async with session.store.listen(topics) as signals, _Ears(signals) as ears:
+                heard: set[str] = set()
+                while time.monotonic() < renew:
+                    look = await eyes.look(heard)
+                    if look is not None:
+                        yield look
+                        if look.record.state.ended:
+                            return
+                    if deadline.left <= 0:
+                        raise over(job, deadline)
+                    heard = await ears.next(deadline, eyes.repeat_at)
+
+
+class _Eyes:
+    """Reads the job, and knows what was found before."""
+
+    def __init__(
+        self, session: Session, job: JobKey, life: int | None, repeat_s: float | None
+    ) -> None:
+        self._session, self._job, self._life, self._repeat_s = session, job, life, repeat_s
+        self._record: JobRecord | None = None
+        self._lines: Sequence[str] = ()
+        self._lines_read = self._shown = -inf  # monotonic: when
+
+    @property
+    def repeat_at(self) -> float | None:
+        """When to yield the job again if nothing changes; by the monotonic clock."""
+        return None if self._repeat_s is None else self._shown + self._repeat_s
+
+    async def look(self, heard: Set[str]) -> Look | None:
+        """The job, if it has changed or is to be repeated. `heard`: the signals since the last
+        look."""
+        record = await read_job(self._session, self._job, self._life)
+        lines: Sequence[str] = ()
+        if record.attempt and (record.state.ended or self._lines_may_be_new(heard)):
+            lines = await self._new_lines()
+        now, before = time.monotonic(), self._record
+        self._record, self._life = record, record.life
+        repeated = self.repeat_at is not None and now >= self.repeat_at
+        if before is None or lines or repeated or _visible(before) != _visible(record):
+            self._shown = now
+            return Look(record, lines)
+        return None
+
+    def _lines_may_be_new(self, heard: Set[str]) -> bool:
+        """Whether a signal says so, or signals about it may have been lost."""
+        return "noted" in heard or time.monotonic() - self._lines_read > LOOK_AGAIN
+
+    async def _new_lines(self) -> Sequence[str]:
+        self._lines_read = time.monotonic()
+        before, self._lines = self._lines, await self._session.store.logs(self._job)
+        return new_lines(before, self._lines)
+
+
+def _visible(record: JobRecord) -> tuple[object, ...]:
+    return (record.state, record.attempt, record.progress, record.cancel_asked)
+
+
+def new_lines(seen: Sequence[str], logged: Sequence[str]) -> Sequence[str]:
+    """The lines of a log that follow those seen before.
+
+    A store keeps the last LOG_LINES lines. While there are fewer, the new ones follow the old ones.
+    After that the first line seen is not the first line kept, so the longest overlap counts."""
+    if len(logged) < LOG_LINES:
+        return logged[len(seen) :]
+    for start in range(len(seen)):
+        if seen[start:] == logged[: len(seen) - start]:
+            return logged[len(seen) - start :]
+    return logged
+
+
+class _Ears:
+    """Gathers the signals of a subscription, so that many signals cause one look."""
+
+    def __init__(self, signals: AsyncIterator[Signal]) -> None:
+        self._signals = signals
+        self._heard: set[str] = set()
+        self._bell = asyncio.Event()
+        self._looked = 0.0  # monotonic
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.get_running_loop().create_task(self._listen(), name="jobq follow")
+        return self
+
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await self._task
+
+    async def _listen(self) -> None:
+        async with closing(self._signals):
+            async for signal in self._signals:
+                self._heard.add(signal.kind)
+                self._bell.set()
+
+    async def next(self, deadline: Deadline, repeat_at: float | None) -> set[str]:
+        """Wait for a signal, for the deadline, or until it is time to look anyway. Returns the
+        kinds of signals since the last call."""
+        left = deadline.left
+        if repeat_at is not None:
+            left = min(left, repeat_at - time.monotonic())
+        await self._ring(deadline, left)
+        while self._heard == {"log"} and (rest := self._looked + _PACE_S - time.monotonic()) > 0:
+            self._bell.clear()
+            await self._ring(deadline, min(deadline.left, rest))
+            if deadline.left <= 0:
+                break
+        self._looked = time.monotonic()
+        self._bell.clear()
+        heard, self._heard = self._heard, set()
+        return heard
+
+    async def _ring(self, deadline: Deadline, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        timeout = asyncio.timeout(seconds)
+        try:
+            async with timeout:
+                deadline.timeout = timeout
+                await self._bell.wait()
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+        finally:
+            deadline.timeout = None
