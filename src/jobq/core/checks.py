@@ -29,6 +29,10 @@ MAX_MS = 100 * 366 * 86_400_000
 MAX_EPOCH_MS = 253_402_214_400_000
 """The last day of the year 9999. No datetime can represent a later time."""
 MAX_COST = 2**31 - 1
+MAX_STEPS = 1_000
+"""Steps that a job may record in one life. Every claim of the job reads all of them."""
+MAX_STEPS_BYTES = 2**20
+"""Bytes of the names and records of all steps of a job together: 1 MiB, for the same reason."""
 _MAX_SHOWN = 80
 """Characters of a value in an error message."""
 
@@ -254,6 +258,28 @@ def check_signal(value: object) -> str:
     if name.startswith("$jobq."):
         raise InvalidJob(f"signal={name!r}: names that begin with $jobq. are reserved")
     return name
+
+
+def check_step(value: object) -> str:
+    """A step's name: like an id."""
+    return check_id(value, "step")
+
+
+def check_steps(steps: Iterable[tuple[str, bytes]]) -> None:
+    """Check the names and sizes of records of steps, as a store receives them."""
+    for name, data in steps:
+        check_step(name)
+        check_step_size(name, len(name.encode()) + len(data))
+
+
+def check_step_size(name: str, size: int) -> None:
+    """Raise PayloadTooLarge if all steps of a job, `name` being the last, take `size` bytes."""
+    if size > MAX_STEPS_BYTES:
+        raise PayloadTooLarge(
+            f"step {shown(name)} cannot be recorded: the steps of the job take {size:,} bytes, "
+            f"more than the {MAX_STEPS_BYTES:,} allowed. Let steps return references to what they "
+            "have stored elsewhere"
+        )
 
 
 def check_key(value: object) -> str:

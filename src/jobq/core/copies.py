@@ -71,7 +71,7 @@ def obstacle(record: JobRecord) -> Obstacle | None:
     if record.state is State.BLOCKED or record.parents or record.children:
         return "flow"
     unfinished = record.state is not State.FAILED
-    return "saved" if unfinished and record.saved is not None else None
+    return "saved" if unfinished and (record.saved is not None or record.steps) else None
 
 
 def spec_of(record: JobRecord, *, due_ms: int, now_ms: int) -> JobSpec:

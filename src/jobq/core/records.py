@@ -162,6 +162,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     inputs: tuple[Input, ...] = ()
     # All signals received, oldest first. An empty value means that the wait timed out.
     signals: tuple[tuple[str, bytes], ...] = ()
+    steps: Steps = ()  # what the job's steps have recorded in this life, ordered by name
     meta: dict[str, str] | None = None
     unreadable: bool = False  # the stored job cannot be read: fail it, do not run it
 
@@ -173,6 +174,9 @@ class LeaseRef(NamedTuple):
     id: str
     token: str
 
+
+Steps = tuple[tuple[str, bytes], ...]
+"""What steps of a job have recorded: names and bytes (core/steps.py)."""
 
 LeaseState = Literal["held", "lost", "cancel"]  # cancel: held, and the job was asked to stop
 
@@ -292,16 +296,24 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running job reports: progress, log lines and a checkpoint. None leaves what is stored.
+    """What a running job reports: progress, log lines, a checkpoint and steps. None leaves what is
+    stored.
 
     `saved` replaces what the job has saved. If this run does not end, the next one finds it in
-    `Lease.saved`.
+    `Lease.saved`. Each of `steps` is a name and bytes, stored apart from all others; the next run
+    finds all steps in `Lease.steps`.
     """
 
     lease: LeaseRef
     progress: bytes | None = None
     lines: tuple[str, ...] = ()
     saved: bytes | None = None
+    steps: Steps = ()
+
+    @property
+    def durable(self) -> bool:
+        """Whether a later run depends on it. Progress and log lines are only read by people."""
+        return self.saved is not None or bool(self.steps)
 
 
 # ── what readers see ──────────────────────────────────────────────────────────────────────────────
@@ -343,6 +355,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     meta: dict[str, str] | None = None
     options: CallOptions = NO_OPTIONS
     given_id: bool = False  # the caller chose the id
+    # What the job's steps have recorded in this life, ordered by name. Only `get` has them.
+    steps: Steps = ()
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):

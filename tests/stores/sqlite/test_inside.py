@@ -157,11 +157,10 @@ async def test_records_that_callers_gave_ids_do_not_count_against_the_others(
 async def test_rows_that_belong_to_a_job_are_deleted_with_it(store: SqliteStore) -> None:
     await store.put([JobSpec(id="a", **WORK)])
     (lease,) = await claim(store, 1, "c1")
-    await store.note(
-        [Note(lease=LeaseRef(lease.queue, lease.id, lease.token), lines=("one", "two"))]
-    )
+    ref = LeaseRef(lease.queue, lease.id, lease.token)
+    await store.note([Note(lease=ref, lines=("one", "two"), steps=(("charge", b"1"),))])
     await store.alter([SendSignal(job=JobKey(QUEUE, "a"), name="go")])
     await store.settle([Complete(queue=QUEUE, id="a", token=lease.token)], worker="w", call="c2")
     assert await store.alter([Remove(job=JobKey(QUEUE, "a"))]) == ["done"]
-    for table in ("jobs", "logs", "signals", "edges", "locks"):
+    for table in ("jobs", "logs", "signals", "edges", "locks", "steps"):
         assert await ask(store, f"SELECT * FROM {table}") == [], table

@@ -101,12 +101,18 @@ class HotStore(Protocol):
         ...
 
     async def note(self, notes: Sequence[Note]) -> list[LeaseState]:
-        """Store progress, log lines and checkpoints of running jobs.
+        """Store progress, log lines, checkpoints and steps of running jobs.
 
-        Only the last progress is kept, and the last 1,000 log lines per job. A checkpoint is as
-        durable as an outcome that `settle` accepted. Returns the state of each lease, in order, and
-        renews none. Nothing is stored for a lost lease, and nothing goes into the event log.
-        Listeners to the topic `noted` of a job get a signal.
+        Only the last progress is kept, and the last 1,000 log lines per job. A checkpoint or a step
+        is as durable as an outcome that `settle` accepted. Returns the state of each lease, in
+        order, and renews none. Nothing is stored for a lost lease, and nothing goes into the event
+        log. Listeners to the topic `noted` of a job get a signal.
+
+        Each step is stored under its name. Other steps of the job stay as they are, and a step of
+        the same name is replaced, so a call can be repeated. Leases and `get` return the steps of
+        the job's life, ordered by name. They are kept until a rerun or until the job is removed. A
+        step that `core.checks.check_steps` refuses is InvalidJob, and nothing of the call is
+        stored.
         """
         ...
 

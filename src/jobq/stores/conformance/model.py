@@ -62,6 +62,7 @@ class ModelJob:
     finished_ms: int | None = None
     token: str | None = None
     run: ModelRun | None = None
+    steps: dict[str, bytes] = field(default_factory=dict)  # of this life
 
     def end(self, state: State, now_ms: int) -> None:
         """End the job in this state."""
@@ -268,6 +269,7 @@ class Model:
             False,
         )
         job.life, job.failures, job.stalls, job.ttl_ms = job.life + 1, 0, 0, None
+        job.steps = {}
         return True
 
     def promote(self, id: str, now_ms: int) -> bool:

@@ -41,6 +41,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "keyed": (),
     "flows": (),
     "waits": (),
+    "steps": (),
     "retention": (),
     "dead_letters": (),
     "meta": (),

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from jobq.core.commands import Cancel, Promote, Remove, Reprioritise, Rerun
 from jobq.core.queues import QueueConfig, RetentionData
-from jobq.core.records import AnyOutcome, Claim, JobKey, Lease, Settled
+from jobq.core.records import AnyOutcome, Claim, JobKey, Lease, Note, Settled
 from jobq.core.states import State
 from jobq.stores.conformance.audit import audit
 from jobq.stores.conformance.kit import (
@@ -173,6 +173,7 @@ class PlainQueue(RuleBasedStateMachine):
                 job.life,
             )
             assert lease.expires_ms == self.now + then.lease_ms
+            assert lease.steps == tuple(sorted(job.steps.items()))
             assert lease.last_chance == job.last_chance
             assert not lease.last_chance or claimed == 1, (
                 f"{job.id} was on its last chance and not alone"
@@ -222,6 +223,19 @@ class PlainQueue(RuleBasedStateMachine):
         else:
             job.run.expires_ms = self.now + lease_ms
             assert answer == ("cancel" if job.asked else "held")
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), name=st.sampled_from("xyz"), value=st.binary(max_size=3))
+    def record_a_step(self, data: st.DataObject, name: str, value: bytes) -> None:
+        """Under any lease ever granted: a lost one must record nothing."""
+        _, lease = data.draw(st.sampled_from(self.leases))
+        (answer,) = self.wait(self.store.note([Note(lease=ref(lease), steps=((name, value),))]))
+        if self.holds(lease):
+            job = self.model.jobs[lease.id]
+            job.steps[name] = value
+            assert answer == ("cancel" if job.asked else "held")
+        else:
+            assert answer == "lost"
 
     @precondition(lambda self: self.last)
     @rule(data=st.data())
@@ -307,6 +321,7 @@ class PlainQueue(RuleBasedStateMachine):
                 self.now
             ):  # a claim may, or may not yet, have met it
                 job.end(State.FAILED, record.finished_ms or self.now)
+            assert record.steps == tuple(sorted(job.steps.items())), id
             seen = (record.state, record.life, record.attempt, record.priority)
             assert seen == (job.state, job.life, job.attempt, job.priority), id
             if (

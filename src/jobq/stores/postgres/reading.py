@@ -8,7 +8,7 @@ from jobq.core.records import JobKey, JobRecord
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational import reads
-from jobq.stores.relational.codes import ERRED, NOTED, WANTED
+from jobq.stores.relational.codes import ERRED, NOTED, STEPPED, WANTED
 from jobq.stores.relational.rows import Job, read
 
 
@@ -26,7 +26,7 @@ def get(tx: PostgresTx, jobs: Sequence[JobKey]) -> list[JobRecord | None]:
 
 
 def _ask_about(tx: PostgresTx, job: Job) -> None:
-    """Ask for the family and the failed runs of a job, as far as it has any."""
+    """Ask for the family, the failed runs and the steps of a job, as far as it has any."""
     ties = SQL.ties
     if job.flags & WANTED:
         tx.ask(ties["parents_of"], (job.qid, job.id))
@@ -34,3 +34,5 @@ def _ask_about(tx: PostgresTx, job: Job) -> None:
         tx.ask(ties["children_of"], (job.pk,))
     if job.flags & ERRED:
         tx.ask(ties["errors_of"], (job.pk,))
+    if job.flags & STEPPED:
+        tx.ask(ties["steps_of"], (job.pk,))

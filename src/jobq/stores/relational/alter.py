@@ -26,7 +26,7 @@ from jobq.core.outcomes import due_ms
 from jobq.core.records import JobKey, QueueName
 from jobq.core.states import Kind, QueueKind
 from jobq.core.waits import noted_child
-from jobq.stores.relational import ending, locks, signals, unknown, waiting
+from jobq.stores.relational import ending, locks, signals, steps, unknown, waiting
 from jobq.stores.relational.codes import (
     ACTIVE,
     BLOCKED,
@@ -165,6 +165,7 @@ def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
         job.options = pack_options(msgspec.structs.replace(options, actor=None, put_off=None))
     if job.flags & NOTED:
         tx.execute(tx.sql.ties["delete_signals"], (job.pk,))
+    steps.forget(tx, job)
     waiting.wait(tx, job, Kind.RERUN, "first" if unpack_options(job.options).lifo else "back")
     if job.flags & LOCKING:
         locks.take(tx, job)

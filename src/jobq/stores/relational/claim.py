@@ -6,9 +6,10 @@ A plain queue takes one statement for the whole claim, however many jobs wait.
 from __future__ import annotations
 
 from jobq.core.event_log import KIND_CODES, Item, with_meta
-from jobq.core.records import Claim, Input, Lease, QueueName
+from jobq.core.records import Claim, Input, Lease, QueueName, Steps
 from jobq.core.states import Kind
 from jobq.stores.relational import dead_letters, flows, keys, last_chances, rates, upkeep
+from jobq.stores.relational import steps as recorded_steps
 from jobq.stores.relational.codes import ACTIVE, CANCEL, ENDING, NOTED, WAITING
 from jobq.stores.relational.memory import Granted
 from jobq.stores.relational.options import BROKEN, event_meta, unpack_options
@@ -213,6 +214,7 @@ def _lease(
         last_chance=last_chances.is_last(tx.ensure_queue(queue), job),
         inputs=flows.inputs(tx, job.pk) if noted else (),
         signals=tuple(tx.execute(tx.sql.ties["signals_of"], (job.pk,)).fetchall()) if noted else (),
+        steps=recorded_steps.of(tx, job),
     )
 
 
@@ -226,6 +228,7 @@ def lease_of(
     last_chance: bool = False,
     inputs: tuple[Input, ...] = (),
     signals: tuple[tuple[str, bytes], ...] = (),
+    steps: Steps = (),
 ) -> Lease:
     """The lease of a claimed job. The options are what its row does not have."""
     packed = job.options
@@ -272,5 +275,6 @@ def lease_of(
         last_chance=last_chance,
         inputs=inputs,
         signals=signals,
+        steps=steps,
         unreadable=options is BROKEN,
     )

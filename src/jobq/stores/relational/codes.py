@@ -14,10 +14,11 @@ WANTED = 8  # other jobs wait for it
 LOCKING = 16  # it may hold a unique lock
 TTL = 32  # it has a result_ttl of its own
 SCHEDULED = 64  # a schedule continues when it ends
-NOTED = 128  # it has log lines, signals or edges, which are deleted with it
+NOTED = 128  # it has log lines, signals, edges or steps, which are deleted with it
 ERRED = 256  # it has rows in the errors table, which are deleted with it
 COMMITTED = 512  # a transaction of its handler has completed it
 UNFOLLOWED = 1024  # and what follows from its end is still to do
+STEPPED = 2048  # it has rows in the steps table; NOTED is set too
 
 ENDING = CANCEL | WATCHED | WANTED | LOCKING | TTL | SCHEDULED
 """A job without any of these flags, and without a key, changes only its own row when it ends."""

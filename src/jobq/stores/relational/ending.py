@@ -6,7 +6,7 @@ from jobq.core.event_log import STATES
 from jobq.core.records import Failure
 from jobq.core.retention import kept_ms
 from jobq.core.states import Kind
-from jobq.stores.relational import locks
+from jobq.stores.relational import locks, steps
 from jobq.stores.relational.codes import (
     CANCELLED,
     COMPLETED,
@@ -112,6 +112,7 @@ def forget(tx: Tx, job: Job) -> None:
     if job.flags & NOTED:
         for part in ("delete_lines", "delete_signals", "delete_edges"):
             tx.execute(tx.sql.ties[part], (job.pk,))
+    steps.forget(tx, job)
     if job.flags & ERRED:
         tx.execute(tx.sql.ties["delete_errors"], (job.pk,))
     tx.execute(tx.sql.ties["delete_job"], (job.pk,))

@@ -22,7 +22,7 @@ from jobq.core.records import (
     QueueName,
 )
 from jobq.core.states import State
-from jobq.stores.relational import failed_runs, flows, holds, presence
+from jobq.stores.relational import failed_runs, flows, holds, presence, steps
 from jobq.stores.relational.codes import (
     ACTIVE,
     BLOCKED,
@@ -53,7 +53,9 @@ def _get(tx: Tx, key: JobKey) -> JobRecord | None:
     job = None if queue is None else tx.find(queue.qid, key.id)
     if job is None or not _there(job, tx.now):
         return None
-    return _whole(tx, job, key.queue, failed_runs.of(tx, job))
+    found = _whole(tx, job, key.queue, failed_runs.of(tx, job))
+    recorded = steps.of(tx, job)
+    return msgspec.structs.replace(found, steps=recorded) if recorded else found
 
 
 def _whole(tx: Tx, job: Job, queue: QueueName, failed: tuple[Failure, ...] = ()) -> JobRecord:

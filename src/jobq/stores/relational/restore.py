@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jobq.core import copies
 from jobq.core.records import JobRecord
 from jobq.core.states import Kind
-from jobq.stores.relational import ending, new_jobs, put
+from jobq.stores.relational import ending, new_jobs, put, steps
 from jobq.stores.relational.codes import ERRED, FAILED, GIVEN, TTL
 from jobq.stores.relational.options import pack_failure
 from jobq.stores.relational.tx import Tx
@@ -38,6 +38,9 @@ def _restore(tx: Tx, record: JobRecord) -> bool:
     for error in record.errors:
         tx.execute(tx.sql.ties["add_error"], (job.pk, error.attempt, pack_failure(error)))
         job.flags |= ERRED
+    if record.steps:
+        steps.put(tx, job.pk, record.steps)
+        job.flags |= steps.FLAGS
     job.keep = 1 if job.flags & (GIVEN | TTL) else 0
     job.at_ms = ending.keep_until(queue.settings, FAILED, tx.now, result_ttl_ms=spec.result_ttl_ms)
     tx.move(job, Kind.FAILED, FAILED, failure=record.failure)

@@ -20,12 +20,13 @@ from jobq.core.states import Kind
 from jobq.core.unknown import starts
 from jobq.errors import CorruptStore
 from jobq.stores.relational import settings
+from jobq.stores.relational.codes import STEPPED
 from jobq.stores.relational.options import unpack_options
 
 Row = tuple[Any, ...]
 Bit = Annotated[int, msgspec.Meta(ge=0, le=1)]
 StateCode = Annotated[int, msgspec.Meta(ge=0, le=6)]
-Flags = Annotated[int, msgspec.Meta(ge=0, le=2047)]
+Flags = Annotated[int, msgspec.Meta(ge=0, le=2 * STEPPED - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 R = TypeVar("R")
 

@@ -11,6 +11,7 @@ from typing import cast
 
 import msgspec
 
+from jobq.core.checks import check_steps
 from jobq.core.defaults import LOG_LINES
 from jobq.core.event_log import KIND_CODES, STATE_CODES, Item, with_meta
 from jobq.core.outcomes import effect as effect_of
@@ -33,7 +34,16 @@ from jobq.core.records import (
 )
 from jobq.core.states import Kind, State
 from jobq.stores.relational import claim as claims
-from jobq.stores.relational import ending, failed_runs, flows, holds, signals, unknown, waiting
+from jobq.stores.relational import (
+    ending,
+    failed_runs,
+    flows,
+    holds,
+    signals,
+    steps,
+    unknown,
+    waiting,
+)
 from jobq.stores.relational.codes import (
     ACTIVE,
     BLOCKED,
@@ -103,12 +113,16 @@ def extend(tx: Tx, leases: Sequence[LeaseRef], lease_ms: int) -> list[LeaseState
 
 def note(tx: Tx, notes: Sequence[Note]) -> list[LeaseState]:
     """Implements `Store.note`."""
+    for item in notes:
+        check_steps(item.steps)
     return [_note(tx, item) for item in notes]
 
 
 def _note(tx: Tx, item: Note) -> LeaseState:
     pk = job_number(item.lease.token)
     flag = NOTED if item.lines else 0
+    if item.steps:
+        flag |= steps.FLAGS
     noted = (item.progress, item.saved, flag, pk, item.lease.id, item.lease.token)
     row = tx.execute(tx.sql.ties["note"], noted).fetchone()
     state = _lease_state(row)
@@ -121,6 +135,7 @@ def _note(tx: Tx, item: Note) -> LeaseState:
         tx.execute(tx.sql.ties["add_line"], (pk, text))
     if item.lines:
         tx.execute(tx.sql.ties["trim_lines"], (pk, LOG_LINES))
+    steps.put(tx, pk, item.steps)
     return state
 
 

@@ -26,6 +26,7 @@ from jobq.stores.relational.codes import (
     FOREVER,
     LOCKING,
     NOTED,
+    STEPPED,
     WAITING,
     WANTED,
     WATCHED,
@@ -41,7 +42,7 @@ log = logging.getLogger("jobq")
 
 UNREADABLE = b"\xff"
 """Options that cannot be decoded."""
-_ANY_FLAG = WATCHED | WANTED | LOCKING | NOTED | ERRED
+_ANY_FLAG = WATCHED | WANTED | LOCKING | NOTED | ERRED | STEPPED
 """Flags for a job whose own are lost: each makes the store look for rows that belong to the job."""
 _KEY = "unreadable"
 """The key of a job whose own is lost."""

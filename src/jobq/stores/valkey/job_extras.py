@@ -12,13 +12,14 @@ from typing import NamedTuple
 import msgspec
 
 from jobq.core import verdicts
-from jobq.core.records import Failure, Input, JobKey
+from jobq.core.records import Failure, Input, JobKey, Steps
 from jobq.stores.valkey.keys import queue_of
 from jobq.stores.valkey.lua_names import numbers, texts
 from jobq.stores.valkey.stored_job import BROKEN
 
 _FIELD = {name: field.encode() for name, field in texts("EXTRA").items()}
 _EDGE, _PARENT, _RECEIVED = _FIELD["edge"], _FIELD["parent"], _FIELD["received"]
+_STEP = _FIELD["step"]
 # Times have 6 bytes, which struct reads as 2 and 4.
 _short_head = Struct(">IHI").unpack_from  # FAILED_RUN.short: attempt, time
 _SHORT_SIZE = numbers("FAILED_RUN")["short_end"]
@@ -39,6 +40,7 @@ class Extras(NamedTuple):
     signals: tuple[tuple[str, bytes], ...] = ()
     parents: tuple[JobKey, ...] = ()
     children: tuple[JobKey, ...] = ()
+    steps: Steps = ()
 
 
 NO_EXTRAS = Extras()
@@ -52,6 +54,7 @@ def extras(flat: Sequence[bytes]) -> Extras:
     children: dict[int, JobKey] = {}
     parents: set[JobKey] = set()
     signals: dict[int, tuple[str, bytes]] = {}
+    steps: list[tuple[str, bytes]] = []
     for field, value in fields.items():
         kind, rest = field[:2], field[2:]
         if kind == _EDGE:
@@ -61,6 +64,8 @@ def extras(flat: Sequence[bytes]) -> Extras:
         elif kind == _RECEIVED:
             name, _, data = value.partition(b"\n")
             signals[int(rest)] = (name.decode(), data)
+        elif kind == _STEP:
+            steps.append((rest.decode(), value))
     ended = [(job, fields.get(_FIELD["input"] + b"%d" % n)) for n, job in sorted(children.items())]
     failure, put_off = fields.get(_FIELD["failure"]), fields.get(_FIELD["put_off"])
     return Extras(
@@ -73,6 +78,7 @@ def extras(flat: Sequence[bytes]) -> Extras:
         signals=tuple(signal for _, signal in sorted(signals.items())),
         parents=tuple(sorted(parents)),
         children=tuple(job for job, _ in ended),
+        steps=tuple(sorted(steps)),
     )
 
 

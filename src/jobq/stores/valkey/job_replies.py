@@ -109,6 +109,7 @@ def _lease(queue: QueueName, parts: Sequence[Any], expires: int, mark: str) -> L
         unknown_ms=more.unknown_ms,
         inputs=more.inputs,
         signals=more.signals,
+        steps=more.steps,
         meta=options.meta,
     )
 
@@ -135,10 +136,10 @@ def _unreadable(
     )
 
 
-def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) -> JobRecord:
+def record(queue: QueueName, view: Sequence[Any], *, whole: bool = False) -> JobRecord:
     """A job as J.view in lua/reads.lua returns it.
 
-    `with_errors`: the reply has all failed runs that are kept, not only the last one.
+    `whole`: the reply has all failed runs that are kept, not only the last one, and the steps.
     """
     id, state, rec, packed_run, flat, finished, reason, result, failed = view
     run = run_fields(packed_run)
@@ -172,7 +173,8 @@ def record(queue: QueueName, view: Sequence[Any], *, with_errors: bool = False) 
         worker=run.worker or None,
         result=result[1:] if result else None,
         failure=failure,
-        errors=errors if with_errors else (),
+        errors=errors if whole else (),
+        steps=more.steps if whole else (),
         reason=reason.decode() if state == _CANCELLED else None,
         progress=more.progress,
         saved=more.saved,

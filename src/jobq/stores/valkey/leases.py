@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from jobq.core.checks import check_steps
 from jobq.core.records import LeaseRef, LeaseState, Note
 from jobq.stores.valkey import packing
 from jobq.stores.valkey.calls import Calls
@@ -17,7 +18,7 @@ _STATES: dict[str, LeaseState] = {"h": "held", "l": "lost", "c": "cancel"}
 
 
 class Leases:
-    """Renews leases, and stores progress, checkpoints and log lines of running jobs."""
+    """Renews leases, and stores progress, checkpoints, log lines and steps of running jobs."""
 
     def __init__(self, calls: Calls, places: Places) -> None:
         self._calls = calls
@@ -43,15 +44,17 @@ class Leases:
 
     async def note(self, notes: Sequence[Note]) -> list[LeaseState]:
         """See HotStore."""
+        for each in notes:
+            check_steps(each.steps)
         groups = await self._by_place([note.lease for note in notes])
         states: list[LeaseState] = ["lost"] * len(notes)
         for (prefix, _, mark), positions in groups.items():
             args: list[Argument] = []
             for n in positions:
                 args += packing.note(notes[n], mark)
-            # A checkpoint is as durable as a settled outcome. Progress and log lines need not be.
-            has_checkpoint = any(notes[n].saved is not None for n in positions)
-            reply = await self._calls.fcall("note", prefix, *args, confirmed=has_checkpoint)
+            # Checkpoints and steps are as durable as a settled outcome. Others need not be.
+            durable = any(notes[n].durable for n in positions)
+            reply = await self._calls.fcall("note", prefix, *args, confirmed=durable)
             for n, letter in zip(positions, reply.decode(), strict=True):
                 states[n] = _STATES[letter]
         return states

@@ -72,7 +72,8 @@ def note(n: Note, mark: str) -> list[Any]:
     """The arguments of a note. Its token ends with `mark` (see `places.Place`)."""
     lines = n.lines[-LOG_LINES:]
     token = n.lease.token.removesuffix(mark)
-    return [n.lease.id, token, optional(n.progress), optional(n.saved), len(lines), *lines]
+    head = [n.lease.id, token, optional(n.progress), optional(n.saved), len(lines), len(n.steps)]
+    return [*head, *lines, *(part for step in n.steps for part in step)]
 
 
 def _event_fields(failure: Failure) -> dict[str, str]:

@@ -40,7 +40,7 @@ class Reads:
                 )
                 for n, view in zip(part, views, strict=True):
                     if view:
-                        records[n] = job_replies.record(jobs[n].queue, view, with_errors=True)
+                        records[n] = job_replies.record(jobs[n].queue, view, whole=True)
         return records
 
     async def find(self, filter: Filter, *, cursor: str | None = None, limit: int = 100) -> Page:

@@ -19,7 +19,7 @@ _BATCH = 500
 """Jobs per call: the server does nothing else meanwhile."""
 _short = Struct(">IHI").pack  # FAILED_RUN.short: attempt, and a time of 6 bytes as 2 and 4
 _worker_length = Struct(">H").pack
-_run_length = Struct(">I").pack
+_length = Struct(">I").pack
 
 
 class Restores:
@@ -90,7 +90,8 @@ def _arguments(record: JobRecord, spec: JobSpec) -> tuple[Argument, ...]:
         was["fingerprint"] = failure.fingerprint
     runs = b"".join(_failed_run(each) for each in record.errors)
     kept = b"" if of_a_run else _head(failure)
-    return spec.id, body_of(spec, None)[0], encode(was), kept, runs
+    steps = b"".join(_part(name.encode()) + _part(data) for name, data in record.steps)
+    return spec.id, body_of(spec, None)[0], encode(was), kept, runs, steps
 
 
 def _head(failure: Failure) -> bytes:
@@ -101,5 +102,9 @@ def _head(failure: Failure) -> bytes:
 def _failed_run(failure: Failure) -> bytes:
     at, worker = failure.at_ms, (failure.worker or "").encode()
     head = _short(failure.attempt, at >> 32, at & 0xFFFFFFFF)
-    run = head + _worker_length(len(worker)) + worker + encode(failure)
-    return _run_length(len(run)) + run
+    return _part(head + _worker_length(len(worker)) + worker + encode(failure))
+
+
+def _part(data: bytes) -> bytes:
+    """A part of a text that lua/restore.lua cuts into parts."""
+    return _length(len(data)) + data

@@ -175,6 +175,15 @@ CREATE TABLE errors (
     PRIMARY KEY (pk, attempt)
 );
 
+-- What the steps of each job have recorded (core/steps.py), a row per step, so that steps which run
+-- at the same time do not overwrite each other.
+CREATE TABLE steps (
+    pk    bigint NOT NULL,
+    name  text COLLATE "C" NOT NULL,
+    data  bytea NOT NULL,
+    PRIMARY KEY (pk, name)
+);
+
 -- Flows that are being put, and their members; deleted if the flow is never completed.
 CREATE TABLE flows (
     tenant    text COLLATE "C" NOT NULL,

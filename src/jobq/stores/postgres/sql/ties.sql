@@ -1,4 +1,4 @@
--- What belongs to a job: unique locks, edges of flows, signals, log lines, failed runs.
+-- What belongs to a job: unique locks, edges of flows, signals, log lines, failed runs, steps.
 
 -- name: lock: the holder of a unique lock
 SELECT {lock} FROM locks WHERE qid = $1 AND lock = $2;
@@ -101,6 +101,16 @@ SELECT failure FROM errors WHERE pk = $1 ORDER BY attempt;
 
 -- name: delete_errors: delete the failed runs of a job
 DELETE FROM errors WHERE pk = $1;
+
+-- name: put_step: store what a step of a job has recorded
+INSERT INTO steps (pk, name, data) VALUES ($1, $2, $3)
+ON CONFLICT (pk, name) DO UPDATE SET data = excluded.data;
+
+-- name: steps_of: what the steps of a job have recorded
+SELECT name, data FROM steps WHERE pk = $1 ORDER BY name;
+
+-- name: delete_steps: delete the steps of a job
+DELETE FROM steps WHERE pk = $1;
 
 -- name: delete_job: delete a job
 DELETE FROM jobs WHERE pk = $1;

@@ -45,3 +45,12 @@ CREATE TABLE errors (
 -- number may be used for another job then.
 ALTER TABLE locks ADD COLUMN id TEXT NOT NULL DEFAULT '';
 UPDATE locks SET id = ifnull((SELECT id FROM jobs WHERE jobs.pk = locks.pk), '');
+
+-- What the steps of each job have recorded (core/steps.py), a row per step, so that steps which run
+-- at the same time do not overwrite each other.
+CREATE TABLE steps (
+    pk    INTEGER NOT NULL,
+    name  TEXT NOT NULL,
+    data  BLOB NOT NULL,
+    PRIMARY KEY (pk, name)
+) WITHOUT ROWID;

@@ -1,4 +1,4 @@
--- What belongs to a job: unique locks, edges of flows, signals, log lines, failed runs.
+-- What belongs to a job: unique locks, edges of flows, signals, log lines, failed runs, steps.
 
 -- name: lock: the holder of a unique lock
 SELECT {lock} FROM locks WHERE qid = ? AND lock = ?;
@@ -82,6 +82,16 @@ SELECT failure FROM errors WHERE pk = ? ORDER BY attempt;
 
 -- name: delete_errors: delete the failed runs of a job
 DELETE FROM errors WHERE pk = ?;
+
+-- name: put_step: store what a step of a job has recorded
+INSERT INTO steps (pk, name, data) VALUES (?, ?, ?)
+ON CONFLICT (pk, name) DO UPDATE SET data = excluded.data;
+
+-- name: steps_of: what the steps of a job have recorded
+SELECT name, data FROM steps WHERE pk = ? ORDER BY name;
+
+-- name: delete_steps: delete the steps of a job
+DELETE FROM steps WHERE pk = ?;
 
 -- name: delete_job: delete a job
 DELETE FROM jobs WHERE pk = ?;

@@ -58,7 +58,8 @@ function J.forget_life(cx, job)
     EXTRA.put_off,
   }
   for _, field in ipairs(call("HKEYS", x)) do
-    if field:sub(1, 2) == EXTRA.received then gone[#gone + 1] = field end
+    local kind = field:sub(1, 2)
+    if kind == EXTRA.received or kind == EXTRA.step then gone[#gone + 1] = field end
   end
   J.variadic("HDEL", x, gone)
 end

@@ -111,6 +111,7 @@ EXTRA.input = "i:" -- <ordinal> → how that child ended
 EXTRA.parent = "P:" -- <queue>\n<parent>\n<id the parent waits for> → a number: their order
 EXTRA.parent_pattern = "^P:([^\n]*)\n([^\n]*)\n(.*)$"
 EXTRA.received = "g:" -- <n> → "<name>\n<value>" of a signal
+EXTRA.step = "s:" -- <name> → what that step of the job has recorded
 EXTRA.listener = "w:" -- <channel> → "1": publish the job's end there
 
 -- How a child ended (EXTRA.input): state B, #codec B, codec, then "", "\1" and the result, or "\3"

@@ -1,4 +1,4 @@
--- leases: what a worker does with leases it holds: renew them, and note progress.
+-- leases: what a worker does with leases it holds: renew them, and note progress and steps.
 local LINES = J.DEFAULT.lines -- log lines kept per job
 
 -- The letter for the lease of a run with this token: h held, l lost, c held and asked to stop.
@@ -45,16 +45,17 @@ local function set_extras(prefix, id, run, fields)
   end
 end
 
--- note: store progress, checkpoints and log lines of running jobs.
+-- note: store progress, checkpoints, log lines and steps of running jobs.
 -- KEYS prefix
 -- ARGS per note: id, token, progress and checkpoint ("" for none, else "\1" and its bytes), number
---   of log lines, line, …
+--   of log lines, number of steps, line, …, then per step: its name and what it has recorded
 -- RETURNS a letter per note (see lease_state)
 function J.note(keys, args)
   local prefix, i, answers = keys[1], 1, {}
   while i <= #args do
-    local id, token, progress, saved, n = unpack(args, i, i + 4)
-    n = tonumber(n)
+    local id, token, progress, saved, n, steps = unpack(args, i, i + 5)
+    n, steps = tonumber(n), tonumber(steps)
+    local step_at, after = i + 6 + n, i + 6 + n + 2 * steps
     local run, fields = call("HGET", prefix .. KEY.runs, id), {}
     local state = lease_state(run, token)
     if state ~= "l" then
@@ -62,9 +63,12 @@ function J.note(keys, args)
       if saved ~= "" then
         fields[#fields + 1], fields[#fields + 2] = EXTRA.saved, saved:sub(2)
       end
+      for k = step_at, after - 1, 2 do
+        fields[#fields + 1], fields[#fields + 2] = EXTRA.step .. args[k], args[k + 1]
+      end
       set_extras(prefix, id, run, fields)
       if n > 0 then
-        call("RPUSH", prefix .. KEY.log_lines .. id, unpack(args, i + 5, i + 4 + n))
+        call("RPUSH", prefix .. KEY.log_lines .. id, unpack(args, i + 6, i + 5 + n))
         call("LTRIM", prefix .. KEY.log_lines .. id, -LINES, -1)
       end
       if J.has(run:byte(RUN.flags_at), RUN_FLAG.watched) then
@@ -72,7 +76,7 @@ function J.note(keys, args)
       end
     end
     answers[#answers + 1] = state
-    i = i + 5 + n
+    i = after
   end
   return table.concat(answers)
 end

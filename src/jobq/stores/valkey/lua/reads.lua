@@ -3,13 +3,25 @@ local STATE = J.STATE
 local MAX_LOOKED_AT = 1000 -- records that one find looks at
 local ALL_ERRORS = J.DEFAULT.errors -- all failed runs that are kept
 
+-- Extras without the steps, which may be large.
+local function without_steps(flat)
+  local rest = {}
+  for i = 1, #flat, 2 do
+    if flat[i]:sub(1, 2) ~= EXTRA.step then
+      rest[#rest + 1], rest[#rest + 2] = flat[i], flat[i + 1]
+    end
+  end
+  return rest
+end
+
 -- A job as Python reads it: {id, state, record, run, extras flat or "", finished or "", reason,
 -- result, last failed runs or ""}. `errors` is how many failed runs to include; the last one is
--- always needed, for the job's failure.
+-- always needed, for the job's failure. Only a view with `errors` has the job's steps.
 function J.view(cx, job, errors)
   local extras, failed = "", ""
   if J.has(job.rflags, RUN_FLAG.extras) then
     extras = call("HGETALL", cx.prefix .. KEY.extras .. job.id)
+    if not errors then extras = without_steps(extras) end
     if job.failures + job.stalls + job.life > 0 then
       failed = call("LRANGE", cx.prefix .. KEY.failed_runs .. job.id, -(errors or 1), -1)
     end

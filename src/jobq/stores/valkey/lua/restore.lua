@@ -1,18 +1,19 @@
 -- restore: store failed jobs of another store.
 local STATE = J.STATE
 
--- Store failed runs: the length of each as I4, and itself (FAILED_RUN).
-local function keep_runs(cx, id, runs)
-  local at = 1
-  while at < #runs do
-    local n = sunpack(">I4", runs, at)
-    call("RPUSH", cx.prefix .. KEY.failed_runs .. id, runs:sub(at + 4, at + 3 + n))
+-- The parts of a text in which each part follows its length as I4.
+local function parts(text)
+  local found, at = {}, 1
+  while at < #text do
+    local n = sunpack(">I4", text, at)
+    found[#found + 1] = text:sub(at + 4, at + 3 + n)
     at = at + 4 + n
   end
+  return found
 end
 
 -- Store one job as accepted and failed. RETURNS false if its id is in use
-local function restore_one(cx, id, body, was, failure, runs)
+local function restore_one(cx, id, body, was, failure, runs, steps)
   local old, life = J.in_the_way(cx, id)
   if old then return false end
   local job = J.read(id, cx.now6 .. body)
@@ -22,8 +23,10 @@ local function restore_one(cx, id, body, was, failure, runs)
   job.due, job.state = was.due, STATE.blocked
   J.event(cx, job, "accepted")
   job.stalls, job.started, job.worker = was.stalls, was.started, was.worker
-  keep_runs(cx, id, runs)
+  J.variadic("RPUSH", cx.prefix .. KEY.failed_runs .. id, parts(runs))
   J.extra(cx, job, EXTRA.failure, failure)
+  local recorded = parts(steps)
+  for i = 1, #recorded, 2 do J.extra(cx, job, EXTRA.step .. recorded[i], recorded[i + 1]) end
   job.state, job.finished, job.reason, job.result = STATE.failed, cx.now, was.reason, ""
   J.write_end(cx, job)
   J.list_ended(cx, job)
@@ -35,7 +38,8 @@ end
 -- KEYS prefix
 -- ARGS now, number of jobs, position of the first plain job, of the first keyed one, then per job:
 --   id, body, packed {created, due, started, attempt, failures, stalls, stalls_before, worker,
---   reason, error, fingerprint or nothing}, EXTRA.failure, failed runs (see keep_runs)
+--   reason, error, fingerprint or nothing}, EXTRA.failure, failed runs (FAILED_RUN), names and
+--   records of steps in turn. Runs and steps are `parts`
 -- RETURNS {a letter per job: d done, l the id is in use; 1 if the queue had no mode yet}
 function J.restore(keys, args)
   local cx = J.open(keys[1], args[1])
@@ -43,9 +47,9 @@ function J.restore(keys, args)
   if wrong then return wrong end
   J.fix_mode(cx, args[6])
   local letters = {}
-  for k = 5, #args, 5 do
-    local id, body, was, failure, runs = unpack(args, k, k + 4)
-    local done = restore_one(cx, id, body, munpack(was), failure, runs)
+  for k = 5, #args, 6 do
+    local id, body, was, failure, runs, steps = unpack(args, k, k + 5)
+    local done = restore_one(cx, id, body, munpack(was), failure, runs, steps)
     letters[#letters + 1] = done and "d" or "l"
   end
   J.close(cx)
