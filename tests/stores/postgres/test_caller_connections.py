@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import django
@@ -17,43 +16,20 @@ from django.db import transaction as django_transaction
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from jobq import ConfigError, Queue, State, transaction
-from tests.stores.postgres.servers import FAST, Missing, ask, running
+from tests.stores.postgres.callers import add_to
+from tests.stores.postgres.servers import ask
 
 INSERT = "insert into orders values (1)"
-_schemas = count(1)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    try:
-        with running(FAST) as server:
-            yield server.url
-    except Missing as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture
-def url(server: str) -> str:
-    ask(server, "drop table if exists orders")
-    ask(server, "create table orders (id int primary key)")
-    return server
-
-
-@pytest.fixture
-def queue(url: str) -> Queue:
-    return Queue("work", f"{url}?schema=jobq{next(_schemas)}")
+def queue(store: str) -> Queue:
+    """A queue that no event loop has opened."""
+    return Queue("work", store)
 
 
 def of_sqlalchemy(url: str, driver: str = "psycopg") -> str:
     return url.replace("postgresql://", f"postgresql+{driver}://")
-
-
-def add_to(queue: Queue) -> Any:
-    @queue.task
-    async def add(a: int) -> int:
-        return a
-
-    return add
 
 
 def stored(queue: Queue, url: str) -> tuple[int, int]:

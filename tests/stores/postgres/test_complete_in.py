@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterator
-from itertools import count
 from typing import Any
 
 import psycopg
@@ -16,37 +14,8 @@ from jobq import ConfigError, InvalidJob, LeaseLost, Queue, State, Unique, Worke
 from jobq.core.records import Claim, Complete, LeaseRef, QueueName
 from jobq.stores import open_store
 from jobq.stores.postgres import completing
-from tests.stores.postgres.servers import FAST, Missing, ask, running
+from tests.stores.postgres.servers import ask
 from tests.waiting import PATIENCE_S, nothing_happens, until
-
-_schemas = count(1)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    try:
-        with running(FAST) as server:
-            yield server.url
-    except Missing as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture
-def url(server: str) -> str:
-    ask(server, "drop table if exists effects")
-    ask(server, "create table effects (job text)")
-    return server
-
-
-@pytest.fixture
-def store(url: str) -> str:
-    return f"{url}?schema=jobq{next(_schemas)}"
-
-
-@pytest.fixture
-async def queue(store: str) -> AsyncIterator[Queue]:
-    async with Queue("work", store) as queue:
-        yield queue
 
 
 async def effect(url: str, *, commit: bool = True, result: Any = None) -> None:

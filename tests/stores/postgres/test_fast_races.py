@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-
-import pytest
 
 from jobq.core.commands import Cancel
 from jobq.core.queues import Limits
 from jobq.core.records import JobKey
 from jobq.core.states import State
 from jobq.stores.conformance.kit import Desk
-from tests.stores.postgres import servers
-from tests.stores.postgres.servers import FAST, Server, ask
+from tests.stores.postgres.servers import Server, ask
 from tests.stores.postgres.test_races import events_of, opened, settled
 
 BATCHES = 40
 EACH = 25
 ENDS = {State.COMPLETED, State.FAILED, State.CANCELLED}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server for the tests of this file."""
-    servers.postgres_or_skip()
-    with servers.running(FAST) as running:
-        yield running
 
 
 async def _produce(desk: Desk, done: asyncio.Event) -> None:

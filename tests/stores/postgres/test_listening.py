@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -16,19 +16,10 @@ from jobq.stores.postgres import mailbox
 from jobq.stores.postgres.link import Link
 from jobq.stores.postgres.store import PostgresStore
 from jobq.stores.relational.mailbox import Notice
-from tests.stores.postgres import servers
-from tests.stores.postgres.servers import FAST, Server, ask
+from tests.stores.postgres.servers import Server, ask
 
 QUEUE = QueueName("t", "q")
 CLAIM = Claim(queues=(QUEUE,), limit=1, lease_ms=60_000)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server that no test of this file damages."""
-    servers.postgres_or_skip()
-    with servers.running(FAST) as running:
-        yield running
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
@@ -11,16 +11,7 @@ from jobq.core.states import State
 from jobq.stores import open_store
 from jobq.stores.conformance.kit import Desk, FakeClock, complete, fresh_queue
 from jobq.stores.postgres import numbering
-from tests.stores.postgres import servers
-from tests.stores.postgres.servers import FAST, Server, ask
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server for the tests of this file."""
-    servers.postgres_or_skip()
-    with servers.running(FAST) as running:
-        yield running
+from tests.stores.postgres.servers import Server, ask
 
 
 @pytest.fixture

@@ -12,15 +12,7 @@ from jobq.core.records import Claim, JobSpec, QueueName
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from tests.stores.postgres import servers
-from tests.stores.postgres.servers import FAST, Server, ask
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server behind PgBouncer."""
-    servers.postgres_or_skip()
-    with servers.running(FAST) as running:
-        yield running
+from tests.stores.postgres.servers import Server, ask
 
 
 @pytest.fixture

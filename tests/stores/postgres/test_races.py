@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 
@@ -23,22 +23,13 @@ from jobq.core.states import State
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq.stores.conformance.kit import LEASE, Desk, FakeClock, complete, fresh_queue, retry
-from tests.stores.postgres import servers
-from tests.stores.postgres.servers import FAST, Server, ask
+from tests.stores.postgres.servers import Server, ask
 
 ROUNDS = 40
 """How often each meeting is repeated. Without its lock, each race below shows up within 10."""
 HANDLES = 4
 
 _calls = count(1)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server for the tests of this file."""
-    servers.postgres_or_skip()
-    with servers.running(FAST) as running:
-        yield running
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +12,7 @@ from jobq.core.records import Claim, Complete, JobSpec, QueueName
 from jobq.stores import open_store
 from jobq.stores.base import Store
 from jobq.stores.postgres import store as module
-from tests.stores.postgres.servers import FAST, Missing, running
+from tests.stores.postgres.servers import Server
 
 QUEUE = QueueName("default", "wakes")
 ROUNDS = 400
@@ -21,21 +20,12 @@ SLOW_S = 5.0
 """Seconds that the worker sleeps if nobody wakes it."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    try:
-        with running(FAST) as server:
-            yield server.url
-    except Missing as missing:
-        pytest.skip(str(missing))
-
-
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "general"])
 async def test_a_job_that_is_put_while_a_worker_falls_asleep_wakes_it(
-    server: str, fast: bool, monkeypatch: pytest.MonkeyPatch
+    server: Server, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FAST", fast)
-    url = f"{server}?schema={'fast' if fast else 'general'}"
+    url = f"{server.url}?schema={'fast' if fast else 'general'}"
     async with open_store(url) as producer:
         monkeypatch.setattr(module, "FAST", True)
         async with open_store(url) as consumer:
