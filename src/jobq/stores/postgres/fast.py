@@ -133,7 +133,9 @@ def put(
         link.wait(committed)
     except StatementFailed as e:
         if failures.waited_for_row(e):  # new rows have nothing but their ids to wait for
-            raise failures.id_or_lock_held() from e
+            if any(spec.given_id for spec in specs):
+                raise failures.id_or_lock_held() from e
+            return None  # a repeated put of jobs that are stored: the general way finds them
         _refused(call, [plain.name], e)
         return None
     return [PutResult(id=row.id, life=0, state=STATES[row.state]) for row in rows]

@@ -6,7 +6,7 @@ from jobq.core.defaults import WATCHED_MS
 from jobq.core.event_log import KIND_CODES
 from jobq.core.states import Kind
 from jobq.stores.relational import statements
-from jobq.stores.relational.codes import CANCEL, ENDING, FOREVER, NOTED, WATCHED
+from jobq.stores.relational.codes import CANCEL, ENDING, FOREVER, GIVEN, NOTED, WATCHED
 from jobq.stores.relational.columns import JOB_COLUMNS, lists
 from jobq.stores.relational.rows import ClaimedJob, NewJob
 
@@ -57,6 +57,7 @@ COLUMNS = {
     "claimed_c": ", ".join(f"c.{column}" for column in ClaimedJob.__struct_fields__),
     "started": str(KIND_CODES[Kind.STARTED]),
     "watched": str(WATCHED),
+    "given": str(GIVEN),
     "not_plain": str(ENDING & ~WATCHED),
     "not_leasable": str(CANCEL | NOTED),
     "entry": "eid, qid, slot, n, at_ms, moved, figures",

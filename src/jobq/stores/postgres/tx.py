@@ -251,6 +251,10 @@ class PostgresTx(Tx):
         row = self.execute(statement, (pk,)).fetchone()
         return None if row is None else read(row, Job)
 
+    def look(self, qid: int, id: str) -> Job | None:
+        row = self.execute(SQL.hot["find_job"], (qid, id)).fetchone()
+        return None if row is None else read(row, Job)
+
     def find_free(self, qid: int, id: str) -> Job | None:
         row = self.execute(SQL.hot["free_found"], (qid, id)).fetchone()
         if row is not None:

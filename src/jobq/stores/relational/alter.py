@@ -36,6 +36,7 @@ from jobq.stores.relational.codes import (
     ENDED,
     LOCKING,
     NOTED,
+    UNFOLLOWED,
     WAITING,
 )
 from jobq.stores.relational.options import pack_options, unpack_options
@@ -86,6 +87,8 @@ def _carry_out(
     queue, job = found
     if job.pk in tx.completing or not applies(command, event_log.STATES[job.state], job.starts):
         return "late"
+    if job.flags & UNFOLLOWED:
+        ending.follow(tx, queue, job)
     job.actor = command.actor
     how = _applied(tx, queue, job, command)
     if how == "purged":
@@ -130,9 +133,9 @@ def _cancel_below(tx: Tx, job: Job, reason: str) -> None:
     todo, seen = [job], {(job.qid, job.id)}
     while todo:
         for qid, id in _below(tx, todo.pop()):
-            child = tx.find(qid, id) if (qid, id) not in seen else None
+            child = tx.find_free(qid, id) if (qid, id) not in seen else None
             seen.add((qid, id))
-            if child is not None:
+            if child is not None and child.pk not in tx.completing:
                 child.actor = job.actor
                 todo.append(child)
                 cancel(tx, tx.queue_by_qid(qid), child, reason=reason, cascade=False)

@@ -11,7 +11,7 @@ from jobq.core.event_log import STATE_CODES
 from jobq.core.records import JobSpec, PutResult, QueueName
 from jobq.stores.relational import locks
 from jobq.stores.relational.codes import CANCELLED, ENDED
-from jobq.stores.relational.rows import QueueRow
+from jobq.stores.relational.rows import Job, QueueRow
 from jobq.stores.relational.tx import Tx
 
 _COUNTED = tuple(STATE_CODES[state] for state in bounds.COUNTED)
@@ -32,14 +32,17 @@ def adds(tx: Tx, queue: QueueRow, spec: JobSpec) -> bool:
 
     Duplicates add none. The follow-up of a `keep_last` job is never refused.
     """
-    old = tx.find(queue.qid, spec.id)
-    if (
-        old is not None
-        and old.state != CANCELLED
-        and not (old.state in ENDED and (old.at_ms or 0) <= tx.now)
-    ):
+    old = tx.look(queue.qid, spec.id)
+    if old is not None and keeps_id(tx, old):
         return False
     return spec.unique is None or locks.is_free_for(tx, queue.qid, spec.unique)
+
+
+def keeps_id(tx: Tx, job: Job) -> bool:
+    """Whether a new job with the id of this one is a duplicate.
+
+    It is not if this one was cancelled, or if it has ended and its record has expired."""
+    return job.state != CANCELLED and not (job.state in ENDED and (job.at_ms or 0) <= tx.now)
 
 
 def needed(tx: Tx, queue: QueueRow, specs: Sequence[JobSpec]) -> int:

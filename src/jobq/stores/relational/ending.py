@@ -109,6 +109,8 @@ def _follow(tx: Tx, queue: QueueRow, job: Job) -> None:
 
 def forget(tx: Tx, job: Job) -> None:
     """Delete the record of an ended job with everything that belongs to it."""
+    if job.flags & UNFOLLOWED:
+        follow(tx, tx.queue_by_qid(job.qid), job)
     if job.flags & NOTED:
         for part in ("delete_lines", "delete_signals", "delete_edges"):
             tx.execute(tx.sql.ties[part], (job.pk,))

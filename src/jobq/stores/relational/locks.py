@@ -12,9 +12,9 @@ from jobq.core.event_log import STATES
 from jobq.core.locks import Standing, on_held_lock, passes_on, releases, standing
 from jobq.core.outcomes import due_ms
 from jobq.core.records import JobSpec, UniqueSpec
-from jobq.core.states import Kind
+from jobq.core.states import Kind, State
 from jobq.stores.relational import unknown, waiting
-from jobq.stores.relational.codes import BLOCKED, ENDED, TTL, WAITING
+from jobq.stores.relational.codes import BLOCKED, ENDED, TTL, UNFOLLOWED, WAITING
 from jobq.stores.relational.options import options_of, pack_options, unpack_options
 from jobq.stores.relational.rows import Job, Lock, QueueRow
 from jobq.stores.relational.tx import Tx
@@ -29,11 +29,11 @@ class Held(NamedTuple):
     @property
     def standing(self) -> Standing:
         """How far the holder is, for the rules of core.locks."""
-        return (
-            standing(None, 0)
-            if self.job is None
-            else standing(STATES[self.job.state], self.job.starts)
-        )
+        if self.job is None:
+            return standing(None, 0)
+        if self.job.flags & UNFOLLOWED:  # its end passes the lock on, which is still to do
+            return standing(State.ACTIVE, self.job.starts)
+        return standing(STATES[self.job.state], self.job.starts)
 
 
 def holder(tx: Tx, qid: int, lock: str) -> Held | None:

@@ -18,11 +18,7 @@ from jobq.core.locks import on_held_lock
 from jobq.core.records import JobKey, JobSpec, PutResult, QueueName
 from jobq.core.states import Kind, State
 from jobq.stores.relational import bounds, ending, flows, locks, new_jobs, rates, waiting
-from jobq.stores.relational.codes import (
-    CANCELLED,
-    DELAYED,
-    ENDED,
-)
+from jobq.stores.relational.codes import DELAYED
 from jobq.stores.relational.new_jobs import Watch, new_job
 from jobq.stores.relational.records import record
 from jobq.stores.relational.rows import Job, QueueRow
@@ -262,10 +258,12 @@ def _accept(tx: Tx, job: Job, spec: JobSpec, watch: Watch | None, followed: Job 
 
 def place_for(tx: Tx, queue: QueueRow, id: str) -> tuple[Job | None, int]:
     """The job that has this id, or None if the id is free; and the life of a new job with it."""
-    old = tx.find(queue.qid, id)
+    old = tx.look(queue.qid, id)
+    if old is not None and not bounds.keeps_id(tx, old):
+        old = tx.find(queue.qid, id)  # locked: it will be deleted
     if old is None:
         return None, 0
-    if not (old.state == CANCELLED or (old.state in ENDED and (old.at_ms or 0) <= tx.now)):
+    if bounds.keeps_id(tx, old):
         return old, old.life
     tx.lock_as_read(old)
     ending.forget(tx, old)
@@ -284,7 +282,7 @@ def _duplicate(queue: QueueRow, job: Job) -> PutResult:
 
 def _staged(tx: Tx, spec: JobSpec) -> PutResult:
     queue = tx.queue(spec.queue)
-    job = None if queue is None else tx.find(queue.qid, spec.id)
+    job = None if queue is None else tx.look(queue.qid, spec.id)
     if job is not None:
         return PutResult(id=job.id, life=job.life, state=STATES[job.state], duplicate=True)
     return PutResult(id=spec.id, life=0, state=State.BLOCKED if spec.after else State.WAITING)

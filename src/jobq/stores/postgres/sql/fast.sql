@@ -7,6 +7,7 @@ FROM queues q JOIN unnest($1::text[], $2::text[]) AS wanted (tenant, name) USING
 WHERE q.plain AND q.held_ms <= $3;
 
 -- name: put: insert new jobs, or none if an id exists or the queue is not plain any more
+-- Given ids are looked up first: the insert would wait for a transaction that completes the job.
 WITH block AS (SELECT nextval('places') AS place),
 made AS (
     INSERT INTO jobs_hot ({new_job})
@@ -17,6 +18,8 @@ made AS (
         $9::bigint[], $10::text[], $11::bytea[], $12::bytea[]
     ) WITH ORDINALITY AS new
         (id, state, priority, at_ms, flags, name, due_ms, codec, options, payload, n)
+    WHERE new.flags & {given} = 0
+        OR NOT EXISTS (SELECT 1 FROM jobs_hot h WHERE h.qid = $1 AND h.id = new.id OFFSET 0)
     ON CONFLICT (qid, id) DO NOTHING
     RETURNING 1
 ),

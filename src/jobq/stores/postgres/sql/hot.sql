@@ -32,17 +32,20 @@ SELECT nextval('places');
 SELECT at_ms FROM jobs_hot WHERE qid = $1 AND state = 1 AND at_ms < 9007199254740992
 ORDER BY at_ms LIMIT 1;
 
+-- An insert waits for a transaction that has changed or inserted a row with the same id. So rows that
+-- exist are left out before: their handlers may be completing them in transactions of their own.
+
 -- name: insert_job: insert a new job, unless its id exists
 INSERT INTO jobs_hot ({new_job})
 SELECT {new_job_values}
-WHERE NOT EXISTS (SELECT 1 FROM jobs_ended WHERE qid = $1 AND id = $2::text)
+WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE qid = $1 AND id = $2::text)
 ON CONFLICT (qid, id) DO NOTHING;
 
 -- name: insert_jobs: the same for many jobs of one queue, given as one array per column
 -- OFFSET 0 keeps the look-ups by id. A join was planned while the table was empty, and read it whole.
 INSERT INTO jobs_hot ({new_job})
 SELECT {new_job} FROM unnest({new_job_arrays}) AS new ({new_job})
-WHERE NOT EXISTS (SELECT 1 FROM jobs_ended WHERE (qid, id) = (new.qid, new.id) OFFSET 0)
+WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE (qid, id) = (new.qid, new.id) OFFSET 0)
 ON CONFLICT (qid, id) DO NOTHING;
 
 -- name: ended_meanwhile: whether jobs with these ids have ended since the insert looked for them
