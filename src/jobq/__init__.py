@@ -29,10 +29,12 @@ from jobq.api.limits import KeyLimits, QueueLimits
 from jobq.api.options import JobOptions, TaskOptions
 from jobq.api.queue import Queue
 from jobq.api.schedule import ScheduleInfo
+from jobq.api.selection import BulkProgress, JobCriteria, Preview, Selection
 from jobq.api.stopped import Stopped
 from jobq.api.sync.flow import SyncFlow
 from jobq.api.sync.job import SyncJob
 from jobq.api.sync.queue import SyncQueue
+from jobq.api.sync.selection import SyncSelection
 from jobq.api.sync.task import SyncTask
 from jobq.api.task import AsyncTask, Call, PlainTask, Task
 from jobq.api.tree import FlowNode, FlowTree
@@ -120,11 +122,17 @@ __all__ = [
     "FlowTree",
     "FlowNode",
     "Undecoded",
+    # bulk
+    "Selection",
+    "JobCriteria",
+    "Preview",
+    "BulkProgress",
     # blocking
     "SyncQueue",
     "SyncTask",
     "SyncJob",
     "SyncFlow",
+    "SyncSelection",
     # errors
     "JobqError",
     "InvalidJob",

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from jobq.api import info, purging, tree
 from jobq.api.context import QueueMethods
 from jobq.api.info import JobInfo, MinuteMetrics, QueueStats, WorkerInfo
+from jobq.api.selection import JobCriteria, Matching, Selection, make_criteria
 from jobq.api.tree import FlowTree
 from jobq.client.session import CHUNK
 from jobq.core import checks
 from jobq.core.checks import Seconds
 from jobq.core.commands import AnyCommand, Remove, Rerun
+from jobq.core.criteria import Place
 from jobq.core.deprecated import renamed_arguments, warn_renamed
 from jobq.core.records import Filter, JobKey, JobRecord
 from jobq.core.states import State
@@ -37,27 +39,38 @@ class OperatorMethods(QueueMethods):
         self,
         *,
         state: State | str | None = None,
-        name: str | None = None,
-        key: str | None = None,
+        oldest_first: bool = False,
         max_jobs: int | None = None,
+        **criteria: Unpack[JobCriteria],
     ) -> AsyncIterator[JobInfo]:
         """Jobs that match, newest first within a state, read page by page:
-        `async for job in queue.find(state="failed")`."""
-        wanted = Filter(
-            queue=self.qname,
-            state=None if state is None else purging.check_state(state),
-            name=None if name is None else checks.check_task_name(name),
-            key=None if key is None else checks.check_key(key),
-        )
+        `async for job in queue.find(state="failed", name="charge*", error="Timeout*")`.
+
+        In `name` and `error`, `*` stands for any text; `error` is compared with the type, the
+        reason, the fingerprint, and "type: message". Stores narrow a listing by state, key and
+        exact name. All other criteria are compared here with every job that is left, so a search
+        for a rare value reads many pages."""
+        wanted = make_criteria(() if state is None else (state,), criteria)
         left = None if max_jobs is None else checks.check_int(max_jobs, "max_jobs")
-        size = _PAGE if left is None else min(_PAGE, left)
-        async for records in purging.pages(await self._context.store(), wanted, size):
+        if left == 0:
+            return
+        checks.check_bool(oldest_first, "oldest_first")
+        size = _PAGE if left is None or wanted.compared_here else min(_PAGE, left)
+        matching = Matching(self._context, wanted, oldest_first=oldest_first)
+        async for records, _ in matching.pages(Place(wanted.digest), size):
             for record in records if left is None else records[:left]:
                 yield self._context.job_info(record)
             if left is not None:
                 left -= len(records)
                 if left <= 0:
                     return
+
+    def select(self, *states: State | str, **criteria: Unpack[JobCriteria]) -> Selection:
+        """Jobs in these states that match, to change them in bulk:
+        `await queue.select("failed", name="charge*", error="Timeout*").rerun(pace=50)`.
+
+        `preview()` counts them first. The criteria are those of `find`."""
+        return Selection(self._context, states, criteria)
 
     async def counts(self) -> dict[State, int]:
         """How many jobs are in each state."""

@@ -59,6 +59,11 @@ class CallShape:
         """The names a call may use for its arguments."""
         return tuple(p.name for p in self.signature.parameters.values())
 
+    @property
+    def positional(self) -> tuple[str, ...]:
+        """The names of the parameters that positional arguments are for, in order."""
+        return self._names
+
     def check(self, args: Args, kwargs: Mapping[str, Any]) -> None:
         """Raise InvalidJob, naming the argument, if the call does not fit."""
         given = len(args)

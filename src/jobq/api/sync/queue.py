@@ -12,8 +12,10 @@ from jobq.api.info import Event, JobInfo, MinuteMetrics, QueueStats, WorkerInfo
 from jobq.api.limits import QueueLimits
 from jobq.api.options import JobOptions
 from jobq.api.schedule import ScheduleInfo
+from jobq.api.selection import JobCriteria
 from jobq.api.sync.flow import SyncFlow
 from jobq.api.sync.job import SyncJob
+from jobq.api.sync.selection import SyncSelection
 from jobq.api.sync.task import SyncTask
 from jobq.api.task import Call, Task
 from jobq.api.tree import FlowTree
@@ -84,14 +86,21 @@ class SyncQueue:
         self,
         *,
         state: State | str | None = None,
-        name: str | None = None,
-        key: str | None = None,
+        oldest_first: bool = False,
         max_jobs: int | None = None,
+        **criteria: Unpack[JobCriteria],
     ) -> Iterator[JobInfo]:
         """See `Queue.find`."""
         return pages(
-            lambda: self._queue.find(state=state, name=name, key=key, max_jobs=max_jobs), 100
+            lambda: self._queue.find(
+                state=state, oldest_first=oldest_first, max_jobs=max_jobs, **criteria
+            ),
+            100,
         )
+
+    def select(self, *states: State | str, **criteria: Unpack[JobCriteria]) -> SyncSelection:
+        """See `Queue.select`."""
+        return SyncSelection(self._queue.select(*states, **criteria))
 
     def as_actor(self, name: str) -> SyncQueue:
         """See `Queue.as_actor`."""

@@ -1,0 +1,214 @@
+"""Which jobs an operator means: by state, task, key, error, meta, arguments and time. Pure.
+
+A store narrows a listing by state, exact task name and key. The rest is decided here, on the
+records of each page, so every store gives the same answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import msgspec
+
+from jobq.core.checks import shown
+from jobq.core.codec import JSON, get_codec
+from jobq.core.records import Failure, Filter, JobRecord, QueueName
+from jobq.core.states import State
+from jobq.errors import InvalidJob, JobqError
+
+Verdict = Literal["match", "other", "unreadable"]
+"""Whether a job is meant. `unreadable`: its arguments cannot be decoded here, so nobody knows."""
+
+ANY = "*"
+"""Stands for any text in a pattern. All other characters stand for themselves."""
+
+
+class Criteria(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Which jobs of a queue are meant. A field that is None or empty excludes no job.
+
+    Times are in ms: a job matches from `after` on, and before `before`. A job that has not ended
+    matches no time of its end.
+    """
+
+    states: tuple[State, ...] = ()
+    name: str | None = None  # the task's name; `*` stands for any text
+    key: str | None = None
+    error: str | None = None  # see `error_texts`; `*` stands for any text
+    meta: Mapping[str, str] = {}
+    arguments: Mapping[str, Any] = {}  # by name, or by position: "0"
+    created_after_ms: int | None = None
+    created_before_ms: int | None = None
+    ended_after_ms: int | None = None
+    ended_before_ms: int | None = None
+
+    def filter(
+        self, queue: QueueName, state: State | None, *, oldest_first: bool = False
+    ) -> Filter:
+        """The part that a store can apply to the jobs of one state, or of all."""
+        exact = None if self.name is None or ANY in self.name else self.name
+        return Filter(queue=queue, state=state, name=exact, key=self.key, oldest_first=oldest_first)
+
+    @property
+    def by_state_only(self) -> bool:
+        """Whether all jobs of the states match, so that a store's counters tell how many."""
+        return msgspec.structs.replace(self, states=()) == Criteria()
+
+    @property
+    def compared_here(self) -> bool:
+        """Whether a page of a store may have jobs that do not match."""
+        exact = None if self.name is None or ANY in self.name else self.name
+        by_store = msgspec.structs.replace(self, states=(), key=None, name=None)
+        return self.name != exact or by_store != Criteria()
+
+    @cached_property
+    def digest(self) -> str:
+        """A short name of these criteria, which their cursors carry."""
+        fields = msgspec.structs.asdict(self)
+        return hashlib.blake2b(JSON.digestible(fields), digest_size=6).hexdigest()
+
+    def verdict(self, record: JobRecord, parameters: Sequence[str] = ()) -> Verdict:
+        """Whether a job matches.
+
+        `parameters` are the names of the task's positional parameters, if this process has its
+        function. Without them, a positional argument is known by its position only.
+        """
+        if not (
+            (self.name is None or self._name(record.name))
+            and (self.key is None or record.key == self.key)
+            and self._meta(record.meta or {})
+            and (self.error is None or self._failure(record.failure))
+            and _within(record.created_ms, self.created_after_ms, self.created_before_ms)
+            and _within(record.finished_ms, self.ended_after_ms, self.ended_before_ms)
+        ):
+            return "other"
+        return self._call(record, parameters) if self.arguments else "match"
+
+    @cached_property
+    def _name(self) -> Callable[[str], bool]:
+        return pattern(self.name or ANY)
+
+    @cached_property
+    def _error(self) -> Callable[[str], bool]:
+        return pattern(self.error or ANY)
+
+    def _failure(self, failure: Failure | None) -> bool:
+        return failure is not None and any(map(self._error, error_texts(failure)))
+
+    def _meta(self, meta: Mapping[str, str]) -> bool:
+        return all(meta.get(name) == text for name, text in self.meta.items())
+
+    @cached_property
+    def _wanted(self) -> dict[str, tuple[Any, ...]]:
+        """Each wanted value as it was given and as JSON stores it, e.g. a datetime as text."""
+        return {
+            name: (value, JSON.decode(JSON.encode(value))) for name, value in self.arguments.items()
+        }
+
+    def _call(self, record: JobRecord, parameters: Sequence[str]) -> Verdict:
+        try:
+            args, kwargs = get_codec(record.codec).decode_call(record.payload)
+        except JobqError:
+            return "unreadable"
+        given = {
+            **{str(place): value for place, value in enumerate(args)},
+            **dict(zip(parameters, args, strict=False)),
+            **kwargs,
+        }
+        found = all(
+            name in given and any(_same(given[name], value) for value in values)
+            for name, values in self._wanted.items()
+        )
+        return "match" if found else "other"
+
+
+def pattern(text: str) -> Callable[[str], bool]:
+    """Whether a text matches a pattern as a whole. `*` stands for any text, also for none."""
+    if ANY not in text:
+        return text.__eq__
+    found = re.compile(".*".join(map(re.escape, text.split(ANY))), re.DOTALL).fullmatch
+    return lambda value: found(value) is not None
+
+
+def error_texts(failure: Failure) -> tuple[str, ...]:
+    """What a pattern for errors is compared with: one of these has to match."""
+    return (
+        failure.type,
+        failure.reason,
+        failure.fingerprint or "",
+        f"{failure.type}: {failure.message}",
+    )
+
+
+def _within(at_ms: int | None, after_ms: int | None, before_ms: int | None) -> bool:
+    if after_ms is None and before_ms is None:
+        return True
+    if at_ms is None:
+        return False
+    return (after_ms is None or at_ms >= after_ms) and (before_ms is None or at_ms < before_ms)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equality without Python's True == 1, which JSON does not know."""
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+
+
+# ── where a pass over the jobs continues ──────────────────────────────────────────────────────────
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a pass over the states of some criteria continues."""
+
+    digest: str
+    state: int = 0  # a position in the list of states
+    cursor: str | None = None  # of the store, inside that state
+
+
+def pack_place(place: Place) -> str:
+    """A place as one word that can be copied from a terminal."""
+    return msgspec.json.encode(msgspec.msgpack.encode(place)).decode().strip('"').translate(_SAFE)
+
+
+def unpack_place(text: str | None, digest: str, states: int) -> Place:
+    """The place in a text, or the beginning. InvalidJob if it is not one of these criteria."""
+    if text is None:
+        return Place(digest)
+    try:
+        quoted = f'"{text.translate(_UNSAFE)}"'
+        packed = msgspec.json.decode(quoted, type=bytes)
+        place = msgspec.msgpack.decode(packed, type=Place)
+    except (msgspec.MsgspecError, ValueError):
+        raise InvalidJob(f"cursor={shown(text)} is not a cursor") from None
+    if place.digest != digest or not 0 <= place.state < states:
+        raise InvalidJob(
+            f"cursor={shown(text)} belongs to another selection of jobs: "
+            "use the same states and criteria as in the call that it came from"
+        )
+    return place
+
+
+_SAFE = str.maketrans("+/=", "-_.")
+_UNSAFE = str.maketrans("-_.", "+/=")
+"""msgspec writes bytes as base64. These characters need no quotes in a shell."""
+
+
+# ── pace ──────────────────────────────────────────────────────────────────────────────────────────
+
+MAX_STEP = 500
+"""Jobs per store call: enough that the cost of a call does not matter, few enough that workers do
+not wait long."""
+_STEP_S = 0.25
+"""Seconds between two calls at a pace, at which a progress bar still moves smoothly."""
+
+
+def step_size(pace: float | None) -> int:
+    """How many jobs one call changes at a pace of so many jobs per second."""
+    return MAX_STEP if pace is None else max(1, min(MAX_STEP, int(pace * _STEP_S)))
+
+
+def pause_s(done: int, elapsed_s: float, pace: float | None) -> float:
+    """How long to wait before the next call, if `done` jobs were changed in the elapsed time."""
+    return 0.0 if pace is None else max(0.0, done / pace - elapsed_s)
