@@ -12,6 +12,7 @@ await Worker(queue).run()
 from jobq.api.applied import AppliedOptions, UniqueLock
 from jobq.api.batch import BatchTask
 from jobq.api.current import CurrentJob, SyncCurrentJob, current_job
+from jobq.api.enqueue_middleware import EnqueueMiddleware, EnqueueNext, EnqueueRequest
 from jobq.api.event_stream import EventStream
 from jobq.api.flow import Flow, chain, chord, group
 from jobq.api.info import (
@@ -26,6 +27,7 @@ from jobq.api.info import (
 )
 from jobq.api.job import Job
 from jobq.api.limits import KeyLimits, QueueLimits
+from jobq.api.middleware import CallNext, Middleware
 from jobq.api.options import JobOptions, TaskOptions
 from jobq.api.queue import Queue
 from jobq.api.schedule import ScheduleInfo
@@ -99,6 +101,12 @@ __all__ = [
     "CurrentJob",
     "SyncCurrentJob",
     "current_job",
+    # hooks
+    "Middleware",
+    "CallNext",
+    "EnqueueMiddleware",
+    "EnqueueRequest",
+    "EnqueueNext",
     "RetryAfter",
     "Snooze",
     "RateLimited",

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from jobq.api.info import JobInfo
+from jobq.api.middleware import Onions
 from jobq.api.queue import Queue
 from jobq.api.task import Task
 from jobq.client import portal
@@ -257,6 +258,7 @@ class _Drainer:
             bell=self._bell,
             notes=self._notes,
             settings=settings,
+            around_of=Onions(),
         )
         self._exchange = Exchange(
             store, worker=f"drain-{new_id()}", exchange_timeout_ms=settings.exchange_timeout_ms

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from jobq.api.context import QueueContext
+from jobq.api.enqueue_middleware import Enqueueing, Via
 from jobq.api.job import Job
 from jobq.client import transaction
 from jobq.client.portal import run
@@ -16,23 +17,28 @@ from jobq.core.bounds import queue_full
 from jobq.core.records import JobSpec, PutResult
 from jobq.errors import QueueFull
 
-NewJob = tuple[Callable[[PutResult], Job[Any]], JobSpec]
-"""A job to store, and the function that makes its handle (`Task._handle`)."""
+if TYPE_CHECKING:
+    from jobq.api.task import Task  # Task.enqueue_many calls this module
+
+NewJob = tuple["Task[..., Any]", JobSpec, Sequence[Any], Mapping[str, Any]]
+"""A job to store: its task, its spec and the arguments that the spec has encoded."""
 
 
-async def put_all(context: QueueContext, jobs: Iterable[NewJob]) -> list[Job[Any]]:
+async def put_all(
+    context: QueueContext, jobs: Iterable[NewJob], via: Via = "enqueue_many"
+) -> list[Job[Any]]:
     """Store jobs in chunks and return their handles in order. A generator is read as it goes.
 
     Raises QueueFull after the last chunk if some jobs were refused; it has the other handles."""
     session = await context.session()
     if (joined := transaction.current()) is not None:
-        return await _put_in_transaction(context, joined, session, jobs)
+        return await _put_in_transaction(context, joined, session, jobs, via)
     chunks = batches(jobs, CHUNK)
-    chunk = next(chunks, None)
+    chunk = await _next(context, chunks, via)
     specs = _prepared(session, chunk)
     handles: list[Job[Any]] = []
     refused: list[int] = []
-    accepted: tuple[list[NewJob], list[PutResult]] = ([], [])
+    accepted: tuple[Sequence[NewJob], list[PutResult]] = ([], [])
     while chunk is not None:
         putting = asyncio.create_task(session.sender.put_many(specs))  # awaited below
         try:
@@ -40,7 +46,7 @@ async def put_all(context: QueueContext, jobs: Iterable[NewJob]) -> list[Job[Any
             # chunk and encode the next one.
             await asyncio.sleep(0)
             handles += _handles(*accepted, refused)
-            following = next(chunks, None)
+            following = await _next(context, chunks, via)
             specs = _prepared(session, following)
         except asyncio.CancelledError:
             putting.cancel()
@@ -54,12 +60,17 @@ async def put_all(context: QueueContext, jobs: Iterable[NewJob]) -> list[Job[Any
 
 
 async def _put_in_transaction(
-    context: QueueContext, joined: Transaction, session: Session, jobs: Iterable[NewJob]
+    context: QueueContext,
+    joined: Transaction,
+    session: Session,
+    jobs: Iterable[NewJob],
+    via: Via,
 ) -> list[Job[Any]]:
     handles: list[Job[Any]] = []
     refused: list[int] = []
-    for chunk in batches(jobs, CHUNK):
-        results = await joined.put(session.store, [spec for _, spec in chunk])
+    for given in batches(jobs, CHUNK):
+        chunk = await _revised(context, given, via)
+        results = await joined.put(session.store, [job[1] for job in chunk])
         handles += _handles(chunk, results, refused)
     return _complete(context, handles, refused)
 
@@ -72,24 +83,27 @@ def _complete(
     return handles
 
 
-def put_all_blocking(context: QueueContext, jobs: Iterable[NewJob]) -> list[Job[Any]]:
+def put_all_blocking(
+    context: QueueContext, jobs: Iterable[NewJob], via: Via = "enqueue_many"
+) -> list[Job[Any]]:
     """Like `put_all`, for code without an event loop. A generator is read in the caller's thread,
     so it may use the caller's database connection."""
     handles: list[Job[Any]] = []
     joined = context.surrounding()
     if isinstance(joined, AfterCommit):
-        return _put_after_commit(context, joined, list(jobs))
+        return _put_after_commit(context, joined, _revised_here(context, list(jobs), via))
     if joined is not None:
         refusals: list[int] = []
         store = run(context.store())
-        for chunk in batches(jobs, CHUNK):
-            results = joined.put_blocking(store, [spec for _, spec in chunk])
+        for given in batches(jobs, CHUNK):
+            chunk = _revised_here(context, given, via)
+            results = joined.put_blocking(store, [job[1] for job in chunk])
             handles += _handles(chunk, results, refusals)
         return _complete(context, handles, refusals)
     max_waiting = refused = 0
     for chunk in batches(jobs, CHUNK):
         try:
-            handles += run(put_all(context, chunk))
+            handles += run(put_all(context, chunk, via))
         except QueueFull as full:
             handles += full.accepted
             max_waiting, refused = full.max_waiting, refused + full.refused
@@ -106,11 +120,11 @@ def _put_after_commit(
     The handles take over what the store returns then. QueueFull is raised to the code that ends
     the transaction."""
     handles = [
-        handle(PutResult(id=spec.id, life=0, state=None))._of_any_life() for handle, spec in jobs
+        job[0]._handle(PutResult(id=job[1].id, life=0, state=None))._of_any_life() for job in jobs
     ]
 
     async def put() -> list[PutResult]:
-        return await (await context.session()).sender.put_many([spec for _, spec in jobs])
+        return await (await context.session()).sender.put_many([job[1] for job in jobs])
 
     def store() -> None:
         refused: list[int] = []
@@ -128,8 +142,29 @@ def _put_after_commit(
     return handles
 
 
+async def _next(
+    context: QueueContext, chunks: Iterator[Sequence[NewJob]], via: Via
+) -> Sequence[NewJob] | None:
+    chunk = next(chunks, None)
+    return None if chunk is None else await _revised(context, chunk, via)
+
+
+async def _revised(context: QueueContext, chunk: Sequence[NewJob], via: Via) -> Sequence[NewJob]:
+    """The jobs as the queue's enqueue middleware left them, one after the other."""
+    if not context.enqueue_middleware:
+        return chunk
+    return [
+        (task, await Enqueueing(task, spec, args, kwargs, via).revised(), args, kwargs)
+        for task, spec, args, kwargs in chunk
+    ]
+
+
+def _revised_here(context: QueueContext, chunk: Sequence[NewJob], via: Via) -> Sequence[NewJob]:
+    return run(_revised(context, chunk, via)) if context.enqueue_middleware else chunk
+
+
 def _prepared(session: Session, chunk: Sequence[NewJob] | None) -> Sequence[JobSpec]:
-    specs = [spec for _, spec in chunk or ()]
+    specs = [job[1] for job in chunk or ()]
     return specs if session.pipeline is None or not specs else session.pipeline.prepare(specs)
 
 
@@ -138,8 +173,8 @@ def _handles(
 ) -> list[Job[Any]]:
     """The handles of accepted jobs. For each refused job, `refused` gets the queue's limit."""
     try:
-        return [handle(result) for (handle, _), result in zip(chunk, results, strict=True)]
+        return [job[0]._handle(result) for job, result in zip(chunk, results, strict=True)]
     except QueueFull:  # rare, so only this path looks at each result
         refused += [result.full for result in results if result.full is not None]
         pairs = zip(chunk, results, strict=True)
-        return [handle(result) for (handle, _), result in pairs if result.full is None]
+        return [job[0]._handle(result) for job, result in pairs if result.full is None]

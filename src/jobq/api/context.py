@@ -39,6 +39,9 @@ class QueueContext:
         codec: Codec,
         max_payload: int,
         task_defaults: Mapping[str, Any],
+        *,
+        middleware: Sequence[Any] = (),
+        enqueue_middleware: Sequence[Any] = (),
     ) -> None:
         self.qname = qname
         self.name = qname.queue
@@ -46,6 +49,8 @@ class QueueContext:
         self.codec = codec
         self.max_payload = max_payload
         self.task_defaults = task_defaults  # options of tasks that do not give them
+        self.middleware = middleware  # around each run
+        self.enqueue_middleware = enqueue_middleware
         self.connection = Connection(qname, url, config)
         self.tasks: dict[str, TaskHandler] = {}
         self.planned: dict[str, ScheduleSpec] = {}  # of `@queue.task(schedule=…)`, by schedule id
@@ -103,6 +108,7 @@ class QueueContext:
                 f"queue {self.name!r} already has a task {handler.name!r}, {_location(known.fn)}: "
                 f"give {_location(handler.fn)} a different name="
             )
+        handler.middleware = self.middleware
         self.tasks[handler.name] = handler
         handlers.add(handler, self.name, self.connection.move)
         self.planned.pop(handler.name, None)

@@ -10,8 +10,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
+from jobq.api.enqueue_middleware import Enqueueing
 from jobq.api.job import Job
 from jobq.api.task import Task
+from jobq.client import portal
 from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds, to_ms
 from jobq.core.meta import inherited
@@ -114,6 +116,26 @@ class CurrentJob:
         this."""
         return self._run.cancelled
 
+    @property
+    def batch(self) -> tuple[CurrentJob, ...]:
+        """In a middleware around a batch task: all jobs of the call. Empty for other tasks."""
+        batch = getattr(self._run, "batch", None)
+        return () if batch is None else tuple(CurrentJob(run) for run in batch.runs)
+
+    def lifespan(self, kind: type[T]) -> T:
+        """The value that the worker's lifespan yielded. ConfigError if it is not of this type."""
+        value = self._run.state
+        if not isinstance(value, kind):
+            raise ConfigError(
+                f"job {self.id} ({self.name}) needs a {kind.__name__} from the worker's lifespan, "
+                + (
+                    "which yielded nothing: give Worker(…, lifespan=…)"
+                    if value is None
+                    else f"which yielded a {type(value).__name__}"
+                )
+            )
+        return value
+
     async def progress(self, value: Any) -> None:
         """Store the progress, any value that the codec can encode. Only the last one is kept."""
         self._check_not_completing("progress")
@@ -145,6 +167,8 @@ class CurrentJob:
             spec = replace(spec, id=child_id(run.lease, spec.queue, ordinal), given_id=True)
         child = run.children.found(ordinal, JobKey(spec.queue, spec.id))
         if child is None:
+            if task._context.enqueue_middleware:
+                spec = await self._revised(Enqueueing(task, spec, args, kwargs, "child"))
             result = await self._put(task, ordinal, spec)
             if result.full is not None:
                 raise queue_full(spec.queue.queue, result.full)
@@ -220,6 +244,12 @@ class CurrentJob:
                 name, None if timeout is None else to_ms(timeout, "timeout", positive=True)
             )
         )
+
+    async def _revised(self, enqueueing: Enqueueing) -> JobSpec:
+        """The child as the enqueue middleware of its queue left it."""
+        if self._run.loop is None:  # a plain function in a child process: it has no event loop
+            return portal.run(enqueueing.revised())
+        return await enqueueing.revised()
 
     async def _put(self, task: Task[..., Any], ordinal: int, spec: JobSpec) -> PutResult:
         """Store a child, and a note which child it is."""

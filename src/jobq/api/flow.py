@@ -9,7 +9,7 @@ async with queue.flow() as flow:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition, Gathered
+from jobq.api.enqueue_middleware import Enqueueing
 from jobq.api.job import Job
 from jobq.api.task import Task
 from jobq.client import transaction
@@ -51,6 +52,8 @@ class Flow:
         self._contexts: dict[QueueName, QueueContext] = {}
         self._specs: dict[JobKey, JobSpec] = {}
         self._jobs: dict[JobKey, Job[Any]] = {}
+        # Calls whose queue has enqueue middleware: the task and the arguments.
+        self._within: dict[JobKey, tuple[Task[..., Any], tuple[Any, ...], Mapping[str, Any]]] = {}
         self._submitted = False
 
     def __repr__(self) -> str:
@@ -62,7 +65,10 @@ class Flow:
         `job.ref` of a job of the flow may be used as an argument: it stands for that job's result.
         """
         self._check_task(task)
-        return self._add(task, task._linked_spec(args, kwargs), task._definition)
+        job = self._add(task, task._linked_spec(args, kwargs), task._definition)
+        if task._context.enqueue_middleware:
+            self._within[job.job_key] = (task, args, kwargs)
+        return job
 
     def _add(self, task: Task[..., Any], spec: JobSpec, definition: Definition) -> Job[Any]:
         """Add a job. It gets an id made from the flow's unless the caller chose one."""
@@ -96,7 +102,7 @@ class Flow:
 
         Raises InvalidJob if the graph is not valid, and QueueFull if one of the queues has no room
         for all of the flow's jobs there."""
-        specs = check_flow(list(self._specs.values()))
+        specs = check_flow(await self._revised())
         store = await self._opened()
         if (joined := transaction.current()) is not None:
             self._stored_as(specs, await joined.put(store, specs))
@@ -119,7 +125,7 @@ class Flow:
         if joined is None:
             run(self.submit())
             return
-        specs = check_flow(list(self._specs.values()))
+        specs = check_flow(run(self._revised()))
         if isinstance(joined, AfterCommit):
             self._submitted = True
             joined.on_commit(lambda: run(self._put_later(specs)))
@@ -128,6 +134,15 @@ class Flow:
 
     async def _put_later(self, specs: Sequence[JobSpec]) -> None:
         await self._put(await self._opened(), specs)
+
+    async def _revised(self) -> list[JobSpec]:
+        """The jobs as the enqueue middleware of their queues left them."""
+        return [
+            spec
+            if (call := self._within.get(key)) is None
+            else await Enqueueing(call[0], spec, call[1], call[2], "flow").revised()
+            for key, spec in self._specs.items()
+        ]
 
     async def _opened(self) -> Store:
         """The store of the flow. Opening a queue declares its configuration."""

@@ -118,11 +118,17 @@ _OF_WORKER = _OF_WORKER_ONLY | {"retry", "timeout", "max_stalls"}
 class Resolved:
     """Checked options: the fields that every spec gets, and three that depend on the call."""
 
-    __slots__ = ("call_timeout_ms", "fields", "key_parameter", "unique")
+    __slots__ = ("call_timeout_ms", "fields", "given", "key_parameter", "unique")
 
     def __init__(
-        self, fields: Fields, unique: Unique | None, key_parameter: str | None, call_timeout_ms: int
+        self,
+        fields: Fields,
+        unique: Unique | None,
+        key_parameter: str | None,
+        call_timeout_ms: int,
+        given: Mapping[str, Any],
     ) -> None:
+        self.given = given  # as users wrote them
         self.fields = fields
         self.unique = unique
         self.key_parameter = key_parameter
@@ -150,12 +156,23 @@ class Resolved:
                 call_timeout_ms = checks.to_ms(value, "call_timeout")
             else:
                 fields.update(_TO_FIELDS[name](value))
+        given = {**self.given, **options}
+        for one, other in (("delay", "at"), ("at", "delay")):
+            if one in options:
+                given.pop(other, None)
         return Resolved(
-            fields, unique, None if "key" in options else key_parameter, call_timeout_ms
+            fields, unique, None if "key" in options else key_parameter, call_timeout_ms, given
         )
 
+    def with_only(self, options: Mapping[str, Any]) -> Resolved:
+        """These options instead of its own. The parameter that holds the key stays."""
+        new = NOTHING.with_options(options)
+        if "key" not in options:
+            new.key_parameter = self.key_parameter
+        return new
 
-NOTHING = Resolved({}, None, None, checks.to_ms(DEFAULT_CALL_TIMEOUT, "call_timeout"))
+
+NOTHING = Resolved({}, None, None, checks.to_ms(DEFAULT_CALL_TIMEOUT, "call_timeout"), {})
 
 
 def resolve_task(options: Mapping[str, Any]) -> tuple[Resolved, Mapping[str, Any]]:
@@ -172,7 +189,7 @@ def resolve_task(options: Mapping[str, Any]) -> tuple[Resolved, Mapping[str, Any
         name: value for name, value in options.items() if name not in _OF_WORKER and name != "key"
     }
     calls = NOTHING.with_options(of_job)
-    resolved = Resolved(calls.fields, calls.unique, key, calls.call_timeout_ms)
+    resolved = Resolved(calls.fields, calls.unique, key, calls.call_timeout_ms, calls.given)
     return resolved, {name: value for name, value in options.items() if name in _OF_WORKER}
 
 

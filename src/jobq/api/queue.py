@@ -12,10 +12,12 @@ from jobq.api.bulk import NewJob, put_all
 from jobq.api.command import make_command
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
+from jobq.api.enqueue_middleware import EnqueueMiddleware
 from jobq.api.event_stream import EventStream
 from jobq.api.flow import Flow
 from jobq.api.job import Job
 from jobq.api.limits import LimitMethods, declared_limits
+from jobq.api.middleware import Middleware, check_middleware
 from jobq.api.operations import OperatorMethods
 from jobq.api.options import (
     NOTHING,
@@ -65,6 +67,9 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
 
     `executor` and `permissions` are those of all tasks that name none. Like other options of a
     task, they live in worker code and are not stored.
+
+    `middleware` is called around each run of the queue's tasks, `enqueue_middleware` around each
+    job that this process enqueues. The first of a list is the outermost.
     """
 
     def __init__(
@@ -88,6 +93,8 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
         max_payload: int = DEFAULT_MAX_PAYLOAD,
         executor: ExecutorName | None = None,
         permissions: Permissions | None = None,
+        middleware: Iterable[Middleware] | None = None,
+        enqueue_middleware: Iterable[EnqueueMiddleware] | None = None,
     ) -> None:
         self.name = checks.check_queue_name(name, "queue name", error=ConfigError)
         self.tenant = checks.check_tenant(
@@ -139,6 +146,8 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
             declared_codec,
             declared_max_payload,
             task_defaults(executor, permissions),
+            middleware=check_middleware(middleware, "middleware"),
+            enqueue_middleware=check_middleware(enqueue_middleware, "enqueue_middleware"),
         )
         self._context.queue = self
 
@@ -307,4 +316,4 @@ class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
                     f"call {n}: {call!r} belongs to queue {spec.queue.queue!r}, "
                     f"not to {self.name!r}"
                 )
-            yield task._handle, spec
+            yield task, spec, call._args, call._kwargs

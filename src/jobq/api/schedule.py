@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from jobq.api.context import QueueMethods
+from jobq.api.enqueue_middleware import Enqueueing
 from jobq.api.info import call_of
 from jobq.api.job import Job
 from jobq.api.schedule_template import check_schedule_id, template
@@ -84,7 +85,10 @@ class ScheduleMethods(QueueMethods):
             raise InvalidJob(
                 f"schedule {id!r}: {task!r} belongs to another queue than {self.qname.queue!r}"
             )
-        spec = when.spec(self.qname, id, template(task._spec(args, kwargs), id))
+        job = task._spec(args, kwargs)
+        if self._context.enqueue_middleware:
+            job = await Enqueueing(task, job, args, kwargs, "schedule").revised()
+        spec = when.spec(self.qname, id, template(job, id))
         await (await self._context.store()).put_schedule(
             spec, next_ms=cron.first_time(spec, self._context.now_ms()), actor=self.actor
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import update_wrapper
+from types import MappingProxyType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from jobq.api.aliases import UpgradingDecoder, check_aliases
 from jobq.api.bulk import NewJob, put_all
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
+from jobq.api.enqueue_middleware import Enqueueing
 from jobq.api.job import Job
 from jobq.api.options import NOTHING, JobOptions, Resolved, TaskOptions, resolve_task
 from jobq.api.schedule_template import check_schedule_id, template
@@ -51,11 +53,19 @@ class Call(Generic[R_co]):
     adds one job.
     """
 
-    __slots__ = ("_spec", "_task")
+    __slots__ = ("_args", "_kwargs", "_spec", "_task")
 
-    def __init__(self, task: Task[..., R_co], spec: JobSpec) -> None:
+    def __init__(
+        self,
+        task: Task[..., R_co],
+        spec: JobSpec,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._task = task
         self._spec = spec
+        self._args = args
+        self._kwargs = kwargs
 
     def __repr__(self) -> str:
         return f"<Call {self._spec.name} {self._spec.id!r}>"
@@ -101,9 +111,16 @@ class Task(Generic[P, R]):
     def options(self, **options: Unpack[JobOptions]) -> Self:
         """The same task with options for its calls. Raises InvalidJob, which names the option, if
         one is unknown or has a bad value."""
+        return self._copy(self._options.with_options(options))
+
+    def _with_only(self, options: Mapping[str, Any]) -> Self:
+        """The same task with these options instead of its own."""
+        return self._copy(self._options.with_only(options))
+
+    def _copy(self, options: Resolved) -> Self:
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
-        copy._use(self._options.with_options(options))
+        copy._use(options)
         return copy
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -111,6 +128,11 @@ class Task(Generic[P, R]):
 
         Calls made while the store is busy with another put are stored together in the next one."""
         spec = self._spec(args, kwargs)
+        if self._context.enqueue_middleware:
+            return await Enqueueing(self, spec, args, kwargs, "enqueue").put_with(self._put)
+        return await self._put(spec)
+
+    async def _put(self, spec: JobSpec) -> Job[R]:
         connection = self._connection
         session = connection.session_here() or await connection.session()
         if (joined := transaction.current()) is not None:
@@ -126,6 +148,8 @@ class Task(Generic[P, R]):
         spec = self._spec(args, kwargs)
         if (joined := transaction.current()) is not None:
             joined.refuse(f"{self.name}.call()")
+        if self._context.enqueue_middleware:
+            spec = await Enqueueing(self, spec, args, kwargs, "call").revised()
         connection = self._connection
         session = await connection.session()
         result, record = await waiting.put_and_wait(
@@ -146,7 +170,7 @@ class Task(Generic[P, R]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call for `queue.enqueue_many`, which takes any mix of tasks and options."""
-        return Call(self, self._spec(args, kwargs))
+        return Call(self, self._spec(args, kwargs), args, kwargs)
 
     async def broadcast(
         self, queues: Sequence[HasContext], *args: P.args, **kwargs: P.kwargs
@@ -159,7 +183,7 @@ class Task(Generic[P, R]):
         jobs: list[Job[R]] = []
         for copy, spec in self._copies(queues, args, kwargs):
             try:
-                jobs += await put_all(copy._context, [(copy._handle, spec)])
+                jobs += await put_all(copy._context, [(copy, spec, args, kwargs)])
             except QueueFull as full:
                 raise queue_full(full.queue, full.max_waiting, accepted=jobs) from None
         return jobs
@@ -194,20 +218,17 @@ class Task(Generic[P, R]):
                 f"enqueue_many({shown(calls)}): give a list of calls, each a tuple or a mapping of "
                 "arguments"
             )
-        handle = self._handle
         for n, call in enumerate(calls):
             if n == 1 and self._id is not None:
                 raise InvalidJob(
                     f"id={self._id!r} with more than one call: all of them would be the same job"
                 )
             try:
-                if type(call) is tuple:
-                    spec = self._spec(call, _NO_NAMES)
-                else:
-                    spec = self._spec(*_arguments(call))
+                args, kwargs = (call, _NO_NAMES) if type(call) is tuple else _arguments(call)
+                spec = self._spec(args, kwargs)
             except InvalidJob as error:
                 raise type(error)(f"call {n}: {error}") from error
-            yield handle, spec
+            yield self, spec, args, kwargs
 
     def _handle(self, result: PutResult) -> Job[R]:
         """The handle of a stored job, or of the duplicate that was found. Raises QueueFull."""

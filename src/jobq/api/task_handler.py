@@ -22,6 +22,7 @@ class TaskHandler:
     that live in worker code."""
 
     batch: BatchSize | None = None
+    middleware: Sequence[Any] = ()  # around each run; set by the queue
 
     def __init__(
         self,

@@ -10,11 +10,14 @@ import asyncio
 import dataclasses
 import logging
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, cast
 
 from jobq.api.child_processes import executor_settings
+from jobq.api.lifespan import Lifespan, LifespanFunction, check_lifespan
+from jobq.api.middleware import Middleware, Onions, check_middleware
 from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
 from jobq.api.store_patience import StorePatience
@@ -60,6 +63,10 @@ class Worker:
 
     `name` must be unique among the workers of a store; by default it is made of the host
     name, the process id and a random part. Queues may be in different stores.
+
+    `middleware` is called around each run, outside of the queues' own. `lifespan` is a function
+    that returns a context manager, async or plain, which is open while the worker works; handlers
+    get its value from `current_job().lifespan(…)`. Each child process has its own.
     """
 
     _ends_process = False
@@ -80,6 +87,8 @@ class Worker:
         pool_max_jobs: int | None = None,
         pool_max_memory: int | str | None = None,
         name: str | None = None,
+        middleware: Iterable[Middleware] | None = None,
+        lifespan: LifespanFunction | None = None,
     ) -> None:
         if not queues:
             raise ConfigError("Worker() has no queue: give at least one, Worker(queue)")
@@ -98,6 +107,9 @@ class Worker:
         )
         self.name = default_name() if name is None else check_id(name, "name")
         self._queues = sources
+        self._onions = Onions(check_middleware(middleware, "middleware"))
+        self._lifespan_function = check_lifespan(lifespan)
+        self._lifespan: Lifespan | None = None
         self._stations: list[Station] = []
         self._slots: Slots | None = None  # once it is started
         self._executors = WorkerExecutors(
@@ -228,11 +240,15 @@ class Worker:
             )
         self._done = asyncio.Event()
         self._release_now = asyncio.Event()
+        self._lifespan = Lifespan(self._lifespan_function, self, self._lifespan_broke)
         try:
+            self._executors.check()
+            state = await self._lifespan.start()
             opened = await self._open() if patience is None else await self._await_stores(patience)
             await self._executors.start(lambda: self._ending is not None)
         except BaseException:
             await self._executors.aclose()
+            await self._lifespan.stop()
             if self._ending is not None:
                 await self._ending
             self._done = self._release_now = None
@@ -264,6 +280,8 @@ class Worker:
                 interrupted=self._interrupted,
                 on_settled=None if self._supervision is None else self._supervision.settled,
                 clock=self._queues[0].clock,
+                around_of=self._onions if self._has_middleware else None,
+                state=state,
             )
             for store, source, tasks in opened
         ]
@@ -279,6 +297,10 @@ class Worker:
             )
         if self._supervision is not None:
             self._supervision.up()
+
+    @property
+    def _has_middleware(self) -> bool:
+        return bool(self._onions) or any(getattr(queue, "middleware", ()) for queue in self._queues)
 
     async def _open(self) -> list[OpenedStore]:
         self._executors.check()
@@ -311,6 +333,8 @@ class Worker:
             )
             await asyncio.gather(*(station.close() for station in self._stations))
             await self._executors.aclose()
+            if self._lifespan is not None:
+                await self._lifespan.stop()
             return stopped(station.settled_since_stop for station in self._stations)
         finally:
             await self._stores.aclose()
@@ -356,6 +380,10 @@ class Worker:
     def _failed(self) -> None:
         """Release running jobs and stop, because a loop of the worker has failed."""
         self._stop_soon(drain=0)
+
+    def _lifespan_broke(self) -> None:
+        log.critical("worker %s stops: its lifespan ended by itself", self.name)
+        self._failed()
 
     def _ordered(self, *, release: bool) -> None:
         """Stop as the supervisor says. Repeating an order changes nothing.

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobq.core.decide import Crashed, End, Released, TimedOut
-from jobq.core.records import AnyOutcome
+from jobq.core.records import AnyOutcome, Complete
+from jobq.engine.around import Around, Passed
 from jobq.engine.handler import Handler
 from jobq.engine.journal import Journal
 from jobq.engine.run import Run
 from jobq.executors import ApartExecutor
 from jobq.executors.ends import Died, Ended, Interrupted
+from jobq.executors.running import running
 
 if TYPE_CHECKING:
     from jobq.engine.runner import Runner
@@ -34,11 +36,53 @@ class ApartRuns:
         """Run a job in another process: the task of a run."""
         outcome: AnyOutcome | None
         try:
-            ended = await executor.run(run, handler, partial(self._begin, run, handler))
-            outcome = self._reported(run, handler, ended)
+            if (around := self._runner.around(handler)) is not None:
+                outcome = await self._run_within(around, run, handler, executor)
+            else:
+                ended = await executor.run(run, handler, partial(self._begin, run, handler))
+                outcome = self._reported(run, handler, ended)
         except BaseException as error:
             outcome = self._runner.raised(run, handler, error)
         self._runner.close(run, outcome)
+
+    async def _run_within(
+        self, around: Around, run: Run, handler: Handler, executor: ApartExecutor
+    ) -> AnyOutcome | None:
+        """Run a job inside its middleware, which is in the worker."""
+        running.set(run)
+        passed = Passed()
+        try:
+            value = await around((run,), partial(self._call, passed, run, handler, executor))
+        except BaseException as error:
+            if error is passed.error and not run.concluded:
+                return passed.outcome
+            raise
+        if run.concluded:
+            return None
+        if passed.error is None and passed.outcome is not None and value is passed.value:
+            return passed.outcome
+        lease = run.lease
+        return Complete(
+            queue=lease.queue, id=lease.id, token=lease.token, result=handler.encode(value, lease)
+        )
+
+    async def _call(
+        self, passed: Passed, run: Run, handler: Handler, executor: ApartExecutor
+    ) -> Any:
+        """Run the job in its process, and return or raise what its handler did."""
+        if run.end is not None or run.concluded:
+            raise asyncio.CancelledError
+        run.apart = executor
+        try:
+            ended = await executor.run(run, handler, partial(self._begin, run, handler))
+        finally:
+            # From here on, an interruption is meant for the middleware, in the task of the run.
+            run.apart = None
+        outcome = self._reported(run, handler, ended)
+        interrupted = isinstance(ended, Interrupted) or (
+            isinstance(ended, Died) and run.end is not None and ended.asked
+        )
+        return passed.pass_on(outcome, run.lease, interrupted=interrupted)
 
     def _begin(self, run: Run, handler: Handler) -> None:
         """A process is about to get the job. Its timeout counts from now."""

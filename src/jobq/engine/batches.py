@@ -123,11 +123,17 @@ class Batches:
         runs, items = self._bound(batch)
         if not runs:
             return
+        batch.runs = runs
         in_batch.set(runs[0])
         try:
             executor = runner.executors[handler.executor]
             assert not executor.apart  # a worker refuses batch tasks in other processes
-            results = await executor.call(runs[0], handler.fn, [items], {})
+            if (around := runner.around(handler)) is None:
+                results = await executor.call(runs[0], handler.fn, [items], {})
+            else:
+                results = await around(
+                    runs, lambda: executor.call(runs[0], handler.fn, [items], {})
+                )
             results = _one_per_job(results, len(runs), handler.name)
         except KeyboardInterrupt:  # it is meant for the worker: release the jobs
             for run in runs:

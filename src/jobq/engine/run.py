@@ -104,6 +104,11 @@ class Run:
         """The store of its job."""
         return self.runner.notes.store
 
+    @property
+    def state(self) -> Any:
+        """The value of the worker's lifespan."""
+        return self.runner.state
+
     def is_stored_at(self, url: str) -> bool:
         """Whether its job is in the store at this URL."""
         return url == self.store.url or open_store(url).url == self.store.url

@@ -14,7 +14,9 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from time import monotonic
+from typing import Any
 
 from jobq.core.decide import End, Raised, Released, TimedOut, Unknown, decide
 from jobq.core.policies import Retry
@@ -23,6 +25,7 @@ from jobq.core.records import AnyOutcome, Complete, Fail, JobKey, Lease, LeaseSt
 from jobq.core.verdicts import unreadable
 from jobq.engine import completions
 from jobq.engine.apart import ApartRuns
+from jobq.engine.around import Around, AroundOf
 from jobq.engine.batches import Batches
 from jobq.engine.builtin import BUILTIN
 from jobq.engine.child_tasks import unguarded
@@ -61,12 +64,15 @@ class Runner:
         chance: LastChance | None = None,
         lease_s: float = math.inf,
         on_settled: Callable[[int], None] | None = None,
+        around_of: AroundOf | None = None,
+        state: Any = None,
     ) -> None:
         """`interrupted` is called when a handler raises KeyboardInterrupt: the worker must stop.
 
         A run that could not start within `lease_s` does not start, unless its lease was renewed.
         Without `chance`, jobs on their last chance run like any other. `on_settled` is called with
-        the number of runs that an exchange has settled.
+        the number of runs that an exchange has settled. `around_of` returns what is called around
+        a handler, and `state` is the value of the worker's lifespan.
         """
         self.loop = asyncio.get_running_loop()
         self.notes = notes
@@ -79,6 +85,8 @@ class Runner:
         self.lease_s = lease_s
         self.settled_since_stop: list[Run] = []
         self._on_settled = on_settled
+        self._around_of = around_of
+        self.state = state
         self.interrupted = interrupted
         self.batches = Batches(self)
         # No job of these queues can kill the worker.
@@ -161,7 +169,8 @@ class Runner:
                 self.close(run, self.decide(run, Released(), handler.retry))
             return
         if executor.apart:
-            run.apart = executor
+            if self.around(handler) is None:
+                run.apart = executor
             run.task = self._create_task(self._apart.run(run, handler, executor))
             return
         if self._journal.starts:
@@ -196,10 +205,13 @@ class Runner:
         running.set(run)
         outcome: AnyOutcome | None
         try:
-            args, kwargs = handler.bind(lease)
-            if monotonic() - run.since > self.lease_s:  # a cheap test first: it is rare
-                run.check()
-            value = await executor.call(run, handler.fn, args, kwargs)
+            if self._around_of is None or (around := self._around_of(handler)) is None:
+                args, kwargs = handler.bind(lease)
+                if monotonic() - run.since > self.lease_s:  # a cheap test first: it is rare
+                    run.check()
+                value = await executor.call(run, handler.fn, args, kwargs)
+            else:
+                value = await around((run,), partial(self._call, run, handler, executor))
             outcome = Complete(
                 queue=lease.queue,
                 id=lease.id,
@@ -219,6 +231,18 @@ class Runner:
             else:
                 outcome = self.raised(run, handler, error)
         self.close(run, outcome)
+
+    def around(self, handler: Handler) -> Around | None:
+        """What is called around this handler. None: nothing is."""
+        return None if self._around_of is None else self._around_of(handler)
+
+    async def _call(self, run: Run, handler: Handler, executor: Executor) -> Any:
+        """Decode the arguments and call the handler, inside its middleware."""
+        args, kwargs = handler.bind(run.lease)
+        if run.end is not None:  # interrupted before; a thread would not notice
+            raise asyncio.CancelledError
+        run.check()
+        return await executor.call(run, handler.fn, args, kwargs)
 
     async def _completed(
         self, run: Run, handler: Handler, error: BaseException | None
@@ -402,7 +426,13 @@ class Runner:
         elif run.apart is not None:
             run.apart.stop(run, self._grace_s(run))
         elif run.task is not None:
-            self.loop.call_soon(run.task.cancel)
+            self.loop.call_soon(self._cancel_task, run)
+
+    def _cancel_task(self, run: Run) -> None:
+        if run.apart is not None:  # its middleware has called the process meanwhile
+            run.apart.stop(run, self._grace_s(run))
+        elif run.task is not None:
+            run.task.cancel()
 
     def exited(self, run: Run, error: BaseException) -> None:
         """End a run as if its handler had raised this: a task that the handler created did."""

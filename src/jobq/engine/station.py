@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from jobq.core.pace import Pace
 from jobq.core.records import QueueName
 from jobq.core.workers import WorkerRecord, WorkerRequest
 from jobq.engine import child_tasks
+from jobq.engine.around import AroundOf
 from jobq.engine.clock import wall_clock
 from jobq.engine.executors import Executors
 from jobq.engine.fetcher import Fetcher
@@ -55,13 +57,15 @@ class Station:
         interrupted: Callable[[], None] = lambda: None,
         on_settled: Callable[[int], None] | None = None,
         clock: Clock | None = None,
+        around_of: AroundOf | None = None,
+        state: Any = None,
     ) -> None:
         """`open` returns another handle on the store, for the keeper's thread.
 
         These are called in the running event loop: `on_request` with an operator's request,
         `failed` when the fetcher has failed, `displaced` when another worker has taken this
         worker's name, `interrupted` when a handler raises KeyboardInterrupt, and `on_settled` with
-        the number of jobs that an exchange has settled.
+        the number of jobs that an exchange has settled. For `around_of` and `state`, see Runner.
         """
         self.queues: Sequence[QueueName] = tuple(tasks)
         self._store = store
@@ -88,6 +92,8 @@ class Station:
             chance=chance,
             lease_s=settings.lease_ms / 1000,
             on_settled=on_settled,
+            around_of=around_of,
+            state=state,
         )
         chance.join(self.runner, bell)
         self.fetcher = Fetcher(

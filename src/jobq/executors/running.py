@@ -67,6 +67,11 @@ class Running(Protocol):
         """The signals its job has received."""
         ...
 
+    @property
+    def state(self) -> Any:
+        """The value of the worker's lifespan."""
+        ...
+
     def is_stored_at(self, url: str) -> bool:
         """Whether its job is in the store at this URL."""
         ...

@@ -38,8 +38,8 @@ class SyncTask(Generic[P, R]):
         """See `Task.enqueue`."""
         task = self._task
         if task._context.surrounding() is not None:
-            call = task._handle, task._spec(args, kwargs)
-            return SyncJob(put_all_blocking(task._context, [call])[0])
+            call = task, task._spec(args, kwargs), args, kwargs
+            return SyncJob(put_all_blocking(task._context, [call], "enqueue")[0])
         return SyncJob(run(task.enqueue(*args, **kwargs)))
 
     def enqueue_many(
@@ -68,7 +68,7 @@ class SyncTask(Generic[P, R]):
         jobs: list[Job[R]] = []
         for copy, spec in copies:
             try:
-                jobs += put_all_blocking(copy._context, [(copy._handle, spec)])
+                jobs += put_all_blocking(copy._context, [(copy, spec, args, kwargs)])
             except QueueFull as full:
                 raise queue_full(full.queue, full.max_waiting, accepted=jobs) from None
         return [SyncJob(job) for job in jobs]

@@ -116,7 +116,8 @@ class _Rows:
             return self._task(name).options(id=id, **options).bind(**arguments)
         # Most rows only have an id. Setting it in the spec saves a copy of the task per row.
         call = self._task(name).bind(**arguments)
-        return Call(call._task, msgspec.structs.replace(call._spec, id=check_id(id), given_id=True))
+        spec = msgspec.structs.replace(call._spec, id=check_id(id), given_id=True)
+        return Call(call._task, spec, call._args, call._kwargs)
 
     def _task(self, name: str) -> Task[..., Any]:
         if name not in self._tasks:

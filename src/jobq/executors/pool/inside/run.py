@@ -22,6 +22,7 @@ class RunInChild:
     unfinished: asyncio.Future[None] | None = None
     task: asyncio.Task[None] | None = None
     completing = False
+    state: Any = None  # the value of the lifespan of this process
 
     def __init__(self, n: int, lease: Lease, handler: Callee, line: Line, now_ms: int) -> None:
         """The run of the n-th job of this child."""

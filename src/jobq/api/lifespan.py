@@ -1,0 +1,112 @@
+"""The lifespan of a worker: resources that are opened before its first job and closed after its
+last.
+
+@asynccontextmanager
+async def lifespan() -> AsyncIterator[Resources]:
+    async with create_pool() as pool:
+        yield Resources(pool)
+
+Worker(queue, lifespan=lifespan)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any
+
+from jobq.core.checks import shown
+from jobq.errors import ConfigError
+
+log = logging.getLogger("jobq")
+
+Manager = AbstractAsyncContextManager[Any] | AbstractContextManager[Any]
+LifespanFunction = Callable[[], Manager] | Callable[[Any], Manager]
+"""A function that returns a context manager, async or plain. It may take the worker."""
+
+
+def check_lifespan(given: object) -> LifespanFunction | None:
+    """The function. ConfigError if it is something else."""
+    if given is not None and not callable(given):
+        raise ConfigError(
+            f"lifespan={shown(given)} is not a function: give the function that "
+            "@asynccontextmanager decorates, without calling it"
+        )
+    return given
+
+
+class Lifespan:
+    """Enters and leaves the context manager, both in a task of its own.
+
+    Task groups and cancel scopes must be left in the task that entered them. A worker is started in
+    one task and stopped in another.
+    """
+
+    def __init__(
+        self, function: LifespanFunction | None, worker: Any, broken: Callable[[], None]
+    ) -> None:
+        """`broken` is called if the lifespan ends before it is asked to."""
+        self._function = function
+        self._worker = worker
+        self._broken = broken
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> Any:
+        """Enter, and return the value. Raises what the context manager raises."""
+        if self._function is None:
+            return None
+        loop = asyncio.get_running_loop()
+        entered: asyncio.Future[Any] = loop.create_future()
+        self._task = loop.create_task(self._run(self._function, entered), name="jobq lifespan")
+        try:
+            await asyncio.wait([entered, self._task], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            raise
+        if not entered.done():
+            self._task.result()  # raises the error
+            raise ConfigError("lifespan: the context manager was left before it was entered")
+        self._task.add_done_callback(self._ended)
+        return entered.result()
+
+    async def stop(self) -> None:
+        """Leave the context manager. An error is logged, because the jobs have ended well."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self._stop.set()
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the clean-up of the worker's lifespan failed", exc_info=error)
+
+    async def _run(self, function: LifespanFunction, entered: asyncio.Future[Any]) -> None:
+        manager = opened(function, self._worker)
+        if isinstance(manager, AbstractAsyncContextManager):
+            async with manager as value:
+                entered.set_result(value)
+                await self._stop.wait()
+        else:
+            with manager as value:
+                entered.set_result(value)
+                await self._stop.wait()
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        if not self._stop.is_set():
+            self._broken()
+
+
+def opened(function: LifespanFunction, worker: Any) -> Manager:
+    """The context manager that the function returns. ConfigError if it returns something else."""
+    takes_worker = bool(inspect.signature(function).parameters)
+    manager = function(worker) if takes_worker else function()  # type: ignore[call-arg]
+    if not isinstance(manager, AbstractAsyncContextManager | AbstractContextManager):
+        raise ConfigError(
+            f"lifespan: {shown(function)} returned {shown(manager)}, which is not a context "
+            "manager: decorate the function with @asynccontextmanager or @contextmanager"
+        )
+    return manager
