@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jobq
+import jobq.http
 import jobq.logs
 import jobq.sync
 import jobq.testing
 
 MODULES = (
     jobq,
+    jobq.http,
     jobq.logs,
     jobq.sync,
     jobq.testing,
