@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jobq
+import jobq.django
 import jobq.http
 import jobq.logs
 import jobq.sync
@@ -20,6 +21,7 @@ import jobq.testing
 MODULES = (
     jobq,
     jobq.http,
+    jobq.django,
     jobq.logs,
     jobq.sync,
     jobq.testing,
