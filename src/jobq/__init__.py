@@ -12,6 +12,7 @@ await Worker(queue).run()
 from jobq.api.applied import AppliedOptions, UniqueLock
 from jobq.api.batch import BatchTask
 from jobq.api.current import CurrentJob, SyncCurrentJob, current_job
+from jobq.api.ending import Ending, ending_of
 from jobq.api.enqueue_middleware import EnqueueMiddleware, EnqueueNext, EnqueueRequest
 from jobq.api.event_stream import EventStream
 from jobq.api.flow import Flow, chain, chord, group
@@ -104,6 +105,8 @@ __all__ = [
     # hooks
     "Middleware",
     "CallNext",
+    "Ending",
+    "ending_of",
     "EnqueueMiddleware",
     "EnqueueRequest",
     "EnqueueNext",

@@ -34,7 +34,14 @@ AroundOf = Callable[[Handler], Around | None]
 
 
 class FailedApart(JobFailed):
-    """A run in another process failed. The error itself stayed there; `failure` describes it."""
+    """A run in another process failed. The error itself stayed there; `failure` describes it.
+
+    `final`: the job has failed for good, and is not retried.
+    """
+
+    def __init__(self, failure: Failure, *, final: bool) -> None:
+        super().__init__(f"{failure.type}: {failure.message}", failure)
+        self.final = final
 
 
 class Passed:
@@ -63,7 +70,7 @@ class Passed:
 def _error(outcome: AnyOutcome | None) -> BaseException:
     match outcome:
         case Fail(failure=failure) | RetryLater(failure=failure):
-            return FailedApart(_shown(failure), failure)
+            return FailedApart(failure, final=isinstance(outcome, Fail))
         case SnoozeFor(delay_ms=delay_ms):
             return Snooze(delay_ms / 1000)
         case Hold(delay_ms=delay_ms):
@@ -73,7 +80,3 @@ def _error(outcome: AnyOutcome | None) -> BaseException:
         case Block(signal=str(name), seen=seen, timeout_ms=timeout_ms):
             return WaitForSignal(name, seen=seen, timeout_ms=timeout_ms)
     return asyncio.CancelledError()
-
-
-def _shown(failure: Failure) -> str:
-    return f"{failure.type}: {failure.message}"

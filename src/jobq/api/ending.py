@@ -1,0 +1,98 @@
+"""What the end of a run means for its job: for middleware that counts, traces or reports runs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from jobq.api.current import CurrentJob
+from jobq.core.decide import End, Raised, decide
+from jobq.core.records import (
+    AnyOutcome,
+    Block,
+    Complete,
+    Fail,
+    Failure,
+    Hold,
+    Release,
+    RetryLater,
+    SnoozeFor,
+)
+from jobq.engine.around import FailedApart
+from jobq.engine.run import LeaseOver, Run
+from jobq.errors import ConfigError
+
+Outcome = Literal["completed", "retried", "failed", "snoozed", "limited", "blocked", "released"]
+
+_OUTCOMES: dict[type[AnyOutcome], Outcome] = {
+    Complete: "completed",
+    RetryLater: "retried",
+    Fail: "failed",
+    SnoozeFor: "snoozed",
+    Hold: "limited",
+    Block: "blocked",
+    Release: "released",
+}
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a run ends. `failed` is final; `released` also means cancelled, or that the lease is
+    lost."""
+
+    outcome: Outcome
+    failure: Failure | None = None  # of a run that failed, also if it is retried
+
+
+def ending_of(job: CurrentJob, error: BaseException | None) -> Ending:
+    """What a run that raised this error means for its job, by its retry policy. None: it returned.
+
+    For middleware. It runs in the worker, also for tasks in child processes."""
+    run = job._run
+    if not isinstance(run, Run):
+        raise ConfigError("ending_of is for middleware, which runs in the worker")
+    if error is None:
+        return Ending("completed")
+    if isinstance(error, FailedApart):
+        return Ending("failed" if error.final else "retried", error.failure)
+    if run.concluded or run.handler is None or isinstance(error, LeaseOver | KeyboardInterrupt):
+        return Ending("released")
+    end: End = Raised(error)
+    if run.end is not None and isinstance(error, asyncio.CancelledError):
+        end = run.end
+    outcome = decide(
+        run.lease,
+        end,
+        retry=run.handler.retry,
+        now_ms=run.now_ms,
+        random=random.random,
+        encode=run.save,
+    )
+    return Ending(_OUTCOMES.get(type(outcome), "released"), getattr(outcome, "failure", None))
+
+
+class Ended(NamedTuple):
+    """One job of a run, and how it ended."""
+
+    job: CurrentJob
+    ending: Ending
+    error: BaseException | None
+
+
+def endings_of(
+    job: CurrentJob, *, result: Any = None, error: BaseException | None = None
+) -> Sequence[Ended]:
+    """The endings of all jobs of a run: of a batch each, else of one."""
+    if not job.batch:
+        return (Ended(job, ending_of(job, error), error),)
+    if error is not None or not isinstance(result, list | tuple):
+        return [Ended(each, ending_of(each, error), error) for each in job.batch]
+    # A batch task returns one result or exception per job.
+    errors = [each if isinstance(each, BaseException) else None for each in result]
+    return [
+        Ended(each, ending_of(each, raised), raised)
+        for each, raised in zip(job.batch, errors, strict=False)
+    ]
