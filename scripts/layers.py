@@ -7,6 +7,7 @@
 - A driver is imported only in the package it belongs to, so that `import jobq` needs none.
 - core is pure: no I/O, no asyncio, no clock.
 - Nothing imports pipeline, server or cli (cli may import server).
+- Nothing imports the telemetry modules (cli and server may import prometheus).
 - No module imports itself through others: modules can be read, tested and imported one by one.
 
 Imports under `if TYPE_CHECKING` are ignored, because they do not happen at run time. Imports inside
@@ -25,6 +26,7 @@ from typing import NamedTuple
 PACKAGE = "jobq"
 
 STORES = frozenset({"stores.sqlite", "stores.valkey", "stores.postgres", "stores.remote"})
+TELEMETRY = frozenset({"otel", "prometheus", "sentry"})
 BELOW_API = frozenset({"engine", "executors", "client", "stores", "stores.base", "core", "errors"})
 PUBLIC = BELOW_API | {"api", "public"}
 
@@ -50,17 +52,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "engine": frozenset({"executors", "stores", "stores.base", "core", "errors"}),
     "api": BELOW_API,
     "public": BELOW_API | {"api"},
-    # Integrations that users import by name. Their command lines are those of jobq.
-    "django": frozenset({"public", "api", "client", "core", "errors"}),
-    "django.management": PUBLIC | {"django", "cli"},
+    # Telemetry is middleware. Engine, stores and api know none of it, and `import jobq` needs none.
+    **{telemetry: BELOW_API | {"api"} for telemetry in TELEMETRY},
     # `console` is what the command lines share: logging, and errors that show no password.
     "console": frozenset({"core", "errors"}),
     # `supervisor` starts worker processes again by their command line: it knows no worker.
     "supervisor": frozenset({"core", "errors"}),
     "relay": PUBLIC | {"console"},
     "pipeline": frozenset({"public", "api", "client", "core", "errors", "console"}),
-    "server": PUBLIC | {"rpc", "relay", "console"},
-    "cli": PUBLIC | {"rpc", "relay", "server", "console", "supervisor"},
+    "server": PUBLIC | {"rpc", "relay", "console", "prometheus"},
+    "cli": PUBLIC | {"rpc", "relay", "server", "console", "supervisor", "prometheus"},
 }
 
 # Third-party (or costly) module → where it may be imported, and what it is.
@@ -74,14 +75,16 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     "grpc": (frozenset({"rpc", "server", "stores.remote"}), "the gRPC runtime"),
     "google": (frozenset({"rpc", "server", "stores.remote"}), "the protobuf runtime"),
     "confluent_kafka": (frozenset({"relay"}), "the Kafka client"),
+    "prometheus_client": (frozenset({"prometheus", "cli", "server"}), "the Prometheus client"),
+    "opentelemetry": (frozenset({"otel"}), "OpenTelemetry"),
+    "sentry_sdk": (frozenset({"sentry"}), "the Sentry SDK"),
+    "structlog": (frozenset(), "a logging library, the application's choice"),
     "watchfiles": (frozenset({"supervisor"}), "what --reload watches files with"),
     "pyspark": (frozenset({"pipeline"}), "Spark"),
     "pyarrow": (frozenset({"pipeline"}), "Arrow"),
     "pandas": (frozenset({"pipeline"}), "pandas"),
-    "django": (frozenset({"django", "django.management"}), "a web framework"),
-    "asgiref": (frozenset({"django", "django.management"}), "a part of Django"),
     "click": (
-        frozenset({"cli", "console", "server", "relay", "pipeline", "django.management"}),
+        frozenset({"cli", "console", "server", "relay", "pipeline"}),
         "a command-line library",
     ),
     "rich": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),

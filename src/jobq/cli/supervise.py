@@ -14,6 +14,7 @@ import click
 
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
+from jobq.cli.probes import ProbeOptions, shared_metrics, supervisor_probes
 from jobq.core.checks import check_id
 from jobq.core.sizes import parse_size
 from jobq.engine.identity import default_name
@@ -106,7 +107,9 @@ def supervision_options(command: Callable[..., Any]) -> Callable[..., Any]:
 # ── the supervisor's process ──────────────────────────────────────────────────────────────────────
 
 
-def supervise(*, processes: int, name: str | None, drain_s: float, reload: bool) -> int:
+def supervise(
+    *, processes: int, name: str | None, drain_s: float, reload: bool, probes: ProbeOptions
+) -> int:
     """Run this command line in several worker processes until stopped. Returns the exit code."""
     if reload:
         check_reload()
@@ -115,7 +118,7 @@ def supervise(*, processes: int, name: str | None, drain_s: float, reload: bool)
     # The same interpreter, options and program: in a worker process it finds its supervisor.
     command = [sys.executable, *sys.orig_argv[1:]]
 
-    async def run() -> int:
+    async def run(on_end: Callable[[int], None] | None) -> int:
         supervisor = Supervisor(
             command,
             processes=processes,
@@ -123,10 +126,13 @@ def supervise(*, processes: int, name: str | None, drain_s: float, reload: bool)
             drain_s=drain_s,
             folder=_here(),
             changes=changed_files if reload else None,
+            on_end=on_end,
         )
-        return await supervisor.run()
+        with supervisor_probes(probes, supervisor):
+            return await supervisor.run()
 
-    return asyncio.run(run())
+    with shared_metrics(probes) as on_end:
+        return asyncio.run(run(on_end))
 
 
 def _here() -> Path:

@@ -14,11 +14,13 @@ import click
 import yaml
 
 from jobq.api.command import allow_commands
+from jobq.api.middleware import Middleware
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
 from jobq.cli.app import chosen, load
 from jobq.cli.executors import executor_options
 from jobq.cli.options import DURATION, FAILED, USAGE, fail
+from jobq.cli.probes import ProbeOptions, check_prometheus, probe_options, worker_probes
 from jobq.cli.sandbox import check_sandbox_option
 from jobq.cli.supervise import Link, check_shared, supervise, supervision_options
 from jobq.console import logs
@@ -166,6 +168,7 @@ def _configured(ctx: click.Context, param: click.Parameter, path: str | None) ->
 )
 @executor_options
 @supervision_options
+@probe_options
 @click.option(
     "--log-level",
     type=click.Choice(list(logs.LEVELS)),
@@ -199,6 +202,9 @@ def main(
     max_jobs: int | None,
     max_memory: int | None,
     reload: bool,
+    metrics_port: int | None,
+    health_port: int | None,
+    probe_host: str,
     grace: float,
     pool: int | None,
     pool_max_jobs: int | None,
@@ -208,6 +214,7 @@ def main(
     log_format: logs.LogFormat,
 ) -> None:
     supervised = Supervised.from_environment()
+    probes = ProbeOptions(metrics_port, health_port, probe_host)
     configure_logs = partial(
         logs.configure,
         log_level,
@@ -222,7 +229,13 @@ def main(
         if supervised is None and (processes or max_jobs or max_memory or reload):
             configure_logs()
             ctx.exit(
-                supervise(processes=processes or 1, name=worker_id, drain_s=drain, reload=reload)
+                supervise(
+                    processes=processes or 1,
+                    name=worker_id,
+                    drain_s=drain,
+                    reload=reload,
+                    probes=probes,
+                )
             )
         working = chosen(load(specs), names)
         configure_logs()  # after the import: an app that configures logging has done so by now
@@ -245,6 +258,9 @@ def main(
                 pool_max_jobs=pool_max_jobs,
                 pool_max_memory=pool_max_memory,
                 wait=wait,
+                # Under a supervisor, the ports are the supervisor's.
+                probes=probes if supervised is None else ProbeOptions(None, None, probe_host),
+                count=metrics_port is not None,
                 name=worker_id if supervised is None else supervised.name,
                 link=None
                 if supervised is None
@@ -283,10 +299,14 @@ async def _work(
     queues: list[Queue],
     *,
     wait: float | None,
+    probes: ProbeOptions,
+    count: bool,
     link: Callable[[Worker], Link] | None,
     **options: Any,
 ) -> None:
-    """Run a worker until it is asked to stop. `link` connects it with its supervisor."""
+    """Run a worker until it is asked to stop. `link` connects it with its supervisor.
+
+    `count`: whether it counts its runs for Prometheus."""
     for queue in queues:
         if queue.tasks:
             log.info("queue %s has the tasks %s", queue.name, ", ".join(sorted(queue.tasks)))
@@ -294,11 +314,19 @@ async def _work(
             log.warning(
                 "queue %s has no tasks: is the module that defines them imported?", queue.name
             )
-    worker = Worker(*queues, **options)
+    worker = Worker(*queues, middleware=_counting() if count else None, **options)
     worker._ends_process = True
     if link is not None:
         worker._supervision = link(worker)
-    await worker.run(store_timeout=wait)
+    with worker_probes(probes, worker, queues):
+        await worker.run(store_timeout=wait)
+
+
+def _counting() -> list[Middleware]:
+    check_prometheus()
+    from jobq.prometheus import Metrics
+
+    return [Metrics().run]
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

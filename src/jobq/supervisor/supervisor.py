@@ -42,7 +42,8 @@ class Supervisor:
 
     `command` starts a worker process in `folder`, and `name` is the first part of the workers'
     names. `drain_s` is how long the processes let running jobs finish. `changes` yields the source
-    files that have changed; each time, all processes are replaced.
+    files that have changed; each time, all processes are replaced. `on_end` is called with the id
+    of each process that has ended.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Supervisor:
         drain_s: float,
         folder: Path,
         changes: Changes | None = None,
+        on_end: Callable[[int], None] | None = None,
     ) -> None:
         self._command = command
         self._name = name
         self._drain_s = drain_s
         self._folder = folder
         self._changes = changes
+        self._on_end = on_end
         self._slots = [Slot() for _ in range(processes)]
         self._leaving: dict[WorkerProcess, asyncio.TimerHandle] = {}  # and when each is killed
         self._was_up = False  # one process has been up
@@ -85,6 +88,14 @@ class Supervisor:
                     watching.cancel()
                 for process in self._all():
                     process.kill()
+
+    def problem(self) -> str | None:
+        """Why not all processes work, in words. None if they do. Any thread may call this."""
+        if self._stopping:
+            return "the supervisor stops"
+        wanted = [slot for slot in self._slots if not slot.shut_down]
+        up = sum(slot.process is not None and slot.process.up for slot in wanted)
+        return None if up == len(wanted) else f"{up} of {len(wanted)} worker processes are up"
 
     # ── the loop ──
 
@@ -125,6 +136,8 @@ class Supervisor:
     def _bury(self) -> None:
         """Handle the processes that have ended."""
         for process in [process for process in self._all() if process.ended()]:
+            if self._on_end is not None:
+                self._on_end(process.pid)
             if process in self._leaving:
                 self._left(process)
                 continue

@@ -1,0 +1,199 @@
+"""jq-worker's options --metrics-port and --health-port, for a worker and for a supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import TimeoutError as NoReply
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import click
+
+from jobq.api.queue import Queue
+from jobq.api.worker import Worker
+from jobq.console.probes import Answer, Probes, Pulse, Route, answer, healthz
+from jobq.core.printable import one_line
+from jobq.core.redact import redacted
+from jobq.errors import ConfigError
+from jobq.supervisor.supervisor import Supervisor
+
+_READY_S = 2.0
+"""Seconds that a store has to respond to /readyz, and to tell /metrics about its queues."""
+_SHARED = "PROMETHEUS_MULTIPROC_DIR"
+"""The folder in which prometheus_client adds up the metrics of several processes."""
+
+
+class ProbeOptions(NamedTuple):
+    """What the command line says. None: off."""
+
+    metrics_port: int | None
+    health_port: int | None
+    host: str
+
+    def routes(
+        self, *, metrics: Callable[[], Route], health: Callable[[], dict[str, Route]]
+    ) -> dict[int, dict[str, Route]]:
+        """The routes of each port. Both ports may be the same."""
+        found: dict[int, dict[str, Route]] = {}
+        if self.metrics_port is not None:
+            found.setdefault(self.metrics_port, {})["/metrics"] = metrics()
+        if self.health_port is not None:
+            found.setdefault(self.health_port, {}).update(health())
+        return found
+
+
+_OPTIONS = (
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(1, 65535),
+        metavar="PORT",
+        help="Serve /metrics for Prometheus on this port: the runs of this worker, and the jobs of "
+        "its queues. A supervisor adds up the runs of its processes. Needs jobq[prometheus]. "
+        "Default: off.",
+    ),
+    click.option(
+        "--health-port",
+        type=click.IntRange(1, 65535),
+        metavar="PORT",
+        help="Serve /healthz (the process works) and /readyz (it claims jobs, and its stores "
+        "respond) on this port, which may be the same. Default: off.",
+    ),
+    click.option(
+        "--probe-host",
+        metavar="ADDRESS",
+        default="0.0.0.0",
+        show_default=True,
+        help="Address on which --metrics-port and --health-port listen.",
+    ),
+)
+
+
+def probe_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def check_prometheus() -> None:
+    """ConfigError if the library is not installed."""
+    try:
+        import prometheus_client  # noqa: F401 - only whether it is there
+    except ImportError:
+        raise ConfigError(
+            "--metrics-port needs the package prometheus_client: pip install 'jobq[prometheus]'"
+        ) from None
+
+
+# ── a worker ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def worker_probes(options: ProbeOptions, worker: Worker, queues: Sequence[Queue]) -> Iterator[None]:
+    """Serve the probes of a worker that runs in this event loop."""
+    loop = asyncio.get_running_loop()
+    routes = options.routes(
+        metrics=lambda: _metrics(queues, loop),
+        health=lambda: {"/healthz": healthz(Pulse(loop)), "/readyz": _readyz(worker, queues, loop)},
+    )
+    with Probes(routes, host=options.host):
+        yield
+
+
+def _metrics(queues: Sequence[Queue], loop: asyncio.AbstractEventLoop) -> Route:
+    from jobq import prometheus
+
+    def route() -> Answer:
+        asked = asyncio.run_coroutine_threadsafe(prometheus.queue_metrics(*queues), loop)
+        try:
+            found = asked.result(_READY_S)
+        except NoReply:  # what this process has counted is still worth a reply
+            asked.cancel()
+            found = []
+        return Answer(200, prometheus.rendered(found), prometheus.CONTENT_TYPE)
+
+    return route
+
+
+def _readyz(worker: Worker, queues: Sequence[Queue], loop: asyncio.AbstractEventLoop) -> Route:
+    # One queue of each store is enough.
+    stores = list({queue.url: queue for queue in queues}.values())
+
+    async def ask() -> None:
+        for queue in stores:
+            await queue.counts()
+
+    def route() -> Answer:
+        if worker._ending is not None:
+            return answer("the worker stops")
+        if not worker.running:
+            return answer("the worker waits for its store")
+        if worker.paused:
+            return answer("the worker is paused")
+        asked = asyncio.run_coroutine_threadsafe(ask(), loop)
+        try:
+            asked.result(_READY_S)
+        except NoReply:
+            asked.cancel()
+            return answer(f"the store did not respond within {_READY_S:g} s")
+        except Exception as error:
+            return answer(redacted(one_line(str(error))))
+        return answer(None)
+
+    return route
+
+
+# ── a supervisor ──────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def shared_metrics(options: ProbeOptions) -> Iterator[Callable[[int], None] | None]:
+    """Let the processes that are started meanwhile add up their metrics.
+
+    Yields a function to be called with the id of each process that has ended. The folder is removed
+    at the end, unless the operator has named it.
+    """
+    if options.metrics_port is None:
+        yield None
+        return
+    check_prometheus()
+    from prometheus_client.multiprocess import mark_process_dead
+
+    if given := os.environ.get(_SHARED):
+        yield lambda pid: mark_process_dead(pid, given)  # type: ignore[no-untyped-call]
+        return
+    folder = os.environ[_SHARED] = tempfile.mkdtemp(prefix="jobq-metrics-")
+    try:
+        yield lambda pid: mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
+    finally:
+        del os.environ[_SHARED]
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def supervisor_probes(options: ProbeOptions, supervisor: Supervisor) -> Probes:
+    """The probes of a supervisor that runs in this event loop."""
+    loop = asyncio.get_running_loop()
+    routes = options.routes(
+        metrics=lambda: _shared_metrics_route(os.environ[_SHARED]),
+        health=lambda: {
+            "/healthz": healthz(Pulse(loop)),
+            "/readyz": lambda: answer(supervisor.problem()),
+        },
+    )
+    return Probes(routes, host=options.host)
+
+
+def _shared_metrics_route(folder: str) -> Route:
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    def route() -> Answer:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
+        return Answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
+
+    return route

@@ -1,0 +1,213 @@
+"""Metrics for Prometheus, of runs and of queues. Needs `jobq[prometheus]`.
+
+    metrics = jobq.prometheus.Metrics()
+    mail = Queue("mail", middleware=[metrics.run], enqueue_middleware=[metrics.enqueue])
+
+`jq-worker --metrics-port 9100` counts runs by itself and serves them with the metrics of its
+queues. A web application returns `await jobq.prometheus.render(mail)` from its own /metrics.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from jobq.api.current import CurrentJob
+from jobq.api.ending import endings_of
+from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
+from jobq.api.job import Job
+from jobq.api.middleware import CallNext
+from jobq.api.queue import Queue
+from jobq.errors import StoreUnavailable
+
+__all__ = ["BUCKETS", "CONTENT_TYPE", "Metrics", "queue_metrics", "render"]
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+"""The content type of what `render` returns."""
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
+"""Seconds. Jobs take from milliseconds to an hour."""
+
+_TASK = ("tenant", "queue", "task")
+_QUEUE = ("tenant", "queue")
+
+_counted: ContextVar[tuple[CollectorRegistry, ...]] = ContextVar("jobq_counted", default=())
+"""The registries that count the current run already. A worker and a queue may both have Metrics."""
+
+
+class Metrics:
+    """Counts runs and enqueued jobs. `run` is a middleware, `enqueue` an enqueue middleware.
+
+    Two of them with one registry share their metrics, and count each run once.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry = REGISTRY, *, buckets: Sequence[float] = BUCKETS
+    ) -> None:
+        self._registry = registry
+        self._families = _families_of(registry, buckets)
+
+    async def run(self, job: CurrentJob, call_next: CallNext) -> object:
+        """Count a run, and measure how long it takes."""
+        if self._registry in _counted.get():
+            return await call_next(job)
+        _counted.set((*_counted.get(), self._registry))
+        families, labels = self._families, (job.tenant, job.queue, job.name)
+        active, jobs = families.active.labels(*labels), len(job.batch) or 1
+        active.inc(jobs)
+        start = time.perf_counter()
+        try:
+            result = await call_next(job)
+        except BaseException as error:
+            self._ended(job, labels, error=error)
+            raise
+        else:
+            self._ended(job, labels, result=result)
+            return result
+        finally:
+            active.dec(jobs)
+            families.seconds.labels(*labels).observe(time.perf_counter() - start)
+
+    async def enqueue(self, request: EnqueueRequest, call_next: EnqueueNext) -> Job[Any]:
+        """Count a job that was enqueued. The jobs of schedules are not counted: workers make
+        them."""
+        job = await call_next(request)
+        if request.via != "schedule":
+            self._families.enqueued.labels(request.tenant, request.queue, request.name).inc()
+        return job
+
+    def missed(self, tenant: str, queue: str, schedule: str) -> None:
+        """Count that a schedule made no job although its time had come."""
+        self._families.missed.labels(tenant, queue, schedule).inc()
+
+    def _ended(self, job: CurrentJob, labels: Sequence[str], **end: Any) -> None:
+        for ended in endings_of(job, **end):
+            self._families.runs.labels(*labels, ended.ending.outcome).inc()
+
+
+class _Families:
+    """The metrics in one registry."""
+
+    def __init__(self, registry: CollectorRegistry, buckets: Sequence[float]) -> None:
+        self.enqueued = Counter(
+            "jobq_enqueued_total", "Jobs that this process enqueued.", _TASK, registry=registry
+        )
+        self.runs = Counter(
+            "jobq_runs_total",
+            "Runs that ended, by outcome: completed, retried, failed (for good), snoozed, limited, "
+            "blocked or released.",
+            (*_TASK, "outcome"),
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "jobq_run_seconds",
+            "How long runs took.",
+            _TASK,
+            registry=registry,
+            buckets=buckets,
+        )
+        self.active = Gauge(
+            "jobq_runs_active",
+            "Jobs that run now.",
+            _TASK,
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.missed = Counter(
+            "jobq_schedules_missed_total",
+            "Times that a schedule made no job although its time had come.",
+            (*_QUEUE, "schedule"),
+            registry=registry,
+        )
+
+
+_known: WeakKeyDictionary[CollectorRegistry, _Families] = WeakKeyDictionary()
+
+
+def _families_of(registry: CollectorRegistry, buckets: Sequence[float]) -> _Families:
+    families = _known.get(registry)
+    if families is None:
+        families = _known[registry] = _Families(registry, buckets)
+    return families
+
+
+async def queue_metrics(*queues: Queue) -> list[Metric]:
+    """What the store tells about these queues: how many jobs are in which state, and so on.
+
+    If a store is unavailable, `jobq_store_up` of its queues is 0, and there is nothing else.
+    """
+    up = GaugeMetricFamily("jobq_store_up", "Whether the queue's store responds.", labels=_QUEUE)
+    jobs = GaugeMetricFamily("jobq_queue_jobs", "Jobs by state.", labels=(*_QUEUE, "state"))
+    latency = GaugeMetricFamily(
+        "jobq_queue_latency_seconds",
+        "How long the next job to start has waited; 0 if none waits.",
+        labels=_QUEUE,
+    )
+    paused = GaugeMetricFamily("jobq_queue_paused", "Whether the queue is paused.", labels=_QUEUE)
+    workers = GaugeMetricFamily("jobq_queue_workers", "Workers of the queue.", labels=_QUEUE)
+    due = GaugeMetricFamily(
+        "jobq_schedule_next_timestamp_seconds",
+        "When the schedule is due. Long in the past: no worker fires it.",
+        labels=(*_QUEUE, "schedule"),
+    )
+    last = GaugeMetricFamily(
+        "jobq_schedule_last_timestamp_seconds",
+        "The last time that the schedule made a job for.",
+        labels=(*_QUEUE, "schedule"),
+    )
+    for queue in queues:
+        labels = (queue.tenant, queue.name)
+        try:
+            stats, schedules = await queue.stats(), await queue.schedules()
+        except StoreUnavailable:
+            up.add_metric(labels, 0)
+            continue
+        up.add_metric(labels, 1)
+        for state, count in stats.counts.items():
+            jobs.add_metric((*labels, state.value), count)
+        oldest = stats.oldest_waiting
+        latency.add_metric(labels, 0 if oldest is None else oldest.total_seconds())
+        paused.add_metric(labels, stats.paused)
+        workers.add_metric(labels, stats.workers)
+        for schedule in schedules:
+            if schedule.next_at is not None and not schedule.paused:
+                due.add_metric((*labels, schedule.id), schedule.next_at.timestamp())
+            if schedule.last_at is not None:
+                last.add_metric((*labels, schedule.id), schedule.last_at.timestamp())
+    return [up, jobs, latency, paused, workers, due, last]
+
+
+async def render(*queues: Queue, registry: CollectorRegistry = REGISTRY) -> bytes:
+    """The metrics of the registry and of these queues, in Prometheus' text format."""
+    return rendered(await queue_metrics(*queues), registry)
+
+
+def rendered(metrics: Iterable[Metric], registry: CollectorRegistry = REGISTRY) -> bytes:
+    """The metrics of the registry, and these, in Prometheus' text format."""
+    more = CollectorRegistry(auto_describe=False)
+    more.register(_Found(list(metrics)))
+    return generate_latest(registry) + generate_latest(more)
+
+
+class _Found(Collector):
+    """Metrics that were collected before."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
