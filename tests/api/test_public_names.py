@@ -12,17 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jobq
-import jobq.django
-import jobq.http
 import jobq.logs
+import jobq.otel
+import jobq.prometheus
+import jobq.sentry
 import jobq.sync
 import jobq.testing
 
 MODULES = (
     jobq,
-    jobq.http,
-    jobq.django,
     jobq.logs,
+    jobq.otel,
+    jobq.prometheus,
+    jobq.sentry,
     jobq.sync,
     jobq.testing,
 )

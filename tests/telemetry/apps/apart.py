@@ -41,3 +41,12 @@ async def tell_from_a_loop() -> dict[str, Any]:
     )
     structlog.get_logger().info("hello")
     return logs.job_fields()
+
+
+failing = Queue("failing", "memory://")
+
+
+@failing.task(executor="process", retry=0)
+def fail_apart() -> None:
+    """Fail in a child process."""
+    raise ValueError("no such tenant")
