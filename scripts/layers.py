@@ -52,6 +52,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "engine": frozenset({"executors", "stores", "stores.base", "core", "errors"}),
     "api": BELOW_API,
     "public": BELOW_API | {"api"},
+    # Integrations that users import by name. Their command lines are those of jobq.
+    "django": frozenset({"public", "api", "client", "core", "errors"}),
+    "django.management": PUBLIC | {"django", "cli"},
     # Telemetry is middleware. Engine, stores and api know none of it, and `import jobq` needs none.
     **{telemetry: BELOW_API | {"api"} for telemetry in TELEMETRY},
     # `console` is what the command lines share: logging, and errors that show no password.
@@ -83,8 +86,10 @@ DRIVERS: dict[str, tuple[frozenset[str], str]] = {
     "pyspark": (frozenset({"pipeline"}), "Spark"),
     "pyarrow": (frozenset({"pipeline"}), "Arrow"),
     "pandas": (frozenset({"pipeline"}), "pandas"),
+    "django": (frozenset({"django", "django.management"}), "a web framework"),
+    "asgiref": (frozenset({"django", "django.management"}), "a part of Django"),
     "click": (
-        frozenset({"cli", "console", "server", "relay", "pipeline"}),
+        frozenset({"cli", "console", "server", "relay", "pipeline", "django.management"}),
         "a command-line library",
     ),
     "rich": (frozenset({"cli", "server", "relay", "pipeline"}), "a command-line library"),

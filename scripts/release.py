@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 
 NEEDS_AN_EXTRA = {
+    "jobq.django": {"django", "asgiref"},
     "jobq.pipeline": {"pyspark", "py4j", "pyarrow", "pandas"},
     "jobq.relay.kafka": {"confluent_kafka"},
     "jobq.stores.conformance": {"pytest", "hypothesis"},

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jobq
+import jobq.django
+import jobq.http
 import jobq.logs
 import jobq.otel
 import jobq.prometheus
@@ -21,6 +23,8 @@ import jobq.testing
 
 MODULES = (
     jobq,
+    jobq.http,
+    jobq.django,
     jobq.logs,
     jobq.otel,
     jobq.prometheus,

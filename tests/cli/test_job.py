@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import yaml
 
-from jobq.cli.job import unseen
+from jobq.cli.job_logs import unseen
 from tests.cli.kit import Ctl
 
 Work = Callable[[], None]

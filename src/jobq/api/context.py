@@ -58,6 +58,8 @@ class QueueContext:
         self.queue: Any = None  # the Queue, for code that has only a task
         # The transaction that a call of `.sync` is in. It is asked in the thread of the caller.
         self.surrounding: Callable[[], Surrounding | None] = transaction.current
+        # What an integration puts around each handler, in the thread or task that runs it.
+        self.wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 
     @property
     def url(self) -> str:
@@ -109,6 +111,8 @@ class QueueContext:
                 f"give {_location(handler.fn)} a different name="
             )
         handler.middleware = self.middleware
+        if self.wrap is not None and handler.executor != "command":
+            handler.fn = self.wrap(handler.fn)
         self.tasks[handler.name] = handler
         handlers.add(handler, self.name, self.connection.move)
         self.planned.pop(handler.name, None)

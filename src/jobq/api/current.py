@@ -126,13 +126,14 @@ class CurrentJob:
         """The value that the worker's lifespan yielded. ConfigError if it is not of this type."""
         value = self._run.state
         if not isinstance(value, kind):
+            found = f"yielded a {type(value).__name__}"
+            if value is None:
+                found = "yielded nothing: give Worker(…, lifespan=…)"
+                if isinstance(self._run, RunInChild):
+                    found += ". A child process whose task has permissions has no lifespan"
             raise ConfigError(
                 f"job {self.id} ({self.name}) needs a {kind.__name__} from the worker's lifespan, "
-                + (
-                    "which yielded nothing: give Worker(…, lifespan=…)"
-                    if value is None
-                    else f"which yielded a {type(value).__name__}"
-                )
+                f"which {found}"
             )
         return value
 

@@ -282,6 +282,9 @@ class Selection:
     ) -> BulkProgress:
         self._check_states(kind)
         wanted, qname = self._wanted, self._context.qname
+        if kind == "remove":
+            # Ended jobs first: a waiting job that is removed now stays on record as cancelled.
+            wanted = msgspec.structs.replace(wanted, states=wanted.states[::-1])
         start = criteria.unpack_place(limits.cursor, wanted.digest, len(wanted.states))
         store = await self._context.store()
         matching = Matching(self._context, wanted)

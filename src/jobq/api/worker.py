@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Self, cast
 
 from jobq.api.child_processes import executor_settings
-from jobq.api.lifespan import Lifespan, LifespanFunction, check_lifespan
 from jobq.api.middleware import Middleware, Onions, check_middleware
 from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
@@ -36,6 +35,7 @@ from jobq.engine.signal_handlers import signals_caught
 from jobq.engine.slots import Slots
 from jobq.engine.station import Station
 from jobq.errors import ConfigError, StoreUnavailable
+from jobq.executors.lifespan import Lifespan, LifespanFunction, check_lifespan
 
 log = logging.getLogger("jobq")
 
@@ -113,7 +113,7 @@ class Worker:
         self._stations: list[Station] = []
         self._slots: Slots | None = None  # once it is started
         self._executors = WorkerExecutors(
-            sources, executor_settings(pool, pool_max_jobs, pool_max_memory)
+            sources, executor_settings(pool, pool_max_jobs, pool_max_memory), lifespan
         )
         self._identity = Identity(self.name)
         self._paused = self._draining = False

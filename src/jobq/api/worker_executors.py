@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 from jobq.api.child_processes import check_permissions
@@ -10,20 +11,31 @@ from jobq.engine.handler import Source
 from jobq.errors import ConfigError
 from jobq.executors import check_executor
 from jobq.executors.handlers import Callee
+from jobq.executors.lifespan import LifespanFunction, lifespan_address
 from jobq.executors.settings import ExecutorSettings
 
 
 class WorkerExecutors(Executors):
     """The executors that the tasks of these queues name."""
 
-    def __init__(self, queues: Sequence[Source], settings: ExecutorSettings) -> None:
+    def __init__(
+        self,
+        queues: Sequence[Source],
+        settings: ExecutorSettings,
+        lifespan: LifespanFunction | None = None,
+    ) -> None:
         super().__init__(settings)
         self._queues = queues
+        self._lifespan = lifespan
 
     def check(self) -> None:
         """Refuse a task that this worker cannot run: its jobs would fail one by one."""
         for queue in self._queues:
             _check_tasks(queue)
+        names = {task.executor for queue in self._queues for task in queue.tasks.values()}
+        if self._lifespan is not None and "process" in names:
+            address = lifespan_address(self._lifespan)
+            self.settings = dataclasses.replace(self.settings, lifespan=address)
 
     async def start(self, stopped: Callable[[], bool]) -> None:
         """Start the child processes. ConfigError if one cannot run its tasks.

@@ -22,6 +22,7 @@ from jobq.api.queue import Queue
 from jobq.client.store_handles import handle, release
 from jobq.core import checks
 from jobq.core.commands import Altered, AnyCommand
+from jobq.core.criteria import Criteria
 from jobq.core.queues import QueueRecord
 from jobq.core.records import Filter, JobKey, JobRecord, QueueName
 from jobq.core.redact import redacted_url
@@ -154,6 +155,22 @@ class Backend:
                 yield records
             if (cursor := page.cursor) is None:
                 return
+
+    async def matching(
+        self, queue: QueueName, wanted: Criteria, *, oldest_first: bool, limit: int
+    ) -> AsyncIterator[list[JobRecord]]:
+        """The jobs that match the criteria, page by page. A page may be empty.
+
+        `limit` is how many the caller wants in total, approximately."""
+        size = PAGE if wanted.compared_here else min(PAGE, limit)
+        for state in wanted.states or (None,):
+            filter = wanted.filter(queue, state, oldest_first=oldest_first)
+            cursor = None
+            while True:
+                page = await self.within(self.store.find(filter, cursor=cursor, limit=size))
+                yield [record for record in page.records if wanted.verdict(record) == "match"]
+                if (cursor := page.cursor) is None:
+                    break
 
 
 def _user() -> str:

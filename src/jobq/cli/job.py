@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import Any
 
 import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from jobq.api.selection import make_criteria
 from jobq.cli import documents, text
+from jobq.cli.bulk import BulkOptions, bulk_options, change_matching, parse_where, where_option
+from jobq.cli.job_logs import logs
 from jobq.cli.job_view import job_details, job_table
 from jobq.cli.options import DURATION, FAILED, Ctl, noun, on_store, queue_option, yes_option
 from jobq.cli.options import confirm as ask
 from jobq.cli.submit import submit, value_of
 from jobq.core.commands import AnyCommand, Cancel, Promote, Remove, Reprioritise, Rerun
-from jobq.core.records import Filter, JobKey, JobRecord
+from jobq.core.records import JobKey, JobRecord
 from jobq.core.states import State
 from jobq.errors import WaitTimeout
 
 job = noun("job", "Submit, inspect, cancel and rerun jobs.")
 job.add_command(submit)
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+ids_or_where = click.argument("ids", metavar="[ID...]", nargs=-1)
 
 
 # ── looking ───────────────────────────────────────────────────────────────────────────────────────
@@ -34,6 +37,7 @@ ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
     examples="""
     jq-ctl job list
     jq-ctl job list -q billing --state failed --limit 200
+    jq-ctl job list --where error='Timeout*' --where meta.tenant=acme --oldest-first
     jq-ctl job list --state waiting -o json | jq -r '.[].id'
     """,
 )
@@ -48,8 +52,10 @@ ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @click.option(
     "--state", type=click.Choice([s.value for s in State]), help="Only jobs in this state."
 )
-@click.option("--name", metavar="TASK", help="Only jobs of this task.")
+@click.option("--name", metavar="TASK", help="Only jobs of this task. * stands for any text.")
 @click.option("--key", metavar="KEY", help="Only jobs with this concurrency key.")
+@where_option
+@click.option("--oldest-first", is_flag=True, help="List the oldest jobs of each state first.")
 @click.option(
     "-n",
     "--limit",
@@ -66,16 +72,25 @@ async def list_(
     state: str | None,
     name: str | None,
     key: str | None,
+    where: tuple[str, ...],
+    oldest_first: bool,
     limit: int,
 ) -> None:
     """List jobs, newest first."""
+    for field, value in (("state", state), ("name", name), ("key", key)):
+        if value is not None:
+            where = (*where, f"{field}={value}")
+    wanted = make_criteria(*parse_where(where))
     records: list[JobRecord] = []
     full: list[str] = []
     for queue in await ctl.backend.known(queues):
-        filter = Filter(
-            queue=queue.queue, state=None if state is None else State(state), name=name, key=key
-        )
-        found = [record async for page in ctl.backend.pages(filter, limit=limit) for record in page]
+        found: list[JobRecord] = []
+        async for page in ctl.backend.matching(
+            queue.queue, wanted, oldest_first=oldest_first, limit=limit
+        ):
+            found += page[: limit - len(found)]
+            if len(found) == limit:
+                break
         if len(found) == limit:
             full.append(queue.queue.queue)
         records += found
@@ -96,54 +111,7 @@ async def status(ctl: Ctl, id: str, queue: str | None) -> None:
     ctl.out.show(documents.job(record), lambda: job_details(record))
 
 
-@job.command(
-    examples="""
-    jq-ctl job logs inv-8
-    jq-ctl job logs inv-8 --tail 20 --follow
-    """
-)
-@click.argument("id")
-@queue_option
-@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until the job ends.")
-@click.option("--head", type=click.IntRange(min=1), metavar="N", help="Only the first N lines.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
-@on_store
-async def logs(
-    ctl: Ctl, id: str, queue: str | None, follow: bool, head: int | None, tail: int | None
-) -> None:
-    """Print what the job's handler logged. The store keeps the last 1,000 lines."""
-    if head is not None and (follow or tail is not None):
-        raise click.UsageError("--head cannot be combined with --tail or --follow")
-    (record,) = await ctl.backend.locate([id], queue)
-    key = JobKey(record.queue, record.id)
-    if follow:
-        await _follow(ctl, key, tail)
-        return
-    lines = (await ctl.backend.within(ctl.backend.store.logs(key)))[:head]
-    lines = _last(lines, tail)
-    ctl.out.show(lines, lambda: Text(text.clean_lines("\n".join(lines))) if lines else None)
-    if not lines:
-        ctl.out.note(f"job {id} logged nothing")
-
-
-def _last(lines: list[str], count: int | None) -> list[str]:
-    return lines if count is None else lines[max(0, len(lines) - count) :]
-
-
-async def _follow(ctl: Ctl, key: JobKey, tail: int | None) -> None:
-    """Print log lines until the job ends, at first only the last `tail` ones.
-
-    The state is read before the lines: if the job has ended, these are its last lines."""
-    shown: list[str] | None = None
-    while True:
-        (record,) = await ctl.backend.within(ctl.backend.store.get([key]))
-        lines = await ctl.backend.within(ctl.backend.store.logs(key))
-        for line in _last(lines, tail) if shown is None else unseen(shown, lines):
-            ctl.out.stream(line, partial(Text, text.clean_lines(line)))
-        if record is None or record.state.ended:
-            return
-        shown = lines
-        await asyncio.sleep(0.5)  # poll: stores send signals for transitions, not for log lines
+job.add_command(logs)
 
 
 @job.command(
@@ -231,15 +199,31 @@ async def alter(
     return 0 if all(result == "done" for result in results) else FAILED
 
 
-@job.command(examples="jq-ctl job cancel inv-8 inv-9\njq-ctl job cancel month-end --cascade")
-@ids_argument
+@job.command(
+    examples="""
+    jq-ctl job cancel inv-8 inv-9
+    jq-ctl job cancel month-end --cascade
+    jq-ctl job cancel -q billing --where name='report.*' --where meta.tenant=acme --dry-run
+    """
+)
+@ids_or_where
 @queue_option
 @click.option(
     "--cascade", is_flag=True, help="Also cancel the jobs it waits for, and its children."
 )
+@bulk_options
 @on_store
-async def cancel(ctl: Ctl, ids: tuple[str, ...], queue: str | None, cascade: bool) -> int:
-    """Cancel jobs. A running job's handler is asked to stop; any other job ends at once."""
+async def cancel(
+    ctl: Ctl, /, ids: tuple[str, ...], queue: str | None, cascade: bool, **bulk: Any
+) -> int:
+    """Cancel jobs. A running job's handler is asked to stop; any other job ends at once.
+
+    Give ids, or --where for all unfinished jobs of a queue that match."""
+    options = BulkOptions(**bulk)
+    if options.refuse_ids(ids):
+        if cascade:
+            raise click.UsageError("--cascade cannot be combined with --where")
+        return await change_matching(ctl, "cancel", queue, options)
     return await alter(
         ctl,
         ids,
@@ -251,13 +235,24 @@ async def cancel(ctl: Ctl, ids: tuple[str, ...], queue: str | None, cascade: boo
 
 
 @job.command(
-    examples="jq-ctl job rerun inv-8\njq-ctl dead rerun --all -q billing     # every failed job"
+    examples="""
+    jq-ctl job rerun inv-8
+    jq-ctl job rerun -q billing --where error='Timeout*' --where ended-after=2h --dry-run
+    jq-ctl job rerun -q billing --where error='Timeout*' --where ended-after=2h --pace 50
+    """
 )
-@ids_argument
+@ids_or_where
 @queue_option
+@bulk_options
 @on_store
-async def rerun(ctl: Ctl, ids: tuple[str, ...], queue: str | None) -> int:
-    """Run ended jobs again from the start (alias: retry)."""
+async def rerun(ctl: Ctl, /, ids: tuple[str, ...], queue: str | None, **bulk: Any) -> int:
+    """Run ended jobs again from the start (alias: retry).
+
+    Give ids, or --where for all failed jobs of a queue that match. --where state=completed means
+    jobs in another state."""
+    options = BulkOptions(**bulk)
+    if options.refuse_ids(ids):
+        return await change_matching(ctl, "rerun", queue, options)
     return await alter(
         ctl,
         ids,
@@ -361,11 +356,21 @@ async def remove(ctl: Ctl, ids: tuple[str, ...], queue: str | None, yes: bool) -
     )
 
 
-def unseen(shown: Sequence[str], lines: Sequence[str]) -> Sequence[str]:
-    """The lines that follow those already shown.
+@job.command(
+    examples="""
+    jq-ctl job purge -q billing --where ended-before=7d --dry-run
+    jq-ctl job purge -q billing --where state=completed,cancelled --where ended-before=1h --pace 500
+    """
+)
+@queue_option
+@bulk_options
+@on_store
+async def purge(ctl: Ctl, /, queue: str | None, **bulk: Any) -> int:
+    """Remove all jobs of a queue that match, by default failed ones.
 
-    A job's log drops its oldest lines, so the longest overlap between the two is assumed."""
-    for start in range(len(shown) + 1):
-        if list(shown[start:]) == list(lines[: len(shown) - start]):
-            return lines[len(shown) - start :]
-    return lines
+    The records of ended jobs are deleted; waiting, delayed and blocked jobs are cancelled. Running
+    jobs cannot be purged: cancel them."""
+    options = BulkOptions(**bulk)
+    if not options.where:
+        raise click.UsageError("no --where: say which jobs to remove, e.g. --where ended-before=7d")
+    return await change_matching(ctl, "purge", queue, options)

@@ -66,8 +66,15 @@ class Criteria(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """A short name of these criteria, which their cursors carry."""
-        fields = msgspec.structs.asdict(self)
+        """A short name of these criteria, which their cursors carry.
+
+        Times are left out: an age such as "2 hours" is another time whenever it is given.
+        """
+        fields = {
+            name: value
+            for name, value in msgspec.structs.asdict(self).items()
+            if not name.endswith("_ms")
+        }
         return hashlib.blake2b(JSON.digestible(fields), digest_size=6).hexdigest()
 
     def verdict(self, record: JobRecord, parameters: Sequence[str] = ()) -> Verdict:

@@ -18,3 +18,5 @@ class ExecutorSettings:
     start_timeout_s: float = 120.0
     # How long an idle child may take to end. Its handlers of `atexit` run.
     end_timeout_s: float = 5.0
+    # The module and the name of the function of the worker's lifespan.
+    lifespan: tuple[str, str] | None = None

@@ -71,6 +71,7 @@ class Child:
         tasks: tuple[Address, ...],
         stores: Mapping[str, str],
         measure: bool,
+        lifespan: tuple[str, str] | None = None,
         on_free: Callable[[Child], None],
         on_end: Callable[[Child], None],
     ) -> None:
@@ -97,7 +98,10 @@ class Child:
         permissions = group.permissions
         self._workspace = None if permissions is None else Workspace.open(permissions)
         urls = dict(stores) if permissions is None else visible_urls(permissions, stores)
-        hello = Hello(os.getpid(), tasks, urls, measure, permissions, self._workspace)
+        # A process with permissions runs code that the application need not trust, so it gets
+        # none of the application's resources.
+        own = lifespan if permissions is None else None
+        hello = Hello(os.getpid(), tasks, urls, measure, permissions, self._workspace, own)
         try:
             self._start(hello)
         except BaseException:

@@ -31,6 +31,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
     measure: bool = False  # report the memory in use after each job
     permissions: Permissions | None = None
     workspace: Workspace | None = None  # with permissions
+    lifespan: tuple[str, str] | None = None  # the module and the name of a function
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -90,6 +90,7 @@ class Pool:
             # Queues of one name in two stores keep the URLs that their code gives them.
             stores={name: min(urls) for name, urls in self._stores.items() if len(urls) == 1},
             measure=self._settings.pool_max_memory is not None,
+            lifespan=self._settings.lifespan,
             on_free=self._freed,
             on_end=self._ended,
         )

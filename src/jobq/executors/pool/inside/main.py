@@ -14,12 +14,14 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
+from weakref import WeakSet
 
 from jobq.core.decide import Raised, Returned, decide
 from jobq.core.policies import Retry
 from jobq.core.records import AnyOutcome
 from jobq.errors import ConfigError
 from jobq.executors import handlers, sandbox
+from jobq.executors.lifespan import Lifespan, find_lifespan
 from jobq.executors.pool.inside.line import Line, WorkerGone
 from jobq.executors.pool.inside.run import RunInChild
 from jobq.executors.pool.messages import Done, Hello, Ready, Start, Stopped, Unready
@@ -55,10 +57,13 @@ def main(descriptor: int, memory: int) -> None:
             line.send(Unready(str(error)))
             return
         line.send(Ready())
-        while True:
-            start = line.receive()
-            assert isinstance(start, Start)
-            child.run(start)
+        try:
+            while True:
+                start = line.receive()
+                assert isinstance(start, Start)
+                child.run(start)
+        finally:
+            child.close()
     except WorkerGone:
         pass
 
@@ -74,6 +79,9 @@ class Child:
         self._sandbox: sandbox.Sandbox | None = None
         self._flush_c: Callable[[None], Any] = ctypes.CDLL(None).fflush
         self._memory = _Memory() if hello.measure else None
+        self._lifespan: Lifespan | None = None
+        self._created: WeakSet[asyncio.Task[Any]] = WeakSet()  # by the job, if there is a lifespan
+        self._state: Any = None  # the value of the lifespan
 
     def restrict(self, descriptor: int) -> None:
         """Give up all rights but the permissions, before anything of the application is imported.
@@ -99,6 +107,27 @@ class Child:
             self._loop = self._new_loop()  # its descriptors outlive each job
             self._sandbox.ready()
 
+        if self._hello.lifespan is not None:
+            self._open_lifespan(self._hello.lifespan)
+
+    def _open_lifespan(self, address: tuple[str, str]) -> None:
+        """Enter the worker's lifespan in this process. ConfigError if that fails."""
+        self._loop = self._new_loop()
+        self._loop.set_task_factory(self._jobs_tasks)
+        try:
+            self._lifespan = Lifespan(find_lifespan(address), None, lambda: None)
+            self._state = self._loop.run_until_complete(self._lifespan.start())
+        except Exception as error:
+            raise ConfigError(
+                f"the lifespan {'.'.join(address)} failed in a child process: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Leave the lifespan. The worker kills the process if that takes too long."""
+        if self._lifespan is not None and self._loop is not None:
+            self._loop.run_until_complete(self._lifespan.stop())
+
     def run(self, start: Start) -> None:
         """Run one job and report how it ended."""
         self._line.begin_job(start.n)
@@ -118,6 +147,7 @@ class Child:
         try:
             handler = self._find(start.task)
             run = RunInChild(start.n, lease, handler, self._line, start.now_ms)
+            run.state = self._state
             running.set(run)
             args, kwargs = handler.bind(lease)
             value = self._line.call(handler.fn, args, kwargs)
@@ -162,10 +192,22 @@ class Child:
         finally:
             line.task = line.loop = None
             left = asyncio.all_tasks(loop)
+            if self._lifespan is not None:
+                left &= set(self._created)
+                self._created.clear()
             for other in left:
                 other.cancel("its job has ended")
             if left:
                 loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+
+    def _jobs_tasks(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        """A task factory that remembers the tasks of jobs. Those of the lifespan stay."""
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        if running.get(None) is not None:
+            self._created.add(task)
+        return task
 
     def _new_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()

@@ -12,6 +12,7 @@ Worker(queue, lifespan=lifespan)
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import logging
 from collections.abc import Callable
@@ -20,12 +21,14 @@ from typing import Any
 
 from jobq.core.checks import shown
 from jobq.errors import ConfigError
+from jobq.executors.handlers import location
 
 log = logging.getLogger("jobq")
 
 Manager = AbstractAsyncContextManager[Any] | AbstractContextManager[Any]
 LifespanFunction = Callable[[], Manager] | Callable[[Any], Manager]
-"""A function that returns a context manager, async or plain. It may take the worker."""
+"""A function that returns a context manager, async or plain. It may take the worker, which is None
+in a child process."""
 
 
 def check_lifespan(given: object) -> LifespanFunction | None:
@@ -36,6 +39,26 @@ def check_lifespan(given: object) -> LifespanFunction | None:
             "@asynccontextmanager decorates, without calling it"
         )
     return given
+
+
+def lifespan_address(function: LifespanFunction) -> tuple[str, str]:
+    """The module and the name of the function. ConfigError if no other process can import it."""
+    module, name = location(function)
+    if module in ("?", "__main__") or not hasattr(function, "__qualname__") or "<" in name:
+        raise ConfigError(
+            f"lifespan: child processes import {name} of {module} by its name, because tasks have "
+            "executor='process': define it at the top level of a module"
+        )
+    return module, name
+
+
+def find_lifespan(address: tuple[str, str]) -> LifespanFunction:
+    """Import the function. Raises what the import raises."""
+    found: Any = importlib.import_module(address[0])
+    for part in address[1].split("."):
+        found = getattr(found, part)
+    function: LifespanFunction = found
+    return function
 
 
 class Lifespan:

@@ -1,0 +1,91 @@
+"""Database connections around jobs, as Django treats them around requests.
+
+Before a job, connections that are broken or too old are closed. After it, those that have reached
+CONN_MAX_AGE are: with Django's default of 0, all of them. A connection that is inside `atomic()`
+before the job starts is left alone, so a job that runs inside a TestCase keeps its transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.db import connections, reset_queries
+
+from jobq.api.task_handler import runs_async
+
+log = logging.getLogger("jobq.django")
+
+
+def with_connections(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The handler, with its thread's connections checked before a run and closed after it."""
+    return _of_coroutine(fn) if runs_async(fn) else _of_function(fn)
+
+
+def _of_function(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        kept = _in_transaction()
+        _close_old(kept)
+        reset_queries()  # with DEBUG, Django remembers every query of a thread
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            _close_safely(kept)
+
+    return run
+
+
+def _of_coroutine(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        # As for a request under ASGI: the run has a thread of its own for Django's database calls,
+        # which starts with the first call. So another run cannot close its connections.
+        async with ThreadSensitiveContext() as context:
+            try:
+                return await fn(*args, **kwargs)
+            finally:
+                threads = SyncToAsync.context_to_thread_executor
+                if context in threads:
+                    try:
+                        await asyncio.shield(sync_to_async(_close_all)())
+                    finally:
+                        # Not waited for: a query that goes on must not block the event loop.
+                        threads.pop(context).shutdown(wait=False)
+
+    return run
+
+
+def _in_transaction() -> set[str]:
+    return {one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block}
+
+
+def _close_old(kept: set[str]) -> None:
+    for connection in connections.all(initialized_only=True):
+        if connection.alias in kept:
+            continue
+        if connection.in_atomic_block:  # the run has left its transaction open
+            connection.close()
+            del connections[connection.alias]  # inside atomic(), it cannot be opened again
+        else:
+            connection.close_if_unusable_or_obsolete()
+
+
+def _close_safely(kept: set[str]) -> None:
+    """Close after a run. The job has its result, which an error here must not replace."""
+    try:
+        _close_old(kept)
+    except Exception:
+        log.exception("a database connection could not be closed after a job")
+
+
+def _close_all() -> None:
+    """Close every connection of a thread that is about to end."""
+    try:
+        connections.close_all()
+    except Exception:
+        log.exception("a database connection could not be closed after a job")

@@ -1,0 +1,24 @@
+"""The queues of a Django project, for `manage.py jobq_worker`.
+
+jq-worker works on all queues in a module, so importing this module collects them in it. With
+DJANGO_SETTINGS_MODULE, `jq-worker jobq.django.discovered` does the same.
+"""
+
+from __future__ import annotations
+
+import django
+from django.apps import apps
+
+from jobq.django.queue import queues
+from jobq.errors import ConfigError
+
+if not apps.ready:  # jq-worker has imported it; manage.py does this itself
+    django.setup()
+
+found = queues()
+if not found:
+    raise ConfigError(
+        "this project has no queue: define one in the module jobs.py of an installed application, "
+        'emails = jobq.django.Queue("emails")'
+    )
+globals().update({f"queue_{n}": queue for n, queue in enumerate(found)})

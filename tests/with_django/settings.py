@@ -1,0 +1,50 @@
+"""The Django project of these tests."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(os.environ.setdefault("JOBQ_TEST_FOLDER", tempfile.mkdtemp(prefix="jobq-django-")))
+
+SECRET_KEY = "of a test"
+USE_TZ = True
+ROOT_URLCONF = "tests.with_django.urls"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "jobq.django",
+    "tests.with_django.app",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": FOLDER / "rows.db",
+        "OPTIONS": {"timeout": 20},
+    }
+}
+JOBQ = {"URL": f"sqlite:///{FOLDER}/jobs.db", "WORKER": {"concurrency": 7, "drain": "5s"}}
