@@ -1,74 +1,23 @@
-"""For your tests: queues in memory, a clock that you move, and `drain()`, which runs due jobs.
-
-    @pytest.fixture
-    async def jobs():
-        async with testing.use(billing) as jobs:  # billing uses a new memory store in this block
-            yield jobs
-
-    async def test_a_receipt_is_sent_an_hour_after_the_charge(jobs):
-        await charge.enqueue("acme", invoice=7)
-        await jobs.drain()
-        sent = await jobs.assert_enqueued(send_receipt, 7)
-        assert sent.due_at == jobs.clock.now() + timedelta(hours=1)
-        jobs.clock.advance(3600)
-        assert await jobs.drain() == 1
-
-In tests without an event loop: `with testing.use(billing) as jobs:`, then `jobs.sync.drain()`.
-"""
+"""A sandbox: queues that use a memory store and a test's clock for the length of a block."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
 from jobq.api.info import JobInfo
-from jobq.api.middleware import Onions
 from jobq.api.queue import Queue
 from jobq.api.task import Task
 from jobq.client import portal
 from jobq.client.ids import new_id
-from jobq.core.checks import Seconds, check_int, shown, to_epoch_ms, to_ms
-from jobq.core.moments import moment
-from jobq.core.records import Claim, QueueName
-from jobq.engine.exchange import Exchange
-from jobq.engine.executors import Executors
+from jobq.core.checks import check_int, shown
+from jobq.core.records import QueueName
 from jobq.engine.handler import Handler
-from jobq.engine.notes import Notes
-from jobq.engine.runner import Runner
 from jobq.engine.scheduler import fire_due, put_planned
-from jobq.engine.settings import WorkerSettings
-from jobq.engine.slots import Bell, Slots
 from jobq.errors import ConfigError
-from jobq.stores.base import Store
-
-_LOOK_AGAIN = 0.02
-"""Seconds after which `drain` looks for jobs that a running handler may have enqueued."""
-
-__all__ = ["FakeClock", "Sandbox", "SyncSandbox", "queue", "use"]
-
-
-class FakeClock:
-    """A clock that stands still until you move it."""
-
-    def __init__(self, start: datetime | None = None) -> None:
-        self._ms = to_epoch_ms(start or datetime.now(UTC), "start")
-
-    def __call__(self) -> int:
-        """The time in milliseconds since the epoch, as stores read it."""
-        return self._ms
-
-    def now(self) -> datetime:
-        """The current time of this clock."""
-        return moment(self._ms)
-
-    def advance(self, by: Seconds) -> datetime:
-        """Move the clock forward. This runs no jobs: `drain()` runs those that have become due."""
-        self._ms += to_ms(by, "by")
-        return self.now()
+from jobq.testing.clock import FakeClock
+from jobq.testing.drainer import Drainer
 
 
 def queue(name: str = "test", **declared: Any) -> Queue:
@@ -146,7 +95,7 @@ class Sandbox:
         store = await self.queues[0]._context.store()
         for one in self.queues:  # as a worker does when it starts
             await put_planned(store, one._context.planned.values(), self._since_ms)
-        drainer = _Drainer(store, tasks, concurrency, most)
+        drainer = Drainer(store, tasks, concurrency, most)
         try:
             while True:
                 while await fire_due(store, self.clock()):
@@ -229,80 +178,3 @@ def _fits(
 def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     parts = [*map(shown, args), *(f"{name}={shown(value)}" for name, value in kwargs.items())]
     return f"({', '.join(parts)})"
-
-
-class _Drainer:
-    """Runs jobs with the worker's runner, but without its loops. Stops when there is nothing to
-    do."""
-
-    def __init__(
-        self,
-        store: Store,
-        tasks: Mapping[QueueName, Mapping[str, Handler]],
-        concurrency: int,
-        most: int,
-    ) -> None:
-        settings = WorkerSettings(concurrency=concurrency)
-        self.runs = 0
-        self._most = most
-        self._queues = tuple(tasks)
-        self._settings = settings
-        self._bell = Bell()
-        self._slots = Slots(concurrency)
-        self._executors = Executors()
-        self._notes = Notes(store)
-        self._runner = Runner(
-            tasks,
-            executors=self._executors,
-            slots=self._slots,
-            bell=self._bell,
-            notes=self._notes,
-            settings=settings,
-            around_of=Onions(),
-        )
-        self._exchange = Exchange(
-            store, worker=f"drain-{new_id()}", exchange_timeout_ms=settings.exchange_timeout_ms
-        )
-
-    async def run(self) -> int | None:
-        """Run jobs until none is due. Returns in how many milliseconds the next one will be."""
-        runner = self._runner
-        while True:
-            ended, runner.ended = runner.ended, []
-            taken = self._slots.take(self._bell, self._slots.total)
-            claim = (
-                Claim(queues=self._queues, limit=taken, lease_ms=self._settings.lease_ms)
-                if taken
-                else None
-            )
-            since = time.monotonic()
-            settled = await self._exchange.ask(ended, claim)
-            runner.settled(ended)
-            self._slots.give(taken - len(settled.leases))
-            self._count(len(settled.leases))
-            runner.start(settled.leases, since)
-            if not settled.leases:
-                runner.batches.flush()  # there are no more jobs to wait for
-            if runner.ended:
-                continue
-            if runner.open or claim is None:
-                # With free slots, look again soon: a running job may wait for one it enqueued.
-                await self._bell.wait(_LOOK_AGAIN if self._slots.free else None)
-            elif not settled.leases:
-                return settled.next_due_ms
-
-    def _count(self, more: int) -> None:
-        self.runs += more
-        if self.runs > self._most:
-            raise AssertionError(
-                f"drain() has run {self.runs} jobs and there are more: do they snooze or enqueue "
-                "each other for ever? If so many runs are right, give a higher most="
-            )
-
-    async def aclose(self) -> None:
-        """Stop the threads, and interrupt runs that an error has left behind."""
-        self._runner.release_running()
-        await asyncio.sleep(0)
-        await self._notes.aclose()
-        for executor in self._executors.values():
-            await executor.aclose()

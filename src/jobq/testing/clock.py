@@ -1,0 +1,28 @@
+"""A clock for tests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from jobq.core.checks import Seconds, to_epoch_ms, to_ms
+from jobq.core.moments import moment
+
+
+class FakeClock:
+    """A clock that stands still until you move it."""
+
+    def __init__(self, start: datetime | None = None) -> None:
+        self._ms = to_epoch_ms(start or datetime.now(UTC), "start")
+
+    def __call__(self) -> int:
+        """The time in milliseconds since the epoch, as stores read it."""
+        return self._ms
+
+    def now(self) -> datetime:
+        """The current time of this clock."""
+        return moment(self._ms)
+
+    def advance(self, by: Seconds) -> datetime:
+        """Move the clock forward. This runs no jobs: `drain()` runs those that have become due."""
+        self._ms += to_ms(by, "by")
+        return self.now()
