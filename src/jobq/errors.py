@@ -104,7 +104,8 @@ class LeaseLost(JobqError):
 
 
 class LockTimeout(JobqError, TimeoutError):
-    """Another open transaction holds the job's id or its unique lock. Nothing was stored.
+    """Another open transaction holds the job's id or its unique lock, or uses the queue that is to
+    be removed. Nothing was stored.
 
     Raised after a wait of a few seconds. Inside `jobq.transaction(…)`, the caller's transaction is
     still usable.

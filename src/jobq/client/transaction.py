@@ -5,15 +5,21 @@ transaction.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Self
 
 from jobq.client.portal import run
-from jobq.core.records import JobSpec, PutResult, QueueName
+from jobq.core.records import JobSpec, PutResult
 from jobq.errors import ConfigError
-from jobq.stores.base import CallerTransaction, Store, Transactional, transactional_of
+from jobq.stores.base import (
+    CallerTransaction,
+    QueueRemoved,
+    Store,
+    Transactional,
+    transactional_of,
+)
 
 _current: ContextVar[Transaction | None] = ContextVar("jobq transaction", default=None)
 
@@ -73,16 +79,24 @@ class Transaction:
                 "another thread enqueues this job"
             )
         transactional = self._transactional(store, specs)
-        for queue, keyed in _queues(specs):
-            await transactional.prepare_for_callers(queue, keyed=keyed)
-        return await self._joined_to(store, transactional).put_async(specs)
+        joined = self._joined_to(store, transactional)
+        await _prepare(transactional, specs)
+        try:
+            return await joined.put_async(specs)
+        except QueueRemoved:
+            await _prepare(transactional, specs)
+            return await joined.put_async(specs)
 
     def put_blocking(self, store: Store, specs: Sequence[JobSpec]) -> list[PutResult]:
         """The same for code without an event loop. The calling thread uses the connection."""
         transactional = self._transactional(store, specs)
-        for queue, keyed in _queues(specs):
-            run(transactional.prepare_for_callers(queue, keyed=keyed))
-        return self._joined_to(store, transactional).put(specs)
+        joined = self._joined_to(store, transactional)
+        run(_prepare(transactional, specs))
+        try:
+            return joined.put(specs)
+        except QueueRemoved:
+            run(_prepare(transactional, specs))
+            return joined.put(specs)
 
     def refuse(self, what: str) -> None:
         """Raise ConfigError: this cannot work inside the block."""
@@ -153,5 +167,6 @@ def transaction(connection: object) -> Transaction:
     return Transaction(connection)
 
 
-def _queues(specs: Iterable[JobSpec]) -> set[tuple[QueueName, bool]]:
-    return {(spec.queue, spec.key is not None) for spec in specs}
+async def _prepare(transactional: Transactional, specs: Sequence[JobSpec]) -> None:
+    for queue, keyed in {(spec.queue, spec.key is not None) for spec in specs}:
+        await transactional.prepare_for_callers(queue, keyed=keyed)

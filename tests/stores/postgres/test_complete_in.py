@@ -70,6 +70,43 @@ async def test_a_rollback_fails_the_run(queue: Queue, url: str) -> None:
     assert effects(url) == 1
 
 
+async def test_a_savepoint_that_is_released_completes_the_job(queue: Queue, url: str) -> None:
+    @queue.task
+    async def work() -> Any:
+        conn = await psycopg.AsyncConnection.connect(url)
+        async with conn, conn.transaction(), conn.transaction():
+            await conn.execute("insert into effects values ('x')")
+            await current_job().complete_in(conn, "done")
+
+    async with Worker(queue):
+        assert await (await work.enqueue()).result(timeout=PATIENCE_S) == "done"
+    assert effects(url) == 1
+
+
+async def test_a_savepoint_that_is_rolled_back_fails_the_run_and_keeps_the_rest(
+    queue: Queue, url: str
+) -> None:
+    @queue.task
+    async def work() -> None:
+        again = current_job().attempt > 1
+        conn = await psycopg.AsyncConnection.connect(url)
+        async with conn, conn.transaction():
+            await conn.execute("insert into effects values ('outside')")
+            async with conn.transaction(force_rollback=not again):
+                await conn.execute("insert into effects values ('inside')")
+                await current_job().complete_in(conn)
+
+    async with Worker(queue):
+        job = await work.options(retry=1).enqueue()
+        info = await job.wait(timeout=PATIENCE_S)
+    assert (info.state, info.attempt, info.failures) == (State.COMPLETED, 2, 1)
+    assert "not committed" in (await job.info()).errors[0].message
+    written = ask(url, "select job, count(*) from effects group by job order by job")
+    assert written == [("inside", 1), ("outside", 2)]
+    kinds = [str(e.kind) async for e in queue.events(after="0", follow=False) if e.job]
+    assert kinds.count("completed") == 1
+
+
 async def test_an_error_after_the_commit_leaves_the_job_completed(
     queue: Queue, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -109,6 +109,30 @@ async def test_a_job_ends_while_an_open_transaction_takes_its_lock_over(
         assert await second.result(timeout=PATIENCE_S) == 1
 
 
+@pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("ended", [False, True], ids=["waiting", "ended"])
+async def test_an_id_that_was_put_after_the_snapshot_is_refused(
+    queue: Queue, store: str, url: str, level: str, ended: bool
+) -> None:
+    add = add_to(queue)
+    await queue.pause()  # creates the queue
+    await queue.resume()
+    async with await psycopg.AsyncConnection.connect(url) as conn:
+        await conn.set_isolation_level(psycopg.IsolationLevel[level])
+        await conn.execute("select 1")  # takes the snapshot
+        first = await add.options(id="same").enqueue(1)
+        if ended:
+            async with Worker(queue):
+                await first.result(timeout=PATIENCE_S)
+        async with transaction(conn):
+            with pytest.raises(jobq.StoreUnavailable, match="roll your transaction back"):
+                await add.options(id="same").enqueue(2)
+            await conn.rollback()
+            assert (await add.options(id="same").enqueue(2)).duplicate
+        await conn.commit()
+    assert await ids(queue) == {"same"}
+
+
 async def test_a_put_outside_meets_an_open_transaction_and_its_neighbours_are_stored(
     store: str, url: str
 ) -> None:

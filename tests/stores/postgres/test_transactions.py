@@ -11,11 +11,13 @@ import psycopg
 import pytest
 
 import jobq
-from jobq import ConfigError, Queue, Worker, transaction
+from jobq import ConfigError, LockTimeout, Queue, State, Worker, transaction
+from jobq.core.records import Claim, QueueName
+from jobq.stores import open_store
 from jobq.sync import chain
 from tests.stores.postgres.callers import add_to, events, ids
 from tests.stores.postgres.servers import ask
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, nothing_happens, until
 
 # ── committed, or rolled back ─────────────────────────────────────────────────────────────────────
 
@@ -86,6 +88,95 @@ async def test_a_savepoint_that_is_rolled_back_takes_its_jobs_along(queue: Queue
             await add.enqueue(2)
         last = await add.enqueue(3)
     assert await ids(queue) == {kept.id, last.id}
+
+
+async def test_nested_savepoints_keep_the_jobs_of_those_that_are_released(
+    queue: Queue, url: str
+) -> None:
+    add = add_to(queue)
+    conn = await psycopg.AsyncConnection.connect(url)
+    async with Worker(queue), conn:
+        async with conn.transaction(), conn.transaction(), transaction(conn):
+            kept = await add.enqueue(1)
+            async with conn.transaction(force_rollback=True), transaction(conn):
+                await add.enqueue(2)
+                async with conn.transaction():
+                    await add.enqueue_many([(3,), (4,)])
+            last = await add.enqueue(5)
+        assert await last.result(timeout=PATIENCE_S) == 6
+        assert await kept.result(timeout=PATIENCE_S) == 2
+    assert await ids(queue) == {kept.id, last.id}
+    assert sorted(await events(queue)) == ["accepted"] * 2 + ["completed"] * 2 + ["started"] * 2
+
+
+async def test_a_savepoint_that_is_rolled_back_wakes_nobody(
+    queue: Queue, url: str, store: str
+) -> None:
+    add = add_to(queue)
+    name = QueueName("default", "work")
+    async with open_store(store) as sleeper, await psycopg.AsyncConnection.connect(url) as conn:
+        wanted = Claim(queues=(name,), limit=1, lease_ms=60_000)
+        assert (await sleeper.settle([], worker="w", call="1", then=wanted)).asleep
+        asleep = asyncio.create_task(sleeper.sleep([name], worker="w", slots=1, timeout_ms=60_000))
+        rolled_back = conn.transaction(force_rollback=True)
+        async with conn.transaction(), rolled_back, transaction(conn):
+            await add.enqueue(1)
+        await nothing_happens(0.3, "a wake-up would have come with the commit")
+        assert not asleep.done()
+        async with conn.transaction(), transaction(conn):
+            await add.enqueue(2)
+        await asyncio.wait_for(asleep, PATIENCE_S)
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
+async def test_a_queue_cannot_be_removed_while_a_transaction_enqueues_in_it(
+    url: str, store: str, keyed: bool
+) -> None:
+    async with Queue("work", store, mode="keyed" if keyed else "plain") as queue:
+        add = add_to(queue, **({"key": "a"} if keyed else {}))
+        async with await psycopg.AsyncConnection.connect(url) as conn:
+            async with transaction(conn):
+                job = await add.enqueue(1)
+            with pytest.raises(LockTimeout, match="'work' was not removed: an open transaction"):
+                await queue.obliterate(force=True)
+            await conn.commit()
+            async with Worker(queue):
+                assert await job.result(timeout=PATIENCE_S) == 2
+            await queue.obliterate()
+            async with transaction(conn):  # creates the queue again
+                job = await add.enqueue(3)
+            await conn.commit()
+            async with Worker(queue):
+                assert await job.result(timeout=PATIENCE_S) == 4
+
+
+def test_blocking_code_creates_a_removed_queue_again(url: str, store: str) -> None:
+    queue = Queue("work", store)
+    add = add_to(queue)
+    stored = f"select mode, listed from {store.rpartition('=')[2]}.queues"
+    with psycopg.connect(url) as conn:
+        for _ in range(2):
+            with transaction(conn):
+                add.sync.enqueue(1)
+            conn.commit()
+            assert ask(url, stored) == [("plain", 1)]
+            assert queue.sync.counts()[State.WAITING] == 1
+            queue.sync.obliterate()
+
+
+async def test_an_open_transaction_writes_no_row_of_a_queue(queue: Queue, url: str) -> None:
+    await queue.pause()  # creates the queue, without a mode
+    await queue.resume()
+    add = add_to(queue)
+    async with await psycopg.AsyncConnection.connect(url) as conn:
+        await conn.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+        await conn.execute("select 1")  # takes the snapshot
+        async with transaction(conn):
+            await add.enqueue(1)
+        async with asyncio.timeout(2):  # less than a statement waits for a lock
+            await queue.pause()
+        await conn.commit()
+    assert len(await ids(queue)) == 1
 
 
 async def test_the_settings_of_the_connection_are_as_before(queue: Queue, url: str) -> None:

@@ -31,6 +31,7 @@ from jobq.stores.base.reads import EventStore, ReadStore
 from jobq.stores.base.transactional import (
     CallerTransaction,
     Completion,
+    QueueRemoved,
     Transactional,
     transactional_of,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "OperatorStore",
     "Pipelined",
     "PresenceStore",
+    "QueueRemoved",
     "ReadStore",
     "ScheduleStore",
     "SignalStore",

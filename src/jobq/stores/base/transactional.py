@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from typing import Literal, Protocol, cast
 
 from jobq.core.records import JobSpec, LeaseRef, PutResult, QueueName
+from jobq.errors import StoreUnavailable
+
+
+class QueueRemoved(StoreUnavailable):
+    """A queue was removed after `Transactional.prepare_for_callers`. Prepare it again."""
 
 
 class CallerTransaction(Protocol):
@@ -20,6 +25,7 @@ class CallerTransaction(Protocol):
         """Like `Store.put`, for queues that exist and have a mode. Blocks.
 
         LockTimeout if another open transaction holds the id or the unique lock of a job.
+        QueueRemoved if a queue was removed since it was prepared.
         `max_waiting` does not count the jobs of other open transactions.
         """
         ...

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,7 @@ from psycopg import pq
 
 from jobq.core.records import JobSpec, LeaseRef, PutResult, QueueName
 from jobq.errors import ConfigError, StoreUnavailable
+from jobq.stores.base import QueueRemoved
 from jobq.stores.postgres import caller_connections, completing, failures, mailbox, session
 from jobq.stores.postgres.caller_connections import Raw
 from jobq.stores.postgres.link import Link, LinkLost, Statement, StatementFailed
@@ -29,6 +31,7 @@ from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import SQL
 from jobq.stores.postgres.tx import PostgresTx
 from jobq.stores.relational import put
+from jobq.stores.relational.codes import COMPLETED, GIVEN
 from jobq.stores.relational.mailbox import Notice
 from jobq.stores.relational.rows import Job, NewJob, QueueRow, read
 from jobq.stores.relational.signals import log_topic
@@ -59,24 +62,51 @@ class CallerLink(Link):
 class CallerTx(PostgresTx):
     """A request inside a caller's transaction. It reads queues and jobs without locking them."""
 
-    def __init__(self, link: Link, now: int, ahead: int) -> None:
+    def __init__(self, link: Link, now: int, ahead: int, *, one_snapshot: bool) -> None:
+        """`one_snapshot`: the transaction is REPEATABLE READ or SERIALIZABLE."""
         super().__init__(link, now, PostgresMemory(), ahead, writes=False)
+        self._one_snapshot = one_snapshot
         self._own: set[tuple[int, str]] = set()  # jobs that this call has put
 
+    def use_queue(self, name: QueueName) -> None:
+        """Nobody can remove the queue until the transaction ends."""
+        self.execute(SQL.hot["use_queue"], name)
+
     def ensure_queue(self, name: QueueName) -> QueueRow:
+        if name not in self._queues:
+            self.use_queue(name)
         row = self.queue(name)
-        if row is None:
+        if row is not None and row.listed:
+            return row
+        if self._one_snapshot:
             raise ConfigError(
                 f"queue {name.queue!r} was created after the snapshot of this transaction: roll "
                 "the transaction back and repeat it"
             )
-        return row
+        raise QueueRemoved(f"queue {name.queue!r} was removed during the call: repeat it")
+
+    def flush(self) -> None:
+        """Write the event log. Rows of queues stay as they are: others would wait for them."""
+        for row in self._qids.values():
+            row.dirty = False
+        super().flush()
 
     def insert_jobs(self, rows: Sequence[NewJob]) -> int:
         inserted = super().insert_jobs(rows)
         if inserted == len(rows):
             self._own.update((row.qid, row.id) for row in rows)
+        given = [row._replace(state=COMPLETED) for row in rows if row.flags & GIVEN]
+        if self._one_snapshot and inserted and given:
+            self._try_ids(given)
         return inserted
+
+    def _try_ids(self, rows: Sequence[NewJob]) -> None:
+        """Fail if a job with one of these ids has ended after the snapshot of the transaction."""
+        self.link.command(b"SAVEPOINT jobq_try")
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        self.link.execute(SQL.hot["try_ids"], columns)
+        self.link.command(b"ROLLBACK TO SAVEPOINT jobq_try")
+        self.link.command(b"RELEASE SAVEPOINT jobq_try")
 
     def find_free(self, qid: int, id: str) -> Job | None:
         return self.find(qid, id)
@@ -117,16 +147,27 @@ class Caller:
         self._connection = connection
 
     def put(self, specs: Sequence[JobSpec]) -> list[PutResult]:
-        return self._blocking(lambda tx: _put(tx, specs))
+        with self._forgetting(specs):
+            return self._blocking(lambda tx: _put(tx, specs))
 
     async def put_async(self, specs: Sequence[JobSpec]) -> list[PutResult]:
-        return await self._awaited(lambda tx: _put(tx, specs))
+        with self._forgetting(specs):
+            return await self._awaited(lambda tx: _put(tx, specs))
 
     def complete(self, lease: LeaseRef, result: bytes | None) -> None:
-        self._blocking(lambda tx: completing.complete(tx, lease, result))
+        self._blocking(lambda tx: _complete(tx, lease, result))
 
     async def complete_async(self, lease: LeaseRef, result: bytes | None) -> None:
-        await self._awaited(lambda tx: completing.complete(tx, lease, result))
+        await self._awaited(lambda tx: _complete(tx, lease, result))
+
+    @contextmanager
+    def _forgetting(self, specs: Sequence[JobSpec]) -> Iterator[None]:
+        """If a queue was removed, prepare it again for the next call."""
+        try:
+            yield
+        except QueueRemoved:
+            self._store.forget_prepared({spec.queue for spec in specs})
+            raise
 
     def _blocking(self, work: Callable[[CallerTx], T]) -> T:
         raw = caller_connections.begun(self._connection)
@@ -189,13 +230,14 @@ class Caller:
                 "which has the queue"
             )
         link.command(_set(wanted))
-        tx = CallerTx(link, *store.clock.read())
+        isolation, *settings = before[1:]
+        tx = CallerTx(link, *store.clock.read(), one_snapshot=isolation != "read committed")
         result = work(tx)
         notices = tx.sleeping()
         tx.flush()
         if notices:
             mailbox.send(link, notices)
-        link.command(_set(dict(zip(wanted, before[1:], strict=True))))
+        link.command(_set(dict(zip(wanted, settings, strict=True))))
         link.command(b"RELEASE SAVEPOINT jobq_call")
         link.wait()
         return result
@@ -225,6 +267,11 @@ def _put(tx: CallerTx, specs: Sequence[JobSpec]) -> list[PutResult]:
     return put.put(tx, [_postponed(spec) for spec in specs], None)
 
 
+def _complete(tx: CallerTx, lease: LeaseRef, result: bytes | None) -> None:
+    tx.use_queue(lease.queue)
+    completing.complete(tx, lease, result)
+
+
 def _postponed(spec: JobSpec) -> JobSpec:
     """A job with a key becomes waiting after the commit: until then, it changes no key."""
     if spec.key is None or spec.delay_ms or spec.at_ms is not None:
@@ -242,10 +289,11 @@ def _undo(link: CallerLink) -> None:
 
 @cache
 def _look(schema: str, names: tuple[str, ...]) -> str:
-    """The statement that reads which store this is, and the settings to restore."""
+    """The statement that reads which store this is, the isolation of the transaction, and the
+    settings to restore."""
     quoted = schema.replace('"', '""')
     found = f"(SELECT value FROM \"{quoted}\".meta WHERE name = 'log')"
-    settings = [f"current_setting('{name}')" for name in names]
+    settings = [f"current_setting('{name}')" for name in ("transaction_isolation", *names)]
     return "SELECT " + ", ".join((found, *settings))
 
 

@@ -60,6 +60,14 @@ def waited_for_row(error: StatementFailed) -> bool:
     return error.sqlstate == LOCK_TIMEOUT and bool(error.context)
 
 
+def queue_used(queue: str) -> LockTimeout:
+    """The error of a removal that meets a caller's open transaction."""
+    return LockTimeout(
+        f"queue {queue!r} was not removed: an open transaction has enqueued or completed jobs of "
+        "it; try again when that transaction has ended"
+    )
+
+
 def id_or_lock_held() -> LockTimeout:
     """The error of a put that has waited for another open transaction."""
     return LockTimeout(

@@ -54,6 +54,8 @@ def settings(address: Address) -> dict[str, str]:
         "lock_timeout": f"{lock_s(address) * 1000:.0f}",
         "idle_in_transaction_session_timeout": f"{max(FROZEN_S, address.timeout) * 1000:.0f}",
         "client_min_messages": "error",
+        # A statement must see what was committed before it. The database may have another default.
+        "default_transaction_isolation": "read committed",
         # A plan of a few index scans is never worth compiling.
         "jit": "off",
         # A plan that was made while a table was small must not read all of it later.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -244,6 +244,10 @@ class PostgresStore(RelationalStore):
         if (queue, keyed) not in self._prepared:
             await self.declare(queue, QueueConfig(mode="keyed" if keyed else "plain"))
             self._prepared.add((queue, keyed))
+
+    def forget_prepared(self, queues: Collection[QueueName]) -> None:
+        """Some of these queues were removed."""
+        self._prepared = {each for each in self._prepared if each[0] not in queues}
 
     async def completion(self, lease: LeaseRef) -> Completion:
         """See Transactional."""

@@ -23,7 +23,7 @@ from jobq.core.records import QueueName
 from jobq.core.retention import by_state
 from jobq.core.states import State
 from jobq.errors import CorruptStore
-from jobq.stores.postgres import mailbox, trimming
+from jobq.stores.postgres import failures, mailbox, trimming
 from jobq.stores.postgres.link import Link, Reply, StatementFailed
 from jobq.stores.postgres.memory import PostgresMemory
 from jobq.stores.postgres.queries import NUMBERING, SQL
@@ -168,6 +168,11 @@ class PostgresTx(Tx):
             name = "lock_queue_by_qid" if self.writes else "queue_by_qid"
             row = self._remember(QueueRow.of(self._read_queue(SQL.keyed[name], (qid,))))
         return row
+
+    def check_unused(self, name: QueueName) -> None:
+        free = self.execute(SQL.hot["not_used"], name).fetchone()
+        if free is not None and not free[0]:
+            raise failures.queue_used(name.queue)
 
     def _read_queue(self, sql: str, parameters: tuple[Any, ...]) -> Any:
         self._ask_for_places()

@@ -95,6 +95,9 @@ class Dialect(ABC):
     def queue_by_qid(self, qid: int) -> QueueRow:
         """The row of a queue by its number."""
 
+    def check_unused(self, name: QueueName) -> None:
+        """LockTimeout if an open transaction of a caller uses the queue, which is to be removed."""
+
     @abstractmethod
     def all_queues(self) -> list[QueueRow]:
         """The rows of all queues, for a tick."""

@@ -146,6 +146,7 @@ def obliterate(tx: Tx, name: QueueName, force: bool, limit: int, actor: str | No
     queue = tx.queue(name)
     if queue is None:
         return True
+    tx.check_unused(name)
     active = tx.count(queue, ACTIVE)
     if active and not force:
         raise refusals.has_active_jobs(name.queue, active)

@@ -56,6 +56,11 @@ CROSS JOIN LATERAL (
         AND EXISTS (SELECT 1 FROM jobs_hot h WHERE h.qid = $1 AND h.id = given.id) LIMIT 1
 ) AS both_tables LIMIT 1;
 
+-- name: try_ids: fails if jobs with these ids have ended after the snapshot of the transaction
+-- A SELECT does not see them, but the unique index does. The caller rolls the insert back.
+INSERT INTO jobs_ended ({new_job}) SELECT {new_job} FROM unnest({new_job_arrays}) AS new ({new_job})
+ON CONFLICT (qid, id) DO NOTHING;
+
 -- name: taken: the ids of a list that existed before: their jobs have none of the new places
 SELECT found.id FROM unnest($2::text[]) AS given (id)
 CROSS JOIN LATERAL (
@@ -205,6 +210,12 @@ SELECT {job} FROM jobs WHERE pk = $1 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: begin_completing: a transaction of its handler begins to complete the job of this number
 SELECT pg_advisory_xact_lock(1785684593, ($1::bigint % 2147483647)::integer);
+
+-- name: use_queue: a caller's transaction uses a queue, which cannot be removed until it ends
+SELECT pg_advisory_xact_lock_shared(1785684594, hashtext($1::text || '/' || $2::text));
+
+-- name: not_used: whether no caller's transaction uses a queue
+SELECT pg_try_advisory_xact_lock(1785684594, hashtext($1::text || '/' || $2::text));
 
 -- name: not_completing: whether no transaction of a handler is completing the job of this number
 SELECT pg_try_advisory_xact_lock_shared(1785684593, ($1::bigint % 2147483647)::integer);
