@@ -16,6 +16,7 @@ from jobq.api.ending import Ending, ending_of
 from jobq.api.enqueue_middleware import EnqueueMiddleware, EnqueueNext, EnqueueRequest
 from jobq.api.event_stream import EventStream
 from jobq.api.flow import Flow, chain, chord, group
+from jobq.api.hooks import on_failure, on_start, on_success
 from jobq.api.info import (
     Event,
     Failure,
@@ -110,6 +111,9 @@ __all__ = [
     "EnqueueMiddleware",
     "EnqueueRequest",
     "EnqueueNext",
+    "on_start",
+    "on_success",
+    "on_failure",
     "RetryAfter",
     "Snooze",
     "RateLimited",

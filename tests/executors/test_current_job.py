@@ -32,6 +32,9 @@ USED_BY = {
     "add": "test_a_job_adds_children_and_waits_for_them",
     "wait_for_children": "test_a_job_adds_children_and_waits_for_them",
     "wait_for_signal": "test_a_job_waits_for_a_signal",
+    # Of test_hooks.py. `batch` is for middleware, which runs in the worker.
+    "lifespan": "test_each_child_has_its_own_lifespan_and_leaves_it",
+    "batch": "test_middleware_in_the_worker_sees_results_and_may_change_them",
     "complete_in": "test_completing_in_a_transaction_is_refused",
 }
 

@@ -10,17 +10,19 @@ import asyncio
 import dataclasses
 import logging
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, cast
 
 from jobq.api.child_processes import executor_settings
+from jobq.api.current import CurrentJob
 from jobq.api.middleware import Middleware, Onions, check_middleware
 from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
 from jobq.api.store_patience import StorePatience
 from jobq.api.supervision import Supervision
+from jobq.api.worker_callbacks import Callbacks
 from jobq.api.worker_executors import WorkerExecutors
 from jobq.api.worker_stores import OpenedStore, WorkerStores
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
@@ -67,6 +69,11 @@ class Worker:
     `middleware` is called around each run, outside of the queues' own. `lifespan` is a function
     that returns a context manager, async or plain, which is open while the worker works; handlers
     get its value from `current_job().lifespan(…)`. Each child process has its own.
+
+    These are called in the worker's event loop, and may be async: `on_stall` with a running job
+    whose lease this worker has lost, `on_idle` when the worker has nothing to do, and `on_error`
+    with the first error of an outage: a store is unavailable, or a loop of the worker fails. Their
+    own errors are logged.
     """
 
     _ends_process = False
@@ -89,6 +96,9 @@ class Worker:
         name: str | None = None,
         middleware: Iterable[Middleware] | None = None,
         lifespan: LifespanFunction | None = None,
+        on_stall: Callable[[CurrentJob], object] | None = None,
+        on_idle: Callable[[], object] | None = None,
+        on_error: Callable[[BaseException], object] | None = None,
     ) -> None:
         if not queues:
             raise ConfigError("Worker() has no queue: give at least one, Worker(queue)")
@@ -110,6 +120,7 @@ class Worker:
         self._onions = Onions(check_middleware(middleware, "middleware"))
         self._lifespan_function = check_lifespan(lifespan)
         self._lifespan: Lifespan | None = None
+        self._callbacks = Callbacks(on_stall=on_stall, on_idle=on_idle, on_error=on_error)
         self._stations: list[Station] = []
         self._slots: Slots | None = None  # once it is started
         self._executors = WorkerExecutors(
@@ -148,9 +159,10 @@ class Worker:
         self._serving = True
         with signals_caught(self._on_signal, last=self._ends_process):
             try:
-                await self._start(
-                    patience=StorePatience(f"worker {self.name} waits for its store", timeout_s)
-                )
+                with self._callbacks.reporting_errors():
+                    await self._start(
+                        patience=StorePatience(f"worker {self.name} waits for its store", timeout_s)
+                    )
                 assert self._done is not None
                 await self._done.wait()
             except asyncio.CancelledError:  # release running jobs at once
@@ -158,7 +170,8 @@ class Worker:
                 raise
 
     async def __aenter__(self) -> Self:
-        await self._start()
+        with self._callbacks.reporting_errors():
+            await self._start()
         return self
 
     async def __aexit__(
@@ -282,6 +295,8 @@ class Worker:
                 clock=self._queues[0].clock,
                 around_of=self._onions if self._has_middleware else None,
                 state=state,
+                on_lost=self._callbacks.stalled,
+                on_idle=None if self._callbacks.on_idle is None else self._idle,
             )
             for store, source, tasks in opened
         ]
@@ -335,6 +350,7 @@ class Worker:
             await self._executors.aclose()
             if self._lifespan is not None:
                 await self._lifespan.stop()
+            await self._callbacks.aclose()
             return stopped(station.settled_since_stop for station in self._stations)
         finally:
             await self._stores.aclose()
@@ -376,6 +392,10 @@ class Worker:
             if self._supervision is not None:
                 self._supervision.shut_down()
             self._stop_soon(drain=None if request == "shutdown" else 0)
+
+    def _idle(self) -> None:
+        if not any(station.runner.open for station in self._stations):
+            self._callbacks.idle()
 
     def _failed(self) -> None:
         """Release running jobs and stop, because a loop of the worker has failed."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jobq.core.pace import Pace
 from jobq.core.records import Claim, Lease, LeaseRef, QueueName, Settled
@@ -52,7 +52,10 @@ class Fetcher:
         settings: WorkerSettings,
         pace: Pace | None = None,
         chance: LastChance | None = None,
+        on_idle: Callable[[], None] | None = None,
     ) -> None:
+        """`on_idle` is called when nothing runs and there is nothing to claim, and then not again
+        until a job was claimed."""
         self._store = store
         self._runner = runner
         self._worker = worker
@@ -77,6 +80,8 @@ class Fetcher:
         self._paused = False
         self._stopping = False
         self._min_sleep_ms = 1  # see _sleep
+        self._on_idle = on_idle
+        self._idle = False
 
     # ── control ──
 
@@ -137,6 +142,7 @@ class Fetcher:
         self._asleep = settled.asleep
         if claimed:
             self._min_sleep_ms = 1
+            self._idle = False
             await asyncio.sleep(0)  # the next exchange settles handlers that return at once
         elif self._asleep and not (
             self._runner.ended or self._paused or self._stopping or self._chance.bars(self._runner)
@@ -254,6 +260,9 @@ class Fetcher:
         # If the store keeps saying that a job is due now, but none can be claimed, sleep longer
         # each time (up to 100 ms) instead of spinning.
         self._min_sleep_ms = min(100, 2 * min_ms) if timeout_ms == min_ms else 1
+        if self._on_idle is not None and not self._idle and not self._runner.open:
+            self._idle = True
+            self._on_idle()
         queues = self._orders[self._turn]
         nap = asyncio.ensure_future(
             self._store.sleep(

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 
 from jobq.core.records import LeaseState, QueueName, Topic
 from jobq.engine.pulse import Pulse
@@ -121,7 +122,10 @@ class Keeper:
         """Start the thread."""
         self._home = asyncio.get_running_loop()
         self._gone = self._home.create_future()
-        threading.Thread(target=self._live, name="jobq keeper", daemon=True).start()
+        context = copy_context()  # its outages are reported like others
+        threading.Thread(
+            target=context.run, args=(self._live,), name="jobq keeper", daemon=True
+        ).start()
 
     async def stop(self) -> None:
         """End the thread, and wait for it.

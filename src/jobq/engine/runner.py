@@ -66,13 +66,15 @@ class Runner:
         on_settled: Callable[[int], None] | None = None,
         around_of: AroundOf | None = None,
         state: Any = None,
+        on_lost: Callable[[Run], None] | None = None,
     ) -> None:
         """`interrupted` is called when a handler raises KeyboardInterrupt: the worker must stop.
 
         A run that could not start within `lease_s` does not start, unless its lease was renewed.
         Without `chance`, jobs on their last chance run like any other. `on_settled` is called with
         the number of runs that an exchange has settled. `around_of` returns what is called around
-        a handler, and `state` is the value of the worker's lifespan.
+        a handler, and `state` is the value of the worker's lifespan. `on_lost` is called with a run
+        whose lease is lost while it runs.
         """
         self.loop = asyncio.get_running_loop()
         self.notes = notes
@@ -87,6 +89,7 @@ class Runner:
         self._on_settled = on_settled
         self._around_of = around_of
         self.state = state
+        self._on_lost = on_lost
         self.interrupted = interrupted
         self.batches = Batches(self)
         # No job of these queues can kill the worker.
@@ -414,6 +417,8 @@ class Runner:
         self._conclude(run, None)
         self._interrupt(run)
         self._bell.ring()
+        if self._on_lost is not None:
+            self._on_lost(run)
 
     def _interrupt(self, run: Run) -> None:
         """Raise CancelledError at the next await of a run, or in its process.

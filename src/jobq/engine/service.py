@@ -6,10 +6,15 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Callable
+from contextvars import ContextVar
 
 from jobq.errors import StoreUnavailable
 
 log = logging.getLogger("jobq")
+
+on_outage: ContextVar[Callable[[BaseException], None]] = ContextVar("jobq_on_outage")
+"""Called with the first error of each outage. It may be called in another thread."""
 
 
 class Outage:
@@ -21,6 +26,7 @@ class Outage:
         self._cap = cap
         self._tries = 0
         self._since = 0.0
+        self._listener = on_outage.get(None)
 
     def failed(self, error: BaseException) -> float:
         """Record a failed try. Returns the seconds until the next one.
@@ -36,6 +42,8 @@ class Outage:
                 _describe(error),
                 exc_info=None if expected else error,
             )
+            if self._listener is not None:
+                self._listener(error)
         delay = min(self._cap, self._base * 2.0 ** min(self._tries, 30))
         self._tries += 1
         return delay * random.uniform(0.5, 1.0)

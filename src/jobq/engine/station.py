@@ -25,7 +25,7 @@ from jobq.engine.pulse import Pulse
 from jobq.engine.run import Run
 from jobq.engine.runner import Runner
 from jobq.engine.scheduler import Scheduler
-from jobq.engine.service import Service
+from jobq.engine.service import Service, on_outage
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
 from jobq.engine.ticker import Ticker
@@ -59,13 +59,16 @@ class Station:
         clock: Clock | None = None,
         around_of: AroundOf | None = None,
         state: Any = None,
+        on_lost: Callable[[Run], None] | None = None,
+        on_idle: Callable[[], None] | None = None,
     ) -> None:
         """`open` returns another handle on the store, for the keeper's thread.
 
         These are called in the running event loop: `on_request` with an operator's request,
         `failed` when the fetcher has failed, `displaced` when another worker has taken this
         worker's name, `interrupted` when a handler raises KeyboardInterrupt, and `on_settled` with
-        the number of jobs that an exchange has settled. For `around_of` and `state`, see Runner.
+        the number of jobs that an exchange has settled. For `around_of`, `state` and `on_lost`, see
+        Runner. `on_idle` is called when nothing runs and there is nothing to claim.
         """
         self.queues: Sequence[QueueName] = tuple(tasks)
         self._store = store
@@ -94,6 +97,7 @@ class Station:
             on_settled=on_settled,
             around_of=around_of,
             state=state,
+            on_lost=on_lost,
         )
         chance.join(self.runner, bell)
         self.fetcher = Fetcher(
@@ -106,6 +110,7 @@ class Station:
             settings=settings,
             pace=pace,
             chance=chance,
+            on_idle=on_idle,
         )
         self._keeper = Keeper(
             open,
@@ -197,6 +202,8 @@ class Station:
         """Stop the worker if its fetcher failed: otherwise it would look alive and do nothing."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("worker %s stops: its fetcher failed", self._worker, exc_info=error)
+            if (report := on_outage.get(None)) is not None:
+                report(error)
             self._failed()
 
     # ── called in the keeper's thread ──

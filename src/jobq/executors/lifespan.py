@@ -84,17 +84,20 @@ class Lifespan:
             return None
         loop = asyncio.get_running_loop()
         entered: asyncio.Future[Any] = loop.create_future()
-        self._task = loop.create_task(self._run(self._function, entered), name="jobq lifespan")
+        self._task = task = loop.create_task(
+            self._run(self._function, entered), name="jobq lifespan"
+        )
         try:
-            await asyncio.wait([entered, self._task], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([entered, task], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            task.cancel()
+            await asyncio.wait([task])
             raise
         if not entered.done():
-            self._task.result()  # raises the error
+            self._task = None
+            task.result()  # raises the error
             raise ConfigError("lifespan: the context manager was left before it was entered")
-        self._task.add_done_callback(self._ended)
+        task.add_done_callback(self._ended)
         return entered.result()
 
     async def stop(self) -> None:
