@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobq.stores import open_store
-from tests.faults.valkey.load import all_ended, begin, check, produce, workers
+from tests.faults.load import all_ended, begin, check, produce, workers
 from tests.stores.valkey import servers
 from tests.stores.valkey.servers import Server
 from tests.waiting import takes, wait_until
