@@ -24,6 +24,7 @@ from jobq.api.info import (
     JobRef,
     MinuteMetrics,
     QueueStats,
+    StepInfo,
     Undecoded,
     WorkerInfo,
 )
@@ -120,6 +121,7 @@ __all__ = [
     "Reject",
     # records
     "State",
+    "StepInfo",
     "JobInfo",
     "JobUpdate",
     "JobRef",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobq import CurrentJob, JobFailed, Queue, State, SyncCurrentJob, Worker
+from jobq import CurrentJob, JobFailed, JobNotFound, Queue, State, SyncCurrentJob, Worker
 from tests.executors.apps import work
 from tests.waiting import until
 
@@ -35,6 +35,8 @@ USED_BY = {
     # Of test_hooks.py. `batch` is for middleware, which runs in the worker.
     "lifespan": "test_each_child_has_its_own_lifespan_and_leaves_it",
     "batch": "test_middleware_in_the_worker_sees_results_and_may_change_them",
+    "step": "test_steps_are_recorded_through_the_worker",
+    "save": "test_steps_are_recorded_through_the_worker",
     "complete_in": "test_completing_in_a_transaction_is_refused",
 }
 
@@ -89,6 +91,58 @@ async def test_a_child_of_another_store_is_refused(queue: Queue) -> None:
     async with Worker(queue, pool=1):
         with pytest.raises(JobFailed, match="another store or tenant"):
             await work.parent_elsewhere.call()
+
+
+@pytest.mark.parametrize(
+    "task", [work.recorded_steps, work.recorded_steps_async], ids=["plain", "async"]
+)
+async def test_steps_are_recorded_through_the_worker(queue: Queue, folder: Path, task: Any) -> None:
+    async with Worker(queue, pool=1):
+        job = await task.enqueue(str(folder))
+        assert await job.result(timeout=20) == [0, 0, "saved by run 1"]
+        info = await job.info()
+    assert sorted(path.name for path in folder.glob("[ab]-*")) == ["a-0", "b-0"]
+    assert sorted((step.name, step.attempt) for step in info.steps) == [("a", 1), ("b", 1)]
+    assert info.saved == "saved by run 2"
+
+
+async def test_children_of_a_step_are_waited_for_by_the_run_that_skips_it(
+    queue: Queue, folder: Path
+) -> None:
+    async with Worker(queue, pool=1):
+        job = await work.step_then_waits.options(id="p").enqueue(str(folder))
+        assert await job.result(timeout=20) == ["p:add/0", {"p:add/0": 10, "p:0": 20}]
+    assert (folder / "run-1").exists()
+
+
+async def test_a_snooze_keeps_what_its_run_has_saved(queue: Queue) -> None:
+    async with Worker(queue, pool=1):
+        assert await work.saves_and_snoozes.options(call_timeout=20).call() == "cursor"
+
+
+async def test_a_handler_does_not_go_on_after_a_step_that_was_not_recorded(
+    queue: Queue, folder: Path
+) -> None:
+    async with Worker(queue, pool=1):
+        job = await work.step_under_a_lost_lease.enqueue(str(folder))
+        await until((folder / "begun").exists, "the handler")
+        await queue.obliterate(force=True)
+        (folder / "go").touch()
+        await until((folder / "stopped").exists, "the end of the handler")
+        with pytest.raises(JobNotFound):
+            await job.info()
+    assert (folder / "charge-0").exists()
+    assert not (folder / "went on").exists()
+
+
+async def test_a_result_that_is_too_large_fails_the_job_without_a_retry(
+    queue: Queue, folder: Path
+) -> None:
+    async with Worker(queue, pool=1):
+        with pytest.raises(JobFailed, match="step 'charge' has run, and its result cannot be"):
+            await work.step_too_large.options(call_timeout=20, retry=3).call(str(folder))
+    assert (folder / "charge-0").exists()
+    assert not (folder / "charge-1").exists()
 
 
 async def test_completing_in_a_transaction_is_refused(queue: Queue) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from msgspec.structs import replace
 
 from jobq.api.enqueue_middleware import Enqueueing
 from jobq.api.job import Job
+from jobq.api.steps import Step, current_step
 from jobq.api.task import Task
+from jobq.api.task_handler import runs_async
 from jobq.client import portal
 from jobq.core.bounds import queue_full
-from jobq.core.checks import Seconds, to_ms
+from jobq.core.checks import Seconds, shown, to_ms
 from jobq.core.meta import inherited
 from jobq.core.moments import moment
 from jobq.core.records import JobKey, JobSpec, PutResult
@@ -103,8 +106,10 @@ class CurrentJob:
 
     @property
     def saved(self) -> Any:
-        """What an earlier run passed to `Snooze(saved=…)`; None if nothing."""
-        data = self._run.lease.saved
+        """What this or an earlier run has saved last, with `save` or `Snooze(saved=…)`; None if
+        nothing."""
+        run = self._run
+        data = run.lease.saved if run.checkpoint is None else run.checkpoint
         return None if data is None else self._run.decode(data)
 
     @property
@@ -149,6 +154,47 @@ class CurrentJob:
             line = f"{line[:MAX_LINE]}… ({len(line) - MAX_LINE:,} characters more)"
         await self._run.note(None, (line,))
 
+    async def save(self, value: Any) -> None:
+        """Save a value, for example the position in a long loop, and go on. If this run does not
+        complete the job, the next run finds the value in `saved`. Each value replaces the last one.
+
+        Returns when the store has confirmed the value. Raises LeaseLost if another worker may run
+        the job: the value was not saved.
+        """
+        self._check_not_completing("save")
+        await self._run.keep(saved=self._run.encode(value, "the saved value"))
+
+    @overload
+    async def step(
+        self, name: str, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def step(
+        self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call `fn(*args, **kwargs)` once and record its result with the job. If the handler starts
+        over after a retry, a stall, a snooze or a wait, this returns the recorded result and does
+        not call the function. A rerun of the job forgets all steps.
+
+        Returns when the store has confirmed the record. Raises LeaseLost if another worker may run
+        the job: the step was not recorded, and the other run calls the function again. The same
+        happens if the worker dies after the function has done its work and before the record is
+        stored, so give an idempotency key to the service that the function calls.
+
+        A run may use each name once. The result must be small: all steps of a job together may take
+        1 MiB. It is decoded by the return annotation of the function, in this run too. A plain
+        function blocks the event loop while it runs.
+        """
+        step = self._begin(name, fn)
+        if step.record is None:
+            with step:
+                value = fn(*args, **kwargs)
+                if inspect.isawaitable(value):
+                    value = await value
+            await self._run.keep(steps=step.recorded(value))
+        return step.result()
+
     async def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue a child of this job now; `wait_for_children` waits for it. Give options through
         `task.options(…)`. Raises QueueFull if the child's queue is full: do not catch it, and a
@@ -156,26 +202,31 @@ class CurrentJob:
 
         The child's id is made from this job's id and a running number, so a handler that starts
         over adds no child twice. This requires that the handler adds the same children in the same
-        order whenever it runs with the same arguments and results. The child inherits this job's
-        meta; `task.options(meta=…)` overrides single names.
+        order whenever it runs with the same arguments and results. Inside a step, the number counts
+        the step's own children and follows the step's name. The child inherits this job's meta;
+        `task.options(meta=…)` overrides single names.
         """
         run = self._run
-        ordinal = run.children.next()
+        step = current_step(run)
+        label = run.children.next(None if step is None else step.name)
         spec = task._linked_spec(args, kwargs)
         if run.lease.meta is not None:
             spec = replace(spec, meta=inherited(run.lease.meta, spec.meta))
         if not spec.given_id:
-            spec = replace(spec, id=child_id(run.lease, spec.queue, ordinal), given_id=True)
-        child = run.children.found(ordinal, JobKey(spec.queue, spec.id))
+            spec = replace(spec, id=child_id(run.lease, spec.queue, label), given_id=True)
+        child = run.children.found(label, JobKey(spec.queue, spec.id))
         if child is None:
             if task._context.enqueue_middleware:
                 spec = await self._revised(Enqueueing(task, spec, args, kwargs, "child"))
-            result = await self._put(task, ordinal, spec)
+            result = await self._put(task, label, spec)
             if result.full is not None:
                 raise queue_full(spec.queue.queue, result.full)
         else:
             result = PutResult(id=child.id, life=0, state=State.COMPLETED)
-        run.children.add(ordinal, JobKey(spec.queue, result.id), task._definition.returns)
+        added = JobKey(spec.queue, result.id)
+        run.children.add(label, added, task._definition.returns)
+        if step is not None:
+            step.added(added)
         return task._child(result, spec.id)
 
     async def wait_for_children(self) -> Mapping[str, Any]:
@@ -239,6 +290,10 @@ class CurrentJob:
             raise InvalidJob(f"complete_in: job {self.id} ({self.name}) was completed before")
         return transactional.join(connection), run.encode(result, "the result")
 
+    def _begin(self, name: str, fn: Callable[..., Any]) -> Step:
+        self._check_not_completing("step")
+        return Step(self._run, name, fn)
+
     def _signal(self, name: str, timeout: Seconds | None) -> Any:
         return self._run.decode(
             self._run.inbox.take(
@@ -252,19 +307,19 @@ class CurrentJob:
             return portal.run(enqueueing.revised())
         return await enqueueing.revised()
 
-    async def _put(self, task: Task[..., Any], ordinal: int, spec: JobSpec) -> PutResult:
+    async def _put(self, task: Task[..., Any], label: str, spec: JobSpec) -> PutResult:
         """Store a child, and a note which child it is."""
         run, child = self._run, JobKey(spec.queue, spec.id)
         if isinstance(run, RunInChild):
-            note = not run.children.noted(ordinal, child)
-            return await run.put_child(ordinal, spec, task._context.url, note=note)
+            note = not run.children.noted(label, child)
+            return await run.put_child(label, spec, task._context.url, note=note)
         session = await task._context.session()
         self._check_place(task, session.store)
-        _, result = await asyncio.gather(self._note(ordinal, child), session.sender.put(spec))
+        _, result = await asyncio.gather(self._note(label, child), session.sender.put(spec))
         if result.full is None and result.id != spec.id:
             # Another job has the child's unique lock. Record which one: the lock may be free when
             # the handler starts over.
-            await self._note(ordinal, JobKey(spec.queue, result.id))
+            await self._note(label, JobKey(spec.queue, result.id))
         return result
 
     def _check_not_completing(self, what: str) -> None:
@@ -281,10 +336,10 @@ class CurrentJob:
                 "cannot be its child"
             )
 
-    async def _note(self, ordinal: int, child: JobKey) -> None:
-        if not self._run.children.noted(ordinal, child):
+    async def _note(self, label: str, child: JobKey) -> None:
+        if not self._run.children.noted(label, child):
             await self._run.store.alter(
-                [child_note(JobKey(self._run.lease.queue, self.id), ordinal, child)]
+                [child_note(JobKey(self._run.lease.queue, self.id), label, child)]
             )
 
 
@@ -300,6 +355,27 @@ class SyncCurrentJob(CurrentJob):
     def log(self, line: str) -> None:  # type: ignore[override]
         """See `CurrentJob.log`."""
         self._wait(super().log(line))
+
+    def save(self, value: Any) -> None:  # type: ignore[override]
+        """See `CurrentJob.save`."""
+        self._wait(super().save(value))
+
+    def step(  # type: ignore[override]
+        self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """See `CurrentJob.step`. The function is a plain one, and the calling thread runs it."""
+        self._check_thread()
+        if runs_async(fn):
+            raise InvalidJob(
+                f"sync.step({shown(name)}, …): {shown(fn)} is async; a plain handler can only call "
+                "plain functions"
+            )
+        step = self._begin(name, fn)
+        if step.record is None:
+            with step:
+                value = fn(*args, **kwargs)
+            self._wait(self._run.keep(steps=step.recorded(value)))
+        return cast("R", step.result())
 
     def add(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:  # type: ignore[override]
         """See `CurrentJob.add`."""
@@ -319,21 +395,25 @@ class SyncCurrentJob(CurrentJob):
         joined.complete(self._run.ref, data)
         self._run.completing = True
 
-    def _wait(self, step: Coroutine[Any, Any, T]) -> T:
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         loop = self._run.loop
         if loop is None:  # a child process runs a plain function: requests block, as they should
-            return _driven(step)
+            return _driven(work)
         try:
-            here = asyncio.get_running_loop()
+            self._check_thread()
         except RuntimeError:
-            here = None
-        if here is loop:
-            step.close()
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    def _check_thread(self) -> None:
+        """Raise RuntimeError if the calling thread is that of the worker's event loop."""
+        loop = self._run.loop
+        if loop is not None and loop is asyncio._get_running_loop():
             raise RuntimeError(
                 "current_job().sync would block the worker's event loop: use "
                 "`await current_job().…` here"
             )
-        return asyncio.run_coroutine_threadsafe(step, loop).result()
 
 
 def _driven(step: Coroutine[Any, Any, T]) -> T:

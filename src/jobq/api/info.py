@@ -16,6 +16,7 @@ from jobq.core.event_records import EventRecord
 from jobq.core.moments import moment, moment_or_none
 from jobq.core.records import Failure, Mode
 from jobq.core.states import Kind, QueueKind, State
+from jobq.core.steps import readable
 from jobq.core.workers import WorkerRecord
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "MinuteMetrics",
     "QueueStats",
     "State",
+    "StepInfo",
     "Undecoded",
     "WorkerInfo",
 ]
@@ -47,6 +49,15 @@ class Undecoded(msgspec.Struct, frozen=True, kw_only=True):
 
     codec: str
     data: bytes
+
+
+class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step of a job has recorded (`current_job().step`)."""
+
+    name: str
+    result: Any
+    attempt: int  # the run that executed it
+    at: datetime
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +94,9 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     options: AppliedOptions  # of the call, else of the task
     # The last ten failed runs, oldest first, kept across reruns. Listings (`find`) leave it empty.
     errors: tuple[Failure, ...] = ()
+    # The steps that the job has recorded, oldest first. Listings leave it empty.
+    steps: tuple[StepInfo, ...] = ()
+    saved: Any = None  # what the job has saved last, with save or Snooze(saved=…)
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,8 +233,22 @@ def job_info(
         schedule=record.schedule,
         origin=record.origin,
         errors=record.errors,
+        steps=_steps(record),
+        saved=_value(record.codec, record.saved, plain),
         meta=record.meta or {},
         options=applied(record, task),
+    )
+
+
+def _steps(record: records.JobRecord) -> tuple[StepInfo, ...]:
+    return tuple(
+        StepInfo(
+            name=name,
+            result=_value(record.codec, step.result, plain),
+            attempt=step.attempt,
+            at=moment(step.at_ms),
+        )
+        for name, step in readable(record.steps)
     )
 
 

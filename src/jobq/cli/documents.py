@@ -19,6 +19,7 @@ from jobq.core.event_records import EventRecord
 from jobq.core.queues import MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import Failure, JobKey, JobRecord
 from jobq.core.states import State
+from jobq.core.steps import StepRecord, readable
 from jobq.core.workers import WorkerRecord
 
 Document = dict[str, Any]
@@ -69,6 +70,8 @@ def job(record: JobRecord) -> Document:
         "finished_at": iso(record.finished_ms),
         "worker": record.worker,
         "progress": decode(record.progress, record.codec),
+        "saved": decode(record.saved, record.codec),
+        "steps": [step(name, each, record.codec) for name, each in readable(record.steps)],
         "cancel_asked": record.cancel_asked,
         "meta": record.meta or {},
         "options": options(record),
@@ -115,6 +118,16 @@ def failure(value: Failure | None) -> Document | None:
         "fingerprint": value.fingerprint,
         "worker": value.worker,
         "exhausted": value.exhausted,
+    }
+
+
+def step(name: str, record: StepRecord, codec: str) -> Document:
+    """What a step of a job has recorded."""
+    return {
+        "name": name,
+        "result": decode(record.result, codec),
+        "attempt": record.attempt,
+        "at": iso(record.at_ms),
     }
 
 

@@ -13,6 +13,7 @@ from jobq.cli import documents, text
 from jobq.cli.output import Cell, Column, details, table
 from jobq.core.records import Failure, JobRecord, RetryData
 from jobq.core.states import State
+from jobq.core.steps import StepRecord, readable
 
 _COLUMNS = (
     Column("ID"),
@@ -27,6 +28,12 @@ _COLUMNS = (
 
 
 _BY_WORKER = "as declared by the task"
+_STEPS = (
+    Column("STEP"),
+    Column("RUN", right=True),
+    Column("WHEN"),
+    Column("RESULT", shrinks=True),
+)
 _ERRORS = (
     Column("RUN", right=True),
     Column("WHEN"),
@@ -146,6 +153,12 @@ def job_details(record: JobRecord) -> RenderableType:
                     if record.progress is not None
                     else None,
                 ),
+                (
+                    "Saved",
+                    brief(documents.decode(record.saved, record.codec))
+                    if record.saved is not None
+                    else None,
+                ),
                 ("Priority", record.priority),
                 ("Key", record.key),
                 *_options(record),
@@ -185,6 +198,9 @@ def job_details(record: JobRecord) -> RenderableType:
             ]
         )
     ]
+    if record.steps:
+        rows = [_step_row(name, step, record, now) for name, step in readable(record.steps)]
+        parts += [Text(), Text("Steps"), table(_STEPS, rows)]
     if record.failure is not None and record.failure.traceback:
         # Imported here: it loads a syntax highlighter that no other command needs.
         from rich.syntax import Syntax
@@ -247,6 +263,15 @@ def _waits(retry: RetryData) -> str:
         f"after {text.duration(retry.base_ms)}, then {retry.factor:g} times longer, "
         f"up to {text.duration(retry.cap_ms)}"
     )
+
+
+def _step_row(name: str, step: StepRecord, record: JobRecord, now: int) -> list[Cell]:
+    return [
+        text.clean(name),
+        text.count(step.attempt),
+        text.relative(step.at_ms, now),
+        brief(documents.decode(step.result, record.codec)),
+    ]
 
 
 def _error_row(failed: Failure, now: int) -> list[Cell]:

@@ -111,19 +111,21 @@ def decide(
     now_ms: int,
     random: Random,
     encode: Encode | None = None,
+    checkpoint: bytes | None = None,
 ) -> AnyOutcome:
     """The outcome of a run that ended like this.
 
     `retry` is the task's policy; a policy that is stored with the job takes precedence. An error or
     a timeout is retried while `lease.failures < max_retries`. `encode` encodes what Snooze saves;
-    the default is the codec of the lease.
+    the default is the codec of the lease. `checkpoint` is what the run has saved last: a Snooze
+    that saves nothing keeps it.
     """
     if isinstance(end, Returned):
         return Complete(queue=lease.queue, id=lease.id, token=lease.token, result=end.result)
     if isinstance(end, Released):
         return Release(queue=lease.queue, id=lease.id, token=lease.token)
     if isinstance(end, Raised):
-        return _raised(lease, end.error, retry, now_ms, random, encode)
+        return _raised(lease, end.error, retry, now_ms, random, encode, checkpoint)
     if isinstance(end, Unknown):
         return _unknown(lease, end.name, now_ms)
     error, reason = _as_error(end)
@@ -168,13 +170,14 @@ def _raised(
     now_ms: int,
     random: Random,
     encode: Encode | None,
+    checkpoint: bytes | None,
 ) -> AnyOutcome:
     queue, id, token = lease.queue, lease.id, lease.token
     match error:
         case Snooze():
             try:
                 saved = (
-                    None
+                    checkpoint
                     if error.saved is None
                     else (encode or get_codec(lease.codec).encode)(error.saved)
                 )

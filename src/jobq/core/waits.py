@@ -8,6 +8,8 @@ instead of creating new ones. All of that is in the lease.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from jobq.core.checks import check_signal
@@ -18,17 +20,17 @@ from jobq.core.records import MAX_ID_LENGTH, Edge, Input, JobKey, Lease, QueueNa
 from jobq.errors import InvalidJob, WaitTimeout
 
 CHILD = "$jobq.child "
-"""The prefix of a job's note to itself, stored as a signal: which job its n-th child is.
+"""The prefix of a job's note to itself, stored as a signal: which job the child of a label is.
 
 A cascading cancel follows these notes until the job waits for its children. A later pass finds a
 child by its note if that child has another id.
 """
 
 
-def child_note(parent: JobKey, ordinal: int, child: JobKey) -> SendSignal:
-    """The note that `child` is the n-th child of the parent."""
+def child_note(parent: JobKey, label: str, child: JobKey) -> SendSignal:
+    """The note that `child` is the parent's child of that label."""
     return SendSignal(
-        job=parent, name=f"{CHILD}{ordinal}", value=f"{child.queue.queue}\n{child.id}".encode()
+        job=parent, name=f"{CHILD}{label}", value=f"{child.queue.queue}\n{child.id}".encode()
     )
 
 
@@ -40,18 +42,23 @@ def noted_child(tenant: str, name: str, value: bytes) -> JobKey | None:
     return JobKey(QueueName(tenant, queue), id) if found else None
 
 
-def child_id(parent: Lease, queue: QueueName, ordinal: int) -> str:
-    """The id of a run's n-th child: the same in every pass, and different for every job, queue and
-    life.
+def child_id(parent: Lease, queue: QueueName, label: str) -> str:
+    """The id of a run's child of that label: the same in every pass, and different for every job,
+    queue and life.
     """
     name = parent.id if parent.queue == queue else f"{parent.queue.queue}/{parent.id}"
     if parent.life:
         # A rerun needs new children: with those of its last life it could only end the same way.
         name = f"{name}~{parent.life}"
-    id = f"{name}:{ordinal}"
+    id = f"{name}:{label}"
     if len(id) <= MAX_ID_LENGTH:
         return id
-    return f"{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}:{ordinal}"
+    id = f"{_digest(name)}:{label}"
+    return id if len(id) <= MAX_ID_LENGTH else f"{_digest(name)}:{_digest(label)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class Children:
@@ -60,35 +67,49 @@ class Children:
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self._ended = {given.job: given for given in lease.inputs}
-        self._noted: dict[int, JobKey] = {}
+        self._noted: dict[str, JobKey] = {}
         for name, value in lease.signals:
             if (child := noted_child(lease.queue.tenant, name, value)) is not None:
-                self._noted[int(name.removeprefix(CHILD))] = child
-        self._count = 0
+                self._noted[name.removeprefix(CHILD)] = child
+        self._counts: Counter[str | None] = Counter()  # by step
+        self._labels: dict[str, int] = {}  # in the order in which the run has asked for them
         self._ids: set[str] = set()
-        # By number, with the annotation of the result.
-        self._added: dict[int, tuple[JobKey, Any]] = {}
+        # By label, with the annotation of the result.
+        self._added: dict[str, tuple[JobKey, Any]] = {}
 
-    def next(self) -> int:
-        """The number of the next child.
+    def next(self, step: str | None = None) -> str:
+        """The label of the next child: its number among the children of its step, or among those
+        outside of steps.
 
-        Call it before anything is awaited, so that the number is the same in every pass.
+        Call it before anything is awaited, so that the label is the same in every pass. A run that
+        skips a step does not change the labels of other children.
         """
-        self._count += 1
-        return self._count - 1
+        n = self._counts[step]
+        self._counts[step] += 1
+        # A colon would let a job and its child make the same id.
+        label = f"{n}" if step is None else f"{step.replace('%', '%25').replace(':', '%3A')}/{n}"
+        self._labels[label] = len(self._labels)
+        return label
 
-    def found(self, ordinal: int, child: JobKey) -> JobKey | None:
+    def found(self, label: str, child: JobKey) -> JobKey | None:
         """The job that an earlier pass added as this child, if it is known without asking the
         store.
         """
-        other = self._noted.get(ordinal, child)
+        other = self._noted.get(label, child)
         return other if other != child or child in self._ended else None
 
-    def noted(self, ordinal: int, child: JobKey) -> bool:
-        """Whether the job already has a note that this is its n-th child."""
-        return self._noted.get(ordinal) == child
+    def noted(self, label: str, child: JobKey) -> bool:
+        """Whether the job already has a note that this is its child of that label."""
+        return self._noted.get(label) == child
 
-    def add(self, ordinal: int, child: JobKey, returns: Any) -> None:
+    def add_of_step(self, step: str, children: Iterable[JobKey]) -> None:
+        """Add the children of a step that an earlier run has executed. Their results are delivered
+        as plain values, because this run does not know their tasks.
+        """
+        for child in children:
+            self.add(self.next(step), child, Any)
+
+    def add(self, label: str, child: JobKey, returns: Any) -> None:
         """Add a child that the run waits for.
 
         Results are delivered by id, so a second child with the same id is refused.
@@ -99,7 +120,7 @@ class Children:
                 f"{child.id!r}: give each child an id of its own"
             )
         self._ids.add(child.id)
-        self._added[ordinal] = child, returns
+        self._added[label] = child, returns
 
     def results(self) -> dict[str, Any]:
         """Results by id, in the order the children were added, once all have ended.
@@ -108,7 +129,7 @@ class Children:
         it raises WaitForChildren, which ends the run.
         """
         # Children that are added concurrently may be accepted in any order.
-        added = [self._added[ordinal] for ordinal in sorted(self._added)]
+        added = [self._added[label] for label in sorted(self._added, key=self._labels.__getitem__)]
         if any(child not in self._ended for child, _ in added):
             raise WaitForChildren(tuple(Edge(child) for child, _ in added))
         return {child.id: _delivered(self._ended[child], returns) for child, returns in added}

@@ -13,7 +13,7 @@ child_tasks      KeyboardInterrupt and SystemExit in tasks that handlers create
 executors        where handlers run, opened on first use
 slots            how many more jobs may run
 builtin          tasks that every worker has
-notes            progress and log lines of running jobs, in batches
+notes            progress, log lines and steps of running jobs, in batches
 journal          what is logged about runs
 keeper           a thread that renews leases and listens for cancels
 pulse            announces the worker and receives operators' requests

@@ -1,4 +1,4 @@
-"""Sends progress and log lines of running jobs to the store, in batches.
+"""Sends progress, log lines, checkpoints and steps of running jobs to the store, in batches.
 
 One `note` call is in flight at a time. Whatever arrives meanwhile goes with the next call.
 """
@@ -6,9 +6,10 @@ One `note` call is in flight at a time. Whatever arrives meanwhile goes with the
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 from jobq.core.printable import storable
-from jobq.core.records import LeaseRef, LeaseState, Note
+from jobq.core.records import LeaseRef, LeaseState, Note, Steps
 from jobq.engine.service import Outage
 from jobq.errors import LeaseLost, StoreUnavailable
 from jobq.stores.base import Store
@@ -17,21 +18,28 @@ Round = asyncio.Future[dict[LeaseRef, LeaseState]]
 """The result of one `note` call: the state of each lease."""
 
 
+class Said(NamedTuple):
+    """What a handler says in one call: the parts of a note."""
+
+    progress: bytes | None = None
+    lines: tuple[str, ...] = ()
+    saved: bytes | None = None
+    steps: Steps = ()
+
+
 class Notes:
     """Collects notes and sends them. Belongs to the worker's event loop."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._said: dict[LeaseRef, tuple[bytes | None, list[str]]] = {}
+        self._said: dict[LeaseRef, list[Said]] = {}
         self._round: Round | None = None
         self._flusher: asyncio.Task[None] | None = None
         self._outage = Outage("notes of running jobs")
         self._closed = False
 
-    async def add(
-        self, lease: LeaseRef, progress: bytes | None, lines: tuple[str, ...]
-    ) -> LeaseState:
-        """Store progress and lines. Returns the state of the lease: if `lost`, nothing was stored.
+    async def add(self, lease: LeaseRef, said: Said) -> LeaseState:
+        """Store what a handler says. Returns the state of the lease: if `lost`, nothing was stored.
 
         While the store is unavailable this waits. The run's timeout still applies.
         """
@@ -40,10 +48,7 @@ class Notes:
                 f"job {lease.id} of queue {lease.queue.queue} was released: its worker has stopped"
             )
         loop = asyncio.get_running_loop()
-        kept = self._said.setdefault(lease, (None, []))[1]
-        kept.extend(map(storable, lines))
-        if progress is not None:
-            self._said[lease] = (progress, kept)
+        self._said.setdefault(lease, []).append(said)
         if self._round is None:
             self._round = loop.create_future()
         done = self._round
@@ -64,13 +69,7 @@ class Notes:
             while self._round is not None:
                 done, self._round = self._round, None
                 said, self._said = self._said, {}
-                await self._send(
-                    [
-                        Note(lease=lease, progress=p, lines=tuple(lines))
-                        for lease, (p, lines) in said.items()
-                    ],
-                    done,
-                )
+                await self._send([_note(lease, each) for lease, each in said.items()], done)
         finally:
             self._flusher = None
             self._said = {}
@@ -93,3 +92,16 @@ class Notes:
                 self._outage.over()
                 done.set_result(dict(zip([note.lease for note in notes], states, strict=True)))
                 return
+
+
+def _note(lease: LeaseRef, said: list[Said]) -> Note:
+    """Everything that was said under a lease, as one note. The last progress and state count."""
+    progress = [each.progress for each in said if each.progress is not None]
+    saved = [each.saved for each in said if each.saved is not None]
+    return Note(
+        lease=lease,
+        progress=progress[-1] if progress else None,
+        lines=tuple(storable(line) for each in said for line in each.lines),
+        saved=saved[-1] if saved else None,
+        steps=tuple(step for each in said for step in each.steps),
+    )

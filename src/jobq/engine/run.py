@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from jobq.core.codec import get_codec
 from jobq.core.decide import End
 from jobq.core.printable import one_line
-from jobq.core.records import AnyOutcome, Lease, LeaseRef
+from jobq.core.records import AnyOutcome, Lease, LeaseRef, Steps
+from jobq.core.steps import RecordedSteps
 from jobq.core.waits import Children, Inbox
+from jobq.engine.notes import Said
 from jobq.errors import LeaseLost
 from jobq.stores import open_store
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class LeaseOver(LeaseLost):
-    """The lease ended before the handler was called. Another worker may have the job by now."""
+    """The lease ended before the handler or a step was called. Another worker may have the job."""
 
 
 class Run:
@@ -45,8 +47,10 @@ class Run:
     cancelled = False  # the handler was asked to stop
     unfinished: asyncio.Future[None] | None = None
     completing = False  # the handler has called complete_in
+    checkpoint: bytes | None = None  # what the handler has saved last in this run
     _children: Children | None = None
     _inbox: Inbox | None = None
+    _steps: RecordedSteps | None = None
 
     def __init__(self, lease: Lease, runner: Runner, since: float) -> None:
         self.lease = lease
@@ -71,16 +75,17 @@ class Run:
         """Whether a whole lease has passed since it was claimed or renewed."""
         return time.monotonic() - max(self.since, self.renewed) > self.runner.lease_s
 
-    def check(self) -> None:
-        """Raise LeaseOver if it is too late to start.
+    def check(self, step: str | None = None) -> None:
+        """Raise LeaseOver if it is too late to start the handler, or this step.
 
         Called just before the handler, in the handler's thread: a worker that was frozen for longer
         than a lease must not start jobs that other workers have run meanwhile.
         """
-        if self.late:
-            raise LeaseOver(
-                f"{self} was not started: its lease ended before its handler was called"
-            )
+        if not self.late:
+            return
+        if step is not None:
+            raise LeaseOver(f"step {step!r} of {self} was not started: the job's lease has ended")
+        raise LeaseOver(f"{self} was not started: its lease ended before its handler was called")
 
     @property
     def now_ms(self) -> int:
@@ -133,6 +138,13 @@ class Run:
             self._inbox = Inbox(self.lease)
         return self._inbox
 
+    @property
+    def steps(self) -> RecordedSteps:
+        """The steps of its job."""
+        if self._steps is None:
+            self._steps = RecordedSteps(self.lease)
+        return self._steps
+
     def encode(self, value: Any, what: str) -> bytes:
         """Encode a value in the job's codec.
 
@@ -154,7 +166,24 @@ class Run:
 
         If the lease is lost they are dropped, and the run is interrupted.
         """
-        self.runner.lease_reported(self, await self.notes.add(self.ref, progress, lines))
+        said = Said(progress=progress, lines=lines)
+        self.runner.lease_reported(self, await self.notes.add(self.ref, said))
+
+    async def keep(self, *, saved: bytes | None = None, steps: Steps = ()) -> None:
+        """Store what later runs depend on, and wait until the store has confirmed it.
+
+        Raises LeaseLost if the lease is lost: nothing was stored, and the run is interrupted.
+        """
+        state = await self.notes.add(self.ref, Said(saved=saved, steps=steps))
+        self.runner.lease_reported(self, state)
+        if state == "lost":
+            what = "what it saved" if saved is not None else f"step {steps[0][0]!r}"
+            raise LeaseLost(
+                f"{self} (attempt {self.lease.attempt}) lost its lease before {what} was recorded: "
+                "another run of the job does it again"
+            )
+        if saved is not None:
+            self.checkpoint = saved
 
 
 def lost(run: Run) -> LeaseLost:

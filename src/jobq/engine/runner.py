@@ -340,7 +340,13 @@ class Runner:
     def decide(self, run: Run, end: End, retry: Retry) -> AnyOutcome:
         """Return the outcome of a run that ended this way, and log a failure."""
         outcome = decide(
-            run.lease, end, retry=retry, now_ms=run.now_ms, random=random.random, encode=run.save
+            run.lease,
+            end,
+            retry=retry,
+            now_ms=run.now_ms,
+            random=random.random,
+            encode=run.save,
+            checkpoint=run.checkpoint,
         )
         self._journal.failed(run, outcome, end)
         return outcome

@@ -9,7 +9,8 @@ import asyncio
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from jobq.core.records import Lease, LeaseRef
+from jobq.core.records import Lease, LeaseRef, Steps
+from jobq.core.steps import RecordedSteps
 from jobq.core.waits import Children, Inbox
 from jobq.stores.base import Store
 
@@ -23,6 +24,7 @@ class Running(Protocol):
     # until the future is done.
     unfinished: asyncio.Future[None] | None
     completing: bool  # the handler has called complete_in
+    checkpoint: bytes | None  # what the handler has saved last in this run
 
     @property
     def ref(self) -> LeaseRef:
@@ -72,12 +74,17 @@ class Running(Protocol):
         """The value of the worker's lifespan."""
         ...
 
+    @property
+    def steps(self) -> RecordedSteps:
+        """The steps of its job."""
+        ...
+
     def is_stored_at(self, url: str) -> bool:
         """Whether its job is in the store at this URL."""
         ...
 
-    def check(self) -> None:
-        """Raise if the lease is over.
+    def check(self, step: str | None = None) -> None:
+        """Raise LeaseLost if the lease is over, so that neither the handler nor `step` starts.
 
         Executors call this just before the function, in the thread in which it runs.
         """
@@ -95,6 +102,14 @@ class Running(Protocol):
         """Store progress and log lines, and wait until that is done.
 
         If the lease is lost they are dropped, and the run is interrupted.
+        """
+        ...
+
+    async def keep(self, *, saved: bytes | None = None, steps: Steps = ()) -> None:
+        """Store what later runs depend on, and wait until the store has confirmed it. The caller
+        has let `steps` admit the steps.
+
+        Raises LeaseLost if the lease is lost: nothing was stored, and the run is interrupted.
         """
         ...
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jobq import Codec, Permissions, Queue, RateLimited, Reject, Retry, Snooze, current_job
-from tests.waiting import blocks, takes
+from tests.waiting import blocks, takes, wait_until
 
 queue = Queue("apart", "memory://apart")
 other = Queue("other", "memory://apart")
@@ -401,3 +401,73 @@ def limited_once() -> int:
     if current_job().attempt == 1:
         raise RateLimited(0.05)
     return current_job().failures
+
+
+def charge(folder: str, name: str) -> Point:
+    """A step. It leaves a file for each call."""
+    calls = len(list(Path(folder).glob(f"{name}-*")))
+    Path(folder, f"{name}-{calls}").touch()
+    return Point(calls, os.getpid())
+
+
+async def charge_async(folder: str, name: str) -> Point:
+    return charge(folder, name)
+
+
+@queue.task(executor="process", retry=Retry(1, base=0))
+def recorded_steps(folder: str) -> list[Any]:
+    job = current_job().sync
+    seen = job.saved
+    points = [job.step(name, charge, folder, name) for name in ("a", "b")]
+    job.save(f"saved by run {job.attempt}")
+    assert job.saved == f"saved by run {job.attempt}"
+    if job.attempt == 1:
+        raise ValueError("again")
+    assert all(isinstance(point, Point) for point in points)
+    return [point.x for point in points] + [seen]
+
+
+@queue.task(executor="process", retry=Retry(1, base=0))
+async def recorded_steps_async(folder: str) -> list[Any]:
+    job = current_job()
+    seen = job.saved
+    points = await asyncio.gather(
+        *(job.step(name, charge_async, folder, name) for name in ("a", "b"))
+    )
+    await job.save(f"saved by run {job.attempt}")
+    if job.attempt == 1:
+        raise ValueError("again")
+    return [point.x for point in points] + [seen]
+
+
+@queue.task(executor="process", retry=NO_RETRY)
+def step_then_waits(folder: str) -> list[Any]:
+    job = current_job().sync
+    first = job.step("add", lambda: job.add(child, 1).id)
+    job.add(child, 2)
+    charge(folder, "run")
+    return [first, dict(job.wait_for_children())]
+
+
+@queue.task(executor="process", retry=Retry(1, base=0))
+def saves_and_snoozes() -> Any:
+    if current_job().saved is not None:
+        return current_job().saved
+    current_job().sync.save("cursor")
+    raise Snooze(0.01)
+
+
+@queue.task(executor="process", retry=NO_RETRY)
+def step_under_a_lost_lease(folder: str) -> None:
+    Path(folder, "begun").touch()
+    wait_until(Path(folder, "go").exists, "the test")
+    try:
+        current_job().sync.step("charge", charge, folder, "charge")
+        Path(folder, "went on").touch()
+    finally:  # LeaseLost, or CancelledError: the worker stops the run at the same time
+        Path(folder, "stopped").touch()
+
+
+@queue.task(executor="process", retry=NO_RETRY)
+def step_too_large(folder: str) -> None:
+    current_job().sync.step("charge", lambda: charge(folder, "charge") and "x" * 2**21)

@@ -137,7 +137,7 @@ async def test_messages_between_queues_stay_under_their_prefix(
 
     await second.put([spec(queue, "added", delay_ms=60_000)])
     assert await second.alter(
-        [child_note(JobKey(beside, "parent"), 0, JobKey(queue, "added"))]
+        [child_note(JobKey(beside, "parent"), "0", JobKey(queue, "added"))]
     ) == ["done"]
     assert await second.alter([Cancel(job=JobKey(beside, "parent"), cascade=True)]) == ["done"]
     (record,) = await second.get([JobKey(queue, "added")])

@@ -21,7 +21,6 @@ from jobq.executors.ends import Died, Ended, Interrupted
 from jobq.executors.exits import Exit
 from jobq.executors.handlers import Address
 from jobq.executors.pool.messages import (
-    AddRequest,
     Done,
     Frames,
     FromChild,
@@ -29,6 +28,7 @@ from jobq.executors.pool.messages import (
     Incoherent,
     NoteRequest,
     Ready,
+    Request,
     Start,
     Stopped,
     ToChild,
@@ -240,7 +240,7 @@ class Child:
             self.memory = message.memory
             self.used_up = message.last
             self._end_job(message.outcome if isinstance(message, Done) else Interrupted())
-        elif isinstance(message, (NoteRequest, AddRequest)):
+        elif isinstance(message, Request):
             if self.run is not None:
                 self._serve(self.run, message)
         elif isinstance(message, Ready):
@@ -249,7 +249,7 @@ class Child:
         elif isinstance(message, Unready):
             self.problem = message.message
 
-    def _serve(self, run: Running, request: NoteRequest | AddRequest) -> None:
+    def _serve(self, run: Running, request: Request) -> None:
         if isinstance(request, NoteRequest) and request.lines:
             # What was printed before comes before.
             self._read_printed()
@@ -261,7 +261,7 @@ class Child:
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
 
-    async def _reply(self, run: Running, request: NoteRequest | AddRequest) -> None:
+    async def _reply(self, run: Running, request: Request) -> None:
         reply = await serve(run, request)
         if self.run is run:
             self._send(reply)

@@ -11,7 +11,7 @@ import struct
 import msgspec
 
 from jobq.core.policies import Permissions
-from jobq.core.records import AnyOutcome, JobSpec, Lease, PutResult
+from jobq.core.records import AnyOutcome, JobSpec, Lease, PutResult, Steps
 from jobq.executors.handlers import Address
 from jobq.executors.sandbox.workspace import Workspace
 
@@ -87,18 +87,27 @@ class NoteRequest(msgspec.Struct, frozen=True, array_like=True, tag=14):
     lines: tuple[str, ...] = ()
 
 
+class KeepRequest(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """Store what later runs depend on: a checkpoint or steps. The reply confirms it."""
+
+    n: int
+    saved: bytes | None = None
+    steps: Steps = ()
+
+
 class AddRequest(msgspec.Struct, frozen=True, array_like=True, tag=15):
     """Enqueue a child job of this job. With `note`, store first which child it is."""
 
     n: int
-    ordinal: int
+    label: str
     spec: JobSpec
     url: str  # of the store of its queue
     note: bool = True
 
 
 ToChild = Hello | Start | Reply
-FromChild = Ready | Unready | Done | Stopped | NoteRequest | AddRequest
+Request = NoteRequest | AddRequest | KeepRequest
+FromChild = Ready | Unready | Done | Stopped | Request
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_child = msgspec.msgpack.Decoder(ToChild).decode

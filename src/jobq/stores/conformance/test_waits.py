@@ -114,7 +114,7 @@ async def test_a_cascade_reaches_children_that_a_running_job_has_added_and_does_
     await q.put("p/1")
     await beside.put("p/2")
     for n, child in enumerate((q.key("p/1"), beside.key("p/2"), q.key("never put"))):
-        assert await q.alter(child_note(q.key("p"), n, child))
+        assert await q.alter(child_note(q.key("p"), f"{n}", child))
     assert await q.alter(Cancel(job=q.key("p"), cascade=True))
     await q.tick()
     assert (await q.states("p", "p/1"), await beside.states("p/2")) == (
@@ -129,7 +129,7 @@ async def test_a_cascade_over_a_job_that_has_ended_leaves_its_children_alone(q: 
     await q.put("p")
     lease = await q.take()
     await q.put("p/1")
-    assert await q.alter(child_note(q.key("p"), 0, q.key("p/1")))
+    assert await q.alter(child_note(q.key("p"), "0", q.key("p/1")))
     await q.settle(complete(lease))
     assert not await q.alter(Cancel(job=q.key("p"), cascade=True))
     assert await q.state("p/1") is State.WAITING
@@ -139,7 +139,7 @@ async def test_children_of_an_earlier_life_are_not_reached(q: Desk) -> None:
     await q.put("p")
     lease = await q.take()
     await q.put("p/1")
-    assert await q.alter(child_note(q.key("p"), 0, q.key("p/1")))
+    assert await q.alter(child_note(q.key("p"), "0", q.key("p/1")))
     await q.settle(complete(lease))
     assert await q.alter(Rerun(job=q.key("p")))
     assert await q.alter(Cancel(job=q.key("p"), cascade=True))

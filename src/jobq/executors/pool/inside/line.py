@@ -19,12 +19,11 @@ from typing import Any
 
 from jobq import errors
 from jobq.executors.pool.messages import (
-    AddRequest,
     Frames,
     FromChild,
     Hello,
-    NoteRequest,
     Reply,
+    Request,
     Start,
     ToChild,
     decode_to_child,
@@ -85,7 +84,7 @@ class Line:
 
     def _check(self, n: int) -> None:
         if n != self._running:
-            raise JobOver("the job has ended: a thread that it has left behind can add no children")
+            raise JobOver("the job has ended: a thread that it has left behind can store nothing")
 
     def call(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function. While it runs, SIGTERM raises CancelledError in the main thread."""
@@ -155,7 +154,7 @@ class Line:
         self._asked += 1
         return self._asked
 
-    async def ask(self, n: int, request: NoteRequest | AddRequest) -> Reply:
+    async def ask(self, n: int, request: Request) -> Reply:
         """Send a request of the n-th job and return its reply.
 
         Raises the error that the worker met, or JobOver if the job has ended.
@@ -173,7 +172,7 @@ class Line:
             raise _error(*reply.error)
         return reply
 
-    def _ask_blocking(self, n: int, request: NoteRequest | AddRequest) -> Reply:
+    def _ask_blocking(self, n: int, request: Request) -> Reply:
         with self._lock:
             self._check(n)
             with self._shield():
@@ -187,9 +186,7 @@ class Line:
                         self._received.remove(message)
                         return message
 
-    async def _ask_in_loop(
-        self, request: NoteRequest | AddRequest, loop: asyncio.AbstractEventLoop
-    ) -> Reply:
+    async def _ask_in_loop(self, request: Request, loop: asyncio.AbstractEventLoop) -> Reply:
         future: asyncio.Future[Reply] = loop.create_future()
         if not self._waiting:
             loop.add_reader(self._socket, self._read_replies)

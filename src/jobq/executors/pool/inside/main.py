@@ -169,6 +169,7 @@ class Child:
             now_ms=start.now_ms if run is None else run.now_ms,
             random=random.random,
             encode=None if run is None else run.save,
+            checkpoint=None if run is None else run.checkpoint,
         )
 
     def _find(self, address: handlers.Address) -> handlers.Callee:

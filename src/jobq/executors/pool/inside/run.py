@@ -8,11 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 from jobq.core.codec import get_codec
-from jobq.core.records import JobSpec, Lease, LeaseRef, PutResult
+from jobq.core.records import JobSpec, Lease, LeaseRef, PutResult, Steps
+from jobq.core.steps import RecordedSteps
 from jobq.core.waits import Children, Inbox
 from jobq.executors.handlers import Callee
 from jobq.executors.pool.inside.line import JobOver, Line
-from jobq.executors.pool.messages import AddRequest, NoteRequest
+from jobq.executors.pool.messages import AddRequest, KeepRequest, NoteRequest
 from jobq.stores.base import Store
 
 
@@ -22,6 +23,7 @@ class RunInChild:
     unfinished: asyncio.Future[None] | None = None
     task: asyncio.Task[None] | None = None
     completing = False
+    checkpoint: bytes | None = None
     state: Any = None  # the value of the lifespan of this process
 
     def __init__(self, n: int, lease: Lease, handler: Callee, line: Line, now_ms: int) -> None:
@@ -30,6 +32,7 @@ class RunInChild:
         self._n = n
         self.children = Children(lease)
         self.inbox = Inbox(lease)
+        self.steps = RecordedSteps(lease)
         self._handler = handler
         self._line = line
         self._now_ms = now_ms
@@ -69,7 +72,7 @@ class RunInChild:
         """How many failures of its job are retried."""
         return (self.lease.retry or self._handler.retry).max_retries
 
-    def check(self) -> None:
+    def check(self, step: str | None = None) -> None:
         """The worker has checked that the lease is not over."""
 
     def encode(self, value: Any, what: str) -> bytes:
@@ -92,9 +95,18 @@ class RunInChild:
         with suppress(JobOver):
             await self._line.ask(self._n, NoteRequest(self._line.next(), progress, lines))
 
-    async def put_child(self, ordinal: int, spec: JobSpec, url: str, *, note: bool) -> PutResult:
+    async def keep(self, *, saved: bytes | None = None, steps: Steps = ()) -> None:
+        """Store what later runs depend on, and wait until the worker has confirmed it.
+
+        Raises LeaseLost if the lease is lost or the job has ended: nothing was stored.
+        """
+        await self._line.ask(self._n, KeepRequest(self._line.next(), saved, steps))
+        if saved is not None:
+            self.checkpoint = saved
+
+    async def put_child(self, label: str, spec: JobSpec, url: str, *, note: bool) -> PutResult:
         """Let the worker enqueue a child job, whose queue is in the store at `url`."""
-        request = AddRequest(self._line.next(), ordinal, spec, url, note)
+        request = AddRequest(self._line.next(), label, spec, url, note)
         reply = await self._line.ask(self._n, request)
         assert reply.put is not None
         return reply.put
