@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import yaml
@@ -125,6 +126,21 @@ def test_a_job_that_failed_often_lists_its_failed_runs(ctl: Ctl, work: Work) -> 
     ]
     assert all(error["worker"] for error in errors)
     assert "Failed runs" in ctl("job", "status", "bad").stdout
+
+
+def test_a_job_shows_its_steps_and_what_it_saved(ctl: Ctl, work: Work) -> None:
+    ctl("job", "submit", "order", "-a", "amount=7", "-q", "shop", "--id", "o")
+    work()
+    found = ctl.json("job", "status", "o")
+    assert [(step["name"], step["result"], step["attempt"]) for step in found["steps"]] == [
+        ("charge", {"receipt": 7}, 1),
+        ("ship", "tracking", 1),
+    ]
+    assert found["saved"] == "shipped"
+    shown = ctl("job", "status", "o").stdout
+    assert re.search(r"Steps\n.*STEP.*\n.*charge .*1 .*\{\"receipt\":7\}\n.*ship ", shown), shown
+    assert re.search(r"Saved +\"shipped\"", shown)
+    assert "Steps" not in ctl("job", "list", "-q", "shop").stdout
 
 
 def test_a_failed_job_shows_its_traceback(ctl: Ctl, work: Work) -> None:

@@ -201,6 +201,31 @@ def report_in_a_thread() -> None:
     job.wait_for_signal("approve")
 
 
+async def pay(tenant: str, *, cents: int) -> Receipt:
+    return Receipt(invoice=1, cents=cents)
+
+
+def pay_now(tenant: str, name: str) -> int:
+    return len(tenant + name)
+
+
+@billing.task
+async def order(pages: int) -> int:
+    job = current_job()
+    assert_type(await job.step("pay", pay, "acme", cents=7), Receipt)
+    assert_type(await job.step("pay now", pay_now, "acme", name="ada"), int)
+    assert_type(await job.step("charge", charge, "acme", 7), Receipt)
+    await job.save({"page": pages})
+    return pages
+
+
+@billing.task
+def order_in_a_thread() -> int:
+    job = current_job().sync
+    job.save(7)
+    return job.step("pay now", pay_now, "acme", name="ada")
+
+
 @billing.batch_task(size=100, window=0.5, retry=3)
 async def index(receipts: list[Receipt]) -> list[int | Exception]:
     return [receipt.cents or ValueError("nothing") for receipt in receipts]

@@ -66,6 +66,8 @@ async def wrong_children() -> None:
     await job.add(charge, "acme")  # type: ignore[call-arg]
     await job.add(charge, "acme", "seven")  # type: ignore[arg-type]
     number: int = await job.add(charge, "acme", 7)  # type: ignore[assignment]
+    await job.step("charge", charge.enqueue, "acme", "seven")  # type: ignore[call-overload]
+    current_job().sync.step("add", round, "acme")  # type: ignore[arg-type]
     await group("charge", [])  # type: ignore[arg-type]
     await chain(charge, "email")  # type: ignore[arg-type]
     charge.options(on_child_failure="retry")  # type: ignore[arg-type]

@@ -33,6 +33,13 @@ def make_shop(url: str | None = None) -> Queue:
             await current_job().log(f"line {n}")
 
     @queue.task
+    async def order(amount: int) -> object:
+        receipt = await current_job().step("charge", lambda: {"receipt": amount})
+        await current_job().step("ship", lambda: "tracking")
+        await current_job().save("shipped")
+        return receipt
+
+    @queue.task
     async def approval() -> object:
         return await current_job().wait_for_signal("approved")
 
