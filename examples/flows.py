@@ -2,16 +2,19 @@
 
 import asyncio
 
-from jobq import InvalidJob, JobFailed, Queue, Reject, Worker, chain, chord, group
+from jobq import InvalidJob, Job, JobFailed, Queue, Reject, Worker, chain, chord, group
 
 shop = Queue("shop", "memory://")
 
 
+in_stock = {"nut": 3, "bolt": 4, "hammer": 6}
+
+
 @shop.task
 async def price(item: str) -> int:
-    if item == "unicorn":
-        raise Reject("unicorns do not exist")
-    return len(item)
+    if item not in in_stock:
+        raise Reject(f"no {item} in stock")
+    return in_stock[item]
 
 
 @shop.task
@@ -42,6 +45,12 @@ async def usual_shapes() -> None:
     print(await shop.flow_tree(summed.id))
 
 
+async def run_again(never: Job[str]) -> None:
+    in_stock["unicorn"] = 7_000
+    print(f"{await shop.rerun_flow(never.id)} members run again")
+    print(await shop.job(never.id).result(timeout=10))
+
+
 async def main() -> None:
     async with shop, Worker(shop):
         async with shop.flow() as flow:
@@ -58,6 +67,7 @@ async def main() -> None:
             await never.result(timeout=10)
         except JobFailed as error:
             print(f"a failed child fails its parent: {error.failure.reason}")
+        await run_again(never)
 
         try:
             async with shop.flow() as flow:

@@ -69,3 +69,21 @@ def test_an_unknown_flow_is_an_error(ctl: Ctl) -> None:
     ctl("queue", "create", "shop")
     assert "no job or flow nobody in any queue" in ctl("flow", "show", "nobody", code=1).stderr
     assert "in queue 'shop'" in ctl("flow", "cancel", "nobody", "-q", "shop", code=1).stderr
+
+
+@pytest.mark.usefixtures("flow")
+def test_a_flow_is_run_again_from_its_failed_members(ctl: Ctl, work: Callable[[], None]) -> None:
+    ctl("job", "cancel", "sum.1")
+    work()
+    assert ctl.json("flow", "show", "sum")["counts"] == {
+        "completed": 1,
+        "cancelled": 1,
+        "failed": 1,
+    }
+    assert "nothing was done" in ctl("flow", "rerun", "sum", input="n\n", code=1).stderr
+    assert ctl.json("flow", "rerun", "sum", "--yes") == {"id": "sum", "rerun": 2}
+    counts = ctl.json("flow", "show", "sum")["counts"]
+    assert counts == {"completed": 1, "waiting": 1, "blocked": 1}
+    work()
+    assert ctl.json("job", "status", "top")["result"] == 6
+    assert "none of its jobs failed" in ctl("flow", "rerun", "sum", code=1).stdout

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.core.graph import check_flow
-from jobq.core.records import Edge, JobKey, JobSpec, QueueName, UniqueSpec
+from jobq.core.graph import check_flow, revivals
+from jobq.core.records import Edge, JobKey, JobRecord, JobSpec, QueueName, UniqueSpec
+from jobq.core.states import State
 from jobq.errors import InvalidJob
 
 QUEUE = QueueName("t", "q")
@@ -134,3 +135,33 @@ def test_two_jobs_with_one_unique_lock_are_refused() -> None:
     with pytest.raises(InvalidJob, match="jobs 'a' and 'b' of the flow have the same unique lock"):
         check_flow([unique("a", "L"), unique("b", "L")])
     assert len(check_flow([unique("a", "L"), unique("b", "M")])) == 2
+
+
+def test_members_are_revived_after_those_they_wait_for() -> None:
+    def member(id: str, state: State, *children: str) -> tuple[JobKey, JobRecord]:
+        record = JobRecord(
+            queue=QUEUE,
+            id=id,
+            name="t",
+            state=state,
+            payload=b"",
+            children=tuple(JobKey(QUEUE, child) for child in children),
+        )
+        return JobKey(QUEUE, id), record
+
+    failed, done = State.FAILED, State.COMPLETED
+    members = dict(
+        [
+            member("top", failed, "left", "right"),
+            member("left", failed, "a", "gone"),
+            member("right", State.CANCELLED, "a", "b"),
+            member("a", done),
+            member("b", failed),
+            member("running", State.ACTIVE),
+        ]
+    )
+    groups = [{key.id for key in group} for group in revivals(members)]
+    assert groups == [{"b"}, {"left", "right"}, {"top"}]
+    circle = dict([member("x", failed, "y"), member("y", failed, "x")])
+    with pytest.raises(InvalidJob, match="cycle"):
+        revivals(circle)

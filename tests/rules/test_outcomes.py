@@ -19,6 +19,7 @@ from jobq.core.commands import (
     Reprioritise,
     Rerun,
     Reschedule,
+    Revive,
     SendSignal,
     Update,
     applies,
@@ -228,6 +229,7 @@ def command(tag: str, key: JobKey) -> AnyCommand:
     made: dict[str, AnyCommand] = {
         "cancel": Cancel(job=key),
         "rerun": Rerun(job=key),
+        "revive": Revive(job=key),
         "promote": Promote(job=key),
         "reprioritise": Reprioritise(job=key, priority=3),
         "reschedule": Reschedule(job=key, delay_ms=SECOND),

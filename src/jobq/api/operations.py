@@ -15,12 +15,13 @@ from jobq.api.context import QueueMethods
 from jobq.api.info import JobInfo, MinuteMetrics, QueueStats, WorkerInfo
 from jobq.api.selection import JobCriteria, Matching, Selection, make_criteria
 from jobq.api.tree import FlowTree
-from jobq.client.session import CHUNK
+from jobq.client.session import CHUNK, batches
 from jobq.core import checks
 from jobq.core.checks import Seconds
-from jobq.core.commands import AnyCommand, Remove, Rerun
+from jobq.core.commands import AnyCommand, Remove, Rerun, Revive
 from jobq.core.criteria import Place
 from jobq.core.deprecated import renamed_arguments, warn_renamed
+from jobq.core.graph import revivals
 from jobq.core.records import Filter, JobKey, JobRecord
 from jobq.core.states import State
 from jobq.errors import InvalidJob, JobNotFound
@@ -136,6 +137,23 @@ class OperatorMethods(QueueMethods):
         Jobs in another state are left alone. An unknown id raises JobNotFound before any job
         changes."""
         return await self._change_failed(ids, name, lambda job: Rerun(job=job, actor=self.actor))
+
+    async def rerun_flow(self, id: str) -> int:
+        """Run the failed and cancelled members of a flow again, and keep the finished ones.
+
+        `id` is that of a flow, or of a job: then the job and all that it waits for. Completed jobs
+        keep their results, and members that failed only because of others wait for those again. A
+        member keeps what it had saved, its steps, signals and children. Returns how many jobs run
+        again. Raises JobNotFound.
+        """
+        store = await self._context.store()
+        members = await tree.read_members(store, self.qname, checks.check_id(id))
+        total = 0
+        for group in revivals(members):
+            for keys in batches(group, CHUNK):
+                commands = [Revive(job=key, actor=self.actor) for key in keys]
+                total += (await store.alter(commands)).count("done")
+        return total
 
     # ── removing ──────────────────────────────────────────────────────────────────────────────────
 

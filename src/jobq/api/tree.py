@@ -130,6 +130,20 @@ async def read_tree(
     )
 
 
+async def read_members(store: Store, queue: QueueName, id: str) -> dict[JobKey, JobRecord]:
+    """All jobs of the tree below a job, or of a whole flow by its id, that have a record.
+
+    Raises JobNotFound if there is no such job or flow."""
+    level = await _roots(store, queue, id, MAX_JOBS)
+    members: dict[JobKey, JobRecord] = {}
+    while level:
+        members.update({JobKey(record.queue, record.id): record for record in level})
+        below = {child for record in level for child in record.children if child not in members}
+        found = await _get(store, list(below))
+        level = [record for record in found.values() if record is not None]
+    return members
+
+
 async def _roots(store: Store, queue: QueueName, id: str, max_jobs: int) -> list[JobRecord]:
     """The job of that id, or the jobs at the top of the flow of that id."""
     (job,) = await store.get([JobKey(queue, id)])

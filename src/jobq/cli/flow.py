@@ -1,4 +1,4 @@
-"""`jq-ctl flow …`: show jobs that wait for other jobs as a tree, and cancel them together."""
+"""`jq-ctl flow …`: show jobs that wait for other jobs as a tree, cancel them or run them again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from jobq.cli import documents, text
 from jobq.cli.options import FAILED, Ctl, confirm, noun, on_store, queue_option, yes_option
 from jobq.core.commands import Cancel
 from jobq.core.records import JobKey
+from jobq.core.states import State
 from jobq.errors import JobNotFound
 
-flow = noun("flow", "Show jobs that wait for other jobs, and cancel them together.")
+flow = noun("flow", "Show jobs that wait for other jobs, cancel them or run them again.")
 id_argument = click.argument("id")
 
 
@@ -71,7 +72,36 @@ async def cancel(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
     return 0
 
 
+@flow.command(examples="jq-ctl flow rerun nightly\njq-ctl flow rerun top -q billing --yes")
+@id_argument
+@queue_option
+@yes_option
+@on_store
+async def rerun(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
+    """Run the failed members of a flow again, and keep finished ones (alias: retry).
+
+    Members that were cancelled run again, too. Those that failed only because of others wait for
+    them again. Completed members keep their results."""
+    found, tree = await _found(ctl, id, queue, MAX_JOBS)
+    ended = tree.counts.get(State.FAILED, 0) + tree.counts.get(State.CANCELLED, 0)
+    if not ended and tree.complete:
+        ctl.out.show(
+            {"id": id, "rerun": 0}, lambda: Text(f"{id}: none of its jobs failed or was cancelled")
+        )
+        return FAILED
+    more = "" if tree.complete else " at least"
+    confirm(f"Run{more} {text.plural(ended, 'failed or cancelled job')} again?", yes=yes)
+    done = await ctl.backend.within((await ctl.backend.queue(found)).rerun_flow(id))
+    tree = await _tree(ctl, id, found, MAX_JOBS)
+    ctl.out.show({"id": id, "rerun": done}, lambda: _shown(tree))
+    return 0
+
+
 async def _tree(ctl: Ctl, id: str, queue: str | None, limit: int) -> FlowTree:
+    return (await _found(ctl, id, queue, limit))[1]
+
+
+async def _found(ctl: Ctl, id: str, queue: str | None, limit: int) -> tuple[str, FlowTree]:
     """Find the tree in `queue`, or in the first queue that has a job or flow of this id."""
     names = (
         [queue]
@@ -80,9 +110,8 @@ async def _tree(ctl: Ctl, id: str, queue: str | None, limit: int) -> FlowTree:
     )
     for name in names:
         try:
-            return await ctl.backend.within(
-                (await ctl.backend.queue(name)).flow_tree(id, max_jobs=limit)
-            )
+            tree = (await ctl.backend.queue(name)).flow_tree(id, max_jobs=limit)
+            return name, await ctl.backend.within(tree)
         except JobNotFound:
             continue
     where = f"queue {queue!r}" if queue is not None else f"any queue of {ctl.backend.shown}"

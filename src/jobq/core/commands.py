@@ -50,6 +50,17 @@ class Rerun(Command, frozen=True, kw_only=True, tag="rerun"):
     """
 
 
+class Revive(Command, frozen=True, kw_only=True, tag="revive"):
+    """Run a failed or cancelled member of a flow again, and keep what is finished.
+
+    Like `Rerun`, but what the job had saved, its steps, its signals, its children and the results
+    that it has received stay. The job is blocked until the jobs end that it waits for and whose
+    results it does not have; it is waiting if there are none. If such a job has ended without
+    completing, or is gone, the policy `fail` fails this job again at once. So revive the jobs that
+    it waits for first (core/graph.py: `revivals`).
+    """
+
+
 class Promote(Command, frozen=True, kw_only=True, tag="promote"):
     """Make a delayed job waiting now."""
 
@@ -94,7 +105,9 @@ class SendSignal(Command, frozen=True, kw_only=True, tag="signal"):
     value: bytes = b"null"
 
 
-AnyCommand = Cancel | Rerun | Promote | Reprioritise | Reschedule | Update | Remove | SendSignal
+AnyCommand = (
+    Cancel | Rerun | Revive | Promote | Reprioritise | Reschedule | Update | Remove | SendSignal
+)
 
 
 class Applies(NamedTuple):
@@ -108,6 +121,7 @@ _UNFINISHED = PENDING | {State.ACTIVE}
 APPLIES: dict[str, Applies] = {
     "cancel": Applies(_UNFINISHED),
     "rerun": Applies(ENDED),
+    "revive": Applies(ENDED - {State.COMPLETED}),
     "promote": Applies(frozenset({State.DELAYED})),
     "reprioritise": Applies(PENDING, unstarted=True),
     "reschedule": Applies(frozenset({State.DELAYED, State.WAITING})),

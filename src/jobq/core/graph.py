@@ -5,13 +5,15 @@ It must be a graph without cycles, and all its edges must lead to jobs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from jobq.core.records import JobKey, JobSpec, QueueName
+from jobq.core.commands import APPLIES
+from jobq.core.records import JobKey, JobRecord, JobSpec, QueueName
 from jobq.errors import InvalidJob
 
 Lock = tuple[QueueName, str]
+_REVIVED = APPLIES["revive"].states
 
 
 def check_flow(
@@ -94,6 +96,31 @@ def _check_edges(
 
 def _names(one: JobSpec, other: JobSpec) -> str:
     return one.name if one.name == other.name else f"{one.name} and {other.name}"
+
+
+def revivals(members: Mapping[JobKey, JobRecord]) -> list[list[JobKey]]:
+    """The members to revive when a flow is rerun: those that failed or were cancelled.
+
+    They are in groups: each job is in a later group than the jobs it waits for. InvalidJob if
+    members wait for each other in a circle, because an id was used again.
+    """
+    order = TopologicalSorter(
+        {
+            key: [child for child in record.children if child in members]
+            for key, record in members.items()
+        }
+    )
+    try:
+        order.prepare()
+    except CycleError as error:
+        circle = " waits for ".join(key.id for key in reversed(error.args[1][:12]))
+        raise InvalidJob(f"the flow has a cycle: {circle}") from None
+    groups: list[list[JobKey]] = []
+    while order:
+        ready = order.get_ready()
+        order.done(*ready)
+        groups.append([key for key in ready if members[key].state in _REVIVED])
+    return [group for group in groups if group]
 
 
 def _circle(keys: Sequence[JobKey], members: dict[JobKey, JobSpec]) -> str:

@@ -152,6 +152,13 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_K.RERUN, _S.COMPLETED, _S.WAITING, "an operator ran it again; life+1"),
     Transition(_K.RERUN, _S.FAILED, _S.WAITING, "an operator ran it again; life+1"),
     Transition(_K.RERUN, _S.CANCELLED, _S.WAITING, "an operator ran it again; life+1"),
+    Transition(
+        _K.RERUN,
+        _S.FAILED,
+        _S.BLOCKED,
+        "its flow was rerun, and it waits for other members again; life+1",
+    ),
+    Transition(_K.RERUN, _S.CANCELLED, _S.BLOCKED, "the same for a cancelled member"),
     Transition(_K.CHANGED, _S.DELAYED, _S.DELAYED, "new arguments, priority or time"),
     Transition(_K.CHANGED, _S.BLOCKED, _S.BLOCKED, "new arguments or priority"),
     Transition(_K.CHANGED, _S.WAITING, _S.WAITING, "new arguments or priority"),

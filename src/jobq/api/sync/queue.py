@@ -200,6 +200,10 @@ class SyncQueue:
         """See `Queue.rerun`."""
         return run(self._queue.rerun(*ids, name=name))
 
+    def rerun_flow(self, id: str) -> int:
+        """See `Queue.rerun_flow`."""
+        return run(self._queue.rerun_flow(id))
+
     def remove(self, *ids: str) -> int:
         """See `Queue.remove`."""
         return run(self._queue.remove(*ids))

@@ -18,6 +18,7 @@ from jobq.core.commands import (
     Reprioritise,
     Rerun,
     Reschedule,
+    Revive,
     SendSignal,
     Update,
     applies,
@@ -26,7 +27,7 @@ from jobq.core.outcomes import due_ms
 from jobq.core.records import JobKey, QueueName
 from jobq.core.states import Kind, QueueKind
 from jobq.core.waits import noted_child
-from jobq.stores.relational import ending, locks, signals, steps, unknown, waiting
+from jobq.stores.relational import ending, flows, locks, signals, steps, unknown, waiting
 from jobq.stores.relational.codes import (
     ACTIVE,
     BLOCKED,
@@ -34,6 +35,7 @@ from jobq.stores.relational.codes import (
     CANCELLED,
     DELAYED,
     ENDED,
+    FOREVER,
     LOCKING,
     NOTED,
     UNFOLLOWED,
@@ -102,6 +104,8 @@ def _applied(tx: Tx, queue: QueueRow, job: Job, command: AnyCommand) -> bool | L
             return cancel(tx, queue, job, reason=reason, cascade=cascade)
         case Rerun():
             return _rerun(tx, queue, job)
+        case Revive():
+            return _revive(tx, queue, job)
         case Promote():
             return _promote(tx, job)
         case Reprioritise(priority=priority):
@@ -158,21 +162,50 @@ def _below(tx: Tx, job: Job) -> list[tuple[int, str]]:
 def _rerun(tx: Tx, queue: QueueRow, job: Job) -> bool:
     if locks.held_against(tx, queue.qid, job):
         return False
+    _begin_life(job)
+    job.saved = None
+    if job.flags & NOTED:
+        tx.execute(tx.sql.ties["delete_signals"], (job.pk,))
+    steps.forget(tx, job)
+    _wait_again(tx, job)
+    return True
+
+
+def _revive(tx: Tx, queue: QueueRow, job: Job) -> bool:
+    if locks.held_against(tx, queue.qid, job):
+        return False
+    _begin_life(job)
+    job.follows, job.at_ms = 0, FOREVER
+    options = unpack_options(job.options)
+    if options.signal is not None:
+        job.options = pack_options(msgspec.structs.replace(options, signal=None, seen=0))
+    fatal = flows.tie_again(tx, job) if job.flags & NOTED else None
+    if fatal is None and not (job.flags & NOTED and flows.waits(tx, job)):
+        _wait_again(tx, job)
+        return True
+    tx.move(job, Kind.RERUN, BLOCKED)
+    if job.flags & LOCKING:
+        locks.take(tx, job)
+    if fatal is not None:
+        flows.fail_because(tx, job, fatal)
+    return True
+
+
+def _begin_life(job: Job) -> None:
     job.life += 1
     job.failures = job.stalls = job.keep = 0
     job.started_ms = job.finished_ms = job.worker = job.token = job.reason = None
-    job.failure = job.result = job.progress = job.saved = None
+    job.failure = job.result = job.progress = None
     job.flags &= ~CANCEL
     options = unpack_options(job.options)
     if options.actor is not None or options.put_off is not None:
         job.options = pack_options(msgspec.structs.replace(options, actor=None, put_off=None))
-    if job.flags & NOTED:
-        tx.execute(tx.sql.ties["delete_signals"], (job.pk,))
-    steps.forget(tx, job)
+
+
+def _wait_again(tx: Tx, job: Job) -> None:
     waiting.wait(tx, job, Kind.RERUN, "first" if unpack_options(job.options).lifo else "back")
     if job.flags & LOCKING:
         locks.take(tx, job)
-    return True
 
 
 def _promote(tx: Tx, job: Job) -> bool:

@@ -12,6 +12,7 @@ from jobq.core import refusals, verdicts
 from jobq.core.defaults import FLOW_MS
 from jobq.core.event_log import STATES
 from jobq.core.records import ChildPolicy, Edge, Input, JobKey, JobSpec, QueueName
+from jobq.core.states import State
 from jobq.core.verdicts import ChildEnd
 from jobq.stores.relational import bounds, ending, locks, rows, waiting
 from jobq.stores.relational.codes import BLOCKED, COMPLETED, ENDED, FAILED, FOREVER, NOTED, WANTED
@@ -86,6 +87,45 @@ def tie(
     return fatal
 
 
+def tie_again(tx: Tx, parent: Job) -> ChildEnd | None:
+    """Make a revived job wait again for the jobs whose results it does not have.
+
+    Returns the first end that fails the parent by its policy, if there is one.
+    """
+    policy = unpack_options(parent.options).policy
+    fatal: ChildEnd | None = None
+    for row in tx.execute(tx.sql.ties["edges_of"], (parent.pk,)).fetchall():
+        edge = rows.Edge(*row)
+        if edge.done and edge.result is not None:
+            continue
+        child = tx.find_free(edge.child_qid, edge.child)
+        if child is None:
+            if edge.done and (edge.asked is not None or not edge.data):
+                continue  # it counts as completed (see `tie`)
+            end, result, failure, codec = _gone(edge, policy)
+        elif child.state in ENDED:
+            end, codec = _ended(child), child.codec
+            _, result, failure = _end_of(child, policy)
+        else:
+            tx.execute(tx.sql.ties["reopen_edge"], (parent.pk, edge.ordinal))
+            _want(tx, parent, child)
+            continue
+        if verdicts.fails_parent(policy, end.state):
+            fatal = fatal or end
+        tx.execute(
+            tx.sql.ties["end_edge"],
+            (result if edge.data else None, codec, failure, parent.pk, edge.ordinal),
+        )
+    return fatal
+
+
+def _gone(edge: rows.Edge, policy: ChildPolicy) -> tuple[ChildEnd, bytes | None, bytes | None, str]:
+    """The end of a child whose record is gone, and which had not completed."""
+    end = ChildEnd(edge.asked or edge.child, None, State.CANCELLED)
+    failure = verdicts.failure_for_parent(policy, end)
+    return end, None, None if failure is None else pack_failure(failure), edge.codec or "json"
+
+
 def _want(tx: Tx, parent: Job, child: Job) -> None:
     """Let the end of a child reach its parent. If the child must stay as it is, look later."""
     if child.pk in tx.completing or not tx.may_change(child):
@@ -156,7 +196,12 @@ def deliver(tx: Tx) -> None:
 
 def fail_parent(tx: Tx, parent: Job, child: Job) -> None:
     """Fail a parent because of a child, by policy `fail`."""
-    failure = verdicts.parent_failure(_ended(child), attempt=parent.attempt, now_ms=tx.now)
+    fail_because(tx, parent, _ended(child))
+
+
+def fail_because(tx: Tx, parent: Job, end: ChildEnd) -> None:
+    """The same for a child of which only the end is known."""
+    failure = verdicts.parent_failure(end, attempt=parent.attempt, now_ms=tx.now)
     ending.end(tx, tx.queue_by_qid(parent.qid), parent, FAILED, failure=failure)
 
 

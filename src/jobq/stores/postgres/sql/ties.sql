@@ -60,6 +60,9 @@ WHERE e.parent = $1 GROUP BY q.tenant, q.name, e.child ORDER BY min(e.ordinal) L
 -- name: end_edge: store the end of a child
 UPDATE edges SET done = 1, result = $1, codec = $2, failure = $3 WHERE parent = $4 AND ordinal = $5;
 
+-- name: reopen_edge: a parent waits again for a child that is run again
+UPDATE edges SET done = 0, result = NULL, failure = NULL WHERE parent = $1 AND ordinal = $2;
+
 -- name: add_signal: store a signal until the handler receives it
 INSERT INTO signals (pk, n, name, value)
 SELECT $1, 1 + coalesce((SELECT max(n) FROM signals WHERE pk = $1), 0), $2, $3::bytea;

@@ -44,6 +44,9 @@ WHERE e.parent = ? GROUP BY e.child_qid, e.child ORDER BY min(e.ordinal) LIMIT 2
 -- name: end_edge: store the end of a child
 UPDATE edges SET done = 1, result = ?, codec = ?, failure = ? WHERE parent = ? AND ordinal = ?;
 
+-- name: reopen_edge: a parent waits again for a child that is run again
+UPDATE edges SET done = 0, result = NULL, failure = NULL WHERE parent = ? AND ordinal = ?;
+
 -- name: add_signal: store a signal until the handler receives it
 INSERT INTO signals (pk, n, name, value)
 SELECT ?1, 1 + ifnull((SELECT max(n) FROM signals WHERE pk = ?1), 0), ?2, ?3;

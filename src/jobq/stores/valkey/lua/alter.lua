@@ -76,23 +76,43 @@ end
 local COMMANDS = {}
 function COMMANDS.cancel(cx, job, c) return J.cancel(cx, job, c.reason, c.cascade) end
 
-function COMMANDS.rerun(cx, job)
-  if J.locked_out(cx, job) then return false end
+-- Start an ended job over, in the state that it will have.
+local function begin_life(cx, job, state)
   local opts, previous = J.options(job), job.state
-  J.unlist_ended(cx, job)
-  J.forget_life(cx, job)
   job.life, job.failures, job.stalls = job.life + 1, 0, 0
   job.started, job.token, job.worker = 0, "", ""
   job.finished, job.due, job.run_due = nil, cx.now, cx.now
   J.renew(job)
   job.rflags = J.without(J.without(job.rflags, RUN_FLAG.cancel), RUN_FLAG.awaited)
-  job.state = STATE.waiting
+  job.state = state
   J.write(cx, job)
   J.save_run(cx, job)
-  J.await_ttl(cx, job)
-  J.enqueue(cx, job, opts.lifo and "first" or "back")
+  if state == STATE.blocked then
+    call("ZADD", cx.prefix .. KEY.blocked, cx.now, job.id)
+  else
+    J.await_ttl(cx, job)
+    J.enqueue(cx, job, opts.lifo and "first" or "back")
+  end
   J.event(cx, job, "rerun", previous)
   if opts.lock then J.lock(cx, job, opts) end
+end
+
+function COMMANDS.rerun(cx, job)
+  if J.locked_out(cx, job) then return false end
+  J.unlist_ended(cx, job)
+  J.forget_life(cx, job)
+  begin_life(cx, job, STATE.waiting)
+  return true
+end
+
+-- Run a member of a flow again (core/commands.py: Revive).
+function COMMANDS.revive(cx, job)
+  if J.locked_out(cx, job) then return false end
+  J.unlist_ended(cx, job)
+  call("HDEL", cx.prefix .. KEY.extras .. job.id, EXTRA.failure, EXTRA.progress, EXTRA.why,
+    EXTRA.who, EXTRA.signal, EXTRA.put_off, EXTRA.follows)
+  local waits = J.tie_again(cx, job)
+  begin_life(cx, job, waits and STATE.blocked or STATE.waiting)
   return true
 end
 

@@ -44,6 +44,27 @@ function J.tie(cx, job, edges)
   J.save_run(cx, job)
 end
 
+-- Make a revived job wait again for the children that have not completed.
+-- RETURNS whether there are any
+function J.tie_again(cx, job)
+  local x, open = cx.prefix .. KEY.extras .. job.id, 0
+  local extras = J.pairs_of(call("HGETALL", x))
+  for field, value in pairs(extras) do
+    local queue, id = field:match(EXTRA.edge_pattern)
+    if queue then
+      local input = EXTRA.input .. value:match("^%d+")
+      local ended = extras[input]
+      if not ended or ended:byte() ~= STATE.completed then
+        call("HDEL", x, input)
+        open = open + 1
+        J.post(cx, queue, { type = "watch", child = id, queue = cx.prefix, parent = job.id })
+      end
+    end
+  end
+  if open > 0 or extras[EXTRA.open] then call("HSET", x, EXTRA.open, open) end
+  return open > 0
+end
+
 -- Unblock a job: it is due now, or its delay begins.
 function J.unblock(cx, job, reason)
   call("HDEL", cx.prefix .. KEY.extras .. job.id, EXTRA.signal)
