@@ -6,12 +6,14 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from jobq.cli.shared_metrics import SharedMetrics
 from tests import waiting
 from tests.cli.fleet import Output, wait_for_workers
 from tests.cli.kit import Ctl
@@ -140,6 +142,38 @@ def test_a_supervisor_adds_up_its_processes_also_those_that_ended(
     run_jobs(ctl, "boom", 1, code=1)
     assert samples(port, "jobq_runs_total") == {("add", "completed"): 8, ("boom", "failed"): 1}
     stop(supervisor, output)
+
+
+COUNTER = """
+import sys
+from prometheus_client import Counter, Gauge, Histogram
+Counter("done", "Done.", ["task"]).labels("a").inc(int(sys.argv[1]))
+Histogram("took", "Took.", buckets=[1, 5]).observe(int(sys.argv[1]))
+Gauge("busy", "Busy.", multiprocess_mode="livesum").set(1)
+print(__import__("os").getpid())
+"""
+
+
+def test_what_ended_processes_have_counted_takes_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    with SharedMetrics() as metrics:
+        folder = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+        for n in (1, 2, 3):
+            command = [sys.executable, "-c", COUNTER, str(n)]
+            metrics.ended(int(subprocess.check_output(command, text=True)))
+        names = sorted(path.name for path in folder.iterdir())
+        text = metrics.rendered()[0].decode()
+    assert names == ["counter_0.db", "histogram_0.db"]
+    assert 'done_total{task="a"} 6.0' in text
+    assert [line for line in text.splitlines() if line.startswith("took_")] == [
+        "took_sum 6.0",
+        'took_bucket{le="1.0"} 1.0',
+        'took_bucket{le="5.0"} 3.0',
+        'took_bucket{le="+Inf"} 3.0',
+        "took_count 3.0",
+    ]
+    assert "busy" not in text
+    assert not folder.exists()
 
 
 def test_a_port_that_is_taken_stops_the_start_with_words(start_worker: Start) -> None:

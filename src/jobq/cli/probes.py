@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as NoReply
 from contextlib import contextmanager
@@ -15,6 +12,7 @@ import click
 
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
+from jobq.cli.shared_metrics import SharedMetrics
 from jobq.console.probes import Answer, Probes, Pulse, Route, answer, healthz
 from jobq.core.printable import one_line
 from jobq.core.redact import redacted
@@ -23,8 +21,6 @@ from jobq.supervisor.supervisor import Supervisor
 
 _READY_S = 2.0
 """Seconds that a store has to respond to /readyz, and to tell /metrics about its queues."""
-_SHARED = "PROMETHEUS_MULTIPROC_DIR"
-"""The folder in which prometheus_client adds up the metrics of several processes."""
 
 
 class ProbeOptions(NamedTuple):
@@ -150,35 +146,13 @@ def _readyz(worker: Worker, queues: Sequence[Queue], loop: asyncio.AbstractEvent
 # ── a supervisor ──────────────────────────────────────────────────────────────────────────────────
 
 
-@contextmanager
-def shared_metrics(options: ProbeOptions) -> Iterator[Callable[[int], None] | None]:
-    """Let the processes that are started meanwhile add up their metrics.
-
-    Yields a function to be called with the id of each process that has ended. The folder is removed
-    at the end, unless the operator has named it.
-    """
-    if options.metrics_port is None:
-        yield None
-        return
-    check_prometheus()
-    from prometheus_client.multiprocess import mark_process_dead
-
-    if given := os.environ.get(_SHARED):
-        yield lambda pid: mark_process_dead(pid, given)  # type: ignore[no-untyped-call]
-        return
-    folder = os.environ[_SHARED] = tempfile.mkdtemp(prefix="jobq-metrics-")
-    try:
-        yield lambda pid: mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
-    finally:
-        del os.environ[_SHARED]
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def supervisor_probes(options: ProbeOptions, supervisor: Supervisor) -> Probes:
+def supervisor_probes(
+    options: ProbeOptions, supervisor: Supervisor, metrics: SharedMetrics | None
+) -> Probes:
     """The probes of a supervisor that runs in this event loop."""
     loop = asyncio.get_running_loop()
     routes = options.routes(
-        metrics=lambda: _shared_metrics_route(os.environ[_SHARED]),
+        metrics=lambda: _added_up(metrics),
         health=lambda: {
             "/healthz": healthz(Pulse(loop)),
             "/readyz": lambda: answer(supervisor.problem()),
@@ -187,13 +161,6 @@ def supervisor_probes(options: ProbeOptions, supervisor: Supervisor) -> Probes:
     return Probes(routes, host=options.host)
 
 
-def _shared_metrics_route(folder: str) -> Route:
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-    from prometheus_client.multiprocess import MultiProcessCollector
-
-    def route() -> Answer:
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
-        return Answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
-
-    return route
+def _added_up(metrics: SharedMetrics | None) -> Route:
+    assert metrics is not None
+    return lambda: Answer(200, *metrics.rendered())

@@ -14,7 +14,8 @@ import click
 
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
-from jobq.cli.probes import ProbeOptions, shared_metrics, supervisor_probes
+from jobq.cli.probes import ProbeOptions, check_prometheus, supervisor_probes
+from jobq.cli.shared_metrics import SharedMetrics
 from jobq.core.checks import check_id
 from jobq.core.sizes import parse_size
 from jobq.engine.identity import default_name
@@ -118,7 +119,7 @@ def supervise(
     # The same interpreter, options and program: in a worker process it finds its supervisor.
     command = [sys.executable, *sys.orig_argv[1:]]
 
-    async def run(on_end: Callable[[int], None] | None) -> int:
+    async def run(metrics: SharedMetrics | None) -> int:
         supervisor = Supervisor(
             command,
             processes=processes,
@@ -126,13 +127,16 @@ def supervise(
             drain_s=drain_s,
             folder=_here(),
             changes=changed_files if reload else None,
-            on_end=on_end,
+            on_end=None if metrics is None else metrics.ended,
         )
-        with supervisor_probes(probes, supervisor):
+        with supervisor_probes(probes, supervisor, metrics):
             return await supervisor.run()
 
-    with shared_metrics(probes) as on_end:
-        return asyncio.run(run(on_end))
+    if probes.metrics_port is None:
+        return asyncio.run(run(None))
+    check_prometheus()
+    with SharedMetrics() as metrics:
+        return asyncio.run(run(metrics))
 
 
 def _here() -> Path:
