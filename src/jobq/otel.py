@@ -25,12 +25,14 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from jobq.api.current import CurrentJob, current_job
-from jobq.api.ending import Ended, endings_of
+from jobq.api.ending import Ended, OncePerRun, endings_of
 from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
 from jobq.api.job import Job
 from jobq.api.middleware import CallNext
 from jobq.core.meta import check_meta
+from jobq.core.records import Failure
 from jobq.core.version import __version__
+from jobq.engine.around import FailedApart
 from jobq.errors import InvalidJob, JobqError
 
 __all__ = ["Telemetry", "job_context"]
@@ -42,6 +44,8 @@ _MAX_CARRIED = 1024
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 """Seconds. Jobs take from milliseconds to an hour."""
 _FAILURES = ("failed", "retried")
+
+_once = OncePerRun("jobq_traced")
 
 
 class Telemetry:
@@ -101,6 +105,8 @@ class Telemetry:
 
     async def run(self, job: CurrentJob, call_next: CallNext) -> object:
         """Run a job, or a batch, in a consumer span."""
+        if not _once.enter(job):  # the worker and the queue both have this middleware
+            return await call_next(job)
         attributes = _attributes(job, "process", "process")
         with self._tracer.start_as_current_span(
             f"process {job.queue}",
@@ -138,8 +144,7 @@ class Telemetry:
                 measured["error.type"] = ending.failure.type
                 span.set_attribute("error.type", ending.failure.type)
                 span.set_status(Status(StatusCode.ERROR, ending.failure.message or None))
-                if isinstance(error, Exception):
-                    span.record_exception(error, {"messaging.message.id": job.id})
+                _record(span, job, ending.failure, error)
             self._consumed.add(1, measured)
         if ended:
             outcomes = {each.ending.outcome for each in ended}
@@ -188,6 +193,20 @@ async def _inputs(job: CurrentJob) -> list[Mapping[str, str]]:
         return [record.meta or {} for record in await run.store.get(keys) if record is not None]
     except JobqError:  # a trace without links is better than a run that fails
         return []
+
+
+def _record(span: Span, job: CurrentJob, failure: Failure, error: BaseException | None) -> None:
+    """Record the exception of a failed run."""
+    of_job = {"messaging.message.id": job.id}
+    if isinstance(error, Exception) and not isinstance(error, FailedApart):
+        span.record_exception(error, of_job)
+        return
+    described = {  # it timed out, or the error is in another process
+        "exception.type": failure.type,
+        "exception.message": failure.message,
+        "exception.stacktrace": failure.traceback or "",
+    }
+    span.add_event("exception", {**of_job, **described})
 
 
 def _attributes(of: EnqueueRequest | CurrentJob, name: str, type: str) -> dict[str, str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,7 +27,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from jobq.api.current import CurrentJob
-from jobq.api.ending import endings_of
+from jobq.api.ending import OncePerRun, endings_of
 from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
 from jobq.api.job import Job
 from jobq.api.middleware import CallNext
@@ -45,9 +44,6 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 _TASK = ("tenant", "queue", "task")
 _QUEUE = ("tenant", "queue")
 
-_counted: ContextVar[tuple[CollectorRegistry, ...]] = ContextVar("jobq_counted", default=())
-"""The registries that count the current run already. A worker and a queue may both have Metrics."""
-
 
 class Metrics:
     """Counts runs and enqueued jobs. `run` is a middleware, `enqueue` an enqueue middleware.
@@ -58,15 +54,13 @@ class Metrics:
     def __init__(
         self, registry: CollectorRegistry = REGISTRY, *, buckets: Sequence[float] = BUCKETS
     ) -> None:
-        self._registry = registry
         self._families = _families_of(registry, buckets)
 
     async def run(self, job: CurrentJob, call_next: CallNext) -> object:
         """Count a run, and measure how long it takes."""
-        if self._registry in _counted.get():
-            return await call_next(job)
-        _counted.set((*_counted.get(), self._registry))
         families, labels = self._families, (job.tenant, job.queue, job.name)
+        if not families.once.enter(job):
+            return await call_next(job)
         active, jobs = families.active.labels(*labels), len(job.batch) or 1
         active.inc(jobs)
         start = time.perf_counter()
@@ -103,6 +97,7 @@ class _Families:
     """The metrics in one registry."""
 
     def __init__(self, registry: CollectorRegistry, buckets: Sequence[float]) -> None:
+        self.once = OncePerRun("jobq_counted")
         self.enqueued = Counter(
             "jobq_enqueued_total", "Jobs that this process enqueued.", _TASK, registry=registry
         )

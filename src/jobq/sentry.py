@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import NAMESPACE_URL, uuid5
 
@@ -27,7 +26,7 @@ from sentry_sdk.crons import MonitorStatus, capture_checkin
 from sentry_sdk.scope import add_global_event_processor
 
 from jobq.api.current import CurrentJob
-from jobq.api.ending import Ended, endings_of
+from jobq.api.ending import Ended, OncePerRun, endings_of
 from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
 from jobq.api.job import Job
 from jobq.api.middleware import CallNext
@@ -62,7 +61,7 @@ _MAX_SLUG = 50
 
 _FAILURES = ("failed", "retried")
 
-_watched: ContextVar[bool] = ContextVar("jobq_sentry_watched", default=False)
+_watched = OncePerRun("jobq_sentry_watched")
 
 
 class Sentry:
@@ -87,9 +86,8 @@ class Sentry:
 
     async def run(self, job: CurrentJob, call_next: CallNext) -> object:
         """Run a job in a scope and a transaction of its own, and report its failure."""
-        if _watched.get():  # the worker and the queue both have this middleware
+        if not _watched.enter(job):  # the worker and the queue both have this middleware
             return await call_next(job)
-        _watched.set(True)  # until the end of the run's task, which is when jobq logs the failure
         schedule = await self._schedule_of(job)
         result: object = None
         error: BaseException | None = None
@@ -173,8 +171,12 @@ class Sentry:
 
 @add_global_event_processor
 def _without_logged_failures(event: Event, hint: Hint) -> Event | None:
-    """Drop what jobq logs about the failure of a run that is watched: it is reported already."""
-    return None if event.get("logger") == _LOGGER and _watched.get() else event
+    """Drop what jobq logs about the failure of a run that is watched: it is reported already.
+
+    jobq logs it at the end of the run's task, in the same context."""
+    record = hint.get("log_record")
+    ours = record is not None and record.name == _LOGGER
+    return None if ours and _watched.is_in(getattr(record, "job_id", None)) else event
 
 
 def _describe(scope: sentry_sdk.Scope, job: CurrentJob) -> None:
@@ -194,7 +196,6 @@ def _describe(scope: sentry_sdk.Scope, job: CurrentJob) -> None:
             "failures": job.failures,
             "max_retries": job.max_retries,
             "created_at": job.created_at.isoformat(),
-            "meta": dict(job.meta),
         },
     )
     scope.add_breadcrumb(category="jobq", message=f"attempt {job.attempt} of {job.name} started")

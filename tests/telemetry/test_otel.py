@@ -17,6 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 
 from jobq import Every, Queue, Retry, Snooze, Worker, current_job, logs
 from jobq.otel import Telemetry, job_context
+from tests.telemetry.apps import apart
 
 NOW = Retry(max_retries=1, delays=[0])
 
@@ -329,3 +330,28 @@ async def test_an_enqueue_that_is_refused_is_an_error_of_its_span(url: str, otel
     (produced,) = otel.produced
     assert produced.status.status_code is StatusCode.ERROR
     assert dict(produced.attributes or {})["error.type"] == "PermissionError"
+
+
+async def test_a_worker_and_a_queue_that_both_trace_make_one_span(queue: Queue, otel: Otel) -> None:
+    @queue.task
+    async def send() -> None: ...
+
+    async with Worker(queue, middleware=[otel.telemetry.run]):
+        await (await send.enqueue()).result(timeout=10)
+    assert len(otel.consumed) == 1
+
+
+async def test_a_failure_in_a_child_process_is_an_exception_of_its_span(
+    url: str, otel: Otel
+) -> None:
+    apart.failing._context.connection.move(url)
+    try:
+        async with apart.failing, Worker(apart.failing, pool=1, middleware=[otel.telemetry.run]):
+            await (await apart.fail_apart.enqueue()).wait(timeout=30)
+    finally:
+        await apart.failing._context.connection.move_back()
+    (consumed,) = otel.consumed
+    (event,) = consumed.events
+    attributes = dict(event.attributes or {})
+    assert attributes["exception.type"] == "ValueError"
+    assert "in fail_apart" in str(attributes["exception.stacktrace"])

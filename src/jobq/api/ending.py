@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -72,6 +73,28 @@ def ending_of(job: CurrentJob, error: BaseException | None) -> Ending:
         encode=run.save,
     )
     return Ending(_OUTCOMES.get(type(outcome), "released"), getattr(outcome, "failure", None))
+
+
+class OncePerRun:
+    """Lets a middleware act once in a run, also if the worker and the queue both have it."""
+
+    def __init__(self, name: str) -> None:
+        self._run: ContextVar[object] = ContextVar(name, default=None)
+
+    def enter(self, job: CurrentJob) -> bool:
+        """Whether this is the first time in this run."""
+        if self._run.get() is job._run:
+            return False
+        self._run.set(job._run)
+        return True
+
+    def is_in(self, job_id: object) -> bool:
+        """Whether this context is in the run of that job, or just after it."""
+        run = self._run.get()
+        if not isinstance(run, Run):
+            return False
+        runs = [run] if run.batch is None else run.batch.runs
+        return any(each.lease.id == job_id for each in runs)
 
 
 class Ended(NamedTuple):
