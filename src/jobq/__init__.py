@@ -12,6 +12,7 @@ await Worker(queue).run()
 from jobq.api.applied import AppliedOptions, UniqueLock
 from jobq.api.batch import BatchTask
 from jobq.api.current import CurrentJob, SyncCurrentJob, current_job
+from jobq.api.dependencies import Depends
 from jobq.api.ending import Ending, ending_of
 from jobq.api.enqueue_middleware import EnqueueMiddleware, EnqueueNext, EnqueueRequest
 from jobq.api.event_stream import EventStream
@@ -105,6 +106,7 @@ __all__ = [
     "SyncCurrentJob",
     "current_job",
     # hooks
+    "Depends",
     "Middleware",
     "CallNext",
     "Ending",

@@ -146,6 +146,14 @@ async def test_each_child_has_its_own_lifespan_and_leaves_it(
     }
 
 
+@pytest.mark.parametrize("task", [hooked.depends, hooked.depends_async], ids=["plain", "async"])
+async def test_dependencies_are_resolved_in_the_child(queue: Queue, task: Any) -> None:
+    async with worker(queue):
+        first, pid, provider_pid, lifespan_pid = await task.call(1)
+    assert (first, provider_pid, lifespan_pid) == (1, pid, pid)
+    assert pid != os.getpid()
+
+
 async def test_a_task_with_permissions_gets_no_lifespan(queue: Queue) -> None:
     async with worker(queue):
         with pytest.raises(JobFailed, match="whose task has permissions has no lifespan"):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, overload
 
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
+from jobq.api.dependencies import injected
 from jobq.api.options import TaskOptions
 from jobq.api.task import Task, publish
 from jobq.api.task_handler import TaskHandler
@@ -62,6 +63,7 @@ class BatchDecorator:
     def __call__(self, fn: Callable[[list[T]], Sequence[Any]], /) -> BatchTask[T]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         """Make a task of the function and register it with the queue."""
+        fn = injected(fn, str(self._options.get("name") or getattr(fn, "__name__", "task")))
 
         def handler(name: str, codec: Codec, options: Mapping[str, Any]) -> BatchHandler:
             return BatchHandler(name, fn, ArgumentDecoder(fn, name), codec, options, self._size)

@@ -13,6 +13,7 @@ from jobq.api.aliases import UpgradingDecoder, check_aliases
 from jobq.api.bulk import NewJob, put_all
 from jobq.api.context import QueueContext
 from jobq.api.definition import Definition
+from jobq.api.dependencies import injected
 from jobq.api.enqueue_middleware import Enqueueing
 from jobq.api.job import Job
 from jobq.api.options import NOTHING, JobOptions, Resolved, TaskOptions, resolve_task
@@ -363,6 +364,7 @@ def make_task(
     """Make a task of a function and register it with the queue under its name."""
     if not callable(fn):
         raise ConfigError(f"@queue.task: {shown(fn)} is not a function; options are given by name")
+    fn = injected(fn, str(options.get("name") or getattr(fn, "__name__", "task")))
 
     def handler(name: str, codec: Codec, options: Mapping[str, Any]) -> TaskHandler:
         return TaskHandler(name, fn, ArgumentDecoder(fn, name), codec, options)

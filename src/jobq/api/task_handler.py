@@ -14,7 +14,7 @@ from jobq.core.policies import Cron, Every, Permissions, Retry
 from jobq.core.records import Lease
 from jobq.core.stalls import DEFAULT_MAX_STALLS
 from jobq.engine.handler import EXECUTORS, BatchSize, ExecutorName
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, InvalidJob
 
 
 class TaskHandler:
@@ -43,6 +43,7 @@ class TaskHandler:
         self.permissions: Permissions | None = _instance(options, "permissions", (Permissions,))
         self._decoder = decoder
         self._codec = codec
+        self._dependencies: frozenset[str] = getattr(fn, "dependencies", frozenset())
         self.max_payload: int | None = None  # bytes that a result may take; set by the queue
 
     def __repr__(self) -> str:
@@ -55,7 +56,11 @@ class TaskHandler:
     def bind(self, lease: Lease, /) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Decode the job's arguments to the function's annotations. Raises InvalidJob or
         ConfigError if they do not fit."""
-        return self._decoder.decode(lease.payload, self._codec_of(lease), lease.inputs)
+        args, kwargs = self._decoder.decode(lease.payload, self._codec_of(lease), lease.inputs)
+        if self._dependencies and not self._dependencies.isdisjoint(kwargs):
+            names = ", ".join(sorted(self._dependencies.intersection(kwargs)))
+            raise InvalidJob(f"{names}: a dependency of task {self.name} cannot be an argument")
+        return args, kwargs
 
     def encode(self, value: Any, lease: Lease, /, what: str = "the result") -> bytes:
         """Encode a result with the codec of its job, which is what readers decode it with.

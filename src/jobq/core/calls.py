@@ -13,7 +13,7 @@ import inspect
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,6 +29,23 @@ _Converter = Callable[[Any], Any]
 _POSITIONAL = (_KINDS.POSITIONAL_ONLY, _KINDS.POSITIONAL_OR_KEYWORD)
 
 
+def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
+    """The parameters that a caller of `fn` gives.
+
+    A decorator that takes `*args, **kwargs` has the parameters of the function that it wraps. A
+    decorator with parameters of its own, or with a `__signature__`, has those.
+    """
+    if hasattr(fn, "__wrapped__"):
+        try:
+            own = inspect.signature(fn, follow_wrapped=False)
+        except ValueError:  # written in C, such as functools.cache
+            return inspect.signature(fn)
+        kinds = {p.kind for p in own.parameters.values()}
+        if not kinds or kinds - {_KINDS.VAR_POSITIONAL, _KINDS.VAR_KEYWORD}:
+            return own
+    return inspect.signature(fn)
+
+
 class CallShape:
     """What a call must look like to fit a function."""
 
@@ -36,7 +53,7 @@ class CallShape:
 
     def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
         self.name = name or getattr(fn, "__name__", "task")
-        self.signature = inspect.signature(fn)
+        self.signature = signature_of(fn)
         parameters = list(self.signature.parameters.values())
         positional = [p for p in parameters if p.kind in _POSITIONAL]
         keyword = [p for p in parameters if p.kind is _KINDS.KEYWORD_ONLY]
@@ -314,8 +331,8 @@ class ArgumentDecoder:
         ConfigError names an annotation that cannot be found, or one that no value can be decoded
         to.
         """
-        parameters = list(inspect.signature(self._fn).parameters.values())
-        hints = self._hints()
+        parameters = list(signature_of(self._fn).parameters.values())
+        hints = self._hints({"return", *(p.name for p in parameters)})
         needing = {
             p.name: self._converter(p.name, hints[p.name])
             for p in parameters
@@ -341,7 +358,7 @@ class ArgumentDecoder:
         self.returns = hints.get("return", Any)
         self._ready = True
 
-    def _hints(self) -> dict[str, Any]:
+    def _hints(self, needed: Collection[str]) -> dict[str, Any]:
         fn = inspect.unwrap(self._fn)
         if not inspect.isfunction(fn):  # a callable object or a builtin has no annotations
             return {}
@@ -349,6 +366,7 @@ class ArgumentDecoder:
         return {
             name: self._look_up(name, annotation, names)
             for name, annotation in inspect.get_annotations(fn).items()
+            if name in needed
         }
 
     def _look_up(self, name: str, annotation: Any, names: Mapping[str, Any]) -> Any:

@@ -16,7 +16,8 @@
 In tests without an event loop: `with testing.use(billing) as jobs:`, then `jobs.sync.drain()`.
 """
 
+from jobq.api.dependencies import override
 from jobq.testing.clock import FakeClock
 from jobq.testing.sandbox import Sandbox, SyncSandbox, queue, use
 
-__all__ = ["FakeClock", "Sandbox", "SyncSandbox", "queue", "use"]
+__all__ = ["FakeClock", "Sandbox", "SyncSandbox", "override", "queue", "use"]

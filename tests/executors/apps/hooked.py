@@ -14,6 +14,7 @@ from typing import Any
 from jobq import (
     CallNext,
     CurrentJob,
+    Depends,
     EnqueueNext,
     EnqueueRequest,
     Job,
@@ -146,6 +147,20 @@ async def state() -> list[int]:
 @queue.task(executor="process", retry=0, permissions=Permissions(read=[sys.prefix]))
 def confined() -> None:
     current_job().lifespan(Resources)
+
+
+async def pid_and_resources() -> AsyncIterator[list[int]]:
+    yield [os.getpid(), current_job().lifespan(Resources).pid]
+
+
+@queue.task(executor="process", retry=0)
+def depends(first: int, pids: list[int] = Depends(pid_and_resources)) -> list[int]:
+    return [first, os.getpid(), *pids]
+
+
+@queue.task(executor="process", retry=0)
+async def depends_async(first: int, pids: list[int] = Depends(pid_and_resources)) -> list[int]:
+    return [first, os.getpid(), *pids]
 
 
 program = queue.command("program", [sys.executable, "-c", "print(41 + 1)"])
