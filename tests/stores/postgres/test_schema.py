@@ -16,7 +16,8 @@ from jobq.errors import ConfigError, CorruptStore
 from jobq.stores import open_store
 from jobq.stores.postgres import schema
 from jobq.stores.postgres.address import parse
-from jobq.stores.postgres.connection import Connections, Kind
+from jobq.stores.postgres.connection import Connections
+from jobq.stores.postgres.lane import Kind
 from jobq.stores.postgres.store import PostgresStore
 from tests.stores.postgres import servers
 from tests.stores.postgres.servers import FAST, Server, ask

@@ -22,7 +22,6 @@ import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
 
-from jobq.stores.postgres.address import Address
 from jobq.stores.postgres.values import Encode, encoder
 
 BINARY = 1
@@ -274,7 +273,7 @@ class Link:
                 pq.PollingStatus.FAILED,
             ):
                 reading = state == pq.PollingStatus.READING
-                if not _ready(request.socket, reading, deadline - time.monotonic()):
+                if not ready(request.socket, reading, deadline - time.monotonic()):
                     break
             request.finish()
 
@@ -365,59 +364,17 @@ class Link:
         code = result.error_field(pq.DiagnosticField.SQLSTATE)
         severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED)
         message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
-        text = (message or b"").decode(errors="replace") or _one_line(result.get_error_message())
+        text = (message or b"").decode(errors="replace") or one_line(result.get_error_message())
         if code is None or severity in (b"FATAL", b"PANIC"):
             raise LinkLost(text)
         context = result.error_field(pq.DiagnosticField.CONTEXT) or b""
         return StatementFailed(code.decode(), text, context=context.decode(errors="replace"))
 
     def _problem(self) -> str:
-        return _one_line(self.pgconn.get_error_message()) or "the server closed the connection"
+        return one_line(self.pgconn.get_error_message()) or "the server closed the connection"
 
 
-def connect(address: Address, stop: int, timeout: float) -> Link:
-    """Connect to the first server of the address that accepts. LinkLost says why none does."""
-    problems = []
-    attempts = list(address.attempts())
-    for conninfo in attempts:
-        deadline = time.monotonic() + timeout / len(attempts)
-        try:
-            return _connect(conninfo, stop, deadline, pooled=not address.listen)
-        except LinkStopped:
-            raise
-        except LinkLost as e:
-            problems.append(str(e))
-    raise LinkLost("; ".join(problems))
-
-
-def _connect(conninfo: bytes, stop: int, deadline: float, *, pooled: bool) -> Link:
-    pgconn = pq.PGconn.connect_start(conninfo)
-    state = pq.PollingStatus.WRITING
-    try:
-        while pgconn.status != pq.ConnStatus.BAD and state != pq.PollingStatus.OK:
-            reading = state == pq.PollingStatus.READING
-            left = deadline - time.monotonic()
-            if not _ready(pgconn.socket, reading, left, stop):
-                where = pgconn.host.decode() or "the server"
-                raise LinkLost(f"{where} did not accept a connection in time")
-            state = pq.PollingStatus(pgconn.connect_poll())
-            if state == pq.PollingStatus.FAILED:
-                break
-        if pgconn.status != pq.ConnStatus.OK:
-            raise LinkLost(_one_line(pgconn.get_error_message()))
-        pgconn.nonblocking = 1
-        pgconn.enter_pipeline_mode()
-        # libpq prints notices of the server to stderr; jobq has no use for them.
-        pgconn.notice_handler = lambda _: None
-    except BaseException:
-        pgconn.finish()
-        raise
-    link = Link(pgconn, stop, pooled=pooled)
-    link.deadline = deadline
-    return link
-
-
-def _ready(socket: int, reading: bool, left: float, stop: int | None = None) -> bool:
+def ready(socket: int, reading: bool, left: float, stop: int | None = None) -> bool:
     """Wait for one event of a socket. False: the time is over. LinkStopped: the handle closes."""
     poll = select.poll()
     poll.register(socket, select.POLLIN if reading else select.POLLOUT)
@@ -429,7 +386,7 @@ def _ready(socket: int, reading: bool, left: float, stop: int | None = None) -> 
     return bool(ready)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """A message of libpq without its explanations, which are the same every time."""
     lines = [line for line in text.splitlines() if not line.startswith("\t")]
     return " ".join(" ".join(lines).split())

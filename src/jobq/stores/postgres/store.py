@@ -44,7 +44,8 @@ from jobq.stores.postgres import (
 from jobq.stores.postgres.address import Address, parse
 from jobq.stores.postgres.caller import Caller
 from jobq.stores.postgres.clock import StoreClock
-from jobq.stores.postgres.connection import LANES, Connections, Kind
+from jobq.stores.postgres.connection import LANES, Connections
+from jobq.stores.postgres.lane import Kind
 from jobq.stores.postgres.link import Link, StatementFailed
 from jobq.stores.postgres.mailbox import ChannelMailbox
 from jobq.stores.postgres.memory import PostgresMemory
