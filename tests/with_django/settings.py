@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
+
+from jobq import Retry
 
 FOLDER = Path(os.environ.setdefault("JOBQ_TEST_FOLDER", tempfile.mkdtemp(prefix="jobq-django-")))
 
@@ -21,6 +24,8 @@ INSTALLED_APPS = [
     "jobq.django",
     "tests.with_django.app",
 ]
+if find_spec("django_tasks") and not find_spec("django.tasks"):
+    INSTALLED_APPS.append("django_tasks")
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -46,5 +51,13 @@ DATABASES = {
         "NAME": FOLDER / "rows.db",
         "OPTIONS": {"timeout": 20},
     }
+}
+TASKS = {
+    "default": {"BACKEND": "jobq.django.TaskBackend", "QUEUES": ["default", "slow", "orders"]},
+    "retrying": {
+        "BACKEND": "jobq.django.TaskBackend",
+        "QUEUES": [],
+        "OPTIONS": {"retry": Retry(2, base=0), "enqueue": "after_commit"},
+    },
 }
 JOBQ = {"URL": f"sqlite:///{FOLDER}/jobs.db", "WORKER": {"concurrency": 7, "drain": "5s"}}

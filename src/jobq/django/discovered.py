@@ -9,16 +9,16 @@ from __future__ import annotations
 import django
 from django.apps import apps
 
-from jobq.django.queue import queues
+from jobq.django.queues_to_work_on import queues_to_work_on
 from jobq.errors import ConfigError
 
 if not apps.ready:  # jq-worker has imported it; manage.py does this itself
     django.setup()
 
-found = queues()
+found = queues_to_work_on()
 if not found:
     raise ConfigError(
         "this project has no queue: define one in the module jobs.py of an installed application, "
-        'emails = jobq.django.Queue("emails")'
+        'emails = jobq.django.Queue("emails"), or use jobq.django.TaskBackend in settings.TASKS'
     )
 globals().update({f"queue_{n}": queue for n, queue in enumerate(found)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 from jobq.api.queue import Queue as PlainQueue
@@ -31,6 +31,9 @@ class Queue(PlainQueue):
     old are closed.
     """
 
+    _is_listed: ClassVar[bool] = True
+    """Whether `queues()` has queues of this class."""
+
     def __init__(
         self,
         name: str = "default",
@@ -48,17 +51,21 @@ class Queue(PlainQueue):
         self._database = database
         self._context.surrounding = self._surrounding
         self._context.wrap = with_connections
-        _queues.add(self)
+        if self._is_listed:
+            _queues.add(self)
 
     def _default_url(self) -> str:
         """The store of settings.JOBQ."""
         return default_url(config()) or super()._default_url()
 
+    @property
+    def database(self) -> str:
+        """The database whose transactions matter for jobs."""
+        return self._database or config().alias
+
     def _surrounding(self) -> Surrounding | None:
-        given = config()
-        return surrounding(
-            self._enqueue or given.mode(), self._database or given.alias, self._context.url
-        )
+        mode = self._enqueue or config().mode()
+        return surrounding(mode, self.database, self._context.url)
 
 
 def default_url(given: Config) -> str | None:

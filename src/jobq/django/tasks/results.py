@@ -1,0 +1,116 @@
+"""A job as a TaskResult of Django.
+
+Django has no state for cancelled tasks, so they are FAILED. A result has one worker per attempt,
+and one error per failed attempt of the last ten.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+from traceback import format_exception
+from typing import Any
+
+import jobq
+from jobq.api.info import JobInfo
+from jobq.core.states import State
+from jobq.django.tasks.framework import TaskError, TaskResult, TaskResultStatus
+
+PRIORITY_SHIFT = 100
+"""Django's priorities are −100 to 100, and those of jobq begin at 0."""
+ALIAS = "django_tasks"
+"""The name in a job's meta whose value is the alias of the backend that enqueued the job."""
+UNKNOWN_WORKER = "unknown"
+"""Stands for the worker of an attempt that left no record: it was released, or is long ago."""
+
+_STATUS = {
+    State.DELAYED: TaskResultStatus.READY,
+    State.BLOCKED: TaskResultStatus.READY,
+    State.WAITING: TaskResultStatus.READY,
+    State.ACTIVE: TaskResultStatus.RUNNING,
+    State.COMPLETED: TaskResultStatus.SUCCESSFUL,
+    State.FAILED: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+}
+
+
+def result_of(info: JobInfo, task: Any, id: str) -> Any:
+    """The TaskResult of a job."""
+    alias = info.meta.get(ALIAS, task.backend)
+    result = TaskResult(
+        task=dataclasses.replace(
+            task,
+            priority=info.priority - PRIORITY_SHIFT,
+            queue_name=info.queue,
+            backend=alias,
+            run_after=info.options.at,
+        ),
+        id=id,
+        status=_STATUS[info.state],
+        enqueued_at=info.created_at,
+        started_at=info.started_at,
+        finished_at=info.finished_at,
+        last_attempted_at=info.started_at,
+        args=list(info.args),
+        kwargs=dict(info.kwargs),
+        backend=alias,
+        errors=_errors(info),
+        worker_ids=_workers(info),
+    )
+    if info.state is State.COMPLETED:
+        set_fields(result, _return_value=info.result)
+    return result
+
+
+def set_fields(result: Any, **fields: Any) -> None:
+    """Change a TaskResult, which is frozen for its users."""
+    for name, value in fields.items():
+        object.__setattr__(result, name, value)
+
+
+def error_of(error: BaseException) -> Any:
+    """The TaskError of an exception that was just raised."""
+    cls = type(error)
+    return TaskError(
+        exception_class_path=f"{cls.__module__}.{cls.__qualname__}",
+        traceback="".join(format_exception(error)),
+    )
+
+
+def _errors(info: JobInfo) -> list[Any]:
+    failures = list(info.errors)
+    last = info.failure
+    if last is not None and all(last.attempt != each.attempt for each in failures):
+        failures.append(last)  # no run failed: the job has expired, or nobody knows its task
+    errors = [
+        TaskError(
+            exception_class_path=class_path(each.type),
+            traceback=each.traceback or f"{each.type}: {each.message}\n",
+        )
+        for each in failures
+    ]
+    if info.state is State.CANCELLED:
+        text = f"the task was {info.reason or 'cancelled'}"
+        errors.append(
+            TaskError(
+                exception_class_path="jobq.JobCancelled", traceback=f"jobq.JobCancelled: {text}\n"
+            )
+        )
+    return errors
+
+
+def _workers(info: JobInfo) -> list[str]:
+    """The worker of each attempt. The list is as long as there were attempts."""
+    known: dict[int, str | None] = {each.attempt: each.worker for each in info.errors}
+    if info.worker is not None:
+        known[info.attempt] = info.worker
+    return [known.get(attempt) or UNKNOWN_WORKER for attempt in range(1, info.attempt + 1)]
+
+
+def class_path(type: str) -> str:
+    """The path of an exception class that Django can import, from the type of a failure."""
+    if "." in type:
+        return type
+    if isinstance(getattr(builtins, type, None), builtins.type):
+        return f"builtins.{type}"
+    return f"jobq.{type}" if type in jobq.__all__ else "jobq.JobFailed"
