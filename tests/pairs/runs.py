@@ -10,9 +10,9 @@ from __future__ import annotations
 from jobq.core.commands import SendSignal
 from jobq.core.control import RateLimited, Reject, Snooze, WaitForSignal
 from jobq.core.decide import Raised, TimedOut
-from jobq.core.records import AnyOutcome, Lease, RetryData
+from jobq.core.records import AnyOutcome, Lease, Note, RetryData
 from jobq.core.states import Kind, State
-from jobq.stores.conformance.kit import LEASE, SECOND, block, complete
+from jobq.stores.conformance.kit import LEASE, SECOND, block, complete, ref
 from tests.pairs.feature import Feature, Run
 from tests.pairs.scene import Scene
 
@@ -165,6 +165,28 @@ async def work_off(scene: Scene, id: str) -> None:
     raise AssertionError(f"{id} is never claimed")
 
 
+# ── steps ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _records_a_step(scene: Scene, lease: Lease) -> None:
+    """Each run records one step."""
+    name = f"run {lease.attempt}"
+    state = "cancel" if scene.memory.get("asked") else "held"
+    step = (name, name.encode())
+    assert await scene.store.note([Note(lease=ref(lease), steps=(step,))]) == [state]
+    scene.memory.setdefault("steps", []).append((lease.life, lease.attempt, step))
+
+
+def _had_its_steps(scene: Scene) -> None:
+    for lease in scene.leases:
+        before = [
+            step
+            for life, attempt, step in scene.memory.get("steps", [])
+            if life == lease.life and attempt < lease.attempt
+        ]
+        assert list(lease.steps) == before, "a run has the steps of all earlier runs of its life"
+
+
 # ── limits met and leases lost ────────────────────────────────────────────────────────────────────
 
 
@@ -225,6 +247,7 @@ RUNS = (
         runs=(Run(end=_waits_for_child, then=_child_completes),),
         holds=_had_its_child,
     ),
+    Feature(name="steps", running=_records_a_step, holds=_had_its_steps),
     Feature(name="hold", runs=(Run(end=_meets_a_limit),), holds=_was_held),
     Feature(name="stall", runs=(Run(end=_loses_its_lease),), holds=_stalled_once),
 )

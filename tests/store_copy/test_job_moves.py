@@ -10,7 +10,7 @@ import pytest
 from jobq.core import copies
 from jobq.core.commands import Reschedule
 from jobq.core.queues import Limits
-from jobq.core.records import JobSpec, RetryData, UniqueSpec
+from jobq.core.records import JobSpec, Note, RetryData, UniqueSpec
 from jobq.core.states import State
 from jobq.errors import ConfigError
 from jobq.stores.conformance.kit import (
@@ -21,6 +21,7 @@ from jobq.stores.conformance.kit import (
     complete,
     fail,
     read_all,
+    ref,
     retry,
     snooze,
 )
@@ -187,7 +188,30 @@ async def test_flows_stay_whole(both: Copying) -> None:
     assert await both.here.claim_ids() == ["parent"]
 
 
-async def test_a_job_with_saved_steps_stays(both: Copying) -> None:
+async def test_an_unfinished_job_that_has_recorded_steps_stays_with_them(both: Copying) -> None:
+    await both.here.put("a", "b")
+    lease, other = await both.here.claim(2)
+    await both.here.store.note([Note(lease=ref(lease), steps=(("charge", b"1"),))])
+    await both.here.settle(retry(lease), retry(other))
+    report = await both.copy()
+    assert (report.moved, report.stayed) == (1, {"saved": 1})
+    assert await both.there.look("a") is None
+    both.clock.advance(MINUTE)
+    left = await both.here.take()
+    assert (left.id, left.steps) == ("a", (("charge", b"1"),))
+
+
+async def test_a_failed_job_moves_with_its_steps(both: Copying) -> None:
+    await both.here.put_one("a")
+    lease = await both.here.take()
+    await both.here.store.note([Note(lease=ref(lease), steps=(("charge", b"1"), ("ship", b"")))])
+    await both.here.settle(fail(lease))
+    report = await both.copy()
+    assert (report.moved, report.stayed) == (1, {})
+    assert (await both.there.get("a")).steps == (("charge", b"1"), ("ship", b""))
+
+
+async def test_a_job_with_a_saved_state_stays(both: Copying) -> None:
     await both.here.put_one("a")
     await both.here.settle(snooze(await both.here.take(), delay_ms=HOUR, saved=b"1"))
     report = await both.copy()
