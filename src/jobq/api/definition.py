@@ -50,6 +50,14 @@ class Definition:
             return self.shape.bound(args, kwargs)
         return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
 
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The given arguments by parameter name, without defaults. Some may be missing.
+
+        InvalidJob if the function cannot have these arguments."""
+        if self.shape is not None:
+            return self.shape.named(args, kwargs)
+        return self.bound(args, kwargs)
+
 
 class Gathered(Definition):
     """The definition of the job that `group` adds: its result is the list of a task's results."""

@@ -145,6 +145,14 @@ class Connection:
                     asyncio.run_coroutine_threadsafe(close_session(session), loop)
                 )
 
+    def close_in_idle_loops(self) -> None:
+        """Close the sessions of event loops that neither run nor are closed, such as that of an
+        async test whose fixtures are torn down. Call this in the thread of those loops."""
+        for loop, session in list(self._sessions.items()):
+            if not loop.is_running() and not loop.is_closed():
+                del self._sessions[loop]
+                loop.run_until_complete(close_session(session))
+
     def _forget_closed_loops(self) -> None:
         for by_loop in (self._sessions, self._entered, self._opening):
             for loop in list(by_loop):  # a copy: other threads open and close sessions too

@@ -11,6 +11,7 @@ import atexit
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from jobq.client.session import close_sessions_here
@@ -32,18 +33,22 @@ class Portal:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the portal and return its result. KeyboardInterrupt cancels it."""
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine in the portal. The caller may block until the future is done."""
         if asyncio._get_running_loop() is not None:
             coroutine.close()
             raise RuntimeError(
                 "`.sync` blocks, and an event loop is running in this thread: use the async "
                 "method, with `await`"
             )
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, self._started())
 
     def _started(self) -> asyncio.AbstractEventLoop:
         if (loop := self._loop) is not None:

@@ -100,6 +100,13 @@ class CallShape:
         self.check(args, kwargs)
         return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
 
+    def named(self, args: Args, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a part of a call by parameter name. InvalidJob if no call has them."""
+        try:
+            return dict(self.signature.bind_partial(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise InvalidJob(f"{self.name}{self.signature}: {error}") from None
+
     def argument(self, name: str, args: Args, kwargs: Mapping[str, Any]) -> Any:
         """The value of one parameter in a call that fits. Faster than `bound`."""
         if name in kwargs:

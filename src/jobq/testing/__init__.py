@@ -7,17 +7,29 @@
 
     async def test_a_receipt_is_sent_an_hour_after_the_charge(jobs):
         await charge.enqueue("acme", invoice=7)
-        await jobs.drain()
-        sent = await jobs.assert_enqueued(send_receipt, 7)
+        await jobs.drain(inline=True)  # raises what a handler raised
+        sent = await jobs.assert_enqueued(send_receipt, invoice=7)
         assert sent.due_at == jobs.clock.now() + timedelta(hours=1)
         jobs.clock.advance(3600)
         assert await jobs.drain() == 1
 
-In tests without an event loop: `with testing.use(billing) as jobs:`, then `jobs.sync.drain()`.
+In tests without an event loop: `with testing.use(billing) as jobs:`, then `jobs.sync.drain()`. To
+call a handler that uses `current_job()` without a queue: `with testing.fake_job():`. The fixtures
+of the pytest plugin are in `jobq_pytest`.
 """
 
 from jobq.api.dependencies import override
 from jobq.testing.clock import FakeClock
+from jobq.testing.fake_job import FakeJob, fake_job
 from jobq.testing.sandbox import Sandbox, SyncSandbox, queue, use
 
-__all__ = ["FakeClock", "Sandbox", "SyncSandbox", "override", "queue", "use"]
+__all__ = [
+    "FakeClock",
+    "FakeJob",
+    "Sandbox",
+    "SyncSandbox",
+    "fake_job",
+    "override",
+    "queue",
+    "use",
+]

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from jobq.core.checks import Seconds, to_epoch_ms, to_ms
 from jobq.core.moments import moment
+from jobq.errors import ConfigError
 
 
 class FakeClock:
@@ -25,4 +26,13 @@ class FakeClock:
     def advance(self, by: Seconds) -> datetime:
         """Move the clock forward. This runs no jobs: `drain()` runs those that have become due."""
         self._ms += to_ms(by, "by")
+        return self.now()
+
+    def advance_to(self, at: datetime) -> datetime:
+        """Move the clock forward to a time, which must have a time zone. ConfigError if the time
+        has passed: the time of a store never goes back."""
+        ms = to_epoch_ms(at, "at")
+        if ms < self._ms:
+            raise ConfigError(f"advance_to: {at} is before {self.now()}, the time of the clock")
+        self._ms = ms
         return self.now()

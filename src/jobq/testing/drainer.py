@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from jobq.api.middleware import Onions
 from jobq.client.ids import new_id
@@ -17,6 +18,7 @@ from jobq.engine.runner import Runner
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
 from jobq.stores.base import Store
+from jobq.testing.inline import CallPlain, InlineExecutors, InlineRunner
 
 _LOOK_AGAIN = 0.02
 """Seconds after which `drain` looks for jobs that a running handler may have enqueued."""
@@ -32,7 +34,10 @@ class Drainer:
         tasks: Mapping[QueueName, Mapping[str, Handler]],
         concurrency: int,
         most: int,
+        state: Any = None,
+        call_plain: CallPlain | None = None,
     ) -> None:
+        """`state` is the value of the lifespan. With `call_plain`, runs are inline."""
         settings = WorkerSettings(concurrency=concurrency)
         self.runs = 0
         self._most = most
@@ -40,9 +45,10 @@ class Drainer:
         self._settings = settings
         self._bell = Bell()
         self._slots = Slots(concurrency)
-        self._executors = Executors()
+        inline = call_plain is not None
+        self._executors = InlineExecutors(call_plain) if call_plain else Executors()
         self._notes = Notes(store)
-        self._runner = Runner(
+        self._runner = (InlineRunner if inline else Runner)(
             tasks,
             executors=self._executors,
             slots=self._slots,
@@ -50,6 +56,7 @@ class Drainer:
             notes=self._notes,
             settings=settings,
             around_of=Onions(),
+            state=state,
         )
         self._exchange = Exchange(
             store, worker=f"drain-{new_id()}", exchange_timeout_ms=settings.exchange_timeout_ms
@@ -60,7 +67,8 @@ class Drainer:
         runner = self._runner
         while True:
             ended, runner.ended = runner.ended, []
-            taken = self._slots.take(self._bell, self._slots.total)
+            error = runner.error if isinstance(runner, InlineRunner) else None
+            taken = 0 if error else self._slots.take(self._bell, self._slots.total)
             claim = (
                 Claim(queues=self._queues, limit=taken, lease_ms=self._settings.lease_ms)
                 if taken
@@ -69,6 +77,8 @@ class Drainer:
             since = time.monotonic()
             settled = await self._exchange.ask(ended, claim)
             runner.settled(ended)
+            if error is not None:
+                raise error
             self._slots.give(taken - len(settled.leases))
             self._count(len(settled.leases))
             runner.start(settled.leases, since)

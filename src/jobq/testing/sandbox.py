@@ -15,9 +15,10 @@ from jobq.core.checks import check_int, shown
 from jobq.core.records import QueueName
 from jobq.engine.handler import Handler
 from jobq.engine.scheduler import fire_due, put_planned
-from jobq.errors import ConfigError
+from jobq.errors import ConfigError, InvalidJob
 from jobq.testing.clock import FakeClock
 from jobq.testing.drainer import Drainer
+from jobq.testing.inline import CallPlain, call_here, run_calling_here
 
 
 def queue(name: str = "test", **declared: Any) -> Queue:
@@ -26,9 +27,11 @@ def queue(name: str = "test", **declared: Any) -> Queue:
     return Queue(name, _fresh_url(), **declared)
 
 
-def use(*queues: Queue, clock: FakeClock | None = None) -> Sandbox:
-    """Let these queues use a new memory store and a FakeClock for the length of a `with` block."""
-    return Sandbox(queues, clock or FakeClock())
+def use(*queues: Queue, clock: FakeClock | None = None, lifespan: Any = None) -> Sandbox:
+    """Let these queues use a new memory store and a FakeClock for the length of a `with` block.
+
+    `lifespan` is the value that handlers get from `current_job().lifespan(…)`."""
+    return Sandbox(queues, clock or FakeClock(), lifespan=lifespan)
 
 
 def _fresh_url() -> str:
@@ -38,13 +41,20 @@ def _fresh_url() -> str:
 class Sandbox:
     """Queues in a memory store of their own. `use` makes it; use it with `with` or `async with`."""
 
-    def __init__(self, queues: tuple[Queue, ...], clock: FakeClock, url: str | None = None) -> None:
+    def __init__(
+        self,
+        queues: tuple[Queue, ...],
+        clock: FakeClock,
+        url: str | None = None,
+        lifespan: Any = None,
+    ) -> None:
         if not queues:
             raise ConfigError(
                 "testing.use() has no queue: give the queues that the code under test uses"
             )
         self.clock = clock
         self.queues = queues
+        self._lifespan = lifespan
         self._url = url or _fresh_url()
         self._since_ms = clock()
 
@@ -69,6 +79,8 @@ class Sandbox:
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
         """Move the queues back to their stores. The jobs in the memory store are deleted."""
+        for moved in self.queues:
+            moved._context.connection.close_in_idle_loops()
         portal.run(self.__aexit__(t, e, tb))
 
     @property
@@ -79,7 +91,12 @@ class Sandbox:
     # ── running ───────────────────────────────────────────────────────────────────────────────────
 
     async def drain(
-        self, *, delayed: bool = False, concurrency: int = 1, most: int = 10_000
+        self,
+        *,
+        delayed: bool = False,
+        inline: bool = False,
+        concurrency: int = 1,
+        most: int = 10_000,
     ) -> int:
         """Run all due jobs, and the jobs that they enqueue, until none is left. Returns the number
         of runs.
@@ -87,7 +104,17 @@ class Sandbox:
         Jobs fail, retry and time out as in a worker, and due schedules make their jobs. With
         `delayed`, the clock moves on to the next delayed job or retry until there is none. More
         than `most` runs raise AssertionError, because jobs seem to enqueue each other for ever.
+
+        With `inline`, handlers run in the test's own thread, without threads and processes, and
+        `drain` raises what a handler raised. The failure is stored before that, as in a worker.
+        `Snooze`, `RateLimited`, `RetryAfter` with a retry left, timeouts and waits are no failures
+        of the test. A plain handler that uses `.sync` needs `jobs.sync.drain(inline=True)`.
         """
+        return await self._drain(delayed, concurrency, most, call_here if inline else None)
+
+    async def _drain(
+        self, delayed: bool, concurrency: int, most: int, call_plain: CallPlain | None
+    ) -> int:
         check_int(concurrency, "concurrency", low=1)
         tasks: dict[QueueName, Mapping[str, Handler]] = {
             one.qname: one.tasks for one in self.queues
@@ -95,7 +122,7 @@ class Sandbox:
         store = await self.queues[0]._context.store()
         for one in self.queues:  # as a worker does when it starts
             await put_planned(store, one._context.planned.values(), self._since_ms)
-        drainer = Drainer(store, tasks, concurrency, most)
+        drainer = Drainer(store, tasks, concurrency, most, self._lifespan, call_plain)
         try:
             while True:
                 while await fire_due(store, self.clock()):
@@ -118,7 +145,8 @@ class Sandbox:
         """Check that a job of this task was enqueued with these arguments, and return the newest
         one.
 
-        Without arguments, any job of the task will do."""
+        Arguments that are not given may have any value, so without arguments any job of the task
+        will do. A value may be anything that compares, such as `unittest.mock.ANY`."""
         jobs = await self.enqueued(task)
         found = [job for job in jobs if _fits(task, job, args, kwargs)]
         if not found:
@@ -129,8 +157,8 @@ class Sandbox:
         return found[-1]
 
     async def assert_not_enqueued(self, task: Task[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Check that no job of this task was enqueued with these arguments; without arguments, none
-        at all."""
+        """Check that no job of this task was enqueued with these arguments, whatever its other
+        arguments are; without arguments, none at all."""
         for job in await self.enqueued(task):
             if _fits(task, job, args, kwargs):
                 raise AssertionError(
@@ -146,9 +174,21 @@ class SyncSandbox:
         self._sandbox = sandbox
         self.clock = sandbox.clock
 
-    def drain(self, *, delayed: bool = False, concurrency: int = 1, most: int = 10_000) -> int:
-        """See `Sandbox.drain`."""
-        return portal.run(self._sandbox.drain(delayed=delayed, concurrency=concurrency, most=most))
+    def drain(
+        self,
+        *,
+        delayed: bool = False,
+        inline: bool = False,
+        concurrency: int = 1,
+        most: int = 10_000,
+    ) -> int:
+        """See `Sandbox.drain`. With `inline`, plain handlers run in the calling thread, and async
+        ones in the event loop behind `.sync`."""
+        if inline:
+            return run_calling_here(
+                lambda call_plain: self._sandbox._drain(delayed, concurrency, most, call_plain)
+            )
+        return portal.run(self._sandbox._drain(delayed, concurrency, most, None))
 
     def enqueued(self, task: Task[..., Any]) -> list[JobInfo]:
         """See `Sandbox.enqueued`."""
@@ -166,13 +206,22 @@ class SyncSandbox:
 def _fits(
     task: Task[..., Any], job: JobInfo, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> bool:
-    if not args and not kwargs:
-        return True
+    """Whether the job has these arguments. Others may have any value."""
+    definition = task._definition
+    wanted = definition.named(args, kwargs)
+    found = definition.bound(job.args, job.kwargs)
+    return all(name in found and _equal(task, value, found[name]) for name, value in wanted.items())
+
+
+def _equal(task: Task[..., Any], wanted: Any, found: Any) -> bool:
+    """Compare a value as it looks after encoding and decoding. One that cannot be encoded, such as
+    `unittest.mock.ANY`, compares itself."""
     codec = task._context.codec
-    # Compare arguments as they look after encoding and decoding.
-    wanted_args, wanted_kwargs = codec.decode_call(codec.encode_call(args, kwargs))
-    bound = task._definition.bound
-    return bound(job.args, job.kwargs) == bound(wanted_args, wanted_kwargs)
+    try:
+        wanted = codec.decode(codec.encode(wanted))
+    except InvalidJob:
+        pass
+    return bool(wanted == found)
 
 
 def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
