@@ -21,6 +21,18 @@ PLOTTED = (
     "enqueue concurrently",
     "enqueue in bulk",
 )
+ABOUT = {
+    "sqlite": "`make bench` runs this suite.",
+    "valkey": "`make bench-peers` runs this suite.",
+    "postgres": (
+        "`make bench-postgres` runs this suite. All libraries use one PostgreSQL server with\n"
+        "durable commits. All store results, except pgqueuer, which keeps none. Two more\n"
+        "benchmarks are about PostgreSQL alone, have bounds and print tables of their own:\n"
+        "`python -m bench.backlog_postgres` (claims at ten million waiting jobs, and the space of\n"
+        "drained jobs) and `python -m bench.pinned` (a transaction that somebody holds open)."
+    ),
+}
+"""What the page says about each suite besides its figures."""
 WIDTH, BAR, GAP, NAMES, NUMBERS = 720, 18, 6, 120, 90
 
 STYLE = """
@@ -47,10 +59,13 @@ def page(runs: list[Results]) -> str:
     for run in runs:
         parts += [
             _head(run),
+            *([ABOUT[run.suite]] if run.suite in ABOUT else []),
             f"![{run.suite}](benchmarks-{run.suite}.svg)",
             _table(run),
             _versions(run),
         ]
+    for suite in sorted(ABOUT.keys() - {run.suite for run in runs}):
+        parts += [f"## {suite}", ABOUT[suite], "No run of it is stored here yet."]
     return "\n\n".join(parts) + "\n"
 
 
