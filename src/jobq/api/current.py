@@ -9,25 +9,17 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from msgspec.structs import replace
-
-from jobq.api.enqueue_middleware import Enqueueing
+from jobq.api.children import add_child
 from jobq.api.job import Job
-from jobq.api.steps import Step, current_step
+from jobq.api.steps import Step
 from jobq.api.task import Task
 from jobq.api.task_handler import runs_async
-from jobq.client import portal
-from jobq.core.bounds import queue_full
 from jobq.core.checks import Seconds, shown, to_ms
-from jobq.core.meta import inherited
 from jobq.core.moments import moment
-from jobq.core.records import JobKey, JobSpec, PutResult
-from jobq.core.states import State
-from jobq.core.waits import child_id, child_note
 from jobq.errors import ConfigError, InvalidJob, JobNotFound
 from jobq.executors.pool.inside.run import RunInChild
 from jobq.executors.running import Running, running
-from jobq.stores.base import CallerTransaction, Store, transactional_of
+from jobq.stores.base import CallerTransaction, transactional_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -206,28 +198,7 @@ class CurrentJob:
         the step's own children and follows the step's name. The child inherits this job's meta;
         `task.options(meta=…)` overrides single names.
         """
-        run = self._run
-        step = current_step(run)
-        label = run.children.next(None if step is None else step.name)
-        spec = task._linked_spec(args, kwargs)
-        if run.lease.meta is not None:
-            spec = replace(spec, meta=inherited(run.lease.meta, spec.meta))
-        if not spec.given_id:
-            spec = replace(spec, id=child_id(run.lease, spec.queue, label), given_id=True)
-        child = run.children.found(label, JobKey(spec.queue, spec.id))
-        if child is None:
-            if task._context.enqueue_middleware:
-                spec = await self._revised(Enqueueing(task, spec, args, kwargs, "child"))
-            result = await self._put(task, label, spec)
-            if result.full is not None:
-                raise queue_full(spec.queue.queue, result.full)
-        else:
-            result = PutResult(id=child.id, life=0, state=State.COMPLETED)
-        added = JobKey(spec.queue, result.id)
-        run.children.add(label, added, task._definition.returns)
-        if step is not None:
-            step.added(added)
-        return task._child(result, spec.id)
+        return await add_child(self._run, task, args, kwargs)
 
     async def wait_for_children(self) -> Mapping[str, Any]:
         """The results of the children added so far, by id. This job's `on_child_failure` decides
@@ -301,45 +272,11 @@ class CurrentJob:
             )
         )
 
-    async def _revised(self, enqueueing: Enqueueing) -> JobSpec:
-        """The child as the enqueue middleware of its queue left it."""
-        if self._run.loop is None:  # a plain function in a child process: it has no event loop
-            return portal.run(enqueueing.revised())
-        return await enqueueing.revised()
-
-    async def _put(self, task: Task[..., Any], label: str, spec: JobSpec) -> PutResult:
-        """Store a child, and a note which child it is."""
-        run, child = self._run, JobKey(spec.queue, spec.id)
-        if isinstance(run, RunInChild):
-            note = not run.children.noted(label, child)
-            return await run.put_child(label, spec, task._context.url, note=note)
-        session = await task._context.session()
-        self._check_place(task, session.store)
-        _, result = await asyncio.gather(self._note(label, child), session.sender.put(spec))
-        if result.full is None and result.id != spec.id:
-            # Another job has the child's unique lock. Record which one: the lock may be free when
-            # the handler starts over.
-            await self._note(label, JobKey(spec.queue, result.id))
-        return result
-
     def _check_not_completing(self, what: str) -> None:
         if self._run.completing:
             raise InvalidJob(
                 f"{what}() after complete_in: the transaction has locked job {self.id}; call it "
                 "before"
-            )
-
-    def _check_place(self, task: Task[..., Any], store: Store) -> None:
-        if task._context.qname.tenant != self.tenant or store.url != self._run.store.url:
-            raise InvalidJob(
-                f"{task!r} is in another store or tenant than job {self.id} ({self.name}): it "
-                "cannot be its child"
-            )
-
-    async def _note(self, label: str, child: JobKey) -> None:
-        if not self._run.children.noted(label, child):
-            await self._run.store.alter(
-                [child_note(JobKey(self._run.lease.queue, self.id), label, child)]
             )
 
 
