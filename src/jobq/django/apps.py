@@ -15,6 +15,7 @@ class JobqConfig(AppConfig):
     name = "jobq.django"
     label = "jobq"
     verbose_name = "Jobs"
+    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         """Called by Django when all models are loaded."""
