@@ -37,8 +37,8 @@ DONE_TO_QUEUES = {
     QueueKind.CLEARED: "jobs that had not started were cancelled; the reason says how many",
     QueueKind.PURGED: "records of ended jobs were removed; the reason says how many",
     QueueKind.SCHEDULE: "a schedule was stored, removed, paused or resumed; the reason says which",
-    QueueKind.MISSED: "a schedule enqueued no job: its time passed while no worker ran, or the"
-    " queue was full; the reason is `schedule@milliseconds`",
+    QueueKind.MISSED: "a schedule enqueued no job: no worker ran when it was due, or the queue"
+    " was full; the reason is `schedule@milliseconds`",
     QueueKind.OBLITERATED: "the queue was removed with everything in it except its log",
 }
 

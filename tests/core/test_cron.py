@@ -95,6 +95,7 @@ def test_skip_lets_missed_times_go() -> None:
         record(cron("0 * * * *"), NOW // HOUR * HOUR - 3 * HOUR), NOW // HOUR * HOUR + 2 * MINUTE
     )
     assert fire.skipped
+    assert fire.missed
     assert fire.next_ms == NOW // HOUR * HOUR + HOUR
 
 
@@ -112,6 +113,20 @@ def test_one_fires_only_the_last_of_the_missed_times_however_old() -> None:
     fires = plan(record(spec, NOW - 5 * HOUR - 1), NOW + 30 * MINUTE)
     assert made(fires) == [NOW - 1]
     assert fires[-1].next_ms == NOW - 1 + HOUR
+
+
+@pytest.mark.parametrize("catch_up", ["skip", "one"])
+def test_a_time_is_missed_if_it_is_skipped_and_no_longer_counts_as_on_time(catch_up: str) -> None:
+    spec = every(1000, catch_up=catch_up)
+    for late_ms, missed in ((GRACE_MS, False), (GRACE_MS + 1, True)):
+        skip, fire = plan(record(spec, NOW - late_ms), NOW)
+        assert (skip.skipped, skip.missed) == (True, missed)
+        assert (fire.skipped, fire.missed) == (False, False)
+
+
+def test_a_time_that_fires_late_is_not_missed() -> None:
+    for spec in (every(HOUR, catch_up="one"), every(HOUR, catch_up="all")):
+        assert [fire.missed for fire in plan(record(spec, NOW - HOUR // 2), NOW)] == [False]
 
 
 def test_all_fires_each_of_them_in_bounded_passes() -> None:

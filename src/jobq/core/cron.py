@@ -5,6 +5,8 @@ Pure, so any number of callers agree.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from jobq.core.crontab import next_time
 from jobq.core.queues import Fire, ScheduleRecord, ScheduleSpec
 
@@ -66,6 +68,9 @@ def plan(
     if it is at most `grace_ms` late. one: the last one fires. all: each one fires, at most
     `max_fires` per pass, and the rest in the next pass. An `after_complete` schedule has only one
     time, so it fires late rather than not at all.
+
+    A skipped time is missed if it is more than `grace_ms` late. Times that are skipped earlier than
+    that, of a schedule that fires several times per pass, are not.
     """
     due = record.next_ms
     if due is None or due > now_ms or record.paused:
@@ -76,8 +81,9 @@ def plan(
         return _each(record, due, now_ms, max_fires)
     last = _last_due(record.spec, due, now_ms)
     if record.spec.catch_up == "skip" and now_ms - last > grace_ms:
-        return [_fire(record, due, next_after(record.spec, now_ms, anchor_ms=due), skipped=True)]
-    skipped = [] if last == due else [_fire(record, due, last, skipped=True)]
+        return [_skip(record, due, next_after(record.spec, now_ms, anchor_ms=due), missed=True)]
+    late = now_ms - due > grace_ms
+    skipped = [] if last == due else [_skip(record, due, last, missed=late)]
     following = None if _spent(record, 1) else next_after(record.spec, last, anchor_ms=due)
     return [*skipped, _fire(record, last, following)]
 
@@ -114,16 +120,12 @@ def _last_due(spec: ScheduleSpec, due: int, now_ms: int) -> int:
     return found
 
 
-def _fire(
-    record: ScheduleRecord, at_ms: int, next_ms: int | None, *, skipped: bool = False
-) -> Fire:
-    return Fire(
-        queue=record.spec.queue,
-        schedule=record.spec.id,
-        at_ms=at_ms,
-        next_ms=next_ms,
-        skipped=skipped,
-    )
+def _fire(record: ScheduleRecord, at_ms: int, next_ms: int | None) -> Fire:
+    return Fire(queue=record.spec.queue, schedule=record.spec.id, at_ms=at_ms, next_ms=next_ms)
+
+
+def _skip(record: ScheduleRecord, at_ms: int, next_ms: int | None, *, missed: bool) -> Fire:
+    return replace(_fire(record, at_ms, next_ms), skipped=True, missed=missed)
 
 
 def _spent(record: ScheduleRecord, more: int) -> bool:

@@ -142,8 +142,8 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Fire(msgspec.Struct, frozen=True, kw_only=True):
     """Make the job of a schedule for `at_ms`, if that is still its next time.
 
-    The schedule then moves on to `next_ms`. With `skipped` it makes no job, and the log has the
-    event `missed`.
+    The schedule then moves on to `next_ms`. With `skipped` it makes no job. If the time is `missed`
+    as well, the log has the event `missed`.
     """
 
     queue: QueueName
@@ -151,6 +151,7 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     next_ms: int | None
     skipped: bool = False  # catch_up decided: move on without a job
+    missed: bool = False  # it is too late to count as on time
 
     @property
     def job_id(self) -> str:

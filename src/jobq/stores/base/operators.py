@@ -167,6 +167,7 @@ class ScheduleStore(Protocol):
 
         Compares and sets the next time, so each time fires once with any number of callers. If the
         queue is full (`max_waiting`), or the fire is `skipped`, the schedule moves on to its next
-        time without a job, and the log has the event `missed` instead.
+        time without a job. The log then has the event `missed`, unless a skipped fire is not
+        `missed`.
         """
         ...

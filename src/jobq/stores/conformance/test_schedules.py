@@ -28,10 +28,8 @@ def every(q: Desk, id: str = "often", **fields: object) -> ScheduleSpec:
     return nightly(q, id, cron=None, every_ms=10 * SECOND, **fields)
 
 
-def fire(
-    q: Desk, at_ms: int, next_ms: int | None, id: str = "nightly", *, skipped: bool = False
-) -> Fire:
-    return Fire(queue=q.queue, schedule=id, at_ms=at_ms, next_ms=next_ms, skipped=skipped)
+def fire(q: Desk, at_ms: int, next_ms: int | None, id: str = "nightly", **fields: bool) -> Fire:
+    return Fire(queue=q.queue, schedule=id, at_ms=at_ms, next_ms=next_ms, **fields)
 
 
 async def only(q: Desk, id: str = "nightly") -> ScheduleRecord:
@@ -138,19 +136,25 @@ async def test_a_skipped_time_moves_on_and_makes_no_job(q: Desk) -> None:
     assert await q.counts() == {}
 
 
-async def test_the_log_tells_the_first_of_the_times_that_were_skipped(q: Desk) -> None:
+async def test_the_log_tells_which_time_was_missed(q: Desk) -> None:
     at = q.clock.now_ms
     await q.store.put_schedule(nightly(q), next_ms=at)
-    await q.store.fire([fire(q, at, at + DAY, skipped=True)])
+    skips = [
+        fire(q, at, at + 1, skipped=True),
+        fire(q, at + 1, at + 2, skipped=True, missed=True),
+        fire(q, at + 2, at + DAY),
+    ]
+    assert await q.store.fire(skips) == [True] * 3
     (missed,) = [event for event in await q.events() if event.kind is QueueKind.MISSED]
-    assert (missed.reason, missed.job, missed.shard) == (f"nightly@{at}", "", 0)
+    assert (missed.reason, missed.job, missed.shard) == (f"nightly@{at + 1}", "", 0)
 
 
 async def test_a_skip_that_comes_too_late_is_not_logged(q: Desk) -> None:
     at = q.clock.now_ms
     await q.store.put_schedule(nightly(q), next_ms=at)
     await q.store.fire([fire(q, at, at + DAY)])
-    assert await q.store.fire([fire(q, at, at + DAY, skipped=True)]) == [False]
+    late = fire(q, at, at + DAY, skipped=True, missed=True)
+    assert await q.store.fire([late]) == [False]
     assert not [event for event in await q.events() if event.kind is QueueKind.MISSED]
 
 

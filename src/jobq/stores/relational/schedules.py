@@ -134,7 +134,7 @@ def _fire(tx: Tx, each: Fire) -> bool:
             # Another job holds the unique lock, or the queue is full: the schedule has fired, and
             # no job of its own will end.
             rearm(tx, queue.qid, each.schedule)
-    else:
+    elif each.missed:
         tx.record_operation(queue, QueueKind.MISSED, reason=each.job_id)
     return True
 

@@ -129,7 +129,7 @@ class Schedules:
                 "" if each.next_ms is None else each.next_ms,
                 packed,
                 prefix_of_job,
-                job.id,
+                "" if each.skipped and not each.missed else job.id,
                 body,
                 await self._places.home(each.queue),
                 confirmed=True,

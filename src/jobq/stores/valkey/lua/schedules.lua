@@ -115,7 +115,8 @@ end
 -- fire: put the job of a schedule, if this time of it has not fired yet.
 -- KEYS prefix
 -- ARGS now, id, time, next time or "", the spec that the job was made from, prefix where the job
---   belongs, job id, body ("" to skip this time), prefix of shard 0
+--   belongs, job id ("" to skip this time without the event `missed`), body ("" to skip), prefix of
+--   shard 0
 -- RETURNS {1 if it fired, messages waiting, jobs to wake workers for elsewhere}; or an error as put
 --   does, and nothing is stored
 function J.fire(keys, args)
@@ -132,7 +133,7 @@ function J.fire(keys, args)
     J.post(cx, queue, {
       type = "put", id = job_id, body = body, schedule = id, base = cx.prefix, home = home,
     })
-  else
+  elseif job_id ~= "" then
     J.log_operation(cx, home, "missed", job_id)
   end
   keep(cx.prefix, id, state)
