@@ -46,6 +46,7 @@ from jobq.api.task import AsyncTask, Call, PlainTask, Task
 from jobq.api.tree import FlowNode, FlowTree
 from jobq.api.update import JobUpdate
 from jobq.api.worker import Worker
+from jobq.api.worker_callbacks import MissedTime
 from jobq.client.transaction import transaction
 from jobq.core.checks import Seconds
 from jobq.core.codec import Codec
@@ -108,6 +109,7 @@ __all__ = [
     # hooks
     "Depends",
     "Middleware",
+    "MissedTime",
     "CallNext",
     "Ending",
     "ending_of",

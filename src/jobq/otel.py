@@ -29,6 +29,7 @@ from jobq.api.ending import Ended, OncePerRun, endings_of
 from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
 from jobq.api.job import Job
 from jobq.api.middleware import CallNext
+from jobq.api.worker_callbacks import MissedTime
 from jobq.core.meta import check_meta
 from jobq.core.records import Failure
 from jobq.core.version import __version__
@@ -43,7 +44,6 @@ _MAX_CARRIED = 1024
 """Bytes of a header that `meta` carries. Longer ones, of large baggage, are left out."""
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 """Seconds. Jobs take from milliseconds to an hour."""
-_FAILURES = ("failed", "retried")
 
 _once = OncePerRun("jobq_traced")
 
@@ -128,11 +128,15 @@ class Telemetry:
             self._ended(span, attributes, endings_of(job, result=result), seconds)
             return result
 
-    def missed(self, tenant: str, queue: str, schedule: str) -> None:
-        """Count that a schedule made no job although its time had come."""
+    def missed(self, time: MissedTime) -> None:
+        """Count that a schedule made no job although it was due: `Worker(on_missed=…)`."""
         self._missed.add(
             1,
-            {"messaging.destination.name": queue, "jobq.tenant": tenant, "jobq.schedule": schedule},
+            {
+                "messaging.destination.name": time.queue,
+                "jobq.tenant": time.tenant,
+                "jobq.schedule": time.schedule,
+            },
         )
 
     def _ended(
@@ -140,7 +144,7 @@ class Telemetry:
     ) -> None:
         for job, ending, error in ended:
             measured = {**attributes, "jobq.outcome": ending.outcome}
-            if ending.outcome in _FAILURES and ending.failure is not None:
+            if ending.failure is not None:
                 measured["error.type"] = ending.failure.type
                 span.set_attribute("error.type", ending.failure.type)
                 span.set_status(Status(StatusCode.ERROR, ending.failure.message or None))

@@ -32,6 +32,7 @@ from jobq.api.enqueue_middleware import EnqueueNext, EnqueueRequest
 from jobq.api.job import Job
 from jobq.api.middleware import CallNext
 from jobq.api.queue import Queue
+from jobq.api.worker_callbacks import MissedTime
 from jobq.errors import StoreUnavailable
 
 __all__ = ["BUCKETS", "CONTENT_TYPE", "Metrics", "queue_metrics", "render"]
@@ -84,9 +85,9 @@ class Metrics:
             self._families.enqueued.labels(request.tenant, request.queue, request.name).inc()
         return job
 
-    def missed(self, tenant: str, queue: str, schedule: str) -> None:
-        """Count that a schedule made no job although its time had come."""
-        self._families.missed.labels(tenant, queue, schedule).inc()
+    def missed(self, time: MissedTime) -> None:
+        """Count that a schedule made no job although it was due: `Worker(on_missed=…)`."""
+        self._families.missed.labels(time.tenant, time.queue, time.schedule).inc()
 
     def _ended(self, job: CurrentJob, labels: Sequence[str], **end: Any) -> None:
         for ended in endings_of(job, **end):

@@ -110,6 +110,21 @@ async def test_a_run_is_in_the_trace_in_which_its_job_was_enqueued(
     assert logged == f"{context_of(request)[0]:032x}"  # type: ignore[arg-type]
 
 
+async def test_a_job_without_a_trace_is_not_in_the_trace_that_started_the_worker(
+    url: str, otel: Otel
+) -> None:
+    async with Queue("mail", url, middleware=[otel.telemetry.run]) as queue:
+
+        @queue.task
+        async def send() -> None: ...
+
+        with otel.tracer.start_as_current_span("start"):
+            async with Worker(queue):
+                await (await send.enqueue()).result(timeout=10)
+    (consumed,) = otel.consumed
+    assert consumed.parent is None
+
+
 async def test_spans_follow_the_messaging_conventions(queue: Queue, otel: Otel) -> None:
     @queue.task
     async def send() -> None: ...

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobq import Every, Queue, Reject, Retry, Snooze, Worker, current_job, prometheus, testing
+from jobq import (
+    Every,
+    MissedTime,
+    Queue,
+    Reject,
+    Retry,
+    Snooze,
+    Worker,
+    current_job,
+    prometheus,
+    testing,
+)
 from jobq.prometheus import Metrics
 
 NOW = Retry(max_retries=1, delays=[0])
@@ -67,6 +78,16 @@ async def test_runs_are_counted_by_task_and_outcome(queue: Queue, counted: Count
     assert counted("jobq_enqueued_total", task="send") == 4
     assert counted("jobq_run_seconds_count", task="send") == 6
     assert counted("jobq_runs_active", task="send") == 0
+
+
+async def test_the_call_of_a_schedule_is_not_counted_as_enqueued(
+    queue: Queue, counted: Counted
+) -> None:
+    @queue.task
+    async def send() -> None: ...
+
+    await queue.schedule("hourly", Every(3600), send)
+    assert counted("jobq_enqueued_total", task="send") is None
 
 
 async def test_a_running_job_is_active_also_in_a_thread(queue: Queue, counted: Counted) -> None:
@@ -180,3 +201,33 @@ async def test_a_schedule_that_no_worker_fires_is_due_in_the_past(url: str) -> N
         assert due.labels["schedule"] == "hourly"
         assert due.value == noon.timestamp() + 3600
         assert families["jobq_schedule_last_timestamp_seconds"].samples == []
+
+
+async def test_a_time_that_passed_while_no_worker_ran_is_counted(
+    url: str, counted: Counted, caplog: pytest.LogCaptureFixture
+) -> None:
+    noon = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    queue = Queue("mail", url)
+    missed: asyncio.Queue[MissedTime] = asyncio.Queue()
+    metrics = Metrics(counted.registry)
+
+    def count(time: MissedTime) -> None:
+        metrics.missed(time)
+        missed.put_nowait(time)
+
+    @queue.task
+    async def send() -> None: ...
+
+    async with testing.use(queue, clock=testing.FakeClock(noon)) as jobs:
+        await queue.schedule("hourly", Every(3600), send)
+        jobs.clock.advance(5.5 * 3600)
+        async with Worker(queue, on_missed=count):
+            time = await asyncio.wait_for(missed.get(), 10)
+    assert time == MissedTime(
+        tenant="default", queue="mail", schedule="hourly", at=noon + timedelta(hours=1)
+    )
+    assert counted("jobq_schedules_missed_total", schedule="hourly") == 1
+    (warning,) = [r.getMessage() for r in caplog.records if "missed" in r.getMessage()]
+    assert warning.startswith(
+        "schedule hourly of queue mail missed its time 2026-03-02T13:00:00+00:00: it made no job"
+    )

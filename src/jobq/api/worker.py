@@ -22,7 +22,7 @@ from jobq.api.queue import Queue
 from jobq.api.stopped import Stopped, stopped
 from jobq.api.store_patience import StorePatience
 from jobq.api.supervision import Supervision
-from jobq.api.worker_callbacks import Callbacks
+from jobq.api.worker_callbacks import Callbacks, MissedTime
 from jobq.api.worker_executors import WorkerExecutors
 from jobq.api.worker_stores import OpenedStore, WorkerStores
 from jobq.core.checks import Seconds, check_id, check_int, shown, to_ms
@@ -71,8 +71,9 @@ class Worker:
     get its value from `current_job().lifespan(…)`. Each child process has its own.
 
     These are called in the worker's event loop, and may be async: `on_stall` with a running job
-    whose lease this worker has lost, `on_idle` when the worker has nothing to do, and `on_error`
-    with the first error of an outage: a store is unavailable, or a loop of the worker fails. Their
+    whose lease this worker has lost, `on_idle` when the worker has nothing to do, `on_error` with
+    the first error of an outage: a store is unavailable, or a loop of the worker fails, and
+    `on_missed` with a time that a schedule has skipped, in the worker that fires schedules. Their
     own errors are logged.
     """
 
@@ -99,6 +100,7 @@ class Worker:
         on_stall: Callable[[CurrentJob], object] | None = None,
         on_idle: Callable[[], object] | None = None,
         on_error: Callable[[BaseException], object] | None = None,
+        on_missed: Callable[[MissedTime], object] | None = None,
     ) -> None:
         if not queues:
             raise ConfigError("Worker() has no queue: give at least one, Worker(queue)")
@@ -120,7 +122,9 @@ class Worker:
         self._onions = Onions(check_middleware(middleware, "middleware"))
         self._lifespan_function = check_lifespan(lifespan)
         self._lifespan: Lifespan | None = None
-        self._callbacks = Callbacks(on_stall=on_stall, on_idle=on_idle, on_error=on_error)
+        self._callbacks = Callbacks(
+            on_stall=on_stall, on_idle=on_idle, on_error=on_error, on_missed=on_missed
+        )
         self._stations: list[Station] = []
         self._slots: Slots | None = None  # once it is started
         self._executors = WorkerExecutors(
@@ -296,6 +300,7 @@ class Worker:
                 around_of=self._onions if self._has_middleware else None,
                 state=state,
                 on_lost=self._callbacks.stalled,
+                on_missed=self._callbacks.missed,
                 on_idle=None if self._callbacks.on_idle is None else self._idle,
             )
             for store, source, tasks in opened

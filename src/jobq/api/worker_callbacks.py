@@ -1,4 +1,4 @@
-"""Functions that a worker calls about itself: `Worker(on_stall=…, on_idle=…, on_error=…)`."""
+"""Functions that a worker calls about itself: `Worker(on_stall=…, on_idle=…)` and so on."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from jobq.api.current import CurrentJob
 from jobq.core.checks import shown
+from jobq.core.moments import moment
+from jobq.core.queues import Fire
 from jobq.engine.run import Run
 from jobq.engine.service import on_outage
 from jobq.errors import ConfigError
@@ -18,6 +23,15 @@ log = logging.getLogger("jobq")
 
 _CLOSE_TIMEOUT = 5.0
 """Seconds that a stopping worker waits for async functions that still run."""
+
+
+class MissedTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A time at which a schedule made no job, although it was due. `at` is the first of several."""
+
+    tenant: str
+    queue: str
+    schedule: str
+    at: datetime
 
 
 class Callbacks:
@@ -29,13 +43,20 @@ class Callbacks:
         on_stall: Callable[[CurrentJob], object] | None,
         on_idle: Callable[[], object] | None,
         on_error: Callable[[BaseException], object] | None,
+        on_missed: Callable[[MissedTime], object] | None,
     ) -> None:
-        given = {"on_stall": on_stall, "on_idle": on_idle, "on_error": on_error}
+        given = {
+            "on_stall": on_stall,
+            "on_idle": on_idle,
+            "on_error": on_error,
+            "on_missed": on_missed,
+        }
         for name, function in given.items():
             if function is not None and not callable(function):
                 raise ConfigError(f"{name}={shown(function)} is not a function")
         self._on_stall = on_stall
         self._on_error = on_error
+        self._on_missed = on_missed
         self.on_idle = on_idle
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -62,6 +83,17 @@ class Callbacks:
         """Call `on_idle`: the worker has nothing to do."""
         if self.on_idle is not None:
             self._call("on_idle", self.on_idle)
+
+    def missed(self, fire: Fire) -> None:
+        """Call `on_missed`: a schedule skipped this time."""
+        if self._on_missed is not None:
+            time = MissedTime(
+                tenant=fire.queue.tenant,
+                queue=fire.queue.queue,
+                schedule=fire.schedule,
+                at=moment(fire.at_ms),
+            )
+            self._call("on_missed", self._on_missed, time)
 
     def _failed(self, error: BaseException) -> None:
         """Call `on_error`. Some loops run in another thread."""

@@ -14,7 +14,6 @@ import click
 import yaml
 
 from jobq.api.command import allow_commands
-from jobq.api.middleware import Middleware
 from jobq.api.queue import Queue
 from jobq.api.worker import Worker
 from jobq.cli.app import chosen, load
@@ -314,7 +313,7 @@ async def _work(
             log.warning(
                 "queue %s has no tasks: is the module that defines them imported?", queue.name
             )
-    worker = Worker(*queues, middleware=_counting() if count else None, **options)
+    worker = Worker(*queues, **_counting() if count else {}, **options)
     worker._ends_process = True
     if link is not None:
         worker._supervision = link(worker)
@@ -322,11 +321,13 @@ async def _work(
         await worker.run(store_timeout=wait)
 
 
-def _counting() -> list[Middleware]:
+def _counting() -> dict[str, Any]:
+    """The arguments of a worker that counts its runs for Prometheus."""
     check_prometheus()
     from jobq.prometheus import Metrics
 
-    return [Metrics().run]
+    metrics = Metrics()
+    return {"middleware": [metrics.run], "on_missed": metrics.missed}
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -6,11 +6,11 @@ once.
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 
-import msgspec
+from msgspec.structs import replace
 
 from jobq.core.cron import first_time, plan
 from jobq.core.moments import moment
@@ -24,6 +24,8 @@ from jobq.stores.base import Clock, Store
 
 log = logging.getLogger("jobq")
 
+OnMissed = Callable[[Fire], None]
+
 _MAX_DUE = 100
 """Schedules that one pass looks at."""
 _MAX_FIRES = 500
@@ -36,18 +38,29 @@ class Scheduler(Service):
     name = "schedules"
 
     def __init__(
-        self, store: Store, leader: Leader, settings: WorkerSettings, *, clock: Clock
+        self,
+        store: Store,
+        leader: Leader,
+        settings: WorkerSettings,
+        *,
+        clock: Clock,
+        on_missed: OnMissed | None = None,
     ) -> None:
-        """`clock` only tells how late a schedule is. The store decides what is due."""
+        """`clock` only tells how late a schedule is. The store decides what is due.
+
+        `on_missed` is called with each time that made no job, or the first of several."""
         super().__init__()
         self._store = store
         self._leader = leader
         self._settings = settings
         self._clock = clock
+        self._on_missed = on_missed
 
     async def tick(self) -> float:
         """Run one bounded pass. If it found something due, the next pass follows at once."""
-        if await self._leader.leads() and await fire_due(self._store, self._clock()):
+        if await self._leader.leads() and await fire_due(
+            self._store, self._clock(), self._on_missed
+        ):
             return 0.0
         return self._settings.schedule_ms / 1000
 
@@ -58,12 +71,14 @@ async def put_planned(store: Store, specs: Iterable[ScheduleSpec], now_ms: int) 
         await store.put_schedule(spec, next_ms=first_time(spec, now_ms))
 
 
-async def fire_due(store: Store, now_ms: int) -> int:
+async def fire_due(store: Store, now_ms: int, on_missed: OnMissed | None = None) -> int:
     """Create jobs of due schedules, up to the limits of one pass. Returns how many times fired."""
     due = await store.list_schedules(due=True, limit=_MAX_DUE)
     fires = [fire for record in due for fire in _planned(record, now_ms)]
     for start in range(0, len(fires), _MAX_FIRES):
-        await _fire(store, fires[start : start + _MAX_FIRES])
+        for missed in await _fire(store, fires[start : start + _MAX_FIRES]):
+            if on_missed is not None:
+                on_missed(missed)
     return len(fires)
 
 
@@ -80,36 +95,34 @@ def _planned(record: ScheduleRecord, now_ms: int) -> list[Fire]:
         return []
 
 
-async def _fire(store: Store, fires: Sequence[Fire]) -> None:
+async def _fire(store: Store, fires: Sequence[Fire]) -> list[Fire]:
     """Fire all of them in one call, or one by one if the store refuses a job.
 
     A job is refused if its queue has become keyed, for example. Its time is skipped, because trying
-    it again forever would block all other schedules.
+    it again forever would block all other schedules. Returns the times that made no job.
     """
     try:
         done = await store.fire(fires)
-        for fire in itertools.compress(fires, done):
-            if fire.skipped:
-                _missed(fire)
-        return
     except StoreUnavailable:
         raise
     except JobqError as error:
-        if len(fires) == 1:
-            fire = fires[0]
-            log.error(
-                "schedule %s of queue %s: the store refused its job, so this time is skipped: %s",
-                fire.schedule,
-                fire.queue.queue,
-                error,
-            )
-            await store.fire([msgspec.structs.replace(fire, skipped=True)])
-            return
-    for fire in fires:
-        await _fire(store, [fire])
+        if len(fires) > 1:
+            return [missed for fire in fires for missed in await _fire(store, [fire])]
+        fire = fires[0]
+        log.error(
+            "schedule %s of queue %s: the store refused its job, so this time is skipped: %s",
+            fire.schedule,
+            fire.queue.queue,
+            error,
+        )
+        return [fire] if any(await store.fire([replace(fire, skipped=True, missed=True)])) else []
+    missed = [fire for fire in compress(fires, done) if fire.missed]
+    for fire in missed:
+        _warn_missed(fire)
+    return missed
 
 
-def _missed(fire: Fire) -> None:
+def _warn_missed(fire: Fire) -> None:
     log.warning(
         "schedule %s of queue %s missed its time %s: it made no job, because no worker ran then or "
         "the schedule was paused",

@@ -24,7 +24,7 @@ from jobq.engine.notes import Notes
 from jobq.engine.pulse import Pulse
 from jobq.engine.run import Run
 from jobq.engine.runner import Runner
-from jobq.engine.scheduler import Scheduler
+from jobq.engine.scheduler import OnMissed, Scheduler
 from jobq.engine.service import Service, on_outage
 from jobq.engine.settings import WorkerSettings
 from jobq.engine.slots import Bell, Slots
@@ -61,6 +61,7 @@ class Station:
         state: Any = None,
         on_lost: Callable[[Run], None] | None = None,
         on_idle: Callable[[], None] | None = None,
+        on_missed: OnMissed | None = None,
     ) -> None:
         """`open` returns another handle on the store, for the keeper's thread.
 
@@ -68,7 +69,8 @@ class Station:
         `failed` when the fetcher has failed, `displaced` when another worker has taken this
         worker's name, `interrupted` when a handler raises KeyboardInterrupt, and `on_settled` with
         the number of jobs that an exchange has settled. For `around_of`, `state` and `on_lost`, see
-        Runner. `on_idle` is called when nothing runs and there is nothing to claim.
+        Runner. `on_idle` is called when nothing runs and there is nothing to claim. For
+        `on_missed`, see Scheduler.
         """
         self.queues: Sequence[QueueName] = tuple(tasks)
         self._store = store
@@ -126,7 +128,7 @@ class Station:
         )
         self._services: tuple[Service, ...] = (
             Ticker(store, leader, settings),
-            Scheduler(store, leader, settings, clock=clock or wall_clock),
+            Scheduler(store, leader, settings, clock=clock or wall_clock, on_missed=on_missed),
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: asyncio.Task[None] | None = None
