@@ -41,6 +41,12 @@ async def main() -> None:
         await remind.enqueue("ada")
         print(f"throttle: {(await remind.enqueue('ada')).duplicate=}")
 
+        lock = docs.lock(remind, user="ada")
+        held = await lock.info()
+        assert held
+        print(f"held by {held.job_id} until {held.until:%H:%M}")
+        print(f"released: {await lock.release()}, now {await lock.info()}")
+
         await save.enqueue(1, "a")
         await save.enqueue(1, "ab")
         last = await save.enqueue(1, "abc")

@@ -40,6 +40,8 @@ DONE_TO_QUEUES = {
     QueueKind.MISSED: "a schedule enqueued no job: no worker ran when it was due, or the queue"
     " was full; the reason is `schedule@milliseconds`",
     QueueKind.OBLITERATED: "the queue was removed with everything in it except its log",
+    QueueKind.RELEASED_LOCK: "a unique lock was released before its job ended, or before its period"
+    " was over; the reason is the id of the job",
 }
 
 

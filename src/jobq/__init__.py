@@ -31,6 +31,7 @@ from jobq.api.info import (
 )
 from jobq.api.job import Job
 from jobq.api.limits import KeyLimits, QueueLimits
+from jobq.api.locks import JobLock, LockInfo
 from jobq.api.middleware import CallNext, Middleware
 from jobq.api.options import JobOptions, TaskOptions
 from jobq.api.queue import Queue
@@ -39,6 +40,7 @@ from jobq.api.selection import BulkProgress, JobCriteria, Preview, Selection
 from jobq.api.stopped import Stopped
 from jobq.api.sync.flow import SyncFlow
 from jobq.api.sync.job import SyncJob
+from jobq.api.sync.lock import SyncJobLock
 from jobq.api.sync.queue import SyncQueue
 from jobq.api.sync.selection import SyncSelection
 from jobq.api.sync.task import SyncTask
@@ -148,12 +150,15 @@ __all__ = [
     "JobCriteria",
     "Preview",
     "BulkProgress",
+    "JobLock",
+    "LockInfo",
     # blocking
     "SyncQueue",
     "SyncTask",
     "SyncJob",
     "SyncFlow",
     "SyncSelection",
+    "SyncJobLock",
     # errors
     "JobqError",
     "InvalidJob",

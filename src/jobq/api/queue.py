@@ -17,6 +17,7 @@ from jobq.api.event_stream import EventStream
 from jobq.api.flow import Flow
 from jobq.api.job import Job
 from jobq.api.limits import LimitMethods, declared_limits
+from jobq.api.locks import LockMethods
 from jobq.api.middleware import Middleware, check_middleware
 from jobq.api.operations import OperatorMethods
 from jobq.api.options import (
@@ -54,7 +55,7 @@ MAX_PARTITIONS = 1024
 """More than there are machines to spread a queue over; a claim looks at every partition."""
 
 
-class Queue(OperatorMethods, LimitMethods, ScheduleMethods):
+class Queue(OperatorMethods, LimitMethods, ScheduleMethods, LockMethods):
     """A named queue in the store at `url` (default: JQ_URL when the queue opens, else
     sqlite:///jobq.db).
 

@@ -11,6 +11,7 @@ from jobq.cli.events import events
 from jobq.cli.flow import flow
 from jobq.cli.job import job
 from jobq.cli.limit import limit
+from jobq.cli.lock import lock
 from jobq.cli.options import Root
 from jobq.cli.queue import queue
 from jobq.cli.schedule import schedule
@@ -26,6 +27,7 @@ NOUNS: tuple[click.Command, ...] = (
     flow,
     schedule,
     limit,
+    lock,
     worker,
     events,
     store,

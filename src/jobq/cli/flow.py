@@ -16,7 +16,7 @@ from jobq.core.records import JobKey
 from jobq.core.states import State
 from jobq.errors import JobNotFound
 
-flow = noun("flow", "Show jobs that wait for other jobs, cancel them or run them again.")
+flow = noun("flow", "Show, cancel and rerun jobs that wait for other jobs.")
 id_argument = click.argument("id")
 
 
@@ -78,7 +78,7 @@ async def cancel(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
 @yes_option
 @on_store
 async def rerun(ctl: Ctl, id: str, queue: str | None, yes: bool) -> int:
-    """Run the failed members of a flow again, and keep finished ones (alias: retry).
+    """Run the failed members of a flow again (alias: retry).
 
     Members that were cancelled run again, too. Those that failed only because of others wait for
     them again. Completed members keep their results."""

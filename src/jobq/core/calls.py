@@ -105,7 +105,13 @@ class CallShape:
         try:
             return dict(self.signature.bind_partial(*args, **kwargs).arguments)
         except TypeError as error:
-            raise InvalidJob(f"{self.name}{self.signature}: {error}") from None
+            raise InvalidJob(
+                f"{self.name}{self.signature}: {self._unknown(kwargs) or error}"
+            ) from None
+
+    def bound_partly(self, args: Args, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Like `bound`, but arguments without a default may be missing."""
+        return {**self._defaults, **self.named(args, kwargs)}
 
     def argument(self, name: str, args: Args, kwargs: Mapping[str, Any]) -> Any:
         """The value of one parameter in a call that fits. Faster than `bound`."""

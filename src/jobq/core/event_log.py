@@ -71,6 +71,7 @@ KINDS: tuple[Kind | QueueKind, ...] = (
     QueueKind.SCHEDULE,
     QueueKind.MISSED,
     QueueKind.OBLITERATED,
+    QueueKind.RELEASED_LOCK,
 )
 STATE_CODES: dict[State, int] = {state: code for code, state in enumerate(STATES)}
 KIND_CODES: dict[Kind | QueueKind, int] = {kind: code for code, kind in enumerate(KINDS)}

@@ -19,7 +19,7 @@ blocked forever.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jobq.core.records import UniqueMode
 from jobq.core.states import State
@@ -57,6 +57,19 @@ KEPT_WHEN_REPLACED = ("priority", "policy", "schedule", "origin")
 
 All others come from the new job.
 """
+
+
+class LockRecord(NamedTuple):
+    """A unique lock that is held.
+
+    `job` is the id of its holder, whose record may be gone (throttle). `until_ms` is when the lock
+    ends at the latest; None: when its job ends. `follow_up` is the id of the job that is blocked
+    until the holder ends (keep_last).
+    """
+
+    job: str
+    until_ms: int | None = None
+    follow_up: str | None = None
 
 
 def never_started(attempt: int) -> bool:

@@ -68,6 +68,7 @@ class QueueKind(StrEnum):
     SCHEDULE = "schedule"
     MISSED = "missed"
     OBLITERATED = "obliterated"
+    RELEASED_LOCK = "released_lock"
 
 
 class Transition(NamedTuple):

@@ -15,6 +15,7 @@ from jobq.api.schedule import ScheduleInfo
 from jobq.api.selection import JobCriteria
 from jobq.api.sync.flow import SyncFlow
 from jobq.api.sync.job import SyncJob
+from jobq.api.sync.lock import SyncJobLock
 from jobq.api.sync.selection import SyncSelection
 from jobq.api.sync.task import SyncTask
 from jobq.api.task import Call, Task
@@ -101,6 +102,10 @@ class SyncQueue:
     def select(self, *states: State | str, **criteria: Unpack[JobCriteria]) -> SyncSelection:
         """See `Queue.select`."""
         return SyncSelection(self._queue.select(*states, **criteria))
+
+    def lock(self, task: Task[..., Any], /, *args: Any, **kwargs: Any) -> SyncJobLock:
+        """See `Queue.lock`."""
+        return SyncJobLock(self._queue.lock(task, *args, **kwargs))
 
     def as_actor(self, name: str) -> SyncQueue:
         """See `Queue.as_actor`."""

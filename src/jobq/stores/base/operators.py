@@ -80,6 +80,16 @@ class OperatorStore(Protocol):
         """Lift the hold of the queue, or of one key, and wake workers. False if there is none."""
         ...
 
+    async def release_lock(
+        self, queue: QueueName, lock: str, *, job: str | None = None, actor: str | None = None
+    ) -> bool:
+        """Release a unique lock, so that a new job with it is accepted. Its holder goes on.
+
+        A follow-up of the holder (keep_last) is unblocked and takes the lock. With `job`, only if
+        that job holds the lock. False if nothing was released.
+        """
+        ...
+
     async def purge_pending(
         self,
         queue: QueueName,

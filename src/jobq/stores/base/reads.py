@@ -7,6 +7,7 @@ from typing import Protocol
 
 from jobq.core.event_records import EventPage
 from jobq.core.holds import MAX_LISTED
+from jobq.core.locks import LockRecord
 from jobq.core.queues import HoldsRecord, MinuteRecord, QueueRecord, StatsRecord
 from jobq.core.records import Filter, JobKey, JobRecord, Page, QueueName
 from jobq.core.states import State
@@ -46,6 +47,10 @@ class ReadStore(Protocol):
 
     async def holds(self, queue: QueueName, *, limit: int = MAX_LISTED) -> HoldsRecord:
         """The holds in force: of the queue, and of up to `limit` keys, those that end first."""
+        ...
+
+    async def find_lock(self, queue: QueueName, lock: str) -> LockRecord | None:
+        """Who holds a unique lock. None if it is free, or if its time is over."""
         ...
 
     async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:

@@ -28,6 +28,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         "restore",
     ),
     "limits": ("declare", "set_limits", "hold", "release_hold", "holds"),
+    "locks": ("find_lock", "release_lock"),
     "signals": ("sleep", "listen"),
     "schedules": ("put_schedule", "drop_schedule", "pause_schedule", "list_schedules", "fire"),
     "presence": ("beat", "retire", "workers", "ask_worker", "lead"),

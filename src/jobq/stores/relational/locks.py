@@ -9,10 +9,17 @@ from typing import NamedTuple
 import msgspec
 
 from jobq.core.event_log import STATES
-from jobq.core.locks import Standing, on_held_lock, passes_on, releases, standing
+from jobq.core.locks import (
+    LockRecord,
+    Standing,
+    on_held_lock,
+    passes_on,
+    releases,
+    standing,
+)
 from jobq.core.outcomes import due_ms
-from jobq.core.records import JobSpec, UniqueSpec
-from jobq.core.states import Kind, State
+from jobq.core.records import JobSpec, QueueName, UniqueSpec
+from jobq.core.states import Kind, QueueKind, State
 from jobq.stores.relational import unknown, waiting
 from jobq.stores.relational.codes import BLOCKED, ENDED, TTL, UNFOLLOWED, WAITING
 from jobq.stores.relational.options import options_of, pack_options, unpack_options
@@ -89,6 +96,37 @@ def follow_up(tx: Tx, qid: int, lock: str) -> Job | None:
     """The follow-up of a running `keep_last` job."""
     found = holder(tx, qid, lock + tx.follow_up)
     return None if found is None else found.job
+
+
+def find(tx: Tx, name: QueueName, lock: str) -> LockRecord | None:
+    """Implements `Store.find_lock`."""
+    queue = tx.queue(name)
+    row = None if queue is None else _row(tx, queue.qid, lock)
+    if queue is None or row is None:
+        return None
+    follower = _row(tx, queue.qid, lock + tx.follow_up)
+    until_ms = None if row.until_ms is None else row.until_ms - tx.ahead
+    return LockRecord(row.id, until_ms, None if follower is None else follower.id)
+
+
+def release_by_name(tx: Tx, name: QueueName, lock: str, job: str | None, actor: str | None) -> bool:
+    """Implements `Store.release_lock`."""
+    queue = tx.queue(name)
+    row = None if queue is None else _row(tx, queue.qid, lock)
+    if queue is None or row is None or job not in (None, row.id):
+        return False
+    tx.execute(tx.sql.ties["drop_lock"], (queue.qid, lock, row.pk))
+    if (left := tx.lock_row(queue.qid, lock)) is not None and left.pk == row.pk:
+        return False  # an open transaction of a caller is taking it over
+    tx.record_operation(queue, QueueKind.RELEASED_LOCK, reason=row.id, actor=actor)
+    _pass_on(tx, queue.qid, lock)
+    return True
+
+
+def _row(tx: Tx, qid: int, lock: str) -> Lock | None:
+    """The row of a lock that is held now."""
+    row = tx.lock_row(qid, lock)
+    return None if row is None or (row.until_ms or tx.now + 1) <= tx.now else row
 
 
 def release(tx: Tx, queue: QueueRow, job: Job) -> None:

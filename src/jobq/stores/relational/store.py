@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from jobq.core.commands import Altered, AnyCommand
 from jobq.core.event_records import EventPage
 from jobq.core.holds import MAX_LISTED
+from jobq.core.locks import LockRecord
 from jobq.core.queues import (
     Fire,
     HoldsRecord,
@@ -50,6 +51,7 @@ from jobq.stores.relational import (
     alter,
     flows,
     holds,
+    locks,
     presence,
     queues,
     reads,
@@ -239,6 +241,11 @@ class RelationalStore(ABC):
     ) -> bool:
         return await self._write(holds.release, queue, key, actor)
 
+    async def release_lock(
+        self, queue: QueueName, lock: str, *, job: str | None = None, actor: str | None = None
+    ) -> bool:
+        return await self._write(locks.release_by_name, queue, lock, job, actor)
+
     async def purge_pending(
         self,
         queue: QueueName,
@@ -307,6 +314,9 @@ class RelationalStore(ABC):
 
     async def holds(self, queue: QueueName, *, limit: int = MAX_LISTED) -> HoldsRecord:
         return await self._read(holds.listed, queue, limit)
+
+    async def find_lock(self, queue: QueueName, lock: str) -> LockRecord | None:
+        return await self._read_small(locks.find, queue, lock)
 
     async def metrics(self, queue: QueueName, *, minutes: int = 60) -> list[MinuteRecord]:
         return await self._read(reads.metrics, queue, minutes)

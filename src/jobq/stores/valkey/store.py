@@ -25,6 +25,7 @@ from jobq.stores.valkey.holds import Holds
 from jobq.stores.valkey.keys import Space
 from jobq.stores.valkey.leases import Leases
 from jobq.stores.valkey.listener import Listener
+from jobq.stores.valkey.locks import Locks
 from jobq.stores.valkey.mail import Mail
 from jobq.stores.valkey.migration import Migration
 from jobq.stores.valkey.places import Places
@@ -86,6 +87,9 @@ class ValkeyStore:
         self.restore = Restores(calls, places).restore
         holds = Holds(calls, places, mail)
         self.hold, self.release_hold, self.holds = holds.hold, holds.release_hold, holds.holds
+
+        locks = Locks(calls, places, mail)
+        self.find_lock, self.release_lock = locks.find_lock, locks.release_lock
 
         schedules = Schedules(servers, calls, places, mail)
         self.put_schedule, self.drop_schedule = schedules.put_schedule, schedules.drop_schedule

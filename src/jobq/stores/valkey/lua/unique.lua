@@ -134,6 +134,44 @@ function J.unlock(cx, job, opts)
   pass_on(cx, opts.lock)
 end
 
+-- The holder of a lock and when the lock ends, by the clock. RETURNS {id, until or ""}, or nil
+local function held(cx, lock)
+  local id = holder(cx, lock)
+  if not id then return nil end
+  local until_ms = tonumber(call("HGET", cx.prefix .. KEY.locks, lock):match("^%d+"))
+  return { id, until_ms > 0 and J.whole(until_ms - cx.ahead) or "" }
+end
+
+-- find_lock: who holds a unique lock.
+-- KEYS prefix
+-- ARGS now, lock
+-- RETURNS {id of the job, when the lock ends or "", id of its follow-up or ""}, or {} if it is free
+function J.find_lock(keys, args)
+  local cx, lock = J.open(keys[1], args[1], true), args[2]
+  local found = held(cx, lock)
+  if not found then return {} end
+  found[3] = holder(cx, lock .. "\nnext") or ""
+  return found
+end
+
+-- release_lock: release a unique lock before its job ends.
+-- KEYS prefix
+-- ARGS now, prefix of shard 0, actor or "", lock, id of the job that must hold it or ""
+-- RETURNS {1 if it was released, messages waiting, jobs to wake workers for elsewhere}
+function J.release_lock(keys, args)
+  local now, home, actor, lock, job = unpack(args)
+  local cx = J.open(keys[1], now)
+  local id = holder(cx, lock)
+  local released = id and (job == "" or job == id) and drop(cx, lock, id)
+  if released then
+    J.log_operation(cx, home, "released_lock", id, actor)
+    pass_on(cx, lock)
+    J.deliver_local(cx)
+  end
+  J.close(cx)
+  return { released and 1 or 0, cx.outbox, cx.to_wake or 0 }
+end
+
 -- Removing an ended job releases the lock that it may hold for a time.
 function J.unlock_removed(cx, job)
   local opts = J.options(job)
